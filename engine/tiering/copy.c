@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One copy in the making. It reads the segment through a descriptor of its own (no mapping: a
- * client may truncate the file meanwhile), sums what it reads, codes and seals it where that is
- * asked for (payload.h), and the driver writes the header last.
+ * One copy of an object into a tier. The segment is read through a separate descriptor and not
+ * through a mapping, because a client may truncate the file at the same time. The bytes are summed
+ * as they are read, then compressed and sealed if the recipe says so (payload.h). The driver writes
+ * the header last. The tier's worker threads enter; every lock is taken and released inside.
  */
 #include "copy.h"
 
@@ -17,21 +18,21 @@
 
 #include <string.h>
 
-#define SPARSE_GAIN (256u << 10) /* holes of this much make it worth a range table */
+#define SPARSE_GAIN (256u << 10) /* a range table pays off if the holes have this many bytes */
 #define MORE_RANGES 64u
 
 /*
- * The next range of a file that holds data, from r->off + r->len on. 1; 0: there are no more; or a
- * negative errno.
+ * Finds the next range of the file that holds data, starting at r->off + r->len. Returns 1 and sets
+ * *r, 0 if there are no more ranges, or a negative errno.
  */
 static int next_range(int fd, uint64_t size, struct kvc_range *r)
 {
 	off_t at = lseek(fd, (off_t)(r->off + r->len), SEEK_DATA), end;
 
-	if (at < 0 && errno != ENXIO) /* which says that no more comes */
+	if (at < 0 && errno != ENXIO) /* ENXIO: no data follows */
 		return -errno;
 	if (at < 0 || (uint64_t)at >= size)
-		return 0; /* or it has grown since it was looked at */
+		return 0; /* or the file has grown since fstat */
 	end = lseek(fd, at, SEEK_HOLE);
 	if (end < 0)
 		return -errno;
@@ -40,8 +41,8 @@ static int next_range(int fd, uint64_t size, struct kvc_range *r)
 }
 
 /*
- * The ranges of the file that hold data, and their table. They are counted first, for the budget:
- * -E2BIG: they are more than a frame can have.
+ * Reads the file's data ranges and encodes their table. The first pass counts them, to reserve
+ * memory from the budget. Returns -E2BIG if a frame cannot hold that many ranges.
  */
 static int find_ranges(struct kvc_copy *c, uint64_t size)
 {
@@ -54,7 +55,7 @@ static int find_ranges(struct kvc_copy *c, uint64_t size)
 			return -E2BIG;
 	if (err)
 		return err;
-	n += n / 8 + MORE_RANGES; /* a writer may make more meanwhile */
+	n += n / 8 + MORE_RANGES; /* a writer may add some before the second pass */
 	if ((err = kvc_budget_buffer_wait(&c->memory, KVC_BUDGET_COPY,
 					  n * sizeof r +
 						  kvc_round_up(n * sizeof r + KVC_PAGE, KVC_PAGE))))
@@ -74,7 +75,8 @@ static int find_ranges(struct kvc_copy *c, uint64_t size)
 }
 
 /*
- * The raw payload in order: of a dense object its bytes, of a sparse one the table and the ranges.
+ * Gives the raw payload in order: the bytes of a dense object, or the table and the ranges of a
+ * sparse one.
  */
 static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
 {
@@ -83,7 +85,7 @@ static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
 	size_t left = len;
 	int err;
 
-	if (!off) { /* the first time, or once more from the beginning (payload.h) */
+	if (!off) { /* the first call, or payload.h starts a second pass */
 		XXH3_128bits_reset(c->sum);
 		c->at = 0;
 		c->at_off = 0;
@@ -91,7 +93,7 @@ static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
 	if (!c->table) {
 		err = kvc_pread_all(c->fd, p, len, (off_t)off);
 		if (err)
-			return err == -ENODATA ? -ECANCELED : err; /* truncated meanwhile */
+			return err == -ENODATA ? -ECANCELED : err; /* truncated by a client */
 	} else {
 		if (off < c->table_len) {
 			size_t n = kvc_min(left, c->table_len - off);
@@ -153,18 +155,18 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 }
 
 /*
- * How this object goes to this tier. Fills in the name part, which a shared tier's frame is checked
- * by.
+ * Chooses the codec and the key for this object in this tier, and fills in the name part of the
+ * frame. In a shared tier the name part also identifies the frame.
  */
-static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
+static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
 {
 	struct kvc *k = c->k;
-	uint64_t model; /* as of now: the folder may have moved since the node came into memory */
+	uint64_t model; /* the model now: the folder may have moved since the node was loaded */
 	int codec = -1, err = kvc_node_model_both(k, c->n->row.parent, &model);
 
 	if (!err)
 		err = kvc_model_attr_both(k, model, KVC_MODEL_CODEC, &codec);
-	err = err == -ENOENT ? 0 : err; /* its folder may have gone */
+	err = err == -ENOENT ? 0 : err; /* the folder may have been removed */
 	err = err ?: kvc_path_frame_name_both(k, c->n, c->f);
 
 	if (err)
@@ -183,10 +185,11 @@ static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
 }
 
 /*
- * In a shared tier: has the name, or -EALREADY. What the node has there is overwritten by the put,
- * whatever comes of it.
+ * Shared tier: claims the object's name there. Returns -EALREADY if another thread has claimed it.
+ * The put overwrites the object's current copy under this name even if the put fails, so that copy
+ * is marked as left here.
  */
-static int name_both(struct kvc_copy *c)
+static int claim_name_both(struct kvc_copy *c)
 {
 	struct kvc_place *p = &c->n->in[c->tier].place;
 
@@ -200,8 +203,8 @@ static int name_both(struct kvc_copy *c)
 	return 0;
 }
 
-/* The frame's identity, and what of the segment it carries. */
-static int begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks)
+/* Fills in the identity of the frame, and decides which parts of the segment it carries. */
+static int frame_begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks)
 {
 	int err = 0;
 
@@ -225,15 +228,15 @@ static int begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t block
 			for (size_t i = 0; i < c->nranges; i++)
 				c->f->raw_len += c->ranges[i].len;
 		} else if (err == -E2BIG) {
-			err = 0; /* too many holes: as they are */
+			err = 0; /* too many holes: the object is copied as dense */
 		}
 	}
 	return err;
 }
 
 /*
- * How long the copy is wanted, by the store's own time: it is none that a server could compare with
- * its own. 0: for ever.
+ * The remaining time to live of the copy in milliseconds; 0: unlimited. It is a duration because
+ * the store's clock cannot be compared with a server's.
  */
 static uint64_t ttl_ms_locked(const struct kvc_copy *c)
 {
@@ -251,13 +254,13 @@ int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blo
 		.ino = c->n->row.ino, .gen = gen, .arg = c, .read = copy_read, .head = copy_head
 	};
 	struct kvc_recipe r = { 0 };
-	int err = begin(c, gen, size, blocks);
+	int err = frame_begin(c, gen, size, blocks);
 
 	if (!err) {
 		kvc_lock_both(k);
-		err = choose_both(c, &r);
+		err = recipe_both(c, &r);
 		if (!err && c->shared)
-			err = name_both(c);
+			err = claim_name_both(c);
 		put.ttl_ms = ttl_ms_locked(c);
 		kvc_unlock_both(k);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One copy in the making: a segment read, made a frame, and put into a tier (copy.c). Without
- * locks.
+ * The copy of one object into one tier: reads the segment, makes the frame and stores it (copy.c).
+ * The caller holds no locks, except where a name ends in _locked.
  */
 #ifndef KVC_COPY_H
 #define KVC_COPY_H
@@ -13,41 +13,51 @@
 
 struct kvc_copy {
 	struct kvc *k;
-	struct kvc_node *n; /* held by the caller */
+	struct kvc_node *n; /* the caller keeps a reference */
 	unsigned tier;
-	int fd; /* the segment, the caller's own descriptor; -1: none yet */
-	/* of a sparse file, in one piece of memory; table NULL: it is not sparse */
+	int fd; /* the segment; this struct owns the descriptor; -1: not open yet */
+	/*
+	 * The data ranges of a sparse file and their encoded table, in one allocation. table is
+	 * NULL if the object is copied as a dense file.
+	 */
 	struct kvc_buffer memory;
 	struct kvc_range *ranges;
 	uint8_t *table;
 	size_t nranges, table_len;
-	size_t at;       /* the range that is read */
-	uint64_t at_off; /* bytes of it already read */
-	/* of the raw payload, and of what the tier gets where that is another */
+	size_t at;       /* index of the range being read */
+	uint64_t at_off; /* bytes of that range already read */
+	/* sums of the raw payload and, if a codec or a key changes it, of the stored payload */
 	XXH3_state_t *sum, *stored_sum;
 	struct kvc_sum raw;
 	struct kvc_encoder *enc;
-	struct kvc_frame *f; /* as it was put */
+	struct kvc_frame *f; /* the frame as stored */
 	bool shared;
 	struct kvc_where name; /* in a shared tier */
-	bool named;            /* that is ours: kvc_copy_unname_locked */
+	bool named;            /* this copy holds the name; kvc_copy_unname_locked releases it */
 };
 
 /*
- * Makes the frame of generation gen and puts it; size and blocks are the segment's. 0 with *where;
- * -EALREADY: the name is being changed by another; or the tier's error.
+ * Makes the frame of generation gen and stores it in the tier. size (bytes) and blocks (512 bytes
+ * each) are those of the segment. Returns 0 and sets *where, or -EALREADY if another thread is
+ * changing the name in the shared tier, or the tier's error. Blocks on the tier.
  */
 int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
 		   struct kvc_where *where);
-/* Is the frame that was written sealed with its model's newest key? False after a new key. */
+/*
+ * Is the stored frame sealed with the newest key of its model? False if the key file got a new key
+ * since.
+ */
 bool kvc_copy_newest(const struct kvc_copy *c);
-/* When what it put is recorded, or is to go. */
+/*
+ * Releases the name in the shared tier, after the copy was recorded or queued for removal. The
+ * caller holds k->lock.
+ */
 void kvc_copy_unname_locked(struct kvc_copy *c);
-/* The sum of the segment's first `size` bytes. */
+/* Computes the sum of the first `size` bytes of fd. Returns 0 or a negative errno. */
 int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum);
-/* Its segment is not read any more. */
+/* Closes the segment; it is not needed any more. Does nothing if it is not open. */
 void kvc_copy_close(struct kvc_copy *c);
-/* Closes fd and frees what it holds. */
+/* Closes the segment and frees the members. The struct itself belongs to the caller. */
 void kvc_copy_fini(struct kvc_copy *c);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a frame into a segment. A plain one comes straight into the segment's pages in the same
- * call as its header; so does a sealed one without codec, and is opened in place. Coded and sparse
- * ones pass, piece by piece, through a buffer of bounded size, whatever their length. Then the
- * frame is checked: is it the frame that the catalog speaks of, and are its bytes what was written?
+ * Reads a frame into a segment. A plain frame is read into the segment's pages by the same call as
+ * its header. A sealed frame without a codec is read likewise and decrypted in place. Coded and
+ * sparse frames pass through a buffer of bounded size, piece by piece. Then the frame is checked:
+ * it must be the frame that the catalog describes, and its bytes must have the recorded sum. The
+ * tiers' worker threads enter; each fetch has its own struct.
  */
 #include "fetch.h"
 
@@ -17,11 +18,13 @@
 #include <sys/mman.h>
 #include <xxhash.h>
 
-#define PIECE (2u << 20)        /* bytes that are read at once */
-#define PIECE_SHARED (8u << 20) /* the same from a service, if the budget has so much now */
-#define SLOWEST (4ull << 20)    /* bytes a second that a fetch is given time for */
+#define PIECE (2u << 20) /* bytes per read */
+#define PIECE_SHARED                                                                          \
+	(8u << 20)           /* bytes per read from a service, if the memory budget allows it \
+			      */
+#define SLOWEST (4ull << 20) /* bytes per second; sets the deadline of a fetch */
 
-/* One fetch in hand. */
+/* The state of one fetch. */
 struct fetch {
 	struct kvc *k;
 	struct kvc_tier *t;
@@ -33,8 +36,8 @@ struct fetch {
 	int fd;
 };
 
-/* Is this the frame that the catalog speaks of? */
-static int check(const struct fetch *x)
+/* Is this the frame that the catalog describes? Returns 0, -EBADMSG, -ESTALE or -ENOKEY. */
+static int check_frame(const struct fetch *x)
 {
 	static const struct kvc_sum none;
 	const struct kvc_want *w = x->w;
@@ -49,12 +52,13 @@ static int check(const struct fetch *x)
 	if (err)
 		return err;
 	if (w->shared && w->place.key && f->flags & KVC_FRAME_SEALED && w->place.key != f->key_id)
-		return -ESTALE; /* another node has sealed it again */
+		return -ESTALE; /* another node has sealed the object again */
 	if (w->place.key != (f->flags & KVC_FRAME_SEALED ? f->key_id : 0))
-		return -EBADMSG; /* a clear frame where a sealed one was put is not ours */
+		/* a clear frame in place of a sealed one, or the reverse, is not ours */
+		return -EBADMSG;
 	if (w->shared && memcmp(w->place.sum.b, none.b, 16) &&
 	    memcmp(w->place.sum.b, f->stored_sum.b, 16))
-		return -ESTALE; /* whatever it is */
+		return -ESTALE; /* another node's version of the object */
 	if (KVC_FRAME_HEADER + f->stored_len > w->place.where.len || (f->flags & KVC_FRAME_FOLDER))
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_CODED) &&
@@ -64,8 +68,9 @@ static int check(const struct fetch *x)
 	if (!(f->flags & KVC_FRAME_SPARSE) && f->raw_len != f->size)
 		return -EBADMSG;
 	/*
-	 * A power failure, or an older catalog put back, can be of before a frame was made, and
-	 * what was made then is of the same generation, and may lie in the same extent.
+	 * After a power failure, or with a restored older catalog, the placement may be older than
+	 * the frame. A frame written after that state of the catalog may have the same generation
+	 * and lie in the same extent, so the sum is compared too.
 	 */
 	if (memcmp(w->place.sum.b, none.b, 16) && memcmp(w->place.sum.b, f->stored_sum.b, 16))
 		return -EBADMSG;
@@ -77,7 +82,7 @@ static int check(const struct fetch *x)
 
 		if (!(f->flags & KVC_FRAME_SHARED) || named.at != w->place.where.at ||
 		    named.hi != w->place.where.hi)
-			return -EBADMSG; /* another's frame under this name */
+			return -EBADMSG; /* the frame of another path under this name */
 		return f->size != w->size ? -ESTALE : 0;
 	}
 	return memcmp(f->store, x->k->store->uuid, 16) || f->ino != w->ino ||
@@ -97,7 +102,7 @@ static int map_segment(struct fetch *x)
 	return 0;
 }
 
-/* Pages for all of it, mapped. */
+/* Allocates and maps the pages of the whole object. */
 static int prepare_dense(struct fetch *x)
 {
 	if (!x->span)
@@ -114,14 +119,14 @@ static int sum_is(const void *p, uint64_t len, const struct kvc_sum *want)
 	return memcmp(s.b, want->b, 16) ? -EBADMSG : 0;
 }
 
-/* Not coded, and not known to be sparse: header and bytes in one go. */
+/* The frame is expected to be dense and not coded: reads header and bytes in one call. */
 static int fetch_plain(struct fetch *x)
 {
 	struct iovec iov[2] = { { x->page, KVC_FRAME_HEADER }, { NULL, x->span } };
 	int err = prepare_dense(x);
 
 	iov[1].iov_base = x->map;
-	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 2 : 1) ?: check(x);
+	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 2 : 1) ?: check_frame(x);
 	if (!err && !(x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
 		err = sum_is(x->map, x->w->size, &x->f->stored_sum);
 	return err;
@@ -129,7 +134,10 @@ static int fetch_plain(struct fetch *x)
 
 static int fetch_through(struct fetch *x, bool have_header);
 
-/* Sealed, without codec, dense: into the pages and opened there. */
+/*
+ * The frame is expected to be sealed, dense and without codec: reads it into the segment's pages
+ * and decrypts it there.
+ */
 static int fetch_sealed(struct fetch *x)
 {
 	uint64_t table_len = kvc_payload_table(x->w->size);
@@ -143,13 +151,14 @@ static int fetch_sealed(struct fetch *x)
 	iov[2].iov_base = table.p;
 	if (!x->span)
 		iov[1] = iov[2];
-	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check(x);
+	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check_frame(x);
 	if (err)
 		return err;
 	if ((x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
 	    x->f->codec != KVC_CODEC_NONE) {
 		kvc_budget_buffer_free(&table);
-		return fetch_through(x, true); /* it only was as long as a dense one */
+		/* the frame is of another kind but as long as a dense one */
+		return fetch_through(x, true);
 	}
 	return kvc_payload_decode(x->f, x->k->keys, x->map, table.p, x->map);
 }
@@ -157,17 +166,17 @@ static int fetch_sealed(struct fetch *x)
 /* ---- piece by piece ---- */
 
 /*
- * The stored payload, read in order. Bytes that were read and not used yet lie before `mid`, right
- * in front of those of the next piece.
+ * Reads the stored payload in order. Bytes that were read and not yet used lie directly before
+ * offset `mid` of the buffer, followed by the next piece.
  */
 struct source {
 	struct fetch *x;
 	struct kvc_buffer buf;
 	size_t mid, piece;
-	uint64_t off, end; /* of the payload: read so far, and its length in whole pages */
-	size_t at, left;   /* in buf: what is there to use */
+	uint64_t off, end; /* of the payload: bytes read so far, and its length in whole pages */
+	size_t at, left;   /* in buf: the unused bytes */
 	uint64_t until_ns; /* 0: no deadline */
-	XXH3_state_t *sum; /* of stored_len bytes as they are read; NULL: not wanted */
+	XXH3_state_t *sum; /* sum of the stored_len bytes; NULL: not wanted */
 };
 
 static int source_open(struct source *s, struct fetch *x)
@@ -205,7 +214,7 @@ static void source_close(struct source *s)
 	kvc_budget_buffer_free(&s->buf);
 }
 
-/* Reads the next piece; there is room for it once less than a block is left to use. */
+/* Reads the next piece. The buffer has space for it if less than a block is unused. */
 static int source_more(struct source *s)
 {
 	size_t len = (size_t)kvc_min(s->piece, s->end - s->off);
@@ -229,7 +238,7 @@ static int source_more(struct source *s)
 	return 0;
 }
 
-/* The next `len` bytes, at most a block, in one piece: valid until the next call. */
+/* Sets *p to the next `len` bytes (at most one block), which are valid until the next call. */
 static int source_next(struct source *s, size_t len, const uint8_t **p)
 {
 	int err = 0;
@@ -244,7 +253,7 @@ static int source_next(struct source *s, size_t len, const uint8_t **p)
 	return 0;
 }
 
-/* What has not been read yet is read for the sum, which is compared. */
+/* Reads the rest of the payload for the sum, and compares the sum. */
 static int source_end(struct source *s)
 {
 	struct kvc_sum sum;
@@ -261,16 +270,17 @@ static int source_end(struct source *s)
 }
 
 /*
- * The raw payload of a sparse object as it arrives: first the table, then each range to its place.
+ * The state while the raw payload of a sparse object is written to the segment: first its table
+ * arrives, then each range is written to its offset.
  */
 struct spread {
 	struct fetch *x;
 	struct kvc_buffer table;
-	size_t have, want; /* bytes of the table; want 0: not known yet */
+	size_t have, want; /* bytes of the table; want is 0 until its first page was read */
 	struct kvc_range *r;
 	size_t n, i;
-	uint64_t at;      /* bytes of range i that are there */
-	uint64_t charged; /* for r */
+	uint64_t at;      /* bytes of range i that were written */
+	uint64_t charged; /* bytes of the budget, for r */
 };
 
 static void spread_close(struct spread *s)
@@ -281,7 +291,7 @@ static void spread_close(struct spread *s)
 	kvc_budget_buffer_free(&s->table);
 }
 
-/* The table is there. */
+/* The table is complete: decodes it and gives the segment its holes. */
 static int spread_begin(struct spread *s)
 {
 	struct fetch *x = s->x;
@@ -300,7 +310,9 @@ static int spread_begin(struct spread *s)
 		all += s->r[i].len;
 	if (all != x->f->raw_len)
 		return -EBADMSG;
-	/* Should pages be there already (the row knew no better), they go back first. */
+	/*
+	 * If the row described a dense object, the segment has pages already. They are freed first.
+	 */
 	if (x->map) {
 		munmap(x->map, x->span);
 		x->map = NULL;
@@ -310,7 +322,7 @@ static int spread_begin(struct spread *s)
 	return x->span ? map_segment(x) : 0;
 }
 
-/* Takes of the table what p has of it. */
+/* Copies the table's part of p[len] to the table. Sets *took to its length. */
 static int spread_table(struct spread *s, const uint8_t *p, size_t len, size_t *took)
 {
 	uint64_t n;
@@ -365,7 +377,7 @@ static int spread_end(const struct spread *s)
 	return s->want && s->have == s->want && s->i == s->n ? 0 : -EBADMSG;
 }
 
-/* Not coded, sparse. */
+/* Reads a sparse payload that is not coded. */
 static int through_sparse(struct source *src, struct spread *to)
 {
 	uint64_t left = src->x->f->stored_len;
@@ -381,7 +393,10 @@ static int through_sparse(struct source *src, struct spread *to)
 	return err;
 }
 
-/* Coded; `to` NULL: dense, and decoded straight into the segment's pages. */
+/*
+ * Decodes a coded payload. If `to` is NULL the object is dense and is decoded into the segment's
+ * pages.
+ */
 static int through_decoder(struct source *src, struct kvc_decoder *d, struct spread *to)
 {
 	KVC_BUFFER raw = { 0 };
@@ -407,7 +422,7 @@ static int through_decoder(struct source *src, struct kvc_decoder *d, struct spr
 	return err ?: more < 0 ? more : kvc_payload_decoder_end(d);
 }
 
-/* Reads the table, which follows the blocks, and decodes. */
+/* Reads the table that follows the coded blocks, then decodes them. */
 static int through_coded(struct fetch *x, struct source *src, struct spread *to)
 {
 	uint64_t table_len = kvc_payload_table(x->f->raw_len);
@@ -416,7 +431,7 @@ static int through_coded(struct fetch *x, struct source *src, struct spread *to)
 	struct kvc_decoder *d = NULL;
 	int err;
 
-	/* A sparse one is at most as long as its file and the largest table. */
+	/* A sparse payload is at most as long as the file and the largest table. */
 	if (x->f->stored_len < table_len || x->f->stored_len % KVC_PAGE ||
 	    (to && x->f->raw_len > x->w->size + kvc_frame_ranges_size(KVC_RANGES_MAX)))
 		return -EBADMSG;
@@ -432,7 +447,7 @@ static int through_coded(struct fetch *x, struct source *src, struct spread *to)
 	return err;
 }
 
-/* All others: the header, then the payload through a buffer. */
+/* Reads any other frame: first the header, then the payload through a buffer. */
 static int fetch_through(struct fetch *x, bool have_header)
 {
 	struct iovec iov = { x->page, KVC_FRAME_HEADER };
@@ -441,7 +456,7 @@ static int fetch_through(struct fetch *x, bool have_header)
 	int err = 0;
 
 	if (!have_header)
-		err = x->t->ops->get(x->t, &x->w->place.where, 0, &iov, 1) ?: check(x);
+		err = x->t->ops->get(x->t, &x->w->place.where, 0, &iov, 1) ?: check_frame(x);
 	if (err)
 		return err;
 	bool coded = x->f->flags & KVC_FRAME_CODED, sparse = x->f->flags & KVC_FRAME_SPARSE;
@@ -474,8 +489,9 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		.fd = fd,
 	};
 	/*
-	 * Not by the row's blocks: with huge pages a sparse file's segment may have them all. What
-	 * lies in the tier tells: a dense one is at least as long as its bytes.
+	 * The row's block count does not tell whether the frame is sparse: with huge pages the
+	 * segment of a sparse file may have all its blocks. The length of the frame tells: a dense
+	 * frame is at least as long as the object.
 	 */
 	bool dense = w->place.where.len >=
 		     KVC_FRAME_HEADER + x.span +
@@ -492,11 +508,14 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		err = fetch_sealed(&x);
 	else if (!(err = fetch_plain(&x)) && (x.f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
 		err = fetch_through(&x, true);
-	/* A sealed one does not tell the sum of what it holds. */
+	/*
+	 * The header of a sealed frame has no sum of the raw bytes, so the sum from the catalog is
+	 * compared.
+	 */
 	if (!err && w->has_sum && (f->flags & KVC_FRAME_SEALED) && !(f->flags & KVC_FRAME_SPARSE) &&
 	    (x.map || !w->size))
 		err = sum_is(x.map, w->size, &w->sum);
-	/* What came with the last page was summed by nobody, and a mapping shows it. */
+	/* No sum covers the tail of the last page, which a mapping shows. */
 	if (!err && x.map && !(f->flags & KVC_FRAME_SPARSE))
 		memset(x.map + w->size, 0, x.span - w->size);
 	if (x.map)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reads a frame into a segment (fd), straight into its pages where it is not coded. Without locks.
- */
+/* Reads a frame from a tier into a segment. The caller holds no locks. */
 #ifndef KVC_FETCH_H
 #define KVC_FETCH_H
 
@@ -11,11 +9,14 @@ struct kvc_want {
 	uint64_t ino, size;
 	struct kvc_place place;
 	bool shared, has_sum;
-	struct kvc_sum sum; /* where it is known: of the object's bytes */
+	struct kvc_sum sum; /* the sum of the object's bytes, valid if has_sum */
 };
 /*
- * older: the frame is of an older version. 0; -EBADMSG damaged, -ENOENT not there, -ESTALE another
- * version; -ENOKEY; or another.
+ * Reads the frame that *w describes from tier t into fd, which is open for reading and writing and
+ * gets the size w->size. Sets *older if the frame has an earlier format version. Returns 0;
+ * -EBADMSG if the frame is damaged; -ENOENT if it does not exist; -ESTALE if the tier holds another
+ * version of the object; -ENOKEY if its key is unknown; -ETIMEDOUT; or another error of the tier or
+ * the pool. The content of fd is undefined after an error. Blocks on the tier.
  */
 int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd, bool *older);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Folders have frames of their own in shared tiers (KVC_FRAME_FOLDER), header only, so that another
- * node's walk from the root finds its way.
+ * Folders have frames of their own in shared tiers (KVC_FRAME_FOLDER), so that another node can
+ * look up a path from the root. Such a frame has a header and no payload. The workers of shared
+ * tiers enter.
  */
 #include "folders.h"
 
@@ -12,7 +13,7 @@
 
 #include <string.h>
 
-/* A folder's frame: header only. */
+/* A folder's frame has no payload, so the driver never calls this. */
 static int put_read(void *arg, void *buf, size_t len, uint64_t off)
 {
 	(void)arg;
@@ -47,7 +48,7 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 	f->gen = 1;
 	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
 	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);
-	if (k->keys) { /* the model's own folder is proven by the model's key too */
+	if (k->keys) { /* the model's folder is also proven by the model's key */
 		memcpy(f->key_model, f->path, kvc_min(len, KVC_MODEL_NAME));
 		f->key_id = kvc_keys_for(k->keys, f->key_model);
 	}
@@ -58,8 +59,11 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 	return t->ops->put(t, &put, &where);
 }
 
-/* It has been put under its path of then: renamed meanwhile, it is put again. */
-static void note_both(struct kvc *k, unsigned tier, const struct kvc_frame *f, char *now)
+/*
+ * Records that the folder's frame was stored. If the folder was renamed since the put, it is not
+ * recorded, and the next copy stores it again.
+ */
+static void put_record_both(struct kvc *k, unsigned tier, const struct kvc_frame *f, char *now)
 {
 	if (!kvc_path_both(k, f->ino, now) && !strcmp(now, f->path))
 		k->folders->put[tier][f->ino % KVC_FOLDERS] = f->ino;
@@ -72,11 +76,14 @@ int kvc_folders_share(struct kvc *k, struct kvc_node *n, unsigned tier)
 	uint64_t ino, up;
 	int err = f && now ? 0 : -ENOMEM;
 
-	kvc_lock(k); /* it may be renamed now */
+	kvc_lock(k); /* another thread may rename the file */
 	ino = n->row.parent;
 	kvc_unlock(k);
 
-	/* From the file upwards, until one that was put before: all above it were, too. */
+	/*
+	 * Goes up from the file to the first folder that is recorded. The folders above that one
+	 * are recorded too.
+	 */
 	while (!err && ino != KVC_ROOT) {
 		struct kvc_node *folder;
 
@@ -95,7 +102,7 @@ int kvc_folders_share(struct kvc *k, struct kvc_node *n, unsigned tier)
 		err = err ?: *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
 		if (!err) {
 			kvc_lock_both(k);
-			note_both(k, tier, f, now);
+			put_record_both(k, tier, f, now);
 			kvc_unlock_both(k);
 		}
 		ino = up;

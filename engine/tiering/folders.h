@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames of folders in shared tiers (folders.c). The table is under k->lock. */
+/* Frames of folders in shared tiers (folders.c). */
 #ifndef KVC_FOLDERS_H
 #define KVC_FOLDERS_H
 
@@ -8,11 +8,18 @@
 #define KVC_FOLDERS 4096
 
 struct kvc_folders {
-	/* folders whose frames a tier has from us, by number */
+	/*
+	 * Numbers of the folders whose frames this store has put into each tier, indexed by number
+	 * modulo KVC_FOLDERS. Guarded by k->lock.
+	 */
 	uint64_t put[KVC_TIERS][KVC_FOLDERS];
 };
 
-/* Puts frames for the folders above a file, so that other nodes find their way. Without locks. */
+/*
+ * Stores frames for the folders above the file n in a shared tier, so that other nodes can look up
+ * its path. Returns 0, -ENAMETOOLONG if a path is too long for a frame, or another negative errno.
+ * The caller holds no locks and a reference to n. Blocks on the tier.
+ */
 int kvc_folders_share(struct kvc *k, struct kvc_node *n, unsigned tier);
 
 #endif

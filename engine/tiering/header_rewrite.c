@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Renames, as the tiers see them. In a tier of our own the header's name part is rewritten, so that
- * a rebuild finds the new path. In a shared one the path is the place: under the new one it is
- * another frame. The old one stays until the new one is recorded (KVC_PLACE_LEFT), so that a kill
- * that takes the pool along finds a copy; but nothing leaves the pool for it, since whoever makes a
- * file of the old name writes over it. The mark stays when the name is given back: who had it
- * meanwhile may have written there.
+ * Updates the tiers after a rename. In a tier of our own the name part of the header is rewritten,
+ * so that a rebuild finds the new path. In a shared tier the path is the name of the frame, so a
+ * frame is stored under the new path. The old frame stays until the new one is recorded
+ * (KVC_PLACE_LEFT), so that one copy remains after a kill that also loses the pool. An object does
+ * not leave the pool because of such an old copy, since whoever creates a file of the old name
+ * overwrites it. The mark stays if the file is renamed back: another file may have had the name and
+ * overwritten the frame.
  */
 #include "header_rewrite.h"
 
@@ -19,25 +20,28 @@
 #include "tier_queue.h"
 #include "deferred_free.h"
 
-/* Each list of what is tried again has its own wait (spill.c). */
+/* each retry list has its own delay (spill.c) */
 #define AGAIN_NS(list) (1000000000ull << (list))
 enum { BUSY = 0, FAILED = KVC_AGAINS - 1 };
 
-static void rehead_run(struct kvc *k, struct kvc_job *j);
+static void rewrite_run(struct kvc *k, struct kvc_job *j);
 
-static void again_locked(struct kvc *k, const struct kvc_job *j, unsigned list)
+static void rewrite_again_locked(struct kvc *k, const struct kvc_job *j, unsigned list)
 {
 	if (k->stopping)
 		return;
 	if (list == FAILED)
 		kvc_tier_failed_locked(k, j->tier);
-	if (kvc_tier_job_add_locked(k, KVC_P_AGAIN + list, rehead_run, j->node, j->tier,
+	if (kvc_tier_job_add_locked(k, KVC_P_AGAIN + list, rewrite_run, j->node, j->tier,
 				    kvc_mono_ns() + AGAIN_NS(list), NULL))
 		kvc_warn("inode %llx: its frame keeps the old name",
 			 (unsigned long long)j->node->row.ino);
 }
 
-/* The frame of the placement p gets the name that the file has now, if it still is that one. */
+/*
+ * Writes the file's current name to the frame of placement p, if that is still the file's
+ * placement.
+ */
 static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_place *p,
 		      struct kvc_frame *f, uint8_t *page)
 {
@@ -60,17 +64,17 @@ static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_p
 	return err;
 }
 
-/* What lies there is no frame of ours: its name is of no use to anybody. */
-static bool none_there(int err)
+/* Does the error mean that the tier holds no frame of ours, so that there is no name to update? */
+static bool is_no_frame(int err)
 {
 	return err == -EBADMSG || err == -EPROTO || err == -ENOENT;
 }
 
 /*
- * A rename: brings the path in the frame up to date, so that a rebuild finds the new one. Where
- * that cannot be done now, for whatever reason, it is done later.
+ * The job of a tier's worker: updates the path in the file's frame. If that fails, the job is
+ * queued again.
  */
-static void rehead_run(struct kvc *k, struct kvc_job *j)
+static void rewrite_run(struct kvc *k, struct kvc_job *j)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
@@ -82,16 +86,16 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	int err = page && f ? 0 : -ENOMEM;
 
 	kvc_lock(k);
-	/* a copy that is being made may have taken the old name */
+	/* a copy under way may carry the old name */
 	bool busy = n->spilling & (1u << j->tier);
 	bool wanted = !n->lost && (n->in[j->tier].place.gen || busy);
 
 	p = n->in[j->tier].place;
 	if (wanted && !busy)
-		/* nobody else calls the tier for this object meanwhile */
+		/* no other job calls the tier for this object now */
 		n->spilling |= 1u << j->tier;
 	else if (wanted)
-		again_locked(k, j, BUSY);
+		rewrite_again_locked(k, j, BUSY);
 	kvc_unlock(k);
 	if (!wanted || busy)
 		return;
@@ -104,9 +108,12 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, call, n->row.ino, err);
 	n->spilling &= ~(1u << j->tier);
-	if (err && !none_there(err) && !n->lost && n->in[j->tier].place.gen == p.gen)
-		again_locked(k, j, FAILED);
-	/* Asked for while we were here; by an fsync, it waits, or looks anew if none is made. */
+	if (err && !is_no_frame(err) && !n->lost && n->in[j->tier].place.gen == p.gen)
+		rewrite_again_locked(k, j, FAILED);
+	/*
+	 * A copy may have been requested during this job. The waiters of an fsync wait for it, or
+	 * check again if none is made.
+	 */
 	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
 					 kvc_spill_needed(k, n, j->tier))))
 		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->sync_waiters));
@@ -115,10 +122,10 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 }
 
-#define AT_ONCE 8 /* files under one hold of the locks, each of a few rows */
+#define FILES_PER_HOLD 8 /* files per hold of the locks; each needs a few rows */
 
-/* Of a folder: of all that lies below it. */
-static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
+/* Updates all files below a folder. */
+static void rewrite_folder_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_entries e = { 0 };
 	uint64_t after = 0;
@@ -134,7 +141,7 @@ static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 				kvc_header_rewrite_both(k, n);
 				kvc_node_settle_locked(k, n);
 			}
-			if (i % AT_ONCE == AT_ONCE - 1)
+			if (i % FILES_PER_HOLD == FILES_PER_HOLD - 1)
 				kvc_pause_both(k);
 		}
 		kvc_pause_both(k);
@@ -156,9 +163,9 @@ void kvc_header_rewrite_moved_both(struct kvc *k, struct kvc_node *n)
 			continue;
 		if (!path) {
 			if (!(path = malloc(KVC_FRAME_PATH_MAX + 1)))
-				return; /* others do not find it by its new name */
+				return; /* other nodes do not find the file by its new name */
 			if (kvc_path_both(k, n->row.ino, path))
-				*path = 0; /* that is seen when a copy is made */
+				*path = 0; /* the next copy finds out */
 			now = kvc_frame_where_of(path);
 		}
 		if (*path && !kvc_same_name(at, &now))
@@ -168,29 +175,29 @@ void kvc_header_rewrite_moved_both(struct kvc *k, struct kvc_node *n)
 
 void kvc_header_rewrite_both(struct kvc *k, struct kvc_node *n)
 {
-	/* its frame has the old path */
+	/* the recorded frame of the folder has the old path */
 	for (unsigned t = 0; t < KVC_TIERS && S_ISDIR(n->row.mode); t++)
 		if (k->folders->put[t][n->row.ino % KVC_FOLDERS] == n->row.ino)
 			k->folders->put[t][n->row.ino % KVC_FOLDERS] = 0;
 	if (S_ISDIR(n->row.mode))
-		kvc_tier_job_add_locked(k, KVC_P_SPILL, rehead_folder_run, n, KVC_COMMON,
+		kvc_tier_job_add_locked(k, KVC_P_SPILL, rewrite_folder_run, n, KVC_COMMON,
 					kvc_mono_ns(), NULL);
 	if (!S_ISREG(n->row.mode))
 		return;
 	if (n->hopeless && k->opt.write == KVC_THROUGH && kvc_has_segment(n) &&
 	    n->state != KVC_OPEN) {
-		n->hopeless = 0; /* under this name there may be a key for it */
+		n->hopeless = 0; /* the key file may have a key for the new path */
 		kvc_spill_queue_locked(k, n, false);
 	}
 	n->hopeless = 0;
 	kvc_tier_each(k, t) {
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
-			/* a copy that waits will have the new name, one under way perhaps not */
+			/* A queued copy gets the new name. A running one may have the old name. */
 			if (n->in[t].place.gen || (n->spilling & (1u << t) && !n->in[t].queued))
-				kvc_tier_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t,
+				kvc_tier_job_add_locked(k, KVC_P_SPILL, rewrite_run, n, t,
 							kvc_mono_ns(), NULL);
 		} else if (n->in[t].place.gen) {
-			/* What is not in memory is copied when it comes there. */
+			/* objects outside the pool are copied when they are next loaded */
 			kvc_header_rewrite_moved_both(k, n);
 			if (kvc_has_segment(n) && n->state != KVC_OPEN)
 				kvc_spill_queue_locked(k, n, false);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who put a frame: in shared tiers that is what tells a store's own from another's, before
- * something is removed there (remove.c). A store that was copied (cp -a, a snapshot) has the uuid
- * of the first, its next inode number and generations, so there the uuid is not asked but a number
- * that is drawn and kept in the catalog, with whose it is (meta identity), as the mark of a pool
- * has it: another superblock's is given up. So it is by a move to another device, which does no
- * harm: what the store has put is read all the same.
+ * The identity tells which store put a frame into a shared tier. It is checked before a frame is
+ * removed there (remove.c). The store's uuid does not suffice: a copied store (cp -a, a snapshot)
+ * has the same uuid, the same next inode number and the same generations. So the identity is a
+ * random number in the catalog (meta "identity"), stored with the superblock it belongs to, in the
+ * form that the mark of a pool uses too. If that superblock is not this store's, a new identity is
+ * drawn. This also happens when a store moves to another device, which does no harm: frames of the
+ * old identity can still be read.
  */
 #include "identity.h"
 
@@ -19,7 +20,7 @@
 
 #define KEY "identity"
 
-static void text_of(const struct kvc *k, const struct kvc_owner *o, char text[512])
+static void identity_text(const struct kvc *k, const struct kvc_owner *o, char text[512])
 {
 	char *p = text;
 
@@ -28,7 +29,7 @@ static void text_of(const struct kvc *k, const struct kvc_owner *o, char text[51
 	snprintf(p, 512 - 32, " %" PRIx64 " %" PRIx64 " %s %s", o->dev, o->ino, o->uuid, o->handle);
 }
 
-static bool parse(const char *text, uint8_t id[16], struct kvc_owner *o)
+static bool identity_parse(const char *text, uint8_t id[16], struct kvc_owner *o)
 {
 	*o = (struct kvc_owner){ .dir = "" };
 	for (int i = 0; i < 16; i++) {
@@ -54,7 +55,7 @@ int kvc_identity_start_both(struct kvc *k)
 	err = got < 0 ? got : kvc_owner_of(k->store, k->store->lock_fd, &us);
 	if (err)
 		return err;
-	if (got && parse(text, k->shared_id, &its) && kvc_owner_same(&us, &its))
+	if (got && identity_parse(text, k->shared_id, &its) && kvc_owner_same(&us, &its))
 		return 0;
 	if ((err = kvc_keys_random(k->shared_id, sizeof k->shared_id)))
 		return err;
@@ -62,6 +63,6 @@ int kvc_identity_start_both(struct kvc *k)
 		kvc_info("the store %s was copied, or is on another device now: in shared tiers it "
 			 "has a new identity",
 			 k->store->dir);
-	text_of(k, &us, text);
+	identity_text(k, &us, text);
 	return kvc_meta_set(k->cat, KEY, text);
 }

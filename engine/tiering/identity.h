@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who the store is in shared tiers (identity.c). */
+/* The identity of this store in shared tiers (identity.c). */
 #ifndef KVC_IDENTITY_H
 #define KVC_IDENTITY_H
 
 #include "kvc.h"
 
 /*
- * At the start, before anything is put: sets k->shared_id where there is a shared tier. A store
- * that was copied gets another one than the first has, said in one line. 0 or -errno: the catalog,
- * or the superblock, cannot be read or written.
+ * Runs once at mount, before the first put. Sets k->shared_id if there is a shared tier. A copy of
+ * a store gets a new identity, and one line in the log says so. Returns 0, or -errno if the catalog
+ * or the superblock cannot be read or written. The caller holds both locks.
  */
 int kvc_identity_start_both(struct kvc *k);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See keyring.h. Keys are published under both locks, with their proofs in the overlay of the
- * catalog and after the table of known folder frames is emptied. So a placement that is recorded
+ * See keyring.h. New keys come into use under both locks, after their proofs were put into the
+ * catalog's overlay and the table of known folder frames was emptied. Hence a placement recorded
  * later is sealed with the newest key (spill.c), and no placement is committed before the proof of
  * its key.
  */
@@ -35,7 +35,7 @@ int kvc_keyring_prove_both(struct kvc *k, uint32_t id)
 	return kvc_meta_set(k->cat, key, text) ?: is;
 }
 
-static int prove_both(void *arg, uint32_t id)
+static int key_prove_both(void *arg, uint32_t id)
 {
 	struct reading *r = arg;
 	int err = kvc_keyring_prove_both(r->k, id);
@@ -50,7 +50,7 @@ static int prove_both(void *arg, uint32_t id)
 	return err < 0 ? err : 0;
 }
 
-static int lose(void *arg, uint32_t id)
+static int key_lost(void *arg, uint32_t id)
 {
 	struct reading *r = arg;
 
@@ -66,10 +66,10 @@ int kvc_keyring_read(struct kvc *k, int (*may_lose)(struct kvc *k, uint32_t id, 
 
 	if (err)
 		return err;
-	err = kvc_keys_each_read(k->keys, false, lose, &r);
+	err = kvc_keys_each_read(k->keys, false, key_lost, &r);
 	kvc_lock_both(k);
-	err = err ?: kvc_keys_each_read(k->keys, true, prove_both, &r);
-	/* they are proven by keys, too: the next copies put them */
+	err = err ?: kvc_keys_each_read(k->keys, true, key_prove_both, &r);
+	/* Folder frames are proven by keys too: the next copies store them again. */
 	if (!err && (r.added || r.lost))
 		memset(k->folders->put, 0, sizeof k->folders->put);
 	kvc_keys_read_end(k->keys, !err, may_lose != NULL);
@@ -86,7 +86,7 @@ bool kvc_keyring_learn(struct kvc *k, uint32_t id)
 
 	if (!k->keys || kvc_keys_has(k->keys, id))
 		return k->keys;
-	/* a load does not wait for a rekey, which has the new keys itself in the end */
+	/* A load does not wait for a rekey, which will bring the new keys itself. */
 	if ((!last || now - last >= LEARN_NS) && !kvc_keys_reading(k->keys) &&
 	    atomic_compare_exchange_strong(&k->learned_ns, &last, now) &&
 	    kvc_keyring_read(k, NULL, error))

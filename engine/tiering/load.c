@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads: LOWER -> LOADING -> BOTH. First room is asked for, then a worker of the first tier that
- * has a copy reads the frame into a new segment (fetch.c) and gives the segment its published name.
- * Who opened meanwhile waits on n->waiters; all share the one load. Where a tier fails the load
- * goes to the next one's workers. A copy that is damaged, missing or no longer ours is forgotten;
- * where none is left, the file is dropped.
+ * Loads: LOWER -> LOADING -> BOTH. First bytes of the pool are reserved. Then a worker of the first
+ * tier that has a copy reads the frame into a new segment (fetch.c) and renames the segment to its
+ * published name. Calls that open the object during the load wait on n->waiters and share the load.
+ * If a tier fails, the load is queued for the next tier that has a copy. A copy that is damaged,
+ * missing or replaced by another node is forgotten; if no copy is left, the file is dropped.
+ *
+ * Workers of the tiers run the jobs. pool/wait.c calls reservation_ready.
  */
 #include "load.h"
 
@@ -25,11 +27,11 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* Forgets the copies of this generation that a bit mask names. */
+/* Forgets the copies in the tiers of bit mask `bad`. */
 static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 {
 	for (unsigned t = 0; t < k->tier_slots; t++)
-		/* where the catalog does not take it, it is tried, and found bad, once more */
+		/* if the catalog fails, the next load finds the copy bad again */
 		if ((bad & (1u << t)) && !kvc_place_del(k->cat, n->row.ino, t)) {
 			kvc_deferred_free_extent_locked(k, t, &n->in[t].place);
 			n->in[t].place = (struct kvc_place){ 0 };
@@ -65,8 +67,8 @@ int kvc_load_bad_copy_both(struct kvc *k, uint64_t ino, unsigned tier, bool *los
 static void load_run(struct kvc *k, struct kvc_job *j);
 
 /*
- * The next tier to try: in order, has a copy, not tried, not taken out by its breaker. -1: none;
- * *err is -EIO where one was out.
+ * Returns the next tier to try, or -1. Tiers are tried in order; a tier counts if it has a copy,
+ * was not tried yet and its breaker allows reads. Sets *err to -EIO if a breaker refused a tier.
  */
 static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, int *err)
 {
@@ -83,7 +85,10 @@ static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, i
 	return -1;
 }
 
-/* Queues the load with the next tier: 0, or why there is none. */
+/*
+ * Queues the load for the next tier. `before` is the failed job, or NULL. Returns 0, or why no tier
+ * can be tried.
+ */
 static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 			     const struct kvc_job *before)
 {
@@ -104,7 +109,7 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 	return 0;
 }
 
-/* One try of one tier. */
+/* Tries to load the object from the job's tier. */
 static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg, uint64_t mtime,
 		    struct kvc_want *want, struct stat *st, bool *older)
 {
@@ -128,7 +133,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	bool wanted = j->node->state == KVC_LOADING;
 	kvc_unlock(k);
 	if (!wanted)
-		return -ESTALE; /* unlinked: what was read may be anything */
+		return -ESTALE; /* unlinked; the tier may hold anything by now */
 	if (err == -EBADMSG || err == -ENOENT || err == -EPROTO || err == -ESTALE) {
 		kvc_warn("tier %s: the copy of inode %llx is %s and is discarded", tier->ops->name,
 			 (unsigned long long)seg->ino,
@@ -156,7 +161,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	return err;
 }
 
-/* The pool has it. */
+/* The object is in the pool. */
 static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint64_t size,
 			bool older)
 {
@@ -176,31 +181,35 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	if (j->bad)
 		forget_both(k, n, j->bad);
 	if (older && !(k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED))
-		kvc_header_rewrite_both(k, n); /* with a header that a rebuild believes too */
+		/* the new header has a proof that a rebuild accepts */
+		kvc_header_rewrite_both(k, n);
 	if (k->opt.write == KVC_THROUGH || n->state == KVC_RESIDENT)
-		kvc_spill_queue_locked(k, n, false); /* to the tiers that lack it */
+		kvc_spill_queue_locked(k, n, false); /* to the tiers that have no copy */
 	kvc_wait_wake_all_locked(k, &n->waiters, 0);
 }
 
-/* What an application is told of a tier's error: nothing of how the tier is reached. */
-static int told(int err)
+/*
+ * Maps a tier's error to the error of the application, which reveals nothing about how the tier is
+ * reached.
+ */
+static int application_error(int err)
 {
 	switch (err) {
 	case -ENOKEY:
 	case -ETIMEDOUT:
 	case -ESTALE:
-	case -ENOSPC: /* the pool's */
+	case -ENOSPC: /* of the pool */
 	case -ENOMEM: return err;
 	default: return -EIO;
 	}
 }
 
-/* No tier could give it; where none has a good copy it is lost. */
+/* No tier could serve the object. If no copy is left, the file is lost. */
 static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 {
 	struct kvc_node *n = j->node;
 
-	err = told(err);
+	err = application_error(err);
 	kvc_count(&k->stats, load_failures);
 	n->load_error = err;
 	kvc_file_become_locked(k, n, KVC_LOWER);
@@ -213,28 +222,28 @@ static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 	kvc_wait_wake_all_locked(k, &n->waiters, err);
 }
 
-/* A load's own wait for room. */
-struct waiting {
-	struct kvc_wait w; /* stage: is it a prefetch? */
+/* The load's wait for reserved bytes. */
+struct reservation_wait {
+	struct kvc_wait w; /* stage: 1 for a prefetch */
 	struct kvc *k;
 	struct kvc_node *node;
 };
 
-static void room_ready(struct kvc_wait *w);
+static void reservation_ready(struct kvc_wait *w);
 
 /*
- * get: kvc_reservation_get_locked or kvc_reservation_retry_locked, and as they: 0, KVC_WAIT or an
- * error.
+ * Reserves bytes of the pool for the load. `get` is kvc_reservation_get_locked or
+ * kvc_reservation_retry_locked; the result is the same: 0, KVC_WAIT or an error.
  */
-static int want_room_locked(struct kvc *k, struct kvc_node *n, uint64_t reserved, bool prefetch,
-			    int (*get)(struct kvc *, uint64_t, struct kvc_wait *))
+static int reserve_locked(struct kvc *k, struct kvc_node *n, uint64_t reserved, bool prefetch,
+			  int (*get)(struct kvc *, uint64_t, struct kvc_wait *))
 {
-	struct waiting *x = calloc(1, sizeof *x);
+	struct reservation_wait *x = calloc(1, sizeof *x);
 	int err;
 
 	if (!x)
 		return -ENOMEM;
-	x->w = (struct kvc_wait){ .wake = room_ready, .stage = prefetch };
+	x->w = (struct kvc_wait){ .wake = reservation_ready, .stage = prefetch };
 	x->k = k;
 	x->node = n;
 	err = get(k, reserved, &x->w);
@@ -245,16 +254,19 @@ static int want_room_locked(struct kvc *k, struct kvc_node *n, uint64_t reserved
 	return err;
 }
 
-/* The pool had no pages for room that was given: the load waits for them. */
-static bool wait_again_locked(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg)
+/*
+ * The tmpfs had no pages for the reserved bytes (ENOSPC): releases them, and waits until pages are
+ * free.
+ */
+static bool reserve_again_locked(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg)
 {
 	struct kvc_node *n = j->node;
 	uint64_t reserved = n->reserved ?: kvc_round_up(n->object.size, KVC_PAGE);
 
 	kvc_pool_segment_remove(&k->pool, seg);
 	kvc_account_set_reserved_locked(k, n, 0);
-	return want_room_locked(k, n, reserved, j->prefetch && kvc_list_empty(&n->waiters),
-				kvc_reservation_retry_locked) == KVC_WAIT;
+	return reserve_locked(k, n, reserved, j->prefetch && kvc_list_empty(&n->waiters),
+			      kvc_reservation_retry_locked) == KVC_WAIT;
 }
 
 static void load_run(struct kvc *k, struct kvc_job *j)
@@ -275,7 +287,8 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	};
 	mtime = n->row.mtime_ns;
 	bool older = false, wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
-	bool hangs = kvc_tier_hangs_locked(k, j->tier); /* since it was queued: the next one's */
+	/* since the job was queued; the next tier is tried */
+	bool hangs = kvc_tier_hangs_locked(k, j->tier);
 
 	if (!wanted || hangs)
 		kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_READ);
@@ -286,10 +299,10 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	j->err = err;
 	if (err && n->state == KVC_LOADING && n->object.gen == seg.gen &&
 	    (err == -ENOSPC
-		     ? wait_again_locked(k, j, &seg)
+		     ? reserve_again_locked(k, j, &seg)
 		     : !queue_load_locked(k, n, j->prefetch && kvc_list_empty(&n->waiters), j))) {
 		kvc_unlock_both(k);
-		return; /* the next one's turn */
+		return; /* the load continues as another job */
 	}
 	to = (struct kvc_segment){ 'p', seg.ino, seg.gen };
 	if (n->state != KVC_LOADING || n->object.gen != seg.gen) {
@@ -319,10 +332,10 @@ static void fail_locked(struct kvc *k, struct kvc_node *n, int err)
 	kvc_wait_wake_all_locked(k, &n->waiters, err);
 }
 
-/* The load has its room, or will not get it. */
-static void room_ready(struct kvc_wait *w)
+/* The wait for the reservation has ended, with or without the bytes. */
+static void reservation_ready(struct kvc_wait *w)
 {
-	struct waiting *x = kvc_of(w, struct waiting, w);
+	struct reservation_wait *x = kvc_of(w, struct reservation_wait, w);
 	struct kvc_node *n = x->node;
 	struct kvc *k = x->k;
 	int err = w->err;
@@ -345,8 +358,8 @@ static void room_ready(struct kvc_wait *w)
 	free(x);
 }
 
-/* A copy in a tier that there is, under whatever name. */
-static bool somewhere(const struct kvc *k, const struct kvc_node *n)
+/* Does an existing tier have a copy of this generation, under any name? */
+static bool has_placement(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
 		if (n->in[t].place.gen && n->in[t].place.gen == n->object.gen)
@@ -362,10 +375,10 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
 
 	if (n->state == KVC_LOADING)
 		return 0;
-	if (!somewhere(k, n))
+	if (!has_placement(k, n))
 		return -ENOENT;
 	kvc_file_become_locked(k, n, KVC_LOADING);
-	err = want_room_locked(k, n, reserved, prefetch, kvc_reservation_get_locked);
+	err = reserve_locked(k, n, reserved, prefetch, kvc_reservation_get_locked);
 	if (err == KVC_WAIT)
 		return 0;
 	if (!err) {

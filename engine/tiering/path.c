@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Paths in the mount. A file with several names has that which the catalog gives first. */
+/*
+ * Paths in the mount. For a file with several names, the path has the name that the catalog returns
+ * first.
+ */
 #include "path.h"
 
 #include "node.h"
@@ -11,7 +14,7 @@ struct first_name {
 	char name[256];
 };
 
-static int take_name(void *arg, const struct kvc_name *n)
+static int first_name_take(void *arg, const struct kvc_name *n)
 {
 	struct first_name *f = arg;
 
@@ -28,7 +31,7 @@ int kvc_path_both(struct kvc *k, uint64_t ino, char *buf)
 
 	buf[0] = path[at] = 0;
 	while (ino != KVC_ROOT) {
-		int got = kvc_name_of(k->cat, ino, take_name, &name);
+		int got = kvc_name_of(k->cat, ino, first_name_take, &name);
 		size_t len = got == 1 ? strlen(name.name) : 0;
 
 		if (got != 1 || len + 1 > at)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proofs of headers. In the store's own tier they are by the store's secret; in shared tiers, where
- * other stores write too, by a key from the key file, which says who belongs together. What is of a
- * version without proofs is believed only where a placement of ours names it: a sealed one's blocks
- * then prove its name and owner as well (payload.h).
+ * Proofs of headers. In the store's own tier the key is the store's secret. In shared tiers, where
+ * other stores write too, it is a key of the key file, which all cooperating stores have. A frame
+ * of a format version without proofs is believed only if a placement of ours names it; if it is
+ * sealed, its blocks then prove its name and owner as well (payload.h).
  */
 #include "proof.h"
 
@@ -13,10 +13,10 @@
 #include <string.h>
 
 /*
- * A frame in a shared tier must be sealed for the model that its path names. Otherwise whoever has
- * the key of one model could make frames of all others.
+ * Is the frame sealed for the model that its path names? In a shared tier it must be. Otherwise,
+ * anyone with the key of one model could make frames of all models.
  */
-static bool of_its_model(const struct kvc_frame *f)
+static bool seals_own_model(const struct kvc_frame *f)
 {
 	char model[KVC_MODEL_NAME + 1] = "";
 	size_t len = strcspn(f->path, "/");
@@ -28,7 +28,7 @@ static bool of_its_model(const struct kvc_frame *f)
 	return !strcmp(model, f->key_model);
 }
 
-static int key_of(const struct kvc *k, bool shared, const struct kvc_frame *f, uint8_t key[32])
+static int proof_key(const struct kvc *k, bool shared, const struct kvc_frame *f, uint8_t key[32])
 {
 	if (shared)
 		return kvc_keys_header_key(k->keys, f->key_id, f->key_model, key);
@@ -43,7 +43,7 @@ int kvc_proof_check(const struct kvc *k, bool shared, struct kvc_frame *f)
 
 	if (shared && !k->keys)
 		return 0;
-	err = key_of(k, shared, f, key) ?: kvc_frame_prove(f, key);
+	err = proof_key(k, shared, f, key) ?: kvc_frame_prove(f, key);
 	kvc_keys_wipe(key, sizeof key);
 	return err;
 }
@@ -53,17 +53,20 @@ static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 {
 	enum kvc_proven p;
 	uint8_t key[32];
-	int err = key_of(k, shared, f, key) ?: kvc_frame_proven(f, key, &p);
+	int err = proof_key(k, shared, f, key) ?: kvc_frame_proven(f, key, &p);
 
 	kvc_keys_wipe(key, sizeof key);
-	if (!err && (p < least || (shared && !of_its_model(f))))
+	if (!err && (p < least || (shared && !seals_own_model(f))))
 		err = -EBADMSG;
 	return err;
 }
 
 int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f)
 {
-	/* What was put there before there were keys is named as such, and read for a rekey. */
+	/*
+	 * Frames from before the store had keys have placements that say so. They are read for a
+	 * rekey.
+	 */
 	if (f->version < 2 || (shared && (!k->keys || !(f->flags & KVC_FRAME_SEALED))))
 		return 0;
 	return proven(k, shared, f, shared ? KVC_PROVEN_ALL : KVC_PROVEN_IDENTITY);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who made a frame: proofs of headers (frames/frame.h) by the keys that this mount has (proof.c).
+ * Proofs of headers (frames/frame.h) with the keys of this mount: they tell who made a frame
+ * (proof.c). Callers need no lock.
  */
 #ifndef KVC_PROOF_H
 #define KVC_PROOF_H
@@ -8,17 +9,20 @@
 #include "kvc.h"
 
 /*
- * Gives f its proofs for a tier, shared or the store's own; f is final otherwise. In a shared tier
- * f->key_id says by which key; without a key file there are none. 0, -ENOKEY, -EIO.
+ * Adds the proofs to f, which must be complete otherwise. shared: f is for a shared tier and is
+ * proven by key f->key_id; without a key file it gets no proof. Else it is for the store's own
+ * tier. Returns 0, -ENOKEY or -EIO.
  */
 int kvc_proof_check(const struct kvc *k, bool shared, struct kvc_frame *f);
 /*
- * May a frame that a placement names be believed? 0; -ENOKEY: its key is not ours; -EBADMSG.
+ * May a frame that a placement of ours names be believed? Returns 0, -ENOKEY if its key is unknown,
+ * or -EBADMSG.
  */
 int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f);
 /*
- * May a frame of a shared tier be taken in, with its name, owner and mode? As above; -ENOENT: of a
- * version that proves nothing, so it is as if it were not there. Without a key file any may.
+ * May a frame found in a shared tier be imported with its name, owner and mode? Returns 0; -ENOKEY
+ * or -EBADMSG as above; -ENOENT if its format version has no proofs, so that it counts as missing.
+ * Without a key file every frame may be imported.
  */
 int kvc_proof_found(const struct kvc *k, const struct kvc_frame *f);
 

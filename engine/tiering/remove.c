@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames that leave a shared tier: copies that were made in vain, and those of files that were
- * deleted for all. A place there is a name, and the trash waits for a sync before it goes: by then
- * the name may have another node's newer frame, another file's of ours, or the same bytes again,
- * copied for good. None of these may go.
+ * Removes frames from shared tiers: undone copies, and frames of files that a user deleted for all
+ * nodes. A place in a shared tier is a name, and the removal waits for a commit or sync
+ * (deferred_free). By then the name may hold a newer frame of another node, a frame of another file
+ * of ours, or a new copy of the same bytes. None of these may be removed.
  *
- * What a user deleted for all is noted in the catalog until it has gone (meta unshare:TIER:NAME),
- * with the transaction that deletes it: so a daemon that was killed before, or a tier that did not
- * let it go, leaves it to the next start.
+ * Removals that a user asked for are noted in the catalog until they are done (meta
+ * unshare:TIER:NAME), in the transaction that deletes the file. If the daemon is killed first or
+ * the tier refuses the removal, the next mount removes the frame. Workers of the shared tiers
+ * enter.
  */
 #include "remove.h"
 
@@ -24,9 +25,9 @@
 #define KEY "unshare:"
 #define GONE_SOON_NS 10000000000ull
 
-/* ---- what is to go is noted until it has ---- */
+/* ---- pending removals are persisted until they complete ---- */
 
-static const char *key_of(unsigned tier, const struct kvc_where *w, char key[64])
+static const char *note_key(unsigned tier, const struct kvc_where *w, char key[64])
 {
 	snprintf(key, 64, KEY "%u:%016" PRIx64 "%016" PRIx64, tier, w->at, w->hi);
 	return key;
@@ -38,11 +39,11 @@ int kvc_remove_note_both(struct kvc *k, unsigned tier, uint64_t ino, const struc
 
 	snprintf(value, sizeof value, "%" PRIx64 " %" PRIx64 " %s", ino, p->where.len,
 		 kvc_sum_text(&p->sum, sum));
-	return kvc_meta_set(k->cat, key_of(tier, &p->where, key), value);
+	return kvc_meta_set(k->cat, note_key(tier, &p->where, key), value);
 }
 
-static bool parse(const char *key, const char *value, unsigned *tier, uint64_t *ino,
-		  struct kvc_place *p)
+static bool note_parse(const char *key, const char *value, unsigned *tier, uint64_t *ino,
+		       struct kvc_place *p)
 {
 	char sum[33];
 
@@ -61,8 +62,8 @@ static bool parse(const char *key, const char *value, unsigned *tier, uint64_t *
 	return true;
 }
 
-/* It has gone; the name may be another node's from now on. */
-static void forget_note(struct kvc *k, const struct kvc_job *j)
+/* The frame is removed: deletes the note. From now on another node may use the name. */
+static void note_delete(struct kvc *k, const struct kvc_job *j)
 {
 	char key[64], value[96];
 	struct kvc_place p;
@@ -70,9 +71,9 @@ static void forget_note(struct kvc *k, const struct kvc_job *j)
 	uint64_t ino;
 
 	kvc_lock_both(k);
-	if (!kvc_meta_get(k->cat, key_of(j->tier, &j->where, key), value, sizeof value) &&
-	    parse(key, value, &tier, &ino, &p) && ino == j->ino && !kvc_meta_del(k->cat, key) &&
-	    !kvc_gone_get(k->cat, &j->where, kvc_clock_ns(k)))
+	if (!kvc_meta_get(k->cat, note_key(j->tier, &j->where, key), value, sizeof value) &&
+	    note_parse(key, value, &tier, &ino, &p) && ino == j->ino &&
+	    !kvc_meta_del(k->cat, key) && !kvc_gone_get(k->cat, &j->where, kvc_clock_ns(k)))
 		kvc_gone_put(k->cat, &j->where, kvc_clock_ns(k) + GONE_SOON_NS);
 	kvc_committer_wake_locked(k, false);
 	kvc_unlock_both(k);
@@ -99,7 +100,7 @@ int kvc_remove_recover_both(struct kvc *k)
 		unsigned tier;
 		uint64_t ino;
 
-		if (!parse(key, value, &tier, &ino, &p)) {
+		if (!note_parse(key, value, &tier, &ino, &p)) {
 			if ((err = kvc_meta_del(k->cat, key)))
 				return err;
 		} else if (k->tier[tier].t && k->tier[tier].t->ops->caps & KVC_TIER_SHARED) {
@@ -109,11 +110,11 @@ int kvc_remove_recover_both(struct kvc *k)
 	return err == -ENOENT ? 0 : err;
 }
 
-/* ---- and goes ---- */
+/* ---- the removal itself ---- */
 
 /*
- * Does the name have what was to go? 0: it has; -ENOENT, -EBADMSG or -EPROTO: it has not; another:
- * nobody knows.
+ * Does the name still hold the frame to remove? Returns 0 if it does; -ENOENT, -EBADMSG or -EPROTO
+ * if it does not; another error if that is unknown.
  */
 static int still_ours(struct kvc *k, const struct kvc_job *j)
 {
@@ -130,11 +131,14 @@ static int still_ours(struct kvc *k, const struct kvc_job *j)
 	ours = !memcmp(f->store, k->shared_id, 16);
 	if (memcmp(f->stored_sum.b, j->sum.b, 16) || (ours && f->ino != j->ino))
 		return -ENOENT;
-	/* What was copied in vain goes alone: another's frame may be all that he has. */
+	/*
+	 * Of an undone copy, only the copy itself is removed: another node's frame may be its only
+	 * copy.
+	 */
 	return j->copy && (!ours || f->gen != j->copy) ? -ENOENT : 0;
 }
 
-/* Is it needed, since it is the copy that counts of the object as it is? */
+/* Does a file need the frame, as the copy of the object's current version? */
 static bool wanted_both(struct kvc *k, const struct kvc_job *j)
 {
 	const struct kvc_place *p;
@@ -143,7 +147,7 @@ static bool wanted_both(struct kvc *k, const struct kvc_job *j)
 	int err = kvc_node_get_both(k, j->ino, &n);
 
 	if (err)
-		return err != -ENOENT; /* a frame too many does no harm */
+		return err != -ENOENT; /* an extra frame does no harm */
 	p = &n->in[j->tier].place;
 	wanted = !n->lost && p->gen && kvc_same_name(&p->where, &j->where) &&
 		 !memcmp(p->sum.b, j->sum.b, 16);
@@ -158,7 +162,7 @@ int kvc_remove_shared(struct kvc *k, const struct kvc_job *j)
 	int err = 0;
 
 	kvc_lock_both(k);
-	/* while a copy is put there nobody knows what there will be */
+	/* during a put it is unknown which frame the name will hold */
 	named = kvc_tier_name_take_locked(ts, &j->where);
 	wanted = named && wanted_both(k, j);
 	kvc_unlock_both(k);
@@ -169,9 +173,9 @@ int kvc_remove_shared(struct kvc *k, const struct kvc_job *j)
 	kvc_lock(k);
 	kvc_tier_name_give_locked(ts, &j->where);
 	kvc_unlock(k);
-	/* there may be nothing of ours to remove */
+	/* none of our frames is left to remove */
 	err = err == -ENOENT || err == -EBADMSG || err == -EPROTO ? 0 : err;
 	if (!err)
-		forget_note(k, j);
+		note_delete(k, j);
 	return err ?: wanted;
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spills: copies of published objects to the tiers, and of files still open where fsync asks for
- * one (a snapshot). A worker makes the copy (copy.c). When the object changed meanwhile (its epoch
- * tells) the copy is undone. What the disk tier does not let in (access/admission.c) is not queued
- * for it.
+ * Spills: copies of published objects to the tiers. A file that is still open is copied if fsync
+ * asks for it (a snapshot). A worker of the tier makes the copy (copy.c) and records it. If the
+ * object changed in between, which its epoch tells, the copy is undone. Copies that the disk tier
+ * does not admit (access/admission.c) are not queued for it.
+ *
+ * One job per object and tier: n->spilling has a bit for each tier with a queued or running job. A
+ * copy that failed is queued again, later after each failure.
  */
 #include "spill.h"
 
@@ -26,8 +29,10 @@
 #include <xxhash.h>
 
 #define AGAIN_NS 200000000ull
-#define FAILED_AGAIN_NS 1000000000ull /* doubled each time, KVC_AGAINS - 1 times at most */
-#define QUICK 3                       /* tries after AGAIN_NS each, where nothing failed */
+#define FAILED_AGAIN_NS                                                           \
+	1000000000ull /* doubled after each failure, at most KVC_AGAINS - 1 times \
+		       */
+#define QUICK 3       /* attempts after AGAIN_NS each, if no error occurred */
 #define SOON_NS 10000000ull
 
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
@@ -37,11 +42,12 @@ bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned ti
 }
 
 /*
- * The file was open for writing and seems untouched: has a mapping changed it? A sparse file has no
- * sum to compare (its holes are not read): it is copied anew, synced, and only then the copy goes
- * that an fsync may have brought down. One that was opened for writing meanwhile (it has another
- * epoch) may have been changed where it was read already: it stays in doubt. Comes back with
- * k->lock.
+ * The file was open for writing and seems unchanged: has a mapping changed it? Compares its sum
+ * with the recorded one. A sparse file has no comparable sum, because its holes are not read. It is
+ * copied again and synced, and only then the earlier copy, which an fsync may have stored, is
+ * removed. If the file was opened for writing again (it has another epoch), parts that were already
+ * read may have changed, so it stays in doubt. Returns 0 or a negative errno. Takes k->lock and
+ * returns with it held.
  */
 static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint64_t epoch)
 {
@@ -57,7 +63,7 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint
 
 			to.gen++;
 			if ((err = kvc_pool_segment_rename(&k->pool, &from, &to)))
-				return err; /* it is compared again */
+				return err; /* it is compared again later */
 			n->object.gen++;
 			n->object.has_sum = false;
 			kvc_file_unplace_locked(k, n);
@@ -69,7 +75,10 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint
 	return err;
 }
 
-/* The new copy takes the place of the one that was there, under this name or an earlier one. */
+/*
+ * The new copy replaces the earlier one in this tier, whether that has the same name or an earlier
+ * name.
+ */
 static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struct kvc_place p)
 {
 	unsigned bit = 1u << tier;
@@ -95,8 +104,8 @@ static void count_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes
 }
 
 /*
- * Row and object are written with the placement, which is of no use without them. And so is the
- * chunk, or a flush that comes before the next commit leaves a file that nobody evicts.
+ * Writes the rows of the inode and the object with the placement, which needs them. Also writes the
+ * chunk's row: otherwise a flush before the next commit leaves a file that is never evicted.
  */
 static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
@@ -114,7 +123,10 @@ static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 			 (unsigned long long)n->row.ino);
 }
 
-/* A file in doubt has a copy in this tier of what it is now: those elsewhere are made anew too. */
+/*
+ * The file was in doubt and this tier has a copy of its current bytes: requests new copies in the
+ * other tiers that have one.
+ */
 static void doubt_elsewhere_locked(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	kvc_tier_each(k, t)
@@ -125,17 +137,18 @@ static void doubt_elsewhere_locked(struct kvc *k, struct kvc_node *n, unsigned t
 }
 
 /*
- * Of a file that is written meanwhile, a copy has what those had written who waited when it began;
- * who came later, or saw one to another tier begin since, looks anew when it ends.
+ * A copy of a file that is being written has all bytes written before the copy began. So it serves
+ * the fsyncs that waited at that time. An fsync that arrived later, or saw a later copy to another
+ * tier begin, checks again when this copy ends.
  */
-static void began_locked(struct kvc_node *n, unsigned tier)
+static void sync_begun_locked(struct kvc_node *n, unsigned tier)
 {
 	kvc_list_each(e, &n->sync_waiters)
 		kvc_of(e, struct kvc_wait, link)->stage = KVC_SYNC_BEGUN(tier);
 }
 
-/* What they waited for is in the tier: now the commit. */
-static void in_tier_locked(struct kvc_node *n, unsigned tier, bool snap)
+/* The bytes that these fsyncs wait for are in the tier; now they wait for the commit. */
+static void sync_copied_locked(struct kvc_node *n, unsigned tier, bool snap)
 {
 	kvc_list_each(e, &n->sync_waiters) {
 		struct kvc_wait *w = kvc_of(e, struct kvc_wait, link);
@@ -145,7 +158,7 @@ static void in_tier_locked(struct kvc_node *n, unsigned tier, bool snap)
 	}
 }
 
-/* The copy is good: record it. Returns whether it still is of the object as it stands. */
+/* Records the good copy. Returns false if it is not a copy of the object's current version. */
 static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const struct kvc_copy *c,
 			uint64_t gen, bool snap, const struct kvc_where *where)
 {
@@ -167,14 +180,14 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		struct kvc_where now;
 
 		if (kvc_path_both(k, n->row.ino, c->f->path))
-			return false; /* that is not known now */
+			return false; /* whether the name is still right is unknown */
 		now = kvc_frame_where_of(c->f->path);
 		if (!kvc_same_name(&now, &c->name))
-			return false; /* renamed meanwhile */
+			return false; /* renamed since the copy began */
 		kvc_gone_del(k->cat, &now);
 	}
 	replace_both(k, n, tier, kvc_place_of(gen, where, c->f));
-	/* rows of an older generation, forgotten and not yet written */
+	/* delete rows of earlier generations that were forgotten but not yet written */
 	for (unsigned t = 0; t < k->tier_slots && k->shared; t++)
 		if (!n->in[t].place.gen)
 			kvc_place_del(k->cat, n->row.ino, t);
@@ -182,7 +195,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		n->object.sum = c->raw;
 		n->object.has_sum = true;
 	} else if (snap) {
-		n->object.has_sum = false; /* it was of what was there before */
+		n->object.has_sum = false; /* it was the sum of earlier bytes */
 	}
 	n->object.lower = true;
 	n->place_txn = kvc_catalog_txn(k->cat);
@@ -197,7 +210,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	n->failing = false;
 	n->tries = 0;
 	if (kvc_tier_keeps_locked(k, tier))
-		in_tier_locked(n, tier, snap);
+		sync_copied_locked(n, tier, snap);
 	count_locked(k, n, c->f->stored_len);
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, (int)tier, n);
 	return true;
@@ -206,29 +219,33 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
 			 uint64_t due_ns);
 
-/* A job under way. */
+/* The state of one running job. */
 struct spill {
 	struct kvc_node *n;
 	unsigned tier;
-	bool snap;   /* the file is open: fsync asked for it as it is now */
-	bool marked; /* and its segment got the mark for it, which it had not */
-	bool reseal; /* it has a copy of this generation, which is made anew */
-	bool check;  /* the tier has it, unless a mapping changed it: compare */
-	bool doubt;  /* likewise, and there is no sum to compare: made anew */
+	bool snap;   /* the file is open; fsync asked for its current bytes */
+	bool marked; /* this snapshot set the mark on the segment */
+	bool reseal; /* this generation has a copy, which is replaced */
+	bool check;  /* The tier has the object, unless a mapping changed it: compare sums. */
+	bool doubt;  /* likewise, but there is no sum to compare: copy again */
 	uint64_t model;
-	uint64_t gen, epoch; /* the generation that is copied; as of the begin */
+	uint64_t gen, epoch; /* the generation that is copied, and the epoch at the start */
 	struct stat st;
 	struct kvc_copy c;
 	struct kvc_where where;
-	uint64_t of_today; /* bytes of daily= that are kept for it */
-	uint64_t wait_ns;  /* it was hurried: until then it was to wait */
+	uint64_t of_today; /* bytes of daily= that are set aside for the copy */
+	/* an fsync moved the job to the front; without that it would have waited until this time */
+	uint64_t wait_ns;
 	bool again;
-	bool out;        /* the breaker refused it, or the tier refuses all copies */
-	bool name_taken; /* another copy of ours to that name is under way */
+	bool out;        /* the breaker refused the tier, or the tier refuses all copies */
+	bool name_taken; /* another copy of ours to the same name is under way */
 	int err;
 };
 
-/* A snapshot: the segment's time is taken, and marks from now on that nothing was written since. */
+/*
+ * Snapshot: takes the segment's modification time and sets the mark instead. As long as the mark
+ * stays, nothing was written.
+ */
 static void mark_locked(struct spill *s)
 {
 	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
@@ -243,16 +260,16 @@ static void mark_locked(struct spill *s)
 		s->marked = true;
 	}
 	futimens(s->c.fd, mark);
-	/* The mark takes the trace of what was written before it: the size of then is to count. */
+	/* The mark erases the trace of earlier writes, so the size is read after it. */
 	if (fstat(s->c.fd, &s->st))
 		kvc_warn("inode %llx: fstat: %s", (unsigned long long)n->row.ino, strerror(errno));
 	n->row.blocks = (uint64_t)s->st.st_blocks;
 }
 
 /*
- * The snapshot came to nothing: what was written before it is in the segment only, which must not
- * be taken for what the catalog knows. A write that comes between the two calls is not lost: any
- * other time than the mark tells of it.
+ * The snapshot failed: the bytes written before it are in the segment only, so the mark must not
+ * say that the catalog knows them. A write between the two system calls is not lost: it leaves a
+ * time other than the mark.
  */
 static void unmark_locked(struct spill *s)
 {
@@ -268,8 +285,8 @@ static void unmark_locked(struct spill *s)
 		s->n->mode_ns = s->n->row.mtime_ns;
 }
 
-/* Is a copy of it to another tier on its way? */
-static bool elsewhere(const struct kvc *k, const struct spill *s)
+/* Is a copy to another tier queued or running? */
+static bool copying_elsewhere(const struct kvc *k, const struct spill *s)
 {
 	kvc_tier_each(k, t)
 		if (t != s->tier && (s->n->spilling & (1u << t)))
@@ -277,8 +294,8 @@ static bool elsewhere(const struct kvc *k, const struct spill *s)
 	return false;
 }
 
-/* And to one that fsyncs wait for? */
-static bool kept_elsewhere(const struct kvc *k, const struct spill *s)
+/* The same, for tiers that an fsync waits for. */
+static bool copying_durably_elsewhere(const struct kvc *k, const struct spill *s)
 {
 	kvc_tier_each(k, t)
 		if (t != s->tier && (s->n->spilling & (1u << t)) && kvc_tier_keeps_locked(k, t))
@@ -286,8 +303,8 @@ static bool kept_elsewhere(const struct kvc *k, const struct spill *s)
 	return false;
 }
 
-/* Is there something to copy, and may it be now? Then the segment is open. */
-static bool begin_locked(struct kvc *k, struct spill *s)
+/* Checks whether there is something to copy now. If so, opens the segment and returns true. */
+static bool spill_begin_locked(struct kvc *k, struct spill *s)
 {
 	struct kvc_node *n = s->n;
 	struct kvc_segment seg;
@@ -299,9 +316,9 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
 		return false;
 	seg = kvc_file_segment_of(n);
-	/* May a client still write to it, through a mapping that has outlived its file? */
+	/* may a client still write through a mapping that outlived its descriptor? */
 	if (!s->snap && !k->stopping && kvc_pool_segment_in_use(&k->pool, &seg, true)) {
-		s->again = true; /* its bytes are taken when it has gone */
+		s->again = true; /* the copy is made when the mapping is gone */
 		return false;
 	}
 	if (!kvc_tier_allowed_locked(k, s->tier, KVC_CALL_WRITE)) {
@@ -319,12 +336,13 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 		return false;
 	}
 	if (kvc_admission_begin_locked(k, n, s->tier, &s->of_today)) {
-		kvc_admission_refused_locked(k, n, n->state == KVC_RESIDENT && !elsewhere(k, s));
+		kvc_admission_refused_locked(k, n,
+					     n->state == KVC_RESIDENT && !copying_elsewhere(k, s));
 		kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
 		return false;
 	}
 	if (s->snap) {
-		began_locked(n, s->tier);
+		sync_begun_locked(n, s->tier);
 		mark_locked(s);
 	}
 	here = !s->snap && n->verify && n->in[s->tier].place.gen == n->object.gen;
@@ -336,7 +354,7 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	return true;
 }
 
-/* Compares. Comes back with k->lock. */
+/* Compares the sums. Takes k->lock and returns with it held. */
 static void compare(struct kvc *k, struct spill *s)
 {
 	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size, s->epoch);
@@ -345,7 +363,7 @@ static void compare(struct kvc *k, struct spill *s)
 		   kvc_spill_needed(k, s->n, s->tier);
 }
 
-/* The copy was made, but not of the object as it stands: it is undone. */
+/* The copy is not of the object's current version: undoes it. */
 static void undo_both(struct kvc *k, struct spill *s)
 {
 	struct kvc_place stale = kvc_place_of(s->gen, &s->where, s->c.f);
@@ -361,13 +379,13 @@ static void undo_both(struct kvc *k, struct spill *s)
 		s->again = true;
 }
 
-/* An error that stays the same until the file is another, or the key file. */
-static bool hopeless(int err)
+/* Does the error stay until the file or the key file changes? */
+static bool is_hopeless(int err)
 {
 	return err == -ENOKEY || err == -E2BIG || err == -EFBIG || err == -EINVAL;
 }
 
-/* Copies. Comes back with k->lock. */
+/* Copies the object. Takes k->lock and returns with it held. */
 static void copy(struct kvc *k, struct spill *s)
 {
 	struct kvc_tier *t = k->tier[s->tier].t;
@@ -379,10 +397,13 @@ static void copy(struct kvc *k, struct spill *s)
 				&s->where);
 	if (!s->err)
 		kvc_latency_record(k, KVC_OP_spill, s->tier, s->model, begun);
-	/* The copy that it replaces may be the only one that an fsync has brought down. */
+	/* The copy that this one replaces may be the only one that an fsync has stored. */
 	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)) && !s->c.shared)
 		t->ops->remove(t, &s->where);
-	/* What has no mark is not needed any more, and closed where nobody waits for it. */
+	/*
+	 * A segment without the mark is not needed any more, and is closed while no caller waits
+	 * for k->lock.
+	 */
 	if (!s->snap && !marked)
 		kvc_copy_close(&s->c);
 	kvc_lock_both(k);
@@ -395,27 +416,28 @@ static void copy(struct kvc *k, struct spill *s)
 		if (s->doubt && n->verify)
 			doubt_elsewhere_locked(k, n, s->tier);
 		if (!s->snap && !n->verify && !n->resealing && marked)
-			kvc_file_compared_locked(n, s->c.fd); /* it was the last of them */
+			/* this was the last tier to compare */
+			kvc_file_compared_locked(n, s->c.fd);
 	} else if (!s->err) {
 		undo_both(k, s);
 	} else if (s->err == -ENOSPC) {
 		s->again = true;
 		if (k->tier[s->tier].has_trimmer)
 			kvc_tier_refused_locked(k, s->tier, s->c.f->stored_len);
-		else /* others fill it too: room is made by them or by the server */
+		else /* others fill the tier too: they or the server free space */
 			s->out = true;
 	} else if (s->err == -ENAMETOOLONG) {
-		s->err = 0; /* a path that no frame can carry is not shared */
+		s->err = 0; /* a path that is too long for a frame is not shared */
 	} else if (s->err == -EALREADY && !s->c.named) {
 		s->again = s->name_taken = true;
 		s->err = 0;
 	} else if (s->err == -ECANCELED) {
 		s->again = n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 		kvc_count(&k->stats, spill_stale);
-	} else if (!hopeless(s->err) && kvc_tier_out_locked(k, s->tier, KVC_CALL_WRITE)) {
-		s->again = s->out = true; /* the breaker has logged it */
+	} else if (!is_hopeless(s->err) && kvc_tier_out_locked(k, s->tier, KVC_CALL_WRITE)) {
+		s->again = s->out = true; /* the breaker has logged the error */
 	} else {
-		s->again = !hopeless(s->err);
+		s->again = !is_hopeless(s->err);
 		if (!s->again) {
 			n->hopeless |= 1u << s->tier;
 			kvc_count(&k->stats, spills_given_up);
@@ -433,10 +455,11 @@ static void copy(struct kvc *k, struct spill *s)
 }
 
 /*
- * It waits, the longer the more often it has failed. A try that somebody hurried is one more only
- * when the wait is over that it cut short, or a few fsyncs would make it one of two minutes. It
- * begins to wait anew, since what is in one list is in order of time; but the end of the first wait
- * is kept, so that who hurries it all the time does not keep it from being taken for hopeless.
+ * Queues the failed copy with a delay that grows with the number of failures. An attempt that an
+ * fsync brought forward counts only if the wait that it cut short is over. Otherwise, a few fsyncs
+ * would raise the delay to two minutes. The copy waits from now, because each list is in order of
+ * time. The end of the first wait is kept, so that repeated fsyncs do not prevent the copy from
+ * being given up.
  */
 static void wait_locked(struct kvc *k, struct spill *s, uint64_t now)
 {
@@ -450,8 +473,8 @@ static void wait_locked(struct kvc *k, struct spill *s, uint64_t now)
 		n->in[s->tier].queued->wait_ns = s->wait_ns;
 }
 
-/* It is queued again: soon where room is being made or its name will be free. */
-static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
+/* Queues the copy again: soon if space is being freed or its name will be free. */
+static void copy_again_locked(struct kvc *k, struct spill *s, bool makes_room)
 {
 	struct kvc_node *n = s->n;
 	uint64_t now = kvc_mono_ns();
@@ -461,7 +484,7 @@ static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 	} else if (s->out) {
 		queue_locked(k, n, s->tier, KVC_P_PARKED, 0);
 	} else if (!s->err && !kvc_list_empty(&n->sync_waiters)) {
-		/* not behind those that wait for settle= */
+		/* before the copies that wait for settle= */
 		queue_locked(k, n, s->tier, KVC_P_URGENT, now + AGAIN_NS);
 	} else if (!s->err && n->tries < QUICK) {
 		n->tries++;
@@ -472,11 +495,11 @@ static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 	}
 }
 
-/* Who waits for the copy is told, or it is queued again. */
-static void finish_locked(struct kvc *k, struct spill *s)
+/* Wakes the waiters of the copy, or queues it again. */
+static void spill_finish_locked(struct kvc *k, struct spill *s)
 {
 	const struct kvc_tier_state *ts = &k->tier[s->tier];
-	/* not full any more: something was removed meanwhile, and who waited was told */
+	/* no longer full: space was freed since, and the waiters were told */
 	bool full = s->err == -ENOSPC && ts->has_trimmer;
 	bool makes_room = full && (!ts->jammed || !ts->full);
 	bool failed = s->err && s->err != -ECANCELED;
@@ -491,15 +514,15 @@ static void finish_locked(struct kvc *k, struct spill *s)
 	s->again = s->again && !n->lost &&
 		   (!k->stopping || ((makes_room || s->name_taken) && !k->draining));
 	if (s->again)
-		again_locked(k, s, makes_room);
+		copy_again_locked(k, s, makes_room);
 	if (s->again && failed && !full && !s->out)
 		kvc_tier_failed_locked(k, s->tier);
-	/* An error of a tier that nobody waits for is none of theirs. */
+	/* An fsync does not fail with the error of a tier that it does not wait for. */
 	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full) &&
-			     !(s->out && kept_elsewhere(k, s))
+			     !(s->out && copying_durably_elsewhere(k, s))
 		   : !s->again || s->err)
 		kvc_wait_wake_all_locked(k, &n->sync_waiters, failed ? s->err : 0);
-	kvc_reservation_tell_locked(k); /* there may be more to evict */
+	kvc_reservation_tell_locked(k); /* the evictor may have more to evict */
 }
 
 static void spill_run(struct kvc *k, struct kvc_job *j)
@@ -510,18 +533,19 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 			   .c = { .k = k, .n = j->node, .tier = j->tier, .fd = -1 } };
 
 	kvc_lock(k);
-	if (begin_locked(k, &s)) {
+	if (spill_begin_locked(k, &s)) {
 		kvc_unlock(k);
 		if (s.check)
 			compare(k, &s);
 		else
 			copy(k, &s);
 	}
-	finish_locked(k, &s);
+	spill_finish_locked(k, &s);
 	/*
-	 * The evictor takes an open segment for a client's, and the next chunk goes in its place.
-	 * So it is closed before anybody sees that this one may go: also that of a mark, which
-	 * ended just now. One without a name is closed below: that frees its pages.
+	 * The evictor takes an open segment for one that a client uses, and evicts the next chunk
+	 * instead. So the segment is closed before other threads see that the object may be
+	 * evicted. A mark ended just now, so its segment is closed too. The segment of an unlinked
+	 * file is closed below, since that frees its pages.
 	 */
 	if (!s.n->lost && kvc_has_segment(s.n))
 		kvc_copy_close(&s.c);
@@ -529,7 +553,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	kvc_copy_fini(&s.c);
 }
 
-/* A job that waits goes to the front. */
+/* Moves a waiting job to the front. */
 static void hurry_locked(struct kvc *k, unsigned tier, struct kvc_job *j)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
@@ -550,7 +574,7 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 
 	if (n->hopeless & (1u << tier))
 		return;
-	/* Sooner than it was going to be; what failed only where somebody waits for it. */
+	/* Brings a queued copy forward; one that failed, only if an fsync waits for it. */
 	if (j && p == KVC_P_URGENT &&
 	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->sync_waiters)))
 		hurry_locked(k, tier, j);

@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spills: who is copied, when, and what becomes of it (spill.c). */
+/*
+ * Spills: chooses the objects and the times of copies, and records the results (spill.c). The
+ * caller holds k->lock.
+ */
 #ifndef KVC_SPILL_H
 #define KVC_SPILL_H
 
 #include "node.h"
 #include "tier_queue.h"
 
-/* Queues copies of a published object for every tier that lacks one. */
+/*
+ * Queues a copy of a published object to each tier that needs one. urgent: at once, before copies
+ * that wait for settle=. Admission may refuse the disk tier.
+ */
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
-/* The same at once, also of what waits since it failed, or was given up before. */
+/*
+ * Queues them urgently, including copies that wait after a failure and copies that were given up.
+ */
 void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n);
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);
 /*
- * Does an fsync bring this file (NULL: any) to this tier? In a shared one it would need its name.
+ * Does an fsync of this file (NULL: of any file) store it in this tier? A shared tier needs the
+ * file to have a name.
  */
 static inline bool kvc_snapshot_takes(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pacing: a store is as fast as memory, a copy as fast as the disk, so under load the pool fills
- * with objects that have no copy yet and cannot leave. From a quarter of the pool on copies do not
- * wait for settle= any more, and with write=back those of the oldest are made although nothing has
- * to leave yet. From half of it on stores get turns: so many bytes a second as copies are made,
- * twice that where there are few without a copy and ever less as they become more. So stores settle
- * at the pace of the disk with some of the pool to spare; each waits a little, and none finds a
- * wall. No turn is further away than pace=; who then still finds no room waits for it, and the
- * evictor drops the coldest chunks that have no copy (evict/evict.c).
+ * Delays stores when the tiers lag. A store runs at the speed of memory and a copy at the speed of
+ * the disk, so under load the pool fills with objects that have no copy yet and cannot be evicted.
  *
- * A store also waits a moment when the next commit has changes enough for twice the length that
- * commits are to have (kvc_committer_batch_max_locked), so that a flood of stores does not make
- * commits, and with them the time until a store is durable, longer and longer.
+ * If a quarter of the pool has no copy, copies no longer wait for settle=, and with write=back the
+ * oldest objects are copied although no space is needed yet. From half of the pool on stores get
+ * turns: twice as many bytes per second as copies are made, falling to zero as the part without a
+ * copy grows. So stores settle at the speed of the disk while some of the pool is free: each store
+ * waits a little instead of one store waiting long. No turn is later than pace=. A store that then
+ * finds no space waits for a reservation, and the evictor drops the coldest chunks that have no
+ * copy (evict/evict.c).
  *
- * Loads are not paced, nor anything where no tier takes copies. A wait for a turn is in
- * k->pace->waiters until its time has come (pool/wait.c).
+ * A store also waits briefly if the next commit already has twice the changes that a commit should
+ * have (kvc_committer_batch_max_locked). Otherwise, a flood of stores would lengthen commits, and
+ * with them the time until a store is durable.
+ *
+ * Loads are never delayed, and stores are not if no tier takes copies. A wait for a turn is in
+ * k->throttle->waiters until its time (pool/wait.c).
  */
 #include "throttle.h"
 
@@ -24,14 +26,14 @@
 #include "spill.h"
 #include "tier_queue.h"
 
-#define RATE_FIRST (500ull << 20) /* bytes a second, until it is known */
+#define RATE_FIRST (500ull << 20) /* bytes per second, until the rate is measured */
 #define RATE_LEAST (1ull << 20)
 #define WINDOW_NS 25000000ull
 #define COMMIT_WAIT_NS 15000000ull
-#define WORTH_NS 100000ull /* shorter waits are not worth the wake */
+#define WORTH_NS 100000ull /* shorter waits cost more than they bring */
 
 struct zone {
-	/* bytes: now, and where pacing begins and where nothing goes any more */
+	/* bytes without a copy: now, where delays begin, and where stores stop */
 	uint64_t at, from, to;
 };
 
@@ -41,7 +43,7 @@ static struct zone zone_locked(const struct kvc *k)
 			      k->pool.bytes / 20 * 19 };
 }
 
-/* With write=back: asks for copies of the oldest while too much has none. */
+/* With write=back: queues copies of the oldest objects while too many bytes have no copy. */
 static void behind_locked(struct kvc *k)
 {
 	while (k->reservations.uncopied - k->account->asked > k->pool.bytes / 4 &&
@@ -71,8 +73,10 @@ void kvc_throttle_measure_locked(struct kvc *k)
 	if (took < WINDOW_NS)
 		return;
 	seen = (uint64_t)((double)k->account->copied * 1e9 / (double)took);
-	/* While there is little to do, little is done: that tells nothing. A slow moment must not
-	 * slow down the next ones. */
+	/*
+	 * With little work the rate says nothing. It falls slowly, so that one slow moment does not
+	 * slow down the next ones.
+	 */
 	if (p->busy && kvc_reservation_hurry_locked(k))
 		p->rate = kvc_max(!p->rate         ? seen
 				  : seen > p->rate ? (p->rate + seen) / 2
@@ -113,7 +117,9 @@ int kvc_throttle_store_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	rate = (uint64_t)(2.0 * (double)(p->rate ? p->rate : RATE_FIRST) * (double)left /
 			  (double)(z.to - z.from + 1));
 	due = kvc_max(p->next_ns, now);
-	/* its turn is now if it may not wait; if it fails then, others do not wait longer for it */
+	/*
+	 * A store that may not wait goes on now. If it then fails, it has not delayed other stores.
+	 */
 	if (due - now >= WORTH_NS && !kvc_wait_has_place(w))
 		return 0;
 	p->next_ns =

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast the pool gets room back, and who waits for his turn (throttle.c). All under k->lock. */
+/*
+ * Delays stores when copies are slower than stores (throttle.c). All data is guarded by k->lock,
+ * which callers hold.
+ */
 #ifndef KVC_THROTTLE_H
 #define KVC_THROTTLE_H
 
@@ -7,22 +10,23 @@
 
 struct kvc_throttle {
 	struct kvc_list waiters;
-	uint64_t rate;     /* bytes a second; 0: not known yet */
-	uint64_t next_ns;  /* the next turn */
-	uint64_t since_ns; /* the window that the rate is measured by */
-	bool busy;         /* it began with work to do */
+	uint64_t rate;     /* copied bytes per second; 0: not known yet */
+	uint64_t next_ns;  /* time of the next turn */
+	uint64_t since_ns; /* start of the window in which the rate is measured */
+	bool busy;         /* the window began with copies to make */
 };
 
 /*
- * A store's turn: 0 at once, or KVC_WAIT; once for each wait. Notes in w->since_ns when its call
- * first came.
+ * Gives a store of `bytes` its turn: returns 0 if it may go on at once, or KVC_WAIT after parking
+ * w; then the caller calls again when w is woken. Each wait is delayed once at most. Sets
+ * w->since_ns to the time of the first call.
  */
 int kvc_throttle_store_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
-/* Now and then, by the evictor: how fast copies are made. */
+/* Measures the rate of copies. The evictor calls it regularly. */
 void kvc_throttle_measure_locked(struct kvc *k);
 /*
- * The floor below tells (up.h): asks for copies, of the node, or with write=back of the oldest
- * while too much has none.
+ * objects/up.h calls it when n was published: queues copies of n or, with write=back, of the oldest
+ * objects while too many bytes of the pool have no copy.
  */
 void kvc_throttle_published_locked(struct kvc *k, struct kvc_node *n);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this floor asks of those above. Set once, before the first node is there (mount/cache.c). */
+/*
+ * Calls from tiering/ to the layers above. mount/context.c sets them once, before the first node
+ * exists.
+ */
 #ifndef KVC_TIERING_H
 #define KVC_TIERING_H
 
@@ -8,7 +11,7 @@ struct kvc_node;
 
 struct kvc_tiering_up {
 	/*
-	 * No tier has a good copy, nor has the pool: the file goes, with its names
+	 * Neither a tier nor the pool has a good copy: drops the file with its names
 	 * (names/dir_invalidate.c).
 	 */
 	int (*lost_both)(struct kvc *k, struct kvc_node *n);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who uses which chunks, and in which order: what policies know of (replacers.h). All under
- * k->lock.
+ * Accesses: which client uses which chunks, and in which order. The replacers (objects/replacers.h)
+ * learn it from here. All under k->lock.
  *
- * A request, as policies know it, is what one client uses without a pause: a process of an engine
- * (or a thread of it: kvc_chain_infer_client), or a lease, whose paths are one prompt. What follows
- * what is told, by a lease or an attribute, or learned from the order of a client's calls
- * (policy/chain_infer.h); the chunk's row keeps it.
+ * A request, in the policies' sense, is a series of uses by one client without a pause. A client is
+ * a process of an engine, one thread of it (kvc_chain_infer_client), or a lease, whose paths are
+ * one prompt. A chunk's parent is told by a lease or an attribute, or inferred from the order of a
+ * client's calls (policy/chain_infer.h); it is stored in the chunk's row.
  *
- * A chunk that a client has made is fresh until that client goes on to another one, or pauses: only
- * then its size is known, and whether its file was renamed into another chunk. Only then policies
- * hear whose it is and what it follows; until then they have it as one that just came, so that it
- * goes in its turn where stores are that fast.
+ * A new chunk is `fresh` until the client that creates it goes on to another chunk or pauses. Only
+ * then is its size known, and whether its file was renamed into another chunk, so only then do the
+ * policies learn its request and its parent. Until then they treat it as a new chunk without a
+ * request, so that fast stores can evict it in its turn.
  */
 #ifndef KVC_ACCESS_H
 #define KVC_ACCESS_H
@@ -23,58 +23,58 @@
 #define KVC_CLIENTS 64
 
 struct kvc_client {
-	uint32_t id; /* 0: nobody's */
+	uint32_t id; /* 0: unused */
 	unsigned class;
 	uint64_t last, last_ns;  /* the chunk that it used last, and when */
-	uint64_t noted;          /* the one of which policies heard last */
+	uint64_t noted;          /* the last chunk that was reported to the policies */
 	uint64_t serial;         /* of its request; 0: none */
-	unsigned n;              /* chunks of it */
-	struct kvc_chunk *fresh; /* made by it; kept by c->inflight */
+	unsigned n;              /* number of chunks in the request */
+	struct kvc_chunk *fresh; /* the chunk that it is creating, referenced by c->inflight */
 	uint64_t made_ns;
-	bool loose;    /* what follows what in its request is not known */
-	bool recorded; /* that it made it */
-	bool ahead;    /* it asks for what will be used: that is none yet, for who records */
+	bool loose;    /* the order of the chunks in its request is not known */
+	bool recorded; /* the creation of `fresh` was recorded in the access ring */
+	bool ahead;    /* it prefetches: not a use yet, so the access ring does not record it */
 	struct kvc_request request[KVC_CACHES];
 };
 
 struct kvc_access_tracker {
-	uint32_t ids[KVC_CLIENTS]; /* theirs, side by side: each open looks for one */
-	unsigned latest;           /* where the last one was found */
+	uint32_t ids[KVC_CLIENTS]; /* the clients' ids, side by side: every open searches them */
+	unsigned latest;           /* index of the last match */
 	struct kvc_client client[KVC_CLIENTS];
-	struct kvc_order *infer; /* NULL: nothing was learned yet */
+	struct kvc_order *infer; /* NULL: no parent was inferred yet */
 	struct kvc_ancestors ancestors;
 	uint64_t serial;
-	uint32_t leases; /* clients made for them */
+	uint32_t leases; /* number of client ids given to leases */
 };
 
-/* Who uses (kvc_client) for a lease's paths. */
+/* Returns a new client id for the paths of a lease. */
 uint64_t kvc_access_lease_client_locked(struct kvc *k);
 /*
- * Somebody (kvc_client; 0: nobody that is known) uses a file of a chunk. hit: it was there. All
- * files of a chunk in one request are one use; the one that was first, again, is another.
+ * A client (0: unknown) uses a file of a chunk. hit: the object was in the pool. All files of a
+ * chunk in one request are one use; if the request's first file is used again, that is another use.
  */
 void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t who,
 			      bool hit);
-/* He has made one of its files. */
+/* The client created one of the chunk's files. */
 void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t who);
-/* A file that was chunk `from` by itself is in this one now. */
+/* A file that was chunk `from` by itself is now part of chunk c. */
 void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t who);
-/* A file or folder has another name. */
+/* A file or folder was renamed. */
 void kvc_access_renamed_locked(struct kvc *k, uint64_t ino);
-/* It follows this one (0: none), somebody says. */
+/* A client told the chunk's parent (0: it has none). */
 void kvc_access_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
-/* It is the next to go, and must not be fresh any more. */
+/* The chunk is the next victim: ends its time as a fresh chunk. */
 void kvc_access_settle_locked(struct kvc *k, struct kvc_chunk *c);
-/* His request is over. */
+/* The client's request has ended. */
 void kvc_access_request_end_locked(struct kvc *k, uint64_t who);
-/* Now and then: what pauses is over. */
+/* Called periodically: ends the requests of clients that pause. */
 void kvc_access_tick_locked(struct kvc *k);
 /*
- * Nobody can be evicted, and somebody has to: what is under way protects nothing any more. False:
- * nothing was.
+ * No chunk can be evicted although space is needed: ends all requests, so that they protect no
+ * chunk. Returns false if there was none.
  */
 bool kvc_access_loosen_locked(struct kvc *k);
-/* At the end. */
+/* At unmount. */
 void kvc_access_free(struct kvc *k);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the disk tier takes (admission.c). All under k->lock. */
+/* Admission to the disk tier (admission.c). All under k->lock. */
 #ifndef KVC_ADMISSION_H
 #define KVC_ADMISSION_H
 
@@ -7,40 +7,48 @@
 #include "node.h"
 
 struct kvc_admission {
-	uint64_t under_way;     /* bytes of copies that were let in and are not made yet */
+	uint64_t under_way;     /* bytes of admitted copies that are not made yet */
 	struct kvc_ghosts gone; /* names of chunks that were dropped */
 	uint32_t ngone;
 };
 
-/* Is a copy of the file as it is now let into this tier, or why not? */
+/*
+ * Returns KVC_ADMISSION_OK if a copy of the file in its current state may be made to this tier, or
+ * the reason of the refusal.
+ */
 enum kvc_refusal kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n, unsigned tier);
-/* The same, and the copy begins: *bytes of the day are its own until kvc_admission_end_locked. */
+/*
+ * The same for a copy that begins now: *bytes of the day's limit are reserved for it until
+ * kvc_admission_end_locked.
+ */
 enum kvc_refusal kvc_admission_begin_locked(struct kvc *k, const struct kvc_node *n, unsigned tier,
 					    uint64_t *bytes);
 void kvc_admission_end_locked(struct kvc *k, uint64_t bytes);
 /*
- * No tier is asked for a copy of it now, since none lets it in: nobody waits for one. Or so again.
+ * Marks the file as one that no tier admits now, so that no call waits for a copy of it; or (false)
+ * ends that.
  */
 void kvc_admission_refused_locked(struct kvc *k, struct kvc_node *n, bool refused);
 /*
- * It is about to be published, or is in another chunk now: what has just been made is asked for
- * once.
+ * The file is about to be published, or joined another chunk: its creation counts as one request
+ * for the chunk.
  */
 void kvc_admission_made_locked(struct kvc *k, struct kvc_node *n);
-/* A request asks for it, that did not make it. */
+/* A request, other than the one that created it, asks for the chunk. */
 void kvc_admission_asked_locked(struct kvc *k, struct kvc_chunk *c);
 /*
- * It may be let in now: copies are asked for of what lacks one. Of a chunk with many files each
- * call does the next few.
+ * The chunk may be admitted now: requests copies of its files that lack one. Each call handles the
+ * next few files of a large chunk.
  */
 void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c);
 /*
- * A chunk that was asked for once leaves the pool, and is dropped: its name (a hash of it; 0: none)
- * is remembered. And one of this name is to be dropped now: was one before? Then it is let in.
+ * kvc_admission_dropped_locked: remembers the name (a hash; 0: none) of a chunk that was requested
+ * once and leaves the pool by being dropped. kvc_admission_was_dropped_locked: returns true if a
+ * chunk of this name was dropped before; the chunk, which is about to be dropped, is then admitted.
  */
 void kvc_admission_dropped_locked(struct kvc *k, uint64_t name);
 bool kvc_admission_was_dropped_locked(struct kvc *k, struct kvc_chunk *c, uint64_t name);
-/* At the end. */
+/* At unmount. */
 void kvc_admission_free(struct kvc *k);
 
 #endif

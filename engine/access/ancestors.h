@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a used chunk follows counts as used after it, though nobody asked for it: an engine that has
- * the beginning of a prompt on its device stores and loads the rest alone. Else the beginning would
- * be the first to go where chunks go by their ranks, and what follows it would be of no use.
+ * An access to a chunk counts for its ancestors too, although no client asked for them: an engine
+ * that has the beginning of a prompt on its device stores and loads only the rest. Without this, a
+ * policy by rank would evict the beginning first, and the rest would be useless.
  *
- * A request that is over leaves its first chunk here (access.c), and so does one that is told what
- * it follows; a thread that may wait goes up from there, to the first that was used later, and
- * stamps the rows, be they in memory or not. Until it has been there, who chooses by ranks spares
- * what a waiting one follows, and with that all above it (trim.c).
+ * The first chunk of a request is queued here when the request ends (access.c), and so is a chunk
+ * whose parent is told. A thread that may block then walks up the chain, to the first ancestor with
+ * a later access, and stamps the rows, whether they are in memory or not. Until then, eviction by
+ * rank spares the parent of each queued chunk, and thereby all its ancestors (evict/trim.c).
  */
 #ifndef KVC_ANCESTORS_H
 #define KVC_ANCESTORS_H
@@ -21,12 +21,17 @@ struct kvc_ancestors { /* under k->lock */
 		uint64_t id, parent;
 	} of[KVC_ANCESTORS];
 	unsigned n;
-	uint64_t next; /* the one that is stamped next; 0: none is */
+	uint64_t next; /* the chunk that is stamped next; 0: none */
 };
 
-/* A request began with this chunk. Where too many wait it is left to the chunk's next use. */
+/*
+ * Queues a chunk with which a request began. If the queue is full, its ancestors wait for its next
+ * access.
+ */
 void kvc_ancestors_of_locked(struct kvc *k, const struct kvc_chunk *c);
-/* Now and then, and before the last commit: a bounded number of chunks. Without locks. */
+/*
+ * Called periodically and before the last commit: stamps a bounded number of chunks. Without locks.
+ */
 void kvc_ancestors_stamp(struct kvc *k);
 
 #endif

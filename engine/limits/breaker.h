@@ -2,7 +2,7 @@
 /*
  * A tier's circuit breaker: which calls may be made to the tier now. Reads, writes, lists and
  * removals fail separately, so each class of calls has its own state (breaker.c). Nothing here
- * takes a lock or logs: the caller guards the struct (tier_state, under k->lock) and passes the
+ * takes a lock or logs: the caller guards the struct (kvc_tier_state, under k->lock) and passes the
  * time, in nanoseconds of the monotonic clock.
  */
 #ifndef KVC_BREAKER_H
@@ -34,7 +34,7 @@ extern const char *const kvc_breaker_call_names[KVC_CALLS],
 
 enum kvc_breaker_is {
 	KVC_BREAKER_CLOSED,  /* calls are made */
-	KVC_BREAKER_REFUSED, /* the tier answers, and says no to this class */
+	KVC_BREAKER_REFUSED, /* the tier answers, but refuses this class */
 	KVC_BREAKER_OUT,     /* calls fail */
 };
 
@@ -42,26 +42,29 @@ struct kvc_breaker_class {
 	enum kvc_breaker_is is;
 	int why;           /* the errno, negative, of the last refusal or failure; 0: none yet */
 	unsigned failures; /* in a row */
-	/* the objects that they were about, if such an error says nothing of others; or 0 */
+	/* the objects of those failures, if the error may concern one object only; or 0 */
 	uint64_t failed[KVC_FAILURES];
-	bool probing;        /* the one call that may be made is under way */
+	bool probing;        /* the probe is in progress */
 	uint64_t until_ns;   /* not closed: no call before this time */
-	uint64_t backoff_ns; /* the last wait; doubled by each failed probe */
+	uint64_t backoff_ns; /* the last wait; each failed probe doubles it */
 };
 
 struct kvc_breaker {
 	struct kvc_breaker_class of[KVC_CALLS];
-	unsigned nobody; /* calls in a row, of any class, that found nobody there */
+	unsigned nobody; /* consecutive calls, of any class, that could not reach the tier */
 };
 
-/* What a result has changed, for the caller to log and count. */
+/* What a result changed, for the caller to log and count. */
 enum kvc_breaker_event {
 	KVC_BREAKER_SAME,
 	KVC_BREAKER_TRIPPED,     /* the class was closed and is suspended now */
-	KVC_BREAKER_TRIPPED_ALL, /* so are all classes that were closed: nobody is there */
+	KVC_BREAKER_TRIPPED_ALL, /* all closed classes were suspended: the tier cannot be reached */
 	KVC_BREAKER_AGAIN,       /* a probe failed for another reason than before */
-	KVC_BREAKER_RESTORED,    /* the class is closed again, and so are those that were suspended
-				  * because nobody was there */
+	/*
+	 * the class is closed again, and so are those that were suspended because the tier could
+	 * not be reached
+	 */
+	KVC_BREAKER_RESTORED,
 };
 
 /* What an error says about the tier. */
@@ -77,21 +80,23 @@ enum kvc_breaker_says {
 /* caps: KVC_TIER_* of the tier. err: 0 or a negative errno, by the contract in tier.h. */
 enum kvc_breaker_says kvc_breaker_says(unsigned caps, enum kvc_call call, int err);
 
-/* Would a call be refused now? */
+/* Returns true if a call would be refused now. */
 bool kvc_breaker_refuses(const struct kvc_breaker *b, enum kvc_call call, uint64_t now_ns);
 /*
- * May a call be made now? If the class is suspended and its time has come, true makes the caller
- * the probe: it must report kvc_breaker_result or kvc_breaker_uncalled.
+ * Returns true if a call may be made now. If the class is suspended and its time has come, the
+ * caller becomes the probe: it must report kvc_breaker_result or kvc_breaker_uncalled.
  */
 bool kvc_breaker_allows(struct kvc_breaker *b, enum kvc_call call, uint64_t now_ns);
-/* The call that was allowed was not made. */
+/* Reports that the allowed call was not made. */
 void kvc_breaker_uncalled(struct kvc_breaker *b, enum kvc_call call);
-/* The result of a call about an object (0: about none that can be named). */
+/* Reports the result of a call about an object (0: no particular object). */
 enum kvc_breaker_event kvc_breaker_result(struct kvc_breaker *b, unsigned caps, enum kvc_call call,
 					  uint64_t object, int err, uint64_t now_ns);
-/* "closed", "refused", "out", or "probing" while a call may be, or is, made to see. */
+/* Returns "closed", "refused", "out", or "probing" while a probe may be made or is in progress. */
 const char *kvc_breaker_word(const struct kvc_breaker *b, enum kvc_call call, uint64_t now_ns);
-/* An errno of a tier in words, such as "read-only" or "quota reached"; err may be positive. */
+/*
+ * Returns a tier's errno, negative or positive, in words: "read-only", "quota reached" and so on.
+ */
 const char *kvc_breaker_reason(int err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account of pins (pin.c). All under k->lock. */
+/* Accounting of pins (pin.c). All under k->lock. */
 #ifndef KVC_PIN_H
 #define KVC_PIN_H
 
@@ -7,19 +7,20 @@
 #include "node.h"
 #include "user.h"
 
-/* One for each chunk that is pinned. */
+/* A pin of one chunk. */
 struct kvc_pin {
 	struct kvc_slot slot;    /* in k->pins->table, by the chunk's id */
-	struct kvc_user *user;   /* who set it */
+	struct kvc_user *user;   /* the user that set it */
 	struct kvc_chunk *chunk; /* NULL: not in memory */
-	uint64_t until_ns;       /* INT64_MAX: for ever */
-	uint64_t serial;         /* nodes that are counted in `disk` say so with it */
-	uint64_t disk;           /* what its files take, see kvc_pin_weight */
-	size_t heap_at;          /* index + 1; 0: it has no end */
+	uint64_t until_ns;       /* INT64_MAX: no end */
+	/* unique; nodes that are counted in `disk` carry it (n->pin_serial) */
+	uint64_t serial;
+	uint64_t disk;  /* bytes of its files, see kvc_pin_weight */
+	size_t heap_at; /* index in the heap + 1; 0: the pin has no end */
 	/*
-	 * Its files are being counted, in the order of their numbers (pin_set.c): those up to `at`
-	 * are, and those from `below` on, which are younger, count themselves. `again`: an older
-	 * file has joined the chunk since.
+	 * While `counting` is set, a walk counts the files in the order of their inode numbers
+	 * (pin_set.c). Files up to `at` are counted; files from `below` on are younger than the
+	 * walk and count themselves. `again`: an older file has joined the chunk since.
 	 */
 	bool counting, again;
 	uint64_t at, below;
@@ -27,76 +28,89 @@ struct kvc_pin {
 
 struct kvc_pins {
 	struct kvc_table table;
-	struct kvc_pin **heap; /* those that end, the first to end first */
+	struct kvc_pin **heap; /* pins with an end, the earliest end first */
 	size_t nheap, heap_room;
-	uint64_t pool, disk; /* bytes: the sums of all users' */
-	uint64_t disk_size;  /* of the disk tier; 0: there is none */
+	uint64_t pool, disk; /* bytes: the sums over all users */
+	uint64_t disk_size;  /* of the disk tier, in bytes; 0: there is none */
 	uint64_t serial;
-	size_t users; /* who have any */
+	size_t users; /* number of users that have pins */
 	/*
-	 * users with chunks out of the pool's order; chunks that are to return to it; chunks out of
-	 * it that may still protect their parents
+	 * users with pinned chunks that are excluded from the pool's order; chunks that must be put
+	 * back into it; excluded chunks that may still protect their parents
 	 */
 	struct kvc_list out_users, back, chained;
 };
 
 struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id);
-/* It counts to this user, with no file yet. NULL: out of memory. c: where it is in memory. */
+/*
+ * Creates a pin of this user, without files yet. c is the chunk if it is in memory, or NULL.
+ * Returns NULL if out of memory.
+ */
 struct kvc_pin *kvc_pin_new_locked(struct kvc *k, uint64_t id, uint32_t uid, uint64_t until_ns,
 				   struct kvc_chunk *c);
 void kvc_pin_free_locked(struct kvc *k, struct kvc_pin *p);
-/* It ends at another time. 0 or -ENOMEM. */
+/* Changes the end of a pin. Returns 0 or -ENOMEM. */
 int kvc_pin_end_locked(struct kvc *k, struct kvc_pin *p, uint64_t until_ns);
-/* It is another user's now. 0 or -ENOMEM. */
+/* Moves the pin to another user. Returns 0 or -ENOMEM. */
 int kvc_pin_give_locked(struct kvc *k, struct kvc_pin *p, uint32_t uid);
-/* Is it, or all, beyond what may be pinned? 0, -EDQUOT (its user's share) or -ENOSPC (all). */
+/*
+ * Returns 0 if the pin is within the limits, -EDQUOT if its user is over the limit of one user, or
+ * -ENOSPC if all pins together are over the limit.
+ */
 int kvc_pin_excess_locked(struct kvc *k, const struct kvc_pin *p);
-/* The first that has ended; NULL: none has. */
+/* Returns the pin that ended first; NULL if none has ended. */
 struct kvc_pin *kvc_pin_ended_locked(struct kvc *k);
-/* The chunk takes so much more (or less) of the pool. */
+/* Adds `by` bytes, which may be negative, to the chunk's bytes in the pool. */
 void kvc_pin_pool_locked(struct kvc *k, struct kvc_pin *p, int64_t by);
-/* What a file counts by its row, and by its node. */
+/* The bytes that a file counts, from the blocks in its row or from its node. */
 uint64_t kvc_pin_weight(uint64_t blocks);
 uint64_t kvc_pin_weight_of(const struct kvc_node *n);
-/* The pin counts so much more: files of its chunk that are not in memory. */
+/* Adds `by` bytes of files that are not in memory to the pin. */
 void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by);
-/* Brings what a node counts up to date, with row.chunk what it is. Cheap where nothing is pinned.
- */
+/* Updates the bytes that a node counts to the pin of row.chunk. Cheap if nothing is pinned. */
 void kvc_pin_count_locked(struct kvc *k, struct kvc_node *n);
 /* The node leaves its chunk. */
 void kvc_pin_leave_locked(struct kvc *k, struct kvc_node *n);
-/* The node has joined its chunk, which it was not made in. */
+/* The node, which was created in another chunk, has joined its chunk. */
 void kvc_pin_joined_locked(struct kvc *k, struct kvc_node *n);
-/* The node leaves memory, and its file stays. */
+/* The node leaves memory and its file stays. */
 void kvc_pin_unknown_locked(struct kvc *k, struct kvc_node *n);
-/* The node is in memory now, and was counted by its row. */
+/* The node was read into memory; so far it was counted by its row. */
 void kvc_pin_known_locked(struct kvc *k, struct kvc_node *n);
-/* Chunk and pin are there together from now on. */
+/* The chunk was created in memory: links it to its pin, if it has one. */
 void kvc_pin_meet_locked(struct kvc *k, struct kvc_chunk *c);
 
-/* What somebody wants to take from a chunk that may be pinned. */
+/* What an eviction would take from a pinned chunk. */
 enum kvc_pin_against {
-	KVC_PIN_POOL, /* its memory, for others */
-	KVC_PIN_DISK, /* its space on the disk, for others */
-	KVC_PIN_ALL,  /* all of it: ttl, quota */
+	KVC_PIN_POOL, /* its memory in the pool, for other chunks */
+	KVC_PIN_DISK, /* its space on the disk, for other chunks */
+	KVC_PIN_ALL,  /* the whole chunk: ttl, quota */
 };
-/* Does the pin hold against that? One beyond the bound holds no memory or space from others. */
+/*
+ * Returns true if the pin protects the chunk against that. A pin over the limit protects neither
+ * memory nor disk space against other chunks.
+ */
 bool kvc_pin_holds_locked(struct kvc *k, uint64_t id, uint64_t until_ns, enum kvc_pin_against what);
 /*
- * Pinned chunks stay out of the pool's eviction order, so that no pass of the evictor steps over
- * them. kvc_pin_out_locked: if a pin holds this chunk in the pool, records that it is out and
- * returns true; the caller has set it aside in the order. kvc_pin_back_locked: the next chunk whose
- * pin holds no more, which the caller pushes into the order (kvc_chunk_push_locked); NULL: none is
- * known now. kvc_pin_chained_locked: the next chunk out of the order whose parent is to be
- * protected no longer; each is given once. All look at a bounded number of users and chunks.
+ * Pinned chunks are excluded from the pool's eviction order, so that no pass of the evictor steps
+ * over them. All three functions look at a bounded number of users and chunks.
+ *
+ * kvc_pin_out_locked: if a pin protects the chunk's memory, records that the chunk is excluded and
+ * returns true; the caller has excluded it from the order.
+ *
+ * kvc_pin_back_locked: returns the next chunk that is not protected any more. The caller puts it
+ * back into the order (kvc_chunk_push_locked). NULL: none is known now.
+ *
+ * kvc_pin_chained_locked: returns the next excluded chunk whose parent needs no protection any
+ * more. Each chunk is returned once.
  */
 bool kvc_pin_out_locked(struct kvc *k, struct kvc_chunk *c);
 struct kvc_chunk *kvc_pin_back_locked(struct kvc *k);
 struct kvc_chunk *kvc_pin_chained_locked(struct kvc *k);
-/* The chunk has gone, or is not to be pinned any more. Both locks. */
+/* Removes the pin of a chunk that was deleted or unpinned. Under both locks. */
 void kvc_pin_forget_both(struct kvc *k, uint64_t id);
 #define KVC_PIN_KEY "pin:"
-/* At the end. */
+/* At unmount. */
 void kvc_pins_free(struct kvc *k);
 
 #endif

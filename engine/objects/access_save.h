@@ -1,24 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storing accesses: when and how often chunks were used, and what their policies think of them
- * (access_save.c). Accesses are hints. A loss changes which chunk is evicted first and nothing
- * else, so no commit of names waits for them and flash is not worn for their sake.
+ * Writing accesses to the catalog: the time of a chunk's last use, its number of hits, and the
+ * state that its policies keep for it (access_save.c). Accesses are hints: losing them changes only
+ * the order of eviction. Therefore no commit of names waits for them, and the rate of writing is
+ * bounded to spare flash.
  */
 #ifndef KVC_ACCESS_SAVE_H
 #define KVC_ACCESS_SAVE_H
 
 #include "chunk.h"
 
-/* How long the committer may sleep, at most `idle` ns, before accesses can be written. */
+/*
+ * Returns how long the committer may sleep, in ns, before the next transaction of accesses: at most
+ * `idle`.
+ */
 uint64_t kvc_access_pause_locked(struct kvc *k, uint64_t idle);
-/* Have accesses waited for longer than a second because names are committed all the time? */
+/*
+ * Returns true if accesses have waited for more than a second because commits of names follow each
+ * other without a pause. Takes k->lock.
+ */
 bool kvc_access_overdue(struct kvc *k);
 /*
- * Writes accesses of a few chunks in a transaction of their own, if the rate allows. Without locks,
- * from the thread that commits. Failures are not reported: the accesses stay and are tried again.
+ * Writes the accesses of a few chunks in a transaction of their own, if the rate allows it. Called
+ * by the committer thread, without locks. Errors are not reported: the accesses stay queued and are
+ * written later.
  */
 void kvc_access_save_some(struct kvc *k);
-/* At the end, when no other thread is left: writes all of them. Without locks. */
+/* Writes the accesses of all chunks. Called at unmount when no other thread runs, without locks. */
 void kvc_access_save_all(struct kvc *k);
 
 #endif

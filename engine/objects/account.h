@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a file takes: of the pool, of what has no copy yet, of its model's quota. All under k->lock.
+ * Accounting of a file's bytes: in the pool, without a copy in a tier, and in its model's quota.
+ * All under k->lock.
  */
 #ifndef KVC_ACCOUNT_H
 #define KVC_ACCOUNT_H
@@ -8,27 +9,29 @@
 #include "node.h"
 
 struct kvc_account {
-	struct kvc_list behind; /* write=back: nodes without a copy, the oldest first */
-	uint64_t asked;         /* bytes of reservations.uncopied for which one is asked for */
-	uint64_t copied;        /* bytes that got one since tiering/throttle.c looked */
+	struct kvc_list behind; /* write=back: nodes without a copy, oldest first */
+	uint64_t asked;         /* bytes of reservations.uncopied for which a copy was requested */
+	uint64_t copied;        /* bytes that were copied since tiering/throttle.c last read this */
 };
 
-/* Sets what a node's segment is accounted with. */
+/* Sets the number of bytes that the node's segment is accounted for. */
 void kvc_account_set_reserved_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
-/* What the segment takes now, as the kernel counts it. */
+/* The same, with the size that fstat reports for the segment. */
 void kvc_account_recount_locked(struct kvc *k, struct kvc_node *n);
-/* Sets what was prepared ahead for a node; 0 once it is published or gone. */
+/* Sets the bytes that were preallocated for the node; 0 after it is published or destroyed. */
 void kvc_account_set_ahead_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
-/* A node's state or room changed. */
+/*
+ * Updates the count of bytes without a copy. Called after the node's state or reservation changed.
+ */
 void kvc_account_uncopied_locked(struct kvc *k, struct kvc_node *n);
-/* What a file counts, or would in a model with a quota. */
+/* Returns the bytes that the file counts, or would count if its model had a quota. */
 uint64_t kvc_account_quota_bytes(const struct kvc_node *n);
 /*
- * Brings what a file counts up to date: to its model's quota, and to the pin of its chunk. Cheap
- * where there is neither.
+ * Updates the file's bytes in its model's quota and in the pin of its chunk. Cheap if the file has
+ * neither.
  */
 void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n);
-/* The file belongs to another model now. */
+/* Moves the file, with its bytes, to another model. */
 void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model);
 
 #endif

@@ -21,86 +21,126 @@ struct kvc_chunk {
 	struct kvc_access use;
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
-	unsigned policy;            /* its class (policy.h) */
-	uint64_t parent;            /* what it follows, with KVC_TOLD, or 0 */
-	uint64_t facts[KVC_CACHES]; /* as in its row, where a policy does not know better */
-	/* the request that used it last, and the first file of it that was */
+	unsigned policy; /* its class (base/policy.h) */
+	/* id of the preceding chunk, or 0; KVC_TOLD is set if a client told it */
+	uint64_t parent;
+	/*
+	 * state of each cache's policy, as stored in the row; used while the policy has no newer
+	 * state
+	 */
+	uint64_t facts[KVC_CACHES];
+	/*
+	 * the request that used the chunk last, and the first file of the chunk that it used
+	 * (access.h)
+	 */
 	uint64_t used_in;
-	uint64_t used_first;   /* (access.h) */
-	uint64_t quota;        /* the model whose quota it counts to; 0: none */
-	struct kvc_pin *pin;   /* pin.h; NULL: none */
-	uint64_t bytes;        /* that its nodes have in the pool: the sum of their in_pool */
-	uint64_t most;         /* that they had there, with those that are below only now */
+	uint64_t used_first;
+	uint64_t quota;      /* the model to whose quota it counts; 0: none */
+	struct kvc_pin *pin; /* NULL: not pinned (limits/pin.h) */
+	uint64_t bytes;      /* bytes of its nodes in the pool: the sum of their in_pool */
+	/* the most bytes that its nodes had in the pool, evicted ones included */
+	uint64_t most;
 	struct kvc_list nodes; /* its nodes that have a segment */
 	unsigned nnodes;
-	unsigned inflight; /* nodes that hold a pointer */
-	/* how often it was asked for, up to 2, and when that counted last (admission.h) */
+	unsigned inflight; /* references: nodes whose n->chunk is this chunk, and callers */
+	/*
+	 * number of requests for it, at most 2, and the time of the last one that counted
+	 * (access/admission.h)
+	 */
 	unsigned asked;
 	uint64_t asked_ns;
-	bool begun;        /* the disk tier has some of it */
-	bool dirty, known; /* to be written; has a row */
-	bool later;        /* only its accesses are to be written (access_save.c), and */
-	enum { KVC_ACCESS_HELD, KVC_ACCESS_RELEASED, KVC_ACCESS_WANTED } queue; /* its list */
-	bool due; /* they are written however little they differ from the row's */
-	/* use.last_ns as the row has it, and used_in when that was written */
+	bool begun; /* the disk tier has a copy of at least one of its files */
+	/* dirty: must be written; known: its row in the catalog is current but for accesses */
+	bool dirty, known;
+	/* dirty only because of its accesses (access_save.c); then `queue` is its list */
+	bool later;
+	enum { KVC_ACCESS_HELD, KVC_ACCESS_RELEASED, KVC_ACCESS_WANTED } queue;
+	bool due; /* write the accesses even if they differ little from the row's */
+	/* use.last_ns in the row, and used_in when the row was written */
 	uint64_t stored_ns, stored_in;
-	bool gone;     /* its row was deleted and is not to come back */
-	bool fresh;    /* a client made it, and policies do not know whose it is (access.h) */
-	bool idle;     /* nobody took any of it in hand since a drop looked (names/chunk_drop.c) */
-	bool detached; /* it is dropped: what is there of its files is for nobody any more */
+	bool gone; /* its row was deleted and must not be written again */
+	/*
+	 * a client is creating it; policies do not know yet which request it belongs to
+	 * (access/access.h)
+	 */
+	bool fresh;
+	/* no call used any of its files since a drop checked it (names/chunk_drop.c) */
+	bool idle;
+	bool detached; /* it is being dropped: its remaining files are invisible to callers */
 	struct kvc_list dirty_link;
-	struct kvc_list out, out_chain; /* pinned, and out of the pool's order (pin.h) */
+	/* while pinned and excluded from the pool's order (limits/pin.h) */
+	struct kvc_list out, out_chain;
 };
 
 struct kvc_chunks {
 	struct kvc_table table;
-	struct kvc_turns turns; /* of the pool */
-	uint64_t clock_ns;      /* the last use stamp given out */
+	struct kvc_turns turns; /* of the classes in the pool */
+	uint64_t clock_ns;      /* the last time of use that was issued */
 };
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id);
-/* One that is not in memory, from its row, or without one (NULL). NULL: out of memory. */
+/*
+ * Creates a chunk that is not in memory, from its row r, or without a row (NULL). The new chunk has
+ * no reference. Returns NULL if out of memory.
+ */
 struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct kvc_chunk_row *r);
 void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n);
-void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it has a segment now */
-void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it has none any more */
-void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n);  /* its room changed */
-/* Later than all before. */
+void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it got a segment */
+void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it lost its segment */
+void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n);  /* its size changed */
+/*
+ * Returns the current time, or a later one if needed, so that each stamp is above all earlier ones.
+ */
 uint64_t kvc_chunk_next_stamp_locked(struct kvc *k);
-/* It was used, just now. */
+/* Records a use now: sets the time of the last use and the rank. */
 void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_accessed_locked(struct kvc *k, struct kvc_chunk *c, bool hit);
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c);
-/* It has no files any more: its row goes. */
+/*
+ * Deletes the row of a chunk that has no files any more, and its pin. Frees the chunk if nothing
+ * refers to it.
+ */
 void kvc_chunk_forget_both(struct kvc *k, uint64_t id);
-/* A chunk whose files were in another one: was used when that was, if later. */
+/*
+ * Merges the accesses of the chunk r, from which c took over files: c gets the later time of use,
+ * the earlier time of creation and the larger number of hits.
+ */
 void kvc_chunk_take_access_locked(struct kvc *k, struct kvc_chunk *c,
 				  const struct kvc_chunk_row *r);
-/* Who goes next of those with segments, put aside; NULL: nobody can. */
+/*
+ * Returns the next victim of the pool and excludes it from the order; NULL if no chunk can be
+ * evicted. kvc_chunk_push_locked puts it back.
+ */
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k);
-/* After recovery: those that are in the pool are put in order, as they were. */
+/*
+ * Called once after recovery: puts the chunks that are in the pool into the order that they had
+ * before. Returns 0 or -ENOMEM.
+ */
 int kvc_chunks_ready_locked(struct kvc *k);
-/* It may be evicted (again). */
+/* Puts the chunk into the pool's order, or back into it: it may be evicted. */
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c);
-/* Its row as of now. */
+/* Fills *r with the chunk's current row. */
 void kvc_chunk_row(struct kvc *k, const struct kvc_chunk *c, struct kvc_chunk_row *r);
-/* Its class and its quota are others now. */
+/* Sets the chunk's class and quota; a new class moves it to that class's order. */
 void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota);
-/* One of its files is taken in hand, or there is another: it is not dropped as it was looked at. */
+/*
+ * Called when one of its files is about to be used, or a file joins it: a drop that has checked the
+ * chunk must check it again. c may be NULL.
+ */
 static inline void kvc_chunk_mark_busy(struct kvc_chunk *c)
 {
 	if (c)
 		c->idle = false;
 }
-/* It is dropped: it is nobody's victim any more. Until its files have gone (false). */
+/* Begins (true) or ends (false) a drop of the chunk. A detached chunk is in no eviction order. */
 void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool cut);
-/* Was it used so lately that somebody may be between two of its files? */
+/* Returns true if the last use is so recent that a client may be between two files of the chunk. */
 bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
-/* A class gave a victim: its turn moves on. */
+/* Accounts a victim to its class, so that the next victim may be another class's. */
 void kvc_chunk_class_gave_locked(struct kvc *k, struct kvc_turns *turns, unsigned class);
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
-/* At the end. */
+/* At unmount. */
 void kvc_chunks_free(struct kvc *k);
 
 #endif

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The committer (commit_batch.c). What it writes: committer.h. */
+/* The committer thread (commit_batch.c). committer.h has the lists of changes that it writes. */
 #ifndef KVC_COMMIT_BATCH_H
 #define KVC_COMMIT_BATCH_H
 
 #include "kvc.h"
 
-/* The thread. */
+/* The thread's main function; arg is the struct kvc. */
 void *kvc_commit_thread(void *arg);
 /*
- * One turn of the committer: writes what is dirty, commits, frees the trash. Used by stop too.
- * Without locks.
+ * Writes all dirty nodes and chunks, commits, and releases the deferred frees of that transaction.
+ * Called by the committer and at unmount, without locks. Returns 0, or a negative errno; then all
+ * changes stay dirty.
  */
 int kvc_commit_once(struct kvc *k);
 /*
- * Work that nobody waits for, and that makes changes by the thousand (drops, imports), calls this
- * before each few: waits while the next commit is long enough already, since the names of stores
- * are part of it. Not for ever: a commit may fail. Without locks; at once before the start and
- * while the daemon stops.
+ * Background work that makes thousands of changes (drops, imports) calls this before every few
+ * changes. Waits while the next commit has as many changes as it should have, because the commit of
+ * users' stores would wait for all of them. The wait is bounded, since commits may fail. Called
+ * without locks; returns at once before the start and while the daemon stops.
  */
 void kvc_commit_gate(struct kvc *k);
 

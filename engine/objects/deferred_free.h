@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What transactions make dispensable, on its way out (deferred_free.c). All under k->lock but
+ * Deferred frees: segments, extents and shared frames that a transaction made unused. They are
+ * freed after its commit, or after a sync of the disk (deferred_free.c). All under k->lock except
  * rehead_lock.
  */
 #ifndef KVC_DEFERRED_FREE_H
@@ -9,34 +10,34 @@
 #include "kvc.h"
 
 struct kvc_deferred_free {
-	struct kvc_list list;     /* of the transaction that is being collected */
-	struct kvc_list unsynced; /* trash whose commit is not on stable storage yet */
-	/* until it is handed on; since when the oldest waits */
+	struct kvc_list list;     /* items of the transaction that is being collected */
+	struct kvc_list unsynced; /* items whose commit is not on stable storage yet */
+	/* their number and bytes, and since when the oldest one waits */
 	uint64_t nunsynced, unsynced_bytes, unsynced_ns;
-	pthread_cond_t sync_cond; /* the syncer's */
-	/*
-	 * Rewriting a header and freeing an extent exclude each other; taken before all other
-	 * locks.
-	 */
+	pthread_cond_t sync_cond; /* wakes the syncer thread */
+	/* Serializes rewriting a header with freeing an extent. Taken before all other locks. */
 	pthread_mutex_t rehead_lock;
 };
 
-/* The thread. */
+/* The syncer's main function; arg is the struct kvc. */
 void *kvc_deferred_free_syncer(void *arg);
-/* The trash of a transaction that is committed. Empties the list. Without locks. */
+/*
+ * Releases the items of a committed transaction: frees segments, and hands extents and shared
+ * frames to the syncer. Empties the list. Called without locks.
+ */
 void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *trash);
 void kvc_deferred_free_clear(struct kvc *k);
 void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s,
 				      uint64_t reserved);
 /*
- * A frame in a shared tier that nobody else shall have either: it is removed if it still is this
- * version of this object, and nobody needs it (tiering/remove.c).
+ * Queues the removal of a frame from a shared tier, for all nodes. The frame is removed if it still
+ * is this version of this object and no node needs it (tiering/remove.c).
  */
 void kvc_deferred_free_shared_locked(struct kvc *k, unsigned tier, uint64_t ino,
 				     const struct kvc_place *p);
 /*
- * Likewise a copy that was made in vain: it is removed only where it still is that one, and not
- * another node's of the same bytes.
+ * The same for a copy that this node made and then gave up. It is removed only if the tier still
+ * has this copy, and not another node's copy of the same bytes.
  */
 void kvc_deferred_free_undone_locked(struct kvc *k, unsigned tier, uint64_t ino,
 				     const struct kvc_place *p);

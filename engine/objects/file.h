@@ -1,61 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The life of an object: its state (the table is in node.h), its segment, publishing, destroying.
- */
+/* The life of an object: its state (node.h has the table), its segment, publishing, destroying. */
 #ifndef KVC_FILE_H
 #define KVC_FILE_H
 
 #include "node.h"
 
-/* The one place where n->state changes: checks the table, keeps counts and the chunk's list. */
+/*
+ * Changes n->state. This is the only place that does: it checks the table, and updates counters and
+ * the chunk's list.
+ */
 void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
 struct kvc_segment kvc_file_segment_of(const struct kvc_node *n);
-/* This tier has this generation, and under its name. */
+/* Returns true if the tier has the current generation, under the file's current name. */
 static inline bool kvc_placed_in(const struct kvc_node *n, unsigned tier)
 {
 	return n->in[tier].place.gen && n->in[tier].place.gen == n->object.gen &&
 	       !(n->in[tier].place.codec & KVC_PLACE_LEFT);
 }
-/* Under its name there another copy may lie, or come: it does not count until it is made anew. */
+/*
+ * Marks the copy in a shared tier as one under an earlier name: another file's copy may be stored
+ * under that name. The copy does not count until it is made again.
+ */
 void kvc_file_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier);
-/* Some tier has this generation: one that is here now, under its name; or any, under whatever name.
+/*
+ * Returns true if a tier has the current generation. kvc_file_placed counts the mounted tiers, and
+ * copies under the current name only; kvc_file_placed_anywhere counts all tiers and names.
  */
 bool kvc_file_placed(const struct kvc *k, const struct kvc_node *n);
 bool kvc_file_placed_anywhere(const struct kvc *k, const struct kvc_node *n);
-/* A tier that survives power loss has it. */
+/* Returns true if a tier that survives power loss has the current generation. */
 bool kvc_file_placed_durably(const struct kvc *k, const struct kvc_node *n);
-/* A new, empty segment for a file that has none. 0 or -errno. */
+/* Creates an empty segment for a file that has none. Returns 0 or -errno. */
 int kvc_file_segment_new_locked(struct kvc *k, struct kvc_node *n);
-/* A descriptor for the segment, kept in n->fd; to write with while it is OPEN only. */
+/*
+ * Returns a descriptor of the segment, which n->fd keeps, or -errno. It is writable only in state
+ * OPEN.
+ */
 int kvc_file_node_fd_locked(struct kvc *k, struct kvc_node *n);
-/* The file is about to be written: RESIDENT or BOTH -> OPEN. */
+/* The file is about to be written: RESIDENT or BOTH -> OPEN. Returns 0 or -errno. */
 int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n);
 /*
- * The last writer has gone: OPEN -> RESIDENT or BOTH. Where the pool refuses that it stays OPEN,
- * and the committer tries again.
+ * The last writer closed the file: OPEN -> RESIDENT or BOTH. If the pool cannot rename the segment,
+ * the file stays OPEN and the committer tries again.
  */
 void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n);
 /*
- * It was compared with its copies, or they were made anew: they are trusted, and its segment, open
- * as fd, gets its own time again.
+ * The file was compared with its lower copies, or they were made again: they can be trusted. Sets
+ * the mtime of its segment, open as fd, back to the file's own.
  */
 void kvc_file_compared_locked(struct kvc_node *n, int fd);
-/* The same, if there is no writer (any more) and it has a name. */
+/* Publishes the file if it is OPEN, has a name and has no writer. */
 void kvc_file_written_locked(struct kvc *k, struct kvc_node *n);
-/* Forgets the lower copies; their space is freed after the commit. */
+/* Removes all placements of the file. Extents are freed after the commit. */
 void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n);
-/* The file has no name and no open left, or is dropped: everything of it goes after the commit. */
+/*
+ * Destroys a file that is dropped, or that has neither names nor opens. Its segment and copies are
+ * freed after the commit.
+ */
 void kvc_file_destroy_locked(struct kvc *k, struct kvc_node *n);
 /*
- * A file without a name that nobody has open, in the pool. Who looked its name up before it went
- * may be about to open it: it is there for him until the kernel forgets it, which is at once where
- * there is nobody, or somebody waits for room, or the second commit from now. Its room counts as
- * leaving.
+ * Lingering. A file in the pool lost its last name and nobody has it open. A client that looked the
+ * name up before may be about to open it, so the file stays usable until the kernel forgets the
+ * inode, a call waits for memory, or the second commit from now. Its bytes count as leaving.
  */
-bool kvc_file_lingers_locked(const struct kvc *k, const struct kvc_node *n); /* Should it? */
+bool kvc_file_lingers_locked(const struct kvc *k, const struct kvc_node *n); /* should it linger? */
 void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n);
-void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n); /* it is open again, or goes */
-/* A commit begins: those of the one before go, or all. */
+/* it was opened, or is destroyed */
+void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n);
+/* Called when a commit begins: destroys the files that linger since the commit before, or all. */
 void kvc_file_linger_end_locked(struct kvc *k, bool all);
 void kvc_file_close_segment_locked(struct kvc *k, struct kvc_node *n);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders as the catalog has them: the names in one, the names of a node. Both locks. */
+/* Names in the catalog: the names in a folder, and the names of a node. Under both locks. */
 #ifndef KVC_FOLDER_H
 #define KVC_FOLDER_H
 
@@ -10,33 +10,37 @@ struct kvc_entry {
 	uint32_t kind;
 	char name[256];
 };
-struct kvc_entries { /* zero before the first use; the caller frees v, also after an error */
+/* Zeroed by the caller before the first use. The caller frees v, also after an error. */
+struct kvc_entries {
 	struct kvc_entry *v;
 	size_t n, capacity;
 };
 /*
- * Copies out the names in a folder, or the names of a node, so that the catalog can be changed
- * while walking them.
+ * Copies the names in a folder, or the names of a node, so that the catalog may change while the
+ * caller walks them. Return 0 or a negative errno.
  */
 int kvc_folder_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e);
 int kvc_folder_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
-/* The same with names that were read before (kvc_peek_names). */
+/* The same with the names that were read without locks (kvc_peek_names). */
 int kvc_folder_entries_of_peeked_both(struct kvc *k, const struct kvc_peek_names *p,
 				      struct kvc_entries *e);
 /*
- * The next some in a folder, for a walk that lets others in between: *after is 0 at first. 1: there
- * are more; 0: these were the last; or a negative errno.
+ * Reads the next names in a folder, for walks that release the locks in between. *after is 0 at
+ * first. Returns 1 if more names follow, 0 if these were the last, or a negative errno.
  */
 int kvc_folder_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after,
 				 struct kvc_entries *e);
-/* The next some names of a node that loses all of them: see kvc_name_of_some. */
+/* Reads the next names of a node that loses all of them: see kvc_name_of_some. */
 int kvc_folder_entries_of_some_both(struct kvc *k, uint64_t ino, struct kvc_name_at *at,
 				    struct kvc_entries *e);
-/* 1: no name is in the folder; 0: some are; or a negative errno. */
+/* Returns 1 if the folder has no names, 0 if it has some, or a negative errno. */
 int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
-/* A folder's names changed: its times, and its link count by `nlink`. */
+/*
+ * Called after a name was added to a folder or removed: updates its times, and adds nlink to its
+ * link count.
+ */
 void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
-/* A file was published, or taken in, with so many bytes more: its folder is filled with them. */
+/* Adds the bytes of a file that was published or imported to its folder's fill_bytes. */
 void kvc_folder_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inode numbers: none is ever used twice (ino.c). Both locks. */
+/* Inode numbers (ino.c). No number is ever used twice. Under both locks. */
 #ifndef KVC_INO_H
 #define KVC_INO_H
 
@@ -7,19 +7,22 @@
 
 struct kvc_inos {
 	uint64_t next;
-	/* numbers below were reserved by a commit; by one that is pending */
+	/*
+	 * numbers below `limit` were reserved by a commit; numbers below `reserved` by a pending
+	 * one
+	 */
 	uint64_t limit, reserved;
-	uint64_t txn; /* that one */
+	uint64_t txn; /* the transaction that commits `reserved` */
 };
 
 /*
- * A number that no inode of this store ever had. 0, -EAGAIN (the catalog cannot write that more are
- * in use) or -ENOMEM.
+ * Returns an unused number in *ino. Returns 0, -EAGAIN (the catalog could not commit that more
+ * numbers are in use) or -ENOMEM.
  */
 int kvc_ino_new_both(struct kvc *k, uint64_t *ino);
-/* At the start; `clean`: the last daemon ended well. */
+/* At mount. clean: the previous daemon unmounted cleanly. Returns 0 or a negative errno. */
 int kvc_inos_load_both(struct kvc *k, bool clean);
-/* At the end of a clean run: numbers that were reserved and not used are free again. */
+/* At a clean unmount: releases the numbers that were reserved and not used. */
 void kvc_ino_save_both(struct kvc *k);
 
 #endif

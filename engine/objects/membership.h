@@ -1,38 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which chunk a node is in, and which class and quota its model gives the chunk (membership.c).
- * Both locks.
+ * The chunk of a node, and the class and quota that its model gives to the chunk (membership.c).
+ * Under both locks. The functions return 0 or a negative errno.
  */
 #ifndef KVC_MEMBERSHIP_H
 #define KVC_MEMBERSHIP_H
 
 #include "node.h"
 
-/* The chunk of a node, from memory or its row, or a new one; sets n->chunk. */
+/*
+ * Sets n->chunk to the chunk of n->row.chunk, from memory, from its row, or new. Does nothing if
+ * n->chunk is set.
+ */
 int kvc_membership_join_both(struct kvc *k, struct kvc_node *n);
-/* The same if the chunk's row was read already; id 0: it has none. */
+/* The same if the caller has read the chunk's row; row->id is 0 if the chunk has none. */
 int kvc_membership_join_known_both(struct kvc *k, struct kvc_node *n,
 				   const struct kvc_chunk_row *row);
-/* The same for a new file that is a chunk of its own: there is none of that number yet. */
+/* The same for a new file that is a chunk by itself: no chunk has its number yet. */
 int kvc_membership_found_both(struct kvc *k, struct kvc_node *n);
 /*
- * The node, which is not of chunk id, leaves its chunk for that one, and its segment, if it has
- * one, is not counted yet. last: the chunk has no file any more, and goes. An error: it has not
- * left.
+ * Moves the node from its chunk to chunk id, which is another one. last: the old chunk has no other
+ * file and is deleted. After an error the node is still in its old chunk.
  */
 int kvc_membership_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool last);
 /*
- * After that: the chunk takes the place in the orders of pool and disk that `was` had, the row of
- * the one before, where it has none there; without `was` that of what has just come. What the disk
- * has of the node is that chunk's.
+ * Called after kvc_membership_change_both: if the chunk has no position in the orders of the pool
+ * and the disk yet, it gets the position of `was`, the row of the old chunk, or without `was` that
+ * of a new chunk. The node's bytes on the disk count to the chunk.
  */
 void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 				   const struct kvc_chunk_row *was);
-/* The node's own chunk is in another model now. */
+/*
+ * The node is a chunk by itself and was moved to another model: updates the chunk's class and
+ * quota.
+ */
 int kvc_membership_moved_both(struct kvc *k, struct kvc_node *n);
 /*
- * Gives a chunk, if there is one of that number, the class and the quota that the model has now.
- * row is what the catalog has of it (id 0: nothing), or NULL where that was not read.
+ * Gives chunk id, if it exists, the current class and quota of the model. row is the chunk's row as
+ * the caller read it (id 0: it has none), or NULL if the caller did not read it.
  */
 int kvc_membership_reclass_both(struct kvc *k, uint64_t id, uint64_t model,
 				const struct kvc_chunk_row *row);

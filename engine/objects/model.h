@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is known of a model (model.c): the sizes of its objects, and the attributes on its folder.
+ * Models: the sizes of their recent objects, and the attributes on their folders (model.c). Under
  * k->lock.
  */
 #ifndef KVC_MODEL_H
@@ -10,42 +10,47 @@
 
 #define KVC_HINTS 256
 
-/* Attributes of a model's folder with a fixed set of values (model.c). */
+/* Attributes of a model's folder whose values are a fixed set. */
 enum kvc_model_attr { KVC_MODEL_CODEC, KVC_MODEL_POLICY, KVC_MODEL_SHARED, KVC_MODEL_ATTRS };
 enum kvc_shared { KVC_SHARED_KEEP, KVC_SHARED_DELETE };
 
 struct kvc_hint {
 	uint64_t model, sizes[8];
 	unsigned at;
-	int8_t attr[KVC_MODEL_ATTRS]; /* 0: not looked up; 1: none is set; 2 + value */
-	uint64_t ttl;                 /* 0: not looked up; 1 + seconds */
+	int8_t attr[KVC_MODEL_ATTRS]; /* 0: not read yet; 1: not set; 2 + value */
+	uint64_t ttl;                 /* 0: not read yet; 1 + seconds */
 };
 
 struct kvc_models {
 	struct kvc_hint hints[KVC_HINTS];
-	struct kvc_list layered; /* layers.c; and how many there are */
+	/* models with user.kvcachefs.layers (model_layers.c), and their number */
+	struct kvc_list layered;
 	_Atomic unsigned nlayered;
 };
 
 /*
- * What the catalog cannot tell now is not taken for what is not set: 0, or why not, here and below;
- * what is told goes to the last argument. What was told is told again under the same hold.
+ * These functions return 0 or a negative errno, unless a comment says otherwise; results go to the
+ * last argument. If the catalog cannot be read, they fail and do not report the attribute as unset.
+ * A value that was returned is returned again without reading while the caller keeps the locks.
  *
- * Is something set on this folder as on a model: a quota, a ttl or one of the attributes? 1, 0, or
- * an error.
+ * Returns 1 if this folder has the settings of a model (a quota, a ttl, layers or one of the
+ * attributes), 0 if not, or an error.
  */
 int kvc_model_set_both(struct kvc *k, struct kvc_node *folder);
-/* The value of an attribute of the model; -1: none is set. */
+/* *value: the value of the model's attribute, or -1 if it is not set. */
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, int *value);
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value);
-/* Sets it by its text, or takes it away (NULL). -EINVAL: no such value. */
+/*
+ * Sets the attribute to the value with this name, or removes it (text is NULL). -EINVAL: no such
+ * value.
+ */
 int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, const char *text);
-/* What chunks that are made in the model begin with, in seconds. 0: none; and to take it away. */
+/* The ttl, in seconds, that new chunks of the model get; 0: none. Setting 0 removes it. */
 int kvc_model_ttl_both(struct kvc *k, uint64_t model, uint64_t *seconds);
 int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds);
 /*
- * Has the model a quota or a policy of its own, so that its files do not go in or out with a whole
- * folder or by a hard link? 1, 0, or an error.
+ * Returns 1 if the model has a quota or a policy of its own, so that its files cannot enter or
+ * leave it by a rename of their folder or by a hard link; 0 if not; or an error.
  */
 int kvc_model_apart_both(struct kvc *k, uint64_t model);
 uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many files a whole chunk of a model has (user.kvcachefs.layers, layers.c). k->lock. */
+/*
+ * The number of files in a complete chunk of a model: user.kvcachefs.layers (model_layers.c). Under
+ * k->lock.
+ */
 #ifndef KVC_MODEL_LAYERS_H
 #define KVC_MODEL_LAYERS_H
 
@@ -7,16 +10,16 @@
 
 #define KVC_LAYERS_MAX 1024u
 
-/* Has any model them set? Needs no lock. */
+/* Returns true if any model has it set. Needs no lock. */
 static inline bool kvc_layers_any(struct kvc *k)
 {
 	return atomic_load_explicit(&k->models->nlayered, memory_order_relaxed) > 0;
 }
-/* 0: none are set. */
+/* Returns 0 if the model has no such number. */
 unsigned kvc_layers_of_locked(struct kvc *k, uint64_t model);
-/* 0 takes them away. */
+/* layers 0 removes the setting. Returns 0 or a negative errno. */
 int kvc_layers_set_both(struct kvc *k, uint64_t model, unsigned layers);
-/* At the start, and at the end. */
+/* At mount, and at unmount. */
 int kvc_layers_load_both(struct kvc *k);
 void kvc_layers_free(struct kvc *k);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Surveys: what is set on a model reaches the files that it has, in the background
- * (model_rescan.c). All under k->lock.
+ * Rescans: in the background, a model's new quota or policy is applied to the files that it has
+ * (model_rescan.c). All under k->lock unless noted.
  */
 #ifndef KVC_MODEL_RESCAN_H
 #define KVC_MODEL_RESCAN_H
@@ -9,26 +9,33 @@
 #include "kvc.h"
 
 struct kvc_model_rescan {
-	struct kvc_list asked;   /* at most two of a model: one is under way, one waits */
-	struct kvc_list waiters; /* calls that give them a moment */
-	pthread_cond_t cond;     /* something was asked for, or is done */
+	struct kvc_list asked;   /* at most two of a model: one that runs and one that waits */
+	struct kvc_list waiters; /* calls that wait a short time for the rescans */
+	pthread_cond_t cond;     /* a rescan was requested or has finished */
 	pthread_t thread;
 	bool has_thread;
 };
 
 /*
- * Brings what is in the model up to what is set on it and, where the quota is to be counted, counts
- * it.
+ * Requests a rescan of the model. It gives all chunks of the model the current class and quota, and
+ * counts the files if the quota is being counted. Returns 0 or a negative errno.
  */
 int kvc_model_rescan_ask_both(struct kvc *k, uint64_t model);
-/* The quota is to be counted by the next one. */
+/* Resets the quota's count; the next rescan counts it. */
 void kvc_model_rescan_count_locked(struct kvc *k, struct kvc_quota *q);
-/* How far the model's is, if there is one: inodes up to *at of those below *limit. */
+/*
+ * Returns true if a rescan of the model is requested or runs. It has visited the inodes up to *at
+ * of those below *limit.
+ */
 bool kvc_model_rescan_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_t *limit);
-/* Gives them a moment; without locks. The call is over when it is woken, in whatever way. */
+/*
+ * Parks the call for a short time, so that a rescan of a small store ends before the call returns.
+ * Called without locks. Returns 0, or the result of kvc_wait_park_locked. The call is complete when
+ * it is woken, whatever the result. kvc_model_rescan_wait does the same by blocking the thread.
+ */
 int kvc_model_rescan_park(struct kvc *k, struct kvc_wait *w);
 void kvc_model_rescan_wait(struct kvc *k);
-/* Those that an earlier daemon did not end; after the quotas. */
+/* At mount, after the quotas: requests the rescans that an earlier daemon did not finish. */
 int kvc_model_rescan_load_both(struct kvc *k);
 int kvc_model_rescan_start(struct kvc *k);
 void kvc_model_rescan_stop(struct kvc *k); /* after k->stopping was set */

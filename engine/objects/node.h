@@ -2,9 +2,9 @@
 /*
  * Nodes in memory, and the life of an object. All under k->lock.
  *
- * An object's life (n->state), and which segment the pool has:
+ * The states of an object (n->state), and the segment that it has in the pool:
  *
- *   state      segment                         goes to
+ *   state      segment                         next states
  *   NONE       (not a regular file)            -
  *   OPEN       w-ino-gen (never published)     RESIDENT, BOTH: last writer's close; GONE
  *              or o-ino-gen (published as gen
@@ -17,15 +17,15 @@
  *                                              every copy was bad
  *   GONE       none                            -
  *
- * After a kill the name of a segment tells all: p is taken over when its generation is the
- * catalog's or newer; o is taken over when nothing was written (its mtime is still KVC_MARK_NS, set
- * when it was opened), else it is removed and a lower copy serves; w and l are removed. A p with
- * that mark is to be compared with its lower copies (n->verify): it has its own time again when
- * that was done.
+ * After a kill, the name of a segment decides what recovery does. A p segment is kept if its
+ * generation is the catalog's or newer. An o segment is kept if nothing was written to it: its
+ * mtime is still KVC_MARK_NS, which was set when it was opened. Otherwise it is removed and a lower
+ * copy serves. w and l segments are removed. A p segment with that mark must be compared with its
+ * lower copies (n->verify); its own mtime is restored after the comparison.
  *
- * Order on disk: frame, placement row, commit; only then may the segment go. Row deleted, commit;
- * only then are its segment freed; and brought to stable storage; only then its extents
- * (deferred_free.c).
+ * Order on disk. Adding a copy: frame, placement row, commit; only then may the segment be evicted.
+ * Deleting a file: row deleted, commit; only then is its segment freed. Its extents are freed after
+ * the commit is on stable storage (deferred_free.c).
  */
 #ifndef KVC_NODE_H
 #define KVC_NODE_H
@@ -37,8 +37,8 @@
 #include <sys/stat.h>
 
 /*
- * mtime of a segment that nobody wrote to since it was opened for writing: the last there is, which
- * no client can set (ops/io.c)
+ * mtime of a segment that was not written to since it was opened for writing: the largest possible
+ * time, which no client can set (ops/io.c)
  */
 #define KVC_MARK_NS ((uint64_t)INT64_MAX)
 
@@ -54,120 +54,143 @@ enum kvc_state {
 };
 extern const char *const kvc_file_state_names[];
 
-/* What a file has of a tier. */
+/* A node's copy in one tier. */
 struct kvc_node_tier {
 	struct kvc_place place;
-	struct kvc_job *queued; /* the job that copies it there, while it is queued */
+	struct kvc_job *queued; /* the job that makes the copy, while it is queued */
 };
 
-/* One a file in the pool, and more: so small members are beside each other. */
+/*
+ * A file, folder or other inode in memory. Every file in the pool has one, so small members are
+ * placed side by side to save memory.
+ */
 struct kvc_node {
 	struct kvc_row row;
 	struct kvc_slot slot; /* in k->nodes->table, by row.ino */
 	uint64_t nlookup;     /* references of the kernel */
-	struct kvc_paid paid; /* for its row in the catalog */
+	struct kvc_paid paid; /* what its owner's usage was charged for the row (catalog/usage.c) */
 	struct kvc_list dirty_link;
-	struct kvc_list lingers; /* lost, and still to be opened (kvc_file_linger_locked) */
-	uint64_t leaving;        /* while it is there: its part of k->reservations.leaving */
-	/* references of the engine's own: workers, leases, operations under way */
+	struct kvc_list lingers; /* on a list while it lingers (kvc_file_linger_locked) */
+	uint64_t leaving;        /* while it lingers: its part of k->reservations.leaving */
+	/* references of the engine: workers, leases, operations in progress */
 	unsigned refs;
-	/* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
+	/*
+	 * opens that wait for memory, and for a folder also creates in it; the chunk is not dropped
+	 * then
+	 */
 	unsigned waiting;
-	bool dirty, touched; /* to be written; its atime is, when it leaves memory */
-	bool lost;           /* it has no row any more: unlinked or dropped */
-	bool dropped;        /* a file whose names went without the kernel's asking */
-	bool unnamed;        /* it has no name yet (names/tmpfile.c) */
+	/* dirty: must be written; touched: its atime must be written when it leaves memory */
+	bool dirty, touched;
+	bool lost;    /* its row was deleted: it was unlinked or dropped */
+	bool dropped; /* a file whose names were removed by a drop, not by a client */
+	bool unnamed; /* it has no name yet (names/tmpfile.c) */
 
-	/* folders */
-	bool splitting;              /* its files are being given to other chunks */
-	bool regroup, regroup_again; /* a job is to do that, or does; and then once more */
-	/* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
+	/* Folders */
+	bool splitting; /* its files are being moved to other chunks (ops/rechunk.c) */
+	/* a job to move its files is queued or runs; the job must run once more */
+	bool regroup, regroup_again;
+	/* its own user.kvcachefs.unit. 0: not read yet; 1: not set; 2 + enum kvc_unit */
 	int8_t unit_set;
 	/*
-	 * 1 + how many of its files count for a whole chunk, where counting ended at published_of;
-	 * 0: not counted
+	 * 1 + the number of its files that count for a complete chunk, if counting stopped at
+	 * published_of; 0: not counted
 	 */
 	unsigned published, published_of;
 	/*
-	 * when it was made (0: not known) and last filled, with how many files and bytes
-	 * (names/chunking.c)
+	 * The burst that filled the folder (names/chunking.c): when the folder was created (0: not
+	 * known) and last filled, and with how many files and bytes
 	 */
 	unsigned files;
 	uint64_t made_ns, filled_ns, fill_bytes;
-	/* it was dropped with its chunk (names/dir_invalidate.c) */
+	/* set if the folder was dropped with its chunk (names/dir_invalidate.c) */
 	struct kvc_dropped_dir *dropped_dir;
-	struct kvc_drop *drop; /* its chunk is being dropped (names/chunk_drop.c) */
+	struct kvc_drop *drop; /* set while its chunk is being dropped (names/chunk_drop.c) */
 
-	/* regular files */
-	bool unborn;     /* made here, and never published since */
-	bool has_places; /* the catalog may have rows of places */
-	bool asked;      /* it was taken from `behind`: its bytes are in k->account->asked */
-	bool plain;      /* how it is open now */
-	bool fresh;      /* the segment is a w-, not an o- */
-	/* was open for writing and seems untouched: compare before trusting the lower copy */
+	/* Regular files */
+	bool unborn;     /* created by this mount and never published */
+	bool has_places; /* the catalog may have placement rows of it */
+	/* a copy was requested: its bytes are in k->account->asked and it is not on `behind` */
+	bool asked;
+	bool plain; /* its opens use plain requests, not passthrough */
+	bool fresh; /* the segment's name begins with w-, not o- */
+	/* it was open for writing and seems unchanged: compare it before trusting a lower copy */
 	bool verify;
-	bool unpublished; /* closed, but its segment would not take its name: it is OPEN still */
-	bool failing;     /* the last spill failed */
-	bool refused;     /* no copy is asked for: it is not let in (admission.h) */
-	bool unshared;    /* made here, and no copy to a shared tier was begun since */
-	bool snapshot;    /* fsync waits for a copy of the file as it is now */
-	bool unread;      /* a folder: a file in it was deleted that could not be read */
-	uint8_t loaded;   /* the tier of the last load */
-	uint8_t tries;    /* how often, one after the other */
-	/* bits per tier: a job is queued or runs; */
+	bool unpublished; /* closed, but its segment could not be renamed: still OPEN */
+	bool failing;     /* the last copy to a tier failed */
+	/* no copy is requested, since admission refused it (access/admission.h) */
+	bool refused;
+	bool unshared;  /* created by this mount, and no copy to a shared tier was begun since */
+	bool snapshot;  /* fsync waits for a copy of the file's current contents */
+	bool unread;    /* folder: one of its files was deleted because it could not be read */
+	uint8_t loaded; /* tier of the last load */
+	uint8_t tries;  /* number of consecutive failures */
+	/* a bit for each tier: a job to copy it there is queued or runs */
 	uint8_t spilling;
-	/* no copy can be made before the file changes, or the mount; */
+	/* a bit for each tier: no copy can be made until the file changes or the next mount */
 	uint8_t hopeless;
-	/* its copy is to be made anew, and stays until that is done; */
+	/* a bit for each tier: the copy must be made again, and is kept until that is done */
 	uint8_t resealing;
-	/* where its copy is under an earlier name that one goes with the next copy */
+	/* a bit for each tier: an old copy under an earlier name is removed by the next copy */
 	uint8_t left;
 	enum kvc_state state : 8;
-	int load_error; /* of the last load */
+	int load_error; /* error of the last load */
 	unsigned nopen, nwriters, leases;
-	int fd, backing; /* -1 and 0 while not there; fd is to write with while OPEN only */
+	int fd, backing; /* -1 and 0 if there is none; fd is writable only in state OPEN */
 	struct kvc_object_row object;
 	uint64_t place_txn; /* the transaction that records the newest placement */
 	uint64_t reserved;  /* bytes accounted for the segment */
 	uint64_t charged;   /* bytes counted to its model's quota */
 	uint64_t uncopied;  /* bytes counted to k->reservations.uncopied */
-	/* with write=back: in k->account->behind while no copy was asked for */
+	/* with write=back: on k->account->behind until a copy is requested */
 	struct kvc_list behind;
-	/* open: its segment's mtime when its mode was set; a write since takes set-id bits */
+	/* OPEN: mtime of the segment when its mode was set; a later write clears the set-id bits */
 	uint64_t mode_ns;
-	uint64_t prepared; /* bytes from the start that are prepared for plain writes */
-	/* what was prepared when it was opened to be written anew; part of k->reservations.ahead */
+	/* bytes, from the start of the file, that are preallocated for plain writes */
+	uint64_t prepared;
+	/*
+	 * bytes that were preallocated when it was opened to be rewritten; part of
+	 * k->reservations.ahead
+	 */
 	uint64_t ahead;
 	uint64_t copied; /* its part of k->reservations.copied */
 	/*
-	 * when it got a temporary name, or was closed after that (names/incomplete.h); 0: it has
-	 * none
+	 * when it got a temporary name, or was last closed with one (names/incomplete.h); 0: its
+	 * name is not temporary
 	 */
 	uint64_t temporary_ns;
-	/* counts openings for writing, so a copy knows that it is old */
+	/* number of opens for writing, so that a copy notices that it is out of date */
 	uint64_t epoch;
 	uint64_t model;
-	struct kvc_model_stats *tally; /* that counts its room, and how much (model_stats.h) */
+	/*
+	 * the statistics that count its bytes in the pool, and how many they count
+	 * (telemetry/model_stats.h)
+	 */
+	struct kvc_model_stats *tally;
 	uint64_t tallied;
 	struct kvc_chunk *chunk;
 	struct kvc_list chunk_link;
-	uint64_t in_pool;                /* its part of chunk->bytes */
-	uint64_t pin_serial, pin_weight; /* the pin that counts it, and with how much (pin.h) */
-	struct kvc_user_hold *holders;   /* user_share.h */
-	uint64_t held;                   /* what each of them is charged */
+	uint64_t in_pool; /* its part of chunk->bytes */
+	/* serial of the pin that counts it, and the bytes that it counts (limits/pin.h) */
+	uint64_t pin_serial, pin_weight;
+	/* the users that have it open or leased (limits/user_share.h) */
+	struct kvc_user_hold *holders;
+	uint64_t held; /* bytes that each of them is charged */
 	/* opens and leases that wait for the load, renames that wait for the publish */
 	struct kvc_list waiters;
-	struct kvc_list sync_waiters; /* w->stage: enum kvc_sync */
-	struct kvc_node_tier in[];    /* by tier: k->seats of them */
+	struct kvc_list sync_waiters; /* fsyncs; w->stage is an enum kvc_sync */
+	struct kvc_node_tier in[];    /* by tier: k->tier_slots elements */
 };
 
-/* How far an fsync is: asked for a copy; one to a tier has begun since; made; committed. */
+/*
+ * The progress of an fsync: it waits for a copy to begin; for a copy to a tier (KVC_SYNC_BEGUN:
+ * that began after it); the copy is made; it is committed.
+ */
 enum kvc_sync { KVC_SYNC_ASKED, KVC_SYNC_COPIED, KVC_SYNC_DONE };
 #define KVC_SYNC_BEGUN(tier) (-1 - (int)(tier))
 
 struct kvc_nodes {
 	struct kvc_table table;
-	uint64_t opens, resident; /* opens not released; nodes RESIDENT or BOTH */
+	uint64_t opens, resident; /* opens that are not released; nodes that are RESIDENT or BOTH */
 	uint64_t backings;        /* segments registered for passthrough */
 	_Atomic uint64_t fd_uses; /* see kvc_open_fd_done; any thread */
 };
@@ -177,31 +200,39 @@ static inline bool kvc_has_segment(const struct kvc_node *n)
 	return n->state == KVC_OPEN || n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 }
 
-/* Its chunk is dropped, and it goes in a moment: for everybody else it has gone. */
+/*
+ * Returns true if the node's chunk is being dropped: the node is destroyed soon, and callers must
+ * treat it as deleted.
+ */
 static inline bool kvc_node_cut(const struct kvc_node *n)
 {
 	return n->chunk && n->chunk->detached;
 }
 
-/* There is no file any more, or will not be one in a moment. */
+/* Returns true if the file is deleted or is about to be. */
 static inline bool kvc_node_gone(const struct kvc_node *n)
 {
 	return n->state == KVC_GONE || kvc_node_cut(n);
 }
 
-/* Does the kernel know this node? What it does not know it need not be told of. */
+/* Returns true if the kernel knows the inode; otherwise it needs no notification about it. */
 static inline bool kvc_kernel_knows(const struct kvc_node *n)
 {
 	return n->nlookup || n->row.ino == KVC_ROOT;
 }
 
-/* The ctime of a file whose segment was last written at mtime; one to come is a client's wish. */
+/*
+ * Returns the ctime of a file whose segment was last written at mtime. An mtime in the future was
+ * set by a client and does not count.
+ */
 static inline uint64_t kvc_ctime(uint64_t ctime_ns, uint64_t mtime_ns)
 {
 	return (int64_t)mtime_ns > (int64_t)kvc_now_ns() ? ctime_ns : kvc_later(ctime_ns, mtime_ns);
 }
 
-/* Written or given away: the set-id bits go, as they do on any filesystem. */
+/*
+ * Clears the set-id bits of a file that was written or got another owner, as any filesystem does.
+ */
 static inline void kvc_drop_setid(struct kvc_row *row)
 {
 	row->mode &= ~(uint32_t)S_ISUID;
@@ -210,27 +241,29 @@ static inline void kvc_drop_setid(struct kvc_row *row)
 }
 
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
-/* From memory or the catalog. 0 with *n, -ENOENT, -ENOMEM, -EIO. */
+/* Gets a node from memory or the catalog. Returns 0 with *n, -ENOENT, -ENOMEM or -EIO. */
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);
-/* The same with what was read already, and still is so (kvc_peek_holds). */
+/* The same with rows that the caller has read and that are still current (kvc_peek_holds). */
 int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **n);
 /* The same for a file whose model is known: reads nothing. */
 int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_t model,
 				struct kvc_node **n);
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row);
-/* Frees it if nothing needs it in memory. Call after dropping any reference. */
+/* Frees the node if nothing needs it in memory. Call it after putting a reference. */
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);
 void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n);
-/* The node's attributes as of now (an open file's come from its segment). */
+/*
+ * Fills *attr with the node's current attributes; those of an open file are read from its segment.
+ */
 void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr);
-/* The row of a node, in memory or not. */
+/* Reads the row of a node that is in memory or not. */
 int kvc_node_row_both(struct kvc *k, uint64_t ino, struct kvc_row *row);
-/* The model of what lies in this folder; 0 at the root. */
+/* Gets the model of the files in a folder; 0 for the root. */
 int kvc_node_model_both(struct kvc *k, uint64_t folder, uint64_t *model);
 /* The same from the folder's row, with the folder's depth below the root. */
 int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
 			       unsigned *depth);
-/* At the end. */
+/* At unmount. */
 void kvc_node_free_all(struct kvc *k);
 
 #endif

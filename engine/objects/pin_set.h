@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Setting, loading and ending pins (pin_set.c). Both locks. */
+/* Setting, loading and expiring pins (pin_set.c). Under both locks. */
 #ifndef KVC_PIN_SET_H
 #define KVC_PIN_SET_H
 
 #include "kvc.h"
 
 /*
- * This user pins a chunk until then (0: not any more; INT64_MAX: for ever). The caller writes it to
- * the chunk's row. Gives the locks back in between while the files of a folder are counted. 0, or
- * -EDQUOT (the user's share is full), -ENOSPC (all that may be pinned is), -EBUSY (unpinned or
- * dropped meanwhile, or files are moved there all the time), -ENOMEM or -EIO, and nothing has
- * changed.
+ * Pins a chunk for this user until until_ns (INT64_MAX: no end), or removes its pin (0). The caller
+ * writes the time to the chunk's row. Releases the locks in between while it counts the files of a
+ * folder. Returns 0, -EDQUOT (the user's part of the pinnable bytes is used up), -ENOSPC (all
+ * pinnable bytes are used up), -EBUSY (the chunk was unpinned or dropped in the meantime, or files
+ * keep being moved into it), -ENOMEM or -EIO. After an error nothing has changed.
  */
 int kvc_pin_set_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns);
-/* At the start, before the pool is looked at: what is pinned, by whom, and how much that is. */
+/* At mount, before the pool is scanned: loads all pins and counts their files. */
 int kvc_pins_load_both(struct kvc *k);
-/* Forgets some of the pins that have ended. Returns whether there may be more of them. */
+/* Removes some of the expired pins. Returns true if more may have expired. */
 bool kvc_pins_end_both(struct kvc *k);
 
 #endif

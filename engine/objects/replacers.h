@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The policies at work (policy/replacer.h): whom the pool keeps, and whom the disk tier, where its
- * policy is more than a rank in the catalog. Each has an order of its own for each class of chunks
- * (base/policy.h). What is used, and by whom, they hear from access.c. All under k->lock.
+ * The replacers (policy/replacer.h) of this mount: one for each class of chunks (base/policy.h) in
+ * the pool, and one for each class on the disk tier, unless the disk's policy is a rank in the
+ * catalog. access/access.c reports accesses to them. All under k->lock.
  */
 #ifndef KVC_REPLACERS_H
 #define KVC_REPLACERS_H
@@ -11,83 +11,92 @@
 #include "replacer.h"
 
 struct kvc_replacers {
-	bool ready;          /* recovery has told what is there */
-	bool unsaved;        /* the last try failed */
-	uint64_t bytes;      /* of the file, as last written */
-	pthread_cond_t cond; /* the saver's */
-	struct kvc_replacer *replacer[KVC_CACHES][KVC_CLASSES]; /* NULL: it had no chunk yet */
+	bool ready;          /* recovery has restored the chunks of the pool */
+	bool unsaved;        /* the last save failed */
+	uint64_t bytes;      /* size of the last saved file */
+	pthread_cond_t cond; /* wakes the saver thread */
+	/* NULL: no chunk of the class yet */
+	struct kvc_replacer *replacer[KVC_CACHES][KVC_CLASSES];
 };
 
-/* What a class's chunks are kept by: a row of kvc_policy_table. */
+/* Returns the policy of a class in a cache: a row of kvc_policy_table. */
 unsigned kvc_replacers_policy_of(const struct kvc *k, enum kvc_cache cache, unsigned class);
-/* Has the cache an order of its own for the class, or does it go by the catalog's rank? */
+/*
+ * Returns true if the cache has a replacer for the class; false if it uses the rank in the catalog.
+ */
 bool kvc_replacers_has_order(const struct kvc *k, enum kvc_cache cache, unsigned class);
-/* Is what follows what to be learned for this class, where nobody tells? */
+/* Returns true if the parents of this class's chunks are inferred when no client tells them. */
 bool kvc_replacers_infer_parents(const struct kvc *k, unsigned class);
-/* NULL: there is none, or no memory for it. */
+/* Returns the replacer of a class, created if needed. NULL if it has none, or if out of memory. */
 struct kvc_replacer *kvc_replacers_of_locked(struct kvc *k, enum kvc_cache cache, unsigned class);
 
 bool kvc_replacers_has_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk *c);
-/* It is in this cache now. */
+/* Adds the chunk to this cache's order. Without memory it is not added and cannot be a victim. */
 void kvc_replacers_add_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c);
 /*
- * This request, which is under way, has made it; it may be in the cache already
+ * Assigns the chunk to the request that created it. The chunk may be in the cache already
  * (kvc_replacer_claim).
  */
 void kvc_replacers_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
 				struct kvc_request *r);
-/* What it has in the pool, or below, has changed. */
+/* The chunk's bytes in the pool or below have changed. */
 void kvc_replacers_resize_locked(struct kvc *k, const struct kvc_chunk *c);
-/* It is there no more. evicted: and may be asked for again. */
+/*
+ * Removes the chunk from the cache's order. evicted: the replacer may remember it, as it may be
+ * requested again.
+ */
 void kvc_replacers_remove_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
 				 bool evicted);
-/* It is in none any more, of whatever class it was. */
+/* Removes the chunk from all orders of all classes. */
 void kvc_replacers_forget_locked(struct kvc *k, uint64_t id);
 uint64_t kvc_replacers_count_locked(const struct kvc *k, enum kvc_cache cache, unsigned class);
-/* Who goes next; 0: nobody can. */
+/* Returns the class's next victim; 0 if no chunk can be evicted. */
 uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsigned class);
-/* It cannot go now, nor what it follows; or it can again. */
+/* Excludes the chunk and its ancestors from eviction, or (false) ends that. */
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
 				  bool aside);
-/* Its parent is known now (0: it has none). */
+/* Sets the chunk's parent in all caches (0: none). */
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
-/* What it follows need not stay in the pool for it, until it comes there again. */
+/* Its parent need not stay in the pool for it any more, until the chunk enters the pool again. */
 void kvc_replacers_part_locked(struct kvc *k, struct kvc_chunk *c);
 
-/* A chunk of this class has left the pool, a tier, or all: it is counted. Needs no lock. */
+/*
+ * Counts an eviction: a chunk of this class left the pool, a tier, or all of them. Needs no lock.
+ */
 enum { KVC_FROM_POOL = -1, KVC_FROM_ALL = -2 }; /* or a tier's number */
 void kvc_replacers_evicted(struct kvc *k, enum kvc_reason why, int from, unsigned class);
 
-/* For its row: what this cache's policy knows of it. */
+/* Returns the state that the cache's policy keeps for the chunk, to be stored in its row. */
 uint64_t kvc_replacers_saved_state_locked(const struct kvc *k, enum kvc_cache cache,
 					  const struct kvc_chunk *c);
 /*
- * By its row: it is in this cache, as it was before. What it follows is found (join) when all are
- * there.
+ * Adds a chunk to this cache with the state in its row. bytes 0: the row's. Its parent is set
+ * later, by kvc_replacers_join_locked, when all chunks have been restored.
  */
 void kvc_replacers_restore_locked(struct kvc *k, enum kvc_cache cache,
-				  const struct kvc_chunk_row *r,
-				  uint64_t bytes); /* 0: as the row says */
+				  const struct kvc_chunk_row *r, uint64_t bytes);
 void kvc_replacers_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r);
-/* By its row, with *r as it was: taken out for a while, to be restored. */
+/* Removes a chunk from the cache and stores its state in *r, so that it can be restored. */
 void kvc_replacers_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r);
-/* By its row: is it there, and how many that are there follow it? */
+/* Return whether the chunk is in the cache, and how many of its children are there. */
 bool kvc_replacers_holds_locked(const struct kvc *k, enum kvc_cache cache,
 				const struct kvc_chunk_row *r);
 uint32_t kvc_replacers_children_locked(const struct kvc *k, enum kvc_cache cache,
 				       const struct kvc_chunk_row *r);
-/* By its row: its class has changed. */
+/* Moves a chunk on the disk tier to another class. */
 void kvc_replacers_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class);
 
 /*
- * replacer_save.c: what policies know beside, a file in the store: before the first call; and after
- * the last, when its thread has ended, which runs until k->stopping. Without locks.
+ * The state of replacers that is not in the chunks' rows, in a file of the store
+ * (access/replacer_save.c). kvc_replacers_load is called before the first call, kvc_replacers_save
+ * after the last one, when the saver thread has ended. The saver runs until k->stopping. Without
+ * locks.
  */
 void kvc_replacers_load(struct kvc *k);
 void kvc_replacers_save(struct kvc *k);
 void *kvc_replacers_saver(void *arg);
 void kvc_replacers_free(struct kvc *k);
-/* What they say of themselves. */
+/* Writes the state of all replacers as text. */
 void kvc_replacers_text_locked(struct kvc *k, FILE *f);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tiers, with their queues of work, their threads (tier_queue.c) and their breakers
- * (breaker.h). All under k->lock.
+ * The tiers: their job queues and worker threads (tier_queue.c), and their circuit breakers
+ * (limits/breaker.h). All under k->lock.
  */
 #ifndef KVC_TIER_QUEUE_H
 #define KVC_TIER_QUEUE_H
@@ -10,19 +10,19 @@
 #include "node.h"
 #include "wear.h"
 
-#define KVC_WORKERS 8        /* threads of a tier at most */
-#define KVC_COMMON KVC_TIERS /* the queue of work that is no tier's */
+#define KVC_WORKERS 8        /* maximum number of threads of a tier */
+#define KVC_COMMON KVC_TIERS /* the queue of jobs that belong to no tier */
 
-#define KVC_AGAINS 8 /* how often the wait of a copy that fails is doubled, from a second on */
+#define KVC_AGAINS 8 /* how often the delay of a failing copy is doubled, from one second on */
 
 enum kvc_priority {
 	KVC_P_LOAD = 0,
 	KVC_P_PREFETCH = 1,
 	KVC_P_REMOVE = 2,
-	KVC_P_REMOVE_AGAIN = 3, /* removals that failed, or that the breaker refused */
+	KVC_P_REMOVE_AGAIN = 3, /* removals that failed or that the breaker refused */
 	KVC_P_URGENT = 4,
-	KVC_P_PARKED = 5, /* copies that the breaker refused: made when it lets writes through */
-	/* copies that failed, a list for each number of times, in order of when they are due */
+	KVC_P_PARKED = 5, /* copies that the breaker refused, made when it allows writes again */
+	/* copies that failed: one list for each number of failures, in order of their due time */
 	KVC_P_AGAIN = 6,
 	KVC_P_SPILL = KVC_P_AGAIN + KVC_AGAINS,
 	KVC_PRIORITIES = KVC_P_SPILL + 1
@@ -31,153 +31,178 @@ enum kvc_priority {
 struct kvc_job {
 	struct kvc_list link;
 	void (*run)(struct kvc *k, struct kvc_job *j);
-	struct kvc_node *node; /* held while the job lives, or NULL */
+	struct kvc_node *node; /* referenced while the job exists; or NULL */
 	unsigned tier;
-	enum kvc_priority priority; /* the queue it is on */
-	uint64_t due_ns;            /* KVC_P_URGENT and later ones: not before */
-	uint64_t wait_ns;           /* a copy that was hurried: until then it was to wait; or 0 */
-	unsigned tried, bad;        /* a load: bit per tier that failed, that had a bad copy */
-	unsigned tries;             /* a removal: how often the tier failed to make it */
-	bool uncounted;             /* a removal: its bytes are no longer in `leaving` */
-	int err;                    /* a load: of the last try */
-	bool prefetch;              /* a load that nobody waited for when it was asked for */
+	enum kvc_priority priority; /* the queue that it is on */
+	uint64_t due_ns;            /* KVC_P_URGENT and below: not before this time */
+	/* a copy that was made urgent: the time until which it was to wait; or 0 */
+	uint64_t wait_ns;
+	/* a load: a bit for each tier that failed, and for each that had a bad copy */
+	unsigned tried, bad;
+	unsigned tries; /* a removal: number of failures of the tier */
+	bool uncounted; /* a removal: its bytes are no longer counted in `leaving` */
+	int err;        /* a load: error of the last attempt */
+	bool prefetch;  /* a load for which no call waited when it was requested */
 	struct kvc_where where;
-	struct kvc_sum sum; /* a removal from a shared tier: of this version only */
-	uint64_t ino;       /* and of this object */
-	uint64_t copy;      /* and this generation, put by us; 0: any */
+	struct kvc_sum sum; /* a removal from a shared tier: only of this version, */
+	uint64_t ino;       /* only of this object, */
+	uint64_t copy;      /* and only of this generation stored by this node; 0: any */
 };
 
-/* A tier with its queues, threads and circuit breaker (tier_queue.c). */
+/* A tier with its queues, threads and circuit breaker. */
 struct kvc_tier_state {
 	struct kvc *k;
-	struct kvc_tier *t; /* NULL: no such tier now, or the common queue */
+	struct kvc_tier *t; /* NULL: the slot is empty, or this is the common queue */
 	struct kvc_list jobs[KVC_PRIORITIES];
-	/* for the threads that take all, and for the one that takes no copies */
+	/* wakes the threads that take all jobs, and the one that takes no copies */
 	pthread_cond_t cond, load_cond;
-	bool load_idle;             /* that one sleeps */
-	unsigned ncopies;           /* queued in KVC_P_PARKED and after it */
-	unsigned nagain;            /* of them, because they failed */
-	unsigned nremovals;         /* queued in KVC_P_REMOVE_AGAIN */
-	unsigned nthreads, started; /* threads: wanted and running */
+	bool load_idle;             /* the thread that takes no copies sleeps */
+	unsigned ncopies;           /* copies queued in KVC_P_PARKED and below */
+	unsigned nagain;            /* those of them that have failed */
+	unsigned nremovals;         /* removals queued in KVC_P_REMOVE_AGAIN */
+	unsigned nthreads, started; /* threads wanted, and running */
 	pthread_t workers[KVC_WORKERS];
 	/*
-	 * when the call that a thread is in should have come back; 0: in none, or none that may
+	 * the time by which each thread's current call should return; 0: it is in no call that may
 	 * hang
 	 */
 	uint64_t overdue_ns[KVC_WORKERS];
-	bool stuck;        /* one is overdue, and that was said */
-	unsigned running;  /* jobs */
-	unsigned removing; /* of them */
-	unsigned left;     /* threads that never came back */
-	/* of a shared tier: names that are being changed */
+	bool stuck;        /* a call is overdue, and that was logged */
+	unsigned running;  /* jobs that run */
+	unsigned removing; /* those of them that are removals */
+	unsigned left;     /* threads that never returned from the tier */
+	/* shared tier: names that are being changed */
 	struct kvc_where named[KVC_WORKERS];
 	unsigned nnamed;
 	struct kvc_breaker breaker;
 	/*
-	 * a copy failed since those that wait were last tried because others were taken; one was
-	 * taken since; when they may be tried so again, and how long that is from the last time on
+	 * failing: a copy failed since the failed copies were last retried because of a success.
+	 * taking: a copy succeeded since then. Another such retry is allowed from anew_ns on;
+	 * anew_wait_ns is the current pause between two of them.
 	 */
 	bool failing, taking;
 	uint64_t anew_ns, anew_wait_ns;
-	bool full; /* it is trimmed, and refused a frame for want of room */
+	bool full; /* the trimmed tier refused a frame for lack of space */
 	/*
-	 * a frame that found no room is tried again and again: its length, and when it is given up
+	 * the length of a refused frame that is being retried, and when the tier stops making space
+	 * for it
 	 */
 	uint64_t refused, refused_until_ns;
 	/* evict/trim.c */
 	pthread_t trimmer;
 	pthread_cond_t trim_cond;
 	bool has_trimmer, trimming;
-	bool jammed;      /* a whole walk found nothing to drop */
-	bool starved;     /* and copies that found no room wait for long: they are told of some */
-	uint64_t leaving; /* bytes of frames that are trash and not removed yet */
-	/* bytes of those that wait for a sync, and what is free above high= */
+	bool jammed; /* a complete walk found nothing to drop */
+	/*
+	 * and copies that failed with ENOSPC have waited for long: they are retried when space is
+	 * freed
+	 */
+	bool starved;
+	uint64_t leaving; /* bytes of frames that wait to be removed */
+	/* bytes of those frames that wait for a sync, and bytes that are free above high= */
 	uint64_t unsynced, spare;
-	uint64_t untold; /* bytes it took since its trimmer was told */
+	uint64_t untold; /* bytes stored since the trimmer was last woken */
 	struct kvc_wear written;
 };
 
 struct kvc_work {
 	unsigned running, queued; /* jobs of all queues */
-	bool over;                /* what is queued is not done any more */
-	/* threads that never came back from a tier, at the end: nothing they know may be freed */
+	bool over;                /* queued jobs are not run any more */
+	/*
+	 * at unmount: threads that never returned from a tier; memory that they use must not be
+	 * freed
+	 */
 	unsigned left;
 };
 
-/* What there is of tiers: for (...) { k->tier[t].t is one }. */
+/* Loops over the mounted tiers: nr is the number of each. */
 #define kvc_tier_each(k, nr)                        \
 	for (unsigned nr = 0; nr < KVC_TIERS; nr++) \
 		if (!(k)->tier[nr].t) {             \
 		} else
 
-/* The buffers of all threads that call these tiers (KVC_TIER_CALL_BYTES), in bytes. */
+/*
+ * Returns the size, in bytes, of the buffers of all threads that call these tiers
+ * (KVC_TIER_CALL_BYTES each).
+ */
 uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n);
 int kvc_tiers_start(struct kvc *k);
 /*
- * Waits for the threads to end, which make no removes any more; for those of a tier that does not
- * answer not for long: they are left behind, and counted in k->work->left.
+ * Waits for the threads to end; they make no more removals. Threads of a tier that does not answer
+ * are given a short time, then left behind and counted in k->work->left.
  */
 void kvc_tiers_join(struct kvc *k);
 void kvc_tiers_wake_locked(struct kvc *k);
 int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 			    void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 			    unsigned tier, uint64_t due_ns, struct kvc_job **out);
-/* A job of the caller's own memory, that somebody waits for; the queue frees it after its run. */
+/* Queues a job that a call waits for, in the caller's memory; the queue frees it after its run. */
 void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j);
-/* Takes a job that waits from its queue. The caller frees it, or puts it on another. */
+/* Removes a waiting job from its queue. The caller frees it or queues it elsewhere. */
 void kvc_tier_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j);
-/* After a job was put on a queue: wakes a thread that takes such. */
+/* Wakes a thread that takes jobs of this priority, after a job was queued. */
 void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
 /*
- * May a call of this class be made to the tier now? True obliges the caller to report one of
- * kvc_tier_result_locked and kvc_tier_uncalled_locked: it may be the breaker's probe.
+ * Returns true if a call of this class may be made to the tier now. The caller must then report
+ * either kvc_tier_result_locked or kvc_tier_uncalled_locked, since the call may be the breaker's
+ * probe.
  */
 bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier, enum kvc_call call);
-/* The call that was allowed was not made. */
+/* Reports that the allowed call was not made. */
 void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier, enum kvc_call call);
 /*
- * The result of a call about an object (0: about none that can be named): 0 or a negative errno, by
- * the contract in tier.h. If the class is let through again, the copies that waited are tried.
+ * Reports the result of a call about an object (0: no particular object). err is 0 or a negative
+ * errno, as tier.h defines them. If writes are allowed again, the waiting copies are retried.
  */
 void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, uint64_t object,
 			    int err);
-/* Would a call be refused now? Unlike kvc_tier_allowed_locked this makes nobody the probe. */
+/*
+ * Returns true if a call would be refused now. Unlike kvc_tier_allowed_locked this never makes the
+ * caller the probe.
+ */
 bool kvc_tier_out_locked(const struct kvc *k, unsigned tier, enum kvc_call call);
-/* Why calls of a suspended class are refused: a negative errno that a caller may return. */
+/* Returns a negative errno that says why calls of a suspended class are refused. */
 int kvc_tier_why_locked(const struct kvc *k, unsigned tier, enum kvc_call call);
 /*
- * In a shared tier a name is the place, and two of our files can have had it one after the other:
- * who puts a frame there, or removes one, has the name until that is recorded. False: another has.
+ * In a shared tier a frame's place is its name, and two of this node's files may have had the name
+ * one after the other. A thread that stores or removes a frame locks the name until the result is
+ * recorded. Returns false if another thread has the name.
  */
 bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where *name);
 void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where *name);
 /*
- * Is a copy there what an fsync waits for? A shared tier knows a file by its name, and a rename
- * makes it forget the file: it counts where no durable tier of our own is up.
+ * Returns true if a copy in this tier completes an fsync. A shared tier knows a file by its name,
+ * and loses it by a rename: a copy there counts only if no durable tier of this node is up.
  */
 bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier);
-/* Is a thread of its in a call that should have come back? */
+/* Returns true if a thread of the tier is in an overdue call. */
 bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier);
-/* Is there work, but that of tiers that hang? With removes, or without. */
+/*
+ * Returns true if jobs are queued or running, except those of tiers that hang. removes: removals
+ * count as well.
+ */
 bool kvc_tiers_busy_locked(const struct kvc *k, bool removes);
-/* What keeps copies from this tier may be over: those that failed are tried soon. */
+/* The obstacle to copies to this tier may be gone: failed copies are retried soon. */
 void kvc_tier_retry_locked(struct kvc *k, unsigned tier);
-/* One failed, not for want of room, and waits. */
+/* A copy failed for another reason than lack of space, and waits. */
 void kvc_tier_failed_locked(struct kvc *k, unsigned tier);
-/* A frame of so many bytes found no room, and is tried again: room is made, not at leisure. */
+/*
+ * A frame of this many bytes was refused for lack of space and is retried: the trimmer makes space
+ * at once.
+ */
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
-/* One was taken, and found room: those that failed may be, too, and are tried. */
+/* A copy was stored: counts its bytes, and retries copies that failed. */
 void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 /*
- * Does a frame that was refused still wait? `full` tells less: a smaller one that found room, or
- * one that went, has ended that.
+ * Returns true if a refused frame still waits. `full` alone does not tell: a smaller frame that
+ * fit, or a removal, clears it.
  */
 bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
-/* The tier may be above its mark, or refused a frame. */
+/* Wakes the tier's trimmer: the tier may be above its mark, or refused a frame. */
 void kvc_tier_trim_tell_locked(struct kvc *k, unsigned tier);
 /*
- * Would a copy be taken now, or soon? Not if the breaker refuses writes, or the tier is full and
- * nothing in it can be dropped.
+ * Returns true if the tier would store a copy now or soon: false if the breaker refuses writes, or
+ * if the tier is full and nothing in it can be dropped.
  */
 bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier);
 

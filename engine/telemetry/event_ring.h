@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to files, for who reads it (report/events.c): a ring of the newest events, there
- * only while somebody reads. Each reader has a place of his own in it; who is slow loses the
- * oldest. All under k->lock.
+ * A ring of the newest events about files, for readers (report/events.c). It exists only while a
+ * reader is open. Each reader has its own position; a slow reader loses the oldest events. All
+ * under k->lock.
  *
- * An event names its file by number, and its path is looked for when it is read. What takes a name
- * away keeps it (gone): by those, chained by number, the events before it find theirs.
+ * An event has the file's inode number; its path is looked up when the event is read. An event that
+ * removes a name keeps the path in `gone`. Such events are chained by inode number, so that earlier
+ * events of the file find the path that they had.
  */
 #ifndef KVC_EVENT_RING_H
 #define KVC_EVENT_RING_H
@@ -30,41 +31,49 @@ enum kvc_event_kind {
 		KVC_EVENT_RING_N
 };
 
-#define KVC_EVENT_RING_POOL (-1) /* in the place of a tier's number */
+#define KVC_EVENT_RING_POOL (-1) /* instead of a tier's number */
 #define KVC_EVENT_RING_NONE (-2)
 #define KVC_EVENT_RING_IN_POOL (1u << KVC_TIERS)
 
 struct kvc_event_ring_item {
-	uint64_t at_ns; /* wall time */
+	uint64_t at_ns; /* wall clock */
 	uint64_t ino, bytes;
-	uint64_t before; /* number + 1 of the last one before with a `gone` and this one's hash */
-	char *gone;      /* the path that it had; NULL: it has it still. The ring's own */
+	/*
+	 * number + 1 of the previous event with a `gone` path and the same hash of the inode number
+	 */
+	uint64_t before;
+	char *gone; /* the path that the file had; NULL: it still has it. Owned by the ring */
 	int8_t tier;
-	/* where: bits of the tiers, and KVC_EVENT_RING_IN_POOL; not of folders */
+	/* where: a bit for each tier, and KVC_EVENT_RING_IN_POOL; not set for folders */
 	uint8_t what, where;
-	bool folder, alone; /* it is a folder; a file that is a chunk by itself */
+	/* folder: it is a folder. alone: it is a file that is a chunk by itself */
+	bool folder, alone;
 };
 
 struct kvc_event_ring;
 struct kvc_node;
 
-/* A reader comes: *at is his place. 0 or -ENOMEM. */
+/* Opens a reader: *at is its position. Returns 0 or -ENOMEM. */
 int kvc_event_ring_open_locked(struct kvc *k, uint64_t *at);
-/* He goes; with the last one the ring does. */
+/* Closes a reader; the last one frees the ring. */
 void kvc_event_ring_close_locked(struct kvc *k);
-/* Nothing, where nobody reads. */
+/* Adds an event. Does nothing if no reader is open. */
 void kvc_event_ring_put_locked(struct kvc *k, enum kvc_event_kind what, int tier,
 			       const struct kvc_node *n);
-/* The same; takes over `gone`, from malloc. */
+/* The same with the path that the file had. Takes ownership of `gone`, which is from malloc. */
 void kvc_event_ring_gone_locked(struct kvc *k, enum kvc_event_kind what, const struct kvc_node *n,
 				char *gone);
 /*
- * The one at his place, which moves; *number is its own, *lost: those before it that he came too
- * late for. The copy's `gone` is the ring's, for as long as the lock is held. False: there is none.
+ * Reads the event at the reader's position and advances it. *number is the event's number; *lost is
+ * the number of older events that the reader missed. v->gone belongs to the ring and is valid while
+ * the lock is held. Returns false if there are no more events.
  */
 bool kvc_event_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_event_ring_item *v,
 				uint64_t *number, uint64_t *lost);
-/* The path that the file had at that event, if it has lost it since; or NULL. The ring's. */
+/*
+ * Returns the path that the file had at that event if it has lost it since, or NULL. The path
+ * belongs to the ring.
+ */
 const char *kvc_event_ring_path_locked(struct kvc *k, uint64_t ino, uint64_t number);
 
 #endif

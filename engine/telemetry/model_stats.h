@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is done with each model's files, since the start, and what it has of the pool. All under
- * k->lock.
+ * Statistics of each model: counters since the start, and the bytes of its files in the pool. All
+ * under k->lock.
  *
- * There is a tally for each model that was used of late, up to KVC_MODEL_STATS_MAX; what goes for a
- * newer one is added to `others`, so the sums stay those of all. A tally with bytes in the pool
- * stays.
+ * Up to KVC_MODEL_STATS_MAX recently used models have statistics of their own. When a model's are
+ * removed in favour of a newer one, they are added to `others`, so that the sums stay correct. A
+ * model with bytes in the pool keeps its statistics.
  */
 #ifndef KVC_MODEL_STATS_H
 #define KVC_MODEL_STATS_H
@@ -13,7 +13,7 @@
 #include "node.h"
 
 #define KVC_MODEL_STATS_MAX 10000
-#define KVC_TOP_MODELS 100u /* that are shown one by one (top_models.h) */
+#define KVC_TOP_MODELS 100u /* models that are shown individually (top_models.h) */
 
 /*      name         what one count is */
 #define KVC_MODEL_STATS(X)                        \
@@ -28,13 +28,14 @@
 
 struct kvc_model_stats {
 	struct kvc_slot slot; /* by model; 0: files in the root */
-	uint64_t last;        /* which of all uses was its last */
+	uint64_t last;        /* number of its last use, in the sequence of all uses */
 #define X(name, what) uint64_t name;
 	KVC_MODEL_STATS(X)
 #undef X
 	bool shown;
-	uint64_t hits_before, misses_before; /* it is shown */
-	uint64_t nameless;                   /* had no name as of that use; 0: not so */
+	uint64_t hits_before, misses_before; /* values when it began to be shown */
+	/* number of the use at which the model had no name; 0: it has one */
+	uint64_t nameless;
 };
 
 struct kvc_model_stats_table {
@@ -45,28 +46,31 @@ struct kvc_model_stats_table {
 	uint64_t uses;
 };
 
-/* The tally to count a use of this model in; it stays there as long as the lock is held. */
+/*
+ * Returns the statistics in which to count a use of this model. The pointer is valid while the lock
+ * is held.
+ */
 struct kvc_model_stats *kvc_model_stats_of_locked(struct kvc *k, uint64_t model);
 #define kvc_model_stats_locked(k, model, name) (kvc_model_stats_of_locked(k, model)->name++)
-/* A load or a spill: what: that word. */
+/* Counts a load or a spill of this many bytes; `what` is that word. */
 #define kvc_model_stats_bytes_locked(k, model, what, bytes)                           \
 	do {                                                                          \
 		struct kvc_model_stats *tally_ = kvc_model_stats_of_locked(k, model); \
 		tally_->what##s++;                                                    \
 		tally_->what##_bytes += (bytes);                                      \
 	} while (0)
-/* Adds one to another, but for its model. */
+/* Adds the counters of t to those of `to`. */
 void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stats *t);
-/* The node's room, state or model may have changed. */
+/* Called after the node's bytes in the pool, state or model may have changed. */
 void kvc_model_stats_pool_bytes_locked(struct kvc *k, struct kvc_node *n);
 /*
- * Copies of up to `capacity` of them from *at (0 at first) on, which it moves; 0: there are no
- * more. The first of all is what was forgotten, whose model is KVC_UNSET. With pauses in between,
- * one that is there all the time comes once.
+ * Copies up to `capacity` statistics from position *at (0 at first) on, and advances it. Returns
+ * their number; 0: no more. The first of all is `others`, with the model KVC_UNSET. The lock may be
+ * released between two calls: a model that exists all the time is returned once.
  */
 size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_stats *to,
 				   size_t capacity);
-/* At the end, after the nodes. */
+/* At unmount, after the nodes. */
 void kvc_model_stats_free(struct kvc *k);
 
 #endif

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine as the FUSE side sees it: files and names whose bytes live in the pool and in tiers.
+ * The interface of the engine to the FUSE side: files and names whose bytes live in the pool and in
+ * tiers.
  *
- * Calls return 0 or a negative errno unless said otherwise, and may come from any thread. Those
- * that take a `struct kvc_wait` may also return KVC_WAIT: see caller.h.
+ * Unless a comment says otherwise, a call returns 0 or a negative errno, takes its own locks and
+ * may be made from any thread. A call with a `struct kvc_wait` never blocks for a load or for
+ * space: it may return KVC_WAIT, and is made again later with the same arguments (caller.h). Files
+ * and folders are named by their inode numbers.
  */
 #ifndef KVC_CACHE_H
 #define KVC_CACHE_H
@@ -20,58 +23,77 @@
 
 struct kvc;
 
-/* Bytes of memory= that an engine with these tiers needs at least, beside the caller's. */
+/*
+ * START AND END. A mount calls, in this order: open, start, set_events, then any requests, detach,
+ * stop, close.
+ */
+
+/*
+ * The least value of memory= (bytes) for an engine with these tiers, without the memory that the
+ * caller needs for requests.
+ */
 uint64_t kvc_cache_memory_least(struct kvc_tier *const *tiers, unsigned ntiers);
 /*
- * Opens the engine over an opened store: checks, mounts the pool, recovers. Takes over the tiers on
- * success. caller_bytes: memory for requests, which memory= includes. On failure one line for
- * people in error[512].
+ * Opens the engine on an open store: checks it, mounts the pool and recovers the state of an
+ * earlier daemon. caller_bytes is the caller's part of memory=. After success the engine owns the
+ * tiers. After a failure the caller still owns them, and error (512 bytes) holds one line for the
+ * user.
  */
 int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		   struct kvc_tier **tiers, unsigned ntiers, uint64_t caller_bytes, char *error);
+/* Starts the threads. If it fails, the threads have ended again; the caller still calls close. */
 int kvc_cache_start(struct kvc *k);
 /*
- * Passthrough is known only when the kernel has answered: call before the first request. NULL ops:
- * none.
+ * Sets the hooks into the FUSE side; *ev is copied. A hook that is NULL is not called. Call it
+ * before the first request is served, once the kernel has said whether it offers passthrough.
  */
 void kvc_cache_set_events(struct kvc *k, const struct kvc_events *ev);
 /*
- * The FUSE session is about to close: ends every wait, evicts no more, and makes no call of the
- * events after it returns.
+ * Call it when the FUSE session is about to close. Ends every wait with -ESHUTDOWN and stops
+ * eviction. No hook is called after this call has returned.
  */
 void kvc_cache_detach(struct kvc *k);
 /*
- * After kvc_cache_detach: copies down what is due (unless keep_pool), commits, ends the threads. No
- * call may be under way after it.
+ * Writes pending copies to the tiers (unless keep_pool is set), commits, and ends the threads. No
+ * other call may be in progress then or begin later. Blocks.
  */
 void kvc_cache_stop(struct kvc *k);
 /*
- * Releases all; the pool is unmounted unless keep_pool is set or something could not be copied
- * down. False: threads were left behind in a tier that does not answer, and what they may still use
- * is not freed: the process is to end by _exit(2).
+ * Frees the engine. Unmounts the pool, unless keep_pool is set or an object could not be copied to
+ * a tier. Returns false if threads still hang in a tier that does not answer: the memory that they
+ * may use is not freed, and the process has to end with _exit(2).
  */
 bool kvc_cache_close(struct kvc *k);
 
 struct kvc_stats *kvc_cache_stats(struct kvc *k);
 const struct kvc_options *kvc_cache_options(struct kvc *k);
 
-/* Nodes. lookup, make, link and create count a reference that the kernel gives back with forget. */
 /*
- * Without w: -EAGAIN where it would have to ask a shared tier. With -ENOENT attr->ino is not 0
- * where the name may come back without the kernel's doing, so that it must not be remembered as
- * missing.
+ * NAMES AND ATTRIBUTES. A successful lookup, make, link or create adds one to the kernel's lookup
+ * count of the inode; kvc_entry_forget subtracts. The kernel has checked permissions, except where
+ * a struct kvc_asker is passed.
+ */
+
+/*
+ * Finds a name in a folder and gives its attributes. With w NULL the result is -EAGAIN if a shared
+ * tier would have to be asked. If the result is -ENOENT, a nonzero attr->ino means that the name
+ * may appear without a request of the kernel: the kernel must not cache it as missing.
  */
 int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 	       struct kvc_wait *w);
-/* Names of files in this folder come and go without the kernel's doing: it keeps none of them. */
+/*
+ * True if files in this folder appear and disappear without requests of the kernel, so that it must
+ * cache none of their names.
+ */
 bool kvc_lookup_fleeting(struct kvc *k, uint64_t parent);
 /*
- * Names may come to be known without the kernel's asking: it must not remember for long that one is
- * missing.
+ * True if other nodes can add names through a shared tier. The kernel must then not cache missing
+ * names for long.
  */
 bool kvc_cache_shares(struct kvc *k);
+/* Subtracts n from the kernel's lookup count of an inode. */
 void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t n);
-/* -ESTALE: a file that was dropped; the kernel then looks its name up again. */
+/* Returns -ESTALE if the file was dropped; the kernel then looks its name up again. */
 int kvc_entry_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr);
 
 enum {
@@ -83,102 +105,134 @@ enum {
 	KVC_SET_MTIME = 32,
 	KVC_SET_CTIME = 64
 };
-/* attr in: the new values; out: the whole. With w->err: what it waited for failed; it ends so. */
+/*
+ * Sets the attributes in `set` (KVC_SET_ bits) to the values in *attr, and gives all attributes in
+ * *attr. A call that is made again with w->err set cleans up and returns w->err.
+ */
 int kvc_io_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 		   struct kvc_wait *w);
 
-/*
- * Makes a folder, a symbolic link (to target), a fifo, a socket or a device (its number is rdev),
- * by mode.
- */
 struct kvc_caller {
 	uint32_t uid, gid;
-	uint32_t pid; /* of the thread */
+	uint32_t pid; /* id of the calling thread */
 };
+/*
+ * Makes a folder, a symbolic link to `target`, a fifo, a socket, or a device with the number rdev,
+ * as `mode` says. target is NULL for all but symbolic links.
+ */
 int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
-		   const struct kvc_caller *who, const char *target, uint64_t rdev,
+		   const struct kvc_caller *caller, const char *target, uint64_t rdev,
 		   struct kvc_row *attr);
 int kvc_entry_readlink(struct kvc *k, uint64_t ino, char *target, size_t capacity);
-/* client: as in struct kvc_wait; who gives a file its first name has made its chunk. */
+/*
+ * Adds a name to a file. client is that of struct kvc_wait: the client that gives a file its first
+ * name counts as the maker of the chunk. Returns -EXDEV if the name would be in another model and
+ * either model has settings of its own.
+ */
 int kvc_entry_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint64_t client,
 		   struct kvc_row *attr);
-/* May wait for a load where another name is left, and the only copy is under this one. */
+/*
+ * Removes the name of a file. Waits for a load if the file has another name and its only copy is
+ * stored in a shared tier under this one.
+ */
 int kvc_entry_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
 int kvc_entry_rmdir(struct kvc *k, uint64_t parent, const char *name);
 /*
- * flags as renameat2: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; others give EINVAL. May wait a moment
- * for the close of a file that is to replace another; w->err = -ETIMEDOUT then means: make the call
- * again. And for a load, where the only copy is under a name that goes.
+ * Renames as renameat2(2) does; flags is 0, RENAME_NOREPLACE or RENAME_EXCHANGE, and any other
+ * value gives -EINVAL. Waits for a load if the only copy of a file is stored in a shared tier under
+ * a name that changes. Waits up to 50 ms for the close of an unfinished file that is to replace
+ * another: after that wait w->err is -ETIMEDOUT, and the call is to be made again all the same.
  */
 int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name,
 	       unsigned flags, struct kvc_wait *w);
 /*
- * Calls fn for the names in a folder after the cookie `after` (a name's hash; 0: from the start)
- * until it answers non-zero. fn runs under the catalog's lock and may only copy.
+ * Calls fn for the names in a folder whose hash is above `after` (0: all names) until fn returns
+ * nonzero. fn runs under the catalog's lock: it may only copy.
  */
 int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg);
 int kvc_entry_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 
+/*
+ * OPEN FILES. Each successful open or create is paired with one kvc_open_release. A call that
+ * waited is also made again when w->err is set: it then cleans up and returns that error.
+ */
+
 struct kvc_opened {
-	int backing; /* passthrough id, or 0: plain requests */
-	/* with an id: reads and writes come by requests all the same, and only mappings pass */
+	int backing; /* passthrough id; 0: the kernel sends each read and write as a request */
+	/* with an id: reads and writes are requests nevertheless; only mappings use passthrough */
 	bool requests;
 };
 /*
- * To be called again also when w->err is set: it then cleans up and returns that. With name NULL
- * the file has none, as by O_TMPFILE, until kvc_entry_link gives it one.
+ * Makes and opens a file. With name NULL it has no name (O_TMPFILE) until kvc_entry_link gives it
+ * its first. Returns -EEXIST only for O_EXCL; otherwise an existing file is opened.
  */
 int kvc_open_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid,
 		    uint32_t gid, int flags, struct kvc_row *attr, struct kvc_opened *out,
 		    struct kvc_wait *w);
 /*
- * -ESTALE: the file was dropped meanwhile; the kernel then looks the name up again. To be called
- * again also when w->err is set: it then cleans up and returns that.
+ * Opens a file; an object outside the pool is loaded first. Returns -ESTALE if the file was
+ * dropped: the kernel then looks its name up again. Returns -ENOENT to a reader if no tier served
+ * the load in time (load.h).
  */
 int kvc_open_file(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		  struct kvc_wait *w);
-/* One for each successful open or create, with its flags, and w->uid of that call. */
+/* Ends one open. flags and uid (w->uid) are those of the open. */
 void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid);
 /*
- * A descriptor of the segment of an open file, for plain requests: valid until its release. -EBADF
- * when not open.
+ * Gives a descriptor of an open file's segment, to serve reads and writes that are requests. The
+ * engine owns it, and it is valid until the release. Returns -EBADF if the file is not open. Call
+ * kvc_open_fd_done after each use.
  */
 int kvc_open_fd(struct kvc *k, uint64_t ino);
-/* After its use: the kernel sends the release later, but only the kernel knows that. */
+/*
+ * Orders the use of a descriptor before the close that a later release may cause. The kernel sends
+ * the release after the reply, but the memory model does not know that.
+ */
 void kvc_open_fd_done(struct kvc *k);
-/* Plain write: *n bytes written. Gets room first. With w->err: as kvc_io_setattr. */
+/*
+ * Writes all len bytes at off (O_APPEND in flags: at the end); *n is then len. Reserves the space
+ * first, and may wait for it. With w->err it behaves as kvc_io_setattr.
+ */
 int kvc_io_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags,
 		 size_t *n, struct kvc_wait *w);
+/*
+ * Behaves as fallocate(2) with mode 0, FALLOC_FL_KEEP_SIZE, _PUNCH_HOLE or _ZERO_RANGE; any other
+ * mode gives -EOPNOTSUPP. Returns KVC_LONG if the range is large and w->aside is not set.
+ */
 int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
 		     struct kvc_wait *w);
-/* Of a file or a folder; returns once it would survive power loss. */
+/* Returns 0 once a file or folder would survive a loss of power. */
 int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w);
 
 struct kvc_statfs {
-	/* bytes: all that can be stored, and what now can be without anything being dropped */
+	/* bytes that can be stored in all, and now without a drop */
 	uint64_t total, free;
-	/* inodes with their further names: those that there are, and what catalog= has room for */
+	/* inodes and further names that exist, and that catalog= still allows */
 	uint64_t files, files_free;
 };
-/* Of what lies at or below `ino`: in a model with a quota, that is all there is. */
+/* Fills *s. At or below a model with a quota, the quota is the whole filesystem. */
 void kvc_statfs(struct kvc *k, uint64_t ino, struct kvc_statfs *s);
 
-/* Who names paths himself, which the kernel then has not checked. */
+/* A user that names paths in text, so that the kernel has not checked permissions. */
 struct kvc_asker {
 	uint32_t uid, gid;
-	uint32_t *groups; /* the others that he is in; the caller's, while the call runs */
+	uint32_t *groups; /* supplementary groups; owned by the caller */
 	size_t ngroups;
-	const atomic_bool *ends; /* where it is set, nobody waits any more; or NULL */
+	const atomic_bool *ends; /* set when the user no longer waits for the result; or NULL */
 };
-/* bits: 4 read, 1 search */
+/* True if the user has these permissions on r; bits: 4 read, 1 search. Root has all. */
 bool kvc_lease_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uint32_t bits);
 
 /*
- * Extended attributes. Those under user.kvcachefs. are the engine's own (xattr.c has their table).
- * A pin counts to the caller. What is set on a model may wait a moment for its files to follow; it
- * is set, and when it is woken the call is over. w NULL: root's, and without that moment. With
- * w->stage it waited for what was asked for, and w->err is how that ended. `user` NULL: the value
- * names no path, or it is root.
+ * EXTENDED ATTRIBUTES. Names that begin with user.kvcachefs. are the engine's own (virtuals.c has
+ * their table). Like in getxattr(2), *len is the size of the buffer on entry (0: only tell the
+ * length) and the length of the result on return.
+ *
+ * A pin is charged to w->uid. A new setting of a model may wait a short time for its files to
+ * follow; the setting is already in effect, so when that wait ends the call has succeeded and is
+ * not made again. A wait with w->stage set is one for the requested operation (demote), and w->err
+ * is its result. w NULL: the call is root's and does not wait. user NULL: the value names no path,
+ * or the caller is root.
  */
 int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len);
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
@@ -187,49 +241,60 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wa
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
 
 /*
- * A lease (DESIGN section 8): the objects named by `paths` (newline separated, relative to the
- * mount; a folder means all files in it) stay in the pool until it is freed. PREFETCH loads without
- * holding, LOOK only tells what is there. What this user could not open for reading by that path
- * gets EACCES in its line. One that would take more than `most` bytes of memory is -EDQUOT; one of
- * more than KVC_LEASE_QUICK objects is -EAGAIN where it has to be `quick`, and then nothing has
- * been done: it takes long, as does its text.
+ * LEASES (DESIGN section 8). A lease keeps the objects named by `paths` in the pool until it is
+ * freed. Paths are separated by newlines and relative to the mount; a folder stands for all files
+ * in it. KVC_LEASE_PREFETCH loads objects but does not keep them; KVC_LEASE_LOOK only reports their
+ * state.
+ *
+ * A path that the user may not open for reading gets EACCES in its line. A lease of more than
+ * `most` bytes of memory is refused with -EDQUOT. With `quick`, a lease of more than
+ * KVC_LEASE_QUICK objects is refused with -EAGAIN and without effect: a lease of that size, and its
+ * text, take long.
  */
 #define KVC_LEASE_QUICK 512u
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK };
+/* On success the caller owns *out and frees it with kvc_lease_free. */
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
 		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out);
-/* The memory that it takes, near enough. */
+/* Approximate memory of a lease and its text, in bytes. */
 size_t kvc_lease_bytes(const struct kvc_lease *l);
-/* Once all are resident: 0 and *text (the lease owns it). KVC_WAIT as usual. */
+/*
+ * Gives the text of a lease, one line per object; the lease owns it. With KVC_LEASE_HOLD it first
+ * waits until no object of the lease is being loaded.
+ */
 int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,
 		   struct kvc_wait *w);
 void kvc_lease_free(struct kvc *k, struct kvc_lease *l);
 
 /*
- * The contents of .kvcachefs/stats, /metrics and /config; config takes lines that only the FUSE
- * side knows.
+ * REPORTS. Each call writes the text of a virtual file, or of a part of one, to `out`. The FUSE
+ * side adds its own lines.
  */
+
+/* .kvcachefs/stats, /metrics and the engine's part of /config. */
 void kvc_text_stats(struct kvc *k, FILE *out);
 void kvc_print_metrics(struct kvc *k, FILE *out);
 void kvc_text_config(struct kvc *k, FILE *out);
-/* Members of /status.json, each with a comma behind it (status.c). */
+/* Members of /status.json, each followed by a comma. */
 void kvc_print_status(struct kvc *k, FILE *out);
-/* Why stores are not taken now, in a line; NULL: they are. */
+/* The reason why stores are refused now, in one line; NULL if they are accepted. */
 const char *kvc_status_unready(struct kvc *k);
+/* Bytes of the pool in use. */
 uint64_t kvc_status_pool_used(struct kvc *k);
-/* What eviction policies say of themselves. */
+/* The state of the eviction policies. */
 void kvc_text_policies(struct kvc *k, FILE *out);
 void kvc_print_models(struct kvc *k, FILE *out);
 void kvc_status_print_slowest(struct kvc *k, FILE *out);
-/* The state of each tier, a line for each class of calls (status.c). */
+/* The state of each tier, one line per class of calls. */
 void kvc_status_print_tiers(struct kvc *k, FILE *out);
 void kvc_sweep_print(struct kvc *k, FILE *out);
 
 /*
- * Lines, from their opening on: the uses of chunks (trace.c); what happens to files (events.c).
- * Read gives what there is of them, *n bytes up to `capacity`; 0: none at the moment. Of one stream
- * one reads at a time. 0 or -ENOMEM.
+ * STREAMS of lines that begin when they are opened: accesses to chunks (trace.c) and changes of
+ * files (events.c). kvc_stream_read copies up to `capacity` bytes and gives their number in *n; 0
+ * means that no line is ready. A stream has one reader at a time. Opens and reads fail only with
+ * -ENOMEM.
  */
 struct kvc_stream;
 int kvc_trace_open(struct kvc *k, struct kvc_stream **out);
@@ -237,10 +302,11 @@ int kvc_events_open(struct kvc *k, struct kvc_stream **out);
 int kvc_stream_read(struct kvc *k, struct kvc_stream *s, char *to, size_t capacity, size_t *n);
 void kvc_stream_close(struct kvc *k, struct kvc_stream *s);
 /*
- * What .kvcachefs/control takes, which it may change (control.c): "import", "rekey", "flush" and
- * "verify [tier=NAME] [rate=SIZE]" begin a sweep, "stop NAME" ends it; "log [LEVEL]"; "reload
- * OPTIONS". 0, -EINVAL (no such), -EBUSY (one
- * is under way), -ESRCH (none is); what there is to say goes to `answer`.
+ * Runs a command that was written to .kvcachefs/control. "import", "rekey", "flush" and "verify
+ * [tier=NAME] [rate=SIZE]" start a sweep and "stop NAME" ends it; "log [LEVEL]" and "reload
+ * OPTIONS" change settings. Writes messages to `answer`, and modifies `text`. Returns -EINVAL for
+ * an unknown command, -EBUSY if a sweep is already running, -ESRCH if the named sweep is not
+ * running.
  */
 int kvc_control(struct kvc *k, char *text, FILE *answer);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: lookup, folders, links; rename.c has the renames. All of it under the catalog's lock, so
- * each call is one step to everybody else; the kernel has checked permissions and name lengths, and
- * holds the folders' own locks.
+ * Names: lookup, folders, links, removal; renames are in rename.c. Every call holds the catalog's
+ * lock, so that others see it as one step. The kernel has checked permissions and the lengths of
+ * names, and holds the locks of the folders.
  */
 #include "account.h"
 #include "cache.h"
@@ -28,18 +28,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool anew,
+int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool revive,
 			  struct kvc_node **folder)
 {
 	int err = kvc_node_get_both(k, ino, folder);
 
 	if (!err && !S_ISDIR((*folder)->row.mode))
 		err = -ENOTDIR;
-	/* what is made in it must not meet what is still there of a chunk that was dropped */
+	/* remains of a dropped chunk must not collide with the new name */
 	if (!err && k->drops->ndetached)
 		err = kvc_chunk_drop_finish_both(k, *folder);
 	if (!err && (*folder)->lost)
-		err = anew ? kvc_dir_dropped_revive_both(k, folder) : -ENOENT;
+		err = revive ? kvc_dir_dropped_revive_both(k, folder) : -ENOENT;
 	if (!err && name && k->drops->ndetached) {
 		(*folder)->refs++;
 		err = kvc_dir_drop_name_both(k, (*folder)->row.ino, name);
@@ -77,7 +77,7 @@ static void found_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr
 	kvc_node_attr_locked(k, n, attr);
 }
 
-/* A lookup under both locks; p (or NULL) is what was read of the name and its node before. */
+/* A lookup under both locks. p, if not NULL, was read of the name and its node before. */
 static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const struct kvc_peek *p,
 		       struct kvc_row *attr, struct kvc_wait *w)
 {
@@ -107,7 +107,7 @@ static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const s
 int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 			 struct kvc_wait *w)
 {
-	bool absent = kvc_name_absent(k->cat, parent, name); /* without the tree's lock */
+	bool absent = kvc_name_absent(k->cat, parent, name); /* without the catalog's lock */
 	struct kvc_node *n;
 	struct kvc_peek p;
 	int err;
@@ -121,7 +121,7 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 		kvc_unlock(k);
 		return -ENOENT;
 	}
-	if (absent || (w && w->err)) /* a shared tier is to be asked, or was */
+	if (absent || (w && w->err)) /* a shared tier has to be asked, or has answered */
 		return lookup_both(k, parent, name, NULL, attr, w);
 	err = kvc_peek_name(k->cat, parent, name, &p);
 	if (err && (err != -ENOENT || k->shared))
@@ -131,7 +131,7 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 		attr->ino = n->row.ino;
 	n = err ? NULL : kvc_node_find_locked(k, p.ino);
 	if (n && (n->lost || kvc_node_gone(n)))
-		n = NULL; /* it went this moment */
+		n = NULL; /* it was dropped just now */
 	if (n)
 		found_locked(k, n, attr);
 	kvc_unlock(k);
@@ -148,7 +148,7 @@ void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t count)
 
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (n && n->unnamed) { /* its row may go */
+	if (n && n->unnamed) { /* its row may be deleted */
 		both = true;
 		kvc_unlock(k);
 		kvc_lock_both(k);
@@ -185,7 +185,7 @@ int kvc_entry_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 		kvc_node_attr_locked(k, n, attr);
 	}
 	kvc_unlock(k);
-	if (!n) { /* only the root is asked for without a lookup before */
+	if (!n) { /* the kernel asks only for the root without an earlier lookup */
 		kvc_lock_both(k);
 		err = kvc_node_get_both(k, ino, &n);
 		if (!err)
@@ -196,7 +196,7 @@ int kvc_entry_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 }
 
 int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
-		   const struct kvc_caller *who, const char *target, uint64_t rdev,
+		   const struct kvc_caller *caller, const char *target, uint64_t rdev,
 		   struct kvc_row *attr)
 {
 	struct kvc_node *folder, *n = NULL;
@@ -211,14 +211,14 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
-	err = err ?: kvc_entry_takes_both(k, false) ?: kvc_usage_allows(k->cat, who->uid, true, 0);
+	err = err ?: kvc_entry_takes_both(k, false) ?: kvc_usage_allows(k->cat, caller->uid, true, 0);
 	err = err ?: kvc_ino_new_both(k, &ino);
 	if (!err) {
 		struct kvc_row row = {
 			.ino = ino,
 			.mode = mode,
-			.uid = who->uid,
-			.gid = who->gid,
+			.uid = caller->uid,
+			.gid = caller->gid,
 			.nlink = S_ISDIR(mode) ? 2 : 1,
 			.size = target ? strlen(target) : rdev,
 			.atime_ns = now,
@@ -247,8 +247,8 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 		kvc_touch_folder_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
 		if (S_ISDIR(mode)) {
 			kvc_chunking_made_locked(n);
-			kvc_chunking_folder_made_both(k, folder, n, name, who->pid);
-		} else if (!target) { /* no engine makes fifos and the like in a chunk */
+			kvc_chunking_folder_made_both(k, folder, n, name, caller->pid);
+		} else if (!target) { /* no engine makes fifos or devices in a chunk */
 			kvc_chunking_folder_arrived_both(k, folder);
 		}
 		*attr = n->row;
@@ -357,7 +357,7 @@ int kvc_entry_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t pa
 	} else {
 		err = kvc_node_row_both(k, n->row.container, &other);
 	}
-	return err == -ENOENT ? 0 : err; /* what is not there does not keep a name */
+	return err == -ENOENT ? 0 : err; /* a missing row must not prevent the removal of a name */
 }
 
 void kvc_entry_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_node *left)
@@ -365,7 +365,7 @@ void kvc_entry_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_no
 	if (!left)
 		return;
 	left->refs--;
-	if (left->row.ino != parent) /* that one the caller has in hand */
+	if (left->row.ino != parent) /* the caller holds a pointer to that folder */
 		kvc_node_settle_locked(k, left);
 }
 
@@ -393,11 +393,11 @@ void kvc_entry_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
 		kvc_file_destroy_locked(k, n);
 		return;
 	}
-	/* Still open, or about to be: it lives on in the pool until the last close. */
+	/* It is open, or about to be opened: it stays in the pool until the last close. */
 	if (!n->nopen && !n->leases)
 		kvc_file_linger_locked(k, n);
 	n->lost = true;
-	kvc_wait_wake_all_locked(k, &n->sync_waiters, 0); /* no copy is made any more */
+	kvc_wait_wake_all_locked(k, &n->sync_waiters, 0); /* no copy will be made */
 	kvc_account_quota_count_locked(k, n);
 	if (n->dirty) {
 		n->dirty = false;
@@ -411,10 +411,11 @@ void kvc_entry_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
 }
 
 /*
- * A name is to go by a caller's doing, and others may have it still: its path, which the caller
- * frees, for kvc_remote_lookup_unshare_both; NULL where nobody can have it. 0, or it must not go
- * now: also where it is not known whether it is to go from the shared tiers, for that would be
- * forgotten with it.
+ * The path of a name that a client removes and that shared tiers may store too; the caller passes
+ * it to kvc_remote_lookup_unshare_both and frees it. NULL if no shared tier can have the name. An
+ * error means that the name must not be removed now. This includes the case that the setting of the
+ * model cannot be read: the name would be gone, and with it the request to remove it from the
+ * shared tiers.
  */
 int kvc_entry_shared_path_both(struct kvc *k, uint64_t parent, const char *name, char **path)
 {
@@ -426,7 +427,7 @@ int kvc_entry_shared_path_both(struct kvc *k, uint64_t parent, const char *name,
 	if (!(*path = malloc(KVC_FRAME_PATH_MAX + 1)))
 		return -ENOMEM;
 	err = kvc_path_in_both(k, parent, name, *path);
-	if (err == -ENAMETOOLONG) { /* no frame has such a name */
+	if (err == -ENAMETOOLONG) { /* no frame has a name of this length */
 		free(*path);
 		*path = NULL;
 		return 0;
@@ -447,10 +448,11 @@ bool kvc_entry_only_shared_locked(const struct kvc *k, const struct kvc_node *n)
 }
 
 /*
- * In a shared tier a name is the place: what is only there would be overwritten by who gets its
- * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.) A
- * call that needs two in the pool may see one go while the other comes, again and again: both have
- * their time together.
+ * A shared tier stores an object under its name. If that is the only copy, the next object of that
+ * name would overwrite it, so the object is loaded before its name changes. (Objects below a
+ * renamed folder are not loaded; they may be lost, which is a miss.) A call that needs two objects
+ * in the pool may see one evicted while the other is loaded, repeatedly: both loads share one
+ * deadline.
  */
 int kvc_entry_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
@@ -473,8 +475,8 @@ int kvc_entry_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w
 }
 
 /*
- * The same for a file that loses one of its names and keeps another. It is loaded if it can be: who
- * deletes need not wait for a tier that does not answer. KVC_WAIT or 0.
+ * The same for a file that loses one name and keeps another. A failed load is ignored: a client
+ * that deletes does not have to wait for a tier that does not answer. Returns KVC_WAIT or 0.
  */
 int kvc_entry_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
@@ -521,7 +523,7 @@ int kvc_entry_unlink(struct kvc *k, uint64_t parent, const char *name, struct kv
 	return err;
 }
 
-/* A partial chunk seems to be empty, and can be removed as what it seems: hidden files go too. */
+/* An incomplete chunk looks empty, so rmdir works on it: removes its hidden files. */
 static int remove_hidden_both(struct kvc *k, struct kvc_node *folder)
 {
 	struct kvc_entries e = { 0 };

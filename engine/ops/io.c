@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changing a file's bytes and size by requests: plain writes, truncate, fallocate; and fsync. Each
- * gets room in the account before the pages, and waits for it.
+ * Requests that change the bytes or the size of a file: plain writes, truncate, fallocate; and
+ * fsync. Each reserves bytes in the pool before it allocates pages, and waits for them if
+ * necessary.
  */
 #include "account.h"
 #include "cache.h"
@@ -20,8 +21,9 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define KVC_USUAL_LEAST (1ull << 20) /* while a model's usual size is not known, or small */
-#define AHEAD (8ull << 20)           /* plain writes prepare so far ahead at most */
+/* if the usual size of a model's objects is unknown or smaller */
+#define KVC_USUAL_LEAST (1ull << 20)
+#define AHEAD (8ull << 20) /* the most that plain writes allocate in advance */
 
 static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
 {
@@ -31,8 +33,8 @@ static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
 }
 
 /*
- * A quota that has a place for so much has it until the locks are taken again; with that it is the
- * wait's, as if that had waited for it.
+ * A large allocation releases the locks. Reserves its bytes in the quota of the model on behalf of
+ * the wait, as if the call had waited for them.
  */
 static void reserve_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes,
 			   struct kvc_wait *w)
@@ -41,7 +43,7 @@ static void reserve_locked(struct kvc *k, const struct kvc_node *n, uint64_t byt
 		kvc_quota_reserve_locked(k, n->model, bytes, w);
 }
 
-/* Makes sure that [off, off + len) has pages of its own. */
+/* Allocates the pages of [off, off + len). */
 static int prepare_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
 			  uint64_t off, uint64_t len, struct kvc_wait *w)
 {
@@ -52,7 +54,7 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held,
 		return 0;
 	if (len > KVC_PAGES_QUICK && !w->aside)
 		return KVC_LONG;
-	/* goes on where it ended: take more at a time, as long as there is plenty */
+	/* sequential writes: allocate more at a time while the pool has plenty of space */
 	if (start <= n->prepared) {
 		start = n->prepared;
 		ahead = kvc_min(kvc_max(n->prepared, end - start), AHEAD);
@@ -71,10 +73,10 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held,
 	if (err) {
 		kvc_reservation_put_locked(k, end - start);
 		if (n->state == KVC_OPEN && end - start > KVC_PAGES_HELD)
-			kvc_account_recount_locked(k, n); /* some of it is there */
+			kvc_account_recount_locked(k, n); /* some of the pages were allocated */
 		return err == -ENOSPC ? kvc_reservation_retry_locked(k, end - start, w) : err;
 	}
-	/* kvc_account_recount_locked accounts for what it really was */
+	/* kvc_account_recount_locked adds the number of pages that were really allocated */
 	k->reservations.used -= kvc_min(k->reservations.used, end - start);
 	if (start <= n->prepared)
 		n->prepared = end;
@@ -92,12 +94,12 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	kvc_count(&k->stats, plain_writes);
 	kvc_lock(k);
 	n = open_node_locked(k, ino);
-	if (w->err) /* what it waited for it does not get */
+	if (w->err) /* its wait failed */
 		err = w->err;
 	else if (!n || !n->nopen)
 		err = -EBADF;
 	else if (n->state !=
-		 KVC_OPEN) /* a mapping's pages written back after the last writer's close */
+		 KVC_OPEN) /* writeback of a mapping's pages after the last writer's close */
 		err = kvc_file_begin_write_locked(k, n);
 	if (!err)
 		fd = kvc_file_node_fd_locked(k, n);
@@ -109,11 +111,11 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 		err = prepare_locked(k, n, KVC_HELD_ONE, fd, (uint64_t)off, len, w);
 	if (err != KVC_WAIT)
 		kvc_reservation_cancel_locked(k, w);
-	if (!err) { /* stays, and open, also where another's write ends meanwhile */
+	if (!err) { /* stays in memory and open, even if another write ends first */
 		n->refs++;
 		n->nwriters++;
 	} else if (err != KVC_WAIT && n) {
-		kvc_file_written_locked(k, n); /* as it was */
+		kvc_file_written_locked(k, n); /* nothing has changed */
 	}
 	kvc_unlock(k);
 	if (err)
@@ -144,8 +146,8 @@ int kvc_io_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t
 }
 
 /*
- * Is it open for a reader, with its segment registered, in a model with a quota? Then a writer's
- * mapping can fill every hole without asking: there may be none.
+ * Is the file open for reading by passthrough, in a model with a quota? A writer's mapping could
+ * then fill holes without a request that asks the quota, so the file must not have any.
  */
 static bool granted_ahead_locked(struct kvc *k, const struct kvc_node *n)
 {
@@ -154,8 +156,8 @@ static bool granted_ahead_locked(struct kvc *k, const struct kvc_node *n)
 
 /*
  * A file that grows to the usual size of its model's objects is about to be written, perhaps
- * through a mapping, which dies of a page that it cannot have: it gets its room now. What grows
- * beyond that is an arena and stays sparse.
+ * through a mapping, and a process that touches a page that cannot be allocated is killed. So the
+ * pages are allocated now. A file that grows beyond the usual size is an arena and stays sparse.
  */
 static int prepare_ahead_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t size,
 			      struct kvc_wait *w)
@@ -174,7 +176,7 @@ static int prepare_ahead_both(struct kvc *k, struct kvc_node *n, int fd, uint64_
 	return prepare_locked(k, n, KVC_HELD_BOTH, fd, n->prepared, size - n->prepared, w);
 }
 
-/* Sets the size of a file that may be open or not. */
+/* Sets the size of a file, open or not. */
 static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struct kvc_wait *w)
 {
 	int fd, err;
@@ -200,11 +202,11 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 		kvc_account_recount_locked(k, n);
 	}
 	if (err != KVC_WAIT)
-		kvc_file_written_locked(k, n); /* as it was, where it failed */
+		kvc_file_written_locked(k, n); /* unchanged, if it failed */
 	return err;
 }
 
-/* The new attributes but the size and ctime. */
+/* Sets the new attributes, except size and ctime. */
 static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, struct kvc_row *attr)
 {
 	bool open = n->state == KVC_OPEN && (set & (KVC_SET_MODE | KVC_SET_MTIME)) &&
@@ -229,8 +231,8 @@ static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, stru
 		n->row.mtime_ns = attr->mtime_ns;
 	}
 	/*
-	 * Unless nothing was written yet, the time is kept with the segment, where writes move it
-	 * on.
+	 * Stores the time with the segment too, where later writes update it, unless nothing was
+	 * written yet.
 	 */
 	if ((set & KVC_SET_MTIME) && mtime != KVC_MARK_NS) {
 		const struct timespec t[2] = {
@@ -255,7 +257,7 @@ static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_ro
 	kvc_lock_both(k);
 	err = kvc_node_get_both(k, ino, &n);
 	if (!err && w->err && S_ISREG(n->row.mode))
-		kvc_file_written_locked(k, n); /* as it was */
+		kvc_file_written_locked(k, n); /* nothing has changed */
 	err = err ?: w->err ?: kvc_takes(k, false);
 	if (!err && (set & KVC_SET_SIZE))
 		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
@@ -268,7 +270,7 @@ static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_ro
 out:
 	if (err != KVC_WAIT)
 		kvc_reservation_cancel_locked(k, w);
-	if (n) /* it may have been forgotten while the locks were let go */
+	if (n) /* the kernel may have forgotten the node while the locks were released */
 		kvc_node_settle_locked(k, n);
 	kvc_unlock_both(k);
 	return err;
@@ -286,8 +288,8 @@ int kvc_io_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *at
 }
 
 /*
- * At most so many bytes of pages are not there yet between off and end: of all that the file has,
- * as much lies elsewhere as there is room for.
+ * An upper bound of the bytes between off and end that have no pages yet. Assumes that as many of
+ * the file's pages as possible lie outside that range.
  */
 static uint64_t missing(const struct kvc_node *n, uint64_t off, uint64_t end, uint64_t size)
 {
@@ -315,21 +317,24 @@ static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uin
 	return err;
 }
 
-/* With the room for it, which is given back, for what it took is counted then. */
+/*
+ * Allocates a range. `need` bytes are reserved for it; the reservation is returned, and the pages
+ * that were really allocated are counted.
+ */
 static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint64_t off,
 		       uint64_t len, uint64_t need, struct kvc_wait *w)
 {
 	uint64_t done = 0, was = n->prepared, skip;
 	int err = 0;
 
-	/* whatever fails then, the range reads as zeros or as it was */
+	/* if a later step fails, the range reads as zeros or is unchanged */
 	if (mode & FALLOC_FL_ZERO_RANGE) {
 		mode &= ~FALLOC_FL_ZERO_RANGE;
 		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd,
 				       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len, NULL);
 		n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
 	}
-	/* pages that are there, but that nobody wrote yet, the kernel would clear for this */
+	/* skip pages that are allocated but not written: the kernel would clear them here */
 	skip = off < n->prepared ? kvc_min(n->prepared - off, len) : 0;
 	if (!err && skip < len)
 		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off + skip, len - skip, &done);
@@ -340,7 +345,7 @@ static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint
 		n->prepared = kvc_max(n->prepared, was);
 	if (off / KVC_PAGE * KVC_PAGE <= n->prepared)
 		n->prepared = kvc_max(n->prepared, (off + done) / KVC_PAGE * KVC_PAGE);
-	/* the account never shows less than what is there */
+	/* the account never shows less than is allocated */
 	k->reservations.used -= kvc_min(k->reservations.used, need);
 	kvc_account_recount_locked(k, n);
 	kvc_reservation_grant_locked(k);
@@ -390,7 +395,8 @@ out:
 	if (err != KVC_WAIT)
 		kvc_reservation_cancel_locked(k, w);
 	if (n && (uint64_t)len > KVC_PAGES_HELD) {
-		kvc_file_written_locked(k, n); /* another's last close may have come meanwhile */
+		/* the last close of another opener may have happened in between */
+		kvc_file_written_locked(k, n);
 		kvc_node_settle_locked(k, n);
 	}
 	kvc_unlock(k);
@@ -409,9 +415,9 @@ int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len
 }
 
 /*
- * First the bytes of a file are to be in a durable tier: ask for a copy and wait for it. Then wait
- * for a commit that has been brought to stable storage (w->stage: enum kvc_sync). Without a durable
- * tier the promise ends at the catalog.
+ * First the bytes of a file have to be in a durable tier: requests a copy and waits for it. Then
+ * waits for a commit that is on stable storage (w->stage: enum kvc_sync). Without a durable tier,
+ * only the catalog is made durable.
  */
 int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 {
@@ -430,7 +436,7 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 		if (n->state == KVC_OPEN &&
 		    (kvc_file_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
 			err = -EIO;
-		else if (n->state == KVC_OPEN) /* a snapshot that failed has left its mark */
+		else if (n->state == KVC_OPEN) /* a failed snapshot leaves n->snapshot set */
 			needed = n->fresh || n->snapshot || kvc_ns(st.st_mtim) != KVC_MARK_NS ||
 				 !kvc_file_placed_durably(k, n);
 		else if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
@@ -439,9 +445,9 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	if (!err && needed) {
 		w->stage = KVC_SYNC_ASKED;
 		n->snapshot = n->state == KVC_OPEN;
-		n->hopeless = 0; /* who asks is to be told why */
+		n->hopeless = 0; /* try again, so that the caller gets the error */
 		err = kvc_wait_park_locked(k, &n->sync_waiters, w);
-		kvc_spill_queue_locked(k, n, true); /* at once: somebody waits */
+		kvc_spill_queue_locked(k, n, true); /* at once, because a caller waits */
 	} else if (!err) {
 		w->stage = KVC_SYNC_DONE;
 		err = kvc_wait_park_locked(k, &k->committer->sync_waiters, w);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases: many objects loaded at once and held. A lease belongs to an open of .kvcachefs/lease; it
- * counts on each node (n->leases), which the evictor respects, and ends with the descriptor. Loads
- * run side by side; the text is given when none is under way any more. An object that cannot be had
- * has its error in its line.
+ * Leases: many objects are loaded and kept in the pool together. A lease belongs to an open of
+ * .kvcachefs/lease and ends with the descriptor. It is counted in each node (n->leases), which the
+ * evictor respects. Loads run in parallel, and the text is given when none is left. An object that
+ * cannot be had has its error in its line of the text.
  */
 #include "cache.h"
 #include "ops.h"
@@ -19,37 +19,37 @@
 #include <string.h>
 
 #define LEASE_MAX 1000000
-#define LINE 64 /* bytes of an answer's line beside the path, about */
-#define HOLD 64 /* objects under one hold of the locks */
+#define LINE 64 /* approximate bytes of a line of the answer, without the path */
+#define HOLD 64 /* objects processed under one hold of the locks */
 
 struct item {
 	char *path;
-	size_t line;        /* of the request */
-	struct kvc_node *n; /* held by n->leases (LOOK: n->holds), or NULL */
+	size_t line;        /* line of the request */
+	struct kvc_node *n; /* counted in n->leases (KVC_LEASE_LOOK: n->refs), or NULL */
 	int err;
 };
 
 struct kvc_lease {
 	struct item *v;
 	size_t n, capacity;
-	size_t at; /* before it none is being loaded any more */
+	size_t at; /* no object before this index is being loaded any more */
 	char *text;
 	size_t len;
 	enum kvc_lease_mode mode;
 	uint32_t uid;
 	uint64_t client;
-	/* chunks of this prompt: the first, and that of the path before; lines so far */
+	/* the current prompt: its first chunk, the chunk of the previous path; the current line */
 	uint64_t first, before, line;
-	const struct kvc_asker *user; /* who asks; only while it is made */
+	const struct kvc_asker *user; /* the user; valid only in kvc_lease_new */
 	bool quick;
-	size_t bytes, most; /* what it takes, and may */
+	size_t bytes, most; /* memory of the lease, and its limit */
 };
 
 static void hold_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 {
 	kvc_chunk_mark_busy(n->chunk);
 	if (l->mode == KVC_LEASE_LOOK) {
-		n->refs++; /* it stays in memory, not in the pool */
+		n->refs++; /* keeps the node in memory, but not the object in the pool */
 		return;
 	}
 	n->leases++;
@@ -66,7 +66,10 @@ static void let_go_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n
 	}
 }
 
-/* May it hold this one too? What is to be loaded is held from when its load begins. */
+/*
+ * May the lease have this object too? `load`: bytes, if it has to be loaded; a load counts in the
+ * user's share from its start.
+ */
 static int ask_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc_node *n,
 		      uint64_t load)
 {
@@ -77,9 +80,9 @@ static int ask_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc
 }
 
 /*
- * The paths of a lease are a prompt, each chunk follows the one before; after an empty line the
- * next begins. A folder of several chunks says nothing of their order, nor does a prompt that
- * begins anew, with the next layer of each chunk.
+ * Records the access. The paths of a lease are a prompt: each chunk is the parent of the next. An
+ * empty line ends a prompt. Two cases say nothing about the order: a path that is a folder of
+ * several chunks, and a prompt that returns to its first chunk, with the next layer of each chunk.
  */
 static void use_locked(struct kvc *k, struct kvc_lease *l, size_t i)
 {
@@ -96,7 +99,10 @@ static void use_locked(struct kvc *k, struct kvc_lease *l, size_t i)
 	kvc_access_record_locked(k, c, l->v[i].n->row.ino, l->client, l->mode == KVC_LEASE_HOLD);
 }
 
-/* Asked for is used: else what was loaded would be the next to go. */
+/*
+ * Starts the load. Requesting an object is an access, because otherwise it would be the next
+ * victim.
+ */
 static int begin_both(struct kvc *k, struct kvc_lease *l, size_t i)
 {
 	struct kvc_node *n = l->v[i].n;
@@ -135,7 +141,7 @@ static int add_item(struct kvc_lease *l, const char *path, const char *name, str
 	return 0;
 }
 
-/* An object of the lease, or why it is none. */
+/* Adds an object, or the error that its line shows. */
 static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
 	       struct kvc_node *n, int err)
 {
@@ -169,7 +175,7 @@ bool kvc_lease_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uin
 	return !u->uid || (mode & bits) == bits;
 }
 
-/* Walks a path from the root; *n is not counted. */
+/* Walks a path from the root. *n has no reference. */
 static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
 		     struct kvc_node **n)
 {
@@ -221,7 +227,7 @@ static int given_up(const struct kvc_lease *l)
 	return l->user->ends && atomic_load(l->user->ends) ? -ECANCELED : 0;
 }
 
-/* One path of the request. The locks are let go in between where it is a large folder. */
+/* Adds one path of the request. Releases and retakes the locks while it lists a large folder. */
 static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 {
 	struct kvc_entries e = { 0 };
@@ -254,7 +260,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 	return err;
 }
 
-/* Lets others in now and then; what is in the lease already stays, by n->leases. */
+/* Releases the locks now and then. Objects that the lease already has stay, by n->leases. */
 static void pause_both(struct kvc *k, size_t done)
 {
 	if (done % HOLD == 0)
@@ -331,7 +337,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 
 			l->at = i;
 			pause_locked(k, i);
-			/* What one object's wait ended with is its own line's matter. */
+			/* A failed wait for one object is shown in its line. */
 			if (n && w->err && w->ino == n->row.ino)
 				l->v[i].err = w->err;
 			if (n && !l->v[i].err && n->state == KVC_LOADING) {
@@ -365,14 +371,14 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 			if (it->err && it->n->state != KVC_GONE && kvc_load_unserved(it->err)) {
 				if (l->mode == KVC_LEASE_HOLD)
 					kvc_count(&k->stats, unserved_loads);
-				it->err = 0; /* a miss: the state says that it is not resident */
+				it->err = 0; /* a miss: the state says that it is not in the pool */
 			}
 			fprintf(f, "%s %" PRIu64 " %" PRIu64 " %s\n", it->path, a.ino, a.size,
 				it->err ? strerrorname_np(-it->err)
 					: kvc_file_state_names[it->n->state]);
 		}
 		kvc_unlock(k);
-		if (fclose(f)) { /* a part of it would tell less than is there */
+		if (fclose(f)) { /* a truncated text would hide objects */
 			free(l->text);
 			l->text = NULL;
 			return -ENOMEM;

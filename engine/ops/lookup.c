@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looking names up where files of partial chunks are hidden (names/incomplete.c). The kernel keeps
- * no name of such a folder, be it there or missing, so each look at one comes here.
+ * Lookups in chunks that are not complete yet, whose files are hidden (names/incomplete.c). The
+ * kernel caches no name of such a folder, neither existing nor missing, so each lookup arrives
+ * here.
  */
 #include "cache.h"
 #include "ops.h"
 #include "incomplete.h"
 
-/* Is the folder a partial chunk, whose files are hidden? And is there one of this name? */
+/*
+ * Is the folder an incomplete chunk, whose files are hidden? *hidden: the file of this name, if
+ * any.
+ */
 static bool fleeting(struct kvc *k, uint64_t parent, const char *name, uint64_t *hidden)
 {
 	struct kvc_node *folder;

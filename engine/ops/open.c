@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening, creating and releasing files. An open answered from the pool takes k->lock once and, the
- * first time, two system calls to register the segment for passthrough; the registration is kept
- * for the next open. All opens of a file that are there together are served the same way
- * (n->plain), as the kernel asks for.
+ * Opening, creating and releasing files. An open that is served from the pool takes k->lock once.
+ * The first open of a segment also registers it for passthrough, by two system calls; the
+ * registration is kept for later opens. The kernel requires that all simultaneous opens of a file
+ * are served the same way, by passthrough or by requests (n->plain).
  */
 #include "account.h"
 #include "cache.h"
@@ -28,8 +28,9 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define BACKINGS_MAX 32768      /* registrations kept for files that nobody has open */
-#define AHEAD_MAX (64ull << 20) /* prepared by an open of what is there: a help, no condition */
+#define BACKINGS_MAX 32768 /* registrations kept for files that are not open */
+/* most bytes allocated by an open of an existing file; it only saves time */
+#define AHEAD_MAX (64ull << 20)
 #define DAY_NS 86400000000000ll
 
 static bool writes(int flags)
@@ -37,17 +38,21 @@ static bool writes(int flags)
 	return (flags & O_ACCMODE) != O_RDONLY;
 }
 
-/* May the model's files be written by passthrough? Not where every byte must be granted first. */
+/*
+ * May the model's files be written by passthrough? Not with a quota, which must grant every byte
+ * first.
+ */
 static bool passes_locked(struct kvc *k, uint64_t model)
 {
 	return k->ev.backing_open && !kvc_quota_of_locked(k, model);
 }
 
 /*
- * Registers the segment unless that is done. Where it fails, plain requests serve. Where a quota
- * has to grant each byte, a reader's open passes if all of the file has its pages: then a writer
- * that comes while it is open, and has to be registered too, finds by a mapping no hole to fill.
- * Nor is one that is written anew with no room prepared (bare): each of its writes asks.
+ * Registers the segment if it is not registered. If that fails, the file is served by requests. In
+ * a model with a quota, which has to grant each byte, an open for reading uses passthrough only if
+ * every page of the file is allocated: a later writer, which must be registered too, then has no
+ * hole to fill through a mapping. A file that is written from the start without allocated space
+ * (bare) is not registered either: each of its writes makes a request.
  */
 static void back_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bare)
 {
@@ -55,7 +60,7 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bar
 	KVC_FD int fd = -1;
 	int id;
 
-	if (n->nopen) /* as the others have it */
+	if (n->nopen) /* served like the other opens */
 		return;
 	n->plain = true;
 	if (bare || !k->ev.backing_open ||
@@ -98,10 +103,10 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t 
 }
 
 /*
- * What to prepare for a file of this model that is written anew: its usual size where passthrough
- * serves; plain writes get room as they come. Not more than half of the pool lies prepared: many
- * files open together, whose model had one large file lately, would take all. Nor more than the
- * user's share.
+ * Bytes to allocate for a new file of this model: its usual object size if passthrough serves it.
+ * Plain writes allocate as they arrive. At most half of the pool is allocated in advance: otherwise
+ * many files that are open together, of a model that once had a large file, would take all of it.
+ * The user's share is a limit too.
  */
 static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 {
@@ -113,7 +118,7 @@ static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 		       : hint;
 }
 
-/* The locks are let go meanwhile, where that is much. What it could not have it does without. */
+/* Allocates bytes, and releases the locks for a large amount. Missing bytes are not an error. */
 static int prepare_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t bytes)
 {
 	uint64_t done = 0;
@@ -122,13 +127,13 @@ static int prepare_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t byte
 		kvc_pages_locked(k, n, KVC_HELD_BOTH, fd, FALLOC_FL_KEEP_SIZE, 0, bytes, &done);
 	if (n->state != KVC_OPEN)
 		return -ESTALE;
-	n->prepared = kvc_max(n->prepared, done); /* who wrote meanwhile may have more */
+	n->prepared = kvc_max(n->prepared, done); /* a write in between may have allocated more */
 	kvc_account_set_ahead_locked(k, n, done);
 	kvc_account_recount_locked(k, n);
 	return 0;
 }
 
-/* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
+/* O_TRUNC: the old contents, in the pool and in tiers, are not needed. */
 static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
 	uint64_t hint = room_ahead_locked(k, n->model, w->uid), more;
@@ -152,13 +157,15 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 	err = fd < 0 ? fd : kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, 0);
 	n->prepared = err ? n->prepared : 0;
 	err = err ?: prepare_both(k, n, fd, hint);
-	kvc_reservation_put_locked(k, more); /* what it took is counted */
+	kvc_reservation_put_locked(k, more); /* the allocated bytes are counted instead */
 	if (err)
-		kvc_file_written_locked(k, n); /* as it was */
+		kvc_file_written_locked(k, n); /* nothing has changed */
 	return err;
 }
 
-/* While a call waits, the chunk of this node is not dropped, however long ago it was used. */
+/*
+ * While a call waits, the chunk of this node is not dropped, even if its last access was long ago.
+ */
 static void wait_in_locked(struct kvc_node *n, struct kvc_wait *w)
 {
 	kvc_chunk_mark_busy(n->chunk);
@@ -177,7 +184,7 @@ static void wait_out_locked(struct kvc *k, struct kvc_wait *w)
 	}
 }
 
-/* Does an open for reading show in the file's access time? As mount(8) has noatime and relatime. */
+/* Does an open for reading update the access time? As noatime and relatime in mount(8). */
 static bool stamps(const struct kvc *k, const struct kvc_row *r, uint64_t now)
 {
 	int64_t atime = (int64_t)r->atime_ns;
@@ -188,7 +195,7 @@ static bool stamps(const struct kvc *k, const struct kvc_row *r, uint64_t now)
 	       atime <= (int64_t)now - DAY_NS;
 }
 
-/* What an open leaves behind beside the open file. */
+/* Records a successful open: access, access time, latency. */
 static void noted_locked(struct kvc *k, struct kvc_node *n, int flags, const struct kvc_wait *w)
 {
 	uint64_t now = kvc_now_ns();
@@ -209,7 +216,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 {
 	struct kvc_node *n;
 	bool waited = w->deadline_ns != 0;
-	bool anew = (flags & O_TRUNC) && writes(flags); /* may need the chunk's row */
+	bool anew = (flags & O_TRUNC) && writes(flags); /* may need the row of the chunk */
 	int err = 0;
 
 	if (anew)
@@ -238,14 +245,14 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 			kvc_model_stats_locked(k, n->model, misses);
 			w->loads = true;
 		}
-		if (!kvc_wait_has_place(w)) { /* nor is a load begun for which nobody waits */
+		if (!kvc_wait_has_place(w)) { /* do not start a load that no call waits for */
 			kvc_count(&k->stats, waits_refused);
 			err = -ETIMEDOUT;
 			goto out;
 		}
 		err = kvc_load_start_locked(k, n, false);
 		if (err == -ENOENT)
-			/* no copy anywhere: recovery or the load would have dropped it */
+			/* no copy exists: recovery or the load would have dropped the file */
 			err = -EIO;
 		if (!err)
 			err = kvc_wait_park_locked(k, &n->waiters, w);
@@ -275,7 +282,7 @@ out:
 	return err;
 }
 
-/* Of a chunk that is not whole. What the kernel knew of it is asked for anew. */
+/* Is it a file of an incomplete chunk? The kernel then has to look its name up again. */
 static bool hidden(struct kvc *k, uint64_t ino)
 {
 	struct kvc_node *n;
@@ -289,9 +296,9 @@ static bool hidden(struct kvc *k, uint64_t ino)
 }
 
 /*
- * A load that no tier served in time is a miss to a reader (load.h). The kernel keeps the name: an
- * error of an open leaves no negative entry. So stat still finds the file, and a later open loads
- * it.
+ * A load that no tier served in time is a miss for a reader (load.h). The kernel keeps the name,
+ * because a failed open leaves no negative entry. So stat still finds the file, and a later open
+ * loads it.
  */
 static int miss_if_unserved(struct kvc *k, int flags, const struct kvc_wait *w, int err)
 {
@@ -325,12 +332,12 @@ int kvc_open_file(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 struct creation {
 	struct kvc_row row;
 	uint64_t model, reserved;
-	bool opens;   /* or one that is there already */
-	uint32_t uid; /* who makes it; row.uid is whose it is */
+	bool opens;   /* an existing file may be opened instead */
+	uint32_t uid; /* the calling user; row.uid is the owner */
 	uint64_t client;
 };
 
-/* The first half of a create: may it be, and how? */
+/* The first half of a create: checks whether it is allowed, and fills *c. */
 static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct creation *c,
 		     uint64_t *existing)
 {
@@ -340,7 +347,7 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 
 	if (err)
 		return err;
-	c->row.parent = folder->row.ino; /* another, where this one was dropped and made again */
+	c->row.parent = folder->row.ino; /* differs if the folder was dropped and made again */
 	err = name ? kvc_name_get(k->cat, c->row.parent, name, existing, &kind) : -ENOENT;
 	if (err != -ENOENT)
 		return err ?: -EEXIST;
@@ -355,7 +362,7 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 	return 0;
 }
 
-/* The second half: the segment is there, the file becomes visible. */
+/* The second half of a create: the segment exists, and the file becomes visible. */
 static int enter_both(struct kvc *k, const struct creation *c, const char *name, int fd,
 		      int backing, int flags, struct kvc_row *attr, struct kvc_opened *out)
 {
@@ -366,8 +373,8 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 			  ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 
 	/*
-	 * Since the first half an import, or who reached the folder by another inode of the
-	 * kernel's, may have put something there.
+	 * Since the first half, an import or a caller that reached the folder by another inode of
+	 * the kernel may have added this name.
 	 */
 	if (!err && name) {
 		err = kvc_name_get(k->cat, folder->row.ino, name, &other, &kind);
@@ -397,7 +404,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	n->fd = fd;
 	n->fresh = n->unshared = n->unborn = true;
 	n->mode_ns = c->row.mtime_ns;
-	/* it is in k->reservations.ahead already */
+	/* k->reservations.ahead already includes these bytes */
 	n->reserved = n->prepared = n->ahead = c->reserved;
 	n->epoch = 1;
 	n->nlookup = 1;
@@ -413,7 +420,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		kvc_remote_lookup_made_locked(k, n->model, name);
 		kvc_touch_folder_locked(k, folder, 0);
 	}
-	opened_locked(k, n, flags, c->uid, out); /* cannot fail: fd is there */
+	opened_locked(k, n, flags, c->uid, out); /* cannot fail: fd is open */
 	kvc_count(&k->stats, creates);
 	kvc_model_stats_locked(k, n->model, creates);
 	*attr = n->row;
@@ -421,8 +428,8 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 }
 
 /*
- * The first half of a create, and the room for it. 0, KVC_WAIT, or why not; -EEXIST with the one
- * that is there.
+ * The first half of a create, and its reservation. Returns 0, KVC_WAIT or an error; -EEXIST stores
+ * the existing inode in *existing.
  */
 static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_t *existing,
 		    struct kvc_wait *w)
@@ -432,8 +439,8 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 
 	wait_out_locked(k, w);
 	/*
-	 * Preparing the usual size is a help, no condition: who cannot have it writes by plain
-	 * requests, each of which asks.
+	 * Allocating the usual size only saves time. A file that cannot have it is written by
+	 * requests, each of which reserves its bytes.
 	 */
 	if (w->err == -ENOSPC && !w->stage) {
 		w->err = 0;
@@ -450,23 +457,24 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 		k->reservations.ahead += err ? 0 : c->reserved;
 	}
 	if (err && err != KVC_WAIT && !(err == -EEXIST && *existing && c->opens))
-		/* granted, but the folder or the name has changed meanwhile */
+		/* bytes were granted, but the folder or the name has changed since */
 		kvc_reservation_cancel_locked(k, w);
-	/* While it waits its chunk is in use, however long ago the last file of it was written. */
+	/* While the call waits its chunk is in use, even if its last file was written long ago. */
 	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, c->row.parent)))
 		wait_in_locked(folder, w);
 	return err;
 }
 
-/* Another made it meanwhile: open that one. */
+/* Opens a file that another call has made. */
 static int open_existing(struct kvc *k, uint64_t parent, const char *name, int flags,
 			 struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
 {
 	int err = kvc_entry_lookup_any(k, parent, name, attr, NULL);
-	uint64_t ino = err ? 0 : attr->ino; /* when it waits, attr may be gone */
+	uint64_t ino = err ? 0 : attr->ino; /* after KVC_WAIT, attr may be invalid */
 	bool opens = ino && S_ISREG(attr->mode);
 
-	if (!opens || !(flags & O_TRUNC)) { /* the room that was granted is for one written anew */
+	/* the reservation is for a file that is written from the start */
+	if (!opens || !(flags & O_TRUNC)) {
 		kvc_lock(k);
 		kvc_reservation_cancel_locked(k, w);
 		kvc_unlock(k);
@@ -479,7 +487,10 @@ static int open_existing(struct kvc *k, uint64_t parent, const char *name, int f
 	return err;
 }
 
-/* The segment, with its room prepared and registered for passthrough. Without locks. */
+/*
+ * Makes the segment, allocates its space and registers it for passthrough. The caller holds no
+ * lock.
+ */
 static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segment *s, int *fd,
 			int *backing)
 {
@@ -489,20 +500,21 @@ static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segm
 	if (*fd < 0)
 		return *fd;
 	if (c->reserved && fallocate(*fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c->reserved)) {
-		kvc_lock(k); /* files that grow by passthrough have it: without, then */
+		/* files that grow by passthrough have taken the space: continue without it */
+		kvc_lock(k);
 		kvc_reservation_put_locked(k, c->reserved);
 		k->reservations.ahead -= c->reserved;
 		kvc_unlock(k);
 		c->reserved = 0;
 	}
-	if (!fstat(*fd, &st)) /* the times that a file carries while nobody writes it */
+	if (!fstat(*fd, &st)) /* a file keeps these times until it is written */
 		c->row.atime_ns = c->row.mtime_ns = c->row.ctime_ns = c->row.btime_ns =
 			kvc_ns(st.st_mtim);
 	if (c->reserved) {
 		/*
-		 * A read-only descriptor: the kernel opens the segment anew with the caller's
-		 * flags, and one that writes, kept by it, would be a writer that no lease on the
-		 * segment gets past (pool.c).
+		 * A read-only descriptor: the kernel opens the segment again with the flags of the
+		 * caller. If it kept a writable descriptor, no lease on the segment could be taken
+		 * (pool.c).
 		 */
 		KVC_FD int ro = kvc_pool_segment_open(&k->pool, s, O_RDONLY);
 
@@ -574,7 +586,7 @@ void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (n && n->unnamed) { /* its row may go */
+	if (n && n->unnamed) { /* its row may be deleted */
 		both = true;
 		kvc_unlock(k);
 		kvc_lock_both(k);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of this floor have of each other beyond cache.h. */
+/*
+ * Functions that the files of ops/ call in each other, beyond cache.h. Unless a comment says
+ * otherwise, they return 0 or a negative errno that the request ends with.
+ */
 #ifndef KVC_OPS_H
 #define KVC_OPS_H
 
@@ -8,70 +11,76 @@
 #include "node.h"
 
 /*
- * entry.c: a folder by its number, for a call that is about to change this name in it (NULL: none):
- * -ENOENT where it is gone, -ENOTDIR. With anew, where something is to be made in it, a dropped one
- * comes back. What a drop has not removed yet is out of the call's way then.
+ * entry.c: finds a folder for a call that is about to change `name` in it (NULL: no name). First
+ * completes any drop that the call could collide with. Returns -ENOTDIR if ino is not a folder. A
+ * dropped folder is revived if `revive` is set, which a call that adds a name does; *folder may
+ * then be another node. Without `revive` a dropped folder gives -ENOENT.
  */
-int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool anew,
+int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool revive,
 			  struct kvc_node **folder);
 /*
- * Before a folder is removed or replaced, if this name is one: removes names of dropped files from
- * it if it has no others. Gives the locks back in between, so call it before anything was looked
- * at.
+ * entry.c: if `name` is a folder that holds only names of dropped files, deletes these names. For a
+ * call that is about to remove or replace the folder. Releases and retakes the locks, so the caller
+ * reads nothing before it.
  */
 int kvc_entry_empty_both(struct kvc *k, uint64_t parent, const char *name);
-/* kvc_takes, and what the call then does to the catalog it does whole. */
+/*
+ * entry.c: checks that the catalog accepts a change now (kvc_takes), and reserves memory for all
+ * changes of the call, so that it makes all of them or none.
+ */
 int kvc_entry_takes_both(struct kvc *k, bool removal);
 /*
- * rechunk.c: a file that came to this folder belongs to the chunk there. Where the
- * catalog errs it stays whole in the one that it had, and changes in the background. Before
- * anything is done, the other tells whether what has to be known for that can be: 0, or what the
- * call fails with.
+ * rechunk.c: moves file n into the chunk and the model of `folder`, which it has just been given a
+ * name in. If the catalog cannot be read, n stays in its chunk and is moved later in the
+ * background. The caller first calls kvc_rechunk_known_both under the same hold of the locks: it
+ * reads the rows that the move needs, and returns an error before anything has changed.
  */
 void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
 		      uint64_t client);
 int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder);
 /*
- * entry.c, for rename.c: a file lost one of its names, in folder `parent`. Before that it is to be
- * known where it is then: *left is held for the one of the others, or NULL. 0, or what the call
- * fails with.
+ * entry.c, for rename.c: removes one of a file's names, `name` in folder `parent`, from its node.
+ * The caller first calls _known_, which reads the rows that this needs. *left is then the folder of
+ * another name if that becomes the file's parent, with a reference, or NULL. The reference is
+ * released by _unlinked_both, or by _not_locked if the call fails in between.
  */
 int kvc_entry_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
 				  const char *name, struct kvc_node **left);
 void kvc_entry_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_node *left);
 void kvc_entry_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
 			     struct kvc_node *left);
-/* The same, each with its comment there. */
+/* The path of a name as shared tiers store it; see entry.c. */
 int kvc_entry_shared_path_both(struct kvc *k, uint64_t parent, const char *name, char **path);
-/* Has no tier but shared ones the file as it is? */
+/* True if every tier with the current bytes of the file is a shared one. */
 bool kvc_entry_only_shared_locked(const struct kvc *k, const struct kvc_node *n);
 int kvc_entry_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
 int kvc_entry_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
 int kvc_entry_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name,
 			 struct kvc_node *n);
-/* How far the wait of a rename or an unlink has come (w->stage). */
+/* Values of w->stage for a rename or an unlink: the waits that are over. */
 enum { KVC_STAGE_CLOSED = 1, KVC_STAGE_BOTH_CLOSED, KVC_STAGE_LOADED };
-/* The same as kvc_lookup, and hidden files too (incomplete.h): for who makes them. */
+/*
+ * Same as kvc_lookup, but also finds hidden files (incomplete.h), for the clients that make them.
+ */
 int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 			 struct kvc_wait *w);
 /*
- * share_retry.c: a call ended with *err. Where that is KVC_OVER_SHARE (user_share.h), what its user
- * holds and does not need is looked for, once; true: make the call again. False, and *err is what
- * it ends with. Without locks.
+ * share_retry.c: *err is the result of a call. If it is KVC_OVER_SHARE (user_share.h), the user's
+ * idle objects are released, at most once per call, and the result is true: make the call again.
+ * Otherwise false, and *err is the call's final result. The caller holds no lock.
  */
 bool kvc_share_retry_call(struct kvc *k, struct kvc_wait *w, int *err);
-/* The same without a call: where he holds much. */
+/* Releases idle objects of a user that is near its share. The caller holds no lock. */
 void kvc_share_retry_free_idle(struct kvc *k, uint32_t uid);
-/* recover.c: takes over what an earlier daemon left. */
+/* mount/recover.c: takes over the state that an earlier daemon left. */
 int kvc_recover(struct kvc *k, char *error);
 /*
- * pool_scan.c: takes over the segments of a pool that an earlier daemon left, and removes those
- * that are of no use. Before any thread; with both locks held. 0, or an error with its text in
- * error[512], and no segment of a published file is lost. *threads: how many read the pool and the
- * catalog.
+ * mount/pool_scan.c: takes over the segments of a pool that an earlier daemon left, and removes
+ * useless ones. Runs before any other thread exists. After an error (text in error[512]) no segment
+ * of a published file is lost. Stores the number of threads that read pool and catalog in *threads.
  */
 int kvc_pool_scan_both(struct kvc *k, unsigned *threads, char *error);
-/* sweep.c: after k->stopping was set. */
+/* jobs/sweep.c: ends all sweeps. The caller has set k->stopping. */
 void kvc_sweep_stop(struct kvc *k);
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client gives a file a size or room of any number of bytes by one call, and the kernel clears or
- * frees page after page: seconds for some GiB. Whoever needs k->lock or the catalog's would wait
- * for that, so they are let go, and a call that takes pages goes by steps, between which it sees
- * whether it is for nothing by now. Nor is a handler kept for so long: such calls return KVC_LONG
- * until the caller runs them aside (base/caller.h).
+ * One call of a client can set the size of a file, or allocate any number of bytes, and the kernel
+ * clears or frees page after page: seconds for several GiB. Callers that need k->lock or the
+ * catalog's lock must not wait for that. So the locks are released, and an allocation runs in steps
+ * and checks between them whether its result is still wanted. A request handler must not be
+ * occupied that long either: such calls return KVC_LONG until the caller runs them on a separate
+ * thread (base/caller.h).
  *
- * Meanwhile the node stays (n->holds) and is not published (n->nwriters), its bytes are accounted
- * for already, and the kernel lets nobody else change the file's size. It may be unlinked or
- * dropped, which closes n->fd: so the calls are made by a descriptor of their own.
+ * While the locks are released, a reference keeps the node in memory (n->refs) and n->nwriters
+ * keeps it from being published. Its bytes are already accounted for, and the kernel lets no other
+ * call change the size of the file. The file may be unlinked or dropped, which closes n->fd, so
+ * these calls use a duplicate of the descriptor.
  */
 #include "pages.h"
 
@@ -17,9 +19,9 @@
 #include <fcntl.h>
 
 #define STEP (64ull << 20)
-#define SPARE (2ull << 20) /* a huge page */
+#define SPARE (2ull << 20) /* size of a huge page */
 
-/* Nobody has any use for it now? */
+/* Nonzero if the result is no longer wanted. */
 static int over(struct kvc *k, const struct kvc_node *n)
 {
 	int err;
@@ -39,7 +41,7 @@ int kvc_pages_size(int fd, uint64_t least)
 	return (uint64_t)st.st_size < least && ftruncate(fd, (off_t)least) ? -errno : 0;
 }
 
-/* The size comes last: what a step cannot have is not seen. */
+/* Sets the size last, so that a failed step leaves no visible change. */
 static int in_steps(struct kvc *k, const struct kvc_node *n, int fd, int mode, uint64_t off,
 		    uint64_t len, uint64_t *done)
 {
@@ -103,7 +105,7 @@ int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int 
 	return end_locked(k, n, held, own, err);
 }
 
-/* Are those more than `some` that a cut of this node to `size` would free? */
+/* Would truncating this node to `size` free more than `some` bytes? */
 static bool frees(const struct kvc_node *n, uint64_t size, uint64_t some)
 {
 	uint64_t has = n->object.size, reserved = n->reserved;
@@ -115,7 +117,7 @@ static bool frees(const struct kvc_node *n, uint64_t size, uint64_t some)
 		has = (uint64_t)st.st_size;
 		reserved = (uint64_t)st.st_blocks * 512;
 	}
-	/* also what lies prepared behind its end */
+	/* includes pages allocated beyond its end */
 	return reserved > some && kvc_max(has, n->prepared) > size + some;
 }
 
@@ -134,8 +136,8 @@ int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, 
 }
 
 /*
- * Under the lock nobody begins to write, and who is about to close it writes no more. By whole huge
- * pages: of half a one the kernel clears what stays, and splits it.
+ * Under the lock no writer can open the file, and the only one is about to close it. Frees whole
+ * huge pages: for a part of one the kernel would split it and clear the rest.
  */
 void kvc_pages_spare_locked(struct kvc *k, struct kvc_node *n)
 {

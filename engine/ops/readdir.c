@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listing folders: the names in order of their hash, in pieces, since lookups wait for the
- * catalog's lock meanwhile. What is hidden, or about to go, is left out.
+ * Lists folders: names in the order of their hashes, in pieces, because lookups wait for the
+ * catalog's lock. Hidden files and files that are about to be removed are left out.
  */
 #include "cache.h"
 #include "ops.h"
@@ -11,11 +11,11 @@
 
 #include <sys/stat.h>
 
-#define NAMES 128 /* under one hold of the catalog's lock */
+#define NAMES 128 /* names listed under one hold of the catalog's lock */
 
 /*
- * Some of the names but those of files whose chunk is dropped. Under the catalog's lock. 1: there
- * are more, above *after.
+ * Lists some names, except those of files whose chunk is being dropped. The caller holds the
+ * catalog's lock. Returns 1 if more names follow; *after is then the last hash.
  */
 static int some_left(struct kvc *k, uint64_t ino, uint64_t *after, struct kvc_entries *e,
 		     kvc_name_fn *fn, void *arg)
@@ -43,12 +43,12 @@ static int some_left(struct kvc *k, uint64_t ino, uint64_t *after, struct kvc_en
 struct piece {
 	kvc_name_fn *fn;
 	void *arg;
-	uint64_t hash; /* of the last one */
+	uint64_t hash; /* hash of the last name */
 	unsigned n;
-	bool ended; /* by fn */
+	bool ended; /* fn ended the listing */
 };
 
-/* It ends between two hashes, so that no name is passed over. */
+/* Ends a piece between two different hashes, so that the next piece skips no name. */
 static int take_piece(void *arg, const struct kvc_name *n)
 {
 	struct piece *p = arg;
@@ -61,7 +61,7 @@ static int take_piece(void *arg, const struct kvc_name *n)
 	return p->ended;
 }
 
-/* The same where no chunk is being dropped. */
+/* Lists some names, for the time when no chunk is being dropped. */
 static int some_names(struct kvc *k, uint64_t ino, uint64_t *after, kvc_name_fn *fn, void *arg)
 {
 	struct piece p = { .fn = fn, .arg = arg, .hash = *after };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that come to another folder by a rename, a link or an unlink belong to the chunk there, and
- * to the model. What is to be known for that is asked for before anything is done, under the same
- * hold of both locks.
+ * A file that a rename, link or unlink moves to another folder joins the chunk and the model there.
+ * The rows that this needs are read before anything changes, under the same hold of both locks.
  */
 #include "account.h"
 #include "admission.h"
@@ -16,7 +15,7 @@
 
 #include <sys/stat.h>
 
-/* The file's chunk is another one from now on. An error: it has the one that it had. */
+/* Moves the file to another chunk. On error it stays in its old one. */
 static int change_chunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk, uint64_t client)
 {
 	bool has = kvc_has_segment(n), last = n->row.chunk == n->row.ino;
@@ -47,7 +46,7 @@ void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder
 
 	if (!S_ISREG(n->row.mode))
 		return;
-	if (n->row.chunk != folder->row.ino) /* else it is a member already */
+	if (n->row.chunk != folder->row.ino) /* otherwise it is a member already */
 		err = kvc_chunking_join_both(k, folder, n, name, true, &chunk);
 	else if ((err = kvc_chunking_whole_both(k, folder)) == 1)
 		chunk = folder->row.ino;
@@ -81,9 +80,9 @@ int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *f
 		if (err && err != -ENOENT)
 			return err;
 	}
-	/* a chunk that is made there begins with these */
+	/* a chunk that is made there starts with these settings */
 	err = kvc_model_attr_both(k, model, KVC_MODEL_POLICY, &policy)
 		      ?: kvc_model_ttl_both(k, model, &ttl_s);
-	/* in memory it can be given another class */
+	/* an object in memory joins another eviction class */
 	return err ?: model != n->model ? kvc_membership_join_both(k, n) : 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Renames: to a name that is free or taken, and two that change their places. */
+/* Renames: to a free name, over an existing one, and the exchange of two. */
 #include "account.h"
 #include "cache.h"
 #include "ops.h"
@@ -18,7 +18,7 @@
 
 #include <sys/stat.h>
 
-/* May n take the place of what is at the target? Takes a folder away. */
+/* Checks that n may replace the inode at the target. If that is an empty folder, removes it. */
 static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
 			const char *name, uint64_t old_ino, struct kvc_node **left,
 			struct kvc_wait *w)
@@ -39,8 +39,9 @@ static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 }
 
 /*
- * A folder does not move in or out of a model with a quota or a policy of its own: that would count
- * and class all in it anew. A file does, where the quota has room for its `bytes`.
+ * A folder does not move into or out of a model with a quota or policy of its own, because all its
+ * files would have to be counted and classed again. A file moves if the quota has space for its
+ * `bytes`.
  */
 static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint64_t parent,
 			 uint64_t to)
@@ -51,7 +52,7 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 
 	if (err)
 		return err;
-	if (S_ISDIR(n->row.mode)) { /* in the root it is a model itself */
+	if (S_ISDIR(n->row.mode)) { /* a folder in the root is a model itself */
 		from_model = parent == KVC_ROOT ? n->row.ino : from_model;
 		to_model = to == KVC_ROOT ? n->row.ino : to_model;
 	}
@@ -133,7 +134,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	return 0;
 }
 
-/* One of two that change their places: it has come to `folder`. */
+/* n, one of the two of an exchange, has moved to `folder`. */
 static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
 	kvc_access_renamed_locked(k, n->row.ino);
@@ -149,7 +150,9 @@ static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fol
 	kvc_node_settle_locked(k, n);
 }
 
-/* May both of RENAME_EXCHANGE? Between two models each makes room for the other. */
+/*
+ * Checks that both of an exchange may move. Between two models each file makes space for the other.
+ */
 static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node *b, uint64_t from,
 			     uint64_t to)
 {
@@ -160,9 +163,7 @@ static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node 
 		       ?: may_move_both(k, b, b_bytes - less, to, from);
 }
 
-/*
- * Where both are to be loaded before they change places: does the pool keep one beside the other?
- */
+/* If both have to be loaded before the exchange, can the pool hold both? */
 static bool fit_locked(const struct kvc *k, const struct kvc_node *a, const struct kvc_node *b)
 {
 	if ((kvc_has_segment(a) && kvc_has_segment(b)) || !kvc_entry_only_shared_locked(k, a) ||
@@ -171,7 +172,7 @@ static bool fit_locked(const struct kvc *k, const struct kvc_node *a, const stru
 	return (a->row.blocks + b->row.blocks) * 512 <= k->pool.bytes / 100 * k->opt.high_pct;
 }
 
-/* RENAME_EXCHANGE: two names change what they name, in one step. */
+/* RENAME_EXCHANGE: swaps two names in one step. */
 static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
 			 const char *to_name, struct kvc_wait *w)
 {
@@ -209,7 +210,7 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 		kvc_name_put(k->cat, parent, name, a_ino, a_kind);
 	if (err)
 		return err;
-	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* folders from the one to the other */
+	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* net number of folders that move */
 
 	kvc_name_events_tell_both(k, KVC_EVENT_RING_renamed, a, parent, name);
 	kvc_name_events_tell_both(k, KVC_EVENT_RING_renamed, b, to, to_name);
@@ -225,10 +226,10 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 }
 
 /*
- * close() and rename() in a row: the kernel sends the close without waiting, so the rename can come
- * first. An unfinished file must not replace a finished one (a kill now would lose both), so the
- * rename waits a moment for the close; who really renames an open file over another waits for
- * nothing and goes on.
+ * A close() followed by a rename(): the kernel sends the close without waiting for it, so the
+ * rename may arrive first. An unfinished file must not replace a finished one (a kill at that
+ * moment would lose both), so the rename waits a short time for the close. If the file really stays
+ * open, the wait ends and the rename proceeds.
  */
 #define CLOSE_WAIT_NS 50000000ull
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call that would take its user over his share (limits/user_share.c) is made again after his idle
- * holds were looked at: those of files that he does not have mapped are forgotten. From any thread
- * that serves a request; a look is some system calls, so LOOKS of them at most, AT_ONCE under one
- * hold of the lock. It goes on where it ended the last time, and stops when a quarter of the share
- * is free, so that few calls have to look.
+ * A call that would take a user over its share (limits/user_share.c) first releases the user's idle
+ * objects, those that the user has not mapped, and is then made again. Runs on request threads. A
+ * check costs some system calls, so a call makes at most LOOKS of them, and AT_ONCE under one hold
+ * of the lock. The next call continues where the last one ended. Checking stops when a quarter of
+ * the share is free, so that few calls have to check.
  */
 #include "ops.h"
 #include "file.h"
@@ -13,7 +13,7 @@
 #define LOOKS 1024
 #define AT_ONCE 16
 
-/* Nobody else holds it who could be the one that has it mapped. */
+/* No open, lease or other user could be the one that has mapped it. */
 static bool alone(const struct kvc_node *n)
 {
 	return !n->nopen && !n->leases && !n->holders->next;
@@ -47,7 +47,7 @@ void kvc_share_retry_free_idle(struct kvc *k, uint32_t uid)
 			first = h;
 		if (++i % AT_ONCE == 0) {
 			kvc_pause_locked(k);
-			first = NULL; /* it may have gone */
+			first = NULL; /* it may have been freed */
 		}
 	}
 	kvc_unlock(k);

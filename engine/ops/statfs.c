@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What df shows. */
+/* Sizes for statfs(2). */
 #include "cache.h"
 #include "catalog.h"
 #include "model.h"
@@ -8,7 +8,7 @@
 
 #define FILES_UNBOUND (1ull << 40)
 
-/* The quota that holds at or below an inode, and what of it is left. False: there is none. */
+/* The quota of the model that contains an inode, and its free bytes. False if it has no quota. */
 static bool quota_space(struct kvc *k, uint64_t ino, uint64_t *limit, uint64_t *left)
 {
 	struct kvc_quota *q = NULL;
@@ -36,11 +36,11 @@ static bool quota_space(struct kvc *k, uint64_t ino, uint64_t *limit, uint64_t *
 }
 
 /*
- * What can be stored is the disk tier up to high=, above which it is trimmed, or the pool where
- * there is none. Of that is taken what lies there, and what is in the pool only and has still to go
- * there. What was just deleted counts as free, though it takes a moment: who deletes until enough
- * is free would else delete too much. Shared tiers do not count: what they can take is not known.
- * In a model with a quota that is all there is.
+ * The total is the disk tier up to high=, above which it is trimmed, or the pool if there is no
+ * disk tier. The used bytes are those stored there and those in the pool that have yet to be copied
+ * there. Bytes that were just deleted count as free although their removal takes a moment: a client
+ * that deletes until enough is free would otherwise delete too much. Shared tiers do not count,
+ * because their free space is not known. In a model with a quota, the quota is the total.
  */
 void kvc_statfs(struct kvc *k, uint64_t ino, struct kvc_statfs *s)
 {

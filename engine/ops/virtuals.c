@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See virtuals.h. All under both locks. */
+/*
+ * Reads and sets the values of virtual attributes; see virtuals.h. Each get and set runs under both
+ * locks.
+ */
 #include "virtuals.h"
 
 #include "clock.h"
@@ -19,14 +22,16 @@
 #include <string.h>
 
 #define QUOTA_MIN (1u << 20)
-#define TTL_MAX 7000000000ull /* seconds: the end of it is a time that the catalog can keep */
-#define AT_ONCE 16            /* files that are looked at under one hold of the locks */
+#define TTL_MAX                                                                          \
+	7000000000ull /* seconds; an expiry time this far away still fits in the catalog \
+		       */
+#define AT_ONCE 16    /* files that are examined under one hold of the locks */
 
-struct summary { /* of a chunk's files */
+struct summary { /* summary of the files of a chunk */
 	struct kvc *k;
 	uint64_t chunk;
-	unsigned tiers; /* bit 0 the pool, then the tiers */
-	int state;      /* enum kvc_state, or -1: several */
+	unsigned tiers; /* bit 0: the pool; then one bit per tier */
+	int state;      /* enum kvc_state, or -1 if files differ */
 	bool any;
 };
 
@@ -47,7 +52,7 @@ static int summarize_one_both(struct kvc *k, struct summary *sum, uint64_t ino)
 	int err = kvc_node_get_both(k, ino, &n);
 
 	if (err)
-		return err == -ENOENT ? 0 : err; /* it is dropped this moment */
+		return err == -ENOENT ? 0 : err; /* it was dropped just now */
 	if (n->row.chunk == sum->chunk)
 		add_node(k, sum, n);
 	kvc_node_settle_locked(k, n);
@@ -66,7 +71,7 @@ static int summarize_both(struct kvc *k, struct kvc_subject *s, struct summary *
 		add_node(k, sum, s->n);
 		return 0;
 	}
-	s->n->refs++; /* others are let in */
+	s->n->refs++; /* keeps the folder while the locks are released */
 	for (int more = 1; more == 1 && !err;) {
 		more = kvc_folder_entries_some_both(k, s->n->row.ino, &after, &e);
 		err = more < 0 ? more : 0;
@@ -155,7 +160,7 @@ static int number(const char *value, uint64_t *v)
 	return *end || errno || *v > TTL_MAX ? -EINVAL : 0;
 }
 
-/* The chunk's row as it is after others were let in. */
+/* Reads the row of the chunk again after the locks were released. */
 static int row_again_both(struct kvc *k, struct kvc_subject *s)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, s->chunk);
@@ -166,7 +171,7 @@ static int row_again_both(struct kvc *k, struct kvc_subject *s)
 		return 0;
 	}
 	err = kvc_chunk_get(k->cat, s->chunk, &s->row);
-	if (err == -ENOENT && S_ISDIR(s->n->row.mode)) { /* no file is in it yet */
+	if (err == -ENOENT && S_ISDIR(s->n->row.mode)) { /* it has no file yet */
 		s->row = (struct kvc_chunk_row){ .id = s->chunk };
 		return 0;
 	}
@@ -181,7 +186,7 @@ static int set_pin(struct kvc *k, struct kvc_subject *s, const char *value)
 	if (number(value, &v))
 		return -EINVAL;
 	until = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
-	s->n->refs++; /* others are let in while the files are counted */
+	s->n->refs++; /* keeps the node while the files are counted without the locks */
 	err = kvc_pin_set_both(k, s->chunk, s->uid, until);
 	s->n->refs--;
 	if (err)
@@ -205,7 +210,7 @@ static int set_ttl(struct kvc *k, struct kvc_subject *s, const char *value)
 	return 0;
 }
 
-/* What it follows, by a path in the mount; nothing for what begins a prompt. */
+/* The path of the parent chunk in the mount; -ENODATA if the chunk begins a prompt. */
 static int get_parent(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	char path[KVC_FRAME_PATH_MAX + 1];
@@ -214,13 +219,13 @@ static int get_parent(struct kvc *k, struct kvc_subject *s, char *value)
 	if (!parent)
 		return -ENODATA;
 	kvc_path_both(k, parent, path);
-	if (!*path) /* it has gone, or nobody can say it in so few letters */
+	if (!*path) /* the parent was dropped, or its path is too long */
 		return -ENODATA;
 	return (size_t)snprintf(value, KVC_VIRTUAL_MAX, "/%s", path) < KVC_VIRTUAL_MAX ? 0
 										       : -ENODATA;
 }
 
-/* One step of a path that a user names. He may know what he could open by it, and no more. */
+/* One step of a path that a user names. The user learns nothing that an open would not tell. */
 static int step_both(struct kvc *k, const struct kvc_subject *s, uint64_t *at, const char *name)
 {
 	struct kvc_node *n;
@@ -234,7 +239,10 @@ static int step_both(struct kvc *k, const struct kvc_subject *s, uint64_t *at, c
 	return err ?: kvc_name_get(k->cat, *at, name, at, &kind);
 }
 
-/* A path in the mount from "/", or from the folder that the chunk is in. "": it follows nothing. */
+/*
+ * The value is a path in the mount that begins with "/", or a path relative to the folder that
+ * contains the chunk. "": the chunk begins a prompt.
+ */
 static int set_parent(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	uint64_t at = *value == '/' ? KVC_ROOT : s->n->row.parent;
@@ -268,7 +276,7 @@ static int set_parent(struct kvc *k, struct kvc_subject *s, const char *value)
 	return 0;
 }
 
-/* The ttl that chunks of the model begin with. */
+/* The initial ttl of the model's chunks. */
 static int get_default_ttl(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	uint64_t v;
@@ -297,7 +305,10 @@ static int get_layers(struct kvc *k, struct kvc_subject *s, char *value)
 	return v ? 0 : -ENODATA;
 }
 
-/* Its folders are chunks from now on, or found by behaviour again. */
+/*
+ * With a number of layers, each folder of the model is a chunk. Without one, chunks are inferred
+ * from how files arrive.
+ */
 static int set_layers(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	bool had = kvc_layers_of_locked(k, s->n->row.ino);
@@ -316,7 +327,7 @@ static int set_layers(struct kvc *k, struct kvc_subject *s, const char *value)
 	return err;
 }
 
-/* Those of a model with a fixed set of values (model.c). */
+/* Attributes of a model that have a fixed set of values (model.c). */
 #define MODEL_ATTR(name, which)                                                        \
 	static int get_##name(struct kvc *k, struct kvc_subject *s, char *value)       \
 	{                                                                              \
@@ -334,7 +345,7 @@ MODEL_ATTR(codec, KVC_MODEL_CODEC)
 MODEL_ATTR(shared, KVC_MODEL_SHARED)
 MODEL_ATTR(policy, KVC_MODEL_POLICY)
 
-/* The chunks that are there already change their class. */
+/* Existing chunks change their class too. */
 static int set_policy(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	return put_policy(k, s, value) ?: kvc_model_rescan_ask_both(k, s->n->row.ino);
@@ -354,7 +365,7 @@ static int set_unit(struct kvc *k, struct kvc_subject *s, const char *value)
 	return kvc_chunking_set_both(k, s->n, value);
 }
 
-/* What holds for its files now, asked for or found. */
+/* The unit in effect for the folder's files, set or inferred. */
 static int get_unit_now(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	int whole = kvc_chunking_whole_both(k, s->n);
@@ -392,7 +403,7 @@ static int set_quota(struct kvc *k, struct kvc_subject *s, const char *value)
 	return kvc_quota_set_both(k, s->n->row.ino, limit);
 }
 
-/* A request, of which nothing stays: how it ends is the answer. */
+/* A request, not a stored value; its result is the result of the call. */
 static int set_demote(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	if (s->w)
@@ -400,7 +411,7 @@ static int set_demote(struct kvc *k, struct kvc_subject *s, const char *value)
 	return kvc_demote_locked(k, s->chunk, value, s->w);
 }
 
-/* How far a survey of the model's files is: inodes of all there are in the store. */
+/* Progress of a rescan of the model's files: inodes scanned, of all inodes in the store. */
 static int get_survey(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	uint64_t at, of;
@@ -411,7 +422,7 @@ static int get_survey(struct kvc *k, struct kvc_subject *s, char *value)
 	return 0;
 }
 
-/* Of two rows of one name the first that is of this kind holds. */
+/* If two rows have the same name, the first that fits the kind of the inode is used. */
 const struct kvc_virtual kvc_virtuals[] = {
 	{ "checksum", ON_FILE, get_checksum, NULL },
 	{ "codec", ON_MODEL, get_codec, put_codec },

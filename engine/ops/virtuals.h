@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The attributes below user.kvcachefs., one row each: virtuals.c makes and takes their values,
- * xattr.c says who may ask and what is stored.
+ * The attributes whose names begin with user.kvcachefs., one table row each. virtuals.c reads and
+ * sets their values; xattr.c checks permissions and stores the results.
  */
 #ifndef KVC_VIRTUALS_H
 #define KVC_VIRTUALS_H
@@ -10,21 +10,24 @@
 #include "node.h"
 
 #define KVC_VIRTUAL "user.kvcachefs."
-#define KVC_VIRTUAL_MAX 1024 /* bytes of a value, at most */
+#define KVC_VIRTUAL_MAX 1024 /* bytes of a value, including the final 0 */
 
-/* What an attribute is of. EACH: every one has it, so a list need not look. */
+/*
+ * Kinds of inodes that have an attribute. EACH: every inode of that kind has it, so a listing need
+ * not read its value.
+ */
 enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8, EACH = 16 };
 
-/* What a virtual attribute is asked about. */
+/* The inode that an attribute is read from or set on. */
 struct kvc_subject {
 	struct kvc_node *n;
 	unsigned kind; /* enum on */
 	uint64_t chunk;
 	struct kvc_chunk_row row;
-	uint32_t uid; /* who sets it */
+	uint32_t uid; /* the caller that sets it */
 	const struct kvc_asker *user;
 	struct kvc_wait *w;
-	bool relist; /* set by set_layers: what was listed is old */
+	bool relist; /* output of set_layers: cached listings are out of date */
 };
 
 struct kvc_virtual {
@@ -32,8 +35,8 @@ struct kvc_virtual {
 	unsigned on; /* bits of enum on */
 	int (*get)(struct kvc *k, struct kvc_subject *s, char *value /* KVC_VIRTUAL_MAX bytes */);
 	/*
-	 * NULL: read only. Those of a model or a folder take NULL for "take it away". KVC_WAIT: it
-	 * is a request, and s->w waits for its end.
+	 * NULL: read only. value is NULL if the attribute of a model or folder is removed.
+	 * KVC_WAIT: the attribute is a request, and s->w waits for its end.
 	 */
 	int (*set)(struct kvc *k, struct kvc_subject *s, const char *value);
 };
@@ -41,7 +44,10 @@ struct kvc_virtual {
 extern const struct kvc_virtual kvc_virtuals[];
 extern const size_t kvc_nvirtuals;
 
-/* The row of this name; where there are several, the one for this kind. NULL: no such name. */
+/*
+ * Finds an attribute by its full name. If several kinds of inodes have one of this name, prefers
+ * the one for `kind`. NULL: unknown name.
+ */
 const struct kvc_virtual *kvc_virtual_of(const char *name, unsigned kind);
 
 #endif

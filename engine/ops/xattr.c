@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extended attributes: those of clients are rows in the catalog and travel with the file; those
- * under user.kvcachefs. are rows of kvc_virtuals (virtuals.h).
+ * Extended attributes. Attributes of clients are rows in the catalog and belong to the file; those
+ * below user.kvcachefs. are rows of kvc_virtuals (virtuals.h).
  */
 #include "virtuals.h"
 
@@ -15,20 +15,21 @@
 #include <string.h>
 
 /*
- * What an inode's attributes may be together: the names as listxattr gives them, of which ours take
- * OURS at most; and all bytes, so that the catalog is not filled by them.
+ * Limits for all attributes of an inode: bytes of the names as listxattr returns them, including at
+ * most OURS bytes of virtual attributes, and bytes of names and values together, which bounds the
+ * catalog.
  */
 #define NAMES_MAX 65536
 #define OURS 1024
 #define ATTRS_MAX (128u << 10)
-#define ROW 48 /* that a row counts beside its bytes */
+#define ROW 48 /* bytes that a row is charged beside its name and value */
 
 static bool is_virtual(const char *name)
 {
 	return !strncmp(name, KVC_VIRTUAL, strlen(KVC_VIRTUAL));
 }
 
-/* Finds the node and what it is; the caller settles s->n. */
+/* Finds the node and its kind. The caller settles s->n. */
 static int subject_both(struct kvc *k, uint64_t ino, struct kvc_subject *s)
 {
 	int err = kvc_node_get_both(k, ino, &s->n), whole;
@@ -43,7 +44,10 @@ static int subject_both(struct kvc *k, uint64_t ino, struct kvc_subject *s)
 		s->kind = ON_FOLDER;
 		if (ino != KVC_ROOT && s->n->row.parent == KVC_ROOT)
 			s->kind |= ON_MODEL;
-		/* An empty folder in the root is about to be a model, any other a chunk. */
+		/*
+		 * An empty folder in the root is taken for a future model, any other empty folder
+		 * for a chunk.
+		 */
 		whole = kvc_chunking_whole_both(k, s->n);
 		if (whole < 0) {
 			kvc_node_settle_locked(k, s->n);
@@ -116,7 +120,7 @@ static void chunk_changed_both(struct kvc *k, struct kvc_subject *s)
 		c->expires_ns = s->row.expires_ns;
 		if (c->parent != s->row.parent)
 			kvc_access_set_parent_locked(k, c, s->row.parent & ~KVC_TOLD);
-		c->known = false; /* write it with the next commit */
+		c->known = false; /* written with the next commit */
 		kvc_chunk_dirty_locked(k, c);
 		if (c->pin)
 			kvc_admission_retry_locked(k, c);
@@ -126,7 +130,10 @@ static void chunk_changed_both(struct kvc *k, struct kvc_subject *s)
 	}
 }
 
-/* Has the inode room for this attribute, and its owner for so much more than he had? */
+/*
+ * Is there space for this attribute in the limits of the inode, and for `more` bytes in its
+ * owner's?
+ */
 static int fits(struct kvc *k, const struct kvc_node *n, const char *name, size_t len, size_t more)
 {
 	struct kvc_xattr_sum sum;
@@ -141,7 +148,7 @@ static int fits(struct kvc *k, const struct kvc_node *n, const char *name, size_
 	return kvc_usage_allows(k->cat, n->row.uid, false, more);
 }
 
-/* An attribute of a client's. */
+/* Sets an attribute of a client. */
 static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const void *value,
 		   size_t len, int flags)
 {
@@ -158,8 +165,9 @@ static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const vo
 }
 
 /*
- * The kernel has looked whether he may write the file. What is set on it is set on its chunk: where
- * that is not the file itself, it is for its owner; or by the folder, for who may write there.
+ * The kernel has checked that the caller may write the file. An attribute of a file is stored for
+ * its chunk: if the file is not a chunk by itself, only the owner of the chunk may set it. Others
+ * set it on the folder, which requires write permission there.
  */
 static int may_both(struct kvc *k, const struct kvc_subject *s)
 {
@@ -183,7 +191,8 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 
 	if (is_virtual(name) && !v)
 		return -EINVAL;
-	if (v && !v->set) /* as for an attribute that a filesystem does not keep: copying goes on */
+	/* same error as for unsupported attributes, so that copying tools continue */
+	if (v && !v->set)
 		return -EOPNOTSUPP;
 	if (v && len >= sizeof text)
 		return -EINVAL;
@@ -191,12 +200,12 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (err)
 		goto out;
-	if (s.n->lost) { /* nothing would keep it, nor ever take it away */
+	if (s.n->lost) { /* no row would hold the value, and nothing would ever delete it */
 		kvc_node_settle_locked(k, s.n);
 		err = -ENOENT;
 		goto out;
 	}
-	if (!s.n->paid.is) /* whose they are is looked up in its row */
+	if (!s.n->paid.is) /* the catalog finds the owner to charge in this row */
 		kvc_row_put(k->cat, &s.n->row, &s.n->paid);
 	if (v) {
 		v = kvc_virtual_of(name, s.kind);
@@ -208,7 +217,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);
 		else if (!err && whole && s.n->files && kvc_chunking_whole_both(k, s.n) != 1)
-			kvc_chunking_regroup_locked(k, s.n); /* a model's folder is no chunk */
+			kvc_chunking_regroup_locked(k, s.n); /* a model's folder is not a chunk */
 	} else {
 		err = set_own(k, s.n, name, value, len, flags);
 	}
@@ -226,7 +235,7 @@ out:
 	return err;
 }
 
-/* What is set on a chunk stays, though it may be nothing: 0. */
+/* An attribute of a chunk cannot be removed, only set to 0. */
 static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct kvc_wait *w)
 {
 	const struct kvc_virtual *v = kvc_virtual_of(name, 0);
@@ -283,8 +292,8 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wa
 }
 
 /*
- * Of ours only those that can be set are listed: what copies a file with its attributes (cp -a, mv,
- * tar, rsync) would try to set the others too, and complain.
+ * Lists only virtual attributes that can be set: tools that copy files with their attributes (cp
+ * -a, mv, tar, rsync) would try to set the others too, and print errors.
  */
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 {
@@ -302,7 +311,7 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 			if (!(kvc_virtuals[i].on & s.kind) || !kvc_virtuals[i].get ||
 			    !kvc_virtuals[i].set ||
 			    (!(kvc_virtuals[i].on & EACH) && kvc_virtuals[i].get(k, &s, text)))
-				continue; /* not for this one, or it has none */
+				continue; /* not an attribute of this inode, or no value */
 			n += (size_t)snprintf(own + n, sizeof own - n, KVC_VIRTUAL "%s",
 					      kvc_virtuals[i].name) +
 			     1;
@@ -313,7 +322,7 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 	kvc_unlock_both(k);
 	if (err)
 		return err;
-	/* Stored ones of ours are in the list already. */
+	/* Virtual attributes that are stored in the catalog are in the list already. */
 	for (size_t at = 0; at < theirs;) {
 		size_t l = strlen(all + at) + 1;
 

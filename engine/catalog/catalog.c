@@ -105,7 +105,7 @@ static int open_log(struct kvc_catalog *c)
 /* All of it but the threads. */
 static int open_all(struct kvc_catalog *c, char *error)
 {
-	char format[16] = "", why[400] = "";
+	char why[400] = "";
 	int rc, err = c->look ? 0 : kvc_wal_restart_mend(c->path);
 	sqlite3 *db;
 
@@ -121,21 +121,13 @@ static int open_all(struct kvc_catalog *c, char *error)
 		rc = kvc_conn_open(c, &c->reader[i], false);
 		db = rc ? c->reader[i].db : db;
 	}
-	if (!rc)
-		rc = kvc_schema_compare(c->w.db, false, why);
-	if (!rc)
-		err = kvc_meta_get(c, "format", format, sizeof format);
-	if (!rc && !err && (err = kvc_formats_bring(c, format, error)) == -EPROTO)
+	if (!rc && (err = kvc_schema_format(c->w.db, c->path, error)))
 		return err;
-	/* Can it be written, and the log is there? Older catalogs lack the indexes. */
+	if (!rc)
+		rc = kvc_schema_compare(c->w.db, !c->look, why);
+	/* An empty transaction shows that the database can be written, and makes the log. */
 	if (!rc && !err && !c->look)
-		err = kvc_sql_run(&c->w, ST_BEGIN, "");
-	if (!rc && !err && !c->look)
-		rc = sqlite3_exec(c->w.db, kvc_schema_late, NULL, NULL, NULL)
-			     ?: kvc_formats_columns(c->w.db)
-			     ?: kvc_schema_compare(c->w.db, true, why);
-	if (!rc && !err && !c->look)
-		err = kvc_sql_run(&c->w, ST_COMMIT, "");
+		err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (*why) {
 		snprintf(error, 512,
 			 "the catalog %.200s: %.200s; run fsck.kvcachefs -y on the store", c->path,

@@ -201,10 +201,7 @@ static int readable(const char *path, const char *tail)
 static const char has_tables[] =
 	"SELECT 'table ' || column1 || ' is missing' FROM (VALUES('meta'), ('names'), ('nodes'), "
 	"('targets'), ('objects'), ('placements'), ('gone'), ('xattrs'), ('chunks')) WHERE column1 "
-	"NOT IN (SELECT name FROM sqlite_master WHERE type = 'table')"
-	/* format 1 had no such table, and nothing in it to look for (formats.c) */
-	" AND NOT (column1 = 'gone' AND EXISTS (SELECT 1 FROM sqlite_master WHERE name = "
-	"'placements' AND sql NOT LIKE '%hi INTEGER%'))";
+	"NOT IN (SELECT name FROM sqlite_master WHERE type = 'table')";
 
 /* With the database open. */
 static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
@@ -258,6 +255,18 @@ int kvc_check_meta(const char *path, int (*fn)(void *arg, const char *key, const
 	}
 	err = err ?: rc == SQLITE_DONE ? 0 : verdict(db, rc);
 	sqlite3_finalize(st);
+	sqlite3_close(db);
+	return err;
+}
+
+int kvc_check_format(const char *path, char *error)
+{
+	sqlite3 *db = NULL;
+	int err = 0;
+
+	/* kvc_check_pages reports a database that cannot be opened */
+	if (!both_readable(path) && !kvc_conn_look(path, &db))
+		err = kvc_schema_format(db, path, error);
 	sqlite3_close(db);
 	return err;
 }

@@ -12,6 +12,11 @@
 typedef void kvc_found_fn(void *arg, bool mended, const char *what);
 
 /*
+ * Refuses a catalog of another format: returns -EPROTO with one line in error[512], and otherwise
+ * 0, also if the format cannot be read. No file is changed. Call it before kvc_check_pages.
+ */
+int kvc_check_format(const char *path, char *error);
+/*
  * Is the database itself whole? 0; -EBADMSG after telling fn: it was read, and is not (then only a
  * rebuild helps; with `mend` damaged indexes alone are made anew); any other errno: it could not be
  * read, and may be whole. Without `mend` no file is changed.

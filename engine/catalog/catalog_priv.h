@@ -237,7 +237,8 @@ struct kvc_catalog {
 	_Atomic bool logged;
 };
 
-extern const char *const kvc_schema, *const kvc_schema_late; /* schema.c */
+#define KVC_CATALOG_FORMAT "4"       /* the value of format in meta */
+extern const char *const kvc_schema; /* schema.c */
 
 /*
  * schema.c: denies a connection all that a planted schema could make SQLite run. Right after
@@ -245,15 +246,20 @@ extern const char *const kvc_schema, *const kvc_schema_late; /* schema.c */
  */
 int kvc_schema_restrict(sqlite3 *db);
 /*
- * Compares the file's tables and indexes with kvc_schema. `current`: all of them have to be there
- * and of this format; otherwise those of earlier formats will do, and some may be missing. 0,
- * SQLITE_CORRUPT with the reason in why, or another code of SQLite with why as it was.
+ * Compares the file's tables and indexes with kvc_schema; with `whole`, a missing one is an error,
+ * too. Returns 0, SQLITE_CORRUPT with the reason in why, or another SQLite code with why unchanged.
  */
-int kvc_schema_compare(sqlite3 *db, bool current, char why[400]);
+int kvc_schema_compare(sqlite3 *db, bool whole, char why[400]);
 /*
- * For fsck, before anything else is read: tells fn of each object that is not of any format; with
- * `mend` drops it, unless it is a table of ours. 0: none is left, or -EBADMSG. A schema that cannot
- * be read is left to the check of the pages.
+ * Refuses a catalog of another format: returns -EPROTO with one line in error[512]. Returns 0 if
+ * the format is ours, and if it cannot be read, because kvc_schema_compare and fsck report that.
+ * Call it before kvc_schema_compare and after kvc_schema_restrict.
+ */
+int kvc_schema_format(sqlite3 *db, const char *path, char *error);
+/*
+ * For fsck, before anything else is read: reports each foreign object to fn, and with `mend` drops
+ * it unless it is one of our tables. Returns 0 if no foreign object is left, else -EBADMSG. Ignores
+ * a schema that cannot be read: the check of the pages reports it.
  */
 int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg);
 
@@ -337,15 +343,6 @@ void kvc_checkpoint_gate(struct kvc_catalog *c);
 void kvc_checkpoint_ask(void *catalog);
 /* The writer's connection is new: it tells how long the log is. */
 void kvc_checkpoint_watch(struct kvc_catalog *c);
-
-/*
- * formats.c: brings a catalog of an earlier format to this one, unless it is opened to look. 0,
- * -EPROTO with a line in error[512]: of a format that cannot be used, or another errno.
- */
-#define KVC_CATALOG_FORMAT "4"
-int kvc_formats_bring(struct kvc_catalog *c, const char *format, char *error);
-/* The columns that catalogs of this format lacked at first. A code of SQLite. */
-int kvc_formats_columns(sqlite3 *db);
 
 /* filter.c: fills the filter, now and when it is to be made anew, in a thread. */
 int kvc_filter_start(struct kvc_catalog *c);

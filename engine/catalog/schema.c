@@ -8,14 +8,11 @@
 #include "catalog_priv.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define STATEMENT 1024 /* bytes of a statement of ours; a longer one is foreign */
 #define SHOWN 20       /* foreign objects that a check without -y lists */
-
-/* What is over is found without looking at the rest. */
-#define GONE_INDEX "CREATE INDEX IF NOT EXISTS gone_until ON gone(until_ns);"
-#define PIN_INDEX "CREATE INDEX IF NOT EXISTS chunks_pinned ON chunks(id) WHERE pin_until_ns > 0;"
 
 /*
  * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is
@@ -46,7 +43,8 @@ const char *const kvc_schema =
 	" len INTEGER NOT NULL, hi INTEGER NOT NULL, codec INTEGER NOT NULL, key INTEGER NOT NULL, "
 	"sum BLOB, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
 	"CREATE TABLE gone(at INTEGER NOT NULL, hi INTEGER NOT NULL, until_ns INTEGER NOT NULL, "
-	"PRIMARY KEY(at, hi)) WITHOUT ROWID;" GONE_INDEX
+	"PRIMARY KEY(at, hi)) WITHOUT ROWID;"
+	"CREATE INDEX gone_until ON gone(until_ns);"
 	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, "
 	"PRIMARY KEY(ino, name)) WITHOUT ROWID;"
 	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER "
@@ -58,21 +56,9 @@ const char *const kvc_schema =
 	" pool_facts INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0);"
 	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
 	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
-	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;" PIN_INDEX
+	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;"
+	"CREATE INDEX chunks_pinned ON chunks(id) WHERE pin_until_ns > 0;"
 	"INSERT INTO meta VALUES('format', '" KVC_CATALOG_FORMAT "');";
-
-/* Indexes that the first catalogs of this format lack. */
-const char *const kvc_schema_late = GONE_INDEX PIN_INDEX;
-
-/* Definitions of earlier formats that the steps in formats.c replace. */
-static const char older[] =
-	"CREATE TABLE placements(ino INTEGER NOT NULL, tier INTEGER NOT NULL, gen INTEGER NOT "
-	"NULL, at INTEGER NOT NULL, len INTEGER NOT NULL, codec INTEGER NOT NULL, PRIMARY KEY(ino, "
-	"tier)) WITHOUT ROWID;"
-	"CREATE INDEX chunks_rank ON chunks(rank, id);";
-
-/* Tables to which later versions added columns, which are appended. */
-static const char *const appended[] = { "nodes", "chunks" };
 
 /*
  * Bytes of a row at most; SQLite takes a longer one for an error before it allocates memory for it.
@@ -103,12 +89,12 @@ static bool is_space(char c)
 }
 
 /*
- * A statement with single spaces, none beside punctuation, and without "DEFAULT 0", which columns
- * have only where they were added. The length, or 0: it is longer than any of ours.
+ * Copies a statement to `to` with single spaces and no space beside punctuation. Returns its
+ * length, or 0 if it is longer than any statement of kvc_schema.
  */
 static size_t normalize(const char *sql, size_t len, char to[STATEMENT])
 {
-	static const char marks[] = "(),=<>", zero[] = " DEFAULT 0";
+	static const char marks[] = "(),=<>";
 	bool gap = false;
 	size_t n = 0;
 
@@ -123,34 +109,23 @@ static size_t normalize(const char *sql, size_t len, char to[STATEMENT])
 			to[n++] = ' ';
 		gap = false;
 		to[n++] = sql[i];
-		if ((sql[i] == ',' || sql[i] == ')') && n > sizeof zero - 1 &&
-		    !memcmp(to + n - sizeof zero, zero, sizeof zero - 1)) {
-			n -= sizeof zero;
-			to[n++] = sql[i];
-		}
 	}
 	to[n] = 0;
 	return n;
 }
 
-/* The next CREATE statement of a list of ours, normalized; 0: no more; 2: opening makes it. */
-static int next_statement(const char **at, char to[STATEMENT])
+/* Copies the next CREATE statement of kvc_schema, normalized. False: none is left. */
+static bool next_statement(const char **at, char to[STATEMENT])
 {
-	static const char condition[] = "IF NOT EXISTS ";
 	const char *end;
-	char *found;
 
 	for (; (end = strchr(*at, ';')); *at = end + 1) {
 		if (!normalize(*at, (size_t)(end - *at), to) || strncmp(to, "CREATE ", 7))
 			continue;
 		*at = end + 1;
-		if (!(found = strstr(to, condition)))
-			return 1;
-		memmove(found, found + sizeof condition - 1,
-			strlen(found + sizeof condition - 1) + 1);
-		return 2;
+		return true;
 	}
-	return 0;
+	return false;
 }
 
 /* Does the statement create this object? */
@@ -164,53 +139,36 @@ static bool creates(const char *statement, const char *type, const char *name)
 	return n < (int)sizeof start && !strncmp(statement, start, (size_t)n);
 }
 
-/* Is `have` the table as it was before its last columns were added? */
-static bool shorter(const char *name, const char *have, const char *ours)
+enum fit { UNKNOWN, ALTERED, FITS }; /* not in kvc_schema; with another definition; the same */
+
+static enum fit fit_statement(const char *type, const char *name, const char *have)
 {
-	size_t n = strlen(have);
-	bool may = false;
-
-	for (size_t i = 0; i < sizeof appended / sizeof appended[0]; i++)
-		may |= !strcmp(name, appended[i]);
-	return may && n && have[n - 1] == ')' && !strncmp(have, ours, n - 1) && ours[n - 1] == ',';
-}
-
-enum fit { UNKNOWN, ALTERED, FITS }; /* no object of ours; one with another definition; ours */
-
-static enum fit fit_in(const char *list, const char *type, const char *name, const char *have,
-		       bool current)
-{
-	enum fit fit = UNKNOWN;
+	const char *list = kvc_schema;
 	char ours[STATEMENT];
 
-	while (fit != FITS && next_statement(&list, ours))
+	while (next_statement(&list, ours))
 		if (creates(ours, type, name))
-			fit = !strcmp(have, ours) || (!current && shorter(name, have, ours))
-				      ? FITS
-				      : ALTERED;
-	return fit;
+			return strcmp(have, ours) ? ALTERED : FITS;
+	return UNKNOWN;
 }
 
-static enum fit fit_of(sqlite3_stmt *st, bool current)
+/* st: type, name and sql of an object of the file. */
+static enum fit fit_object(sqlite3_stmt *st)
 {
 	static const char automatic[] = "sqlite_autoindex_";
 	const char *type = (const char *)sqlite3_column_text(st, 0),
 		   *name = (const char *)sqlite3_column_text(st, 1),
 		   *sql = (const char *)sqlite3_column_text(st, 2);
 	char have[STATEMENT] = "";
-	enum fit fit;
 
 	if (!type || !name || (strcmp(type, "table") && strcmp(type, "index")))
 		return UNKNOWN;
-	/* of a primary key, which is in the definition of its table */
+	/* SQLite makes the index of a primary key; the definition of the table contains it */
 	if (!sql && !strcmp(type, "index") && !strncmp(name, automatic, sizeof automatic - 1))
 		return FITS;
 	if (!sql || !normalize(sql, (size_t)sqlite3_column_bytes(st, 2), have))
 		have[0] = 0;
-	fit = fit_in(kvc_schema, type, name, have, current);
-	if (fit != FITS && !current && fit_in(older, type, name, have, true) == FITS)
-		fit = FITS;
-	return fit;
+	return fit_statement(type, name, have);
 }
 
 /*
@@ -222,7 +180,7 @@ struct foreign {
 	char type[16], name[256];
 };
 
-static int find_foreign(sqlite3 *db, bool current, unsigned skip, struct foreign *f, unsigned *ours)
+static int find_foreign(sqlite3 *db, unsigned skip, struct foreign *f, unsigned *ours)
 {
 	sqlite3_stmt *st;
 	int rc = sqlite3_prepare_v2(db, "SELECT type, name, sql FROM main.sqlite_schema", -1, &st,
@@ -232,7 +190,7 @@ static int find_foreign(sqlite3 *db, bool current, unsigned skip, struct foreign
 		return -rc;
 	*ours = 0;
 	while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
-		f->fit = fit_of(st, current);
+		f->fit = fit_object(st);
 		*ours += f->fit == FITS && sqlite3_column_type(st, 2) != SQLITE_NULL;
 		if (f->fit == FITS || skip-- > 0)
 			continue;
@@ -254,13 +212,51 @@ static void describe(const struct foreign *f, char text[400])
 		 f->type, f->name);
 }
 
-int kvc_schema_compare(sqlite3 *db, bool current, char why[400])
+/* Does the table meta have our definition? Then it can be read without running foreign SQL. */
+static bool meta_fits(sqlite3 *db)
+{
+	sqlite3_stmt *st = NULL;
+	bool fits = !sqlite3_prepare_v2(
+			    db,
+			    "SELECT type, name, sql FROM main.sqlite_schema WHERE name = 'meta'",
+			    -1, &st, NULL) &&
+		    sqlite3_step(st) == SQLITE_ROW && fit_object(st) == FITS;
+
+	sqlite3_finalize(st);
+	return fits;
+}
+
+int kvc_schema_format(sqlite3 *db, const char *path, char *error)
+{
+	static const char get[] = "SELECT value FROM meta WHERE key = 'format'";
+	unsigned long have, known = strtoul(KVC_CATALOG_FORMAT, NULL, 10);
+	const char *format = NULL;
+	sqlite3_stmt *st = NULL;
+	int err = 0;
+
+	if (meta_fits(db) && !sqlite3_prepare_v2(db, get, -1, &st, NULL) &&
+	    sqlite3_step(st) == SQLITE_ROW)
+		format = (const char *)sqlite3_column_text(st, 0);
+	have = format ? strtoul(format, NULL, 10) : known;
+	if (have != known) {
+		snprintf(error, 512,
+			 "the catalog %s has format %.20s and this kvcachefs knows %lu; %s", path,
+			 format, known,
+			 have > known ? "use a newer one"
+				      : "make a new store with mkfs.kvcachefs --force");
+		err = -EPROTO;
+	}
+	sqlite3_finalize(st);
+	return err;
+}
+
+int kvc_schema_compare(sqlite3 *db, bool whole, char why[400])
 {
 	const char *list = kvc_schema;
 	char statement[STATEMENT];
 	unsigned ours, wanted = 0;
 	struct foreign f;
-	int found = find_foreign(db, current, 0, &f, &ours);
+	int found = find_foreign(db, 0, &f, &ours);
 
 	if (found < 0)
 		return -found;
@@ -268,7 +264,7 @@ int kvc_schema_compare(sqlite3 *db, bool current, char why[400])
 		wanted++;
 	if (found)
 		describe(&f, why);
-	else if (current && ours != wanted)
+	else if (whole && ours != wanted)
 		snprintf(why, 400, "%u of its %u tables and indexes are missing",
 			 ours < wanted ? wanted - ours : 0, wanted);
 	else
@@ -295,19 +291,18 @@ static int drop(sqlite3 *db, const struct foreign *f)
 }
 
 /*
- * Indexes that a repair took away, or somebody else. One that can be prepared is missing: otherwise
- * its name is in use, or the catalog is of a format that lacks its columns.
+ * Reports indexes of kvc_schema that are missing, and makes them if `mend`. If a CREATE INDEX
+ * statement cannot be prepared, its name is in use: find_foreign has reported that object.
  */
 static int check_indexes(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 {
 	const char *list = kvc_schema;
 	char sql[STATEMENT], text[400];
 	sqlite3_stmt *st;
-	int kind, rc, left = 0;
+	int rc, left = 0;
 
-	while ((kind = next_statement(&list, sql))) {
-		if (kind != 1 || strncmp(sql, "CREATE INDEX ", 13) ||
-		    sqlite3_prepare_v2(db, sql, -1, &st, NULL))
+	while (next_statement(&list, sql)) {
+		if (strncmp(sql, "CREATE INDEX ", 13) || sqlite3_prepare_v2(db, sql, -1, &st, NULL))
 			continue;
 		rc = mend ? sqlite3_step(st) : SQLITE_DONE;
 		sqlite3_finalize(st);
@@ -326,7 +321,7 @@ int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 	char text[400];
 	int found;
 
-	while (left < SHOWN && (found = find_foreign(db, false, left, &f, &ours)) > 0) {
+	while (left < SHOWN && (found = find_foreign(db, left, &f, &ours)) > 0) {
 		bool gone = mend && !drop(db, &f);
 
 		describe(&f, text);

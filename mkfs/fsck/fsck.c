@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 	};
 	struct kvm_report r = { 0 };
 	struct kvc_store s;
-	char error[512] = "";
+	char error[512] = "", catalog[1280];
 	const char *device = NULL;
 	bool data = false, rebuild = false, look = false;
 	int c, err;
@@ -159,6 +159,11 @@ int main(int argc, char **argv)
 	if ((err = kvm_open(&s, argv[optind], device, &r, error))) {
 		kvm_fail("%s", *error ? error : kvc_why(-err));
 		return err == -EBADMSG ? 4 : 8;
+	}
+	if (!rebuild && kvc_check_format(kvm_catalog(&s, catalog), error)) {
+		kvm_fail("%s", error);
+		kvc_store_close(&s);
+		return 8;
 	}
 	err = rebuild ? kvm_rebuild(&s, &r) : kvm_check(&s, data, &r);
 	kvc_store_close(&s);

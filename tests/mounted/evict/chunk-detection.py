@@ -5,7 +5,7 @@
 folder whose files arrive in one burst is dropped whole and is never visible in part. The files of a
 flat folder are dropped one by one and the folder stays. Buckets that were created beforehand stay.
 A late file, an attribute and unit= change the unit, also over remounts and a rebuild."""
-import errno, os, random, sqlite3, threading, time
+import errno, os, random, threading, time
 from kvtest import *
 
 N = 512 * KiB
@@ -260,7 +260,7 @@ def asked():
     s.fsck("-n")
 
 
-# a rebuild groups by birth; a store of format 3 is taken over
+# a rebuild groups files by their time of birth
 def again():
     s = Store("again", cpu="64M").mount()
     os.makedirs(f"{s.mnt}/m/c")
@@ -280,23 +280,6 @@ def again():
     s.read("m/c/f1"), s.read("flat/f1")
     assert s.attr("m/c/f0", "hits") == "1" and s.attr("flat/f0", "hits") == "0" \
         and s.attr("flat/f1", "hits") == "1"
-    s.umount()
-    db = sqlite3.connect(f"{s.path}/catalog.sqlite", isolation_level=None)
-    flat, = db.execute("SELECT ino FROM names WHERE name = 'flat'").fetchone()
-    db.execute("UPDATE nodes SET chunk = ? WHERE parent = ? AND mode & 61440 = 32768", (flat, flat))
-    # not in that format, nor in the first stores of the next
-    for column in ("parent", "facts", "pool_facts", "bytes"):
-        db.execute(f"ALTER TABLE chunks DROP COLUMN {column}")
-    db.execute("INSERT INTO chunks SELECT ?, created_ns, last_ns, 7, rank, 0, 0, 0, 0, 0 "
-               "FROM chunks LIMIT 1", (flat,))
-    db.execute("DELETE FROM chunks WHERE id <> ? AND id NOT IN (SELECT chunk FROM nodes)", (flat,))
-    db.execute("ALTER TABLE nodes DROP COLUMN container")
-    db.execute("UPDATE meta SET value = '3' WHERE key = 'format'")
-    db.close()
-    s.mount()
-    assert "has format 3" in s.log()
-    assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/flat") == "file"
-    assert s.attr("flat/f9", "hits") == "7" and s.read("flat/f9") == blob("f9", 4096)
     s.umount()
     s.fsck("-n")
 

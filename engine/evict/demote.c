@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Demoting: somebody says that a chunk is to leave the pool, or a tier, or all of them
- * (user.kvcachefs.demote). The call is parked, and a thread of its own takes each demotion on, a
- * step every TURN_NS, until it is done, cannot be, or nobody waits for it any more:
+ * Demotion: a client asks for a chunk to leave the pool, a tier, or everything
+ * (user.kvcachefs.demote). The call is parked. A separate thread works on each demotion, one step
+ * every TURN_NS, until it is done or cannot be done, or until no call waits for it any more:
  *
- *   cpu     What has no copy that counts is copied now; after the commit the segments go, as the
- *           evictor lets them go. The wait for a copy is the one of fsync (n->sync_waiters), so it
- *           ends with the tier's own error.
- *   a tier  Its copies go, where all of the chunk is in the pool or in another tier (names/chunk_drop.c).
- *   all     The chunk is dropped, as the keeper does it.
+ *   cpu     Objects without a good copy are copied now; after the commit the segments are
+ *           removed, as by the evictor. The wait for a copy is the wait of fsync
+ *           (n->sync_waiters), so it ends with the tier's own error.
+ *   a tier  Its copies are removed, if the whole chunk is in the pool or in another tier
+ *           (names/chunk_drop.c).
+ *   all     The chunk is dropped, as the quota keeper drops chunks.
  *
- * What is pinned is refused with EBUSY. So is what is open, leased or mapped for all of CLOSE_NS:
- * the kernel tells of a close after it has returned, so who closed a file and then demotes it may
- * find it open, and a copier has its descriptor for a moment longer than its copy takes. What
- * somebody is between two files of, or has just looked at, is given GRACE_NS.
+ * A pinned chunk is refused with EBUSY. So is a chunk with files that are open, leased or mapped
+ * for all of CLOSE_NS. The delay is needed because the kernel reports a close after close(2) has
+ * returned, so a client that closes a file and demotes it at once may still find it open; a worker
+ * that copies also has the segment open a moment longer than the copy takes. A chunk that is being
+ * read file by file, or was probed a moment ago, is retried for GRACE_NS.
+ *
+ * The demoter's thread enters, calls of fs/ (kvc_demote_locked), and the thread that answers waits
+ * (on_copy).
  */
 #include "demote.h"
 
@@ -36,23 +41,26 @@
 #define TURN_NS 5000000ull
 #define GRACE_NS 1000000000ull
 #define CLOSE_NS 300000000ull
-#define QUEUE_AT 64 /* copies that are asked for at once */
+#define QUEUE_AT 64 /* copies queued per hold of the lock */
 
 enum { FROM_POOL = -1, FROM_ALL = -2 }; /* or a tier's number */
-enum { AGAIN = 1 };                     /* a step's result beside 0 and errors */
+enum { AGAIN = 1 };                     /* result of a step, beside 0 and errors: call it again */
 
 struct demotion {
 	struct kvc_list link;    /* in k->demotes->list */
-	struct kvc_list waiters; /* the call */
+	struct kvc_list waiters; /* the parked call */
 	struct kvc *k;
 	uint64_t chunk;
 	int from;
 	uint64_t since_ns;
-	uint64_t used_ns;     /* since when steps found it in use; 0: the last did not */
-	uint64_t told;        /* dropped: with this notice the kernel knows it; 0: it is there */
-	struct kvc_wait copy; /* for the copy of `node`, which is held; NULL: for none */
+	/* time of the first of the last steps that found it in use; 0: the last did not */
+	uint64_t used_ns;
+	/* the chunk is dropped; number of the notice that tells the kernel; 0: not dropped */
+	uint64_t notice;
+	/* the wait for the copy of `node`; node is referenced; NULL: no wait */
+	struct kvc_wait copy;
 	struct kvc_node *node;
-	bool copied; /* that wait is over, with copy.err */
+	bool copied; /* the wait is over, with copy.err */
 };
 
 static bool pinned_locked(struct kvc *k, uint64_t chunk)
@@ -62,15 +70,15 @@ static bool pinned_locked(struct kvc *k, uint64_t chunk)
 	return p && kvc_pin_holds_locked(k, chunk, p->until_ns, KVC_PIN_ALL);
 }
 
-static bool busy(struct kvc *k, struct kvc_node *n, void *arg)
+static bool is_used(struct kvc *k, struct kvc_node *n, void *arg)
 {
 	(void)k;
 	(void)arg;
 	return n->nopen || n->leases || n->state == KVC_OPEN;
 }
 
-/* From the answerer: the copy is made, or failed. */
-static void on_copy(struct kvc_wait *w)
+/* Called by the thread that answers waits: the copy is made or has failed. */
+static void copy_done(struct kvc_wait *w)
 {
 	struct demotion *d = kvc_of(w, struct demotion, copy);
 	struct kvc *k = d->k;
@@ -86,8 +94,8 @@ static bool lacks_copy(const struct kvc_node *n)
 	return n->state != KVC_BOTH || n->verify;
 }
 
-/* In use: for how long it may be. */
-static int wait_or_refuse(struct demotion *d)
+/* The chunk is in use: wait, or refuse after CLOSE_NS. */
+static int wait_while_used(struct demotion *d)
 {
 	uint64_t now = kvc_mono_ns();
 
@@ -96,10 +104,8 @@ static int wait_or_refuse(struct demotion *d)
 	return now - d->used_ns < CLOSE_NS ? AGAIN : -EBUSY;
 }
 
-/*
- * Asks for the copies that are missing, and waits for one of them. The lock is let go in between.
- */
-static int copy_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
+/* Queues the missing copies and starts to wait for the first one. Releases and takes k->lock. */
+static int start_copies_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
 	bool any = false;
 
@@ -108,18 +114,18 @@ static int copy_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 	if (!any)
 		return -ENODEV;
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_turn_locked(c);
+		struct kvc_node *n = kvc_evict_rotate_locked(c);
 
 		if (i % QUEUE_AT == 0)
 			kvc_pause_locked(k);
 		if (!kvc_has_segment(n) || !lacks_copy(n))
 			continue;
-		n->hopeless = 0; /* who asks is to be told why */
+		n->hopeless = 0; /* the caller gets the error again */
 		if (!d->node) {
 			d->node = n;
 			n->refs++;
 			d->copied = false;
-			d->copy = (struct kvc_wait){ .wake = on_copy };
+			d->copy = (struct kvc_wait){ .wake = copy_done };
 			kvc_wait_park_locked(k, &n->sync_waiters, &d->copy);
 		}
 		kvc_spill_queue_locked(k, n, true);
@@ -127,8 +133,8 @@ static int copy_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 	return AGAIN;
 }
 
-/* Its segment goes. The lock is let go while its pages are freed. */
-static void leave_locked(struct kvc *k, struct kvc_node *n)
+/* Removes the node's segment. Releases k->lock while its pages are freed. */
+static void evict_segment_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment s = kvc_file_segment_of(n);
 	int fd = kvc_pool_segment_open(&k->pool, &s, O_PATH);
@@ -168,21 +174,21 @@ static bool is_uncommitted(struct kvc *k, struct kvc_node *n, void *arg)
 	return n->place_txn > k->committer->committed;
 }
 
-static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
+static int demote_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
 	if (kvc_evict_walk_locked(k, c, is_lacking, NULL))
-		return copy_locked(k, d, c);
+		return start_copies_locked(k, d, c);
 	if (kvc_evict_walk_locked(k, c, is_uncommitted, NULL)) {
 		kvc_committer_wake_locked(k, true);
 		return AGAIN;
 	}
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_turn_locked(c);
+		struct kvc_node *n = kvc_evict_rotate_locked(c);
 
 		if (kvc_evict_may_leave(k, n))
-			leave_locked(k, n);
+			evict_segment_locked(k, n);
 	}
-	if (c->nnodes) /* somebody took one in hand meanwhile */
+	if (c->nnodes) /* a file was opened during the walk */
 		return AGAIN;
 	kvc_count(&k->stats, evicted_chunks);
 	kvc_replacers_evicted(k, KVC_FOR_demote, KVC_FROM_POOL, c->policy);
@@ -190,8 +196,8 @@ static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk 
 	return 0;
 }
 
-/* The lock is let go meanwhile. */
-static int drop_locked(struct kvc *k, struct demotion *d)
+/* Drops the chunk, or its copies in the tier. Releases and takes k->lock. */
+static int demote_tiers_locked(struct kvc *k, struct demotion *d)
 {
 	struct kvc_chunk_row r;
 	int err;
@@ -210,19 +216,19 @@ static int drop_locked(struct kvc *k, struct demotion *d)
 		kvc_replacers_evicted(k, KVC_FOR_demote,
 				      d->from == FROM_ALL ? KVC_FROM_ALL : d->from, r.policy);
 	if (!err && d->from == FROM_ALL)
-		d->told = kvc_notify(k, KVC_TELL_PRUNE, 0, 0);
-	if (d->told)
+		d->notice = kvc_notify(k, KVC_TELL_PRUNE, 0, 0);
+	if (d->notice)
 		return AGAIN;
-	if (err == -ENODATA) /* some of it is nowhere else */
+	if (err == -ENODATA) /* part of the chunk exists nowhere else */
 		return -EBUSY;
-	return err == -ENOENT ? 0 : err; /* nothing of it is there */
+	return err == -ENOENT ? 0 : err; /* the chunk does not exist */
 }
 
 /*
- * A copy to the tier is on its way, and would come after those that go; or one is being made, and
- * the segment is in use for that.
+ * True if a copy to the demoted tier is queued or running, which would arrive after the removal.
+ * For the pool and for "all", true if a copy is running, since it uses the segment.
  */
-static bool copying(struct kvc *k, struct kvc_node *n, void *arg)
+static bool is_copying(struct kvc *k, struct kvc_node *n, void *arg)
 {
 	const struct demotion *d = arg;
 
@@ -233,22 +239,24 @@ static bool copying(struct kvc *k, struct kvc_node *n, void *arg)
 	return false;
 }
 
-/* What is in memory of the chunk, which the caller keeps there. */
-static int step_chunk_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
+/*
+ * One step on the part of the chunk that is in memory. The caller holds a reference to the chunk.
+ */
+static int demote_chunk_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
-	if (!c->detached && kvc_evict_walk_locked(k, c, busy, NULL))
-		return wait_or_refuse(d);
-	if (kvc_evict_walk_locked(k, c, copying, d)) {
+	if (!c->detached && kvc_evict_walk_locked(k, c, is_used, NULL))
+		return wait_while_used(d);
+	if (kvc_evict_walk_locked(k, c, is_copying, d)) {
 		d->used_ns = 0;
 		return AGAIN;
 	}
 	if (d->from < 0 && kvc_evict_mapped(k, c))
-		return wait_or_refuse(d);
+		return wait_while_used(d);
 	d->used_ns = 0;
-	return d->from == FROM_POOL && c->nnodes ? from_pool_locked(k, d, c) : 0;
+	return d->from == FROM_POOL && c->nnodes ? demote_pool_locked(k, d, c) : 0;
 }
 
-static int step_locked(struct kvc *k, struct demotion *d)
+static int demote_step_locked(struct kvc *k, struct demotion *d)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, d->chunk);
 	int err = 0;
@@ -266,42 +274,43 @@ static int step_locked(struct kvc *k, struct demotion *d)
 	}
 	if (kvc_list_empty(&d->waiters))
 		return -ETIMEDOUT;
-	if (d->told)
-		return kvc_notify_delivered(k, d->told) ? 0 : AGAIN;
+	if (d->notice)
+		return kvc_notify_delivered(k, d->notice) ? 0 : AGAIN;
 	if (pinned_locked(k, d->chunk))
 		return -EBUSY;
 	if (c) {
 		c->inflight++;
-		err = step_chunk_locked(k, d, c);
+		err = demote_chunk_locked(k, d, c);
 		c->inflight--;
 		kvc_chunk_settle_locked(k, c);
 	} else {
 		d->used_ns = 0;
 	}
-	return err || d->from == FROM_POOL ? err : drop_locked(k, d);
+	return err || d->from == FROM_POOL ? err : demote_tiers_locked(k, d);
 }
 
-static void end_locked(struct kvc *k, struct demotion *d, int err)
+static void demote_end_locked(struct kvc *k, struct demotion *d, int err)
 {
 	kvc_wait_wake_all_locked(k, &d->waiters, err);
 	kvc_list_del(&d->link);
 	free(d);
 }
 
-/* Those that are there now; new ones are put at the end. */
-static void round_locked(struct kvc *k)
+/* One step of each demotion in the list; new ones are added at the end. */
+static void demote_round_locked(struct kvc *k)
 {
 	struct kvc_list *last = k->demotes->list.prev, *e = k->demotes->list.next;
 	bool more = true;
 
 	while (more && e != &k->demotes->list) {
 		struct demotion *d = kvc_of(e, struct demotion, link);
-		int err = step_locked(k, d); /* only this thread takes any off the list */
+		/* only this thread removes demotions from the list */
+		int err = demote_step_locked(k, d);
 
 		more = e != last;
 		e = e->next;
 		if (err != AGAIN)
-			end_locked(k, d, err);
+			demote_end_locked(k, d, err);
 	}
 }
 
@@ -316,10 +325,10 @@ static void *demoter(void *arg)
 
 		if (kvc_list_empty(&s->list))
 			kvc_lock_wait(&k->lock, &s->cond, NULL);
-		else if (round_locked(k), !k->stopping && !kvc_list_empty(&s->list))
+		else if (demote_round_locked(k), !k->stopping && !kvc_list_empty(&s->list))
 			kvc_lock_wait(&k->lock, &s->cond, &until);
 	}
-	/* the answerer ends what they wait for */
+	/* the answering thread still ends the waits for copies */
 	kvc_list_each_safe(e, &s->list) {
 		struct demotion *d = kvc_of(e, struct demotion, link);
 
@@ -327,7 +336,7 @@ static void *demoter(void *arg)
 			kvc_lock_wait(&k->lock, &s->cond, NULL);
 		if (d->node)
 			d->node->refs--;
-		end_locked(k, d, -ESHUTDOWN);
+		demote_end_locked(k, d, -ESHUTDOWN);
 	}
 	kvc_unlock(k);
 	return NULL;

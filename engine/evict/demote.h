@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that leave the pool, a tier, or all, because somebody says so (demote.c). k->lock. */
+/* Demotes chunks from the pool, from a tier, or from everything, when a client asks (demote.c). */
 #ifndef KVC_DEMOTE_H
 #define KVC_DEMOTE_H
 
 #include "kvc.h"
 
 struct kvc_demotes {
-	struct kvc_list list; /* those under way */
+	struct kvc_list list; /* demotions under way; guarded by k->lock */
 	pthread_cond_t cond;
 	pthread_t thread;
 	bool has_thread;
 };
 
 /*
- * Demotes a chunk from "cpu" (the pool), the tier of that name, or "all". KVC_WAIT: w is woken when
- * it is done, with w->err; -EINVAL: there is no such tier; -ENOMEM.
+ * Starts to demote a chunk from "cpu" (the pool), from the tier with that name, or from "all".
+ * Returns KVC_WAIT, and w is woken with the result in w->err; -EINVAL if there is no such tier or w
+ * is NULL; or -ENOMEM. The caller holds k->lock.
  */
 int kvc_demote_locked(struct kvc *k, uint64_t chunk, const char *from, struct kvc_wait *w);
 int kvc_demote_start(struct kvc *k);
-void kvc_demote_stop(struct kvc *k); /* after k->stopping was set, while the answerer runs */
+/* after k->stopping was set, while the answering thread runs */
+void kvc_demote_stop(struct kvc *k);
 
 #endif

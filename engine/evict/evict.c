@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The evictor: keeps the pool between its watermarks, by chunk, lowest rank first, and never inside
- * a request. A chunk leaves the pool when every object of it has a committed copy in a tier; one
- * that has not is copied first or, where no tier can take it, or lets it in (access/admission.c),
- * dropped whole. So are the coldest that have no copy yet when stores have waited for the copies
- * long enough (pace=). A copy elsewhere is enough, but while the disk's is on its way it is waited
- * for as long, or under load what a fast remote has would never come to the disk. Bounded tiers and
- * quotas have threads of their own (trim.c).
+ * The evictor: a thread that keeps the pool between its watermarks. It evicts whole chunks, the
+ * lowest rank first, and no request ever does its work. A chunk leaves the pool when every object
+ * of it has a committed copy in a tier. A chunk without copies is copied first. If no tier can take
+ * it or admission refuses it (access/admission.c), it is dropped. If stores have waited for copies
+ * longer than pace=, the coldest chunks without a copy are dropped too. A copy in any tier
+ * suffices, but if the disk tier's copy is queued or running, the evictor waits for it; otherwise,
+ * under load, objects that a fast remote tier has would never reach the disk. Bounded tiers and
+ * quotas have threads of their own (trim.c, quota_keeper.c).
  *
- * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk
- * with them; but where a store would be refused otherwise, what is not pinned of such a chunk and
- * nobody has in hand goes. Pins beyond what may be pinned do not count (limits/pin.c).
+ * Open, leased, pinned and mapped objects stay in the pool, and so does the rest of their chunk. If
+ * a store would be refused otherwise, the unused and unpinned objects of such chunks are evicted.
+ * Pins beyond the limit have no effect (limits/pin.c).
+ *
+ * A pass takes chunks from the pool's order; chunks that it does not evict are excluded until its
+ * end. The evictor's thread enters; demote.c shares some functions.
  */
 #include "evict.h"
 
@@ -32,40 +36,41 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define LOOK_NS 10000000ull
+#define PRESSED_NS 10000000ull
 #define IDLE_NS 250000000ull
-#define STUCK_LOOKS 12
-#define BATCH 512   /* nodes of chunks that are judged under one hold of the lock */
-#define WALK 128    /* and nodes of one chunk */
-#define TRIES 3     /* copies that failed: the file may be at fault, and its room is wanted */
-#define EACH 64     /* and a chunk counts as so many more */
-#define QUEUE_AT 64 /* copies that are asked for at once */
-#define BACK 64     /* chunks put back into the order at once */
-#define FREE_AT 16  /* segments that are looked at, or whose pages go, at once */
+#define STUCK_PASSES 12
+#define BATCH 512 /* nodes of chunks that are judged per hold of the lock */
+#define WALK 128  /* nodes of one chunk per hold of the lock */
+/* failed copies after which the object may be dropped: the file itself may cause the failure */
+#define TRIES 3
+#define CHUNK_COST 64 /* each chunk counts as this many nodes more */
+#define QUEUE_AT 64   /* copies queued per hold of the lock */
+#define RETURN_AT 64  /* chunks returned to the order per hold of the lock */
+#define FREE_AT 16    /* segments that are checked or freed per hold of the lock */
 
-#define UNFINISHED_NS 10000000000ull /* that a closed file may wait for its own name */
+#define UNFINISHED_NS 10000000000ull /* how long a closed file may keep a temporary name */
 
 /*
- * COMES: it has copies, and the one of the disk is on its way. LATER: a file of it is about to get
- * its name; its writer would find it gone.
+ * COMES: it has copies, and the disk tier's copy is queued or running. LATER: one of its files is
+ * about to be renamed to its final name, and its writer would not find it.
  */
 enum verdict { EVICT, COMES, COPY, DROP, YOUNG, LATER, KEEP };
 
-/* What a pass put aside and does not evict; it goes back at the end. */
-struct aside {
+/* A chunk that a pass does not evict; it returns to the order at the end of the pass. */
+struct excluded {
 	struct kvc_chunk *chunk;
 	enum verdict verdict;
 };
 
 struct pass {
-	struct aside *aside;
-	size_t naside, aside_room, parted;
-	uint64_t coming;   /* bytes that will be free without more being done */
-	int kept[FREE_AT]; /* segments without a name whose pages are not freed yet */
-	size_t nkept;
-	uint64_t kept_room;
+	struct excluded *excluded;
+	size_t nexcluded, excluded_capacity, parted;
+	uint64_t coming;       /* bytes that will become free without further work */
+	int unlinked[FREE_AT]; /* descriptors of removed segments, whose pages are not freed yet */
+	size_t nunlinked;
+	uint64_t unlinked_bytes;
 	bool progress;
-	bool overdue; /* stores have waited for longer than pace= says */
+	bool overdue; /* a store has waited longer than pace= */
 };
 
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
@@ -79,7 +84,7 @@ static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 	return false;
 }
 
-/* Its copy in the disk tier is queued or being made, and nothing says that it will not be. */
+/* Is the disk tier's copy of the node queued or running, without an error so far? */
 static bool disk_comes(struct kvc *k, const struct kvc_node *n)
 {
 	const unsigned bit = 1u << KVC_DISK;
@@ -89,13 +94,13 @@ static bool disk_comes(struct kvc *k, const struct kvc_node *n)
 	       !kvc_admission_check_locked(k, n, KVC_DISK);
 }
 
-/* What of a chunk the disk tier does not let in. */
+/* Why admission refuses a chunk for the disk tier, and how many bytes of it. */
 struct refused {
 	enum kvc_refusal why;
 	uint64_t bytes;
 };
 
-/* A file with a temporary name that was closed recently. */
+/* Was the file closed recently and still has a temporary name? */
 static bool unfinished(struct kvc *k, struct kvc_node *n, void *now)
 {
 	(void)k;
@@ -109,15 +114,15 @@ static bool unfinished_locked(struct kvc *k, struct kvc_chunk *c)
 	return kvc_evict_walk_locked(k, c, unfinished, &now);
 }
 
-struct judged {
+struct judgement {
 	enum verdict v;
 	struct refused *refused;
 };
 
-/* What one more node makes of the verdict. True: nothing can change it any more. */
+/* Updates the verdict for one more node. Returns true if further nodes cannot change it. */
 static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 {
-	struct judged *j = arg;
+	struct judgement *j = arg;
 	enum kvc_refusal why;
 
 	if (n->nopen || n->leases || n->state == KVC_OPEN || n->snapshot) {
@@ -142,28 +147,31 @@ static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 	return false;
 }
 
-static bool stays_locked(struct kvc *k, const struct kvc_chunk *c)
+static bool is_protected_locked(struct kvc *k, const struct kvc_chunk *c)
 {
 	return kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->detached;
 }
 
-/* The lock is given back in between: whoever acts on the verdict looks at each node again. */
+/*
+ * Judges a chunk. Releases and takes k->lock in between, so a caller that acts on the verdict
+ * checks each node again.
+ */
 static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c, struct refused *r)
 {
-	struct judged j = { EVICT, r };
+	struct judgement j = { EVICT, r };
 
 	*r = (struct refused){ 0 };
-	if (stays_locked(k, c))
+	if (is_protected_locked(k, c))
 		return KEEP;
 	kvc_evict_walk_locked(k, c, judge_node_locked, &j);
-	if (stays_locked(k, c))
+	if (is_protected_locked(k, c))
 		return KEEP;
 	if (j.v == DROP && kvc_chunk_young(k, c->use.last_ns))
 		return YOUNG;
 	return j.v == DROP && unfinished_locked(k, c) ? LATER : j.v;
 }
 
-struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c)
+struct kvc_node *kvc_evict_rotate_locked(struct kvc_chunk *c)
 {
 	struct kvc_list *e = c->nodes.next;
 
@@ -177,7 +185,7 @@ bool kvc_evict_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_evict_node_fn
 	unsigned done = 0;
 
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_turn_locked(c);
+		struct kvc_node *n = kvc_evict_rotate_locked(c);
 
 		if (fn(k, n, arg)) {
 			kvc_list_del(&n->chunk_link);
@@ -195,7 +203,7 @@ bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
 	bool any = false;
 
 	for (unsigned i = c->nnodes; i && c->nnodes && !any; i--) {
-		struct kvc_node *n = kvc_evict_turn_locked(c);
+		struct kvc_node *n = kvc_evict_rotate_locked(c);
 		struct kvc_segment s = kvc_file_segment_of(n);
 
 		if (n->nopen || n->leases)
@@ -215,19 +223,20 @@ bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n)
 }
 
 /*
- * A segment's name goes here and now, since a load may make it anew; its pages, which takes as long
- * as it is large, when `p` gives back what it keeps (free_kept), and only then there is room.
+ * Removes the segment's name at once, since a load may create the segment again. Freeing its pages
+ * takes time in proportion to its size; free_unlinked_locked does that, and only then are the bytes
+ * free.
  */
 static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
 {
 	struct kvc_segment s = kvc_file_segment_of(n);
-	int fd = p->nkept < FREE_AT ? kvc_pool_segment_open(&k->pool, &s, O_PATH) : -1;
+	int fd = p->nunlinked < FREE_AT ? kvc_pool_segment_open(&k->pool, &s, O_PATH) : -1;
 
 	kvc_pool_segment_remove(&k->pool, &s);
 	kvc_file_become_locked(k, n, KVC_LOWER);
 	if (fd >= 0) {
-		p->kept[p->nkept++] = fd;
-		p->kept_room += n->reserved;
+		p->unlinked[p->nunlinked++] = fd;
+		p->unlinked_bytes += n->reserved;
 		k->reservations.leaving += n->reserved;
 		n->reserved = 0;
 		kvc_account_quota_count_locked(k, n);
@@ -239,32 +248,32 @@ static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
 	kvc_node_settle_locked(k, n);
 }
 
-/* The lock is let go meanwhile. */
-static void free_kept_locked(struct kvc *k, struct pass *p)
+/* Frees the pages of the removed segments. Releases and takes k->lock. */
+static void free_unlinked_locked(struct kvc *k, struct pass *p)
 {
-	uint64_t reserved = p->kept_room;
+	uint64_t reserved = p->unlinked_bytes;
 
 	kvc_unlock(k);
-	for (size_t i = 0; i < p->nkept; i++)
-		close(p->kept[i]);
-	p->nkept = 0;
-	p->kept_room = 0;
+	for (size_t i = 0; i < p->nunlinked; i++)
+		close(p->unlinked[i]);
+	p->nunlinked = 0;
+	p->unlinked_bytes = 0;
 	kvc_lock_pause(&k->lock);
 	kvc_lock(k);
 	k->reservations.leaving -= kvc_min(k->reservations.leaving, reserved);
 	kvc_reservation_put_locked(k, reserved);
 }
 
-/* What somebody takes in hand while the others leave stays. */
+/* Evicts the chunk. Nodes that come into use during the walk stay. */
 static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_turn_locked(c);
+		struct kvc_node *n = kvc_evict_rotate_locked(c);
 
 		if (kvc_evict_may_leave(k, n))
 			evict_node_locked(k, p, n);
-		if (p->nkept >= FREE_AT)
-			free_kept_locked(k, p);
+		if (p->nunlinked >= FREE_AT)
+			free_unlinked_locked(k, p);
 	}
 	kvc_chunk_push_locked(k, c);
 	kvc_count(&k->stats, evicted_chunks);
@@ -272,8 +281,8 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 }
 
-/* How many bytes the pool should lose now, beyond what is trash already. */
-static uint64_t wanted_locked(struct kvc *k)
+/* Returns how many bytes the pool should lose now, beyond segments that are already being freed. */
+static uint64_t pool_excess_locked(struct kvc *k)
 {
 	const struct kvc_list *first = &k->reservations.waiters;
 	uint64_t want, need = 0;
@@ -288,8 +297,8 @@ static uint64_t wanted_locked(struct kvc *k)
 	return want - kvc_min(want, k->reservations.leaving);
 }
 
-/* What the stores need that have waited for longer than pace= says. */
-static uint64_t overdue_locked(struct kvc *k)
+/* Returns how many bytes are missing for the stores that have waited longer than pace=. */
+static uint64_t overdue_bytes_locked(struct kvc *k)
 {
 	uint64_t now = kvc_mono_ns(), need = 0, have;
 
@@ -304,11 +313,14 @@ static uint64_t overdue_locked(struct kvc *k)
 	return need - kvc_min(need, have);
 }
 
-/* The lock is let go in between; the caller keeps the chunk in memory. */
-static void copy_locked(struct kvc *k, struct kvc_chunk *c)
+/*
+ * Queues the missing copies of a chunk. Releases and takes k->lock; the caller holds a reference to
+ * the chunk.
+ */
+static void queue_copies_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_turn_locked(c);
+		struct kvc_node *n = kvc_evict_rotate_locked(c);
 
 		if (n->state == KVC_RESIDENT || n->verify || disk_comes(k, n))
 			kvc_spill_queue_locked(k, n, true);
@@ -318,10 +330,10 @@ static void copy_locked(struct kvc *k, struct kvc_chunk *c)
 }
 
 /*
- * Drops a chunk that is in memory; the lock is let go meanwhile. -ENOENT where it is not there any
- * more.
+ * Drops a chunk that is in memory. Returns 0 or the error of kvc_chunk_drop; -ENOENT if the chunk
+ * no longer exists. Releases and takes k->lock.
  */
-static int drop_locked(struct kvc *k, uint64_t id)
+static int drop_chunk_locked(struct kvc *k, uint64_t id)
 {
 	int err;
 
@@ -331,8 +343,8 @@ static int drop_locked(struct kvc *k, uint64_t id)
 	return err;
 }
 
-/* The chunk's name as a number; 0: it has none. The lock is let go meanwhile. */
-static uint64_t name_locked(struct kvc *k, uint64_t id)
+/* Returns a hash of the chunk's path, or 0 if it has none. Releases and takes k->lock. */
+static uint64_t name_hash_locked(struct kvc *k, uint64_t id)
 {
 	char path[KVC_FRAME_PATH_MAX + 1];
 	uint64_t name = 0;
@@ -345,8 +357,8 @@ static uint64_t name_locked(struct kvc *k, uint64_t id)
 	return name;
 }
 
-/* The chunk has left the pool. */
-static void refused(struct kvc *k, const struct refused *r)
+/* Counts a refused chunk, which has left the pool. */
+static void count_refused(struct kvc *k, const struct refused *r)
 {
 	if (!r->why)
 		return;
@@ -354,20 +366,23 @@ static void refused(struct kvc *k, const struct refused *r)
 	kvc_count_by(&k->stats, refused_bytes[r->why], r->bytes);
 }
 
-/* One chunk, put aside. Returns whether it went. */
-static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
+/*
+ * Handles one chunk by its verdict. Returns true if it was evicted; otherwise it is excluded for
+ * the rest of the pass.
+ */
+static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
 	struct refused r;
 	enum verdict v;
 	uint64_t name = 0;
 	int err;
 
-	c->inflight++; /* stays, also while others are let in */
+	c->inflight++; /* keeps the chunk in memory while the lock is released */
 	v = judge_locked(k, c, &r);
 	if (v == COMES && p->overdue)
 		v = EVICT;
 	if (v == DROP && r.why == KVC_REFUSED_twice) {
-		name = name_locked(k, c->id);
+		name = name_hash_locked(k, c->id);
 		if (kvc_admission_was_dropped_locked(k, c, name))
 			v = judge_locked(k, c, &r);
 	}
@@ -377,59 +392,59 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 		kvc_chunk_class_gave_locked(k, &k->chunks->turns, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
-		refused(k, &r);
+		count_refused(k, &r);
 		c->inflight--;
 		kvc_chunk_settle_locked(k, c);
 		p->progress = true;
 		return true;
 	}
 	if (v == DROP) {
-		err = drop_locked(k, c->id);
+		err = drop_chunk_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
 		if (!err) {
 			kvc_replacers_evicted(k, r.why ? KVC_FOR_refused : KVC_FOR_pool,
 					      KVC_FROM_POOL, c->policy);
-			refused(k, &r);
+			count_refused(k, &r);
 			kvc_admission_dropped_locked(k, name);
 		}
 		if (err == -EAGAIN)
 			p->coming += c->bytes;
 	} else if (v == YOUNG || v == COPY || v == COMES) {
 		p->coming += c->bytes;
-		p->progress = true; /* young: it grows older */
+		p->progress = true; /* a young chunk grows older */
 		if (v != YOUNG)
-			copy_locked(k, c);
+			queue_copies_locked(k, c);
 	}
-	if (kvc_grow(&p->aside, p->naside, &p->aside_room, sizeof *p->aside)) {
+	if (kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded)) {
 		c->inflight--;
 		kvc_chunk_push_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
 		return false;
 	}
-	p->aside[p->naside++] = (struct aside){ c, v };
+	p->excluded[p->nexcluded++] = (struct excluded){ c, v };
 	return false;
 }
 
-/* Chunks were put aside by the thousand: others are let in after every few of them. */
-static void pause_aside_locked(struct kvc *k, size_t done)
+/* A pass may exclude thousands of chunks: releases the lock after every few of them. */
+static void pause_excluded_locked(struct kvc *k, size_t done)
 {
-	if (done % BACK == BACK - 1)
+	if (done % RETURN_AT == RETURN_AT - 1)
 		kvc_pause_locked(k);
 }
 
-/* Copies are behind and stores have waited long enough: the coldest chunks without a copy go. */
+/* Copies lag and stores have waited long enough: drops the coldest chunks without a copy. */
 static void drop_behind_locked(struct kvc *k, struct pass *p)
 {
-	for (size_t i = 0; i < p->naside && !k->stopping && overdue_locked(k); i++) {
-		struct kvc_chunk *c = p->aside[i].chunk;
+	for (size_t i = 0; i < p->nexcluded && !k->stopping && overdue_bytes_locked(k); i++) {
+		struct kvc_chunk *c = p->excluded[i].chunk;
 		int err;
 
-		pause_aside_locked(k, i);
-		if (p->aside[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
+		pause_excluded_locked(k, i);
+		if (p->excluded[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
 		    kvc_chunk_young(k, c->use.last_ns) || unfinished_locked(k, c) ||
 		    kvc_evict_mapped(k, c))
 			continue;
-		err = drop_locked(k, c->id);
+		err = drop_chunk_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
 		if (err)
 			continue;
@@ -438,32 +453,35 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 	}
 }
 
-/* Nothing else can go, and a store waits: what should have gone later does, coldest first. */
+/* Nothing else can be evicted and a store waits: drops the LATER chunks, the coldest first. */
 static void drop_later_locked(struct kvc *k, struct pass *p)
 {
-	for (size_t i = 0; i < p->naside && !k->stopping && !p->progress; i++) {
-		struct kvc_chunk *c = p->aside[i].chunk;
+	for (size_t i = 0; i < p->nexcluded && !k->stopping && !p->progress; i++) {
+		struct kvc_chunk *c = p->excluded[i].chunk;
 
-		pause_aside_locked(k, i);
+		pause_excluded_locked(k, i);
 		if (kvc_list_empty(&k->reservations.waiters))
 			break;
-		if (p->aside[i].verdict != LATER || kvc_list_empty(&c->nodes) ||
+		if (p->excluded[i].verdict != LATER || kvc_list_empty(&c->nodes) ||
 		    kvc_evict_mapped(k, c))
 			continue;
-		if (!drop_locked(k, c->id)) {
+		if (!drop_chunk_locked(k, c->id)) {
 			p->progress = true;
 			kvc_replacers_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
 		}
 	}
 }
 
-/* Of a chunk that stays for some of its files the others, which have a copy. Did any go? */
+/*
+ * Evicts the unused objects with a copy from a chunk that otherwise stays. Returns true if it
+ * evicted any.
+ */
 static bool evict_others_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
 	bool any = false;
 
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_turn_locked(c);
+		struct kvc_node *n = kvc_evict_rotate_locked(c);
 		struct kvc_segment s = kvc_file_segment_of(n);
 
 		if (n->state == KVC_BOTH && !n->nopen && !n->leases) {
@@ -474,48 +492,52 @@ static bool evict_others_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 				any = true;
 			}
 		}
-		if (p->nkept >= FREE_AT || i % FREE_AT == 0)
-			free_kept_locked(k, p);
+		if (p->nunlinked >= FREE_AT || i % FREE_AT == 0)
+			free_unlinked_locked(k, p);
 	}
-	free_kept_locked(k, p);
+	free_unlinked_locked(k, p);
 	return any;
 }
 
-/* Nothing else can go, and the store that waits is about to be refused. Coldest first. */
+/*
+ * Nothing else can be evicted, and the first store is about to be refused: evicts parts of chunks,
+ * the coldest first.
+ */
 static void evict_parts_locked(struct kvc *k, struct pass *p)
 {
-	for (size_t i = 0; i < p->naside && !k->stopping && !p->progress; i++) {
-		struct kvc_chunk *c = p->aside[i].chunk;
+	for (size_t i = 0; i < p->nexcluded && !k->stopping && !p->progress; i++) {
+		struct kvc_chunk *c = p->excluded[i].chunk;
 
-		pause_aside_locked(k, i);
-		if (k->reservations.stuck < STUCK_LOOKS / 2 ||
+		pause_excluded_locked(k, i);
+		if (k->reservations.stuck < STUCK_PASSES / 2 ||
 		    kvc_list_empty(&k->reservations.waiters))
 			break;
-		if (p->aside[i].verdict == KEEP && !c->detached &&
+		if (p->excluded[i].verdict == KEEP && !c->detached &&
 		    !kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
 			p->progress = evict_others_locked(k, p, c);
 	}
 }
 
 /*
- * The next to be judged. Where there is none, what protects others does so no more: requests under
- * way; and then what stays lets what it follows go before it.
+ * Returns the next chunk to judge, or NULL. If the order has no victim, protection is lifted step
+ * by step: first that of chunks whose requests are still under way, then that of the parents of
+ * chunks that stay.
  */
-static struct kvc_chunk *next_locked(struct kvc *k, struct pass *p)
+static struct kvc_chunk *next_chunk_locked(struct kvc *k, struct pass *p)
 {
 	struct kvc_chunk *c = kvc_chunk_pop_locked(k), *last;
 
 	if (!c && kvc_access_loosen_locked(k))
 		c = kvc_chunk_pop_locked(k);
-	for (; !c && p->parted < p->naside; p->parted++) {
-		last = p->aside[p->parted].chunk;
-		pause_aside_locked(k, p->parted);
+	for (; !c && p->parted < p->nexcluded; p->parted++) {
+		last = p->excluded[p->parted].chunk;
+		pause_excluded_locked(k, p->parted);
 		if (last->parent) {
 			kvc_replacers_part_locked(k, last);
 			c = kvc_chunk_pop_locked(k);
 		}
 	}
-	for (unsigned i = 0; !c && i < BACK && (last = kvc_pin_chained_locked(k)); i++) {
+	for (unsigned i = 0; !c && i < RETURN_AT && (last = kvc_pin_chained_locked(k)); i++) {
 		p->progress = true;
 		if (last->parent) {
 			kvc_replacers_part_locked(k, last);
@@ -527,18 +549,18 @@ static struct kvc_chunk *next_locked(struct kvc *k, struct pass *p)
 	return c;
 }
 
-/* Some of the chunks whose pins hold no more are in the pool's order again. */
+/* Returns some of the chunks whose pins have ended to the pool's order. */
 static void pins_back_locked(struct kvc *k, struct pass *p)
 {
 	struct kvc_chunk *c;
 
-	for (unsigned i = 0; i < BACK && (c = kvc_pin_back_locked(k)); i++) {
+	for (unsigned i = 0; i < RETURN_AT && (c = kvc_pin_back_locked(k)); i++) {
 		kvc_chunk_push_locked(k, c);
 		p->progress = true;
 	}
 }
 
-/* One pass over the pool. Returns whether anything was or will soon be freed. */
+/* Makes one pass over the pool. Returns true if space was freed or will be soon. */
 static bool pool_pass(struct kvc *k)
 {
 	struct pass p = { 0 };
@@ -546,36 +568,36 @@ static bool pool_pass(struct kvc *k)
 	unsigned nodes = 0;
 
 	kvc_lock(k);
-	p.overdue = overdue_locked(k) > 0;
+	p.overdue = overdue_bytes_locked(k) > 0;
 	pins_back_locked(k, &p);
-	while (!k->stopping && wanted_locked(k) > p.coming && (c = next_locked(k, &p))) {
-		nodes += c->nnodes + EACH;
+	while (!k->stopping && pool_excess_locked(k) > p.coming && (c = next_chunk_locked(k, &p))) {
+		nodes += c->nnodes + CHUNK_COST;
 		if (kvc_pin_out_locked(k, c))
-			p.progress = true; /* once for each */
+			p.progress = true; /* counts once per chunk */
 		else
-			one_locked(k, &p, c);
-		if (nodes >= BATCH || p.nkept >= FREE_AT) {
-			free_kept_locked(k, &p);
+			handle_chunk_locked(k, &p, c);
+		if (nodes >= BATCH || p.nunlinked >= FREE_AT) {
+			free_unlinked_locked(k, &p);
 			nodes = 0;
 		}
 	}
-	free_kept_locked(k, &p);
+	free_unlinked_locked(k, &p);
 	drop_behind_locked(k, &p);
 	drop_later_locked(k, &p);
 	evict_parts_locked(k, &p);
-	for (size_t i = 0; i < p.naside; i++) {
-		c = p.aside[i].chunk;
+	for (size_t i = 0; i < p.nexcluded; i++) {
+		c = p.excluded[i].chunk;
 		c->inflight--;
 		kvc_chunk_push_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
-		pause_aside_locked(k, i);
+		pause_excluded_locked(k, i);
 	}
 	if (!kvc_list_empty(&k->deferred_free->list)) {
 		p.progress = true;
 		kvc_committer_wake_locked(k, true);
 	}
 	kvc_unlock(k);
-	free(p.aside);
+	free(p.excluded);
 	return p.progress;
 }
 
@@ -585,13 +607,13 @@ void *kvc_evictor(void *arg)
 
 	kvc_lock(k);
 	while (!k->stopping) {
-		bool pressed = wanted_locked(k) > 0;
-		struct timespec t = kvc_timespec(kvc_mono_ns() + (pressed ? LOOK_NS : IDLE_NS));
+		bool pressed = pool_excess_locked(k) > 0;
+		struct timespec t = kvc_timespec(kvc_mono_ns() + (pressed ? PRESSED_NS : IDLE_NS));
 
 		kvc_lock_wait(&k->lock, &k->reservations.pressed, &t);
 		if (k->stopping)
 			break;
-		pressed = wanted_locked(k) > 0;
+		pressed = pool_excess_locked(k) > 0;
 		kvc_unlock(k);
 		bool progress = pressed && pool_pass(k);
 
@@ -601,8 +623,8 @@ void *kvc_evictor(void *arg)
 		if (progress || kvc_list_empty(&k->reservations.waiters) || k->work->running ||
 		    k->reservations.leaving) {
 			k->reservations.stuck = 0;
-		} else if (++k->reservations.stuck >= STUCK_LOOKS) {
-			/* All that is left is open, leased or pinned. */
+		} else if (++k->reservations.stuck >= STUCK_PASSES) {
+			/* everything left is open, leased or pinned */
 			kvc_wait_refuse_first_locked(k, &k->reservations.waiters);
 			k->reservations.stuck = 0;
 		}

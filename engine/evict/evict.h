@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who makes room: the evictor in the pool, the trimmers in the tiers, the keeper in the models.
- * Under k->lock.
+ * Threads that free space: the evictor (the pool), the trimmers (tiers) and the quota keeper
+ * (models). Callers of ..._locked functions hold k->lock.
  */
 #ifndef KVC_EVICT_H
 #define KVC_EVICT_H
@@ -12,58 +12,59 @@ struct kvc_chunk;
 struct kvc_node;
 
 struct kvc_evict {
-	bool trimming; /* the pool was above high= and is not at low= yet */
-	bool over;     /* the trimmers end: no copy is made any more */
+	bool trimming; /* the pool was above high= and has not reached low= yet */
+	bool over;     /* the trimmers stop: no copies are made any more */
 	pthread_t keeper;
 	bool has_keeper;
-	uint64_t saved_txn; /* up to which the store's time is kept */
+	uint64_t saved_txn; /* the transaction with which the store's clock was last saved */
 };
 
-/* evict.c: the thread, until k->stopping. */
+/* evict.c. The evictor's thread; arg is the struct kvc. Returns when k->stopping is set. */
 void *kvc_evictor(void *arg);
 /*
- * The first of its nodes goes to the end: so a walk of them can let others in, which change the
- * list.
+ * Moves the first node of the chunk to the end of its list and returns it. So a walk over the nodes
+ * can release k->lock although others change the list.
  */
-struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c);
+struct kvc_node *kvc_evict_rotate_locked(struct kvc_chunk *c);
 /*
- * Calls fn for each node of the chunk that has a segment, until fn returns true: returns whether it
- * did, and that node is the first of the next walk. Gives the lock back after every few nodes; the
- * caller keeps the chunk in memory.
+ * Calls fn for each node of the chunk that has a segment, until fn returns true. Returns true if it
+ * did; the next walk then begins with that node. Releases and takes k->lock after every few nodes;
+ * the caller holds a reference to the chunk.
  */
 typedef bool kvc_evict_node_fn(struct kvc *k, struct kvc_node *n, void *arg);
 bool kvc_evict_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_evict_node_fn *fn, void *arg);
 /*
- * It has a copy that counts, and nobody has it in hand: nor has since kvc_evict_mapped looked, when
- * it was closed here.
+ * May the node leave the pool? It has a committed copy and is not in use: nobody opened its segment
+ * since kvc_evict_mapped closed it. The caller holds k->lock.
  */
 bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n);
 /*
- * Has a client one of its files mapped? The lock is let go in between; the caller keeps the chunk
- * in memory.
+ * Does a client have a file of the chunk open, leased or mapped? Closes our own descriptors of its
+ * segments. Releases and takes k->lock; the caller holds a reference to the chunk.
  */
 bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c);
 
-/* trim.c */
+/* trim.c: starts a thread for each bounded tier. Returns 0 or a negative errno. */
 int kvc_trim_start(struct kvc *k);
 void kvc_trim_stop(struct kvc *k); /* after the last copy */
 
 /*
- * The same for a model above its quota: who goes by the order of its policy, on disk where that has
- * one of its own, and wherever they are. NULL: out of memory. One thread has it.
+ * A trimmer of a model above its quota. It drops whole chunks, in the order of the disk tier's
+ * replacer if the model's policy has one and in the order of the catalog's ranks otherwise. NULL:
+ * out of memory. Only one thread may use a trimmer.
  */
 struct kvc_trimmer;
 struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, uint64_t model);
-/* Those that it had put aside are as they were. */
+/* Frees a trimmer. Chunks that it excluded can be victims again. */
 void kvc_trimmer_free(struct kvc_trimmer *t);
 uint64_t kvc_trimmer_model(const struct kvc_trimmer *t);
 /*
- * One turn: so many bytes are to go. Did any? Else all that is left is to wait, or, without
- * *hopeful, what is there of the model stays.
+ * Makes one turn to free `goal` bytes. Returns true if it freed any. Otherwise, *hopeful tells
+ * whether a later turn may free some; if it is false, every chunk of the model stays.
  */
 bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);
 
-/* quota_keeper.c */
+/* quota_keeper.c: starts the thread. Returns 0 or a negative errno. */
 int kvc_keeper_start(struct kvc *k);
 void kvc_keeper_stop(struct kvc *k); /* after k->stopping was set */
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keeper: a thread that keeps models within their quotas and drops chunks whose ttl has run
- * out. If the bytes that a store asks for would not fit a quota, the keeper drops the model's own
- * chunks whole, in the order of their policy (trim.c), down to low= of the quota, and refuses the
- * first wait with EDQUOT when nothing can be dropped. Models take turns, those with waiters first,
- * and so do expired chunks, without a pause between the turns: whatever one model has to lose, the
- * stores of the others wait for a turn of it. The keeper also stamps the chunks that used chunks
- * follow (access/ancestors.h).
+ * The quota keeper: a thread that keeps models within their quotas and drops chunks whose ttl has
+ * expired. If the bytes that a store asks for do not fit a quota, the quota keeper drops whole
+ * chunks of the same model, in the order of their policy (trim.c), until the model is at low= of
+ * the quota. If nothing can be dropped, it refuses the first waiting store with EDQUOT. Models take
+ * turns, those with waiters first, and so do expired chunks. There is no pause between turns, and
+ * however much one model has to lose, the stores of the other models wait for one turn of it. The
+ * thread also stamps the ancestors of accessed chunks (access/ancestors.h).
  */
 #include "chunk.h"
 #include "clock.h"
@@ -19,17 +19,17 @@
 
 #include <string.h>
 
-#define STUCK_LOOKS 12
+#define STUCK_TURNS 12
 #define SAVE_NS 60000000000ull
 #define IDLE_NS 250000000ull
-#define WHOLE_NS 10000000000ull /* between two walks of all that has expired */
+#define WHOLE_NS 10000000000ull /* between two walks over all expired chunks */
 #define PRESSED_NS 10000000ull
-#define TURN 256       /* expired chunks between two rounds of quotas */
-#define TRIMMERS 64u   /* models whose walks are remembered */
-#define LOOKS 64u      /* models looked at under one hold of the lock */
-#define WAITING_EACH 8 /* turns of models with waiters in a round */
+#define TURN 256            /* expired chunks between two rounds of quotas */
+#define TRIMMERS 64u        /* models whose trimmers are kept between turns */
+#define MODELS_PER_HOLD 64u /* models checked per hold of the lock */
+#define WAITING_EACH 8      /* turns of models with waiters in a round */
 
-/* The trimmers of models that are above their quotas, the oldest first. */
+/* The trimmers of models above their quotas, the oldest first. */
 struct trimmers {
 	struct kvc_trimmer *v[TRIMMERS];
 	size_t n;
@@ -40,15 +40,15 @@ static bool pressed_locked(const struct kvc *k)
 	return !kvc_list_empty(&k->quotas.waiting) || !kvc_list_empty(&k->quotas.over);
 }
 
-/* The bytes that the model should lose now. */
-static uint64_t wanted_locked(struct kvc *k, uint64_t model)
+/* Returns how many bytes the model should lose now. */
+static uint64_t quota_excess_locked(struct kvc *k, uint64_t model)
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, model);
 
 	return q && !k->stopping ? kvc_quota_wanted(k, q) : 0;
 }
 
-/* Ends the trimmers of models within their quotas; all: every trimmer. */
+/* Frees the trimmers of models within their quotas; all: every trimmer. */
 static void trimmers_end(struct kvc *k, struct trimmers *s, bool all)
 {
 	size_t left = 0;
@@ -57,7 +57,7 @@ static void trimmers_end(struct kvc *k, struct trimmers *s, bool all)
 		uint64_t want;
 
 		kvc_lock(k);
-		want = all ? 0 : wanted_locked(k, kvc_trimmer_model(s->v[i]));
+		want = all ? 0 : quota_excess_locked(k, kvc_trimmer_model(s->v[i]));
 		kvc_unlock(k);
 		if (want)
 			s->v[left++] = s->v[i];
@@ -67,7 +67,10 @@ static void trimmers_end(struct kvc *k, struct trimmers *s, bool all)
 	s->n = left;
 }
 
-/* NULL: out of memory. If there are TRIMMERS already the oldest ends; its walk begins again. */
+/*
+ * Returns the model's trimmer, or NULL if memory is short. If there are TRIMMERS already, the
+ * oldest is freed, and its walk begins again later.
+ */
 static struct kvc_trimmer *trimmer_of(struct kvc *k, struct trimmers *s, uint64_t model)
 {
 	struct kvc_trimmer *t;
@@ -85,11 +88,11 @@ static struct kvc_trimmer *trimmer_of(struct kvc *k, struct trimmers *s, uint64_
 }
 
 /*
- * A turn of this model found nothing to drop. The first waiter is refused after STUCK_LOOKS such
- * turns, but not before a commit that began after the first of them has returned: chunks stored
- * before have their rows then, so the walks since have seen every victim.
+ * A turn of this model found no victim. The first waiter is refused after STUCK_LOOKS such turns,
+ * but not before a commit that began after the first of them has returned: chunks stored before
+ * have rows then, so the walks since have seen every victim.
  */
-static void in_vain_locked(struct kvc *k, struct kvc_quota *q)
+static void no_victim_locked(struct kvc *k, struct kvc_quota *q)
 {
 	if (!q->stuck_txn) {
 		q->stuck_txn = kvc_catalog_txn(k->cat) + 1;
@@ -97,25 +100,28 @@ static void in_vain_locked(struct kvc *k, struct kvc_quota *q)
 	}
 	if (k->committer->committed < q->stuck_txn) {
 		kvc_committer_wake_locked(k, true);
-	} else if (++q->stuck >= STUCK_LOOKS) {
-		/* all that is left of the model is open, leased or pinned */
+	} else if (++q->stuck >= STUCK_TURNS) {
+		/* everything left of the model is open, leased or pinned */
 		kvc_wait_refuse_first_locked(k, &q->waiters);
 		q->stuck = 0;
 		q->stuck_txn = 0;
 	}
 }
 
-/* The next of these models, which becomes the last of its list; *goal. NULL: none is due. */
+/*
+ * Returns the next model that is due and sets *goal, or NULL. The model moves to the end of its
+ * list.
+ */
 static struct kvc_quota *next_quota_locked(struct kvc *k, struct kvc_list *list, uint64_t *goal)
 {
 	uint64_t now = kvc_mono_ns();
 
-	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(list); i++) {
+	for (unsigned i = 0; i < MODELS_PER_HOLD && !kvc_list_empty(list); i++) {
 		struct kvc_quota *q = kvc_of(list->next, struct kvc_quota, press);
 
 		kvc_list_del(&q->press);
 		if (!(*goal = kvc_quota_wanted(k, q)))
-			continue; /* it comes back when it has more again */
+			continue; /* it is added again when it has more bytes again */
 		kvc_list_add_tail(kvc_list_empty(&q->waiters) ? &k->quotas.over
 							      : &k->quotas.waiting,
 				  &q->press);
@@ -125,7 +131,7 @@ static struct kvc_quota *next_quota_locked(struct kvc *k, struct kvc_list *list,
 	return NULL;
 }
 
-/* One turn of the next model on this list. Returns whether a model had one and lost something. */
+/* Makes one turn of the next model in this list. Returns true if the model lost bytes. */
 static bool quota_turn(struct kvc *k, struct trimmers *s, struct kvc_list *list)
 {
 	bool any = false, hopeful = false;
@@ -147,15 +153,16 @@ static bool quota_turn(struct kvc *k, struct trimmers *s, struct kvc_list *list)
 		if (hopeful || kvc_list_empty(&q->waiters))
 			q->stuck = 0, q->stuck_txn = 0;
 		else
-			in_vain_locked(k, q);
+			no_victim_locked(k, q);
 	}
 	kvc_unlock(k);
 	return any;
 }
 
 /*
- * One turn of some models with waiters and of one without, so that a model with much to lose delays
- * the stores of others by a turn and no more. Returns whether there is more to do at once.
+ * Makes one turn of several models with waiters and one turn of a model without, so that a model
+ * with much to lose delays the stores of other models by one turn only. Returns true if there is
+ * more to do at once.
  */
 static bool quota_round(struct kvc *k, struct trimmers *s)
 {
@@ -168,17 +175,19 @@ static bool quota_round(struct kvc *k, struct trimmers *s)
 	return any;
 }
 
-/* Where the walk of what expires is. */
+/* The position of the walk over expired chunks. */
 struct expiry {
 	struct kvc_chunk_row at;   /* by (expires_ns, id) */
-	struct kvc_chunk_row from; /* where the next walk begins, if `again` */
+	struct kvc_chunk_row from; /* the start of the next walk, if `again` */
 	bool again, under_way;
-	uint64_t whole_ns; /* when it begins anew, for those that were in use */
+	/* time of the next whole walk, which also finds chunks that were in use before */
+	uint64_t whole_ns;
 };
 
 /*
- * Drops what has outlived its ttl since the last walk; those that were knocked at, and now and then
- * those that were in use, are looked at again. One turn of it: true where the walk goes on.
+ * Drops chunks whose ttl has expired since the last walk. Probed chunks are visited again, and at
+ * intervals all chunks that were in use. Makes one turn and returns true if the walk is not
+ * finished.
  */
 static bool expire_some(struct kvc *k, struct expiry *x)
 {
@@ -224,7 +233,7 @@ static void purge_gone(struct kvc *k)
 	kvc_catalog_unlock(k->cat);
 }
 
-/* Where nothing is committed nothing needs a time. */
+/* Saves the clock if something was committed since the last time. */
 static void save_clock(struct kvc *k, uint64_t *saved_ns)
 {
 	uint64_t now = kvc_mono_ns();

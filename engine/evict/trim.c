@@ -1,31 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trimming: every tier of bounded size has a thread that keeps it between the watermarks, ahead of
- * demand, so that a copy finds room and a full cache goes on at the pace of its disk. None of
- * them waits for another, nor the evictor of the pool (evict.c) for them.
+ * Trimming: every tier of bounded size has a thread that keeps it between the watermarks ahead of
+ * demand, so that copies find space and a full cache runs at the speed of its disk. The trimmers do
+ * not wait for each other, and the pool's evictor (evict.c) does not wait for them.
  *
- * Who goes is a matter of the catalog's rank, or, where the policy is more than that, of the order
- * that the tier has of its own (objects/replacers.h), which the trimmer fills from the catalog when
- * it starts. Of the latter a victim that goes is taken out at once, so that what it follows can go
- * in the same turn; one that stays is put aside until the walk begins anew.
+ * Victims are chosen by the rank in the catalog or, if the policy has a replacer for the tier, by
+ * that replacer (objects/replacers.h); the trimmer fills it from the catalog when it starts. A
+ * victim of a replacer that is dropped is removed from it at once, so that its parent can be
+ * dropped in the same turn. A victim that stays is excluded until the next walk begins.
  *
- * A trimmer counts by rows: what it dropped is on its way (kvc_tier_state.leaving) until the
- * commit and the removal have given the space back, and is not asked for twice. It walks the
- * catalog's chunks in the order of their ranks and keeps its place from turn to turn, so that
- * pinned and open ones at the front are looked at once a walk. What such a one follows is spared,
- * unless a whole walk finds nothing else; for two seconds also where that was only used a moment
- * ago, and could go soon. So is what was used by who uses what follows it, and has no rank of that
- * yet (access/ancestors.h). A chunk folder's first visit only makes the kernel ask again for its
- * name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
+ * A trimmer counts bytes by rows: bytes that it dropped count as kvc_tier_state.leaving until the
+ * commit and the removal have freed them, and are not dropped twice. It walks over the catalog's
+ * chunks in the order of their ranks and keeps its position from turn to turn, so that pinned and
+ * open chunks at the front are visited once per walk. The parent of a chunk that stays is spared,
+ * unless a whole walk finds no other victim; if the chunk stays only because it was accessed a
+ * moment ago and could soon be dropped, the parent is spared for two seconds. A chunk is also
+ * spared if one of its descendants was accessed and its own rank was not updated yet
+ * (access/ancestors.h). The first visit to a chunk's folder only makes the kernel ask for its name
+ * again (a probe; kvc_chunk_drop returns -EAGAIN); the trimmer visits it again later.
  *
- * A model above its quota is trimmed the same way, by the keeper and of whole chunks. It has no
- * order of its own: the tier's is gone through, and of it what is another model's is put aside. In
- * what that has not, and where the model is so small a part of it that this takes too long, the
- * catalog's rank decides, and none goes that is followed in the pool or on disk, unless a whole
- * walk finds nothing else.
+ * A model above its quota is trimmed in the same way, by the quota keeper and by whole chunks. A
+ * model has no replacer of its own: the walk uses the replacer of the disk tier and excludes chunks
+ * of other models. For chunks that are not in the replacer, and if the model's chunks are so rare
+ * in it that the search takes too long, the catalog's rank decides. Then no chunk is dropped whose
+ * children are in the pool or on disk, unless a whole walk finds no other victim.
  *
- * Trimmers go on while the daemon stops, until the last copy is made: what the pool alone has may
- * be more than a full tier has room for.
+ * Trimmers keep running while the daemon stops, until the last copy is made: the objects that only
+ * the pool has may need more space than a full tier has free.
+ *
+ * The trimmers' threads and the quota keeper's thread enter. Each trimmer is used by one thread.
  */
 #include "chunk.h"
 #include "committer.h"
@@ -38,46 +41,50 @@
 
 #include <string.h>
 
-#define BATCH 64    /* chunks a turn: what one turn adds to a commit */
-#define KNOCKED 256 /* chunk folders that may be on their way out at once */
-#define SPARED 4096 /* by number, so two of the same place: the later one */
+#define BATCH 64   /* chunks dropped per turn, which bounds one commit */
+#define PROBED 256 /* chunk folders that may be probed at once */
+/* size of a table by id; of two ids with the same place, the later one remains */
+#define SPARED 4096
 #define IDLE_NS 250000000ull
-#define ROWS 16                   /* under one hold of a lock, where orders are filled */
-#define FILLED 4096               /* of them, between which there may be something to trim */
-#define LOOKS 32                  /* at chunks of other models, under one hold of the locks */
-#define OTHERS 4096               /* in a walk */
-#define AGAIN_NS 5000000ull       /* when all that is left to do is to wait */
-#define PATIENCE_NS 2000000000ull /* for what was used a moment ago, before what is spared goes */
+#define ROWS 16     /* rows per hold of a lock while replacers are filled */
+#define FILLED 4096 /* rows after which the trimmer checks whether it must trim */
+/* chunks of other models that are checked per hold of the locks */
+#define LOOKS 32
+#define OTHERS 4096         /* chunks of other models per walk */
+#define AGAIN_NS 5000000ull /* if all that is left is to wait */
+/* for chunks accessed a moment ago, before spared chunks are dropped */
+#define PATIENCE_NS 2000000000ull
 
-struct out {
+struct excluded {
 	struct kvc_chunk_row row;
 	bool taken;
 };
 
 /* A walk over the catalog's chunks, the first victim first. */
 struct walk {
-	struct kvc_chunk_row head[KVC_CLASSES]; /* the next of each class */
+	struct kvc_chunk_row head[KVC_CLASSES]; /* the next victim of each class */
 	enum { UNKNOWN, THERE, NONE } is[KVC_CLASSES];
 	struct kvc_turns turns; /* kept from one walk to the next */
-	uint64_t freed;         /* since it began */
-	/* of a model: is there an order to go through still? and what class its chunks are in */
+	uint64_t freed;         /* bytes freed since the walk began */
+	/* of a model: is its replacer still being walked, and which class do its chunks have? */
 	int own;
 	unsigned class, others;
 	enum kvc_cache cache;
 	/*
-	 * What those that stay follow, where the order is the catalog's, which knows nothing of it.
+	 * The parents of chunks that stay. Used for classes in the catalog's order, since the
+	 * catalog does not protect parents.
 	 */
 	uint64_t spared[SPARED];
 	bool any_spared, spares_none;
-	bool any_young; /* of those that stay some may go in a moment */
-	/* since when walks freed nothing, but might what they spare; 0: they do */
-	uint64_t vain_ns;
-	/* of a tier with orders of its own: those put aside, or taken out, to be put back */
-	struct out *out;
-	size_t nout, out_room;
+	bool any_young; /* some of the chunks that stay may soon be dropped */
+	/* since when walks have freed nothing except what they spared; 0: they free something */
+	uint64_t fruitless_since_ns;
+	/* of a tier with replacers: chunks excluded or taken out, to be restored */
+	struct excluded *excluded;
+	size_t nexcluded, excluded_capacity;
 };
 
-struct knocked {
+struct probed {
 	struct kvc_chunk_row row;
 	uint64_t bytes;
 };
@@ -85,19 +92,19 @@ struct knocked {
 struct kvc_trimmer {
 	struct kvc *k;
 	unsigned tier;
-	uint64_t model; /* whose quota it is about; 0: a tier */
-	bool hopeful;   /* what stays may go in a moment */
-	bool filling;   /* not all is in the tier's orders yet */
+	uint64_t model; /* the model above its quota; 0: this is the trimmer of a tier */
+	bool hopeful;   /* chunks that stay now may be dropped soon */
+	bool filling;   /* the replacers are not complete yet */
 	struct walk walk;
-	struct knocked knocked[KNOCKED];
-	size_t nknocked;
+	struct probed probed[PROBED];
+	size_t nprobed;
 };
 
-/* Under k->lock. */
+/* Restores the victims of a walk. The caller holds k->lock. */
 static void put_back_locked(struct kvc *k, struct walk *w)
 {
-	while (w->nout) {
-		const struct out *o = &w->out[--w->nout];
+	while (w->nexcluded) {
+		const struct excluded *o = &w->excluded[--w->nexcluded];
 
 		if (!o->taken) {
 			kvc_replacers_exclude_locked(k, w->cache, o->row.id, o->row.policy, false);
@@ -108,64 +115,67 @@ static void put_back_locked(struct kvc *k, struct walk *w)
 	}
 }
 
-/* `whole`: the one before came to its end, and nothing is on its way out. */
+/* Begins a walk. whole: the one before reached its end, and no victim is being probed. */
 static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 {
-	bool in_vain = whole && w->any_spared && !w->freed;
-	uint64_t now = kvc_mono_ns(), since = w->freed  ? 0
-					      : in_vain ? w->vain_ns ?: now
-							: w->vain_ns;
+	bool fruitless = whole && w->any_spared && !w->freed;
+	uint64_t now = kvc_mono_ns(), since = w->freed    ? 0
+					      : fruitless ? w->fruitless_since_ns ?: now
+							  : w->fruitless_since_ns;
 
 	kvc_lock(k);
 	put_back_locked(k, w);
 	kvc_unlock(k);
 	*w = (struct walk){
-		.out = w->out,
-		.out_room = w->out_room,
-		.spares_none = in_vain && (!w->any_young || now - since > PATIENCE_NS),
-		.vain_ns = since,
+		.excluded = w->excluded,
+		.excluded_capacity = w->excluded_capacity,
+		.spares_none = fruitless && (!w->any_young || now - since > PATIENCE_NS),
+		.fruitless_since_ns = since,
 		.cache = w->cache,
-		.turns = w->turns, /* or short ones would all begin with one class */
+		.turns = w->turns, /* otherwise, short walks would all begin with one class */
 	};
 	for (int i = 0; i < KVC_CLASSES; i++)
 		w->head[i].rank = INT64_MIN;
 }
 
-/* Has what it trims an order of its own for such chunks? */
-static bool is_ordered(const struct kvc_trimmer *t, unsigned class)
+/* Does a replacer order the chunks of this class in the trimmed cache? */
+static bool has_replacer(const struct kvc_trimmer *t, unsigned class)
 {
 	if (t->walk.cache == KVC_CACHE_POOL)
 		return true;
 	return (t->model || !t->tier) && kvc_replacers_has_order(t->k, KVC_CACHE_DISK, class);
 }
 
-/* Does any follow it that is in the pool, or in an order of the disk's, and is not to go now? */
-static bool is_held(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+/*
+ * Does the chunk have children in the pool, or in a replacer of the disk tier, that are not being
+ * dropped?
+ */
+static bool has_children(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
 	for (int i = 0; i < KVC_CACHES; i++) {
 		uint32_t n = kvc_replacers_children_locked(t->k, (enum kvc_cache)i, r);
 
-		for (size_t j = 0; j < t->nknocked && n; j++)
-			n -= (t->knocked[j].row.parent & ~KVC_TOLD) == r->id &&
-			     kvc_replacers_holds_locked(t->k, (enum kvc_cache)i,
-							&t->knocked[j].row);
+		for (size_t j = 0; j < t->nprobed && n; j++)
+			n -= (t->probed[j].row.parent & ~KVC_TOLD) == r->id &&
+			     kvc_replacers_holds_locked(t->k, (enum kvc_cache)i, &t->probed[j].row);
 		if (n)
 			return true;
 	}
 	return false;
 }
 
-/* Can it go, where only a model's can? */
-static bool is_ours(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+/* Is the chunk a victim for this trimmer? Always true for a tier. */
+static bool is_candidate(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
-	return !t->model || (r->quota == t->model && (t->walk.spares_none || !is_held(t, r)));
+	return !t->model || (r->quota == t->model && (t->walk.spares_none || !has_children(t, r)));
 }
 
 /*
- * The next of a class by the order of its own, put aside; *r. Under the catalog's lock. -ENOENT:
- * there is none; -EAGAIN: only others' so far; another error: it cannot be told for now.
+ * Sets *r to the next victim of a class by its replacer, and excludes it. Returns 0; -ENOENT if
+ * there is none; -EAGAIN if only chunks of other models were found so far; or another error, and
+ * the victim is unknown for now. The caller holds the catalog's lock.
  */
-static int next_kept(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row *r)
+static int next_ordered(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row *r)
 {
 	struct walk *w = &t->walk;
 	struct kvc *k = t->k;
@@ -184,16 +194,18 @@ static int next_kept(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row
 			err = kvc_chunk_get(k->cat, id, r);
 		r->policy = class;
 		r->id = id;
-		if (err == -ENOENT) { /* no such chunk */
+		if (err == -ENOENT) { /* the chunk does not exist */
 			kvc_replacers_take_locked(k, w->cache, r);
 			continue;
 		}
-		err = err ?: kvc_grow(&w->out, w->nout, &w->out_room, sizeof *w->out);
-		if (err) /* it stays where it is, and is asked about again */
+		err = err
+			      ?: kvc_grow(&w->excluded, w->nexcluded, &w->excluded_capacity,
+					  sizeof *w->excluded);
+		if (err) /* it is not excluded, and is the next victim again */
 			break;
 		kvc_replacers_exclude_locked(k, w->cache, id, class, true);
-		w->out[w->nout++] = (struct out){ .row = *r };
-		if (is_ours(t, r))
+		w->excluded[w->nexcluded++] = (struct excluded){ .row = *r };
+		if (is_candidate(t, r))
 			break;
 		w->any_spared |= r->quota == t->model;
 		err = -EAGAIN;
@@ -206,7 +218,10 @@ static int next_kept(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row
 	return err;
 }
 
-/* The next of a model. Under the catalog's lock. As next_kept. */
+/*
+ * Sets *r to the next victim of a model. Returns like next_ordered. The caller holds the catalog's
+ * lock.
+ */
 static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 {
 	struct walk *w = &t->walk;
@@ -220,10 +235,10 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 		if ((err = kvc_chunk_next_quota(k->cat, t->model, &first)))
 			return err;
 		w->class = first.policy;
-		w->own = is_ordered(t, w->class) ? THERE : NONE;
+		w->own = has_replacer(t, w->class) ? THERE : NONE;
 	}
 	if (w->own == THERE) {
-		if ((err = next_kept(t, w->class, r)) != -ENOENT)
+		if ((err = next_ordered(t, w->class, r)) != -ENOENT)
 			return err;
 		w->own = NONE;
 	}
@@ -231,13 +246,13 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 		return err;
 	*r = w->head[0];
 	kvc_lock(k);
-	may = is_ours(t, r);
+	may = is_candidate(t, r);
 	kvc_unlock(k);
 	w->any_spared |= !may;
 	return may ? 0 : -EAGAIN;
 }
 
-/* Under the catalog's lock. As next_kept. */
+/* Sets *r to the next victim. Returns like next_ordered. The caller holds the catalog's lock. */
 static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 {
 	struct walk *w = &t->walk;
@@ -250,8 +265,8 @@ static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 	for (int i = 0; i < KVC_CLASSES; i++) {
 		if (w->is[i] == UNKNOWN) {
 			w->head[i].policy = (unsigned)i;
-			w->is[i] = (is_ordered(t, (unsigned)i)
-					    ? next_kept(t, (unsigned)i, &w->head[i])
+			w->is[i] = (has_replacer(t, (unsigned)i)
+					    ? next_ordered(t, (unsigned)i, &w->head[i])
 					    : kvc_chunk_next_ranked(k->cat, &w->head[i]))
 					   ? NONE
 					   : THERE;
@@ -275,12 +290,12 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 	ts->spare = u->total / 100 * (100 - k->opt.high_pct);
 	if (goal || !kvc_tier_refuses_locked(ts))
 		return goal;
-	/* It refused a frame all the same: the free space is in pieces. */
+	/* The tier refused a frame although bytes are free: the free space is fragmented. */
 	return ts->leaving ? 0 : kvc_max(u->total / 16, 1);
 }
 
-/* Nobody waits for what a trimmer still has in mind. */
-static bool over(struct kvc_trimmer *t)
+/* Should the trimmer stop? */
+static bool should_stop(struct kvc_trimmer *t)
 {
 	bool is;
 
@@ -290,11 +305,14 @@ static bool over(struct kvc_trimmer *t)
 	return is;
 }
 
-/* It goes (-EAGAIN: soon), or is not there: what it follows can go too. */
-static void take_out(struct kvc *k, struct walk *w, const struct kvc_chunk_row *r, int err)
+/*
+ * Removes the victim from its replacer, so that its parent can be a victim. err is the result of
+ * the drop: with -EAGAIN the chunk will be dropped soon, otherwise it is dropped or does not exist.
+ */
+static void remove_victim(struct kvc *k, struct walk *w, const struct kvc_chunk_row *r, int err)
 {
-	for (size_t i = 0; i < w->nout; i++) {
-		struct out *o = &w->out[i];
+	for (size_t i = 0; i < w->nexcluded; i++) {
+		struct excluded *o = &w->excluded[i];
 
 		if (o->row.id != r->id)
 			continue;
@@ -304,7 +322,7 @@ static void take_out(struct kvc *k, struct walk *w, const struct kvc_chunk_row *
 		kvc_unlock(k);
 		o->taken = true;
 		if (err != -EAGAIN)
-			*o = w->out[--w->nout];
+			*o = w->excluded[--w->nexcluded];
 		return;
 	}
 }
@@ -319,13 +337,16 @@ static void spare_parent(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 	uint64_t parent = r->parent & ~KVC_TOLD;
 	struct walk *w = &t->walk;
 
-	if (!parent || w->spares_none || is_ordered(t, r->policy))
+	if (!parent || w->spares_none || has_replacer(t, r->policy))
 		return;
 	w->spared[parent % SPARED] = parent;
 	w->any_spared = true;
 }
 
-/* What was used lately has not been seen to by all that it follows: their ranks are too low. */
+/*
+ * Spares the chunks whose ranks are too low because recent accesses to their descendants are not
+ * stamped yet.
+ */
 static void spare_waiting(struct kvc_trimmer *t)
 {
 	const struct kvc_ancestors *a = &t->k->access->ancestors;
@@ -340,25 +361,25 @@ static void spare_waiting(struct kvc_trimmer *t)
 		if (!id)
 			continue;
 		w->spared[id % SPARED] = id;
-		w->any_spared = w->any_young = t->hopeful = true; /* it waits for a moment only */
+		w->any_spared = w->any_young = t->hopeful = true; /* for a moment only */
 	}
 	kvc_unlock(t->k);
 }
 
-static int where(const struct kvc_trimmer *t)
+static int drop_scope(const struct kvc_trimmer *t)
 {
 	return t->model ? KVC_DROP_WHOLE : (int)t->tier;
 }
 
-/* 0: dropped; -EAGAIN: knocked; another: not this one. */
-static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t *bytes)
+/* Drops the chunk. Returns 0; -EAGAIN if it was probed; or another error, and the chunk stays. */
+static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
 	struct kvc *k = t->k;
-	int err = kvc_chunk_drop(k, r->id, where(t), r, bytes);
+	int err = kvc_chunk_drop(k, r->id, drop_scope(t), r, bytes);
 
 	if (!err || err == -ENOENT || err == -EAGAIN)
-		take_out(k, &t->walk, r, err);
-	/* it grows older, or is looked at anew */
+		remove_victim(k, &t->walk, r, err);
+	/* it grows older, or is judged again */
 	if (err == -ESTALE || (err == -EBUSY && kvc_chunk_young(k, r->last_ns)))
 		t->hopeful = t->walk.any_young = true;
 	if (err)
@@ -377,62 +398,62 @@ static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t 
 	return 0;
 }
 
-/* Does one of the first n that were knocked at follow it? */
-static bool is_followed(const struct kvc_trimmer *t, size_t n, uint64_t id)
+/* Is the chunk the parent of one of the first n probed chunks? */
+static bool has_probed_child(const struct kvc_trimmer *t, size_t n, uint64_t id)
 {
 	for (size_t i = 0; i < n; i++)
-		if ((t->knocked[i].row.parent & ~KVC_TOLD) == id)
+		if ((t->probed[i].row.parent & ~KVC_TOLD) == id)
 			return true;
 	return false;
 }
 
 /*
- * Those that were knocked at, up to the goal: *gone what went, *coming what still is to go. One
- * that follows comes before what it follows, and holds it as long as it is there.
+ * Visits the probed chunks again until `goal` bytes are freed. Adds to *gone the freed bytes, and
+ * to *coming the bytes of chunks that are still being probed. A child precedes its parent in the
+ * list, and the parent stays while the child exists.
  */
-static void revisit(struct kvc_trimmer *t, uint64_t goal, uint64_t *gone, uint64_t *coming)
+static void revisit_probed(struct kvc_trimmer *t, uint64_t goal, uint64_t *gone, uint64_t *coming)
 {
-	uint64_t kept[KNOCKED]; /* what those follow that stay */
-	size_t left = 0, nkept = 0;
+	uint64_t kept_parents[PROBED]; /* parents of the chunks that stay */
+	size_t left = 0, nkept_parents = 0;
 
-	for (size_t i = 0; i < t->nknocked; i++) {
-		struct knocked *x = &t->knocked[i];
+	for (size_t i = 0; i < t->nprobed; i++) {
+		struct probed *x = &t->probed[i];
 		uint64_t id = x->row.id;
 		bool stays = is_spared(&t->walk, id);
 		int err = -EBUSY;
 
-		for (size_t j = 0; j < nkept && !stays; j++)
-			stays = kept[j] == id;
-		if (!stays && (over(t) || *gone >= goal || is_followed(t, left, id)))
+		for (size_t j = 0; j < nkept_parents && !stays; j++)
+			stays = kept_parents[j] == id;
+		if (!stays && (should_stop(t) || *gone >= goal || has_probed_child(t, left, id)))
 			err = -EAGAIN;
 		else if (!stays)
-			err = visit(t, &x->row, &x->bytes);
+			err = drop_victim(t, &x->row, &x->bytes);
 		if (!err) {
 			*gone += x->bytes;
 		} else if (err == -EAGAIN) {
 			*coming += x->bytes;
-			t->knocked[left++] = *x;
+			t->probed[left++] = *x;
 		} else if (err != -ENOENT) {
-			kept[nkept++] = x->row.parent & ~KVC_TOLD;
+			kept_parents[nkept_parents++] = x->row.parent & ~KVC_TOLD;
 			spare_parent(t, &x->row);
 		}
 	}
-	t->nknocked = left;
+	t->nprobed = left;
 }
 
-static bool is_knocked(const struct kvc_trimmer *t, uint64_t id)
+static bool is_probed(const struct kvc_trimmer *t, uint64_t id)
 {
-	for (size_t i = 0; i < t->nknocked; i++)
-		if (t->knocked[i].row.id == id)
+	for (size_t i = 0; i < t->nprobed; i++)
+		if (t->probed[i].row.id == id)
 			return true;
 	return false;
 }
 
 /*
- * It goes when what follows it has gone, which was knocked at. Meanwhile the kernel may ask for its
- * name again, too.
+ * The chunk is dropped after its children, which were probed. In the meantime it is probed itself.
  */
-static void defer(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+static void probe_later(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
 	struct kvc *k = t->k;
 	struct kvc_node *n;
@@ -440,14 +461,14 @@ static void defer(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, r->id);
 	if (n && S_ISDIR(n->row.mode) && kvc_kernel_knows(n))
-		kvc_dir_probe_locked(k, r->id, r->last_ns, where(t), r->bytes);
+		kvc_dir_probe_locked(k, r->id, r->last_ns, drop_scope(t), r->bytes);
 	kvc_unlock(k);
-	take_out(k, &t->walk, r, -EAGAIN);
-	t->knocked[t->nknocked++] = (struct knocked){ *r, r->bytes };
+	remove_victim(k, &t->walk, r, -EAGAIN);
+	t->probed[t->nprobed++] = (struct probed){ *r, r->bytes };
 }
 
-/* One turn. Returns false where all that is left is to wait. */
-static bool turn(struct kvc_trimmer *t, uint64_t goal)
+/* Makes one turn. Returns false if all that is left is to wait. */
+static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 {
 	struct kvc *k = t->k;
 	uint64_t gone = 0, coming = 0, bytes;
@@ -456,8 +477,8 @@ static bool turn(struct kvc_trimmer *t, uint64_t goal)
 
 	t->hopeful = false;
 	spare_waiting(t);
-	revisit(t, goal, &gone, &coming);
-	for (int i = 0; i < BATCH && gone + coming < goal && !over(t); i++) {
+	revisit_probed(t, goal, &gone, &coming);
+	for (int i = 0; i < BATCH && gone + coming < goal && !should_stop(t); i++) {
 		int err;
 
 		kvc_catalog_lock(k->cat);
@@ -466,42 +487,42 @@ static bool turn(struct kvc_trimmer *t, uint64_t goal)
 		ended = err && err != -EAGAIN;
 		if (ended)
 			break;
-		if (err) /* of others */
+		if (err) /* chunks of other models */
 			continue;
-		if (is_knocked(t, r.id)) /* it goes */
+		if (is_probed(t, r.id)) /* it will be dropped */
 			continue;
-		if (is_followed(t, t->nknocked, r.id)) {
-			if (t->nknocked < KNOCKED) {
-				defer(t, &r);
+		if (has_probed_child(t, t->nprobed, r.id)) {
+			if (t->nprobed < PROBED) {
+				probe_later(t, &r);
 				coming += r.bytes;
 			}
 			continue;
 		}
-		err = is_spared(&t->walk, r.id) ? -EBUSY : visit(t, &r, &bytes);
+		err = is_spared(&t->walk, r.id) ? -EBUSY : drop_victim(t, &r, &bytes);
 		if (!err)
 			gone += bytes;
 		else if (err != -ENOENT && err != -EAGAIN)
 			spare_parent(t, &r);
-		if (err == -EAGAIN && t->nknocked < KNOCKED) {
+		if (err == -EAGAIN && t->nprobed < PROBED) {
 			coming += bytes;
-			t->knocked[t->nknocked++] = (struct knocked){ r, bytes };
+			t->probed[t->nprobed++] = (struct probed){ r, bytes };
 		}
 	}
 	kvc_lock(k);
 	if (gone)
 		kvc_committer_wake_locked(k, true);
-	t->hopeful |= t->nknocked || !ended;
-	if (ended && !t->model && !t->filling && !t->walk.freed && !t->nknocked &&
+	t->hopeful |= t->nprobed || !ended;
+	if (ended && !t->model && !t->filling && !t->walk.freed && !t->nprobed &&
 	    !t->walk.any_spared)
 		k->tier[t->tier].jammed = true;
 	kvc_unlock(k);
 	if (ended || gone + coming >= goal)
-		walk_begin(k, &t->walk, ended && !t->nknocked);
+		walk_begin(k, &t->walk, ended && !t->nprobed);
 	return gone > 0;
 }
 
-/* Makes room, if there is to be some. Is there more to do at once? */
-static bool work(struct kvc_trimmer *t)
+/* Frees space if the tier needs some. Returns true if there is more to do at once. */
+static bool trim_once(struct kvc_trimmer *t)
 {
 	struct kvc_tier_state *ts = &t->k->tier[t->tier];
 	struct kvc_tier_usage u;
@@ -511,15 +532,18 @@ static bool work(struct kvc_trimmer *t)
 	kvc_lock(t->k);
 	goal = goal_locked(t->k, t->tier, &u);
 	if (!goal && !ts->trimming) {
-		t->nknocked = 0; /* they may stay after all */
-		t->walk.vain_ns = 0;
+		t->nprobed = 0; /* the probed chunks may stay */
+		t->walk.fruitless_since_ns = 0;
 	}
 	kvc_unlock(t->k);
-	return goal && turn(t, goal);
+	return goal && trim_turn(t, goal);
 }
 
-/* The catalog cannot be read for now. What is not in its order would stay until the next mount. */
-static void wait_a_moment(struct kvc_trimmer *t)
+/*
+ * The catalog cannot be read for now: waits before the next attempt. Chunks missing from the
+ * replacer would stay until the next mount.
+ */
+static void wait_for_catalog(struct kvc_trimmer *t)
 {
 	struct timespec until = kvc_timespec(kvc_mono_ns() + IDLE_NS);
 	struct kvc *k = t->k;
@@ -531,8 +555,8 @@ static void wait_a_moment(struct kvc_trimmer *t)
 }
 
 /*
- * The disk tier's own orders, from the rows that there are, the coldest first: where the tier is
- * full, and stores do not wait until all are in order, those go.
+ * Fills a replacer of the disk tier from the catalog's rows, the coldest first: if the tier is
+ * full, stores do not wait until the replacer is complete, and the chunks it has are dropped.
  */
 static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 {
@@ -541,7 +565,7 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 	size_t n, rows = 0;
 	int err = 0;
 
-	while (err != -ENOENT && !over(t)) {
+	while (err != -ENOENT && !should_stop(t)) {
 		at.policy = class;
 		kvc_catalog_lock(k->cat);
 		err = kvc_chunk_ranked(k->cat, &at, ROWS, r, &n);
@@ -555,14 +579,14 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 		if (n)
 			at = r[n - 1];
 		rows += n;
-		while (rows % FILLED < ROWS && !over(t) && work(t))
+		while (rows % FILLED < ROWS && !should_stop(t) && trim_once(t))
 			;
 		if (err && err != -ENOENT)
-			wait_a_moment(t);
+			wait_for_catalog(t);
 	}
 }
 
-static void fill(struct kvc_trimmer *t)
+static void fill_replacers(struct kvc_trimmer *t)
 {
 	t->filling = true;
 	for (unsigned i = 0; i < KVC_CLASSES; i++)
@@ -583,11 +607,11 @@ static void *trimmer(void *arg)
 	t->walk.cache = KVC_CACHE_DISK;
 	walk_begin(k, &t->walk, false);
 	if (!t->tier)
-		fill(t);
+		fill_replacers(t);
 	kvc_lock(k);
 	while (!k->evict->over) {
 		if (!again) {
-			bool more = ts->trimming || kvc_tier_refuses_locked(ts) || t->nknocked;
+			bool more = ts->trimming || kvc_tier_refuses_locked(ts) || t->nprobed;
 			struct timespec until =
 				kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 
@@ -596,12 +620,12 @@ static void *trimmer(void *arg)
 				break;
 		}
 		kvc_unlock(k);
-		again = work(t);
+		again = trim_once(t);
 		kvc_lock(k);
 	}
 	put_back_locked(k, &t->walk);
 	kvc_unlock(k);
-	free(t->walk.out);
+	free(t->walk.excluded);
 	free(t);
 	return NULL;
 }
@@ -614,7 +638,7 @@ struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, uint64_t model)
 		return NULL;
 	t->k = k;
 	t->model = model;
-	/* where there is no tier, all is in the pool, and in its order */
+	/* without tiers all chunks are in the pool, and in its replacer */
 	t->walk.cache = k->ntiers ? KVC_CACHE_DISK : KVC_CACHE_POOL;
 	walk_begin(k, &t->walk, false);
 	return t;
@@ -625,7 +649,7 @@ void kvc_trimmer_free(struct kvc_trimmer *t)
 	kvc_lock(t->k);
 	put_back_locked(t->k, &t->walk);
 	kvc_unlock(t->k);
-	free(t->walk.out);
+	free(t->walk.excluded);
 	free(t);
 }
 
@@ -636,7 +660,7 @@ uint64_t kvc_trimmer_model(const struct kvc_trimmer *t)
 
 bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful)
 {
-	bool any = turn(t, goal);
+	bool any = trim_turn(t, goal);
 
 	*hopeful = any || t->hopeful;
 	return any;
@@ -655,7 +679,7 @@ int kvc_trim_start(struct kvc *k)
 			t->k = k;
 			t->tier = i;
 			err = -pthread_create(&k->tier[i].trimmer, NULL, trimmer, t);
-			kvc_lock(k); /* the tiers' threads look at it already */
+			kvc_lock(k); /* the tiers' threads read has_trimmer already */
 			k->tier[i].has_trimmer = !err;
 			kvc_unlock(k);
 			if (err)

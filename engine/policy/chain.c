@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See chain.h. */
+/*
+ * The forest of chunks (chain.h): slots, a hash table from id to slot, and the array or heap of
+ * leaves.
+ */
 #include "chain.h"
 
 #include "array.h"
 
 #include <string.h>
 
-#define LEAST 1024u  /* slots, and buckets */
-#define FAR 65536    /* chunks that a walk to the first of a chain passes */
-#define STEP_MIN 16u /* arrays grow by so many parts of themselves (what is not touched is not */
-		     /* there), and small ones by half */
+#define LEAST 1024u /* smallest number of slots, and of buckets */
+#define FAR 65536   /* chunks that kvc_chain_is_under passes at most */
+/*
+ * large arrays grow by one part in STEP_MIN, because unused pages cost nothing; small ones by half
+ */
+#define STEP_MIN 16u
 
 static uint32_t more(uint32_t capacity)
 {
@@ -106,8 +111,6 @@ uint64_t kvc_chain_bytes(const struct kvc_chain *c)
 	return each * c->used + 4ull * c->buckets + 4ull * c->n;
 }
 
-/* The hash */
-
 static uint32_t bucket_of(const struct kvc_chain *c, uint64_t id)
 {
 	uint64_t h = kvc_chain_hash(id);
@@ -125,7 +128,10 @@ uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id)
 	return s;
 }
 
-/* One more bucket: some of what is in another goes there. Without memory they get longer. */
+/*
+ * Adds a bucket and moves chunks from one other bucket to it. If memory is short, buckets get
+ * longer.
+ */
 static void split(struct kvc_chain *c)
 {
 	uint32_t from = c->buckets - c->level, s, *tail;
@@ -161,8 +167,6 @@ static void unhash(struct kvc_chain *c, uint32_t slot)
 	*s = c->next[slot];
 }
 
-/* The leaves */
-
 static void put(struct kvc_chain *c, uint32_t i, uint32_t slot)
 {
 	c->leaf[i] = slot;
@@ -193,7 +197,7 @@ static void sift(struct kvc_chain *c, uint32_t i)
 	put(c, i, slot);
 }
 
-/* There is room for one more: kvc_chain_add saw to it, for every chunk. */
+/* The array has space: kvc_chain_add allocates an element for every chunk. */
 static void leaf_add(struct kvc_chain *c, uint32_t slot)
 {
 	put(c, c->nleaf++, slot);
@@ -216,8 +220,6 @@ void kvc_chain_order(struct kvc_chain *c, uint32_t slot, double key)
 	if (kvc_chain_is_leaf(c, slot))
 		sift(c, c->at[slot]);
 }
-
-/* Chunks */
 
 static void follow(struct kvc_chain *c, uint32_t slot, uint32_t parent)
 {
@@ -274,7 +276,9 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 {
 	uint32_t slot = c->free, b;
 
-	/* as many leaves as chunks: a parent must be able to become one when its child goes */
+	/*
+	 * one element per chunk: a parent must be able to become a leaf when its child is deleted
+	 */
 	if (c->n == c->leaf_room) {
 		if (grow(&c->leaf, sizeof *c->leaf, more(c->leaf_room)))
 			return KVC_NO_SLOT;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The chunks that a cache holds, and which follows which: a forest. A chunk is known by its id (any
- * 64 bits, not 0) and has a slot, a small number, for as long as it is here; a policy keeps what it
- * knows of it in arrays by slot, and so does the chain: nothing is allocated for one chunk, and a
- * chunk costs 32 bytes here at any size.
+ * The chunks in a cache and their parents: a forest. A chunk has an id (any 64 bits except 0) and,
+ * as long as it is in the cache, a slot, which is a small number. A policy keeps its data about a
+ * chunk in arrays indexed by slot, and so does the chain. The chain allocates nothing for a single
+ * chunk; a chunk costs 32 bytes here, however many there are.
  *
- * A leaf is a chunk that none follows, and that was not put aside. All leaves are in one array, so
- * that one can be drawn at random; with a key (kvc_chain_order) the array is a heap, and the first
- * has the lowest. With `family` the children of a chunk can be found too, for 12 bytes more.
+ * A leaf is a chunk that has no child in the cache and is not excluded. All leaves are in one
+ * array, so that a leaf can be drawn at random. With keys (kvc_chain_order) the array is a heap,
+ * and its first element has the lowest key. With `family` the children of a chunk can be found too,
+ * for 12 more bytes per chunk.
  *
- * No call walks what is here, but a chain upwards to a bound (kvc_chain_is_under); arrays grow
- * without a copy (array.h), the hash by a bucket at a time. It has no lock.
+ * No call walks all chunks; kvc_chain_is_under walks up a chain to a limit. Arrays grow without a
+ * copy (array.h), and the hash table grows by one bucket at a time. The chain has no lock: the
+ * caller serializes all calls.
  */
 #ifndef KVC_CHAIN_H
 #define KVC_CHAIN_H
@@ -19,27 +21,32 @@
 
 #define KVC_NO_SLOT UINT32_MAX
 
-/* An array by slot of somebody who is not the chain; it grows with the slots. */
+/* An array by slot that belongs to a policy; it grows with the number of slots. */
 struct kvc_column {
 	void **v;
-	uint32_t bytes; /* of one element */
+	uint32_t bytes; /* bytes of one element */
 };
 
 #define KVC_COLUMNS 8
 
 struct kvc_chain {
-	uint64_t *id;     /* 0: the slot is free, or of a chunk that went before what follows it */
-	uint32_t *parent; /* KVC_NO_SLOT: none that is here; of a free slot: the next free one */
-	uint32_t *last;   /* the request that touched it last */
-	/* where it is among the leaves, or KVC_CHAIN_INNER | is it aside | number of children */
+	uint64_t *id; /* 0: the slot is free, or its chunk was deleted before its children */
+	/* a slot, or KVC_NO_SLOT: no parent in the cache; of a free slot: the next free slot */
+	uint32_t *parent;
+	uint32_t *last; /* number of the last request that accessed the chunk */
+	/*
+	 * a leaf: its index in leaf[]; else KVC_CHAIN_INNER | KVC_CHAIN_EXCLUDED if excluded |
+	 * number of children
+	 */
 	uint32_t *at;
-	uint32_t *next;                   /* in its bucket */
-	uint32_t *child, *after, *before; /* with family: the newest child; siblings */
-	/* slots there are, were ever in use; the first free one */
+	uint32_t *next;                   /* next slot in the same hash bucket */
+	uint32_t *child, *after, *before; /* with family: the newest child; the siblings */
+	/* allocated slots; slots that were ever used; the first free slot */
 	uint32_t capacity, used, free;
-	uint32_t n;                     /* chunks */
-	uint32_t ngone;                 /* slots of those that went before what follows them */
-	uint32_t *head, buckets, level; /* the hash, by linear hashing */
+	uint32_t n; /* chunks */
+	/* slots of chunks that were deleted before their children */
+	uint32_t ngone;
+	uint32_t *head, buckets, level; /* the hash table (linear hashing) */
 	uint32_t head_room;
 	uint32_t *leaf, nleaf, leaf_room;
 	double *key; /* by slot; NULL: the leaves have no order */
@@ -51,41 +58,48 @@ struct kvc_chain {
 #define KVC_CHAIN_INNER (1u << 31)
 #define KVC_CHAIN_ASIDE (1u << 30)
 
-/* 0 or -ENOMEM. */
+/* `ordered`: leaves have keys. `family`: children can be found. Returns 0 or -ENOMEM. */
 int kvc_chain_init(struct kvc_chain *c, bool ordered, bool family);
 void kvc_chain_fini(struct kvc_chain *c);
-/* Before the first chunk: *v becomes an array of such elements, one a slot, freed by fini. */
+/*
+ * Adds a column: *v (v points to a pointer) becomes an array with one element of `bytes` bytes per
+ * slot, which kvc_chain_fini frees. Call it before the first chunk is added.
+ */
 void kvc_chain_column(struct kvc_chain *c, void *v, uint32_t bytes);
 
-/* The slot, or KVC_NO_SLOT. */
+/* Returns the slot, or KVC_NO_SLOT. */
 uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id);
-/* The same, by who knows where it was, if it was here. */
+/*
+ * The same for a caller that knows the chunk's last slot: faster if the chunk still has that slot.
+ */
 static inline uint32_t kvc_chain_look(const struct kvc_chain *c, uint64_t id, uint32_t slot)
 {
 	return slot < c->used && c->id[slot] == id ? slot : kvc_chain_find(c, id);
 }
 
 /*
- * Adds a chunk that is not here, after `parent` (a slot, or KVC_NO_SLOT): its slot, whose elements
- * in the columns are zero; or KVC_NO_SLOT: out of memory. With an order its key is `key`.
+ * Adds a chunk that is not in the cache. `parent` is a slot or KVC_NO_SLOT; `key` is its key if
+ * leaves are ordered. Returns its slot, whose elements in all columns are zero, or KVC_NO_SLOT if
+ * memory is short.
  */
 uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double key);
 /*
- * Takes it away. What follows it stays, as an orphan; the slot is used again only after that has
- * gone too.
+ * Deletes a chunk. Its children stay, as orphans; the slot is reused only after they are deleted
+ * too.
  */
 void kvc_chain_del(struct kvc_chain *c, uint32_t slot);
-/* It follows another from now on (KVC_NO_SLOT: none), which does not follow it. */
+/* Changes the parent (KVC_NO_SLOT: none). The new parent must not be a descendant of `slot`. */
 void kvc_chain_set_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent);
-/* Does `slot` follow `above`, directly or not, or is it that? Too far to say: yes. */
+/* True if `slot` is `above` or a descendant of it, or if the chain is too long to tell. */
 bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above);
-/* It is no leaf for now, or may be one again. What it follows is none in any case. */
+/* Excludes a chunk from the leaves, or ends that. A parent of an excluded chunk is not a leaf. */
 void kvc_chain_exclude(struct kvc_chain *c, uint32_t slot, bool aside);
 /*
- * Of two leaves with keys, does one go before the other? Of equals the lower id, wherever they lie.
+ * True if leaf `slot` precedes leaf `other` in the order of keys. Ties are broken by the lower id,
+ * wherever the chunks are stored.
  */
 bool kvc_chain_before(const struct kvc_chain *c, uint32_t slot, uint32_t other);
-/* Its key is another now. */
+/* Changes the key. */
 void kvc_chain_order(struct kvc_chain *c, uint32_t slot, double key);
 
 static inline bool kvc_chain_is_leaf(const struct kvc_chain *c, uint32_t slot)
@@ -98,22 +112,23 @@ static inline uint32_t kvc_chain_followers(const struct kvc_chain *c, uint32_t s
 	return kvc_chain_is_leaf(c, slot) ? 0 : c->at[slot] & (KVC_CHAIN_ASIDE - 1);
 }
 
-/* Did what it follows go before it? */
+/* True if the parent was deleted before this chunk. */
 static inline bool kvc_chain_is_orphan(const struct kvc_chain *c, uint32_t slot)
 {
 	return c->ngone && c->parent[slot] != KVC_NO_SLOT && !c->id[c->parent[slot]];
 }
 
 /*
- * A leaf under a chunk, or itself; KVC_NO_SLOT: the newest of what follows it is aside. *steps are
- * the most to be taken, and then those that are left: with none left what is returned may be no
- * leaf, and is where to go on from. With family.
+ * Walks down from a chunk to a leaf, by the newest child of each level, in at most *steps steps,
+ * and sets *steps to the remaining number. Returns the leaf, which may be `slot` itself, or
+ * KVC_NO_SLOT if the walk ends at an excluded chunk. If no step is left, the result may be an inner
+ * chunk, from which the next call can go on. Needs `family`.
  */
 uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot, uint32_t *steps);
-/* Of memory that is in use: what arrays have in reserve was never touched. */
+/* Memory in use, in bytes. The unused ends of arrays have no pages and do not count. */
 uint64_t kvc_chain_bytes(const struct kvc_chain *c);
 
-/* What ids are scattered by. */
+/* Mixes the bits of an id, for hash tables and samples. */
 static inline uint64_t kvc_chain_hash(uint64_t id)
 {
 	id ^= id >> 31;

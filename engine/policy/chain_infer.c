@@ -1,101 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See chain_infer.h: a table of CLIENTS clients, found by hash; where there are more the one that
- * was silent longest goes.
+ * Infers parents (chain_infer.h). A table by hash has up to CLIENTS clients; a new client replaces
+ * the one that has been silent longest.
  *
- * What an engine creates comes in bursts, with what it computes between them: each is a prompt, or
- * a step of one, for engines compute so many tokens at a time and no more. So after a burst that
- * was as long as the bursts of this client get, the next goes on with the prompt; after a shorter
- * one it begins another, of which nothing was there. What comes within FAR times the usual time
- * between two creates is of one burst.
+ * An engine creates chunks in bursts and computes between them. A burst is a prompt or one step of
+ * it, because engines compute a limited number of tokens at a time. So if a burst was as long as
+ * the bursts of this client usually get, the next burst continues the prompt; after a shorter
+ * burst, the next one begins another prompt, none of which was in the cache. Chunks that arrive
+ * within FAR times the usual time between two creates belong to one burst.
  *
- * The first of a burst, whatever was said of it, is in doubt until it is opened: who opens it from
- * the beginning of the prompt has just opened what it follows. What is made in a row without an end
- * may be no prompt at all; so after LONGEST chunks another begins, which is in doubt, too.
+ * The parent of the first chunk of a burst is in doubt until the chunk is opened: a client that
+ * opens a prompt from its beginning has just opened the parent. Chunks that are created in an
+ * endless row may not be a prompt at all; so after LONGEST chunks another burst begins, whose first
+ * chunk is in doubt, too.
  *
- * Files that are made in a row may have nothing to do with each other. So what a client makes is
- * said to follow nothing, until PROOF chunks were opened just after what they were made after, or
- * it has opened so many after what they are known to follow. What was withheld is said when such a
- * chunk is opened.
+ * Files that are created in a row may have nothing to do with each other. So the guesses about a
+ * client's new chunks are withheld until PROOF chunks were opened just after the chunk that they
+ * were created after, or until the client has opened as many chunks just after their known parents.
+ * A withheld guess is reported when its chunk is opened.
  *
- * All that is only so where a client works on one prompt at a time. One that serves several in
- * turns makes chunks of one after those of another, and nothing shows where; so what was said of a
- * chunk when it was made is judged when it is opened again. It was right if its client has just
- * opened that. It was wrong if it has not, and has just opened what it used shortly before it made
- * the chunk. A client of which too much was wrong, or that opens several prompts in turns, is not
- * trusted: of what it makes nothing is said, and what it opens keeps its parent only where that was
- * opened just before, until what would have been said was right for long. The threads of a process
- * that are clients by themselves are trusted or not as one, for they do the same work: `whole` is
- * what has that of a client, the process or itself.
+ * All this holds only if a client works on one prompt at a time. A client that serves several
+ * prompts in turns creates chunks of one prompt after those of another, and nothing shows the
+ * boundary. So each guess is judged when its chunk is opened again. It was right if the client has
+ * just opened the guessed parent. It was wrong if the client has not, and has just opened another
+ * chunk that it had accessed shortly before it created this one. A client with too many wrong
+ * guesses, or that opens several prompts in turns, is not trusted: no parents are reported for
+ * chunks that it creates, and chunks that it opens keep their parent only if the client opened the
+ * parent just before. It is trusted again when its guesses would have been right for a long time.
+ * Threads that are clients of their own share the trust of their process, because they do the same
+ * work: `whole` is the client that has the trust, the process or the client itself.
  *
- * Notes of chunks are in a table by hash, where a newer one takes the place of another.
+ * Notes about chunks are in a table by hash, in which a new note replaces an old one.
  */
 #include "chain_infer.h"
 
 #define CLIENTS 256
 #define BUCKETS 512
 #define NOTES 32768
-#define RECENT 64    /* uses of a client that count as just before */
-#define BATCH 1024u  /* uses from what is opened of several prompts to what is made of them */
-#define JUDGED 256.f /* chunks that the share of wrong ones is of, about */
-#define WRONG_MOST (1 / 128.f) /* then it is not trusted, until */
+#define RECENT 64 /* accesses of a client that count as "just before" */
+/* accesses, at most, between opening chunks of several prompts and creating chunks for them */
+#define BATCH 1024u
+#define JUDGED 256.f /* the share of wrong guesses is a mean over about this many chunks */
+/* above this share of wrong guesses a client is not trusted, until the share is below WRONG_FEW */
+#define WRONG_MOST (1 / 128.f)
 #define WRONG_FEW (1 / 512.f)
-#define TURNS_MOST (1 / 16.f) /* the same, of turns */
+/* limits for `turns`, the share of chunks that continue another prompt than the last chunk */
+#define TURNS_MOST (1 / 16.f)
 #define TURNS_FEW (1 / 64.f)
-#define ALONE_MOST .75f /* of a process with several threads: then each has its own prompts */
-#define ALONE 64.f      /* chunks that this share is of, about */
-#define PROOF 16        /* chunks */
+#define ALONE_MOST .75f /* above this share, each thread of a process has its own prompts */
+#define ALONE 64.f      /* the share is a mean over about this many chunks */
+#define PROOF 16        /* chunks that prove the guesses about a client */
 #define NONE UINT16_MAX
 #define FAR 4
 #define USUAL_FIRST_NS 25000000ull
 #define USUAL_LEAST_NS 100000ull
-#define USUAL_STEP 8   /* by such a part it goes up or down: it stays about the median */
-#define FORGETS 128.f  /* bursts, after which the longest counts for a third of itself */
-#define STEP_LEAST 4.f /* chunks that are computed at a time, at least */
-#define LONGEST 512u   /* chunks that are made in a row */
+#define USUAL_STEP 8   /* the usual time changes by this part of itself: it stays near the median */
+#define FORGETS 128.f  /* bursts after which the longest burst counts for a third */
+#define STEP_LEAST 4.f /* chunks that an engine computes at a time, at least */
+#define LONGEST 512u   /* chunks that are created in a row */
 
 struct recent {
 	uint64_t id;
-	uint32_t before; /* the client's count of uses at the use of it before; 0: not known */
-	uint32_t thread; /* of a process */
+	/* the client's access count at the previous access to this chunk; 0: not known */
+	uint32_t before;
+	uint32_t thread; /* the thread, of a process */
 	bool opened;
 };
 
 struct client {
 	struct kvc_list silent;
 	uint32_t client;
-	uint16_t next;  /* in its bucket */
+	uint16_t next;  /* in the hash bucket */
 	bool made;      /* the last chunk was new */
-	uint32_t burst; /* chunks of it so far */
-	uint32_t row;   /* chunks that were made each after the other */
-	float longest;  /* burst, lately */
-	float wrong;    /* share of what was said of chunks that it made, lately; */
-	float turns;    /* of what it opened, of what went on with another than the last; */
-	bool unsure;    /* so that no more is said */
-	uint32_t proof; /* chunks that were used in order, up to PROOF */
-	/* a process: the thread that called last, share of what went on with the thread's own, */
+	uint32_t burst; /* chunks of the current burst */
+	uint32_t row;   /* chunks that were created one after another */
+	float longest;  /* the longest recent burst */
+	float wrong;    /* recent share of wrong guesses about its new chunks */
+	/* recent share of opened chunks that continue another prompt than the last chunk */
+	float turns;
+	bool unsure;    /* not trusted: parents are not reported */
+	uint32_t proof; /* chunks that were accessed in order, up to PROOF */
+	/*
+	 * if it is a process: the thread that called last, and the share of chunks that continued a
+	 * chunk of the same thread
+	 */
 	uint32_t thread;
 	float alone;
-	bool threads, apart; /* has it several; and is each a client of its own by now? */
-	uint32_t process;    /* such a client: whose thread it is; else 0 */
+	bool threads, apart; /* it has several threads; each of them is a client of its own */
+	uint32_t process;    /* if it is a thread: its process, else 0 */
 	uint64_t last, parent, ns, usual_ns;
 	uint32_t uses;
-	struct recent recent[RECENT]; /* use n is at n % RECENT */
+	struct recent recent[RECENT]; /* access n is at n % RECENT */
 };
 
 struct note {
-	uint64_t id, guess;   /* what it was used after when it was made; 0: that was judged */
-	uint32_t client, use; /* who used it last, and the client's count of uses then */
-	bool doubt;           /* the first of a burst, and not used since */
-	bool said;            /* to follow that, */
-	bool withheld;        /* or would have been, had its client shown that it is right */
+	/* the guessed parent: the chunk accessed before this one was created; 0: judged already */
+	uint64_t id, guess;
+	uint32_t client, use; /* the last client to access it, and its access count then */
+	bool doubt;           /* first of a burst, and not accessed since */
+	bool said;            /* the guess was reported, */
+	bool withheld;        /* or was withheld because the client was not proven */
 };
 
 struct kvc_order {
 	struct client client[CLIENTS];
 	uint16_t bucket[BUCKETS];
 	unsigned used;
-	struct kvc_list silent; /* the one that was silent longest first */
+	struct kvc_list silent; /* the client that has been silent longest is first */
 	struct note note[NOTES];
 };
 
@@ -122,7 +133,7 @@ static uint16_t *bucket_of(struct kvc_order *o, uint32_t client)
 	return &o->bucket[(client * 0x9e3779b1u >> 16) % BUCKETS];
 }
 
-/* NULL: it is not known, or not any more. */
+/* Returns NULL if the client is not known, or not any more. */
 static struct client *look(struct kvc_order *o, uint32_t client)
 {
 	uint16_t i = *bucket_of(o, client);
@@ -175,7 +186,7 @@ static void burst_over(struct client *c)
 	c->burst = 0;
 }
 
-/* A new chunk after another new one: is it of the same prompt? */
+/* After a new chunk comes another new chunk: does it belong to the same prompt? */
 static bool is_of_prompt(struct client *c, uint64_t gap)
 {
 	bool far = gap > FAR * c->usual_ns, full = (float)c->burst >= c->longest;
@@ -188,7 +199,7 @@ static bool is_of_prompt(struct client *c, uint64_t gap)
 	return full && c->longest >= STEP_LEAST && gap <= KVC_CHAIN_INFER_COMPUTE_NS;
 }
 
-/* What it follows. */
+/* Returns the parent of a new chunk. */
 static uint64_t create(struct client *c, const struct client *whole, struct note *n, uint64_t gap)
 {
 	bool near = c->last && gap <= KVC_CHAIN_INFER_COMPUTE_NS;
@@ -215,7 +226,7 @@ static const struct recent *recent_of(const struct client *c, uint64_t id)
 	return NULL;
 }
 
-/* Was this one also used shortly before the last use of the other? */
+/* True if the chunk was also accessed shortly before the last access to the other chunk. */
 static bool came_before(const struct recent *r, uint32_t use, uint32_t most)
 {
 	return use && r->before && use > r->before && use - r->before <= most;
@@ -228,7 +239,7 @@ static void count(struct client *c, float *share, bool one)
 			      : c->wrong > WRONG_MOST || c->turns > TURNS_MOST;
 }
 
-/* Was what was said right? Where the client's uses show it. */
+/* Judges a reported guess, if the client's accesses show whether it was right. */
 static void judge(const struct client *c, struct client *whole, uint64_t guess, uint32_t use)
 {
 	bool right = guess == c->last || recent_of(c, guess);
@@ -258,7 +269,7 @@ static uint64_t open_(struct client *c, struct client *whole, struct note *n, ui
 	if (doubt)
 		return guess == c->last ? c->last : 0;
 	before = known ? recent_of(c, known) : NULL;
-	/* does it go on with what it left for another? */
+	/* does the client continue a prompt that it had left for another? */
 	if (before && before->opened)
 		count(whole, &whole->turns, known != c->last);
 	if (before)
@@ -276,12 +287,12 @@ uint32_t kvc_chain_infer_client(struct kvc_order *o, uint32_t process, uint32_t 
 
 	if (c->thread && c->thread != thread && !c->threads) {
 		c->threads = true;
-		c->alone = .5f; /* so far it was that of one */
+		c->alone = .5f; /* so far it was the share of one thread */
 	}
 	c->thread = thread;
 	if (!c->apart && c->threads && (c->unsure || c->alone > ALONE_MOST)) {
 		c->apart = true;
-		c->wrong = c->turns = 0; /* that was of all of them as one */
+		c->wrong = c->turns = 0; /* those were shares of all threads together */
 		c->unsure = false;
 	}
 	if (!c->apart)
@@ -290,7 +301,7 @@ uint32_t kvc_chain_infer_client(struct kvc_order *o, uint32_t process, uint32_t 
 	return thread | KVC_CHAIN_INFER_THREAD;
 }
 
-/* The client whose trust this one's is. */
+/* Returns the client whose trust applies to this client. */
 static struct client *whole_of(struct kvc_order *o, struct client *c)
 {
 	struct client *process = c->process ? look(o, c->process) : NULL;
@@ -299,8 +310,8 @@ static struct client *whole_of(struct kvc_order *o, struct client *c)
 }
 
 /*
- * A chunk is opened after `last`: is that what its client, or whoever made it, would have said?
- * Who makes prompts and who opens them may be two.
+ * A chunk is opened after `last`: is that the guess about its creator or about this client? The
+ * client that creates prompts and the client that opens them may differ.
  */
 static void prove(struct kvc_order *o, struct client *whole, uint64_t last, const struct note *n,
 		  uint64_t known)

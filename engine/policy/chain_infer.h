@@ -1,47 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which chunk follows which, learned from the order in which clients use them. An engine opens what
- * it finds of a prompt from its beginning on, computes the rest and creates that in order: so a new
- * chunk follows what its client used just before, unless it seems to begin another prompt. What is
- * once known of a chunk is the caller's to keep; this remembers what each client did last, and what
- * it was told, to see if that was right. It has no lock, and each call takes the same short time.
- * It begins anew at a mount: its clients are threads, whose numbers say nothing of the next ones,
- * and one that is not to be trusted shows that again within a few chunks.
+ * Infers the parents of chunks from the order in which clients access them. An engine opens the
+ * cached chunks of a prompt from its beginning, computes the rest and creates new chunks in order.
+ * So a new chunk is a child of the chunk that its client accessed just before, unless it seems to
+ * begin another prompt.
+ *
+ * The caller stores the parents that are known. This file remembers the last accesses of each
+ * client, and its own guesses, to check them later. It has no lock; each call takes the same short
+ * time. The state is not saved at unmount: clients are threads, and their numbers mean nothing
+ * after a restart. A client that cannot be trusted shows it again within a few chunks.
  */
 #ifndef KVC_CHAIN_INFER_H
 #define KVC_CHAIN_INFER_H
 
 #include "util.h"
 
-/* A request is over after such a pause; what a client computed it creates up to so much later. */
+/*
+ * A request ends after such a pause. The client may create the chunks that it computes up to
+ * KVC_CHAIN_INFER_COMPUTE_NS later.
+ */
 #define KVC_CHAIN_INFER_PAUSE_NS 1000000000ull
 #define KVC_CHAIN_INFER_COMPUTE_NS 30000000000ull
 
 struct kvc_order;
 
 struct kvc_seen {
-	uint64_t parent; /* what it follows; 0: nothing that is known */
-	bool begins;     /* with it a request of this client begins */
-	bool unsure;     /* of this client's chunks nobody knows what they follow */
+	uint64_t parent; /* 0: none, or not known */
+	bool begins;     /* the chunk begins a request of this client */
+	bool unsure;     /* the parents of this client's chunks are not known */
 };
 
-/* 0 or -ENOMEM. */
+/* Returns 0, or -ENOMEM. */
 int kvc_chain_infer_open(struct kvc_order **out);
 void kvc_chain_infer_close(struct kvc_order *o);
 /*
- * Which client it is whose thread makes a call: the process, since its threads may share what is to
- * be done for a prompt, or (KVC_CHAIN_INFER_THREAD and the thread) one thread of it, once the
- * process was seen to work on several prompts in turns: then each may have its own. Ids are below
- * that bit.
+ * Returns the client to which a call of this process and thread belongs. It is the process, because
+ * its threads may share the work on one prompt, or the thread with the bit KVC_CHAIN_INFER_THREAD,
+ * if the process was seen to work on several prompts in turns: then each thread may have its own.
+ * Ids of processes and threads are below that bit.
  */
 #define KVC_CHAIN_INFER_THREAD (1u << 30) /* KVC_CLIENTS_END */
 uint32_t kvc_chain_infer_client(struct kvc_order *o, uint32_t process, uint32_t thread);
 /*
- * A client (what is one by the order of its calls: a process, or a thread) uses a chunk at now_ns
- * (kvc_mono_ns). known: it was there before, and follows known_parent (0: nothing); else it is
- * being made. Several uses of one chunk in a row, such as of its layers, are one. What was in doubt
- * when a chunk was made may be answered otherwise when it is used again: unless its chain was told,
- * the caller takes that over (kvc_replacer_set_parent).
+ * A client (from kvc_chain_infer_client) accesses a chunk at now_ns (kvc_mono_ns). `known`: the
+ * chunk exists and its parent is known_parent (0: none); otherwise it is being created. Repeated
+ * accesses to one chunk, for example to its layers, count once. A guess about a chunk may be
+ * corrected when the chunk is accessed again: the caller then stores the new parent
+ * (kvc_replacer_set_parent), unless a client named the parent.
  */
 void kvc_chain_infer_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t now_ns,
 			 bool known, uint64_t known_parent, struct kvc_seen *out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See ghosts.h. */
+/* The table of ghosts (ghosts.h): linear hashing over rows of KVC_GHOST_ROW places. */
 #include "ghosts.h"
 
 #include "array.h"
@@ -8,10 +8,10 @@
 #include <string.h>
 
 #define SAVED 262144u
-#define SAVED_BYTES 15 /* of one */
-#define AGES 65536u    /* halves of an age */
-#define PARTS 256u     /* of all rows, of which the first is there from the beginning */
-#define FULL 1         /* ghosts a row, from which on there is to be another: few have many more */
+#define SAVED_BYTES 15 /* bytes of a saved ghost */
+#define AGES 65536u    /* values of one half of an age */
+#define PARTS 256u     /* the table starts with one part of all its rows */
+#define FULL 1         /* ghosts per row above which a row is added: few rows then have many more */
 #define ROW_BYTES (KVC_GHOST_ROW * sizeof(struct kvc_ghost))
 
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample)
@@ -41,7 +41,10 @@ uint64_t kvc_ghosts_bytes(const struct kvc_ghosts *g)
 	return g->used * ROW_BYTES;
 }
 
-/* Where what belongs to row `own` is now: used is at least span, and less than twice that. */
+/*
+ * Returns the row in which ghosts of row `own` are now: g->used is at least g->span and less than
+ * twice that.
+ */
 static struct kvc_ghost *row_at(const struct kvc_ghosts *g, uint64_t own)
 {
 	if (own >= g->used) {
@@ -51,7 +54,7 @@ static struct kvc_ghost *row_at(const struct kvc_ghosts *g, uint64_t own)
 	return g->row + own * KVC_GHOST_ROW;
 }
 
-/* The own row of one that is in row i. */
+/* Returns the number of the own row of a ghost in row i. */
 static uint64_t own_of(const struct kvc_ghosts *g, const struct kvc_ghost *x, uint64_t i)
 {
 	return x->part * g->base + i % g->base;
@@ -67,7 +70,10 @@ static struct kvc_ghost *row_of(const struct kvc_ghosts *g, uint64_t id, uint32_
 	return row_at(g, *own);
 }
 
-/* One more row, and what belongs there goes there. False: out of memory; it does without. */
+/*
+ * Adds a row and moves its ghosts to it. Returns false if memory is short; then the table stays as
+ * it is.
+ */
 static bool add_row(struct kvc_ghosts *g)
 {
 	struct kvc_ghost *from, *to;
@@ -94,7 +100,7 @@ static bool add_row(struct kvc_ghosts *g)
 	return true;
 }
 
-/* Are there rows enough for n, or all? */
+/* True if the table has enough rows for n ghosts, or all rows. */
 static bool is_enough(const struct kvc_ghosts *g, uint64_t n)
 {
 	return g->used == g->rows || n < FULL * g->used;
@@ -112,7 +118,10 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id)
 	return NULL;
 }
 
-/* A place in a row for one of this tag, where it is already or the oldest was. */
+/*
+ * Returns the place of this tag in its row, which is its present place, a free one, or that of the
+ * oldest ghost.
+ */
 static struct kvc_ghost *put(struct kvc_ghosts *g, uint64_t own, uint32_t tag)
 {
 	struct kvc_ghost *row = row_at(g, own), *oldest = row;
@@ -141,8 +150,9 @@ struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
 }
 
 /*
- * Which are saved: so many of the youngest. Two passes count them by age, the upper half of it, and
- * then the lower of those where it is enough.
+ * Saving: the youngest ghosts, at most SAVED. Two passes count them by age: UPPER by the upper half
+ * of the age, and then LOWER by the lower half, among those at the limit. If all fit, LOWER is
+ * skipped.
  */
 
 enum { UPPER, LOWER, WRITE };
@@ -174,7 +184,10 @@ static void save_row(const struct kvc_ghosts *g, struct kvc_saving *s, uint64_t 
 	kvc_state_out_8(&s->out, x->kids);
 }
 
-/* The first age by which there are too many of them; AGES: none is. n: how many before it. */
+/*
+ * Returns the first age at which there are more ghosts than SAVED, or AGES if there is none. Adds
+ * the ghosts before it to *n.
+ */
 static uint32_t too_many(const struct kvc_saving *s, uint64_t *n)
 {
 	uint32_t i = 0;

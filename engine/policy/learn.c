@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See learn.h. A logistic model of the hazard: the chance h that a chunk of age bucket b, not used
- * so far since its last use, is used before it leaves the bucket,
+ * Learns the value of chunks (learn.h) with a logistic model of the hazard: the chance h that a
+ * chunk in age bucket b, not accessed since its last access, is accessed before it leaves the
+ * bucket,
  *
  *     z = base[b] + rhythm[b - 2 log2(gap)] + score,    h = 1 / (1 + e^-z),
  *
- * where the score is a sum of weights of what was known at the last use: one of each set, by the
- * class of a fact, and one of each number, times that.
+ * where the score is a sum of weights of the facts that were known at the last access: one weight
+ * of each set, by the class of a fact, and one weight for each number, multiplied by it.
  *
- * A run of chunks with equal facts is one example: a record, which waits in the queue of its age's
- * bucket. When it leaves a bucket unused, that is learned (y = 0) and it goes to the next queue;
- * when it is used, that is learned (y = 1) and it is over. Each is a step down the gradient of the
- * logarithmic loss, each weight with a rate of its own that falls with what it has seen. There are
- * RECORDS of them at most; past that the oldest is let go of, which is no lie: up to that age
- * nothing was left out.
+ * A run of chunks with equal facts is one example: a record, which waits in the queue of its bucket
+ * of age. A record that leaves a bucket without an access is an example with y = 0, and moves to
+ * the next queue. A record that is accessed is an example with y = 1, and is finished. Each example
+ * is one step of gradient descent on the logarithmic loss, in which each weight has its own rate,
+ * which decreases with the number of examples that it has seen. There are at most RECORDS records;
+ * beyond that the oldest is discarded, which does not bias the model: up to its age nothing was
+ * left out.
  *
- * The index of all gap classes, scores and ages is a table (learn_index.c); one gap class of it is
- * made anew every few requests.
+ * The index for all gap classes, scores and ages is a table (learn_index.c); one gap class of it is
+ * computed again every few requests.
  */
 #include "learn_priv.h"
 
@@ -27,17 +29,18 @@
 
 #define RECORDS 262144u
 #define RATE .3f
-#define RATE_FIRST 10.f  /* seen before anything was, as it were */
-#define RATE_FACT 20.f   /* the same, of facts, of whose classes each sees less */
+#define RATE_FIRST 10.f  /* value of `seen` before the first example */
+#define RATE_FACT 20.f   /* larger for facts, because each of their classes sees fewer examples */
 #define BASE_FIRST -4.f  /* before anything is learned */
-#define COUNT_FIRST 2.8f /* the more uses, the more to come */
-#define SLICE 8          /* requests from one gap class of the table to the next, at least, */
-#define SLICE_LEARNED 16 /* and examples that were learned since, or it would be as it was */
-#define TERMS 24         /* NUMBERS and SETS, and zeros to a multiple of LANES */
+#define COUNT_FIRST 2.8f /* prior: chunks with many accesses will have more */
+#define SLICE 8          /* requests between two computed gap classes of the table, at least, */
+/* and examples learned between them, without which the result would be the same */
+#define SLICE_LEARNED 16
+#define TERMS 24 /* NUMBERS + SETS, padded with zeros to a multiple of LANES */
 #define LANES 4
-#define NO_CLASS (CLASSES - 1) /* which age and rhythm do not have: its weight stays 0 */
+#define NO_CLASS (CLASSES - 1) /* a class that age and rhythm do not use: its weight stays 0 */
 
-/* What goes into a sum: a chunk's numbers, and which one of each set. */
+/* The inputs of a sum: a chunk's numbers, and its class in each set. */
 struct inputs {
 	float number[NUMBERS];
 	uint8_t class[SETS];
@@ -116,7 +119,7 @@ static void inputs_of(const struct kvc_learn *l, const struct kvc_facts *f, stru
 	}
 }
 
-/* The terms of a sum beside each other, for the machine to take LANES at a time. */
+/* The terms of a sum in arrays, so that the compiler can use vectors of LANES. */
 struct terms {
 	float w[TERMS], x[TERMS];
 };
@@ -150,7 +153,7 @@ uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f)
 	return s < 0 ? 0 : s >= KVC_SCORES ? KVC_SCORES - 1 : (uint8_t)s;
 }
 
-/* One step: error and curve are the first and second derivative of the loss by z. */
+/* Learns from one example: error and curve are the first and second derivative of the loss by z. */
 static void learn(struct kvc_learn *l, const struct record *r, int age, bool used)
 {
 #define F RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT
@@ -204,7 +207,7 @@ static void push(struct kvc_learn *l, int age, uint32_t i)
 
 static uint32_t *bucket_of(struct kvc_learn *l, uint64_t id)
 {
-	/* it was mixed when it was made an id of */
+	/* the id is a good hash already */
 	return &l->bucket[(id * 0x9e3779b97f4a7c15u >> 40) & (l->nbuckets - 1)];
 }
 
@@ -218,7 +221,7 @@ static void unhash(struct kvc_learn *l, uint32_t i)
 	l->record[i].id = 0;
 }
 
-/* Takes the first of a queue off it. */
+/* Removes the first record of a queue and returns it. */
 static uint32_t shift(struct kvc_learn *l, int age)
 {
 	uint32_t i = l->first[age];
@@ -352,8 +355,6 @@ void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 		l->slice = (l->slice + 1) % KVC_GAPS;
 	}
 }
-
-/* Its life */
 
 struct kvc_learn *kvc_learn_new(void)
 {

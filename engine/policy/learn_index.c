@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index of learn.h by the weights of learn.c, for all scores and ages of one gap class.
+ * Computes the index of learn.h from the weights of learn.c, for all scores and ages of one gap
+ * class.
  *
- * Of a chunk that is held from one bucket of ages on, each bucket adds to the chance that it was
- * used by then and to the time that it was held, as far as it was not used before. The best ratio
- * of the two over all ends is found from the last bucket backwards: a stretch of buckets is held to
- * its end or not at all, so one takes in the stretch after it as long as that raises its own ratio.
+ * A chunk that is held from one bucket of age on gains, in each bucket, chance that it has been
+ * accessed and time that it was held, weighted with the chance that it was not accessed before. The
+ * best ratio of the two sums over all end points is found from the last bucket backwards. A stretch
+ * of buckets is held to its end or not at all, so a stretch absorbs the next one as long as that
+ * raises its own ratio.
  */
 #include "learn_priv.h"
 
 #include <math.h>
 
 /*
- * Buckets that are held all or none: chance used and time held from its beginning; unused at its
- * end
+ * Buckets that are held all or none: the chance of an access and the time held, both from the
+ * beginning of the stretch, and the chance that the chunk is not accessed by the end
  */
 struct stretch {
 	float used, held, unused;

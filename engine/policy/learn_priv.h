@@ -1,35 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What learn.c, learn_index.c and learn_save.c share. */
+/* Declarations that learn.c, learn_index.c and learn_save.c share. */
 #ifndef KVC_LEARN_PRIV_H
 #define KVC_LEARN_PRIV_H
 
 #include "learn.h"
 
 #define NONE UINT32_MAX
-#define CLASSES 64 /* weights in a set, of which one applies to a chunk */
-#define FACTS 7    /* sets by a fact */
-#define AGE 7      /* and two more: by the age's bucket, and by where that is in the rhythm */
+#define CLASSES 64 /* weights in a set; one of them applies to a chunk */
+#define FACTS 7    /* sets that belong to a fact; two more sets follow */
+#define AGE 7      /* set of the bucket of age; set RHYTHM: of the age relative to the usual gap */
 #define RHYTHM 8
 #define SETS 9
-#define NUMBERS 14 /* weights of a number each */
+#define NUMBERS 14 /* weights that are multiplied by a number */
 #define RHYTHMS 51
-#define LENGTHS 130    /* the last stands for all that are longer */
-#define SEEN_MAX 200.f /* more does not make a weight slower: loads change */
+#define LENGTHS 130 /* the last class stands for all longer ones */
+/* upper limit of `seen`: the rate stays high enough to follow changes of the load */
+#define SEEN_MAX 200.f
 #define SCORE_LOW -9.f
 #define SCORE_STEP .125f
 
-/* Weights, and how much each has seen. */
+/* Weights, and the number of examples that each has seen (a sum of curvatures). */
 struct weights {
 	float w[CLASSES], seen[CLASSES];
 };
 
 struct record {
-	uint64_t id; /* 0: it is over, and goes when it is the first of its queue */
+	uint64_t id; /* 0: the record is finished; it is freed when it is the first of its queue */
 	struct kvc_facts facts;
-	uint32_t since; /* the request that used it */
+	uint32_t since; /* the request that accessed the chunk */
 	float weight;
-	uint32_t queue, bucket;      /* the next one of each; of a free one: the next free */
-	uint32_t turn : 27, age : 5; /* which one it is, round and round; whose queue it is in */
+	/* next record in the queue and in the hash bucket; of a free record: the next free one */
+	uint32_t queue, bucket;
+	/* serial number, which wraps around; bucket of age, whose queue the record is in */
+	uint32_t turn : 27, age : 5;
 };
 
 #define TURNS ((1u << 27) - 1)
@@ -38,26 +41,32 @@ _Static_assert(KVC_AGES == 1 << 5, "record.age");
 struct kvc_learn {
 	struct weights set[SETS], number;
 	struct kvc_index index;
-	double edge[KVC_AGES + 1]; /* where a bucket of ages begins */
-	float odds[KVC_SCORES];    /* against a use, by the score alone */
+	double edge[KVC_AGES + 1]; /* the age in requests at which each bucket begins */
+	float odds[KVC_SCORES];    /* odds against an access, by the score alone */
 	uint8_t count_class[UINT8_MAX + 1], length_class[LENGTHS];
-	uint8_t rhythm[KVC_GAPS][KVC_AGES]; /* what kvc_learn_rhythm says */
+	uint8_t rhythm[KVC_GAPS][KVC_AGES]; /* results of kvc_learn_rhythm */
 	struct record *record;
 	uint32_t capacity, used, free;
-	uint32_t *bucket, nbuckets; /* by id; a power of two */
+	uint32_t *bucket, nbuckets; /* hash table by id; the size is a power of two */
 	uint32_t first[KVC_AGES], last[KVC_AGES];
 	uint32_t slice, turns;
-	uint32_t row_at, learned; /* when the last row was made anew; examples since */
+	uint32_t row_at, learned; /* request of the last computed row; examples learned since */
 };
 
-/* A record that is in no queue, or NONE; and it waits for its chunk, in this bucket of ages. */
+/*
+ * Allocates a record that is in no queue; NONE if memory is short. kvc_learn_put_record copies *r
+ * to it and puts it into the queue of bucket `age`.
+ */
 uint32_t kvc_learn_take_record(struct kvc_learn *l);
 void kvc_learn_put_record(struct kvc_learn *l, uint32_t i, const struct record *r, int age);
-/* It is over, as if it had not been. */
+/* Removes the record of this chunk without learning from it. */
 void kvc_learn_drop_record(struct kvc_learn *l, uint64_t id);
-/* learn_index.c: where in its rhythm is a chunk of this age: 20 is one gap after its use. */
+/*
+ * learn_index.c: position of a chunk of this age in its rhythm. 20 is one usual gap after its last
+ * access.
+ */
 uint8_t kvc_learn_rhythm(uint8_t gap, int age);
-/* The index of this gap class by the weights of now. */
+/* Computes the index of this gap class from the current weights. */
 void kvc_learn_make_row(struct kvc_learn *l, uint8_t gap);
 
 #endif

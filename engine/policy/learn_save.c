@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of learn.c is for people, and what survives: the weights, the index, the newest records. */
+/*
+ * The learner's weights as text, and its saved state: the weights, the index and the newest
+ * records.
+ */
 #include "learn_priv.h"
 
 #include <math.h>
@@ -8,13 +11,13 @@
 #include <string.h>
 
 #define SAVED 65536u     /* records that are saved, at most */
-#define RECORD_BYTES 29  /* of one of them */
-#define WEIGHT_MOST 1e6f /* what is beyond was not learned here */
+#define RECORD_BYTES 29  /* bytes of a saved record */
+#define WEIGHT_MOST 1e6f /* larger values are invalid */
 #define INDEX_MOST 16.f
 
-/* For people */
+/* Text */
 
-/* The end of what was written, as snprintf counts. */
+/* Appends text at offset `at`; returns the new end, as snprintf counts it. */
 static size_t put_text(char *to, size_t capacity, size_t at, const char *format, ...)
 {
 	va_list args;
@@ -28,7 +31,7 @@ static size_t put_text(char *to, size_t capacity, size_t at, const char *format,
 	return at + (n > 0 ? (size_t)n : 0);
 }
 
-/* by: what its place stands for: its number, or a name. */
+/* by: names of the weights; NULL: their numbers. */
 static size_t put_weights(char *to, size_t capacity, size_t at, const char *name,
 			  const struct weights *w, int n, const char *const *by)
 {
@@ -64,7 +67,7 @@ void kvc_learn_text(const struct kvc_learn *l, char *to, size_t capacity)
 		at = put_weights(to, capacity, at, facts[i], &l->set[i], CLASSES, NULL);
 }
 
-/* What survives */
+/* Saved state */
 
 static void save_weights(struct kvc_out *o, const struct weights *w, int n)
 {
@@ -122,7 +125,7 @@ static void load_record(struct kvc_learn *l, struct kvc_in *in)
 		in->bad = true;
 	if (in->bad)
 		return;
-	kvc_learn_drop_record(l, id); /* used while it was saved, it may be there twice */
+	kvc_learn_drop_record(l, id); /* it may be saved twice if it was accessed during saving */
 	if ((i = kvc_learn_take_record(l)) != NONE)
 		kvc_learn_put_record(l, i, &r, age);
 }
@@ -156,7 +159,7 @@ bool kvc_learn_save_records(const struct kvc_learn *l, struct kvc_saving *s)
 	if (end < l->used)
 		return true;
 	s->row = 0;
-	s->from = l->turns + 1; /* the turn that comes next is the one that is furthest back */
+	s->from = l->turns + 1; /* the next number is the oldest in use: the numbers wrap around */
 	return false;
 }
 
@@ -167,7 +170,7 @@ static int by_turn(const void *a, const void *b)
 	return (x->turn > y->turn) - (x->turn < y->turn);
 }
 
-/* The oldest first. */
+/* Sorts the gathered records, and writes the newest, oldest first. */
 void kvc_learn_saved(struct kvc_saving *s)
 {
 	struct record *r = (void *)s->rows.v;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See oldest.h. */
+/* The oldest leaves of those drawn at random (oldest.h): a short sorted array. */
 #include "oldest.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ static bool is_newer(const struct kvc_old *a, const struct kvc_old *b)
 {
 	int32_t by = (int32_t)(a->last - b->last);
 
-	/* of equals the lower slot first: any will do, but always the same one */
+	/* on a tie the lower slot is older, so that the choice is reproducible */
 	return by > 0 || (!by && a->slot > b->slot);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The leaf that was used longest ago, nearly, without an order of all: of those that were drawn at
- * random the oldest are kept for the next time, so that soon all of them are among the oldest there
- * are. What was used since, or is no leaf any more, is left out when its turn comes.
+ * Finds a leaf that is close to the least recently used one, without an ordered list of all leaves:
+ * the oldest of the leaves that were drawn at random are remembered for later victims, so that
+ * after a short time the remembered leaves are among the oldest of all. Leaves that were accessed
+ * again or are not leaves any more are skipped when they are taken.
  */
 #ifndef KVC_OLDEST_H
 #define KVC_OLDEST_H
@@ -20,9 +21,12 @@ struct kvc_oldest {
 	struct kvc_old v[KVC_OLDEST]; /* the oldest last */
 };
 
-/* A leaf that was drawn. */
+/* Offers a leaf that was drawn at random. */
 void kvc_oldest_offer(struct kvc_oldest *o, const struct kvc_chain *c, uint32_t slot);
-/* Takes the oldest out; KVC_NO_SLOT: there is none. Who has another go offers it again. */
+/*
+ * Removes the oldest remembered leaf and returns its slot, or KVC_NO_SLOT if none is left. A caller
+ * that does not evict it offers it again.
+ */
 uint32_t kvc_oldest_take(struct kvc_oldest *o, const struct kvc_chain *c);
 
 #endif

@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The policy `prefix`: of DRAWN leaves drawn at random, the one goes whose index (learn.h) is the
- * lowest, by its bytes; of equals the one that was used longest ago. What is new always comes,
- * whatever it is worth: an engine has just computed it, and to refuse it brings next to nothing.
+ * The policy `prefix`. Its victim is the leaf with the lowest index (learn.h) per byte among DRAWN
+ * leaves drawn at random; on a tie, the least recently accessed one. New chunks are always
+ * accepted, whatever their value: an engine has just computed them, and refusing them gains next to
+ * nothing.
  *
- * Known of a chunk that is here: its uses, the mean of log2 of the gaps between them (each counts
- * half as much as the next), how many were seen to follow it, and the score and the class of its
- * gap when its last request ended. Of what went, all but the last two is kept by ghosts.h.
+ * Known about a chunk in the cache: its accesses, the mean of log2 of the gaps between them (each
+ * gap counts half as much as the next), the number of children that were seen, and the score and
+ * the class of its gap at the end of its last request. Of deleted chunks, ghosts.h keeps all of
+ * this but the last two.
  *
- * prefix_pick.c draws the leaves; the guard in prefix_shadow.c says whether they go by the index or
- * by the last use.
+ * prefix_pick.c draws the leaves. The guard in prefix_shadow.c decides whether leaves are evicted
+ * by index or by last access.
  *
- * Sizes: how many ghosts there is room for goes by how many chunks are to fit. Of how many ids a
- * ghost or a shadow takes one goes by how many do fit, as the evictions show: chunks may be smaller
- * or larger than was thought. Both are powers of two, so that what is in a coarser sample is in a
- * finer one too, and shadows and ghosts stay where it changes. At ten million a chunk has 48 bytes
- * at most, all in all.
+ * Sizes: the number of ghosts depends on the number of chunks that are expected to fit. The sample,
+ * the fraction of ids that have a ghost or are in a shadow, depends on the number that do fit, as
+ * the evictions show: chunks may be smaller or larger than expected. Both are powers of two, so
+ * that the ids of a coarser sample are also in a finer one, and shadows and ghosts stay valid if
+ * the sample changes. With ten million chunks, a chunk costs at most 48 bytes in total.
  */
 #include "prefix_priv.h"
 
 #include <math.h>
 #include <string.h>
 
-#define GHOSTS_LEAST 131072u   /* some thousand prompts */
-#define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
+#define GHOSTS_LEAST 131072u   /* enough for a few thousand prompts */
+#define GHOSTS_MOST (1u << 20) /* or half the number of chunks, if that is more */
 
 static uint8_t mean_of(uint8_t mean, uint32_t gap)
 {
@@ -33,7 +35,7 @@ static uint8_t mean_of(uint8_t mean, uint32_t gap)
 				(uint64_t)(mean == NO_MEAN ? now : (now + mean) / 2 + .5f));
 }
 
-/* Uses */
+/* Accesses */
 
 static void begin(struct kvc_replacer *k)
 {
@@ -43,7 +45,10 @@ static void begin(struct kvc_replacer *k)
 	kvc_learn_advance(p->learn, k->now);
 }
 
-/* g: of this id, as it was found; NULL: it was not looked for, or not found. */
+/*
+ * Stores the ghost of a chunk. g: its place, if it was found; NULL: it was not found, or not
+ * searched.
+ */
 static void remember(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_t last,
 		     uint8_t count, uint8_t mean, uint8_t kids)
 {
@@ -56,7 +61,10 @@ static void remember(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_
 	}
 }
 
-/* Where it is, if it is where it was: it may have gone, and another have come. */
+/*
+ * Returns the slot of a chunk if it is still there: the chunk may have been deleted, and the slot
+ * reused.
+ */
 static uint32_t still(const struct kvc_replacer *k, const struct kvc_touched *t)
 {
 	bool is = t->slot < k->chain.used && k->chain.id[t->slot] == t->id;
@@ -102,7 +110,7 @@ static void touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 	}
 	if (slot != KVC_NO_SLOT) {
 		p->worth[slot].count = t->count;
-		/* as the facts have it, also where its request is loose */
+		/* the facts are set at each access, also in a loose request */
 		p->worth[slot].gap = t->gap;
 		p->mean[slot] = mean;
 	} else {
@@ -134,7 +142,7 @@ static void resize(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
 	struct prefix *p = k->own;
 
 	p->worth[slot].size = kvc_prefix_size(bytes);
-	p->drawn[0].nr = 0; /* its index is another now */
+	p->drawn[0].nr = 0; /* its index has changed */
 }
 
 static void del(struct kvc_replacer *k, uint32_t slot, bool evicted)
@@ -147,8 +155,9 @@ static void del(struct kvc_replacer *k, uint32_t slot, bool evicted)
 }
 
 /*
- * What was not known, and shortly before what was, has gone the same way: it is of those that are
- * not remembered, or another took its place.
+ * Repairs chunks that were not known but precede a known chunk within a short distance: they were
+ * accessed as often as that chunk, but have no ghost, because they are not in the sample or were
+ * replaced.
  */
 static void fill_in(struct kvc_replacer *k, struct kvc_request *r)
 {
@@ -194,7 +203,7 @@ static void end(struct kvc_replacer *k, struct kvc_request *r)
 
 	kvc_prefix_resample(p);
 	if (r->loose)
-		return; /* of what is not together nothing is learned */
+		return; /* nothing is learned from chunks that do not belong together */
 	fill_in(k, r);
 	kvc_prefix_guard(p, r);
 	for (uint32_t j = 0; j < r->n; j++) {
@@ -216,8 +225,6 @@ static void end(struct kvc_replacer *k, struct kvc_request *r)
 	if (r->n)
 		kvc_learn_track(p->learn, r->touched[r->n - 1].id, &before, k->now, r->n - run);
 }
-
-/* Its life */
 
 static void close_(struct kvc_replacer *k)
 {
@@ -245,7 +252,9 @@ static int open_(struct kvc_replacer *k)
 	p->sample = kvc_prefix_sample(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
 	ghosts = GHOSTS_LEAST;
 	while (ghosts < 4 * n && ghosts < GHOSTS_MOST)
-		/* in steps: with a cache of another size, but not by much, they stay */
+		/*
+		 * in steps, so that a cache of a slightly different size can load the saved ghosts
+		 */
 		ghosts *= 2;
 	ghosts = kvc_max(ghosts, n / 2);
 	kvc_chain_column(&k->chain, &p->worth, sizeof *p->worth);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who goes next under the policy `prefix`, and in its shadow: of leaves drawn at random the one
- * with the lowest index; or the leaf that was used longest ago, nearly (oldest.h).
+ * Chooses victims for the policy `prefix` and for its shadow: the leaf with the lowest index of the
+ * leaves drawn at random, or a leaf that is close to the least recently accessed one (oldest.h).
  *
- * While one request goes on no index changes, so the KEPT lowest of those that were drawn stay for
- * its next victim, beside which fewer are drawn then; and what the last victim followed is looked
- * at too, where that is a leaf now: it was used with it, so it is worth about as little. A prompt
- * that is worth nothing then goes as a whole, and not the end of each of many.
+ * While one request is in progress no index changes. So the KEPT lowest of the drawn leaves are
+ * remembered for the next victim of the same request, for which fewer leaves are drawn. The parent
+ * of the last victim is also considered if it is a leaf now: it was accessed together with the
+ * victim, so its value is about as low. Thus a prompt without value is evicted as a whole, instead
+ * of the end of many prompts.
  */
 #include "prefix_priv.h"
 
@@ -15,12 +16,12 @@
 
 #define DRAWN 64
 #define DRAWN_NEXT 8  /* for the next victim of the same request */
-#define DRAWN_OLD 256 /* for the oldest: a look at one takes less */
+#define DRAWN_OLD 256 /* by age: reading one leaf costs less */
 
-/* Does one go rather than another, whose index is the same? */
+/* Breaks a tie between leaves with equal index: true if `slot` is evicted before `than`. */
 static bool is_older(const struct kvc_chain *c, uint32_t slot, uint32_t than)
 {
-	/* that of equals the id says who goes is for nothing but to be the same anywhere */
+	/* ids are compared only to make the choice reproducible */
 	return c->last[slot] < c->last[than] ||
 	       (c->last[slot] == c->last[than] && c->id[slot] < c->id[than]);
 }
@@ -31,7 +32,7 @@ static inline bool is_before(const struct kvc_chain *c, float index, uint32_t sl
 	return index < than->index || (index == than->index && is_older(c, slot, than->slot));
 }
 
-/* Who draws, of what. */
+/* The arguments of a draw. */
 struct who {
 	struct kvc_replacer *k;
 	struct drawn *d;
@@ -63,7 +64,7 @@ static inline __attribute__((always_inline)) void offer(const struct who *o, uin
 	d->kept[at] = (struct leaf){ slot, o->c->last[slot], index };
 }
 
-/* Leaves at random: `most` of them, or all where there are no more. */
+/* Draws `most` leaves at random, or all leaves if there are no more. */
 static inline __attribute__((always_inline)) void draw(const struct who *o, uint32_t most)
 {
 	const struct kvc_chain *c = o->c;
@@ -85,7 +86,7 @@ static bool is_still(const struct kvc_chain *c, uint32_t slot)
 	return c->id[slot] && kvc_chain_is_leaf(c, slot);
 }
 
-/* Takes the one that goes off those that are kept; KVC_NO_SLOT: there is none. */
+/* Removes the lowest remembered leaf that is still valid and returns its slot, or KVC_NO_SLOT. */
 static uint32_t take(struct drawn *d, const struct kvc_chain *c)
 {
 	for (unsigned i = 0; i < d->n; i++) {
@@ -102,7 +103,7 @@ static uint32_t take(struct drawn *d, const struct kvc_chain *c)
 	return KVC_NO_SLOT;
 }
 
-/* Inlined, with what it calls, for each of those who draw. */
+/* Inlined with all that it calls, once for each of its two callers. */
 static inline __attribute__((always_inline)) uint32_t pick(const struct who *o)
 {
 	struct drawn *d = o->d;
@@ -132,8 +133,8 @@ uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k)
 }
 
 /*
- * The one that was used longest ago, nearly: such a one as `pick` finds by the last use takes a
- * piece out of many prompts, each of which then is worth little.
+ * Returns a leaf that is close to the least recently accessed one. The method of `pick` with the
+ * last access as index would take a piece of many prompts, each of which then has little value.
  */
 static uint32_t oldest(struct kvc_replacer *k)
 {
@@ -141,7 +142,7 @@ static uint32_t oldest(struct kvc_replacer *k)
 	const struct kvc_chain *c = &k->chain;
 	uint32_t n = (uint32_t)kvc_min(DRAWN_OLD, c->nleaf), slot;
 
-	/* the rest of what went last, which is about as old */
+	/* the parent of the last victim, which is about as old */
 	if (p->old_up < c->used && is_still(c, p->old_up))
 		kvc_oldest_offer(&p->oldest, c, p->old_up);
 	for (uint32_t i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What prefix*.c share. */
+/* Declarations that prefix*.c share. */
 #ifndef KVC_PREFIX_PRIV_H
 #define KVC_PREFIX_PRIV_H
 
@@ -9,48 +9,48 @@
 #include "oldest.h"
 
 #define SHADOWS 2
-#define NO_MEAN 255  /* used once */
-#define MEAN_STEPS 8 /* to a doubling of the gap */
+#define NO_MEAN 255  /* value of `mean` for a chunk that was accessed once */
+#define MEAN_STEPS 8 /* steps of `mean` per doubling of the gap */
 #define SIZES 256
-#define BLOCKS 32         /* that the guard looks back */
-#define SAMPLE_FROM 4096u /* chunks in a shadow, at least, before ids are left out */
+#define BLOCKS 32         /* blocks that the guard averages over */
+#define SAMPLE_FROM 4096u /* smallest number of chunks in a shadow before ids are sampled */
 
-/* What a chunk's index goes by, in one piece: 64 of them are looked at for a victim. */
+/* The inputs of a chunk's index in one struct, because 64 of them are read to find a victim. */
 struct worth {
-	uint8_t score, gap, size; /* of a shadow's all sizes are 0 */
-	uint8_t count;            /* uses; not in shadows */
+	uint8_t score, gap, size; /* in shadows all sizes are 0 */
+	uint8_t count;            /* accesses; not used in shadows */
 };
 
 #define KEPT 8
 
-/* A leaf that was drawn, as it was then. */
+/* A leaf that was drawn, with its state at that time. */
 struct leaf {
 	uint32_t slot, last;
 	float index;
 };
 
-/* Those of the leaves that request `nr` has drawn that go first, in that order. */
+/* The leaves with the lowest index among those that request `nr` has drawn, lowest first. */
 struct drawn {
 	uint32_t nr, n;
-	uint32_t up; /* what the last victim followed */
+	uint32_t up; /* the parent of the last victim */
 	struct leaf kept[KEPT];
 };
 
 struct shadow {
 	struct kvc_chain chain;
-	struct worth *worth; /* by slot, as all columns */
-	double hits;         /* per request, lately */
+	struct worth *worth; /* a column, as all arrays by slot */
+	double hits;         /* recent mean per request */
 };
 
 /*
- * How far the index's shadow is ahead of the other, in hits of a block of requests; and how long
- * there have been blocks, as far as it is counted.
+ * How far the shadow that evicts by index is ahead of the other shadow, in hits per block of
+ * requests, and the number of blocks so far (it stops at 2 * BLOCKS).
  */
 struct guard {
-	double now;          /* of the block that has not ended */
-	double lead, spread; /* the mean of those before, and their variance: the newer the more */
-	double recent;       /* the mean of the last few, but what was won before a loss */
-	uint32_t requests;   /* of the block that has not ended */
+	double now;          /* hits ahead in the current block */
+	double lead, spread; /* mean and variance of the earlier blocks; newer blocks weigh more */
+	double recent;       /* mean of the last few blocks; gains before a loss do not count */
+	uint32_t requests;   /* requests in the current block */
 	uint32_t blocks;
 };
 
@@ -61,24 +61,24 @@ struct prefix {
 	const struct kvc_index *index;
 	struct kvc_ghosts ghosts;
 	struct kvc_oldest oldest;
-	uint32_t old_up;               /* what the last of those followed */
-	struct drawn drawn[2];         /* of the chunks that are here, and of the first shadow's */
-	struct shadow shadow[SHADOWS]; /* by the index, and by the last use */
+	uint32_t old_up;               /* the parent of the last victim that was chosen by age */
+	struct drawn drawn[2];         /* leaves of the cache; of the first shadow */
+	struct shadow shadow[SHADOWS]; /* evicts by index; evicts by last access */
 	uint32_t sample;
-	uint64_t fits; /* chunks, as it turned out */
-	double asked;  /* chunks per request, lately */
-	double loose;  /* share of uses in requests of which nobody knows what follows what */
-	double uses;   /* of chunks in shadows */
+	uint64_t fits; /* chunks that fit into the cache, as the evictions show */
+	double asked;  /* recent mean of chunks per request */
+	double loose;  /* share of accesses in requests whose chunks have no known order */
+	double uses;   /* accesses to chunks in shadows: the clock of their keys */
 	struct guard guard;
-	bool by_use; /* the guard's choice, where chains are known */
-	/* what score_now said last, and of which touch; 0: none since */
+	bool by_use; /* the guard's choice; it applies if chains are known */
+	/* last result of kvc_prefix_score_now, and the access it belongs to; 0: none since */
 	uint32_t scored_nr, scored_n;
 	uint8_t scored;
 	uint64_t switches;
 	float per_size[SIZES];
 };
 
-/* Is too little known of what follows what? */
+/* True if too few parents are known to evict by index. */
 static inline bool kvc_prefix_is_loose(const struct prefix *p)
 {
 	return p->loose > 1 / 8.;
@@ -89,7 +89,7 @@ static inline uint32_t kvc_prefix_age(uint32_t now, uint32_t last)
 	return (int32_t)(now - last) > 0 ? now - last : 1;
 }
 
-/* Of a chunk of `c`, which is ours or a shadow's. */
+/* Returns the index of a chunk of `c`, which is the cache's chain or a shadow's. */
 static inline float kvc_prefix_index(const struct kvc_replacer *k, const struct kvc_chain *c,
 				     const struct worth *w, uint32_t slot)
 {
@@ -100,33 +100,42 @@ static inline float kvc_prefix_index(const struct kvc_replacer *k, const struct 
 	       p->per_size[w[slot].size];
 }
 
-/* prefix_score.c: of a chunk of a request of `length`, `distance` from its end */
+/*
+ * prefix_score.c: returns the facts of a chunk that is `distance` chunks from the end of a request
+ * of `length` chunks.
+ */
 struct kvc_facts kvc_prefix_learned(const struct kvc_request *r, const struct kvc_touched *t,
 				    uint32_t length, uint32_t distance);
-/* Of what was touched last, as if the request went on */
+/* Returns the score of the chunk accessed last, as if the request continued after it. */
 uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_request *r);
 
-/* prefix_pick.c */
+/*
+ * prefix_pick.c: choose a victim in the cache; choose one in the shadow that evicts by index. Both
+ * return a slot, or KVC_NO_SLOT.
+ */
 uint32_t kvc_prefix_victim(struct kvc_replacer *k);
 uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k);
 
-/* prefix_shadow.c */
+/* prefix_shadow.c: true if this id belongs to the sample of ids that the shadows hold. */
 bool kvc_prefix_in_shadow(const struct prefix *p, uint64_t id);
-/* What was touched last is asked of the shadows too. */
+/* Passes the chunk accessed last to the shadows. */
 void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r);
-/* By which of the two is more hit? At a request's end. */
+/* At the end of a request: decides which of the two orders evicts. */
 void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r);
-/* Of n the one in so many (a power of two, 1 up to `most`) that leaves `least` of them. */
+/*
+ * Returns the largest power of two, at most `most`, by which n can be divided so that at least
+ * `least` remain; 1 if n is smaller.
+ */
 uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most);
-/* The samples go one step towards what they are to be. */
+/* Moves both samples one step towards their target values. */
 void kvc_prefix_resample(struct prefix *p);
 
-/* prefix_text.c: what kvc_replacer_text says of it */
+/* prefix_text.c: kvc_replacer_text for this policy */
 void kvc_prefix_text(const struct kvc_replacer *k, char *to, size_t capacity);
 
-/* prefix_save.c */
+/* prefix_save.c: the class of a chunk's size */
 uint8_t kvc_prefix_size(uint64_t bytes);
-/* A chunk has come, and not by a request. */
+/* A chunk was added without a request. */
 void kvc_prefix_came(struct kvc_replacer *k, uint32_t slot, uint64_t bytes);
 uint64_t kvc_prefix_facts(const struct kvc_replacer *k, uint32_t slot);
 void kvc_prefix_restore(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts);

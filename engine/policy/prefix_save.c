@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What of the policy `prefix` survives a restart. A chunk's facts, from the highest bit on: that
- * they are known, the score, the uses, how many followed it, the mean of its gaps (of one that was
- * used once: the class of the gap it was given), and the request of its last use. The rest is the
- * guard, the learner, the ghosts and the shadows, as far as they are not too large. And what is
- * known of a chunk that came without a request: what its ghost does, or nothing.
- * What is saved of samples holds for the one that reads it, whatever size it has: it goes on from
- * there, by steps, to what its own chunks ask for.
+ * Saved state of the policy `prefix`. The 64 bits of a chunk are, from the highest bit on: a bit
+ * that says that they are set, the score, the accesses, the children, the mean of its gaps (for a
+ * chunk that was accessed once: its gap class), and the request of its last access. The rest is the
+ * guard, the learner, the ghosts, and the shadows unless they are too large.
+ *
+ * A chunk that is added without a request gets the facts of its ghost, if it has one.
+ *
+ * The saved samples also hold for a cache of another size: it starts with them and moves, in steps,
+ * to the samples that its own number of chunks requires.
  */
 #include "prefix_priv.h"
 
@@ -14,8 +16,8 @@
 #include <string.h>
 
 #define KNOWN (1ull << 63)
-#define SHADOW_MOST 65536u /* chunks of a shadow: one of more begins anew */
-#define SHADOW_BYTES 26    /* of one of them */
+#define SHADOW_MOST 65536u /* chunks of a saved shadow; a larger shadow starts empty */
+#define SHADOW_BYTES 26    /* bytes of a saved chunk of a shadow */
 #define NUMBERS_END 0x1p53
 
 uint64_t kvc_prefix_facts(const struct kvc_replacer *k, uint32_t slot)
@@ -68,13 +70,13 @@ void kvc_prefix_restore(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, u
 	p->worth[slot].score = (uint8_t)kvc_min(facts >> 56 & 127, KVC_SCORES - 1);
 	p->kids[slot] = (uint8_t)(facts >> 40);
 	k->chain.last[slot] = (uint32_t)facts;
-	/* where what was saved beside it is lost, requests are counted on from there */
+	/* if the rest of the saved state is lost, request numbers continue from here */
 	k->now = (uint32_t)kvc_max(k->now, k->chain.last[slot]);
 }
 
 /*
- * Shadows: all of one at a time as it lies there, which is fast, and from that they are written,
- * nobody before what it follows.
+ * Shadows: a shadow is first copied as it is in memory, which is fast. The copy is then written in
+ * a portable format, in which each chunk comes after its parent.
  */
 
 struct lies {
@@ -109,7 +111,7 @@ static void gather_shadow(const struct shadow *s, struct kvc_out *o)
 	kvc_state_out_bytes(o, s->worth, used * sizeof *s->worth);
 }
 
-/* So much of it as save_shadow looks at. */
+/* Returns a shadow whose arrays point into the copy; it has the fields that save_shadow reads. */
 static struct shadow gathered(const struct kvc_out *o)
 {
 	const struct lies *head = (const void *)o->v;
@@ -155,7 +157,8 @@ static void save_shadow(const struct shadow *s, struct kvc_out *o)
 
 	kvc_state_out_double(o, s->hits);
 	kvc_state_out_32(o, c->n);
-	nr = calloc(c->used + 1, sizeof *nr); /* by slot: its number, from 1 on */
+	/* by slot: the number of the written chunk, from 1 on */
+	nr = calloc(c->used + 1, sizeof *nr);
 	way = malloc((c->used + 1) * sizeof *way);
 	o->failed |= !nr || !way;
 	for (uint32_t i = 0; i < c->used && !o->failed; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the policy `prefix` tells learn.h of a chunk that was touched, when its request ends; and
- * before that, of the one that was touched last, as if the request went on.
+ * The facts and the score of a chunk for the policy `prefix`: at the end of a request, and for the
+ * chunk accessed last, as if the request continued after it.
  */
 #include "prefix_priv.h"
 

@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The guard of the policy `prefix`: two shadows, small caches of one in `sample` of the ids and as
- * much smaller, of which one evicts by the index and the other the leaf that was used longest ago.
+ * The guard of the policy `prefix`. It has two shadows: small simulated caches that hold one of
+ * `sample` ids and are smaller by the same factor. One evicts by index, the other evicts the least
+ * recently accessed leaf.
  *
- * The real one goes by the last use, until the shadow of the index is ahead by more than chance:
- * its lead is counted by blocks of requests, and has to be AHEAD times as large as the mean of so
- * many blocks is uncertain by their spread. It goes by the last use again when the lead is gone, or
- * as soon as the last few blocks lose LOSES times as much as that, since loads change; what was won
- * before a loss makes up for nothing. To go by the index is to be shown to pay: a change costs what
- * it takes to fill the cache anew with what the other would have. No size and no share is in it: a
- * few long prompts are much chance, and a small lead that lasts is none.
+ * The cache evicts by last access until the shadow that evicts by index is ahead by more than
+ * chance. Its lead is measured in blocks of requests; it must be AHEAD times as large as the
+ * standard error of the mean of the blocks. The cache evicts by last access again when the lead is
+ * lost, or as soon as the last few blocks lose LOSES times their standard error, because loads
+ * change; gains before a loss do not make up for it. Eviction by index must prove that it pays,
+ * because a change costs as much as filling the cache with the chunks that the other order would
+ * have kept. The rule contains no size and no share: a few long prompts are much chance, and a
+ * small lead that lasts is not chance.
  *
- * Shadows are to do what the real one would: both let in what is new, as that does.
+ * The shadows imitate the cache: both accept all new chunks, as it does.
  *
- * What the shadows would hit is counted by requests, so it says nothing where nobody knows which
- * chunk is of which prompt (a request is `loose`): where more than a few are, the oldest goes, as
- * with lru.
+ * Hits in the shadows are counted by request, so they mean nothing if nobody knows which chunks
+ * belong to which prompt (the request is `loose`). If more than a small share of accesses is loose,
+ * the cache evicts the oldest leaf, as lru does.
  */
 #include "prefix_priv.h"
 
 #include <math.h>
 
 #define BLOCK 64u /* requests */
-#define FIRST 4u  /* blocks, before which nothing is said */
+#define FIRST 4u  /* blocks before the first decision */
 #define RECENT 4. /* blocks */
-#define AHEAD 1.5 /* standard deviations: one in fifteen by chance */
+#define AHEAD 1.5 /* standard errors; by chance this happens one time in fifteen */
 #define LOSES 2.
-#define MEMORY 2000. /* requests, of the shares that are shown */
-#define USES 4096.   /* of chunks, of the share that is loose */
-#define SHRINK 8     /* chunks that go from a shadow for one that comes, at most */
+#define MEMORY 2000. /* requests in the mean of the shares that are shown */
+#define USES 4096.   /* accesses in the mean of the loose share */
+#define SHRINK 8     /* chunks evicted from a shadow for one new chunk, at most */
 
 static void touch_one(struct kvc_replacer *k, struct kvc_request *r, unsigned i)
 {
@@ -53,7 +55,7 @@ static void touch_one(struct kvc_replacer *k, struct kvc_request *r, unsigned i)
 		return;
 	for (int n = 0; s->chain.n && s->chain.n >= p->fits / p->sample; n++) {
 		v = i ? s->chain.leaf[0] : kvc_prefix_shadow_victim(k);
-		/* another request may have been the last to use what this one goes on from */
+		/* the parent may have been accessed last by another request */
 		if (n == SHRINK || v == KVC_NO_SLOT || v == up || s->chain.last[v] == r->nr)
 			return;
 		kvc_chain_del(&s->chain, v);
@@ -82,7 +84,6 @@ void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r)
 			touch_one(k, r, i);
 }
 
-/* The power of two by which so many times `least` are left of n, at least; or 1. */
 uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most)
 {
 	uint32_t s = 1;
@@ -92,9 +93,7 @@ uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most)
 	return s;
 }
 
-/*
- * One step towards what it is to be. A bit more than is needed for more does not make it coarser.
- */
+/* Moves a sample one step towards its target. It does not become coarser for a small excess. */
 static uint32_t resample(uint32_t is, uint64_t n, uint64_t least, uint32_t most)
 {
 	if (kvc_prefix_sample(n, least, most) < is)
@@ -109,14 +108,14 @@ void kvc_prefix_resample(struct prefix *p)
 				    KVC_SAMPLE_MOST);
 }
 
-/* A block has ended. */
+/* Ends a block. */
 static void count(struct guard *g)
 {
 	double off = g->now - g->lead, part;
 
 	g->requests = 0;
 	if (!g->blocks && !g->now)
-		return; /* as long as all fits both have the same */
+		return; /* if all chunks fit, both shadows have the same hits */
 	g->blocks += g->blocks < 2 * BLOCKS;
 	part = 1. / fmin(g->blocks, BLOCKS);
 	g->lead += off * part;
@@ -125,10 +124,10 @@ static void count(struct guard *g)
 	g->now = 0;
 }
 
-/* Which of the two does better? */
+/* Returns true if eviction by last access is to be used next. */
 static bool is_by_use(const struct guard *g, bool by_use)
 {
-	/* where the newer counts more a mean is as good as one of twice as many that count alike */
+	/* a mean of n with decaying weights is as exact as one of 2 n with equal weights */
 	double chance = AHEAD * sqrt(g->spread / g->blocks);
 	double of_few = LOSES * sqrt(g->spread / (2 * RECENT));
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the policy `prefix` says of itself: the guard's choice and its reasons, and the weights. */
+/* The state of the policy `prefix` as text: the guard's choice and its reasons, and the weights. */
 #include "prefix_priv.h"
 
 #include <stdio.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Policies of queues, and of what they remember of what went: s3fifo (Yang et al., SOSP 2023) and
- * arc (Megiddo and Modha, FAST 2003). Where theirs would evict a chunk that others follow, a leaf
- * under it goes.
+ * Policies of queues that also remember evicted chunks: s3fifo (Yang et al., SOSP 2023) and arc
+ * (Megiddo and Modha, FAST 2003). If the algorithm would evict a chunk with children, a leaf below
+ * it is evicted.
  *
- * A queue is a list in the order of turns: what comes last has the highest. What is restored has
- * the turn that it had, so its place may be anywhere: unless that is at an end, it waits in a heap
- * (late) by its turn, and goes into the list when whoever walks from the head comes by its place.
+ * A queue is a list in the order of turns: a number that grows with each chunk that enters a queue.
+ * A restored chunk has its saved turn, so its place may be anywhere in the list. If it is not at an
+ * end, the chunk waits in a heap of late chunks, ordered by turn, and is linked into the list when
+ * a walk from the head reaches its place.
  */
 #include "array.h"
 #include "replacer_priv.h"
@@ -14,38 +15,44 @@
 #include <math.h>
 #include <stdio.h>
 
-#define STEPS 4096  /* of a victim's choice, at most: then the next is taken as it is */
-#define DOWN 65536u /* to the leaves that it looks at, at most: then it goes on the next time */
-#define DEEP 1024u  /* steps down after which the way is remembered */
+/* steps in the choice of a victim; after that the next chunk is used as it is */
+#define STEPS 4096
+/* steps down to leaves in one choice; after that the walk goes on at the next choice */
+#define DOWN 65536u
+#define DEEP 1024u /* steps down after which the position is remembered */
 
 enum { FIRST, SECOND, QUEUES };
 
-#define SAVED 262144u /* of what is remembered in a queue, at most */
-/* A chunk's facts: this, the number of its place, its uses and its queue. */
+#define SAVED 262144u /* remembered chunks that are saved, per queue */
+/* The saved state of a chunk: this bit, its turn, its accesses and its queue. */
 #define KNOWN (1ull << 63)
 #define TURN_BITS 3
 #define TURNS_END (KNOWN >> TURN_BITS >> 1)
-#define LATE 4 /* beside the queue that it is of */
+#define LATE 4 /* a flag beside the number of the queue */
 
-/* Slots by their turns, the lowest first; a slot's place here is its prev. */
+/* A heap of slots, the lowest turn first. The slot's index in the heap is in queues.prev. */
 struct late {
 	uint32_t *slot, n, capacity;
 };
 
-/* Queues of the slots of a chain; each slot is in one. */
+/* Queues of the slots of a chain; each slot is in one queue. */
 struct queues {
 	uint32_t *next, *prev, head[QUEUES], tail[QUEUES], n[QUEUES];
 	uint8_t *in, *uses;
-	uint64_t *turn, turns; /* when it got its place there, of those that are here; the last */
+	/* with turns: by slot, when the chunk entered its queue; the last turn */
+	uint64_t *turn, turns;
 	struct late late[QUEUES];
-	/* from a chunk to a leaf far below, how far one came: ids; it may have changed since */
+	/*
+	 * the last long walk down: ids of the chunk where it began and of the chunk that it
+	 * reached; the chain may have changed since
+	 */
 	uint64_t from[QUEUES], down_to[QUEUES];
 };
 
 struct own {
 	struct queues here, gone;
-	struct kvc_chain remembered; /* those that went: gone's slots */
-	double share;                /* arc: chunks that FIRST is to have */
+	struct kvc_chain remembered; /* evicted chunks; `gone` has their slots */
+	double share;                /* arc: target size of FIRST in chunks */
 };
 
 static void attach(struct queues *q, struct kvc_chain *c)
@@ -63,7 +70,7 @@ static int queue_of(const struct queues *q, uint32_t slot)
 	return q->in[slot] & ~LATE;
 }
 
-/* What is late */
+/* Late chunks */
 
 static bool is_earlier(const struct queues *q, uint32_t a, uint32_t b)
 {
@@ -87,7 +94,7 @@ static void place_late(struct queues *q, struct late *l, uint32_t i, uint32_t sl
 	q->prev[slot] = i;
 }
 
-/* False: out of memory. */
+/* Returns false if memory is short. */
 static bool add_late(struct queues *q, int of, uint32_t slot)
 {
 	struct late *l = &q->late[of];
@@ -120,9 +127,9 @@ static void del_late(struct queues *q, uint32_t slot)
 	*l = (struct late){ 0 };
 }
 
-/* The lists */
+/* Lists */
 
-/* After another, or at the head. */
+/* Inserts a slot after another, or at the head if `before` is KVC_NO_SLOT. */
 static void link_after(struct queues *q, int to, uint32_t before, uint32_t slot)
 {
 	uint32_t *next = before == KVC_NO_SLOT ? &q->head[to] : &q->next[before];
@@ -142,7 +149,10 @@ static void push(struct queues *q, int to, uint32_t slot)
 	q->n[to]++;
 }
 
-/* What comes after a slot, or (KVC_NO_SLOT) is the first; KVC_NO_SLOT: nothing. */
+/*
+ * Returns the successor of a slot, or the first if `slot` is KVC_NO_SLOT; KVC_NO_SLOT at the end. A
+ * late chunk that belongs here is linked first.
+ */
 static uint32_t after(struct queues *q, int of, uint32_t slot)
 {
 	uint32_t next = slot == KVC_NO_SLOT ? q->head[of] : q->next[slot], late;
@@ -182,7 +192,7 @@ static void move(struct queues *q, int to, uint32_t slot)
 	push(q, to, slot);
 }
 
-/* Without memory it is not remembered. */
+/* If memory is short, the chunk is not remembered. */
 static void remember(struct own *o, int in, uint64_t id)
 {
 	uint32_t slot = kvc_chain_find(&o->remembered, id);
@@ -230,8 +240,8 @@ static void close_(struct kvc_replacer *k)
 }
 
 /*
- * As kvc_chain_leaf_under, but where the way is long it begins where the last one came to: of one
- * long prompt one chunk after another goes, and each of them needs a step.
+ * As kvc_chain_leaf_under, but a long walk begins where the last one ended: the chunks of a long
+ * prompt are evicted one after another, and each would need the whole walk.
  */
 static uint32_t leaf_below(const struct kvc_replacer *k, struct queues *q, int of, uint32_t top,
 			   uint32_t *steps)
@@ -254,8 +264,8 @@ static uint32_t leaf_below(const struct kvc_replacer *k, struct queues *q, int o
 }
 
 /*
- * The leaf to take for the first of a queue, or of those after it; or KVC_NO_SLOT. What is aside
- * has another round, or each choice would begin with a walk over it.
+ * Returns the leaf below the first chunk of a queue, or below one of the next chunks; or
+ * KVC_NO_SLOT. Excluded chunks move to the tail, or each choice would begin with a walk over them.
  */
 static uint32_t leaf_for(const struct kvc_replacer *k, struct queues *q, int of, uint32_t *steps)
 {
@@ -286,7 +296,7 @@ static uint32_t leaf_for_either(const struct kvc_replacer *k, struct queues *q, 
 	return leaf_for(k, q, !of, &steps);
 }
 
-/* What is remembered has been used before. */
+/* A remembered chunk was accessed before, so it enters SECOND. */
 static void add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t size)
 {
 	struct own *o = k->own;
@@ -307,7 +317,7 @@ static uint64_t bytes(const struct kvc_replacer *k)
 	       4ull * (o->here.late[FIRST].capacity + o->here.late[SECOND].capacity);
 }
 
-/* What survives */
+/* Saved state */
 
 static uint64_t facts(const struct kvc_replacer *k, uint32_t slot)
 {
@@ -325,7 +335,7 @@ static void restore(struct kvc_replacer *k, uint32_t slot, uint64_t size, uint64
 
 	(void)size;
 	if (!(facts_ & KNOWN) || turn >= TURNS_END)
-		facts_ = turn = 0; /* nothing is known: the first to go */
+		facts_ = turn = 0; /* not known: the chunk is evicted first */
 	to = facts_ & 1 ? SECOND : FIRST;
 	q->uses[slot] = (uint8_t)(facts_ >> 1 & 3);
 	q->turn[slot] = turn;
@@ -338,8 +348,8 @@ static void restore(struct kvc_replacer *k, uint32_t slot, uint64_t size, uint64
 }
 
 /*
- * What is remembered in a queue, the newest first: it begins at the tail. Where that at which it
- * stopped is not there any more, the rest is left out.
+ * Gathers the remembered chunks of a queue, the newest first, from the tail. If the chunk at which
+ * the last piece ended is not there any more, the rest is left out.
  */
 static bool gather(const struct own *o, struct kvc_saving *s, int of)
 {
@@ -378,7 +388,7 @@ static bool save(const struct kvc_replacer *k, struct kvc_saving *s)
 	return true;
 }
 
-/* The oldest first. */
+/* Writes the gathered chunks, the oldest first. */
 static void saved(struct kvc_saving *s)
 {
 	struct kvc_out all = { 0 };
@@ -416,8 +426,9 @@ static void load(struct kvc_replacer *k, struct kvc_in *in)
 	.facts = facts, .restore = restore, .save = save, .saved = saved, .load = load
 
 /*
- * s3fifo: FIRST takes what is new, a tenth of all; what was used there goes on to SECOND, what was
- * not goes and is remembered. SECOND goes round, one use less each time.
+ * s3fifo: new chunks enter FIRST, a tenth of the cache. A chunk that is accessed there moves on to
+ * SECOND; otherwise it is evicted and remembered. A chunk in SECOND moves to the tail, with one
+ * access less, until it has none left.
  */
 
 static void touch_s3(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
@@ -472,8 +483,9 @@ const struct kvc_replacer_ops kvc_replacer_s3fifo = {
 };
 
 /*
- * arc: FIRST has what was used once, SECOND what was used again, both by their last use; what went
- * of each is remembered, and when it comes back that queue is to have more.
+ * arc: FIRST has chunks that were accessed once, SECOND those that were accessed again, both in the
+ * order of their last access. Evicted chunks of both are remembered, and a queue whose evicted
+ * chunk is requested again gets a larger share.
  */
 
 static void touch_arc(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Policies whose leaves have an order: a key by each use, the lowest goes first.
+ * Policies in which leaves have a key that changes with accesses. The leaf with the lowest key is
+ * evicted first.
  *
- *     lru, leaf  the last use       fifo  when it came       mru  the last use, latest first
- *     lfu        uses, then the last use
- *     gdsf       L + uses * cost / bytes, where L is the key of the last victim, and what it costs
- *                to compute a chunk grows with its place in the prompt: attention to all before it
+ *     lru, leaf  the last access      fifo  when it was added
+ *     mru        the last access, latest first
+ *     lfu        the number of accesses, then the last access
+ *     gdsf       L + accesses * cost / bytes. L is the key of the last victim. The cost to
+ *                compute a chunk grows with its place in the prompt, because attention covers
+ *                all chunks before it
  */
 #include "replacer_priv.h"
 
@@ -13,23 +16,27 @@
 #include <stdio.h>
 #include <string.h>
 
-/* chunks before it, whose attention costs as much as the rest of a chunk */
+/* preceding chunks whose attention costs as much as the rest of a chunk */
 #define COST_EQUAL 16.f
-#define AHEAD 4096u   /* leaves of the heap that are looked at, when the first are busy */
-#define HEAP_DEPTH 34 /* of as many as there are slots; one waits for each, and one more */
-/* Keys are doubles, and exact: uses below 2^13, of which the clock has 2^40. */
+#define AHEAD 4096u /* leaves of the heap that are tried if the first leaves are busy */
+/* depth of a heap of all slots: one entry waits at each level, and one more */
+#define HEAP_DEPTH 34
+/* Keys are doubles with exact integers: accesses below 2^13, times 2^40, plus the clock. */
 #define USES_MOST 8191u
 #define PER_USE 0x1p40
 #define KEYS_END 0x1p53
-/* gdsf: a chunk's facts are the upper 40 bits of its key but the sign, its uses and its depth. */
+/*
+ * gdsf: a chunk's saved state is the upper 40 bits of its key without the sign, its accesses and
+ * its depth.
+ */
 #define GDSF_USES 1023u
 #define GDSF_DEPTH 16383u
-#define GDSF_LOST 23 /* bits of the key */
+#define GDSF_LOST 23 /* lowest bits of the key, which are not saved */
 
 struct ranked {
-	double clock, floor; /* uses so far; gdsf's L */
-	double unknown;      /* the key of the last chunk of which nothing was known */
-	bool loaded;         /* gdsf: is L the one that it was? */
+	double clock, floor; /* accesses so far; L of gdsf */
+	double unknown;      /* the last key that was given to a chunk without saved state */
+	bool loaded;         /* gdsf: L was loaded */
 	uint32_t *uses;
 	uint16_t *depth;
 	float *bytes;
@@ -51,7 +58,7 @@ static uint32_t victim(struct kvc_replacer *k)
 	const struct kvc_chain *c = &k->chain;
 	uint32_t best = KVC_NO_SLOT, at[HEAP_DEPTH] = { 0 }, n = c->nleaf ? 1 : 0;
 
-	/* down from a leaf that is busy, and from no other: what is below it goes after it */
+	/* below a busy leaf only: the leaves below another one are evicted after it */
 	for (uint32_t i = 0; n && (i < AHEAD || best == KVC_NO_SLOT); i++) {
 		uint32_t here = at[--n], slot = c->leaf[here];
 
@@ -119,7 +126,7 @@ static double double_of(uint64_t bits)
 	return v;
 }
 
-/* What survives: the key, and what it says of the clock. */
+/* The saved state is the key; it also sets the clock. */
 
 static uint64_t facts_key(const struct kvc_replacer *k, uint32_t slot)
 {
@@ -127,7 +134,8 @@ static uint64_t facts_key(const struct kvc_replacer *k, uint32_t slot)
 }
 
 /*
- * The key in these, or of one that was used before all that are known: in the order of restoring.
+ * Returns the saved key. A chunk without a valid one gets a key lower than all others, in the order
+ * of restoring.
  */
 static double restored(struct kvc_replacer *k, uint64_t facts)
 {
@@ -256,7 +264,7 @@ static double worth_gdsf(const struct ranked *o, uint32_t slot)
 	return (o->uses[slot] + 1) * cost / o->bytes[slot];
 }
 
-/* As it survives, so that the order is the same after that. */
+/* Rounds a key as saving does, so that the order is the same after a restart. */
 static double rounded(double key)
 {
 	return double_of(bits_of(key) >> GDSF_LOST << GDSF_LOST);
@@ -287,7 +295,10 @@ static void add_gdsf(struct kvc_replacer *k, struct kvc_request *r, uint32_t slo
 	order_gdsf(k, slot);
 }
 
-/* What follows it was, as a rule, told after it; where not, it hears of that when it is told. */
+/*
+ * Usually the parent of a chunk is set before its children are added. If not, the depth of the
+ * children changes when their own parent is set.
+ */
 static void follow_gdsf(struct kvc_replacer *k, uint32_t slot)
 {
 	struct ranked *o = k->own;
@@ -295,7 +306,7 @@ static void follow_gdsf(struct kvc_replacer *k, uint32_t slot)
 	double key = k->chain.key[slot] - worth_gdsf(o, slot);
 
 	if (depth == o->depth[slot])
-		return; /* it was restored, with its key */
+		return; /* it was restored together with its key */
 	o->depth[slot] = depth;
 	kvc_chain_order(&k->chain, slot, rounded(fmax(key, 0) + worth_gdsf(o, slot)));
 }
@@ -319,7 +330,7 @@ static uint64_t facts_gdsf(const struct kvc_replacer *k, uint32_t slot)
 	       o->depth[slot];
 }
 
-/* Without what was saved beside them, L is the lowest of the keys, as it is after an eviction. */
+/* If the rest of the saved state is lost, L is the lowest key, as it is after an eviction. */
 static void restore_gdsf(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts)
 {
 	struct ranked *o = k->own;

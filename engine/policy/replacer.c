@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See replacer.h: what all policies have in common. */
+/*
+ * The part of a replacer that all policies share (replacer.h): requests, the chain, and the format
+ * of the saved state.
+ */
 #include "replacer_priv.h"
 
 #include "policy.h"
 
 #include <string.h>
 
-#define MAGIC 0x3570656b63766bull /* "kvckep5", and 0 */
-#define HEAD (8 + 16)             /* that, and the sum of what is behind it */
+#define MAGIC 0x3570656b63766bull /* "kvckep5" and a zero byte */
+#define HEAD (8 + 16)             /* the magic and the checksum of the rest */
 #define NAME 16
 
 #define X(name) &kvc_replacer_##name,
@@ -17,7 +20,7 @@ static const struct kvc_replacer_ops *const keeps[] = { KVC_REPLACERS(X) };
 const char *const kvc_replacer_names[] = { KVC_REPLACERS(X) NULL };
 #undef X
 
-/* The rows that options and the catalog know are the same, in the same order. */
+/* Both tables of policies have the same rows in the same order. */
 #define X(name) KEEP_##name,
 enum { KVC_REPLACERS(X) KEEPS };
 #undef X
@@ -55,7 +58,7 @@ void kvc_replacer_close(struct kvc_replacer *k)
 {
 	if (!k)
 		return;
-	kvc_chain_fini(&k->chain); /* with the policy's columns, whose pointers are its own */
+	kvc_chain_fini(&k->chain); /* also frees the columns of the policy */
 	if (k->own)
 		k->ops->close(k);
 	free(k);
@@ -63,12 +66,12 @@ void kvc_replacer_close(struct kvc_replacer *k)
 
 static uint32_t next_number(struct kvc_replacer *k)
 {
-	return k->now = k->now + 1 ?: 1; /* round and round */
+	return k->now = k->now + 1 ?: 1; /* wraps around; 0 is not a number */
 }
 
 /*
- * When a chunk is used. What a loose request uses need not be together: it is in the order of the
- * uses, and nothing of it stays because the request is under way.
+ * Returns the time of an access. The chunks of a loose request need not belong together: they count
+ * in the order of their accesses, and are not protected while the request is in progress.
  */
 static uint32_t stamp(struct kvc_replacer *k, const struct kvc_request *r)
 {
@@ -181,7 +184,7 @@ void kvc_replacer_set_parent(struct kvc_replacer *k, uint64_t id, uint64_t paren
 		up = kvc_chain_find(&k->chain, parent);
 		if (up == KVC_NO_SLOT || up == slot)
 			return;
-		/* what none follows cannot be above it */
+		/* a chunk without children is not an ancestor of the new parent */
 		if (!kvc_chain_is_leaf(&k->chain, slot) && kvc_chain_is_under(&k->chain, up, slot))
 			return;
 	}

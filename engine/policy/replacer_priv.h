@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What policies and replacer.c share. */
+/* The interface between replacer.c and the policies. */
 #ifndef KVC_REPLACER_PRIV_H
 #define KVC_REPLACER_PRIV_H
 
@@ -7,31 +7,39 @@
 #include "replacer.h"
 #include "state.h"
 
-/* A policy. What has no need of a call leaves it out, but victim. */
+/*
+ * The functions of a policy. All but `victim`, `facts`, `restore`, `save` and `load` may be NULL.
+ */
 struct kvc_replacer_ops {
-	bool ordered, family; /* of the chain */
-	/* sets k->own; close comes after a failure too, if that is set */
+	bool ordered, family; /* arguments of kvc_chain_init */
+	/* sets k->own; `close` is also called after a failure if k->own is set */
 	int (*open)(struct kvc_replacer *k);
 	void (*close)(struct kvc_replacer *k);
 	void (*begin)(struct kvc_replacer *k);
-	/* Asked for, at `slot` or not here; r->touched has it last. */
+	/* A chunk at `slot`, or not in the cache, is accessed; it is the last of r->touched. */
 	void (*touch)(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot);
-	/* Its key, where the chain is ordered, before it is there; and then it is. */
+	/*
+	 * Ordered chains only: returns the key of a chunk that is about to be added. Then `add` is
+	 * called for the chunk, which is in the chain.
+	 */
 	double (*key)(struct kvc_replacer *k, uint32_t parent, uint64_t bytes);
 	void (*add)(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t bytes);
-	/* It is in its place, and now this request's (kvc_replacer_claim). */
+	/* The chunk is in the cache, and now belongs to this request (kvc_replacer_claim). */
 	void (*claim)(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t bytes);
-	void (*follow)(struct kvc_replacer *k, uint32_t slot); /* another than before */
+	void (*follow)(struct kvc_replacer *k, uint32_t slot); /* the parent has changed */
 	void (*resize)(struct kvc_replacer *k, uint32_t slot, uint64_t bytes);
-	/* kvc_replacer_saved_state; and it is in the chain, with these, or 0 */
+	/* kvc_replacer_saved_state; and restoring: the chunk is in the chain, `facts` may be 0 */
 	uint64_t (*facts)(const struct kvc_replacer *k, uint32_t slot);
 	void (*restore)(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts);
-	/* a piece; true: there are more. And after the last, without the cache, what that leaves */
+	/*
+	 * Writes a piece; returns true if more follow. `saved` finishes after the last piece,
+	 * without access to the cache.
+	 */
 	bool (*save)(const struct kvc_replacer *k, struct kvc_saving *s);
 	void (*saved)(struct kvc_saving *s);
-	void (*load)(struct kvc_replacer *k, struct kvc_in *in); /* of one that is new */
+	void (*load)(struct kvc_replacer *k, struct kvc_in *in); /* into a new replacer */
 	void (*del)(struct kvc_replacer *k, uint32_t slot, bool evicted);
-	/* a leaf of no open request; KVC_NO_SLOT: none was found, and any will do */
+	/* a leaf that belongs to no request in progress; KVC_NO_SLOT: none was found, use any */
 	uint32_t (*victim)(struct kvc_replacer *k);
 	void (*end)(struct kvc_replacer *k, struct kvc_request *r);
 	uint64_t (*bytes)(const struct kvc_replacer *k);
@@ -42,10 +50,11 @@ struct kvc_replacer {
 	const struct kvc_replacer_ops *ops;
 	struct kvc_replacer_conf conf;
 	struct kvc_chain chain;
-	struct kvc_list requests; /* under way, the oldest first */
-	uint32_t now;             /* the number of the newest */
-	uint32_t victim;          /* the slot of the last one */
-	uint64_t missed;          /* the chunk that was asked for last, where it is not here */
+	struct kvc_list requests; /* in progress, the oldest first */
+	uint32_t now;             /* number of the newest request */
+	uint32_t victim;          /* slot of the last victim */
+	/* id of the last requested chunk if it is not in the cache, else 0 */
+	uint64_t missed;
 	uint64_t chance;
 	void *own;
 };
@@ -54,7 +63,7 @@ struct kvc_replacer {
 KVC_REPLACERS(X)
 #undef X
 
-/* Was it touched last by a request that is under way? */
+/* True if a request in progress was the last to access the chunk. */
 static inline bool kvc_replacer_busy(const struct kvc_replacer *k, uint32_t slot)
 {
 	uint32_t last = k->chain.last[slot];
@@ -68,7 +77,7 @@ static inline bool kvc_replacer_busy(const struct kvc_replacer *k, uint32_t slot
 	return false;
 }
 
-/* A random number below n. */
+/* Returns a random number below n. */
 static inline uint32_t kvc_replacer_draw(struct kvc_replacer *k, uint32_t n)
 {
 	k->chance ^= k->chance << 13;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See state.h. */
+/* Serialized state of policies (state.h). */
 #include "state.h"
 
 #include <endian.h>
@@ -12,7 +12,8 @@ void kvc_state_out_room(struct kvc_out *o, size_t n)
 
 	if (!p)
 		return;
-	memset(p + o->n, 0, n - o->n); /* the kernel gives pages when they are written to */
+	/* touched here, so that the kernel allocates the pages now */
+	memset(p + o->n, 0, n - o->n);
 	o->v = p;
 	o->capacity = n;
 }
@@ -81,7 +82,7 @@ void kvc_state_saving_insert(struct kvc_saving *s, struct kvc_out *from)
 	size_t rest = s->out.n - s->rows_at;
 
 	s->out.failed |= from->failed;
-	if (from->n) /* makes room; what it writes is the end of what comes */
+	if (from->n) /* grows the buffer; the bytes written here are overwritten below */
 		kvc_state_out_bytes(&s->out, from->v, from->n);
 	if (!s->out.failed && from->n) {
 		memmove(s->out.v + s->rows_at + from->n, s->out.v + s->rows_at, rest);

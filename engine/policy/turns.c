@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See turns.h. */
+/* Turns of the classes of one cache (turns.h). */
 #include "turns.h"
 
 int kvc_turns_next(const struct kvc_turns *t, unsigned mask)
@@ -14,7 +14,7 @@ int kvc_turns_next(const struct kvc_turns *t, unsigned mask)
 
 void kvc_turns_gave(struct kvc_turns *t, unsigned class, uint64_t chunks)
 {
-	/* who had nothing to give for a while does not make up for it */
+	/* a class without victims for a while does not make up for that time */
 	for (int i = 0; i < KVC_CLASSES; i++)
 		t->at[i] = t->at[i] > t->at[class] ? t->at[i] : t->at[class];
 	t->at[class] += 1.0 / (double)(1 + chunks);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose turn it is. The classes of one cache (base/policy.h) have an order each, and victims of
- * different orders do not compare: so they give in turns, in proportion to the chunks that they
- * have in the pool. Nothing here has a lock.
+ * Takes victims from the classes of one cache in turns. Each class (base/policy.h) has its own
+ * order, and victims of different orders cannot be compared. So each class gives victims in
+ * proportion to its chunks in the pool. No lock: the caller serializes the calls.
  */
 #ifndef KVC_TURNS_H
 #define KVC_TURNS_H
@@ -10,16 +10,22 @@
 #include "replacer.h"
 #include "policy.h"
 
-/* The lowest gives next; each victim moves it on by its part of the class. Zeroed at first. */
+/*
+ * The class with the lowest number is next; each victim adds 1 / chunks of its class. Zeroed at
+ * first.
+ */
 struct kvc_turns {
 	double at[KVC_CLASSES];
 };
 
-/* Of the classes in the mask the one that gives next; -1: none. */
+/* Returns the class in the mask that is next, or -1 if the mask is empty. */
 int kvc_turns_next(const struct kvc_turns *t, unsigned mask);
-/* It gave one, of so many that it has in the pool, with that one. */
+/* A class gave a victim; `chunks` is the number of its chunks in the pool, including the victim. */
 void kvc_turns_gave(struct kvc_turns *t, unsigned class, uint64_t chunks);
-/* Who goes next of all, and *class, its own; 0: nobody can. keep: NULL where there is none. */
+/*
+ * Returns the id of the next victim and its *class, or 0 if no chunk can be evicted. keep[] has the
+ * replacer of each class, or NULL.
+ */
 uint64_t kvc_turns_victim(const struct kvc_turns *t, struct kvc_replacer *const keep[KVC_CLASSES],
 			  unsigned *class);
 

@@ -117,11 +117,11 @@ static bool same(const struct kvc_sum *a, const struct kvc_sum *b)
 int kvc_frame_proven(const struct kvc_frame *f, const uint8_t key[32], enum kvc_proven *out)
 {
 	struct kvc_sum of_identity, of_name;
-	int err = f->version < 2 ? 0 : proofs(f, key, &of_identity, &of_name);
+	int err = proofs(f, key, &of_identity, &of_name);
 
 	if (err)
 		return err;
-	if (f->version < 2 || !same(&f->proof, &of_identity))
+	if (!same(&f->proof, &of_identity))
 		*out = KVC_PROVEN_NOTHING;
 	else
 		*out = same(&f->name_proof, &of_name) ? KVC_PROVEN_ALL : KVC_PROVEN_IDENTITY;
@@ -143,10 +143,9 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 
 	if (memcmp(id->magic, magic, sizeof magic) || memcmp(s.b, id->sum, 16))
 		return -EBADMSG;
-	if (!id->version || le32toh(id->version) > KVC_FRAME_VERSION)
+	if (le32toh(id->version) != KVC_FRAME_VERSION)
 		return -EPROTO;
 	memset(f, 0, sizeof *f);
-	f->version = le32toh(id->version);
 	memcpy(f->store, id->store, 16);
 	f->flags = le32toh(id->flags);
 	f->ino = le64toh(id->ino);
@@ -160,8 +159,7 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 	memcpy(f->stored_sum.b, id->stored_sum, 16);
 	memcpy(f->nonce, id->nonce, 12);
 	memcpy(f->key_model, id->key_model, KVC_MODEL_NAME);
-	if (f->version > 1)
-		memcpy(f->proof.b, id->proof, 16);
+	memcpy(f->proof.b, id->proof, 16);
 	if (f->size >> 62 || f->raw_len >> 62 || f->stored_len >> 62)
 		return -EBADMSG;
 
@@ -173,8 +171,7 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 		f->mtime_ns = le64toh(np->mtime_ns);
 		f->btime_ns = le64toh(np->btime_ns);
 		memcpy(f->path, np->path, le32toh(np->path_len));
-		if (f->version > 1)
-			memcpy(f->name_proof.b, np->proof, 16);
+		memcpy(f->name_proof.b, np->proof, 16);
 	}
 	return 0;
 }

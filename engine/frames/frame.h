@@ -7,8 +7,7 @@
  *
  * The checksums say that a header is whole, not who made it: who stores a header as his file's
  * bytes has made one too. So each part has a proof beside its checksum, by a key that no user can
- * read: in the store's own tier the store's secret, in shared tiers one from the key file. Version
- * 1 had none: such a frame is believed where a placement names it, and nowhere else.
+ * read: in the store's own tier the store's secret, in shared tiers one from the key file.
  *
  * The payload of a sparse object is a range table (one page or more, see frame.c) and the bytes of
  * those ranges; of any other object its bytes. Coding comes after that (payload.h).
@@ -35,7 +34,6 @@ enum {
 };
 
 struct kvc_frame {
-	uint32_t version; /* as decoded; what is encoded has KVC_FRAME_VERSION */
 	/* identity */
 	uint8_t store[16];
 	uint64_t ino, gen;
@@ -62,7 +60,7 @@ struct kvc_frame *kvc_frame_new(void);
 void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER]);
 /*
  * Decodes a header page from outside and compares its checksums. 0; -EBADMSG: no frame, or a
- * damaged one; -EPROTO: a newer version. A damaged name part gives path "" and mode 0 and is no
+ * damaged one; -EPROTO: another version. A damaged name part gives path "" and mode 0 and is no
  * error. Proofs are only taken over.
  */
 int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f);

@@ -97,7 +97,7 @@ static bool is_damage(int err)
 static int read_once(struct kvc *k, unsigned tier, struct kvc_want *want, int fd)
 {
 	struct kvc_want now;
-	bool older, allowed;
+	bool allowed;
 	int err, still;
 
 	kvc_lock(k);
@@ -105,7 +105,7 @@ static int read_once(struct kvc *k, unsigned tier, struct kvc_want *want, int fd
 	kvc_unlock(k);
 	if (!allowed)
 		return -EIO;
-	err = kvc_fetch(k, k->tier[tier].t, want, fd, &older);
+	err = kvc_fetch(k, k->tier[tier].t, want, fd);
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, tier, KVC_CALL_READ, want->ino, err == -ENOSPC ? 0 : err);
 	still = want_both(k, want->ino, tier, &now);

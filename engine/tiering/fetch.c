@@ -475,7 +475,7 @@ static int fetch_through(struct fetch *x, bool have_header)
 	return err;
 }
 
-int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd, bool *older)
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
@@ -520,7 +520,5 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		memset(x.map + w->size, 0, x.span - w->size);
 	if (x.map)
 		munmap(x.map, x.span);
-	if (!err)
-		*older = f->version < KVC_FRAME_VERSION;
 	return err;
 }

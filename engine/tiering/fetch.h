@@ -13,11 +13,11 @@ struct kvc_want {
 };
 /*
  * Reads the frame that *w describes from tier t into fd, which is open for reading and writing and
- * gets the size w->size. Sets *older if the frame has an earlier format version. Returns 0;
- * -EBADMSG if the frame is damaged; -ENOENT if it does not exist; -ESTALE if the tier holds another
- * version of the object; -ENOKEY if its key is unknown; -ETIMEDOUT; or another error of the tier or
- * the pool. The content of fd is undefined after an error. Blocks on the tier.
+ * gets the size w->size. Returns 0; -EBADMSG if the frame is damaged; -ENOENT if it does not exist;
+ * -ESTALE if the tier holds another version of the object; -ENOKEY if its key is unknown;
+ * -ETIMEDOUT; or another error of the tier or the pool. The content of fd is undefined after an
+ * error. Blocks on the tier.
  */
-int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd, bool *older);
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd);
 
 #endif

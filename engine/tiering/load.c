@@ -17,7 +17,6 @@
 #include "log.h"
 #include "membership.h"
 #include "event_ring.h"
-#include "header_rewrite.h"
 #include "spill.h"
 #include "model_stats.h"
 #include "tier_queue.h"
@@ -111,7 +110,7 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 
 /* Tries to load the object from the job's tier. */
 static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg, uint64_t mtime,
-		    struct kvc_want *want, struct stat *st, bool *older)
+		    struct kvc_want *want, struct stat *st)
 {
 	struct kvc_tier *tier = k->tier[j->tier].t;
 	KVC_FD int fd = kvc_pool_segment_open(&k->pool, seg, O_RDWR | O_CREAT | O_TRUNC);
@@ -125,7 +124,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 		return fd;
 	}
 	begun = kvc_mono_ns();
-	err = kvc_fetch(k, tier, want, fd, older);
+	err = kvc_fetch(k, tier, want, fd);
 	kvc_lock(k);
 	if (!err)
 		kvc_latency_record(k, KVC_OP_load, j->tier, j->node->model, begun);
@@ -162,8 +161,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 }
 
 /* The object is in the pool. */
-static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint64_t size,
-			bool older)
+static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint64_t size)
 {
 	struct kvc_node *n = j->node;
 
@@ -180,9 +178,6 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_loaded, (int)j->tier, n);
 	if (j->bad)
 		forget_both(k, n, j->bad);
-	if (older && !(k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED))
-		/* the new header has a proof that a rebuild accepts */
-		kvc_header_rewrite_both(k, n);
 	if (k->opt.write == KVC_THROUGH || n->state == KVC_RESIDENT)
 		kvc_spill_queue_locked(k, n, false); /* to the tiers that have no copy */
 	kvc_wait_wake_all_locked(k, &n->waiters, 0);
@@ -286,14 +281,14 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		n->object.has_sum,    n->object.sum,
 	};
 	mtime = n->row.mtime_ns;
-	bool older = false, wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
+	bool wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
 	/* since the job was queued; the next tier is tried */
 	bool hangs = kvc_tier_hangs_locked(k, j->tier);
 
 	if (!wanted || hangs)
 		kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_READ);
 	kvc_unlock(k);
-	err = !wanted ? -ESTALE : hangs ? -EIO : try_tier(k, j, &seg, mtime, &want, &st, &older);
+	err = !wanted ? -ESTALE : hangs ? -EIO : try_tier(k, j, &seg, mtime, &want, &st);
 
 	kvc_lock_both(k);
 	j->err = err;
@@ -317,7 +312,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		kvc_account_set_reserved_locked(k, n, 0);
 	}
 	if (!err)
-		loaded_both(k, j, (uint64_t)st.st_blocks, want.size, older);
+		loaded_both(k, j, (uint64_t)st.st_blocks, want.size);
 	else if (n->state == KVC_LOADING)
 		failed_both(k, j, err);
 	kvc_unlock_both(k);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Proofs of headers. In the store's own tier the key is the store's secret. In shared tiers, where
- * other stores write too, it is a key of the key file, which all cooperating stores have. A frame
- * of a format version without proofs is believed only if a placement of ours names it; if it is
- * sealed, its blocks then prove its name and owner as well (payload.h).
+ * other stores write too, it is a key of the key file, which all cooperating stores have.
  */
 #include "proof.h"
 
@@ -67,7 +65,7 @@ int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f
 	 * Frames from before the store had keys have placements that say so. They are read for a
 	 * rekey.
 	 */
-	if (f->version < 2 || (shared && (!k->keys || !(f->flags & KVC_FRAME_SEALED))))
+	if (shared && (!k->keys || !(f->flags & KVC_FRAME_SEALED)))
 		return 0;
 	return proven(k, shared, f, shared ? KVC_PROVEN_ALL : KVC_PROVEN_IDENTITY);
 }
@@ -76,7 +74,5 @@ int kvc_proof_found(const struct kvc *k, const struct kvc_frame *f)
 {
 	if (!k->keys)
 		return 0;
-	if (f->version < 2)
-		return -ENOENT;
 	return proven(k, true, f, KVC_PROVEN_ALL);
 }

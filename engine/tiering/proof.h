@@ -20,9 +20,8 @@ int kvc_proof_check(const struct kvc *k, bool shared, struct kvc_frame *f);
  */
 int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f);
 /*
- * May a frame found in a shared tier be imported with its name, owner and mode? Returns 0; -ENOKEY
- * or -EBADMSG as above; -ENOENT if its format version has no proofs, so that it counts as missing.
- * Without a key file every frame may be imported.
+ * May a frame found in a shared tier be imported with its name, owner and mode? Returns 0, or
+ * -ENOKEY or -EBADMSG as above. Without a key file every frame may be imported.
  */
 int kvc_proof_found(const struct kvc *k, const struct kvc_frame *f);
 

@@ -147,7 +147,7 @@ static int placed_so(const struct kvc_store *s, const struct kvc_place *p,
 
 	if (memcmp(p->sum.b, none.b, 16) && memcmp(p->sum.b, f->stored_sum.b, 16))
 		return -EBADMSG;
-	if (f->version > 1 && s->has_secret)
+	if (s->has_secret)
 		err = kvc_frame_proven(f, s->secret, &proven);
 	return err ?: proven == KVC_PROVEN_NOTHING ? -EBADMSG : 0;
 }

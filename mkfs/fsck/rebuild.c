@@ -45,25 +45,22 @@ struct frames {
 	struct kvc_tier *disk;
 	struct frame *v;
 	size_t n, capacity;
-	size_t foreign, older; /* frames that prove nothing; of those, without any proof */
-	bool newer;            /* one has proofs */
+	size_t foreign; /* frames with a wrong proof */
 	struct facts old;
 };
 
 /*
- * Is this frame one of the store's, and its name part too? A store that has no secret is either of
- * before there were proofs, or has lost its superblock, and nothing can be told.
+ * Was this frame made by this store, and its name part, too? A store without a secret has lost its
+ * superblock. Then all frames are accepted, because they cannot be authenticated.
  */
 static int proven(struct frames *all, const struct kvc_frame *f, enum kvc_proven *p)
 {
 	int err = 0;
 
-	all->newer |= f->version > 1;
 	*p = KVC_PROVEN_ALL;
 	if (!all->s->has_secret || (err = kvc_frame_proven(f, all->s->secret, p)))
 		return err;
 	all->foreign += !*p;
-	all->older += f->version < 2;
 	return 0;
 }
 
@@ -492,11 +489,8 @@ static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames 
 static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
 {
 	if (all->foreign)
-		printf("%zu frames do not belong to this store and are skipped%s\n", all->foreign,
-		       all->older ? ", some of them in an older format that only a catalog can "
-				    "identify"
-				  : "");
-	return all->newer && !s->has_secret ? prove_anew(s, disk, all) : 0;
+		printf("%zu frames do not belong to this store and are skipped\n", all->foreign);
+	return all->n && !s->has_secret ? prove_anew(s, disk, all) : 0;
 }
 
 int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)

@@ -128,8 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct kvc_want w = want_of(how, bytes, len);
 	struct memory m = { { .ops = &ops }, bytes, len };
 	struct stat st;
-	bool older;
-	int err = kvc_fetch(&k, &m.tier, &w, fd, &older);
+	int err = kvc_fetch(&k, &m.tier, &w, fd);
 
 	/* -ENOMEM: more than there can be was asked for */
 	fuzz_must(!err || err == -EBADMSG || err == -ESTALE || err == -EPROTO || err == -ENOKEY ||

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes frame headers and superblocks as an attacker who can write bytes could: valid as in
+"""Makes frame headers as an attacker who can write bytes could: valid as in
 kvcachefs-format(5), except for the proofs, which need a key."""
 import ctypes, struct
 
@@ -65,16 +65,3 @@ def made_up(uuid, path, payload, **fields):
     all_fields.update(fields)
     return header(path=path, **all_fields) + payload.ljust(-len(payload) % PAGE + len(payload),
                                                           b"\0")
-
-
-def older(page):
-    """The same as a daemon of before there were proofs wrote it."""
-    return header(page, version=1, proof=bytes(16), name_proof=bytes(16))
-
-
-def older_superblock(page):
-    page = bytearray(page)
-    struct.pack_into("<I", page, 8, 1)
-    page[1072:1104] = bytes(32)
-    page[4080:] = sum128(page[:4080])
-    return bytes(page)

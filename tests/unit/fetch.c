@@ -177,11 +177,10 @@ static void make(enum kind kind, bool shared, const struct lie *l)
 static int fetch(void)
 {
 	static const struct kvc_tier_ops ops = { .name = "memory", .get = get };
-	bool older;
 
 	memory.tier.ops = &ops;
 	assert_int_equal(ftruncate(fd, 0), 0);
-	return kvc_fetch(&k, &memory.tier, &want, fd, &older);
+	return kvc_fetch(&k, &memory.tier, &want, fd);
 }
 
 /* All is as it should be, whether the catalog knows the frame's sum or not. */
@@ -330,7 +329,6 @@ static void other_models(void **state)
 		int err;
 
 		assert_non_null(f);
-		f->version = KVC_FRAME_VERSION;
 		f->flags = KVC_FRAME_SHARED |
 			   (tries[i].folder ? KVC_FRAME_FOLDER
 					    : KVC_FRAME_SEALED | KVC_FRAME_CODED);

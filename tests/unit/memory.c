@@ -426,7 +426,7 @@ static void use_proof(void)
 	enum kvc_proven proven = KVC_PROVEN_NOTHING;
 	int err;
 
-	f = (struct kvc_frame){ .version = KVC_FRAME_VERSION, .ino = 42, .gen = 7 };
+	f = (struct kvc_frame){ .ino = 42, .gen = 7 };
 	strcpy(f.path, "m/c/l");
 	if (alloc_none(kvc_frame_prove(&f, key)))
 		return;

@@ -36,8 +36,8 @@ def contents():
 (known,), = catalog("SELECT value FROM meta WHERE key = 'format'")
 # format 1 had other definitions of its tables, too
 for value, advice, change in (
-        ("1", OLDER, "ALTER TABLE chunks DROP COLUMN bytes"), ("3", OLDER, None), ("0", OLDER, None),
-        ("", OLDER, None), ("x", OLDER, None), (str(int(known) + 1), "use a newer one", None),
+        ("1", OLDER, "ALTER TABLE chunks DROP COLUMN bytes"), ("3", OLDER, None),
+        ("0", OLDER, None), ("", OLDER, None), ("x", OLDER, None), (str(int(known) + 1), "use a newer one", None),
         ("99", "use a newer one", None)):
     good = contents()
     set_format(value)

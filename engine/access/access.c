@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See access.h. */
+/*
+ * Accesses, see access.h. Each client has a struct kvc_client, of which the least recently active
+ * is reused. Its current request is reported to the replacers of the pool and of the disk tier.
+ */
 #include "access.h"
 
 #include "admission.h"
@@ -10,14 +13,15 @@
 
 #include <string.h>
 
-#define PAUSE_NS 1000000000ull /* without a call: the request is over */
-#define LONGEST 512u           /* chunks of a request: its end is work under the lock */
-#define LEASE (1u << 31)       /* in a client's id: no thread has such a one */
+#define PAUSE_NS 1000000000ull /* a pause after which the request has ended */
+/* maximum number of chunks of a request, since its end is work under the lock */
+#define LONGEST 512u
+#define LEASE (1u << 31) /* bit in the id of a lease; no thread has it in its id */
 
 _Static_assert(KVC_CHAIN_INFER_THREAD == KVC_CLIENTS_END && KVC_CHAIN_INFER_THREAD < LEASE,
 	       "client ids");
 
-/* For who records. */
+/* Adds the access to the access ring, if a reader is open. */
 static void record(struct kvc *k, struct kvc_client *u, const struct kvc_chunk *c, uint64_t file,
 		   bool made, uint64_t ns)
 {
@@ -56,9 +60,10 @@ static void begin(struct kvc *k, struct kvc_client *u, unsigned class)
 }
 
 /*
- * Policies judge what was used at its end; that goes into the rows of those in memory. Of what was
- * used together the first counts as used last, so that by their ranks none goes before what follows
- * it.
+ * Ends the client's request. The policies update the state of its chunks, which must be written to
+ * the rows of those in memory. The chunks of a request are stamped in reverse order: the first
+ * chunk of the prompt gets the latest stamp, so that by rank no chunk is evicted before its
+ * children.
  */
 static void end(struct kvc *k, struct kvc_client *u)
 {
@@ -76,7 +81,7 @@ static void end(struct kvc *k, struct kvc_client *u)
 
 			if (c && several && r == one)
 				kvc_chunk_stamp_locked(k, c);
-			if (c) /* what the row has was true before the end */
+			if (c) /* the row was written during the request */
 				c->due |= c->stored_in == u->serial;
 			if (c)
 				kvc_chunk_dirty_locked(k, c);
@@ -87,7 +92,9 @@ static void end(struct kvc *k, struct kvc_client *u)
 	u->serial = 0;
 }
 
-/* made: by its request, and it is still there. */
+/*
+ * Reports a use to the replacers. made: the request created the chunk, and it is still in the pool.
+ */
 static void touch(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made)
 {
 	c->used_in = u->serial;
@@ -103,7 +110,7 @@ static void touch(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 	}
 }
 
-/* Used by nobody that is known: a request of its own. */
+/* A use by an unknown client: a request by itself. */
 static void alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
 {
 	struct kvc_client u = { 0 };
@@ -116,7 +123,10 @@ static void alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
 		kvc_replacer_request_free(&u.request[i]);
 }
 
-/* What it follows: as it was told, or as calls come. Does a request begin with it? */
+/*
+ * Determines the chunk's parent, as a client told it or as inferred from the order of calls.
+ * Returns true if a request begins with this chunk.
+ */
 static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made, uint64_t ns)
 {
 	struct kvc_seen seen = { .parent = c->parent & ~KVC_TOLD };
@@ -130,7 +140,7 @@ static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 	u->loose = seen.unsure && !(u->id & LEASE) && !(c->parent & KVC_TOLD);
 	if (seen.parent != c->parent && !(c->parent & KVC_TOLD)) {
 		c->parent = seen.parent;
-		/* learned, so no more than a hint: it is written with the accesses */
+		/* inferred, so only a hint: it is written with the accesses */
 		c->due = true;
 		kvc_chunk_dirty_locked(k, c);
 		kvc_replacers_set_parent_locked(k, c, seen.parent);
@@ -163,7 +173,7 @@ static uint32_t id_of(struct kvc *k, uint64_t who)
 		       : process;
 }
 
-/* What it has made is known from now on. */
+/* Reports the chunk that the client was creating. */
 static void flush(struct kvc *k, struct kvc_client *u)
 {
 	struct kvc_chunk *c = u->fresh;
@@ -190,7 +200,7 @@ static struct kvc_client *find(struct kvc *k, uint32_t id)
 {
 	struct kvc_access_tracker *used = k->access;
 
-	/* one thread's calls come in a row */
+	/* consecutive calls are often of one thread */
 	if (used->ids[used->latest] == id)
 		return &used->client[used->latest];
 	for (unsigned i = 0; i < KVC_CLIENTS; i++)
@@ -201,7 +211,7 @@ static struct kvc_client *find(struct kvc *k, uint32_t id)
 	return NULL;
 }
 
-/* Its own, or the one that was silent for longest. */
+/* Returns the client's record; a new client takes over the record that was idle for longest. */
 static struct kvc_client *client_of(struct kvc *k, uint32_t id)
 {
 	struct kvc_client *u = find(k, id), *old = &k->access->client[0];
@@ -218,15 +228,19 @@ static struct kvc_client *client_of(struct kvc *k, uint32_t id)
 }
 
 /*
- * What its client has made before is used for the first time: of a request of which nobody knows
- * what is together, that is another use, if it does not come at once.
+ * Returns true if this first use of a chunk that its client created before begins another use. It
+ * does if the order of the chunks in the request is not known and the use is not soon after the
+ * last one.
  */
 static bool is_anew(const struct kvc_client *u, const struct kvc_chunk *c, bool soon)
 {
 	return u->loose && !soon && !c->used_first && u->last != c->id;
 }
 
-/* Another chunk of this client's, or of its request again? soon: at once after its use before. */
+/*
+ * Returns the client if this is another chunk of it, or another use of one of its request's chunks;
+ * NULL if it is the same use. soon: it comes soon after the chunk's last use.
+ */
 static struct kvc_client *goes_on(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t id,
 				  bool soon)
 {
@@ -238,7 +252,10 @@ static struct kvc_client *goes_on(struct kvc *k, struct kvc_chunk *c, uint64_t f
 	u->last_ns = now;
 	if ((u->last == c->id || (u->serial && c->used_in == u->serial)) &&
 	    (!file || (c->used_first != file && !is_anew(u, c, soon)))) {
-		/* to policies it is of the same request; who records may see that another began */
+		/*
+		 * for the policies it is the same request; a reader of the ring may see another one
+		 * begin
+		 */
 		if (k->access_ring && u->last != c->id && file && !c->used_first) {
 			if (u->fresh)
 				record(k, u, u->fresh, 0, true, u->made_ns);
@@ -268,14 +285,15 @@ void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 			      bool hit)
 {
 	uint32_t client = id_of(k, who);
-	/* what comes at once after another use is of the same */
+	/* a use soon after another one is the same use */
 	bool soon = kvc_chunk_young(k, c->use.last_ns), asks = hit && !soon;
 	struct kvc_client *u;
 
 	if (hit && !soon)
 		kvc_clock_since(k, &k->stats.use_gap, c->use.last_ns);
 	kvc_chunk_accessed_locked(k, c, hit);
-	if (c->fresh) { /* of no order yet; but another than who makes it has asked for it */
+	/* in no order yet, but a client other than its creator may have requested it */
+	if (c->fresh) {
 		u = client ? find(k, client) : NULL;
 		asks = asks && client && !(u && u->fresh == c);
 	} else if (!client) {
@@ -337,10 +355,10 @@ void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, 
 void kvc_access_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
 {
 	c->parent = parent | KVC_TOLD;
-	c->known = false; /* write it with the next commit */
+	c->known = false; /* the next commit writes the row */
 	kvc_chunk_dirty_locked(k, c);
 	kvc_replacers_set_parent_locked(k, c, parent);
-	if (!c->fresh) /* its request may be over, as where stores wait for room */
+	if (!c->fresh) /* its request may have ended, for example if stores wait for memory */
 		kvc_ancestors_of_locked(k, c);
 }
 

@@ -1,36 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Admission to the disk tier, whose flash wears. To the pool comes all; of that the disk gets
- * (admit=) all, or only chunks that were asked for twice, and (daily=) so many bytes a day. Shared
- * tiers take all.
+ * Admission to the disk tier, whose flash wears. The pool accepts everything. The disk accepts all
+ * chunks, or (admit=) only chunks that were requested twice, and (daily=) a limited number of bytes
+ * a day. Shared tiers accept all copies.
  *
- * State, in memory only: c->asked counts, up to 2, the requests that asked for the chunk. To make
- * it is one, to take it in from a remote is none, each use by another client, or after a pause,
- * or of what is in no order (access.h), is one, if it comes KVC_YOUNG_NS after the last that
- * counted: threads that load the files of one prompt side by side are one. Of a chunk that comes
- * back into memory its row's hits tell: 1 for any, and after a restart 1 more for its making. One
- * that was dropped and is made anew under its name is known by that when it is to be dropped again
- * (k->admit->gone). What a chunk that was asked for twice follows was so, too: an engine that has
- * the beginning of a prompt asks for the rest alone, and that is worth nothing on the disk by
- * itself. c->begun: the disk has some of it. k->admit->under_way: of today, what copies that run
- * will take; `written` has what is done.
+ * The state is in memory only. c->asked is the number of requests for the chunk, at most 2:
  *
- * Rules, for each file when a copy is asked for, and again when it begins. Let in is
- *   - whatever somebody waits for (fsync, a demotion) or has asked for (rekey, a pinned chunk);
- *   - a chunk of which the disk has some: it is not to be there in part, and what fsync has brought
- *     there is not to be dropped with the rest;
- *   - else what was asked for twice (all of it with admit=all, and at the unmount, where the pool
- *     goes), as far as today's bytes go.
- * What is refused stays in the pool: no copy of it is queued, pacing does not count it as one that
- * is to come (n->refused), and the evictor drops its chunk whole where no other tier takes it. It
- * is asked about again with each use, when it is pinned, and by the evictor, so that the next day,
- * too, begins without more being done. At the unmount a pool of which daily= lets not all in stays
- * in memory for the next mount, as with any tier that does not take all.
+ *   - Creating it counts as one. Importing it from a remote tier does not count.
+ *   - A use by another client, a use after a pause, and a use of a chunk that is in no order
+ *     (access.h) count as one each, if they come KVC_YOUNG_NS after the last one that counted:
+ *     several threads that load the files of one prompt count once.
+ *   - If a chunk returns to memory, its row's hits decide: any hits count as one, and after a
+ *     restart its creation as one more.
+ *   - A chunk that was dropped and is created again under its name is recognised when it is about
+ *     to be dropped again (k->admission->gone).
+ *   - The ancestors of a chunk that was requested twice count as requested twice. An engine that
+ *     has the beginning of a prompt requests only the rest, and the rest alone is worth nothing.
  *
- * The bytes that reads cause in the catalog (access_save.c) are part of the day's sum, since they
- * wear the same flash.
+ * c->begun: the disk has some files of the chunk. k->admission->under_way: bytes of today that
+ * running copies will write; the tier's `written` has the bytes of finished copies.
  *
- * So a day's sum is at most daily=, but for what is let in whatever the day has.
+ * The rules apply to each file when a copy is requested, and again when it begins. These are
+ * admitted:
+ *
+ *   - a file for which a call waits (fsync, demote) or that was named by one (rekey, a pinned
+ *     chunk);
+ *   - a file of a chunk that is already on the disk in part, so that the chunk becomes complete
+ *     and files that an fsync brought there are not dropped with the others;
+ *   - otherwise a file of a chunk that was requested twice (any chunk with admit=all, and at
+ *     unmount, when the pool ends), while the day's bytes suffice.
+ *
+ * Refused files stay in the pool. No copy of them is queued, the throttle does not count them as
+ * pending (n->refused), and the evictor drops their chunk whole if no other tier accepts it. They
+ * are checked again at each use, when they are pinned, and by the evictor, so that a new day needs
+ * no other action. If daily= does not admit the whole pool at unmount, the rest stays in memory for
+ * the next mount, as with any tier that does not accept everything.
+ *
+ * Bytes that accesses write to the catalog (access_save.c) count for the day, since they wear the
+ * same flash. So a day's sum is at most daily=, except for files that are admitted regardless of
+ * it.
  */
 #include "admission.h"
 
@@ -43,24 +51,24 @@
 #include "tier_queue.h"
 #include "up.h"
 
-#define AGAIN 512        /* nodes of a chunk that are asked about at once */
-#define USUAL (1u << 20) /* bytes of a chunk on the disk */
+#define AGAIN 512        /* nodes of a chunk that are checked in one call */
+#define USUAL (1u << 20) /* usual bytes of a chunk on the disk */
 #define GONE_LEAST (1u << 16)
 #define GONE_MOST (1u << 20)
-#define ABOVE 512 /* chunks that one follows, of which it is told that they are wanted */
+#define ABOVE 512 /* maximum number of ancestors that are marked */
 
 static bool bounded(const struct kvc *k)
 {
 	return k->tier[KVC_DISK].t && (k->opt.daily_bytes || k->opt.admit != KVC_ADMISSION_ALL);
 }
 
-/* What its frame takes at most, as kvc_tier_took_locked counts. */
+/* Returns the maximum size of the file's frame, counted as in kvc_tier_took_locked. */
 static uint64_t cost(const struct kvc_node *n)
 {
 	return kvc_round_up(n->object.size, KVC_PAGE) + kvc_payload_table(n->object.size);
 }
 
-/* Whatever was written today? */
+/* Returns true if the file is admitted regardless of the day's bytes. */
 static bool anyway(const struct kvc_node *n, unsigned tier)
 {
 	const struct kvc_chunk *c = n->chunk;
@@ -112,14 +120,17 @@ void kvc_admission_made_locked(struct kvc *k, struct kvc_node *n)
 	struct kvc_chunk *c = n->chunk;
 
 	if (n->state == KVC_OPEN)
-		n->refused = false; /* as it was before */
+		n->refused = false; /* the refusal was for the earlier contents */
 	if (!c)
 		return;
 	c->asked = c->asked ?: 1;
 	c->asked_ns = kvc_clock_ns(k);
 }
 
-/* Copies of those are made when they are used again, or are to be evicted. */
+/*
+ * Marks the ancestors as requested twice. They are copied when they are used again or about to be
+ * evicted.
+ */
 static void want_above(struct kvc *k, const struct kvc_chunk *c)
 {
 	struct kvc_chunk *p;
@@ -150,7 +161,7 @@ void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
 	for (unsigned i = kvc_min(c->nnodes, AGAIN); i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, chunk_link);
 
-		kvc_list_del(&n->chunk_link); /* the next call begins after those of this one */
+		kvc_list_del(&n->chunk_link); /* the next call begins after the nodes of this one */
 		kvc_list_add_tail(&c->nodes, &n->chunk_link);
 
 		if ((n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
@@ -161,7 +172,7 @@ void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
 	}
 }
 
-/* Of as many as the disk may hold, within bounds: 12 bytes each. */
+/* Remembers as many names as the disk may hold chunks, within bounds; each takes 12 bytes. */
 void kvc_admission_dropped_locked(struct kvc *k, uint64_t name)
 {
 	struct kvc_ghosts *g = &k->admission->gone;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See ancestors.h. */
+/* Accesses to a chunk that count for its ancestors, see ancestors.h. */
 #include "ancestors.h"
 
 #include "committer.h"
 #include "access.h"
 
-#define MOST 8192u  /* chunks of a prompt; and of a circle, which somebody may have told */
-#define AT_ONCE 32u /* under one hold of the locks */
-#define TURN 8192u  /* chunks each time: who calls has other work, too */
+/* maximum length of a chain, which also ends a circle that a client may have told */
+#define MOST 8192u
+#define AT_ONCE 32u /* chunks under one hold of the locks */
+#define TURN 8192u  /* chunks in one call, since the calling thread has other work */
 
 void kvc_ancestors_of_locked(struct kvc *k, const struct kvc_chunk *c)
 {
@@ -21,7 +22,10 @@ void kvc_ancestors_of_locked(struct kvc *k, const struct kvc_chunk *c)
 	a->of[a->n++].parent = parent;
 }
 
-/* Stamps it, unless it was used after `than`. When it was last used then, and what it follows. */
+/*
+ * Stamps the chunk, unless it was used after `than`; than 0 stamps nothing. Gets its last use and
+ * its parent.
+ */
 static int stamp_both(struct kvc *k, uint64_t id, uint64_t than, uint64_t *last, uint64_t *parent)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
@@ -49,7 +53,7 @@ static int stamp_both(struct kvc *k, uint64_t id, uint64_t than, uint64_t *last,
 	return 0;
 }
 
-/* How many it has looked at. */
+/* Walks up from the chunk. Returns the number of chunks visited. */
 static unsigned go_up(struct kvc *k, uint64_t id)
 {
 	uint64_t last = 0, first = id;
@@ -75,7 +79,7 @@ void kvc_ancestors_stamp(struct kvc *k)
 
 	for (unsigned n = 0; n < TURN; n += go_up(k, id)) {
 		kvc_lock(k);
-		/* any: each goes up to who was used later */
+		/* any order will do: each walk ends at an ancestor with a later use */
 		id = a->n ? a->of[--a->n].id : 0;
 		a->next = id ? a->of[a->n].parent : 0;
 		kvc_unlock(k);

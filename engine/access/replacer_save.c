@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What policies have learned, beside what the chunks' rows have: a file in the store, a part for
- * each order. It is written anew at the unmount, and before that by a thread, each time that save=
- * has passed and something was used, so that a kill takes no more than that. The thread has the
- * lock for a piece at a time, and not while it writes. The last part has the accesses that the rows
- * lack (access_state.h). With a short save= the file is written less often than that, so that it
- * takes no more than RATE.
+ * The state of the replacers that is not in the chunks' rows: a file in the store with a section
+ * for each replacer. The last section has the accesses that the rows lack (access_state.h).
+ *
+ * The file is rewritten at unmount. A thread also rewrites it whenever save= has passed and a chunk
+ * was used, so that a kill loses no more than that; with a short save= it waits longer, so that it
+ * writes at most RATE. The thread takes the lock for one piece at a time, and not while it writes.
  */
 #include "replacers.h"
 
@@ -20,11 +20,11 @@
 
 #define LOOK_NS 1000000000ull
 #define RATE (1 << 20)      /* bytes a second */
-#define ACCESSES KVC_CACHES /* in part.cache: access_state.h; class is 0 */
+#define ACCESSES KVC_CACHES /* in part.cache: a section of access_state.h; class is 0 */
 
 struct part {
 	uint32_t cache, class;
-	uint64_t len; /* of what follows, as kvc_replacer_save gives it */
+	uint64_t len; /* of the data that follows, from kvc_replacer_save */
 };
 
 static char *read_all(const char *path, size_t *len)
@@ -66,7 +66,7 @@ void kvc_replacers_load(struct kvc *k)
 		if (!kvc_replacers_has_order(k, (enum kvc_cache)part.cache, part.class))
 			continue;
 		keep = kvc_replacers_of_locked(k, (enum kvc_cache)part.cache, part.class);
-		/* of another policy that the mount had then, or damaged */
+		/* the section is damaged, or from another policy that the mount had then */
 		if (keep && kvc_replacer_load(keep, all + at, part.len))
 			kvc_info(
 				"the policy %s starts without its learned state",
@@ -76,7 +76,7 @@ void kvc_replacers_load(struct kvc *k)
 	}
 }
 
-/* All of one order; the lock is let go between the pieces of it. */
+/* Serializes one replacer. The lock is released between the pieces. */
 static int save_one(struct kvc *k, const struct kvc_replacer *keep, void **blob, size_t *len)
 {
 	struct kvc_saving *s = NULL;
@@ -137,7 +137,7 @@ static int write_parts(struct kvc *k, int fd)
 			if (err)
 				return err;
 		}
-	if (!k->draining) /* at the end the rows have all */
+	if (!k->draining) /* at unmount the rows have all accesses */
 		err = write_accesses(k, fd, &at);
 	k->replacers->bytes = (uint64_t)at;
 	return err;
@@ -162,14 +162,18 @@ void kvc_replacers_save(struct kvc *k)
 	if (err)
 		unlink(beside);
 	k->replacers->unsaved = err;
-	if (!err) { /* the file has them no more; who lacks them by now is not in memory */
+	/*
+	 * The file does not have the loaded accesses any more; chunks that still lack them are not
+	 * in memory.
+	 */
+	if (!err) {
 		kvc_lock(k);
 		kvc_access_state_forget(k);
 		kvc_unlock(k);
 	}
 }
 
-/* How long after a save the next one begins. */
+/* Returns the time from the start of one save to the start of the next. */
 static uint64_t pause_ns(const struct kvc *k)
 {
 	return kvc_max(k->opt.save_s * 1000000000, k->replacers->bytes * (1000000000 / RATE));
@@ -189,7 +193,7 @@ void *kvc_replacers_saver(void *arg)
 		    kvc_mono_ns() - began < pause_ns(k))
 			continue;
 		if (kvc_catalog_takes(k->cat, false))
-			continue; /* what space there is is the catalog's */
+			continue; /* the remaining space is for the catalog */
 		serial = k->access->serial;
 		kvc_unlock(k);
 		kvc_replacers_save(k);

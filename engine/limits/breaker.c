@@ -10,16 +10,17 @@
  *                                                                  |                 | doubles
  *                                                                  +-----------------+
  *
- * A suspended class is probed by the next real call of that class after until_ns: a waiting copy, a
- * load, a list, a waiting removal. If none is made, nothing waits either: the class stays as it is
- * and the next call is the probe, whenever it comes.
+ * The next real call of a suspended class after until_ns is its probe: a waiting copy, a load, a
+ * list or a waiting removal. If no such call is made, nothing waits either: the class stays
+ * suspended, and the next call, whenever it is made, is the probe.
  *
- * An answer about one object is no failure. A refusal (no permission, read-only, full, slow down)
- * suspends its class alone: at once for writes, lists and removals if it cannot be about one object
- * (full, read-only, quota, slow down). Reads are not suspended by one such answer, since a service
- * of several servers refuses those of one server; a refused permission may be about one object, so
- * KVC_FAILURES different objects must have it in a row. The same holds for a read or write error on
- * media (KVC_TIER_MEDIA). If nobody is there, all classes are out.
+ * An answer about one object is not a failure. A refusal (no permission, read-only, full, slow
+ * down) suspends only its class. A refusal that cannot concern one object only (full, read-only,
+ * quota, slow down) suspends writes, lists and removals at once. It does not suspend reads, since a
+ * service of several servers may refuse only the reads of one server. A refused permission may
+ * concern one object, so KVC_FAILURES different objects in a row must get it. The same holds for a
+ * read or write error of a medium (KVC_TIER_MEDIA). If the tier cannot be reached, all classes are
+ * out.
  */
 #include "breaker.h"
 
@@ -51,7 +52,7 @@ enum kvc_breaker_says kvc_breaker_says(unsigned caps, enum kvc_call call, int er
 	case -ENOENT:
 	case -ESTALE:
 	case -EPROTO: return KVC_SAYS_ANSWER;
-	case -ENOSPC: /* a tier of our own is trimmed; a read's error is the pool's */
+	case -ENOSPC: /* a tier of this node is trimmed; in a read, the pool is full */
 		return call == KVC_CALL_READ || (caps & KVC_TIER_BOUNDED) ? KVC_SAYS_ANSWER
 									  : KVC_SAYS_REFUSED;
 	case -EINVAL:
@@ -151,7 +152,7 @@ static enum kvc_breaker_event answered(struct kvc_breaker *b, enum kvc_call call
 	return was ? KVC_BREAKER_RESTORED : KVC_BREAKER_SAME;
 }
 
-/* No call of the class is made for a time that is longer after each failed probe. */
+/* Suspends the class. Each failed probe doubles the wait. */
 static void suspend(struct kvc_breaker_class *c, enum kvc_breaker_is is, int err, uint64_t now_ns)
 {
 	c->backoff_ns = c->backoff_ns ? kvc_min(c->backoff_ns * 2, BACKOFF_MAX_NS) : BACKOFF_MIN_NS;
@@ -194,12 +195,12 @@ enum kvc_breaker_event kvc_breaker_result(struct kvc_breaker *b, unsigned caps, 
 		answered(b, call, false);
 	b->nobody = says == KVC_SAYS_NOBODY ? b->nobody + 1 : 0;
 	if (of_one && failed_before(c, object) && !was_probe)
-		return KVC_BREAKER_SAME; /* this says nothing new of other objects */
+		return KVC_BREAKER_SAME; /* this tells nothing new about other objects */
 	c->failed[c->failures % KVC_FAILURES] = of_one ? object : 0;
 	c->failures++;
 	c->why = err;
 	if (was != KVC_BREAKER_CLOSED && !was_probe)
-		return KVC_BREAKER_SAME; /* it was under way when the class was suspended */
+		return KVC_BREAKER_SAME; /* the call began before the class was suspended */
 	if (!was_probe && says != KVC_SAYS_REFUSED && c->failures < KVC_FAILURES &&
 	    b->nobody < KVC_FAILURES)
 		return KVC_BREAKER_SAME;

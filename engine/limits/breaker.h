@@ -54,7 +54,7 @@ struct kvc_breaker {
 	unsigned nobody; /* consecutive calls, of any class, that could not reach the tier */
 };
 
-/* What a result changed, for the caller to log and count. */
+/* The change that a result caused, for the caller to log and count. */
 enum kvc_breaker_event {
 	KVC_BREAKER_SAME,
 	KVC_BREAKER_TRIPPED,     /* the class was closed and is suspended now */
@@ -67,7 +67,7 @@ enum kvc_breaker_event {
 	KVC_BREAKER_RESTORED,
 };
 
-/* What an error says about the tier. */
+/* The meaning of an error for the tier. */
 enum kvc_breaker_says {
 	KVC_SAYS_ANSWER,  /* the tier answers; the answer may be about one object */
 	KVC_SAYS_NOTHING, /* the tier was not asked, or its answer does not count */

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The account of pins (user.kvcachefs.pin; set and loaded in pin_set.c).
+ * Accounting of pins (user.kvcachefs.pin); pin_set.c sets and loads them.
  *
- * What is pinned is kept from all others, so it is bounded: pins= of the pool for what pinned
- * chunks have there, and pins= of the disk tier for what their files take, wherever they are; half
- * of each for one user who is not root. Which user: who set the pin, kept under meta pin:CHUNK.
+ * Other users cannot use pinned space, so it is bounded: pins= percent of the pool for the bytes of
+ * pinned chunks there, and pins= percent of the disk tier for their files, wherever those are; half
+ * of each for one user other than root. A pin counts to the user that set it, stored under meta
+ * pin:CHUNK.
  *
- * A pin beyond that is refused when it is set. But a pinned chunk can grow afterwards, and what was
- * on the disk only can be loaded. So the sums are kept as that happens (O(1): the chunk's bytes
- * with each segment, a file's with each change of what it takes), and where a user has more than
- * his share, or all more than pins= and he not less than the average, his pins do not hold: the
- * evictor and the trimmer take his chunks as they come, in the order of their policy, until the sum
- * is within the bound. So what the pins of one user keep from the others is bounded at any time.
- * His pins also give way in the pool where they and what he holds open would be more than share=.
+ * A pin over a limit is refused when it is set. But a pinned chunk can grow later, and a chunk that
+ * was only on the disk can be loaded. Therefore the sums are updated with each such change in O(1).
+ * If a user is over its limit, or if all pins together are over pins= and the user has at least the
+ * average, the user's pins do not hold: the evictor and the trimmer take its chunks in the order of
+ * their policy until the sum is within the limit. So the pins of one user keep a bounded amount of
+ * space from the others at any time. In the pool, a user's pins also do not hold if they and the
+ * user's open files together would exceed share=.
  *
- * Pins that end are in a heap, and are forgotten within a second (evict/quota_keeper.c). There is a
- * record for each pin, and so at most PINS of them.
+ * Pins with an end are in a heap and are removed within a second after it (evict/quota_keeper.c).
+ * Each pin has a record in memory, so there are at most PINS of them.
  */
 #include "pin.h"
 
@@ -25,8 +26,9 @@
 #include <stdio.h>
 
 #define PINS (1u << 20)
-#define LOOKS 64       /* users that one call of kvc_pin_back_locked looks at */
-#define LEAST KVC_PAGE /* what a pin, and each file, counts at least: its header on the disk */
+#define LOOKS 64 /* users that one call of kvc_pin_back_locked checks */
+/* the least that a pin, and each of its files, counts: its header on the disk */
+#define LEAST KVC_PAGE
 
 struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id)
 {
@@ -186,7 +188,7 @@ void kvc_pin_pool_locked(struct kvc *k, struct kvc_pin *p, int64_t by)
 
 void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by)
 {
-	/* A file whose row was lost may have been counted otherwise. */
+	/* A file whose row was lost may have been counted with another size. */
 	if (by < 0 && p->disk - LEAST < (uint64_t)-by)
 		by = -(int64_t)(p->disk - LEAST);
 	p->disk += (uint64_t)by;
@@ -213,14 +215,20 @@ int kvc_pin_excess_locked(struct kvc *k, const struct kvc_pin *p)
 	if (k->opt.pins_pct && u->slot.key &&
 	    (u->pinned_pool > pool_most(k) / 2 || u->pinned_disk > disk_most(k) / 2 ||
 	     u->pins > PINS / 2))
-		return -EDQUOT; /* where all have too much, too: this he can mend himself */
+		/*
+		 * reported even if all pins are over the limit, since the user can change this one
+		 */
+		return -EDQUOT;
 	if (!k->opt.pins_pct || k->pins->pool > pool_most(k) || k->pins->disk > disk_most(k) ||
 	    k->pins->table.n > PINS)
 		return -ENOSPC;
 	return 0;
 }
 
-/* Has this user more than his share; or, where all have too much, not less than the average? */
+/*
+ * Returns true if the user is over its limit, or if all users together are over theirs and this
+ * user has at least the average.
+ */
 static bool beyond(const struct kvc *k, const struct kvc_user *u, uint64_t has, uint64_t all,
 		   uint64_t most)
 {
@@ -270,7 +278,10 @@ static struct kvc_chunk *first_out(struct kvc_list *list)
 	return c;
 }
 
-/* A user's pins all hold or none does, but for those that have ended, which are freed soon. */
+/*
+ * Checks one chunk of each user: a user's pins all hold or none does, except expired ones, which
+ * are removed soon.
+ */
 struct kvc_chunk *kvc_pin_back_locked(struct kvc *k)
 {
 	struct kvc_pins *p = k->pins;
@@ -347,7 +358,7 @@ void kvc_pin_joined_locked(struct kvc *k, struct kvc_node *n)
 	kvc_pin_count_locked(k, n);
 }
 
-/* The walk that counts the pin's files has yet to come to this one. */
+/* Returns true if the walk that counts the pin's files has not reached this one. */
 static bool to_be_counted(const struct kvc_pin *p, const struct kvc_node *n)
 {
 	return p->counting && n->row.ino > p->at && n->row.ino < p->below;
@@ -386,7 +397,8 @@ void kvc_pin_forget_both(struct kvc *k, uint64_t id)
 	if (!p)
 		return;
 	snprintf(key, sizeof key, KVC_PIN_KEY "%" PRIx64, id);
-	kvc_meta_del(k->cat, key); /* without memory: the next start finds that it is none */
+	/* if this fails for lack of memory, the next start finds that the pin does not exist */
+	kvc_meta_del(k->cat, key);
 	kvc_pin_free_locked(k, p);
 }
 

@@ -31,7 +31,7 @@ struct kvc_pins {
 	struct kvc_pin **heap; /* pins with an end, the earliest end first */
 	size_t nheap, heap_room;
 	uint64_t pool, disk; /* bytes: the sums over all users */
-	uint64_t disk_size;  /* of the disk tier, in bytes; 0: there is none */
+	uint64_t disk_size;  /* size of the disk tier; 0: no disk tier */
 	uint64_t serial;
 	size_t users; /* number of users that have pins */
 	/*
@@ -80,7 +80,7 @@ void kvc_pin_known_locked(struct kvc *k, struct kvc_node *n);
 /* The chunk was created in memory: links it to its pin, if it has one. */
 void kvc_pin_meet_locked(struct kvc *k, struct kvc_chunk *c);
 
-/* What an eviction would take from a pinned chunk. */
+/* The part of a pinned chunk that an eviction would take. */
 enum kvc_pin_against {
 	KVC_PIN_POOL, /* its memory in the pool, for other chunks */
 	KVC_PIN_DISK, /* its space on the disk, for other chunks */

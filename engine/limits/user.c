@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Users: one record for each who has a pin, or a file open or leased. So that no one of them keeps
- * the others out for ever, bounds are drawn here, in two files:
+ * Users: one record for each uid that has a pin, or a file open or leased. Two files set limits, so
+ * that no user can keep the others out for ever:
  *
- *   user_share.c   share=   what the opens, leases and mappings of one user hold of the pool
- *            files    how many he has open: half of the daemon's descriptors (with allow_other)
- *   pin.c    pins=    what pinned chunks take of the pool and of the disk, all and of one user
+ *   user_share.c   share=    bytes of the pool that the opens, leases and mappings of one user keep
+ *                  files     number of files that it has open: at most half of the daemon's
+ *                            descriptors (with allow_other)
+ *   pin.c          pins=     bytes of the pool and the disk that pinned chunks take, for all
+ *                            users and for one
  *
- * Root has no share of its own, since it can take all anyway.
+ * Root has no limits of its own, since it can take everything anyway.
  */
 #include "user.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Users: what each uid has of the pool and of the disk (user.c). All under k->lock. */
+/* Users: the bytes of the pool and of the disk that each uid has (user.c). All under k->lock. */
 #ifndef KVC_USER_H
 #define KVC_USER_H
 

@@ -1,32 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holds: which user keeps which file in the pool. What is open or leased is not evicted, so a user
- * who opens all that is there would keep everybody else out for as long as he likes. So what one
- * user holds is bounded by share= of the pool, root excepted; what he asks beyond that is refused
- * (EDQUOT) at once: a wait would hold an entry of the kernel's queue, which others need. The rest
- * of the pool can always be evicted, as far as this user goes. Two that work together have two
- * shares.
+ * User shares. Open and leased files are not evicted, so a user that opens every file would keep
+ * all others out of the pool for as long as it likes. Therefore the bytes that one user keeps are
+ * limited to share= of the pool, except for root. A request beyond that is refused at once
+ * (EDQUOT): a wait would occupy an entry of the kernel's queue, which other users need. Two users
+ * that work together have two shares.
  *
- * Each node has a list of its holds, one for each user; u->held is the sum of what the nodes of his
- * holds take (n->held each), kept as their room and state change. A node that is loaded counts what
- * the load was given.
+ * Each node has a list of entries, one for each user. u->held is the sum of n->held over the nodes
+ * of the user's entries, updated when the size or state of the nodes changes. A node that is being
+ * loaded counts the bytes reserved for the load.
  *
- * A mapping outlives the close, keeps its file from being evicted, and is seen only by looking
- * (kvc_pool_segment_in_use: four system calls). So a hold stays after the last close, idle, until
- * the file leaves the pool, which it does only where nobody has it mapped. Only where a user would
- * be over his share his idle holds are looked at, and those forgotten whose files are not mapped,
- * or are held by another user too: whose mapping it is cannot be told, and the last of them counts.
- * Who opens the same files again and again has his holds there already.
+ * A mapping outlives the close and protects its file from eviction, but only a check finds it
+ * (kvc_pool_segment_in_use: four system calls). Therefore an entry stays, idle, after the last
+ * close, until the file leaves the pool; a mapped file cannot. Idle entries are checked only if the
+ * user would exceed its share. Those whose files are not mapped are forgotten, and so are those
+ * whose files another user has an entry for: it cannot be known whose mapping it is, and the last
+ * entry counts. A client that opens the same files again and again finds its entries present.
  *
- * An open file takes some memory and often a descriptor of the daemon, whatever it has in the pool.
- * So how many files one user has open is bounded too (u->files), root excepted.
+ * An open file costs memory, and often a descriptor of the daemon, whatever its size. Therefore the
+ * number of files that one user has open is limited too (u->files), except for root.
  *
- * Not seen is what a file grows by passthrough while it is open, beyond what was prepared for it
- * (DESIGN section 4): that counts from the next attributes or close on.
+ * Not counted at once: the bytes by which a file grows through passthrough beyond its preallocation
+ * (DESIGN section 4). They count from the next getattr or close on.
  */
 #include "user_share.h"
 
-/* Bytes that the node keeps from others while somebody holds it. */
+/* Returns the bytes of the pool that the node takes while a user has it open or leased. */
 static uint64_t weight(const struct kvc_node *n)
 {
 	if (n->state == KVC_LOADING)
@@ -90,7 +89,7 @@ void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, 
 		kvc_list_init(&h->idle);
 		h->node = n;
 		h->user = u;
-		/* while nobody holds it, it may be out of date */
+		/* it may be out of date while the node has no entries */
 		kvc_user_share_recount_locked(k, n);
 		h->next = n->holders;
 		n->holders = h;

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storing accesses, see access_save.h.
+ * Writing accesses to the catalog, see access_save.h.
  *
- * Every open changes its chunk's row: the time of the last use, the number of hits, the rank, what
- * the policies know. Those changes are hints, and there can be a hundred thousand of them a second.
- * So they are no part of the transactions that carry names. The committer writes them in
- * transactions of their own, past the overlay, while no name waits to be committed:
+ * Every open changes the row of its chunk: the time of the last use, the number of hits, the rank,
+ * and the state of the policies. These changes are hints, and there can be 100,000 of them a
+ * second. Therefore they are not part of the transactions that write names. The committer writes
+ * them in transactions of their own, past the overlay, while no name waits for a commit:
  *
  *   - at most ROWS chunks in a transaction, which takes a millisecond or two;
- *   - within RATE bytes a second, the log and its copy into the database both counted (BURST may be
- *     saved up). The bytes are counted (access_bytes) and are part of daily=;
- *   - a chunk that is in memory only if the row's time is behind by more than an eighth of the
- *     chunk's age (kvc_committer_access_due), so that a hot chunk is written ever more rarely;
- *   - a chunk that leaves memory, first. At most RELEASED wait; beyond that the oldest are
- *     forgotten.
+ *   - at most RATE bytes a second, counting both the log and its copy into the database (up to
+ *     BURST can be saved up). The bytes are counted (access_bytes) and are part of daily=;
+ *   - first the chunks that leave memory. At most RELEASED of them wait; beyond that the accesses
+ *     of the oldest are lost;
+ *   - then chunks that stay in memory, but only if the row's time is behind by more than an eighth
+ *     of the chunk's age (kvc_committer_access_due), so that a hot chunk is written ever more
+ *     rarely.
  *
- * A tier that is trimmed by rank reads the ranks from the catalog. When it meets a chunk whose rank
- * in memory is a later one, it passes the chunk over and asks for the row (wanted): those are
- * written whatever the rate, as part of what trimming costs.
+ * A tier that is trimmed by rank reads the ranks from the catalog. If the trimmer finds a chunk
+ * whose rank in memory is later, it skips the chunk and requests its row (the list `wanted`). These
+ * rows are written regardless of the rate, as part of the cost of trimming.
  *
- * Where names are committed without a pause, one transaction a second is written all the same.
+ * If names are committed without a pause, one transaction a second is still written.
  */
 #include "access_save.h"
 
@@ -30,7 +31,7 @@
 
 #define ROWS 64u
 #define ROWS_WANTED 256u
-#define LOOKS 512u /* chunks looked at under one hold of k->lock */
+#define LOOKS 512u /* chunks checked under one hold of k->lock */
 #define RATE (384 << 10)
 #define BURST (4 << 20)
 #define TURN_NS 20000000ull /* between two transactions */
@@ -49,7 +50,7 @@ struct batch {
 static void add_credit_locked(struct kvc_accesses *a, uint64_t now)
 {
 	uint64_t ms = (now - a->credit_ns) / 1000000;
-	int64_t credit; /* signed: kvc_min would take a debt for a large credit */
+	int64_t credit; /* signed: kvc_min would treat a debt as a large credit */
 
 	if (!a->credit_ns || ms > 3600000) {
 		a->credit = BURST;
@@ -61,7 +62,7 @@ static void add_credit_locked(struct kvc_accesses *a, uint64_t now)
 	a->credit_ns += ms * 1000000;
 }
 
-/* The chunk's row goes into the batch. It stays in memory until that is written. */
+/* Adds the chunk's row to the batch. The chunk stays in memory until the batch is written. */
 static void batch_add(struct kvc *k, struct batch *b, struct kvc_chunk *c)
 {
 	kvc_committer_access_unlink_locked(k, c);
@@ -72,7 +73,10 @@ static void batch_add(struct kvc *k, struct batch *b, struct kvc_chunk *c)
 	b->c[b->n++] = c;
 }
 
-/* Beyond the bound the oldest that left memory are forgotten. At most LOOKS. */
+/*
+ * Gives up the accesses of the oldest chunks that left memory, if more than RELEASED wait. Handles
+ * at most LOOKS chunks.
+ */
 static void forget_oldest_locked(struct kvc *k)
 {
 	struct kvc_accesses *a = &k->committer->accesses;
@@ -89,7 +93,7 @@ static void forget_oldest_locked(struct kvc *k)
 	}
 }
 
-/* Which rows the next transaction has. */
+/* Collects the rows of the next transaction. */
 static void collect_locked(struct kvc *k, struct batch *b)
 {
 	struct kvc_accesses *a = &k->committer->accesses;
@@ -108,7 +112,7 @@ static void collect_locked(struct kvc *k, struct batch *b)
 		more = a->held.next != last;
 		if (kvc_committer_access_due(c)) {
 			batch_add(k, b, c);
-		} else { /* looked at again when all others were */
+		} else { /* checked again after all others */
 			kvc_list_del(&c->dirty_link);
 			kvc_list_add_tail(&a->held, &c->dirty_link);
 		}
@@ -122,7 +126,7 @@ static int by_id(const void *x, const void *y)
 	return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* The batch was written, or not: its chunks are let go. */
+/* Puts the references of the batch, which was written or not. */
 static void settle_batch_locked(struct kvc *k, struct batch *b, bool written)
 {
 	for (size_t i = 0; i < b->n; i++) {
@@ -137,7 +141,7 @@ static void settle_batch_locked(struct kvc *k, struct batch *b, bool written)
 	}
 }
 
-/* Without locks. */
+/* Called without locks. */
 static int write_rows(struct kvc *k, const struct kvc_chunk_row *row, size_t n)
 {
 	uint64_t bytes = 0;
@@ -211,7 +215,9 @@ static size_t count_all(struct kvc *k)
 	return n;
 }
 
-/* In the order of ids, so that a page of the database is written once for all of its rows. */
+/*
+ * Writes in the order of ids, so that a page of the database is written once for all of its rows.
+ */
 void kvc_access_save_all(struct kvc *k)
 {
 	struct kvc_chunk_row *row;

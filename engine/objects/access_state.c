@@ -2,13 +2,14 @@
 /*
  * Accesses for the next mount, see access_state.h.
  *
- * Rows of chunks follow their accesses at a bounded rate (access_save.c), so while many chunks are
- * used, rows can be behind by far. A row costs a page of the log and a page of the database; here
- * an access costs 48 bytes. The saver of the policies writes the accesses that rows lack together
- * with the policies' state, so after a kill the order is at most as old as that file (save=).
+ * The rows of chunks follow their accesses at a bounded rate (access_save.c), so rows can be far
+ * behind while many chunks are used. Writing a row costs a page of the log and a page of the
+ * database; here an access costs 48 bytes. The saver of the policies writes the accesses that rows
+ * lack together with the policies' state, so after a kill the order is at most as old as that file
+ * (save=).
  *
- * A record is used only if the chunk has the same time of creation and an older last use, so a
- * record that is out of date does no harm. Chunks beyond the bound have what their rows have.
+ * A record is applied only if the chunk has the same time of creation and an older last use, so an
+ * outdated record does no harm. Chunks beyond KVC_ACCESS_STATE_MOST are restored from their rows.
  */
 #include "access_state.h"
 
@@ -18,7 +19,7 @@
 
 #include <string.h>
 
-#define LOOKS 256u /* buckets looked at under one hold of k->lock */
+#define LOOKS 256u /* buckets read under one hold of k->lock */
 #define VERSION 1u
 
 struct rows {
@@ -44,7 +45,7 @@ static void gather_chunk(struct kvc *k, struct rows *r, const struct kvc_chunk *
 	};
 }
 
-/* From this bucket on. False: all were looked at. */
+/* Collects records from *bucket on. Returns false when all buckets were read. */
 static bool gather_locked(struct kvc *k, struct rows *r, size_t *bucket)
 {
 	const struct kvc_table *t = &k->chunks->table;
@@ -55,7 +56,10 @@ static bool gather_locked(struct kvc *k, struct rows *r, size_t *bucket)
 	return *bucket < t->buckets;
 }
 
-/* By id; a chunk that the table moved meanwhile is there twice, the later use last. */
+/*
+ * Sorts by id. A chunk that the table moved during the walk is present twice; its later use sorts
+ * last.
+ */
 static int by_id(const void *x, const void *y)
 {
 	const struct kvc_access_record *a = x, *b = y;

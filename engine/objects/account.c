@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a file takes, kept as its state and its room change: n->room of the pool, n->uncopied of
- * what has no copy yet, n->charged of its model's quota. The sums are k->reservations and the
- * quotas.
+ * Accounting of a file's bytes, updated when its state or its size in the pool changes: n->reserved
+ * in the pool, n->uncopied without a copy, n->charged in its model's quota. The sums are in
+ * k->reservations and in the quotas.
  *
- * To its quota a file counts what stat says it takes; while it is written, the room that was
- * prepared for it; from its last unlink on, nothing.
+ * A file counts to its quota the size that stat reports; while it is written, the bytes that are
+ * reserved for it; after its last unlink, nothing.
  */
 #include "account.h"
 
@@ -69,7 +69,7 @@ void kvc_account_uncopied_locked(struct kvc *k, struct kvc_node *n)
 	if (now < was && !n->refused)
 		k->account->copied += was - now;
 	if (!hurried && kvc_reservation_hurry_locked(k))
-		kvc_tiers_wake_locked(k); /* what they wait for is due now */
+		kvc_tiers_wake_locked(k); /* copies that waited for their time are due now */
 }
 
 uint64_t kvc_account_quota_bytes(const struct kvc_node *n)

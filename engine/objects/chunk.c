@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks: what is evicted as one. In memory are those with a segment in the pool, those in use, and
- * those whose row is to be written; whose turn it is of the ones with segments is replacers.c's
- * matter.
+ * Chunks, the unit of eviction. Chunks with a segment in the pool, chunks in use, and chunks whose
+ * row must be written are in memory. replacers.c orders the ones with segments for eviction.
  */
 #include "chunk.h"
 
@@ -16,7 +15,7 @@
 
 #include <string.h>
 
-/* Whatever kept it out of the pool's order (pin.h) does so no longer. */
+/* Ends the exclusion of the chunk from the pool's order by a pin (limits/pin.h). */
 static void out_no_more(struct kvc_chunk *c)
 {
 	kvc_list_del(&c->out);
@@ -34,7 +33,7 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 		kvc_replacers_add_locked(k, KVC_CACHE_POOL, c);
 }
 
-/* Of the rank in the catalog: what tiers go by. */
+/* The policy that defines the rank in the catalog, which tiers use. */
 static const struct kvc_policy *policy(const struct kvc *k, unsigned class)
 {
 	return &kvc_policy_table[kvc_replacers_policy_of(k, KVC_CACHE_DISK, class)];
@@ -61,8 +60,9 @@ static int by_use(const void *a, const void *b)
 }
 
 /*
- * Of what was used in the moment before a kill the row may not know what its policy thought: it
- * comes last, in the order of use. So do all where the store is of an older daemon.
+ * Chunks whose rows have a policy state are restored with it. A chunk that was used just before a
+ * kill, or whose row is of an earlier daemon, may have no state: such chunks are added after the
+ * others, in the order of their last use.
  */
 int kvc_chunks_ready_locked(struct kvc *k)
 {
@@ -111,7 +111,7 @@ struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 			kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, true);
 			return c;
 		}
-		/* without memory for it, it was not put in order */
+		/* the chunk is unknown: remove the id from the orders */
 		kvc_replacers_forget_locked(k, id);
 	}
 	return NULL;
@@ -150,7 +150,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 		c->most = r->bytes;
 		c->stored_ns = r->last_ns;
 		c->asked = !!r->hits + !k->started;
-		/* nothing of it is in the pool, so it lies there */
+		/* no file of it is in the pool, so its copies are on the disk */
 		c->begun = k->started && !k->shared;
 		c->known = true;
 	}
@@ -203,7 +203,7 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 	c->bytes += now - was;
 	if (c->pin)
 		kvc_pin_pool_locked(k, c->pin, (int64_t)(now - was));
-	if (n->state == KVC_LOWER) /* it leaves with the others, and is weighed as it was */
+	if (n->state == KVC_LOWER) /* evicted: the chunk's most bytes stay as they were */
 		return;
 	if (now < was)
 		c->most -= kvc_min(was - now, c->most);
@@ -238,7 +238,7 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (c->gone || (c->dirty && (c->known || !c->later)))
 		return;
-	kvc_committer_access_unlink_locked(k, c); /* more than the accesses has changed */
+	kvc_committer_access_unlink_locked(k, c); /* more than its accesses has changed */
 	c->dirty = true;
 	if (c->known)
 		kvc_committer_access_held_locked(k, c);
@@ -246,7 +246,7 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 		kvc_list_add_tail(&k->committer->chunks, &c->dirty_link);
 }
 
-/* Stamps go up with every use, so that the order of uses is total. */
+/* Stamps increase with every use, so that the order of uses is total. */
 uint64_t kvc_chunk_next_stamp_locked(struct kvc *k)
 {
 	uint64_t now = kvc_clock_ns(k);
@@ -301,7 +301,7 @@ void kvc_chunk_take_access_locked(struct kvc *k, struct kvc_chunk *c, const stru
 	c->use.hits = kvc_max(c->use.hits, r->hits);
 	c->asked = kvc_max(c->asked, 1u + !!r->hits);
 	c->rank = policy(k, c->policy)->rank(&c->use);
-	c->known = false; /* write it with the next commit */
+	c->known = false; /* the next commit writes the row */
 	kvc_chunk_dirty_locked(k, c);
 }
 
@@ -334,12 +334,13 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
 		kvc_replacers_reclass_locked(k, &r, class);
 		c->policy = class;
-		memset(c->facts, 0, sizeof c->facts); /* another policy knows nothing of it */
+		/* the state of another policy means nothing here */
+		memset(c->facts, 0, sizeof c->facts);
 		c->rank = policy(k, class)->rank(&c->use);
 		kvc_chunk_push_locked(k, c);
 	}
 	c->quota = quota;
-	c->known = false; /* write it with the next commit */
+	c->known = false; /* the next commit writes the row */
 	kvc_chunk_dirty_locked(k, c);
 }
 
@@ -347,7 +348,7 @@ bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns)
 {
 	uint64_t now = kvc_clock_ns(k);
 
-	/* A stamp of the future is an older daemon's, by a wall clock that was wrong. */
+	/* A stamp in the future is from an earlier daemon, whose wall clock was wrong. */
 	return last_ns + KVC_YOUNG_NS > now && last_ns < now + KVC_YOUNG_NS;
 }
 

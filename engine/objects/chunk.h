@@ -74,7 +74,7 @@ struct kvc_chunk {
 
 struct kvc_chunks {
 	struct kvc_table table;
-	struct kvc_turns turns; /* of the classes in the pool */
+	struct kvc_turns turns; /* turns of the classes in the pool */
 	uint64_t clock_ns;      /* the last time of use that was issued */
 };
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The committer: every few milliseconds it puts what is dirty in memory into the catalog's overlay,
- * makes that a batch, commits it, and frees what the transaction made dispensable
- * (deferred_free.c). Both locks are held for the first two, k->lock for a few nodes at a time; none
- * while the batch is written. After a failure all stays as it is and is tried again.
+ * The committer thread. Every few milliseconds it writes the dirty nodes and chunks into the
+ * catalog's overlay, seals the overlay as a batch, commits the batch, and releases the deferred
+ * frees of that transaction (deferred_free.c). Both locks are held for the first two steps, k->lock
+ * for a few nodes at a time. No lock is held while the batch is written. After a failure all
+ * changes stay and are tried again.
  *
- * The trash is taken before the dirty nodes, so that a batch has every change that its trash
- * belongs to.
+ * The deferred frees are taken before the last dirty nodes are put, so that the batch has every
+ * change that they depend on.
  */
 #include "commit_batch.h"
 
@@ -20,14 +21,14 @@
 
 #include <string.h>
 
-#define IDLE_NS 1000000000ull /* between two looks while nothing is to be committed */
+#define IDLE_NS 1000000000ull /* between two checks while there is nothing to commit */
 #define AGAIN_NS 100000000ull /* after a failure */
 #define AT_ONCE 64            /* nodes or chunks under one hold of k->lock */
 #define FEW 256               /* nodes, and chunks, put under one hold of the catalog's lock */
 #define ROUNDS 8
 #define GATE_NS 500000000ull
-#define GATE_FROM 256u /* fewer changes are never too many */
-#define MEASURED 64u   /* changes of a commit that tells how long they take */
+#define GATE_FROM 256u /* with fewer changes the gate is always open */
+#define MEASURED 64u   /* a commit with fewer changes is not measured */
 
 struct sync_job {
 	struct kvc_job job;
@@ -47,7 +48,7 @@ static int put_node_both(struct kvc *k, struct kvc_node *n)
 	return err;
 }
 
-/* Between two holds of k->lock; gently: of the catalog's as well. */
+/* Releases k->lock for a moment; gently: the catalog's lock as well. */
 static void pause_put(struct kvc *k, bool gently)
 {
 	if (gently)
@@ -56,8 +57,10 @@ static void pause_put(struct kvc *k, bool gently)
 		kvc_pause_locked(k);
 }
 
-/* The dirty nodes go into the overlay. Under the catalog's lock. -ENOMEM: those that are left stay
- * dirty. */
+/*
+ * Puts the dirty nodes into the overlay. The caller holds the catalog's lock. Returns 0 or -ENOMEM;
+ * then the remaining nodes stay dirty.
+ */
 static int put_nodes(struct kvc *k, bool gently)
 {
 	struct kvc_list todo;
@@ -82,15 +85,15 @@ static int put_nodes(struct kvc *k, bool gently)
 		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
 			pause_put(k, gently);
 	}
-	kvc_list_splice(&todo, &k->committer->nodes); /* none, but after an error */
+	kvc_list_splice(&todo, &k->committer->nodes); /* not empty only after an error */
 	kvc_list_splice(&k->committer->nodes, &todo);
 	kvc_unlock(k);
 	return err;
 }
 
 /*
- * The same for chunks. A spill may have written the row already (chunk->known): of such a chunk
- * only the accesses may be newer, and they are not part of a commit (access_save.c).
+ * The same for chunks. The row of a chunk may have been written by a spill already (chunk->known):
+ * then only its accesses may be newer, and those are not part of a commit (access_save.c).
  */
 static int put_chunks(struct kvc *k, bool gently)
 {
@@ -140,9 +143,9 @@ static bool is_long(const struct kvc_list *l)
 }
 
 /*
- * Dirty nodes and chunks go into the overlay, gently, until few are left: the caller puts those
- * under one hold of the catalog's lock. A flood of stores can make more as fast as they are put, so
- * the number of rounds is bounded. Returns with both locks held.
+ * Puts dirty nodes and chunks into the overlay, with pauses, until few are left; the caller puts
+ * the rest under one hold of the catalog's lock. A flood of stores can make changes as fast as they
+ * are put, so the number of rounds is bounded. Returns with both locks held.
  */
 static int put_most_lock_both(struct kvc *k)
 {
@@ -174,7 +177,7 @@ static void sync_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 }
 
-/* Who waited for the commit in fsync now waits for the disk. */
+/* The fsyncs that waited for the commit now wait for a sync of the disk. */
 static void sync_locked(struct kvc *k, struct kvc_list *waits)
 {
 	struct sync_job *s;
@@ -209,7 +212,7 @@ void kvc_commit_gate(struct kvc *k)
 	kvc_unlock(k);
 }
 
-/* How long a change takes, from the batches that are large enough to tell. */
+/* Updates the average time of a change, from batches that are large enough. */
 static void measure_locked(struct kvc *k, size_t changes, uint64_t took_ns)
 {
 	uint64_t each = changes ? took_ns * 1024 / changes : 0, was = k->committer->each_ns;
@@ -245,10 +248,10 @@ int kvc_commit_once(struct kvc *k)
 	kvc_catalog_unlock(k->cat);
 	if (!err) {
 		/*
-		 * Callers of kvc_commit_gate() go on while the batch is written. The writer is held
-		 * from the seal on, so k->lock must not be taken here: who holds it may wait for
-		 * the writer. A caller that misses this wakes at the end of the commit, or when its
-		 * own time is over.
+		 * Wakes the callers of kvc_commit_gate(), which go on while the batch is written.
+		 * The catalog's writer is locked from the seal on, so k->lock must not be taken
+		 * here: a thread with k->lock may wait for the writer. A caller that misses this
+		 * signal is woken at the end of the commit, or by its own timeout.
 		 */
 		pthread_cond_broadcast(&k->committer->committed_cond);
 		since = kvc_mono_ns();
@@ -277,8 +280,8 @@ int kvc_commit_once(struct kvc *k)
 }
 
 /*
- * Nothing is to be committed: accesses are written, a few, and a failing catalog is tried again.
- * Returns whether a commit is due. Called and returns with k->lock.
+ * Nothing is to be committed: writes a few accesses, and retries a failing catalog. Returns whether
+ * a commit is due. Called and returns with k->lock.
  */
 static bool idle_locked(struct kvc *k)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asking for a commit, and the lists of what is to be written (committer.h). The committer is
- * commit_batch.c; access_save.c writes the accesses.
+ * Requests for a commit, and the lists of changes to write (committer.h). The committer thread is
+ * in commit_batch.c; access_save.c writes the accesses.
  */
 #include "committer.h"
 
 #include "chunk.h"
 
 #define PART 8
-#define EACH 3 /* changes that a dirty node makes: row, object, chunk */
+#define EACH 3 /* changes for each dirty node: row, object, chunk */
 #define COMMIT_NS 15000000ull
-#define CHANGES_FIRST 1024u /* until it is known how long they take */
+#define CHANGES_FIRST 1024u /* until a commit was measured */
 #define CHANGES_LEAST 256u
 #define CHANGES_MOST 8192u
-#define LATEST_NS 600000000000ull /* a row is due when its time is older by that */
+#define LATEST_NS 600000000000ull /* a row is always due when its time is behind by this much */
 
 size_t kvc_committer_batch_max_locked(const struct kvc *k)
 {
@@ -55,7 +55,7 @@ void kvc_committer_access_held_locked(struct kvc *k, struct kvc_chunk *c)
 void kvc_committer_access_want_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (!c->known || c->gone)
-		return; /* the next commit writes the whole row, or deletes it */
+		return; /* the next commit writes or deletes the whole row */
 	kvc_committer_access_unlink_locked(k, c);
 	c->dirty = c->later = c->due = true;
 	c->queue = KVC_ACCESS_WANTED;

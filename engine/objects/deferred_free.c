@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trash: what a transaction makes dispensable, on its way out. Segments are memory, and go once it
- * is committed. Extents and shared frames outlive a power failure, and what a failure undoes must
- * find them as they were: they go once the commit is on stable storage. That is a sync of the log,
- * by a thread of its own, for all that was committed within SYNC_NS; sooner where the tier is above
- * its mark or refuses a frame, or what waits is a good part of what a trimmed tier has free (the
- * trimmer takes it for gone, stores cannot have it yet), or we stop.
+ * Deferred frees: segments, extents and shared frames that a transaction made unused.
  *
- * k->trash->list belongs to the transaction that is being collected; the committer takes it with
- * the batch, and gives it back (a failure) or on (kvc_deferred_free_committed). k->trash->unsynced
- * waits for a sync. All under k->lock.
+ * Segments are memory and are freed once the transaction is committed. Extents and shared frames
+ * survive a power failure. If the failure undoes the transaction, they must still be intact, so
+ * they are freed after the commit is on stable storage. The syncer thread syncs the catalog's log
+ * for all transactions that were committed within SYNC_NS. It syncs earlier if a tier is above its
+ * mark or refuses a frame, if the waiting bytes are a large part of the free space of a trimmed
+ * tier (the trimmer counts them as free, but stores cannot use them yet), or if the daemon stops.
+ *
+ * k->deferred_free->list belongs to the transaction that is being collected. The committer takes
+ * the list with the batch, and returns it after a failure or passes it to
+ * kvc_deferred_free_committed. Items on k->deferred_free->unsynced wait for a sync. All under
+ * k->lock.
  */
 #include "deferred_free.h"
 
@@ -22,23 +25,26 @@
 
 #define SYNC_NS 1000000000ull
 #define BUSY_NS 50000000ull
-#define REMOVAL_TRIES 8u         /* while the tier removes others */
-#define REMOVAL_NS 1000000000ull /* doubled by each of them */
-#define PRESSED_NS 5000000ull    /* between two syncs where a tier is pressed */
+#define REMOVAL_TRIES 8u         /* maximum, while the tier removes other frames */
+#define REMOVAL_NS 1000000000ull /* the first delay; each try doubles it */
+#define PRESSED_NS 5000000ull    /* between two syncs while a tier needs space */
 #define AGAIN_MAX_NS (256 * SYNC_NS)
 #define FAILED_MAX_NS (32 * SYNC_NS) /* between two syncs that fail */
-#define AT_ONCE 128u                 /* frames given to the tiers' threads under one hold */
-#define SPARE_PART 4                 /* so much of what is kept free may wait for a second */
+/* frames passed to the tiers' threads under one hold of k->lock */
+#define AT_ONCE 128u
+/* syncs at once if more than this part of a tier's spare space waits */
+#define SPARE_PART 4
 
-/* What a transaction made dispensable. */
+/* A segment, extent or shared frame that a transaction made unused. */
 struct kvc_deferred_item {
 	struct kvc_list link;
-	char kind; /* of the segment: p, o, w; 0: none */
+	char kind; /* kind of the segment: p, o, w; 0: no segment */
 	uint64_t ino, gen, reserved;
-	int tier; /* of the extent; -1: none */
+	int tier; /* tier of the extent or frame; -1: none */
 	struct kvc_where where;
 	struct kvc_sum sum;
-	uint64_t copy; /* of a shared frame: only where it is ours, of this generation; or 0 */
+	/* shared frame: remove it only if it is this generation, stored by this node; 0: any */
+	uint64_t copy;
 };
 
 static void trash_add(struct kvc *k, const struct kvc_deferred_item *t)
@@ -66,7 +72,10 @@ void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s
 						  .tier = -1 });
 }
 
-/* A shared tier's frame stays for the others: it goes only by kvc_remote_lookup_unshare_both. */
+/*
+ * A frame in a shared tier stays for the other nodes. It is removed only by
+ * kvc_remote_lookup_unshare_both.
+ */
 void kvc_deferred_free_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
 {
 	if (k->tier[tier].t && !(k->tier[tier].t->ops->caps & KVC_TIER_SHARED))
@@ -92,7 +101,7 @@ void kvc_deferred_free_undone_locked(struct kvc *k, unsigned tier, uint64_t ino,
 
 static void remove_run(struct kvc *k, struct kvc_job *j);
 
-/* The same removal, later: on the list of urgent work or on that of removals that failed. */
+/* Queues the same removal again for a later time, as an urgent job or as a failed removal. */
 static int remove_later_locked(struct kvc *k, const struct kvc_job *j, enum kvc_priority p,
 			       uint64_t wait_ns, bool failed)
 {
@@ -112,8 +121,8 @@ static int remove_later_locked(struct kvc *k, const struct kvc_job *j, enum kvc_
 }
 
 /*
- * A shared tier did not remove a frame. The removal is tried again when the breaker lets it
- * through, or later; a frame that the tier does not give up while it removes others is left there.
+ * A shared tier did not remove a frame. The removal is retried when the breaker allows removals, or
+ * after a delay. A frame that the tier does not remove while it removes others is left there.
  */
 static void removal_failed_locked(struct kvc *k, const struct kvc_job *j, int err)
 {
@@ -121,7 +130,7 @@ static void removal_failed_locked(struct kvc *k, const struct kvc_job *j, int er
 	bool of_it = ts->breaker.of[KVC_CALL_REMOVE].is == KVC_BREAKER_CLOSED;
 
 	if (k->stopping)
-		return; /* the next start finds it */
+		return; /* the next start finds the frame */
 	if (j->tries < REMOVAL_TRIES &&
 	    !(err = remove_later_locked(k, j, KVC_P_REMOVE_AGAIN, REMOVAL_NS << j->tries, of_it)))
 		return;
@@ -146,9 +155,10 @@ static void remove_shared_run(struct kvc *k, struct kvc_job *j)
 		else
 			kvc_tier_result_locked(k, j->tier, KVC_CALL_REMOVE, j->where.at, err);
 	}
-	if (err == -EALREADY) /* a copy is being put under that name: when it is there */
+	if (err == -EALREADY) /* a copy is being stored under that name: retry when it is stored */
 		wait = !remove_later_locked(k, j, KVC_P_URGENT, BUSY_NS, false);
-	if (!wait && !j->uncounted) { /* tried once: from here on nobody waits for these bytes */
+	/* after the first try the trimmer does not wait for these bytes any more */
+	if (!wait && !j->uncounted) {
 		k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
 		j->uncounted = true;
 	}
@@ -171,11 +181,11 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	pthread_mutex_unlock(&k->deferred_free->rehead_lock);
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, KVC_CALL_REMOVE, j->where.at, err);
-	/* there is room where there was none */
+	/* space was freed */
 	if (k->tier[j->tier].full || k->tier[j->tier].starved)
 		kvc_tier_retry_locked(k, j->tier);
 	k->tier[j->tier].full = k->tier[j->tier].starved = false;
-	/* what was refused while this was on its way says nothing of pieces: it is tried again */
+	/* a refusal during the removal does not mean that the space is fragmented */
 	k->tier[j->tier].refused = k->tier[j->tier].refused_until_ns = 0;
 	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
 	kvc_unlock(k);
@@ -183,7 +193,6 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 		kvc_warn("tier %s: cannot remove a frame: %s", t->ops->name, strerror(-err));
 }
 
-/* The trash of a transaction that is committed. Empties the list. */
 void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *trash)
 {
 	kvc_list_each_safe(e, trash) {
@@ -227,8 +236,8 @@ static bool pressed_locked(struct kvc *k)
 }
 
 /*
- * The commits are on stable storage: the tiers' threads remove the frames. Gives the lock back
- * after every few of them.
+ * The commits are on stable storage: passes the frames to the tiers' threads, which remove them.
+ * Releases k->lock after every AT_ONCE frames.
  */
 static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 {
@@ -255,7 +264,10 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 	}
 }
 
-/* A tier tries again what it could not clear when it is used, and here, where it is not. */
+/*
+ * A tier retries extents that it could not clear whenever it is used. This retries them for tiers
+ * that are not used.
+ */
 static void clear_again(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
 {
 	struct kvc_tier_usage u;
@@ -280,7 +292,7 @@ static void clear_again(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
 	*due_ns = kvc_mono_ns() + *pause_ns;
 }
 
-/* When the next sync is due, if there is anything for it. */
+/* Returns when the next sync is due, or the time of the next check if nothing waits. */
 static uint64_t sync_due_locked(struct kvc *k, uint64_t now, uint64_t last_ns, uint64_t failed_ns)
 {
 	uint64_t due = pressed_locked(k)
@@ -296,7 +308,7 @@ void *kvc_deferred_free_syncer(void *arg)
 {
 	struct kvc *k = arg;
 	uint64_t last_ns = 0, clear_ns = 0, pause_ns = SYNC_NS;
-	uint64_t failed_ns = 0; /* the pause after one that failed, which doubles; or 0 */
+	uint64_t failed_ns = 0; /* the pause after a failed sync, which doubles; or 0 */
 
 	kvc_lock(k);
 	while (!k->draining) {

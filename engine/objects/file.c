@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of an object: its state, its segment, publishing, destroying. The table is in node.h. */
+/*
+ * The life of an object: its state, its segment, publishing, destroying. The table of states is in
+ * node.h. All under k->lock.
+ */
 #include "file.h"
 
 #include "account.h"
@@ -22,7 +25,9 @@ const char *const kvc_file_state_names[KVC_STATES] = {
 	"none", "open", "resident", "resident+lower", "lower", "loading", "gone",
 };
 
-#define LINGER_AT_ONCE 16 /* destroyed under one hold: a system call each */
+#define LINGER_AT_ONCE                                                            \
+	16 /* files destroyed under one hold of k->lock; each costs a system call \
+	    */
 
 #define B(s) (1u << KVC_##s)
 static const unsigned allowed[KVC_STATES] = {
@@ -113,8 +118,8 @@ bool kvc_file_placed_anywhere(const struct kvc *k, const struct kvc_node *n)
 }
 
 /*
- * One that is there is replaced under its number, since another thread may be in a call with it: it
- * goes on with this one or that.
+ * Opens the segment as n->fd. An existing descriptor is replaced under the same number, since
+ * another thread may be in a call with it: that call uses the old or the new one.
  */
 static int set_fd_locked(struct kvc *k, struct kvc_node *n, int flags)
 {
@@ -147,8 +152,8 @@ int kvc_file_node_fd_locked(struct kvc *k, struct kvc_node *n)
 }
 
 /*
- * It is written no more: who has the segment open for writing is a client, for whom copies wait
- * (tiering/spill.c), and not this descriptor.
+ * The file is not written any more: makes n->fd read-only or closes it. A segment that is open for
+ * writing must mean that a client writes, since copies wait for that (tiering/spill.c).
  */
 static void only_read_locked(struct kvc *k, struct kvc_node *n)
 {
@@ -204,7 +209,7 @@ int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_file_close_segment_locked(struct kvc *k, struct kvc_node *n)
 {
-	/* after the session's end the kernel has forgotten them all */
+	/* after the end of the session the kernel has released all backing files */
 	if (n->backing && k->ev.backing_close) {
 		k->ev.backing_close(k->ev.arg, n->backing);
 		k->nodes->backings--;
@@ -227,7 +232,8 @@ void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n)
 }
 
 /*
- * Its segment cannot be made the published one now: it stays open, and the committer tries again.
+ * The segment could not be renamed to its published name: the file stays OPEN, and the committer
+ * tries again.
  */
 static void unpublished_locked(struct kvc *k, struct kvc_node *n, int err)
 {
@@ -245,7 +251,7 @@ static void set_mtime(int fd, uint64_t ns)
 	futimens(fd, t);
 }
 
-/* Pages that were prepared behind its end and not used go, and leave its times as they are. */
+/* Frees preallocated pages behind the end of the file, and keeps its times. */
 static void give_back(struct kvc_node *n, int fd, struct stat *st, uint64_t mtime_ns)
 {
 	if (n->prepared > kvc_round_up((uint64_t)st->st_size, KVC_PAGE) &&
@@ -276,7 +282,10 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	bool marked = mtime == KVC_MARK_NS, written = !marked || n->snapshot;
 	bool doubt = !written && n->object.lower;
 
-	/* With a copy under way that an fsync asked for the mark tells only of what came since. */
+	/*
+	 * While a copy for an fsync is being made, the mark only tells of writes since the copy
+	 * began.
+	 */
 	if (marked && written)
 		set_mtime(fd, n->row.mtime_ns);
 	to = (struct kvc_segment){ 'p', n->row.ino, n->object.gen + written };
@@ -287,8 +296,9 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	n->unpublished = n->unborn = false;
 	if (!written) {
 		/*
-		 * Nothing was written, unless through a mapping, which leaves no trace: compare
-		 * before trusting lower copies. Until then it has the mark, should a kill come.
+		 * Nothing was written, except possibly through a mapping, which leaves no trace:
+		 * compare the file before trusting lower copies. Until then it keeps the mark, in
+		 * case of a kill.
 		 */
 		n->verify = doubt;
 		if (!doubt)
@@ -308,7 +318,8 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	}
 	give_back(n, fd, &st, doubt ? KVC_MARK_NS : n->row.mtime_ns);
 	kvc_account_set_ahead_locked(k, n, 0);
-	n->snapshot = false; /* who waits for one is served by the copy of what is published now */
+	/* the copy of the version that is published now serves the waiting fsyncs */
+	n->snapshot = false;
 	n->object.size = n->row.size = size;
 	n->row.blocks = (uint64_t)st.st_blocks;
 	kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
@@ -322,7 +333,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	kvc_node_dirty_locked(k, n);
 	if (written)
 		kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, KVC_EVENT_RING_POOL, n);
-	kvc_wait_wake_all_locked(k, &n->waiters, 0); /* renames that waited for it */
+	kvc_wait_wake_all_locked(k, &n->waiters, 0); /* renames that waited for the publish */
 	k->objects_up->published_locked(k, n);
 }
 

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Folders: the names in them, copied out of the catalog, and what changes when one comes or goes.
- */
+/* Folders: copying their names out of the catalog, and updating a folder whose names change. */
 #include "folder.h"
 
 #include "node.h"
 
 #include <string.h>
 
-#define SOME 32 /* names under one hold of the locks */
+#define SOME 32 /* names read under one hold of the locks */
 
-/* A folder's names changed: its times, and its link count by `nlink`. */
 void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
 {
 	folder->row.mtime_ns = folder->row.ctime_ns = kvc_now_ns();
@@ -41,10 +38,10 @@ int kvc_folder_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entrie
 
 struct some {
 	struct kvc_entries *e;
-	uint64_t hash; /* of the last one */
+	uint64_t hash; /* hash of the last name */
 };
 
-/* They end between two hashes, so that none is passed over. */
+/* Stops only between two different hashes, so that the next call skips no name. */
 static int take_some(void *arg, const struct kvc_name *n)
 {
 	struct some *s = arg;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inode numbers. The catalog has a number above all that may have been given out (meta: next_ino),
- * which moves on in steps, ahead of the need: a number is given out only below one that is
- * committed. A clean unmount takes it back to what was used. Frames of numbers that a kill or a
- * power failure took from the catalog may lie about: a start after one stays clear of as many
- * again.
+ * Inode numbers. The catalog stores a number above all numbers that may be in use (meta: next_ino).
+ * It is raised in steps, ahead of need, since a number is issued only if it is below a committed
+ * value. A clean unmount lowers it to the numbers that were used. After a kill or a power failure,
+ * frames may exist whose inodes are missing in the catalog, so the next start skips another step of
+ * numbers.
  */
 #include "ino.h"
 
@@ -38,7 +38,7 @@ int kvc_ino_new_both(struct kvc *k, uint64_t *ino)
 	if (k->inos->reserved - k->inos->next < INO_STEP / 2)
 		err = reserve_inos_both(k);
 	if (k->inos->next >= k->inos->limit)
-		return err ?: -EAGAIN; /* half a million creates, and not one commit */
+		return err ?: -EAGAIN; /* half a million creates without a commit */
 	*ino = k->inos->next++;
 	return 0;
 }
@@ -57,7 +57,7 @@ int kvc_inos_load_both(struct kvc *k, bool clean)
 	uint64_t max;
 	int err = kvc_meta_get(k->cat, "next_ino", text, sizeof text);
 
-	if (err && err != -ENOENT) /* a store of before has none */
+	if (err && err != -ENOENT) /* a store of an earlier version has none */
 		return err;
 	if ((err = kvc_row_max(k->cat, &max)))
 		return err;

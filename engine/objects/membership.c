@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which chunk a node is in. What a model has set, a policy of its own, a quota or a ttl, is noted
- * on its chunks.
+ * The chunk of a node. A chunk's row stores the settings of its model: class (policy), quota and
+ * ttl.
  */
 #include "membership.h"
 
@@ -13,7 +13,7 @@
 #include "node.h"
 #include "pin.h"
 
-/* The class and the quota of a model's chunks. */
+/* Gets the class and the quota that the model gives to its chunks. */
 static int belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
 {
 	int policy, err = kvc_model_attr_both(k, model, KVC_MODEL_POLICY, &policy);
@@ -25,14 +25,14 @@ static int belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t
 	return 0;
 }
 
-/* A chunk is made: its ttl begins, if the model has one for those that have none of their own. */
+/* Starts the ttl of a new chunk, if its model has one. */
 static void begin_ttl(struct kvc *k, struct kvc_chunk *c, uint64_t ttl_s)
 {
 	c->ttl_s = ttl_s;
 	c->expires_ns = ttl_s ? kvc_clock_ns(k) + ttl_s * 1000000000 : 0;
 }
 
-/* A chunk that is made in the model; what is set on that is known before. */
+/* Creates a chunk in the model. Reads the model's settings first, since that can fail. */
 static int make_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chunk **out)
 {
 	uint64_t quota, ttl_s;
@@ -52,8 +52,8 @@ static int make_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chun
 }
 
 /*
- * The chunk of this number: it is to have a file of this model, and is held. known: its row, with
- * id 0 if it has none; NULL: it is not known.
+ * Gets the chunk with this id, with a reference for a file of this model. known: its row, with id 0
+ * if it has none; NULL: the row was not read.
  */
 static int hold_both(struct kvc *k, uint64_t id, uint64_t model, const struct kvc_chunk_row *known,
 		     struct kvc_chunk **out)
@@ -77,7 +77,7 @@ static int hold_both(struct kvc *k, uint64_t id, uint64_t model, const struct kv
 		if (err)
 			return err;
 	}
-	if (c->gone) { /* it has files again */
+	if (c->gone) { /* it gets files again */
 		if ((err = kvc_model_ttl_both(k, model, &ttl_s)))
 			return err;
 		c->gone = c->begun = false;
@@ -110,7 +110,7 @@ void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 
 	r.id = c->id;
 	r.bytes = n->row.size;
-	if (placed && !has) /* else it is weighed as it comes */
+	if (placed && !has) /* otherwise its bytes count with the segment */
 		c->most += n->row.size;
 	c->begun |= placed;
 	if (r.policy != c->policy)
@@ -121,7 +121,7 @@ void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 		return;
 	if (r.facts)
 		kvc_replacers_restore_locked(k, KVC_CACHE_DISK, &r, 0);
-	kvc_replacers_add_locked(k, KVC_CACHE_DISK, c); /* if it is not there yet */
+	kvc_replacers_add_locked(k, KVC_CACHE_DISK, c); /* does nothing if it is in the order */
 }
 
 int kvc_membership_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool last)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is known of a model: the sizes of its last objects, and the attributes that are set on its
- * folder (user.kvcachefs.codec, policy, shared, ttl). Those are rows in the catalog;
- * k->models->hints remembers them, by the model's number, and may forget any of it at any time.
+ * Models: the sizes of their recent objects, and the attributes on their folders
+ * (user.kvcachefs.codec, policy, shared, ttl). The attributes are rows in the catalog.
+ * k->models->hints caches them by the model's number; any entry may be replaced at any time.
  */
 #include "model.h"
 
@@ -17,7 +17,7 @@
 
 static const char *const shared_names[] = { "keep", "delete", NULL }; /* enum kvc_shared */
 
-/* One row an attribute: its values, ended by NULL. */
+/* A row for each attribute: its name, and its values, ended by NULL. */
 static const struct {
 	const char *name;
 	const char *const *values;
@@ -135,7 +135,9 @@ int kvc_model_apart_both(struct kvc *k, uint64_t model)
 	return err ?: policy >= 0;
 }
 
-/* The size to prepare: the largest of the model's last objects; 0 while none is known. */
+/*
+ * Returns the size to preallocate: the largest of the model's recent objects; 0 if none is known.
+ */
 uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model)
 {
 	struct kvc_hint *h = hint_of(k, model);
@@ -151,8 +153,8 @@ void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
 	struct kvc_hint *h = hint_of(k, model);
 
 	/*
-	 * What is larger than a part of the pool is an arena, not a chunk; preparing that for each
-	 * file would starve all.
+	 * A file larger than a part of the pool is an arena, not a chunk; preallocating that much
+	 * for each file would use up the pool.
 	 */
 	if (size && size <= k->pool.bytes / 8)
 		h->sizes[h->at++ % 8] = size;

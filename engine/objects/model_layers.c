@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many files a whole chunk of a model has: in the catalog under meta layers:MODEL, and in a
- * list of the few models that have it set, so that every other one costs a look at its length.
+ * The number of files in a complete chunk of a model. It is stored in the catalog under meta
+ * layers:MODEL, and in a list of the few models that have it set, so that other models only pay for
+ * the check of an empty list.
  */
 #include "model_layers.h"
 

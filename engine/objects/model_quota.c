@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Setting a model's bound. The catalog keeps "limit used" under meta quota:MODEL. `used` is true
- * after a clean stop; after a kill, and where the bound is new, a survey counts it
- * (model_rescan.c); until then the sum is what it has counted so far.
+ * Setting a model's quota. The catalog stores "limit used" under meta quota:MODEL. `used` is
+ * correct after a clean unmount. After a kill, and for a new quota, a rescan counts it
+ * (model_rescan.c); until the rescan ends, `used` is what it has counted so far.
  */
 #include "model_quota.h"
 
@@ -38,7 +38,7 @@ int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
 		kvc_model_rescan_count_locked(k, q);
 	before = q->limit;
 	q->limit = limit;
-	/* A survey for nothing does no harm; a bound without one would. */
+	/* A needless rescan does no harm; a quota without one would be wrong. */
 	err = made ? kvc_model_rescan_ask_both(k, model) : 0;
 	err = err ?: kvc_quota_save_both(k, q);
 	if (err) {
@@ -91,7 +91,7 @@ void kvc_quotas_save_both(struct kvc *k)
 
 	if (kvc_list_empty(&k->quotas.list))
 		return;
-	/* A file that was never closed is not there at the next start. */
+	/* A file that was never closed does not exist after the next start. */
 	kvc_table_each(&k->nodes->table, s) {
 		const struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 

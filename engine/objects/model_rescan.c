@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Surveys: what is set on a model's folder (quota, policy) reaches the files that are there
- * already, and a quota learns how much they take. A thread of its own goes over all inodes in order
- * of their number, a few under each hold of the locks, so that a model of ten million files keeps
- * nobody waiting. Their rows are read before, without locks, and only what has changed since is
- * asked for again under them. Small stores are done before the call that asked returns.
- * user.kvcachefs.survey shows how far it is.
+ * Rescans. A model's new quota or policy is applied to the files that it already has, and a quota
+ * learns how many bytes they take. A thread visits all inodes in the order of their numbers, a few
+ * under each hold of the locks, so that a model of ten million files delays no caller. The rows are
+ * read before, without locks; under the locks only changed rows are read again. A rescan of a small
+ * store ends before the call that requested it returns. user.kvcachefs.survey shows the progress.
  *
- *   asked: in k->surveys->asked, and in the catalog (meta survey:MODEL): a kill does not end it
- *   begins when the commit has returned that has all inodes below `limit`, the next number then
- *   at inode i: its chunk gets the class and the quota of its model; the file is counted
- *   done: the key is deleted; in the same transaction as the quota's sum
+ *   requested:  on k->model_rescan->asked, and in the catalog (meta survey:MODEL), so that it
+ *               continues after a kill
+ *   begins:     when a commit has written all inodes below `limit`, the next number at its request
+ *   at inode i: its chunk gets the class and quota of its model, and the file is counted
+ *   ends:       the key is deleted in the same transaction that stores the quota's sum
  *
- * Exact while files change (kvc_model_rescan_counts): inodes up to q->at were counted and their
- * changes count at once, as do those from q->below on, which are younger than the survey; the
- * others will be counted as they are when the survey comes to them. Numbers are never used twice,
- * and folders do not move in or out of a model that has a quota or a policy. Who asks again while
- * one is under way begins anew, but counts no file twice.
+ * The count is exact while files change (kvc_model_rescan_counts). Inodes up to q->at were counted,
+ * and their changes are counted at once. So are the changes of inodes from q->below on, which are
+ * younger than the rescan. All others are counted when the rescan reaches them. Inode numbers are
+ * never used twice, and folders do not move in or out of a model that has a quota or a policy. A
+ * request during a rescan starts another one, which counts no file twice.
  */
 #include "model_rescan.h"
 
@@ -34,22 +34,22 @@
 #define KEY "survey:"
 #define SOME 64  /* inodes read at once */
 #define HOLD 128 /* steps under one hold of the locks */
-#define READ 16  /* steps that it counts for where SQLite has to be asked under them */
+#define READ 16  /* the number of steps that a read from SQLite under the locks counts for */
 /*
- * Inodes and names, in bytes: with more (some ten thousand files) nobody waits for the end of it,
- * since the kernel lets nobody make anything in the folder meanwhile.
+ * Size of the inodes and names, in bytes, up to which callers wait for the end of a rescan: some
+ * ten thousand files. While a caller waits, the kernel blocks all creates in the folder.
  */
 #define SMALL (8ull << 20)
-#define SMALL_MS 100 /* so long a caller waits for it */
+#define SMALL_MS 100 /* maximum time that a caller waits */
 #define AGAIN_NS 100000000ull
 
 struct survey {
-	struct kvc_list link; /* in k->surveys->asked */
+	struct kvc_list link; /* on k->model_rescan->asked */
 	uint64_t model, at, limit, txn;
-	bool begun, stale; /* stale: asked for anew since it has begun */
+	bool begun, stale; /* stale: requested again since it began */
 };
 
-/* A file's folder and its model, remembered, since files of one folder mostly follow each other. */
+/* The last folder and its model, cached because files of one folder usually follow each other. */
 struct memo {
 	uint64_t folder, model;
 };
@@ -65,7 +65,7 @@ int kvc_model_rescan_ask_both(struct kvc *k, uint64_t model)
 	char key[64];
 	int err;
 
-	/* one that is under way and one that waits, however often it is asked for */
+	/* at most one that runs and one that waits, however often it is requested */
 	kvc_list_each(e, &k->model_rescan->asked) {
 		struct survey *x = kvc_of(e, struct survey, link);
 
@@ -142,7 +142,7 @@ void kvc_model_rescan_wait(struct kvc *k)
 	kvc_unlock(k);
 }
 
-/* The model of a folder; its row is *row, where that is not NULL. */
+/* Gets the model of a folder. row is the folder's row, or NULL if it was not read. */
 static int model_of_both(struct kvc *k, uint64_t folder, const struct kvc_row *row, struct memo *m,
 			 unsigned *steps)
 {
@@ -160,7 +160,7 @@ static int model_of_both(struct kvc *k, uint64_t folder, const struct kvc_row *r
 	return err;
 }
 
-/* One inode of any model, as it was read; it may have gone. */
+/* Visits one inode of any model, given as it was read before; it may have been deleted since. */
 static int visit_both(struct kvc *k, struct survey *s, const struct kvc_peeked *p, struct memo *m,
 		      unsigned *steps)
 {
@@ -198,7 +198,8 @@ static int visit_both(struct kvc *k, struct survey *s, const struct kvc_peeked *
 		}
 	}
 	if (!err && n && S_ISREG(row.mode))
-		n->model = m->model; /* a folder above it may have moved since it learnt that */
+		/* a folder above may have moved since the node's model was set */
+		n->model = m->model;
 	if (q && q->counting && ino < q->below)
 		q->at = kvc_max(q->at, ino);
 	return err == -ENOENT ? 0 : err;
@@ -228,8 +229,8 @@ static void end_both(struct kvc *k, struct survey *s)
 }
 
 /*
- * Some inodes of it. Returns their number, 0 at the end, or a negative errno: -ECANCELED, it is
- * over.
+ * Visits the next inodes. Returns their number, 0 at the end, or a negative errno; -ECANCELED if
+ * the rescan must stop.
  */
 static int some(struct kvc *k, struct survey *s, struct memo *m)
 {
@@ -274,7 +275,7 @@ static void run(struct kvc *k, struct survey *s)
 	kvc_unlock_both(k);
 }
 
-/* The first that can begin: SQLite has every inode below its limit. */
+/* Returns the first rescan that can begin: SQLite has every inode below its limit. */
 static struct survey *next_locked(struct kvc *k)
 {
 	kvc_list_each(e, &k->model_rescan->asked) {

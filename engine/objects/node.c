@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes in memory: those that the kernel holds, those with a segment in the pool, those in use or
- * not yet written down. All others are rows in the catalog and are brought in when asked for.
+ * Nodes in memory. A node is in memory while the kernel references it, while it has a segment in
+ * the pool, while it is in use, and while it is dirty. All other nodes are rows in the catalog and
+ * are loaded when needed.
  */
 #include "node.h"
 
@@ -76,7 +77,7 @@ int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint
 	return 0;
 }
 
-/* A node of which the catalog has these rows. */
+/* Creates a node from its rows in the catalog. */
 static int bring_locked(struct kvc *k, const struct kvc_row *row,
 			const struct kvc_object_row *object,
 			const struct kvc_place place[KVC_TIERS], uint64_t model,
@@ -101,14 +102,14 @@ static int bring_locked(struct kvc *k, const struct kvc_row *row,
 	return 0;
 }
 
-/* The same, in the model of its folder. */
+/* The same, with the model of its folder. */
 static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc_object_row *object,
 		      const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
 {
 	uint64_t model = 0;
 	int err = S_ISREG(row->mode) ? kvc_node_model_both(k, row->parent, &model) : 0;
 
-	/* its folder may have gone, while it is open; or be deeper than any is looked for */
+	/* its folder may be deleted while it is open, or deeper than the supported depth */
 	if (err && err != -ENOENT && err != -ELOOP)
 		return err;
 	return bring_locked(k, row, object, place, model, out);
@@ -155,15 +156,14 @@ int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
-	/*
-	 * the root: the kernel has it without a lookup, and a call that was given it may settle it
-	 */
+	/* The kernel has the root without a lookup, and any call on the root may settle it. */
 	if (n->row.ino == KVC_ROOT || n->nlookup || n->refs || n->dirty || n->nopen || n->leases ||
 	    n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
 	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
 		return;
 	if (n->touched && !n->lost && !k->stopping) {
-		kvc_node_dirty_locked(k, n); /* it comes back here once that is written */
+		/* the committer calls this function again after writing it */
+		kvc_node_dirty_locked(k, n);
 		return;
 	}
 	kvc_pin_unknown_locked(k, n);

@@ -86,7 +86,7 @@ struct kvc_node {
 	bool unnamed; /* it has no name yet (names/tmpfile.c) */
 
 	/* Folders */
-	bool splitting; /* its files are being moved to other chunks (ops/rechunk.c) */
+	bool splitting; /* its files are being moved to other chunks (names/chunking.c) */
 	/* a job to move its files is queued or runs; the job must run once more */
 	bool regroup, regroup_again;
 	/* its own user.kvcachefs.unit. 0: not read yet; 1: not set; 2 + enum kvc_unit */

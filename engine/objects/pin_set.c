@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Setting pins, and finding them again at the start. A chunk's row has until when it is pinned;
- * meta pin:CHUNK has the uid of who did it. A row without that is of an older daemon, and counts to
- * the owner of the chunk's file or folder. What a pin's files take is counted anew here each time,
- * a few files under each hold of the locks; the account is in pin.c.
+ * Setting pins, and loading them at mount. A chunk's row stores the end of its pin; meta pin:CHUNK
+ * stores the uid that set it. A row without that key is of an earlier daemon, and its pin counts to
+ * the owner of the chunk's file or folder. The bytes of a pin's files are counted here at each
+ * mount, a few files under each hold of the locks. limits/pin.c has the accounting.
  */
 #include "pin_set.h"
 
@@ -17,9 +17,12 @@
 #define BATCH 256
 #define SOME 32 /* files counted under one hold of the locks */
 #define TRIES 4
-#define ENDS 64 /* pins that end under one hold of the locks */
+#define ENDS 64 /* pins expired under one hold of the locks */
 
-/* One file of the chunk, or another of its folder. row: as it was read; NULL: it is read here. */
+/*
+ * Counts one file if it belongs to the pin's chunk. row: its row, if it was read; NULL: it is read
+ * here.
+ */
 static int count_one_both(struct kvc *k, struct kvc_pin *p, uint64_t ino, const struct kvc_row *row)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
@@ -46,7 +49,9 @@ struct inos {
 	size_t n, capacity;
 };
 
-/* The pin that is being counted; NULL: it went while others were let in. */
+/*
+ * Returns the pin that is being counted, or NULL if it was removed while the locks were released.
+ */
 static struct kvc_pin *still(struct kvc *k, uint64_t chunk, uint64_t serial)
 {
 	struct kvc_pin *p = kvc_pin_find_locked(k, chunk);
@@ -54,7 +59,7 @@ static struct kvc_pin *still(struct kvc *k, uint64_t chunk, uint64_t serial)
 	return p && p->serial == serial ? p : NULL;
 }
 
-/* The numbers of all regular files in the folder. Lets others in. */
+/* Lists the inode numbers of all regular files in the folder. Releases the locks in between. */
 static int list_both(struct kvc *k, uint64_t folder, struct inos *a)
 {
 	struct kvc_entries e = { 0 };
@@ -84,7 +89,7 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* In order, and each once: a file can have several names in the folder. */
+/* Sorts the numbers and removes duplicates, since a file can have several names in the folder. */
 static void sort_both(struct kvc *k, struct inos *a)
 {
 	size_t n = 0;
@@ -99,7 +104,7 @@ static void sort_both(struct kvc *k, struct inos *a)
 	kvc_lock_both(k);
 }
 
-/* Rows of files that are not in memory are read without the locks, which are given back. */
+/* Reads the rows of files that are not in memory. Releases the locks while it reads. */
 static void read_some_both(struct kvc *k, const uint64_t *ino, size_t n, struct kvc_peek *peek)
 {
 	bool absent[SOME];
@@ -117,7 +122,10 @@ static void read_some_both(struct kvc *k, const uint64_t *ino, size_t n, struct 
 	kvc_lock_both(k);
 }
 
-/* The files of a chunk that is a folder, a few under each hold. -EBUSY: the pin went meanwhile. */
+/*
+ * Counts the files of a chunk that is a folder, a few under each hold of the locks. Returns -EBUSY
+ * if the pin was removed in the meantime.
+ */
 static int count_folder_both(struct kvc *k, struct kvc_pin *p)
 {
 	const uint64_t chunk = p->slot.key, serial = p->serial;
@@ -146,7 +154,10 @@ static int count_folder_both(struct kvc *k, struct kvc_pin *p)
 	return err ?: still(k, chunk, serial) ? 0 : -EBUSY;
 }
 
-/* Lets others in where it is a folder; with an error the pin may be no more. */
+/*
+ * Counts the files of a pin. Releases the locks in between if the chunk is a folder; after an error
+ * the pin may be gone.
+ */
 static int count_both(struct kvc *k, struct kvc_pin *p, const struct kvc_row *self)
 {
 	int err;
@@ -181,7 +192,7 @@ static int note_both(struct kvc *k, uint64_t chunk, uint32_t uid)
 	return kvc_meta_set(k->cat, key_of(chunk, key), value);
 }
 
-/* One that is there already: it ends at another time, and may be another user's from now on. */
+/* Changes the end and the user of an existing pin. */
 static int change_both(struct kvc *k, struct kvc_pin *p, uint32_t uid, uint64_t until_ns)
 {
 	uint32_t was = (uint32_t)p->user->slot.key;
@@ -199,7 +210,7 @@ static int change_both(struct kvc *k, struct kvc_pin *p, uint32_t uid, uint64_t 
 	return err;
 }
 
-/* Counts the files of a new pin; *out is NULL if it went meanwhile. */
+/* Creates a pin and counts its files. *out is NULL if it was removed in the meantime. */
 static int try_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns,
 		    struct kvc_pin **out)
 {
@@ -219,8 +230,8 @@ static int try_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_
 }
 
 /*
- * Files that join the chunk while it is counted, from another chunk, may be missed: then all are
- * counted again. Whoever moves files there all the time gets an error.
+ * Files that join the chunk from another chunk during the count may be missed; then all files are
+ * counted again. If files keep being moved into the chunk, the call fails.
  */
 static int new_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns)
 {
@@ -232,7 +243,8 @@ static int new_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_
 		if (err)
 			return err;
 		if (!p->again) {
-			uint32_t owner = (uint32_t)p->user->slot.key; /* may be another's by now */
+			/* may have changed in the meantime */
+			uint32_t owner = (uint32_t)p->user->slot.key;
 
 			err = kvc_pin_excess_locked(k, p) ?: note_both(k, chunk, owner);
 			if (err)
@@ -273,7 +285,7 @@ bool kvc_pins_end_both(struct kvc *k)
 	return true;
 }
 
-/* Who has pinned it? */
+/* Gets the user that set the pin. */
 static int user_both(struct kvc *k, const struct kvc_row *self, uint32_t *uid)
 {
 	char key[40], value[64];
@@ -285,7 +297,7 @@ static int user_both(struct kvc *k, const struct kvc_row *self, uint32_t *uid)
 	return note_both(k, self->ino, *uid);
 }
 
-/* Beyond the bound they are counted all the same: they do not hold, but by and by they may. */
+/* Pins over the limit are loaded and counted too: they protect nothing now, but may do so later. */
 static int load_both(struct kvc *k, const struct kvc_chunk_row *r)
 {
 	struct kvc_pin *p;
@@ -293,7 +305,7 @@ static int load_both(struct kvc *k, const struct kvc_chunk_row *r)
 	uint32_t uid;
 	int err = kvc_row_get(k->cat, r->id, &self);
 
-	if (err) /* its last file has gone */
+	if (err) /* its last file was deleted */
 		return err == -ENOENT ? 0 : err;
 	if ((err = user_both(k, &self, &uid)))
 		return err;
@@ -301,7 +313,7 @@ static int load_both(struct kvc *k, const struct kvc_chunk_row *r)
 	return p ? count_both(k, p, &self) : -ENOMEM;
 }
 
-/* Names of pins that are no more: of a killed daemon's, or ended in the meantime. */
+/* Deletes the keys of pins that do not exist any more: of a killed daemon, or expired since. */
 static int sweep_both(struct kvc *k)
 {
 	char key[64] = KVC_PIN_KEY, value[16];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See replacers.h. */
+/* The replacers of this mount, see replacers.h. */
 #include "replacers.h"
 
 #include "pin.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#define USUAL (1u << 20) /* bytes of a chunk, where they are not known */
+#define USUAL (1u << 20) /* bytes of a chunk whose size is not known */
 
 unsigned kvc_replacers_policy_of(const struct kvc *k, enum kvc_cache cache, unsigned class)
 {
@@ -73,7 +73,6 @@ static uint64_t bytes_of(enum kvc_cache cache, const struct kvc_chunk *c)
 	return bytes ? bytes : USUAL;
 }
 
-/* Without memory it is nobody's victim until it comes again. */
 void kvc_replacers_add_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c)
 {
 	struct kvc_replacer *keep = kvc_replacers_of_locked(k, cache, c->policy);
@@ -215,7 +214,7 @@ void kvc_replacers_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, 
 	if (k->replacers->replacer[KVC_CACHE_DISK][r->policy])
 		kvc_replacer_del(k->replacers->replacer[KVC_CACHE_DISK][r->policy], r->id, false);
 	to.policy = class;
-	to.facts = to.pool_facts = 0; /* another policy knows nothing of it */
+	to.facts = to.pool_facts = 0; /* another policy's state means nothing here */
 	kvc_replacers_restore_locked(k, KVC_CACHE_DISK, &to, 0);
 	kvc_replacers_join_locked(k, KVC_CACHE_DISK, &to);
 }

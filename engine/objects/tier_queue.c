@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The queues of tier work and their threads. Priorities: loads that a caller waits for, prefetch,
- * removals, urgent copies, copies. Each tier has its own queues and threads, so that a slow tier
- * delays no other, and one thread of each tier never makes copies, so that a load does not wait for
- * a copy.
+ * The job queues of the tiers and their worker threads. The priorities: loads that a call waits
+ * for, prefetch, removals, urgent copies, copies. Each tier has its own queues and threads, so that
+ * a slow tier delays no other tier. One thread of each tier never makes copies, so that a load does
+ * not wait for a copy.
  *
- * The breaker (breaker.c) decides which calls may be made: reads, writes, lists and removals each
- * for themselves. Copies that it refuses are parked until it lets writes through; so are removals.
+ * The breaker (limits/breaker.c) decides which calls may be made, separately for reads, writes,
+ * lists and removals. Copies that it refuses are parked until it allows writes; refused removals
+ * likewise.
  *
- * Calls to a filesystem have no end of their own (KVC_TIER_PATIENT). A thread that is in such a
- * call for longer than deadline=, plus the time that the bytes take on a slow line, takes its tier
- * out until it returns. The loads in its queue are then run by the threads of the common queue,
- * for which the tier is out: they go on to another tier. At the end the thread is left behind.
+ * Calls to a filesystem may never return (KVC_TIER_PATIENT). If a thread is in such a call for
+ * longer than deadline= plus the time that the bytes take on a slow line, its tier is out until the
+ * call returns. The threads of the common queue then run the loads in that tier's queue: for them
+ * the tier is out, so the loads go to another tier. At unmount such a thread is left behind.
  *
- * A copy that fails is tried again after a second, then after twice that, and so on to two minutes;
- * sooner if the breaker closes or room was made, and at once if a caller waits for it, which makes
- * no wait longer. The breaker does not open for a few objects: if one copy is taken after another
- * failed, all are tried again, but the more rarely the more often that was in vain: the fault may
- * be in the copies themselves.
+ * A copy that fails is retried after a second, then after two, and so on up to two minutes. It is
+ * retried earlier if the breaker closes or space was freed, and at once if a call waits for it;
+ * such retries make the delay no longer. Failures of a few objects do not open the breaker.
+ * Therefore, if one copy succeeds after others have failed, all failed copies are retried, but less
+ * often each time that this was in vain, because the copies themselves may be at fault.
  */
 #include "tier_queue.h"
 
@@ -29,18 +30,24 @@
 
 #define ANEW_MIN_NS 1000000000ull
 #define ANEW_MAX_NS (ANEW_MIN_NS << (KVC_AGAINS - 1))
-#define UNTOLD_PARTS 16u /* of what is free above high=: so much before its trimmer looks */
-#define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
+#define UNTOLD_PARTS 16u /* the trimmer is woken after each such part of the space above high= */
+/* copies that wait for a shared tier; beyond that the oldest are dropped */
+#define COPIES_MAX 4096u
 #define SETTLE_LEAST_MS 5u
-#define REFUSED_NS 100000000ull /* several tries of the frame (tiering/spill.c) */
-#define REMOVALS_MAX 65536u     /* that wait for a tier; further ones are left to the next start */
-#define SLOWEST (4ull << 20)    /* bytes a second that a call is given time for */
-#define OUT_NS 10000000ull      /* between two looks at a tier that is out */
-#define STUCK_NS 100000000ull   /* and at one that may hang */
-#define OWN_WORKERS 5u          /* of a tier that only this node uses */
-#define COMMON_WORKERS 2u       /* of the common queue */
-#define OTHER_THREADS 2u        /* that call tiers: sweeps, and a verify beside them */
-#define LEAVE_NS 1000000000ull  /* for threads of a tier that does not answer, at the end */
+#define REFUSED_NS 100000000ull /* time for several tries of a refused frame (tiering/spill.c) */
+/* removals that wait for a tier; others are left to the next start */
+#define REMOVALS_MAX 65536u
+/* the lowest transfer rate, in bytes a second, that a call's time allows for */
+#define SLOWEST (4ull << 20)
+#define OUT_NS 10000000ull    /* between two checks of a tier that is out */
+#define STUCK_NS 100000000ull /* between two checks of a tier that may hang */
+#define OWN_WORKERS 5u        /* of a tier that only this node uses */
+#define COMMON_WORKERS 2u     /* of the common queue */
+/* other threads that call tiers: sweeps, and a verify beside them */
+#define OTHER_THREADS 2u
+#define LEAVE_NS                                                                        \
+	1000000000ull /* wait at unmount for the threads of a tier that does not answer \
+		       */
 
 void kvc_tier_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j)
 {
@@ -67,7 +74,8 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 		n->spilling &= ~(1u << j->tier);
 		if (n->in[j->tier].queued == j)
 			n->in[j->tier].queued = NULL;
-		kvc_wait_wake_all_locked(k, &n->sync_waiters, 0); /* an fsync asks anew */
+		/* an fsync requests the copy again */
+		kvc_wait_wake_all_locked(k, &n->sync_waiters, 0);
 		n->refs--;
 		kvc_node_settle_locked(k, n);
 	}
@@ -75,8 +83,8 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 }
 
 /*
- * Were there one condition for all, a copy's signal could be lost on the thread that takes no
- * copies.
+ * There are two conditions, since a signal for a copy could otherwise wake the thread that makes no
+ * copies, and be lost.
  */
 void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p)
 {
@@ -112,8 +120,8 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 	    ts->ncopies >= COPIES_MAX)
 		drop_oldest_locked(k, ts);
 	/*
-	 * Copies wait for their time: only the first of them tells a worker until when to sleep,
-	 * which spares a store its wake.
+	 * Copies wait for their due time: only the first one in the list tells a worker how long to
+	 * sleep, which saves a store the wake-up.
 	 */
 	bool tell = p < KVC_P_PARKED || kvc_list_empty(&ts->jobs[p]) || due_ns <= kvc_mono_ns();
 
@@ -129,7 +137,7 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 	return 0;
 }
 
-/* Is a thread in a call that should have come back? */
+/* Returns true if a thread is in an overdue call. */
 static bool overdue_locked(const struct kvc_tier_state *ts)
 {
 	uint64_t now = 0;
@@ -204,9 +212,7 @@ void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
-	/*
-	 * they keep their own priority: they have failed, and are counted so until they are tried
-	 */
+	/* The jobs keep their priority: they count as failed until they are retried. */
 	for (int p = KVC_P_AGAIN; p < KVC_P_SPILL; p++)
 		kvc_list_splice(&ts->jobs[KVC_P_PARKED], &ts->jobs[p]);
 	if (!kvc_list_empty(&ts->jobs[KVC_P_PARKED]))
@@ -219,7 +225,7 @@ bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where
 		if (kvc_same_name(&ts->named[i], name))
 			return false;
 	if (ts->nnamed == KVC_WORKERS)
-		return false; /* a thread has one at most, so this is not seen */
+		return false; /* cannot happen: a thread locks one name at most */
 	ts->named[ts->nnamed++] = *name;
 	return true;
 }
@@ -259,7 +265,7 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, ui
 	default: kvc_count(&k->stats, tier_errors);
 	}
 	event = kvc_breaker_result(&t->breaker, t->t->ops->caps, call, object, err, kvc_mono_ns());
-	/* a refusal is no outage: the breaker's counters tell of calls that fail */
+	/* a refusal is not an outage: the breaker's counters count failing calls */
 	if (event == KVC_BREAKER_TRIPPED || event == KVC_BREAKER_TRIPPED_ALL)
 		if (t->breaker.of[call].is == KVC_BREAKER_OUT)
 			kvc_count(&k->stats, breaker_opened);
@@ -274,8 +280,8 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, ui
 }
 
 /*
- * What a tier that hangs was to read and has not begun to, for a thread of the common queue: none
- * of its own may ever come for it.
+ * Takes a load of a tier that hangs, for a thread of the common queue, since the tier's own threads
+ * may never return to run it.
  */
 static struct kvc_job *take_stuck_locked(struct kvc *k, uint64_t *until)
 {
@@ -298,7 +304,10 @@ static struct kvc_job *take_stuck_locked(struct kvc *k, uint64_t *until)
 	return NULL;
 }
 
-/* Does this queue wait for the breaker? Then *until is when to look again at the latest. */
+/*
+ * Returns true if this queue waits for the breaker; then *until is at most the time of the next
+ * check.
+ */
 static bool suspended_locked(const struct kvc *k, const struct kvc_tier_state *ts, int p,
 			     uint64_t now, uint64_t *until)
 {
@@ -312,13 +321,18 @@ static bool suspended_locked(const struct kvc *k, const struct kvc_tier_state *t
 	return true;
 }
 
-/* The next job for this thread, or NULL with the time until which none is due. */
+/*
+ * Takes the next job for this thread. Returns NULL if none is due; then *until is when to check
+ * again.
+ */
 static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies,
 				   uint64_t *until)
 {
 	uint64_t now = kvc_mono_ns(), early = 0;
 
-	/* A file's rename comes at once after its close; so much they wait all the same. */
+	/*
+	 * A file's rename follows its close at once; copies wait that long even if memory is short.
+	 */
 	if (kvc_reservation_hurry_locked(k) && k->opt.settle_ms > SETTLE_LEAST_MS)
 		early = (k->opt.settle_ms - SETTLE_LEAST_MS) * 1000000;
 	for (int p = 0; p < KVC_PRIORITIES; p++) {
@@ -343,13 +357,13 @@ static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, boo
 			}
 			*until = kvc_min(*until, due);
 			if (p >= KVC_P_PARKED || p == KVC_P_REMOVE_AGAIN)
-				break; /* in order of their time */
+				break; /* sorted by due time */
 		}
 	}
 	return NULL;
 }
 
-/* A thread goes into a call that has no end of its own, and comes back. */
+/* A thread begins, or ends, a call that may never return. */
 static void calling_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me,
 			   const struct kvc_node *n)
 {
@@ -369,7 +383,7 @@ static void called_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me)
 	kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
 }
 
-/* A copy was taken: those that failed may be, too. */
+/* A copy succeeded: retries the copies that failed. */
 static void anew_locked(struct kvc *k, struct kvc_tier_state *ts)
 {
 	uint64_t now = kvc_mono_ns();
@@ -417,14 +431,14 @@ static void *work(void *arg)
 				       j->priority == KVC_P_REMOVE_AGAIN;
 
 			if (n && j->tier < KVC_TIERS && n->in[j->tier].queued == j)
-				/* from here on nobody may move it to another queue */
+				/* from here on the job cannot be moved to another queue */
 				n->in[j->tier].queued = NULL;
 			k->work->queued--;
 			k->work->running++;
 			ts->running++;
 			ts->removing += removes;
 			if (k->work->queued)
-				/* the next may be due too, and nobody else be awake */
+				/* the next job may be due too, while all other threads sleep */
 				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
 			calling_locked(k, ts, me, n);
 			kvc_unlock(k);
@@ -486,7 +500,7 @@ int kvc_tiers_start(struct kvc *k)
 		struct kvc_tier_state *ts = &k->tier[t];
 		unsigned want = t == KVC_COMMON ? COMMON_WORKERS : ts->t ? threads_of(ts->t) : 0;
 
-		kvc_lock(k); /* the first ones look how many they are */
+		kvc_lock(k); /* the first threads read nthreads */
 		while (ts->nthreads < want && !err)
 			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts)))
 				ts->nthreads++;
@@ -535,7 +549,7 @@ void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 	ts->full = true;
 	ts->refused = kvc_max(kvc_tier_refuses_locked(ts) ? ts->refused : 0, bytes);
 	ts->refused_until_ns = kvc_mono_ns() + REFUSED_NS;
-	if (ts->unsynced) /* what waits there for a sync at leisure is what the frame waits for */
+	if (ts->unsynced) /* the frame waits for space that is to be synced */
 		pthread_cond_signal(&k->deferred_free->sync_cond);
 	kvc_tier_trim_tell_locked(k, tier);
 }
@@ -554,7 +568,7 @@ void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 	ts->full = false;
 	if (bytes >= ts->refused)
 		ts->refused = ts->refused_until_ns = 0;
-	/* A copy is little: waking a thread for each costs more than the copy of a small file. */
+	/* Waking the trimmer for each copy would cost more than the copy of a small file. */
 	ts->untold += bytes;
 	if (ts->untold > ts->spare / UNTOLD_PARTS) {
 		ts->untold = 0;

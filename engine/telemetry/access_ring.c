@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See access_ring.h. */
+/* A ring of the newest accesses, see access_ring.h. */
 #include "access_ring.h"
 
 int kvc_access_ring_open_locked(struct kvc *k, uint64_t *at)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See event_ring.h. */
+/* A ring of the newest events about files, see event_ring.h. */
 #include "event_ring.h"
 
 #include "file.h"
@@ -11,7 +11,7 @@
 
 struct kvc_event_ring {
 	unsigned readers;
-	uint64_t n; /* put so far: the last KVC_EVENT_RING_MAX of them are there */
+	uint64_t n; /* events put so far; the ring has the last KVC_EVENT_RING_MAX of them */
 	uint64_t newest[CHAINS];
 	struct kvc_event_ring_item v[KVC_EVENT_RING_MAX];
 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See latency.h. An operation that is none of the slowest, which nearly all are, pays for a clock
- * reading and its histogram: it is compared with the least of those that are kept, without the
- * lock. Those that are old make room when one comes that is slow, or when somebody looks.
+ * Latencies of operations, see latency.h. Nearly all operations are none of the slowest. Such an
+ * operation costs a clock reading and an update of its histogram: it is compared with the least of
+ * the recorded ones without the lock. Old records are replaced when a slow operation ends, and
+ * skipped when they are read.
  */
 #include "latency.h"
 
@@ -17,7 +18,7 @@ static bool old(const struct kvc_latency_slow *s, uint64_t now)
 	return !s->took_ns || now - s->ended_ns > RECENT_NS;
 }
 
-/* What one has to exceed from now on. */
+/* Sets the latency that an operation must exceed to be recorded. */
 static void set_least(struct kvc_latency_slow_set *t, uint64_t now)
 {
 	uint64_t least = UINT64_MAX, until = UINT64_MAX;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See model_stats.h. Who is forgotten is found by a hand that goes round, a few under each hold. */
+/*
+ * Statistics of each model, see model_stats.h. A clock hand finds statistics to reuse, checking a
+ * few under each hold of k->lock.
+ */
 #include "model_stats.h"
 
 #define LOOKS 32
@@ -11,7 +14,10 @@ void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stat
 #undef X
 }
 
-/* One that nothing in the pool is counted in, and that was not used for long. */
+/*
+ * Returns the least recently used of the next LOOKS statistics that have no bytes in the pool, or
+ * NULL.
+ */
 static struct kvc_model_stats *oldest(struct kvc_model_stats_table *all)
 {
 	struct kvc_model_stats *old = NULL;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See top_models.h. The first models are shown as they come (model_stats.c). Later one takes the
- * place of another where it has twice its opens, so that they do not change places with each look.
- * Of a model counts what was opened since it is shown; all else is in the sum of the rest, also
- * what was counted for one that is shown no more. So neither ever shrinks.
+ * See top_models.h. The first models with opens are shown at once (model_stats.c). Later, a model
+ * replaces a shown one if it has more than twice its opens, so that models do not change places at
+ * each reading. A shown model's figures count from the time it was chosen. All other opens are in
+ * the sum of the rest, including those counted for models that are no longer shown. So no figure
+ * ever decreases.
  */
 #include "top_models.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define AT_ONCE 256u /* tallies under one hold */
+#define AT_ONCE 256u /* statistics read under one hold of the lock */
 
 struct seen {
 	uint64_t model, opens;
@@ -32,8 +33,8 @@ static int more(const void *a, const void *b)
 }
 
 /*
- * All of which something was opened, the most opens first; and behind them who is shown without.
- * NULL: no memory.
+ * Lists all models with opens, most opens first, and after them the shown models without opens.
+ * Returns NULL if out of memory.
  */
 static struct seen *look(struct kvc *k, size_t *n)
 {
@@ -69,13 +70,13 @@ static void show_locked(struct kvc *k, uint64_t model, bool show)
 	k->model_stats->shown = show ? k->model_stats->shown + 1 : k->model_stats->shown - 1;
 }
 
-/* Who is shown from now on, of all from the most opens to the fewest. */
+/* Chooses the models to show; v is sorted by opens, most first. */
 static void choose(struct kvc *k, const struct seen *v, size_t n)
 {
 	size_t up = 0, down = n;
 
 	kvc_lock(k);
-	while (up < n && k->model_stats->shown < KVC_TOP_MODELS) /* where one has gone */
+	while (up < n && k->model_stats->shown < KVC_TOP_MODELS) /* free places */
 		show_locked(k, v[up++].model, true);
 	for (up = 0; up < KVC_TOP_MODELS && up < n; up++) {
 		if (v[up].shown)
@@ -107,7 +108,10 @@ int kvc_top_models_name(struct kvc *k, uint64_t model, char *name)
 	return is;
 }
 
-/* A folder that has gone makes room for another. One renamed meanwhile is not there twice. */
+/*
+ * Gets the model's name. A model whose folder was deleted gives up its place. Returns false if it
+ * has no name, or if the list has that name already because of a rename in between.
+ */
 static bool named(struct kvc *k, const struct kvc_top_models_list *out, struct kvc_top_models *s)
 {
 	int is = kvc_top_models_name(k, s->model, s->name);
@@ -129,7 +133,7 @@ static bool named(struct kvc *k, const struct kvc_top_models_list *out, struct k
 	return true;
 }
 
-/* Of those that were seen the ones that are shown. */
+/* Copies the figures of those models that are shown. Returns their number. */
 static size_t take(struct kvc *k, const struct seen *v, size_t n, struct kvc_top_models_list *out)
 {
 	size_t at = 0;
@@ -173,7 +177,7 @@ int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
 		struct kvc_top_models *to = &out->v[out->n];
 
 		*to = out->v[i];
-		/* also of one that has no name now: it may have it again */
+		/* subtracted even if the model has no name now: it may have it again */
 		out->rest.hits -= to->n.hits;
 		out->rest.misses -= to->n.misses;
 		if (named(k, out, to))

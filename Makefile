@@ -243,7 +243,7 @@ $(patsubst %,$(B)/bin/unit-%,library keys names queue rope warm): $(B)/bin/unit-
 $(B)/bin/test-library $(B)/bin/test-queue $(B)/bin/test-stores: $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
-$(B)/bin/unit-rings: $(B)/obj/fs/ring.o $(B)/obj/fs/place.o
+$(B)/bin/unit-rings: $(B)/obj/fs/ring.o $(B)/obj/fs/wait_slots.o
 $(B)/bin/unit-history: $(B)/obj/fs/history.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
 # The calls of the engine that a unit test's program replaces (tests/unit/support/alloc.h)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What applications are told: the engine's errors as the errnos of kvcachefs(8). */
+/* Converts the engine's errors to the errnos that applications get (kvcachefs(8)). */
 #include "fs.h"
 
 int kvfs_errno(int err)
@@ -8,7 +8,7 @@ int kvfs_errno(int err)
 	case 0: return 0;
 	case -EBADMSG:
 	case -EPROTO:
-	/* how a tier is reached is nothing that a file says, and ENOTCONN is a dead daemon's */
+	/* Connection errors of a tier do not concern the file, and ENOTCONN means a dead daemon. */
 	case -ENOTCONN:
 	case -ECONNREFUSED:
 	case -ECONNRESET:

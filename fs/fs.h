@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The FUSE side: libfuse's low-level interface in front of the engine. Each request is one call of
- * the engine; those that can wait are a `struct call` on the heap, whose `run` makes the engine's
- * call, and makes it again when the engine says so (late, from the engine's answerer). No handler
- * blocks on a tier.
+ * The FUSE side: libfuse's low-level interface in front of the engine. Each request makes one call
+ * of the engine. A request that may wait is a `struct call` on the heap. Its `run` makes the
+ * engine's call; if the engine parks the call, the engine's answerer thread later wakes it and
+ * `run` is called again. No handler blocks on a tier.
  */
 #ifndef KVFS_FS_H
 #define KVFS_FS_H
 
 #define FUSE_USE_VERSION 317
 
-#include "aside.h"
+#include "defer.h"
 #include "cache.h"
 #include "http.h"
-#include "leave.h"
-#include "notify.h"
-#include "place.h"
+#include "shutdown.h"
+#include "service.h"
+#include "wait_slots.h"
 #include "ring.h"
 
 #include <fuse_lowlevel.h>
@@ -25,43 +25,44 @@ struct kvfs {
 	const struct kvc_store *store;
 	struct fuse_session *se;
 	const char *mountpoint;
-	struct kvfs_http *http; /* NULL: not asked for */
+	struct kvfs_http *http; /* NULL: no metrics= option */
 	atomic_bool mounted;
 	bool can_passthrough, want_uring;
-	bool passthrough, uring; /* what the kernel agreed to */
-	struct kvfs_ring ring;   /* where it comes by io_uring */
-	uint64_t request_bytes;  /* of memory=: its queues, and buffers of other requests */
-	struct kvfs_places places;
-	struct kvfs_leave leave;
-	struct kvfs_aside aside, sizes;
-	double entry_timeout; /* how long the kernel may keep a name */
-	double miss_timeout;  /* and that one is missing */
-	bool left;            /* threads that hang in a tier were left behind, at the end */
-	bool epochs, prunes;  /* how it can be told of names that went (session.c) */
-	char passthrough_why[96], uring_why[160]; /* when not, why */
-	/* the kernel agreed to io_uring, but libfuse did not get it up */
+	bool passthrough, uring; /* in use: the kernel agreed */
+	struct kvfs_ring ring;   /* sizes of the io_uring queues */
+	uint64_t request_bytes;  /* part of memory= for ring queues and request buffers */
+	struct kvfs_wait_slots slots;
+	struct kvfs_shutdown shutdown;
+	struct kvfs_worker lease_worker, size_worker;
+	double entry_timeout; /* seconds that the kernel may cache a name */
+	double miss_timeout;  /* seconds that it may cache a missing name */
+	/* at the end, threads that hang in a tier were left running */
+	bool threads_left;
+	bool epochs, prunes; /* the kernel supports epochs and prune notifications (session.c) */
+	char passthrough_why[96], uring_why[160]; /* reasons if not in use */
+	/* the kernel agreed to io_uring, but libfuse could not start its queues */
 	atomic_bool uring_failed;
 };
 
 /*
- * The kernel keeps names and attributes this long: every change of ours that it has not asked for
- * is told to it (session.c says how). On kernels without epochs (before 6.16) names are kept for a
- * short time instead.
+ * Seconds that the kernel caches names and attributes. The daemon notifies the kernel of each
+ * change that the kernel did not request itself (session.c). On kernels without epochs (before
+ * 6.16), names are cached for KVFS_SHORT_TIMEOUT instead.
  */
 #define KVFS_TIMEOUT 86400.0
 #define KVFS_SHORT_TIMEOUT 1.0
-/* With a shared tier another node may store a missing name at any time. */
+/* With a shared tier, another node may store a missing name at any time. */
 #define KVFS_MISS_TIMEOUT 1.0
 /*
- * Folders' attributes change with every name made or removed; a race of many leaves it an old
- * answer for so long.
+ * Each name that is made or removed changes its folder's attributes. If many such calls run at
+ * once, the kernel may cache outdated attributes, for at most this time.
  */
 #define KVFS_FOLDER_TIMEOUT 1.0
 
-#define KVFS_NAME_MAX 255 /* bytes; the kernel sends longer ones */
+#define KVFS_NAME_MAX 255 /* bytes; the kernel also sends longer names */
 
 struct call {
-	struct kvc_wait w; /* first */
+	struct kvc_wait w; /* must be first */
 	struct kvfs *f;
 	fuse_req_t req;
 	void (*run)(struct call *c);
@@ -72,26 +73,29 @@ struct call {
 	int mode;
 	off_t off, len;
 	const void *data;
-	void *copy;      /* of data, where the buffer does not outlive the handler */
-	unsigned copied; /* its pages, taken of kvfs_places.copies and the budget */
-	atomic_int lent; /* write.c */
+	void *copy;      /* copy of data, if the request's buffer is reused */
+	unsigned copied; /* pages of the copy, charged to kvfs_wait_slots.copies and the budget */
+	atomic_int data_state; /* see write.c */
 	char *name, *to_name;
-	bool stores; /* see kvfs_stores */
-	bool placed; /* it has a place of the queue that it came by (place.h) */
+	bool is_writer; /* counted by kvfs_writer_begin */
+	bool has_slot;  /* holds a wait slot of `queue` (wait_slots.h) */
 	struct kvfs_queue *queue;
-	struct call *next; /* among those that are held, or set aside */
-	void (*aside)(struct call *c);
-	void (*run_aside)(struct call *c); /* after KVC_LONG: what `run` was */
+	struct call *next; /* in a list of held or deferred calls */
+	void (*deferred)(struct call *c);
+	void (*run_deferred)(struct call *c); /* after KVC_LONG: the original `run` */
 };
 
 static inline struct kvfs *kvfs_of(fuse_req_t req)
 {
 	return fuse_req_userdata(req);
 }
-/* A new call, ready to run; NULL after answering ENOMEM. Names are copied. */
-struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name,
-		       const char *to_name);
-/* Did it come through io_uring? */
+/*
+ * Allocates a call that is ready to run. The names (NULL: none) are copied. Returns NULL after it
+ * has answered the request with ENOMEM. Free the call with kvfs_call_free.
+ */
+struct call *kvfs_call_new(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
+			   const char *name, const char *to_name);
+/* True if the request arrived through io_uring. */
 static inline bool kvfs_is_uring(fuse_req_t req)
 {
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
@@ -101,48 +105,57 @@ static inline bool kvfs_is_uring(fuse_req_t req)
 	return false;
 #endif
 }
-/* Takes a place for a call to wait in, which kvfs_done gives back. False: none is free. */
-bool kvfs_place(struct call *c);
 /*
- * Allocates c->copy, `len` bytes, of the memory for waiting writes; kvfs_done frees it. False: the
- * user, or all users, have too much of that, or memory is short. Does not block; the engine's locks
- * may be held.
+ * Takes a wait slot for the call, if it has none. kvfs_call_free returns the slot. Returns false if
+ * no slot is free. Does not block; the engine's locks may be held.
  */
-bool kvfs_copy_new(struct call *c, size_t len);
-/* Runs a woken call again. The wake of most calls (struct kvc_wait). */
-void kvfs_wake(struct kvc_wait *w);
-/* An answered call's memory. */
-void kvfs_done(struct call *c);
+bool kvfs_call_slot(struct call *c);
 /*
- * True when the call waits, or is set aside: nothing more to do. Otherwise *err is the result to
- * answer with.
+ * Allocates c->copy of `len` bytes and charges it to the memory for waiting writes. kvfs_call_free
+ * frees it. Returns false if the user or all users together have too much of that memory, or if
+ * malloc fails. Does not block; the engine's locks may be held.
  */
-bool kvfs_waits(struct call *c, int *err);
-/* Counts a request to change an inode, and refuses it where that is virtual: true, and answered. */
+bool kvfs_call_copy(struct call *c, size_t len);
+/* Runs a woken call again. This is the `wake` of most calls (struct kvc_wait). */
+void kvfs_call_wake(struct kvc_wait *w);
+/* Frees a call that was answered, with its wait slot, copy and names. */
+void kvfs_call_free(struct call *c);
+/*
+ * Returns true if the call was parked or deferred, and then takes ownership of it. Otherwise *err
+ * is the result, and the caller answers the request and frees the call.
+ */
+bool kvfs_call_waits(struct call *c, int *err);
+/*
+ * Counts a request that changes an inode. If the inode is virtual, answers EPERM and returns true.
+ */
 bool kvfs_refuse_virtual(fuse_req_t req, uint64_t ino);
-/* The engine's results as an errno for the kernel (positive). */
+/* Converts an engine result (0 or a negative errno) to a positive errno for the kernel. */
 int kvfs_errno(int err);
 void kvfs_stat(const struct kvc_row *a, struct stat *st);
-double kvfs_timeout(const struct kvc_row *a);
+double kvfs_attr_timeout(const struct kvc_row *a);
 
 /* session.c */
 /*
- * Decides what to ask the kernel for, and what memory requests take: before the engine is opened.
- * Tries io_uring in a child process. others: bytes of memory= that the engine needs at least.
+ * Chooses passthrough and io_uring, and the memory that requests use (f->request_bytes), before the
+ * engine is opened. `others` is the part of memory= in bytes that the engine needs at least. Tries
+ * io_uring in a child process, so it may block for some milliseconds.
  */
-void kvfs_decide(struct kvfs *f, const struct kvc_options *o, uint64_t others);
+void kvfs_choose_modes(struct kvfs *f, const struct kvc_options *o, uint64_t others);
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	       const char *mountpoint, int ready_fd);
-/* This request came; tells by which way they come. */
-void kvfs_came(struct kvfs *f, fuse_req_t req);
-/* Do requests come through io_uring? */
-bool kvfs_by_uring(struct kvfs *f);
-/* And if not, why. */
+/* Call it for a request: detects that libfuse did not start io_uring, and logs that once. */
+void kvfs_note_transport(struct kvfs *f, fuse_req_t req);
+/* True if requests arrive through io_uring. */
+bool kvfs_uses_uring(struct kvfs *f);
+/* Why io_uring is not in use. The text is constant or owned by f. */
 const char *kvfs_uring_why(const struct kvfs *f);
-/* http.c: 0, or a negative errno after a line on stderr. Stop before the engine. */
+/*
+ * http.c. Starts the HTTP endpoint if metrics= is set. Returns 0, or a negative errno after a line
+ * on stderr. Stop it before the engine is closed.
+ */
 int kvfs_http_start(struct kvfs *f, const struct kvc_options *o);
 void kvfs_http_stop(struct kvfs *f);
-/* status.c. Why the mount takes no stores now; NULL: it does. */
+/* status.c. Why the mount does not accept stores now; NULL if it does. */
 const char *kvfs_unready(struct kvfs *f);
 void kvfs_print_status(struct kvfs *f, FILE *out);
 /* ops.c, xattr.c, io.c, write.c: handlers */
@@ -152,21 +165,24 @@ void kvfs_ops_io(struct fuse_lowlevel_ops *ops);
 void kvfs_ops_write(struct fuse_lowlevel_ops *ops);
 
 /*
- * virtual.c: .kvcachefs/. Each answers the request and returns true when the inode is one of its
- * own.
+ * virtual.c: the files of .kvcachefs/. kvfs_virtual_lookup returns true if it has answered the
+ * request. The other functions require a virtual inode and answer the request.
  */
 #define KVFS_VIRTUAL (1ull << 62)
 static inline bool kvfs_is_virtual(uint64_t ino)
 {
 	return ino >= KVFS_VIRTUAL;
 }
-/* After the unmount: what is still open is closed. */
-void kvfs_virtual_end(struct kvfs *f);
+/* Closes all files that are still open, after the unmount. */
+void kvfs_virtual_close_all(struct kvfs *f);
 void kvfs_virtual_stat(uint64_t ino, struct stat *st);
 bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name);
 void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino);
-/* Who calls, with all his groups: 0, or ENOMEM; u->groups is the caller's to free. */
-int kvfs_user_of(fuse_req_t req, struct kvc_asker *u);
+/*
+ * Fills u with the caller's uid, gid and supplementary groups. Returns 0 or ENOMEM. The caller
+ * frees u->groups.
+ */
+int kvfs_asker(fuse_req_t req, struct kvc_asker *u);
 void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off);
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
 void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See history.h. */
+/* Ring buffer of counter samples, and the thread that takes them. See history.h. */
 #include "history.h"
 
 #include "cache.h"
@@ -33,7 +33,7 @@ void kvfs_history_add(struct kvfs_history *h, const struct kvfs_sample *s)
 	pthread_mutex_unlock(&h->lock);
 }
 
-static void *sample(void *arg)
+static void *sampler(void *arg)
 {
 	struct kvfs_history *h = ((struct job *)arg)->h;
 	struct kvc *k = ((struct job *)arg)->k;
@@ -78,7 +78,7 @@ int kvfs_history_start(struct kvfs_history *h, struct kvc *k)
 		return -ENOMEM;
 	*j = (struct job){ h, k };
 	kvfs_history_add(h, &s);
-	err = -pthread_create(&h->thread, NULL, sample, j);
+	err = -pthread_create(&h->thread, NULL, sampler, j);
 	h->runs = !err;
 	if (err)
 		free(j);
@@ -97,13 +97,13 @@ void kvfs_history_stop(struct kvfs_history *h)
 	h->runs = false;
 }
 
-/* The oldest of those that are kept is the first. */
-static const struct kvfs_sample *nth(const struct kvfs_history *h, size_t i)
+/* Returns the i-th of the stored samples; the oldest is the first. */
+static const struct kvfs_sample *nth_sample(const struct kvfs_history *h, size_t i)
 {
 	return &h->v[(h->n > KVFS_SAMPLES_N ? h->n + i : i) % KVFS_SAMPLES_N];
 }
 
-static size_t kept(const struct kvfs_history *h)
+static size_t samples_kept(const struct kvfs_history *h)
 {
 	return kvc_min(h->n, (size_t)KVFS_SAMPLES_N);
 }
@@ -114,8 +114,8 @@ struct kvfs_sample kvfs_history_before(struct kvfs_history *h, const struct kvfs
 	struct kvfs_sample s = *now;
 
 	pthread_mutex_lock(&h->lock);
-	for (size_t i = kept(h); i-- > 0;) {
-		s = *nth(h, i);
+	for (size_t i = samples_kept(h); i-- > 0;) {
+		s = *nth_sample(h, i);
 		if (s.ns + seconds * 1000000000ull <= now->ns)
 			break;
 	}
@@ -123,12 +123,13 @@ struct kvfs_sample kvfs_history_before(struct kvfs_history *h, const struct kvfs
 	return s;
 }
 
-static void field(const struct kvfs_history *h, const struct kvfs_sample *now, const char *name,
-		  size_t at, FILE *out)
+static void print_field(const struct kvfs_history *h, const struct kvfs_sample *now,
+			const char *name, size_t at, FILE *out)
 {
 	fprintf(out, ",\n\"%s\":[", name);
-	for (size_t i = 0; i < kept(h); i++)
-		fprintf(out, "%" PRIu64 ",", *(const uint64_t *)((const char *)nth(h, i) + at));
+	for (size_t i = 0; i < samples_kept(h); i++)
+		fprintf(out, "%" PRIu64 ",",
+			*(const uint64_t *)((const char *)nth_sample(h, i) + at));
 	fprintf(out, "%" PRIu64 "]", *(const uint64_t *)((const char *)now + at));
 }
 
@@ -136,10 +137,11 @@ void kvfs_history_print(struct kvfs_history *h, const struct kvfs_sample *now, F
 {
 	pthread_mutex_lock(&h->lock);
 	fprintf(out, "{\"every_seconds\":%u,\n\"ago_seconds\":[", KVFS_EVERY_S);
-	for (size_t i = 0; i < kept(h); i++)
-		fprintf(out, "%.1f,", (double)(now->ns - kvc_min(now->ns, nth(h, i)->ns)) / 1e9);
+	for (size_t i = 0; i < samples_kept(h); i++)
+		fprintf(out, "%.1f,",
+			(double)(now->ns - kvc_min(now->ns, nth_sample(h, i)->ns)) / 1e9);
 	fputs("0]", out);
-#define X(name, counter) field(h, now, #name, offsetof(struct kvfs_sample, name), out);
+#define X(name, counter) print_field(h, now, #name, offsetof(struct kvfs_sample, name), out);
 	KVFS_SAMPLED(X)
 	X(pool_used_bytes, )
 #undef X

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metrics=ADDR:PORT: for Prometheus, for probes, and a page for people, by HTTP. One thread of
- * libmicrohttpd's, which only reads. The paths are one table; what each answers is made anew for
- * each request, and is the response's own.
+ * The HTTP endpoint of metrics=ADDR:PORT: metrics for Prometheus, health probes, and a status page.
+ * It is served by one thread of libmicrohttpd, which only reads the engine's state. `routes` is the
+ * table of paths. Each answer is generated for its request, and libmicrohttpd frees it.
  *
- * A silent connection is closed after IDLE_S. http_peers.h bounds the connections of each peer and
- * the time of each request. A request's line and headers have CONNECTION_BYTES; a body is not read.
+ * A silent connection is closed after IDLE_S. http_peers.h limits the connections of each peer and
+ * the time of each request. A request's line and headers are limited to CONNECTION_BYTES; a body is
+ * not read.
  *
- * With metrics_token= every path that shows state requires the token. The page itself does not: it
- * contains no state and asks its reader for the token. Without a token those paths answer only to
- * names that a web page of somebody else cannot have (http_host.h).
+ * With metrics_token=, every path that shows state requires the token. The page itself contains no
+ * state; it asks its reader for the token. Without metrics_token=, the paths that show state answer
+ * only if the Host header is one that another web site cannot have (http_host.h).
  */
 #include "fs.h"
 
@@ -23,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* more than http_peers.h has rows: connections that are being closed still count */
+/* more than the rows in http_peers.c, because connections that are being closed still count */
 #define CONNECTIONS 1024u
 #define CONNECTION_BYTES ((size_t)8192)
 #define IDLE_S 3u
@@ -34,28 +35,28 @@ typedef int mhd_result;
 typedef enum MHD_Result mhd_result;
 #endif
 
-/* ---- what there is ---- */
+/* ---- routes ---- */
 
-static unsigned metrics(struct kvfs *f, FILE *out)
+static unsigned get_metrics(struct kvfs *f, FILE *out)
 {
 	kvc_print_metrics(f->k, out);
 	return MHD_HTTP_OK;
 }
 
-static unsigned status(struct kvfs *f, FILE *out)
+static unsigned get_status(struct kvfs *f, FILE *out)
 {
 	kvfs_print_status(f, out);
 	return MHD_HTTP_OK;
 }
 
-static unsigned alive(struct kvfs *f, FILE *out)
+static unsigned get_alive(struct kvfs *f, FILE *out)
 {
 	(void)f;
 	fputs("alive\n", out);
 	return MHD_HTTP_OK;
 }
 
-static unsigned ready(struct kvfs *f, FILE *out)
+static unsigned get_ready(struct kvfs *f, FILE *out)
 {
 	const char *why = kvfs_unready(f);
 
@@ -63,28 +64,28 @@ static unsigned ready(struct kvfs *f, FILE *out)
 	return why ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK;
 }
 
-static unsigned page(struct kvfs *f, FILE *out)
+static unsigned get_page(struct kvfs *f, FILE *out)
 {
 	(void)f;
 	fwrite(kvfs_page, 1, (size_t)(kvfs_page_end - kvfs_page), out);
 	return MHD_HTTP_OK;
 }
 
-static unsigned missing(struct kvfs *f, FILE *out)
+static unsigned reply_not_found(struct kvfs *f, FILE *out)
 {
 	(void)f;
 	fputs("not found: the pages are /, /metrics, /status.json, /healthz and /readyz\n", out);
 	return MHD_HTTP_NOT_FOUND;
 }
 
-static unsigned no_method(struct kvfs *f, FILE *out)
+static unsigned reply_bad_method(struct kvfs *f, FILE *out)
 {
 	(void)f;
 	fputs("method not allowed: use GET or HEAD\n", out);
 	return MHD_HTTP_METHOD_NOT_ALLOWED;
 }
 
-static unsigned no_token(struct kvfs *f, FILE *out)
+static unsigned reply_no_token(struct kvfs *f, FILE *out)
 {
 	(void)f;
 	fputs("the token is missing or wrong: send the token of metrics_token= as Authorization: "
@@ -93,7 +94,7 @@ static unsigned no_token(struct kvfs *f, FILE *out)
 	return MHD_HTTP_UNAUTHORIZED;
 }
 
-static unsigned foreign_host(struct kvfs *f, FILE *out)
+static unsigned reply_bad_host(struct kvfs *f, FILE *out)
 {
 	(void)f;
 	fputs("the host name is refused, because another web site could use it to read this page: "
@@ -107,22 +108,24 @@ static unsigned foreign_host(struct kvfs *f, FILE *out)
 
 static const struct route {
 	const char *path, *type;
-	unsigned (*print)(struct kvfs *f, FILE *out); /* answers with the status */
-	bool tells;                                   /* who asks for it has to have the token */
+	unsigned (*print)(struct kvfs *f, FILE *out); /* returns the HTTP status */
+	bool needs_token;                             /* the path shows state */
 } routes[] = {
-	{ "/", "text/html; charset=utf-8", page, false },
-	{ "/metrics", "text/plain; version=0.0.4; charset=utf-8", metrics, true },
-	{ "/status.json", "application/json", status, true },
-	{ "/healthz", TEXT, alive, false },
-	{ "/readyz", TEXT, ready, false },
-}, not_found = { NULL, TEXT, missing, false }, not_allowed = { NULL, TEXT, no_method, false },
-  not_authorized = { NULL, TEXT, no_token, false, },
-  not_ours = { NULL, TEXT, foreign_host, false, };
+	{ "/", "text/html; charset=utf-8", get_page, false },
+	{ "/metrics", "text/plain; version=0.0.4; charset=utf-8", get_metrics, true },
+	{ "/status.json", "application/json", get_status, true },
+	{ "/healthz", TEXT, get_alive, false },
+	{ "/readyz", TEXT, get_ready, false },
+};
+static const struct route not_found = { NULL, TEXT, reply_not_found, false };
+static const struct route not_allowed = { NULL, TEXT, reply_bad_method, false };
+static const struct route not_authorized = { NULL, TEXT, reply_no_token, false };
+static const struct route bad_host = { NULL, TEXT, reply_bad_host, false };
 
 /*
- * A proxy's request names the whole URL (RFC 9112, 3.2.2), whose host counts then. Returns the
- * path, and the host in *host, which has room for `capacity` bytes; *host is empty if the URL has
- * none.
+ * Returns the path of the request's URL. If a proxy's request contains an absolute URL (RFC 9112,
+ * 3.2.2), the URL's host is copied to host[capacity] and replaces the Host header; otherwise *host
+ * is empty.
  */
 static const char *path_of(const char *url, char *host, size_t capacity)
 {
@@ -149,14 +152,14 @@ static const struct route *route_of(const struct kvfs *f, struct MHD_Connection 
 	for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
 		if (!strcmp(url, routes[i].path))
 			r = &routes[i];
-	if (!r->tells)
+	if (!r->needs_token)
 		return r;
 	if (!kvfs_token_now(f->http, token))
 		return kvfs_host_is_private(*host ? host
 						  : MHD_lookup_connection_value(c, MHD_HEADER_KIND,
 										"Host"))
 			       ? r
-			       : &not_ours;
+			       : &bad_host;
 	if (!kvfs_token_is(token, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization")))
 		r = &not_authorized;
 	explicit_bzero(token, sizeof token);
@@ -196,7 +199,7 @@ static mhd_result answer(void *arg, struct MHD_Connection *c, const char *url, c
 	MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
 	MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
 	MHD_add_response_header(r, "Content-Security-Policy",
-				route->print == page ? f->http->csp : "default-src 'none'");
+				route->print == get_page ? f->http->csp : "default-src 'none'");
 	if (route == &not_allowed)
 		MHD_add_response_header(r, "Allow", "GET, HEAD");
 	if (route == &not_authorized)
@@ -237,8 +240,8 @@ static void on_answered(void *arg, struct MHD_Connection *connection, void **req
 		kvfs_peers_answered(info->socket_context);
 }
 
-/* Can only this machine reach it? */
-static bool loopback(const struct sockaddr *a)
+/* True for an address that only this machine can reach. */
+static bool is_loopback(const struct sockaddr *a)
 {
 	const struct in6_addr *v6 = &((const struct sockaddr_in6 *)a)->sin6_addr;
 
@@ -247,7 +250,10 @@ static bool loopback(const struct sockaddr *a)
 	return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
 }
 
-/* 0 with *a, which is freeaddrinfo's; or -EINVAL after a line. */
+/*
+ * Parses ADDR:PORT. Returns 0 with *a, which the caller frees with freeaddrinfo, or -EINVAL after a
+ * line in the log.
+ */
 static int address_of(const char *where, struct addrinfo **a)
 {
 	char host[64];
@@ -269,7 +275,7 @@ static int address_of(const char *where, struct addrinfo **a)
 	return 0;
 }
 
-static int listen_at(struct kvfs *f, const char *where)
+static int start_server(struct kvfs *f, const char *where)
 {
 	struct addrinfo *a = NULL;
 	int err = address_of(where, &a);
@@ -277,7 +283,7 @@ static int listen_at(struct kvfs *f, const char *where)
 
 	if (err)
 		return err;
-	open_to_all = !loopback(a->ai_addr) && !*f->http->token.text;
+	open_to_all = !is_loopback(a->ai_addr) && !*f->http->token.text;
 	f->http->daemon = MHD_start_daemon(
 		MHD_USE_AUTO_INTERNAL_THREAD | (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0,
 		NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
@@ -322,7 +328,7 @@ int kvfs_http_start(struct kvfs *f, const struct kvc_options *o)
 		if (err)
 			kvc_error("option metrics: cannot start a thread: %s", strerror(-err));
 	}
-	err = err ?: listen_at(f, o->metrics);
+	err = err ?: start_server(f, o->metrics);
 	if (err)
 		kvfs_http_stop(f);
 	return err;

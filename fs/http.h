@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the HTTP endpoint consists of (http.c), for those that fill its pages. */
+/* State of the HTTP endpoint (http.c), shared with the files that produce its answers. */
 #ifndef KVFS_HTTP_H
 #define KVFS_HTTP_H
 
@@ -16,11 +16,12 @@
 
 struct MHD_Daemon;
 
-/* The token of metrics_token=, as it was last read. Of the server's thread, once it runs. */
+/* The token of metrics_token=, as last read. After the start, only the server's thread uses it. */
 struct kvfs_token {
-	const char *path;                /* NULL: no token is required */
-	char text[KVFS_TOKEN_MAX + 1];   /* zeros follow it */
-	struct timespec changed, failed; /* the file's times at the last good and bad reading */
+	const char *path;              /* NULL: no token is required */
+	char text[KVFS_TOKEN_MAX + 1]; /* padded with zeros */
+	/* the file's mtime when last read; its ctime when that failed */
+	struct timespec changed, failed;
 	uint64_t ino;
 };
 
@@ -34,20 +35,26 @@ struct kvfs_http {
 };
 
 struct kvc_library kvfs_library_microhttpd(void); /* http.c */
-/* page.c: page.html as it was built in, and what it may do: its own script and style. */
+/*
+ * page.c: the embedded page.html, and its Content-Security-Policy, which allows only the page's own
+ * script and style.
+ */
 extern const char kvfs_page[], kvfs_page_end[];
 void kvfs_page_policy(char *policy, size_t capacity);
 /*
- * token.c. Reads the first line of the file at path, which the caller keeps. 0, or a negative errno
- * after a line in the log.
+ * token.c. Reads the token from the first line of the file. The caller keeps path alive as long as
+ * h. Returns 0, or a negative errno after a line in the log.
  */
 int kvfs_token_open(struct kvfs_http *h, const char *path);
 /*
- * The token that is required now: false, none is. A file that was replaced or rewritten is read
- * again; if it cannot be, the token before stays, and the log says why.
+ * Copies the required token. Returns false if no token is required. A file that was replaced or
+ * rewritten is read again. If that fails, the previous token stays in use and the log says why.
  */
 bool kvfs_token_now(struct kvfs_http *h, char token[KVFS_TOKEN_MAX + 1]);
-/* Does an Authorization header (NULL: none) carry it? In a time that does not tell how far. */
+/*
+ * Returns non-zero if the Authorization header (NULL: none) contains the token. The comparison
+ * takes the same time wherever the first difference is.
+ */
 int kvfs_token_is(const char token[KVFS_TOKEN_MAX + 1], const char *header);
 
 #endif

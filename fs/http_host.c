@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See http_host.h. */
+/* The check of Host headers. See http_host.h. */
 #include "http_host.h"
 
 #include <arpa/inet.h>
@@ -10,7 +10,10 @@
 
 #define NAME_BYTES 256
 
-/* The name or address without its port, brackets and final dot. False: it is too long. */
+/*
+ * Copies the host without its port, brackets and final dot to name. Returns false if it is
+ * malformed or too long.
+ */
 static bool bare_name(const char *host, char name[NAME_BYTES])
 {
 	const char *end, *colon = strchr(host, ':');
@@ -62,7 +65,7 @@ bool kvfs_host_is_private(const char *host)
 	char name[NAME_BYTES], own[NAME_BYTES] = "";
 
 	if (!host)
-		return true; /* browsers always send one */
+		return true; /* browsers always send a Host header */
 	if (!bare_name(host, name))
 		return false;
 	if (is_address(name) || !strchr(name, '.') || in_private_domain(name))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which names a browser may know this machine by. A web page elsewhere can have its own name
- * resolve to this machine's address (DNS rebinding), and could then read what is served here
- * without a token. Such a request carries the page's name as its host, so names that the public DNS
- * can give to anybody are refused.
+ * Host names under which a browser may read the HTTP endpoint without a token. A hostile web page
+ * can make its own host name resolve to this machine's address (DNS rebinding) and then read the
+ * endpoint through the visitor's browser. Such a request has the page's name in its Host header. So
+ * the endpoint refuses all names that anybody can register in the public DNS.
  */
 #ifndef KVFS_HTTP_HOST_H
 #define KVFS_HTTP_HOST_H
@@ -11,9 +11,9 @@
 #include <stdbool.h>
 
 /*
- * Is host (HOST, HOST:PORT or [ADDRESS]:PORT; NULL: the request has none) an address, localhost,
- * this machine's own name, a name without a dot, or a name in a domain that is never public
- * (.local, .internal, .svc and so on)?
+ * Returns true if host is an address, localhost, this machine's own name, a name without a dot, or
+ * a name in a domain that is never public (.local, .internal, .svc and so on). host is HOST,
+ * HOST:PORT or [ADDRESS]:PORT; NULL (the request has no Host header) also returns true.
  */
 bool kvfs_host_is_private(const char *host);
 

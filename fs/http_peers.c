@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A table of the connections of the HTTP endpoint. The server's thread adds and removes rows; a
- * thread of ours looks at them once a second and shuts late sockets down, which the server's thread
- * then sees as the client's end. Both under one lock, so that no socket is shut down after the
- * server has closed it.
+ * The table of connections of the HTTP endpoint. The server's thread adds and removes rows. A
+ * second thread checks them once a second and shuts down late sockets; the server's thread then
+ * sees the end of the connection. One lock guards both, so a socket is never shut down after the
+ * server has closed it. See http_peers.h.
  */
 #include "http_peers.h"
 
@@ -15,14 +15,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* operators may have more than the others */
+/* extra rows for operators, who have no limit */
 #define ROWS (KVFS_PEERS_CONNECTIONS + KVFS_PEER_MOST)
 
 struct kvfs_connection {
 	struct kvfs_peer peer;
-	uint64_t begun_ns; /* of its present request; 0: the row is free */
+	uint64_t begun_ns; /* start of its current request; 0: the row is free */
 	int fd;
-	bool closing; /* shut down, and not yet left */
+	bool closing; /* shut down, but not yet removed */
 };
 
 static struct {
@@ -33,7 +33,7 @@ static struct {
 	struct kvfs_connection rows[ROWS];
 } peers = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Root, and the daemon's own user. */
+/* True for root of this machine and for the daemon's own user. */
 static bool is_operator(const struct kvfs_peer *p)
 {
 	return p->local && (!p->uid || p->uid == geteuid());
@@ -107,7 +107,10 @@ static unsigned connections_of(const struct kvfs_peer *p)
 	return n;
 }
 
-/* The oldest connection of the peer, other than an operator, that has most of them; or NULL. */
+/*
+ * Returns the oldest connection of the peer with the most connections, or NULL. Operators are
+ * skipped. The caller holds peers.lock.
+ */
 static struct kvfs_connection *greediest(void)
 {
 	struct kvfs_connection *found = NULL;
@@ -129,7 +132,10 @@ static struct kvfs_connection *greediest(void)
 	return found;
 }
 
-/* A free row for this peer, or NULL. */
+/*
+ * Returns a free row for this peer, or NULL. May shut down the connection of another peer. The
+ * caller holds peers.lock.
+ */
 static struct kvfs_connection *row_for(const struct kvfs_peer *p)
 {
 	struct kvfs_connection *row = NULL, *loser;

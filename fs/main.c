@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachefs STORE MOUNTPOINT [-f] [-o OPTIONS]. A child does all the work with stderr still here,
- * so that every refusal is one line for who started it; the parent returns when the mount answers,
- * or with the child's error.
+ * The program: kvcachefs STORE MOUNTPOINT [-f] [-o OPTIONS]. A child process does all the work and
+ * keeps stderr until the mount is served, so every refusal is one line on the caller's stderr. The
+ * parent returns when the mount answers, or with the child's exit status.
  */
 #include "fs.h"
 
@@ -46,12 +46,12 @@ static int fail(const char *format, const char *a, const char *b)
 	return 1;
 }
 
-static bool is_dead(const char *path)
+static bool is_dead_mount(const char *path)
 {
 	struct statvfs v;
 	int err = 0;
 
-	do /* a daemon's death cancels what it was asked last; who asks again is told */
+	do /* A dying daemon cancels its last request. The next request gets the final error. */
 		err = statvfs(path, &v) ? errno : 0;
 	while (err == ECANCELED && !usleep(1000));
 	return err == ENOTCONN || err == ECONNABORTED;
@@ -61,7 +61,11 @@ static int check_mountpoint(const char *path)
 {
 	struct stat st;
 
-	if (is_dead(path)) /* of the store's last daemon, perhaps: who has the lock knows */
+	/*
+	 * It may be the mount of the store's last daemon. clear_mountpoint decides that with the
+	 * store's lock.
+	 */
+	if (is_dead_mount(path))
 		return 0;
 	if (stat(path, &st))
 		return errno == ENOENT
@@ -73,7 +77,10 @@ static int check_mountpoint(const char *path)
 	return 0;
 }
 
-/* Is a store served there? A second mount would hide the first, whose daemon goes on below it. */
+/*
+ * True if a kvcachefs store is mounted on path. A second mount would hide the first, while the
+ * first daemon would keep running.
+ */
 static bool is_served(const char *path)
 {
 	char config[PATH_MAX + 32];
@@ -83,7 +90,7 @@ static bool is_served(const char *path)
 	return !statfs(path, &st) && st.f_type == FUSE_SUPER_MAGIC && !access(config, F_OK);
 }
 
-/* Such as what an engine has stored there before the mount. */
+/* The mount hides such files, for example what an engine stored there before the mount. */
 static void warn_of_hidden(const char *path)
 {
 	DIR *d = opendir(path);
@@ -100,8 +107,8 @@ static void warn_of_hidden(const char *path)
 }
 
 /*
- * What a dead daemon left mounted answers ENOTCONN; it goes, so that mounting again needs no
- * cleaning by hand.
+ * Detaches the mount of a dead daemon, which answers ENOTCONN, so that mounting again needs no
+ * manual cleanup. Returns 0, or 1 after a message.
  */
 static int clear_mountpoint(const char *path)
 {
@@ -111,19 +118,20 @@ static int clear_mountpoint(const char *path)
 		return fail("mount point %s: another store is mounted there; unmount it first, or "
 			    "give another folder%s",
 			    path, "");
-	if (!is_dead(path))
+	if (!is_dead_mount(path))
 		return 0;
 	err = -kvfs_detach(path);
 	if (!err)
 		kvc_info("detached the mount that a dead daemon left on %s", path);
-	else if (is_dead(path)) /* and not just unmounted by its daemon, which was ending */
+	/* still dead: its daemon has not just unmounted it at its end */
+	else if (is_dead_mount(path))
 		return fail("%s is the mount of a dead daemon and cannot be detached: %s", path,
 			    strerror(err));
 	return check_mountpoint(path);
 }
 
-static int run(const struct kvc_options *o, const char *store_path, const char *mountpoint,
-	       int ready_fd)
+static int run_daemon(const struct kvc_options *o, const char *store_path, const char *mountpoint,
+		      int ready_fd)
 {
 	struct kvfs f = { 0 };
 	struct kvc_store store;
@@ -151,10 +159,10 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		return 1;
 	}
 	warn_of_hidden(mountpoint);
-	kvfs_notify("STATUS=recovering the pool");
+	kvfs_service_notify("STATUS=recovering the pool");
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
-		kvfs_decide(&f, o, kvc_cache_memory_least(tiers, n));
+		kvfs_choose_modes(&f, o, kvc_cache_memory_least(tiers, n));
 		err = kvc_cache_open(&f.k, o, &store, tiers, n, f.request_bytes, error);
 		if (err)
 			kvct_close_all(tiers, n);
@@ -166,13 +174,13 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 	f.store = &store;
 	err = kvfs_serve(&f, o, store_path, mountpoint, ready_fd);
 	kvc_store_close(&store);
-	if (f.left) /* exit(3) would end what the threads that were left behind still use */
+	if (f.threads_left) /* exit(3) would free memory that the remaining threads still use */
 		_exit(err != 0);
 	return err != 0;
 }
 
-/* Waits for the child's word, then for the mount to answer. */
-static int parent(int fd, pid_t child, const char *mountpoint)
+/* Waits until the child reports that it serves, and then until the mount answers. */
+static int wait_for_child(int fd, pid_t child, const char *mountpoint)
 {
 	struct statvfs v;
 	char ok;
@@ -197,7 +205,10 @@ static bool is_below(const char *path, const char *folder)
 	return !strncmp(path, folder, n) && (!path[n] || path[n] == '/' || folder[n - 1] == '/');
 }
 
-/* What the daemon opens while it serves would be looked for in its own mount. */
+/*
+ * If one contained the other, files that the daemon opens while it serves would be looked up in its
+ * own mount.
+ */
 static int check_apart(const char *store, const char *mountpoint)
 {
 	if (!is_below(store, mountpoint) && !is_below(mountpoint, store))
@@ -219,8 +230,11 @@ static char *absolute(const char *path)
 	return p ?: strdup(path);
 }
 
-/* What is not an option: the store and the mount point, as whole paths that the caller frees. */
-static int take_paths(int n, char **words, char **store, char **mountpoint)
+/*
+ * Takes store and mount point from the arguments after the options. The results are absolute paths;
+ * the caller frees them.
+ */
+static int parse_paths(int n, char **words, char **store, char **mountpoint)
 {
 	if (n != 2)
 		return fail("give a store and a mount point%s; see kvcachefs --help%s",
@@ -235,8 +249,8 @@ static int take_paths(int n, char **words, char **store, char **mountpoint)
 	return check_apart(*store, *mountpoint);
 }
 
-/* A child that goes on without a terminal; this returns when its mount answers. */
-static int run_behind(const struct kvc_options *o, const char *store, const char *mountpoint)
+/* Runs the daemon in a child process without a terminal. Returns when its mount answers. */
+static int run_in_background(const struct kvc_options *o, const char *store, const char *mountpoint)
 {
 	pid_t child;
 	int fd[2];
@@ -248,11 +262,11 @@ static int run_behind(const struct kvc_options *o, const char *store, const char
 		return fail("cannot fork: %s%s", kvc_why(errno), "");
 	if (child) {
 		close(fd[1]);
-		return parent(fd[0], child, mountpoint);
+		return wait_for_child(fd[0], child, mountpoint);
 	}
 	close(fd[0]);
 	setsid();
-	return chdir("/") ? 1 : run(o, store, mountpoint, fd[1]);
+	return chdir("/") ? 1 : run_daemon(o, store, mountpoint, fd[1]);
 }
 
 static void put_version(void)
@@ -289,26 +303,27 @@ int main(int argc, char **argv)
 		case 'V': put_version(); return 0;
 		case 's':
 		case 'n':
-		case 'v': break; /* what mount(8) hands on */
+		case 'v': break; /* mount(8) passes these */
 		default:
 			kvc_getopt_error(c, argv, "kvcachefs", error);
 			return fail("%s%s", error, "");
 		}
 	if (argc - optind == 2 && kvc_options_check(&o, error))
 		return fail("%s%s", error, "");
-	if (take_paths(argc - optind, argv + optind, &store, &mountpoint))
+	if (parse_paths(argc - optind, argv + optind, &store, &mountpoint))
 		return 1;
 	kvc_log_setup(false, o.debug);
 	if (*o.keyfile)
-		prctl(PR_SET_DUMPABLE, 0); /* keys are for nobody's core dump or debugger */
+		prctl(PR_SET_DUMPABLE, 0); /* no core dump or debugger may show the keys */
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGIO, SIG_IGN); /* a lease probe that meets an open is told by its result */
-	/* Descriptors 0 to 2 must be taken, or a segment could get one of them. */
+	signal(SIGIO, SIG_IGN); /* a lease probe gets the conflict as its result instead */
+	/* Keep descriptors 0 to 2 in use, so that no segment gets one of them. */
 	for (c = open("/dev/null", O_RDWR); c >= 0 && c < 3; c = open("/dev/null", O_RDWR))
 		;
 	if (c > 2)
 		close(c);
 	if (foreground)
-		kvfs_notify_take();
-	return foreground ? run(&o, store, mountpoint, -1) : run_behind(&o, store, mountpoint);
+		kvfs_service_init();
+	return foreground ? run_daemon(&o, store, mountpoint, -1)
+			  : run_in_background(&o, store, mountpoint);
 }

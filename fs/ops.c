@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handlers for names and inodes. See fs.h. */
+/* Handlers for names and inodes, and the life of a `struct call`. See fs.h. */
 #include "fs.h"
 
 #include "budget.h"
@@ -9,11 +9,11 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-double kvfs_timeout(const struct kvc_row *a)
+double kvfs_attr_timeout(const struct kvc_row *a)
 {
 	if (S_ISDIR(a->mode))
 		return KVFS_FOLDER_TIMEOUT;
-	/* a write takes set-id bits, of which the kernel leaves it to us to know */
+	/* A write clears set-id bits, and the kernel relies on the daemon to report that. */
 	return a->mode & (S_ISUID | S_ISGID) ? 0 : KVFS_TIMEOUT;
 }
 
@@ -42,7 +42,7 @@ static uint64_t client_of(fuse_req_t req)
 	return kvc_client(kvfs_process_of(thread), thread);
 }
 
-void kvfs_wake(struct kvc_wait *w)
+void kvfs_call_wake(struct kvc_wait *w)
 {
 	struct call *c = (struct call *)w;
 
@@ -55,24 +55,24 @@ static bool is_root(const struct call *c)
 	return !c->w.uid || c->w.uid == geteuid();
 }
 
-bool kvfs_place(struct call *c)
+bool kvfs_call_slot(struct call *c)
 {
-	c->placed = c->placed || kvfs_place_take(c->queue, c->w.uid, is_root(c), 1);
-	return c->placed;
+	c->has_slot = c->has_slot || kvfs_wait_slot_take(c->queue, c->w.uid, is_root(c), 1);
+	return c->has_slot;
 }
 
-bool kvfs_copy_new(struct call *c, size_t len)
+bool kvfs_call_copy(struct call *c, size_t len)
 {
 	unsigned pages = (unsigned)(kvc_round_up(len ? len : 1, KVC_PAGE) / KVC_PAGE);
 
-	if (!kvfs_place_take(&c->f->places.copies, c->w.uid, is_root(c), pages))
+	if (!kvfs_wait_slot_take(&c->f->slots.copies, c->w.uid, is_root(c), pages))
 		return false;
 	if (kvc_budget_take(KVC_BUDGET_WRITE, (uint64_t)pages * KVC_PAGE)) {
-		kvfs_place_give(&c->f->places.copies, c->w.uid, pages);
+		kvfs_wait_slot_give(&c->f->slots.copies, c->w.uid, pages);
 		return false;
 	}
 	c->copied = pages;
-	c->copy = malloc(len ? len : 1); /* if this fails, kvfs_done gives the pages back */
+	c->copy = malloc(len ? len : 1); /* on failure, kvfs_call_free returns the pages */
 	return c->copy != NULL;
 }
 
@@ -82,16 +82,16 @@ static void copy_free(struct call *c)
 	if (!c->copied)
 		return;
 	kvc_budget_give(KVC_BUDGET_WRITE, (uint64_t)c->copied * KVC_PAGE);
-	kvfs_place_give(&c->f->places.copies, c->w.uid, c->copied);
+	kvfs_wait_slot_give(&c->f->slots.copies, c->w.uid, c->copied);
 }
 
-static bool place(struct kvc_wait *w)
+static bool call_slot_hook(struct kvc_wait *w)
 {
-	return kvfs_place((struct call *)w);
+	return kvfs_call_slot((struct call *)w);
 }
 
-struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name,
-		       const char *to_name)
+struct call *kvfs_call_new(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
+			   const char *name, const char *to_name)
 {
 	struct call *c = calloc(1, sizeof *c);
 
@@ -105,9 +105,9 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 		fuse_reply_err(req, ENOMEM);
 		return NULL;
 	}
-	c->w.wake = kvfs_wake;
-	c->w.place = place;
-	c->queue = kvfs_queue_here(&kvfs_of(req)->places, kvfs_is_uring(req));
+	c->w.wake = kvfs_call_wake;
+	c->w.place = call_slot_hook;
+	c->queue = kvfs_queue_here(&kvfs_of(req)->slots, kvfs_is_uring(req));
 	c->w.uid = fuse_req_ctx(req)->uid;
 	c->w.client = client_of(req);
 	c->f = kvfs_of(req);
@@ -117,25 +117,25 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 	return c;
 }
 
-void kvfs_done(struct call *c)
+void kvfs_call_free(struct call *c)
 {
-	if (c->placed)
-		kvfs_place_give(c->queue, c->w.uid, 1);
+	if (c->has_slot)
+		kvfs_wait_slot_give(c->queue, c->w.uid, 1);
 	copy_free(c);
 	free(c->name);
 	free(c->to_name);
 	free(c);
 }
 
-/* Woken by the answerer, which is not to be kept either. */
-static void run_long(struct call *c)
+/* Runs in the answerer after a wake, which must not block either. */
+static void run_deferred_size(struct call *c)
 {
-	kvfs_aside(&c->f->sizes, c, c->run_aside);
+	kvfs_defer(&c->f->size_worker, c, c->run_deferred);
 }
 
-bool kvfs_waits(struct call *c, int *err)
+bool kvfs_call_waits(struct call *c, int *err)
 {
-	if (*err == KVC_LONG && !kvfs_place(c)) { /* the thread aside has a queue, too */
+	if (*err == KVC_LONG && !kvfs_call_slot(c)) { /* the worker's queue is a wait too */
 		kvc_count(kvc_cache_stats(c->f->k), waits_refused);
 		c->w.err = -ETIMEDOUT;
 		c->run(c);
@@ -143,15 +143,15 @@ bool kvfs_waits(struct call *c, int *err)
 	}
 	if (*err == KVC_LONG) {
 		c->w.aside = true;
-		c->run_aside = c->run;
-		c->run = run_long;
-		run_long(c);
+		c->run_deferred = c->run;
+		c->run = run_deferred_size;
+		run_deferred_size(c);
 		return true;
 	}
 	return *err == KVC_WAIT;
 }
 
-static void count(fuse_req_t req)
+static void count_request(fuse_req_t req)
 {
 	kvc_count(kvc_cache_stats(kvfs_of(req)->k), requests);
 }
@@ -160,7 +160,7 @@ static void reply_entry(fuse_req_t req, uint64_t parent, int err, const struct k
 {
 	struct fuse_entry_param e = { .entry_timeout = kvfs_of(req)->entry_timeout };
 
-	/* remembered as missing, until somebody makes it through this mount */
+	/* The kernel caches the name as missing until somebody creates it through this mount. */
 	if (err == -ENOENT) {
 		e.entry_timeout = a->ino ? 0 : kvfs_of(req)->miss_timeout;
 		fuse_reply_entry(req, &e);
@@ -171,8 +171,8 @@ static void reply_entry(fuse_req_t req, uint64_t parent, int err, const struct k
 		return;
 	}
 	e.ino = a->ino;
-	e.attr_timeout = kvfs_timeout(a);
-	if (!a->nlink) /* dropped a moment ago, and shown once more */
+	e.attr_timeout = kvfs_attr_timeout(a);
+	if (!a->nlink) /* a dropped file, shown one last time: not cached */
 		e.entry_timeout = e.attr_timeout = 0;
 	if (S_ISREG(a->mode) && kvc_lookup_fleeting(kvfs_of(req)->k, parent))
 		e.entry_timeout = 0;
@@ -192,13 +192,13 @@ static void reply_new(fuse_req_t req, uint64_t parent, int err, const struct kvc
 
 static void run_lookup(struct call *c)
 {
-	int err = c->w.err == -ETIMEDOUT ? 0 : c->w.err; /* the engine knows what that means */
+	int err = c->w.err == -ETIMEDOUT ? 0 : c->w.err; /* kvc_lookup handles a timeout itself */
 
 	err = err ?: kvc_lookup(c->f->k, c->ino, c->name, &c->attr, &c->w);
-	if (kvfs_waits(c, &err))
+	if (kvfs_call_waits(c, &err))
 		return;
 	reply_entry(c->req, c->ino, err, &c->attr);
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -207,7 +207,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct call *c;
 	int err;
 
-	count(req);
+	count_request(req);
 	if (strlen(name) > KVFS_NAME_MAX) {
 		fuse_reply_err(req, ENAMETOOLONG);
 		return;
@@ -219,7 +219,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		reply_entry(req, parent, err, &a);
 		return;
 	}
-	c = kvfs_call(req, parent, run_lookup, name, NULL); /* a shared tier is asked */
+	c = kvfs_call_new(req, parent, run_lookup, name, NULL); /* a shared tier must be asked */
 	if (c)
 		c->run(c);
 }
@@ -244,7 +244,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	int err;
 
 	(void)fi;
-	count(req);
+	count_request(req);
 	if (kvfs_is_virtual(ino)) {
 		kvfs_virtual_getattr(req, ino);
 		return;
@@ -255,7 +255,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		return;
 	}
 	kvfs_stat(&a, &st);
-	fuse_reply_attr(req, &st, kvfs_timeout(&a));
+	fuse_reply_attr(req, &st, kvfs_attr_timeout(&a));
 }
 
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
@@ -264,7 +264,7 @@ static struct statx_timestamp stamp(struct timespec t)
 	return (struct statx_timestamp){ .tv_sec = t.tv_sec, .tv_nsec = (uint32_t)t.tv_nsec };
 }
 
-/* Sent when somebody asks for the birth time. */
+/* The kernel sends this request if a caller asks for the birth time. */
 static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask, struct fuse_file_info *fi)
 {
 	struct kvc_row a;
@@ -276,14 +276,14 @@ static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask, struct
 	(void)flags;
 	(void)mask;
 	(void)fi;
-	count(req);
+	count_request(req);
 	if (kvfs_is_virtual(ino)) {
-		kvfs_virtual_stat(ino, &st); /* they have no birth time */
+		kvfs_virtual_stat(ino, &st); /* virtual files have no birth time */
 	} else if (!(err = kvc_entry_getattr(kvfs_of(req)->k, ino, &a))) {
 		kvfs_stat(&a, &st);
 		x.stx_mask |= STATX_BTIME;
 		x.stx_btime = stamp(kvc_file_time(a.btime_ns));
-		timeout = kvfs_timeout(&a);
+		timeout = kvfs_attr_timeout(&a);
 	}
 	if (err) {
 		fuse_reply_err(req, kvfs_errno(err));
@@ -310,15 +310,15 @@ static void run_setattr(struct call *c)
 	struct stat st;
 	int err = kvc_io_setattr(c->f->k, c->ino, c->set, &c->attr, &c->w);
 
-	if (kvfs_waits(c, &err))
+	if (kvfs_call_waits(c, &err))
 		return;
 	if (err) {
 		fuse_reply_err(c->req, kvfs_errno(err));
 	} else {
 		kvfs_stat(&c->attr, &st);
-		fuse_reply_attr(c->req, &st, kvfs_timeout(&c->attr));
+		fuse_reply_attr(c->req, &st, kvfs_attr_timeout(&c->attr));
 	}
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
@@ -338,9 +338,9 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_s
 	uint64_t now = kvc_now_ns();
 
 	(void)fi;
-	count(req);
+	count_request(req);
 	if (kvfs_is_virtual(ino)) {
-		/* Opening one for writing with O_TRUNC is harmless; nothing else can be set. */
+		/* Opening a virtual file with O_TRUNC sets its size and times, which is ignored. */
 		if (to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
 			       FUSE_SET_ATTR_CTIME))
 			fuse_reply_err(req, EPERM);
@@ -348,7 +348,7 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_s
 			kvfs_virtual_getattr(req, ino);
 		return;
 	}
-	c = kvfs_call(req, ino, run_setattr, NULL, NULL);
+	c = kvfs_call_new(req, ino, run_setattr, NULL, NULL);
 	if (!c)
 		return;
 	for (size_t i = 0; i < sizeof map / sizeof map[0]; i++)
@@ -371,7 +371,7 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	char target[4097];
 	int err = kvc_entry_readlink(kvfs_of(req)->k, ino, target, sizeof target);
 
-	count(req);
+	count_request(req);
 	if (err)
 		fuse_reply_err(req, kvfs_errno(err));
 	else
@@ -380,7 +380,7 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 
 bool kvfs_refuse_virtual(fuse_req_t req, uint64_t ino)
 {
-	count(req);
+	count_request(req);
 	if (kvfs_is_virtual(ino))
 		fuse_reply_err(req, EPERM);
 	return kvfs_is_virtual(ino);
@@ -401,7 +401,7 @@ static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
 	return false;
 }
 
-static struct kvc_caller caller(fuse_req_t req)
+static struct kvc_caller caller_of(fuse_req_t req)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 
@@ -410,7 +410,7 @@ static struct kvc_caller caller(fuse_req_t req)
 
 static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
-	const struct kvc_caller who = caller(req);
+	const struct kvc_caller who = caller_of(req);
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name))
@@ -422,7 +422,7 @@ static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 
 static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
 {
-	const struct kvc_caller who = caller(req);
+	const struct kvc_caller who = caller_of(req);
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name))
@@ -439,17 +439,17 @@ static void run_mknod(struct call *c)
 	int err = kvc_open_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
 				  O_WRONLY | O_EXCL, &c->attr, &o, &c->w);
 
-	if (kvfs_waits(c, &err))
+	if (kvfs_call_waits(c, &err))
 		return;
 	if (!err)
 		kvc_open_release(c->f->k, c->attr.ino, O_WRONLY, c->w.uid);
 	reply_new(c->req, c->ino, err, &c->attr);
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
 {
-	const struct kvc_caller who = caller(req);
+	const struct kvc_caller who = caller_of(req);
 	struct kvc_row a;
 	struct call *c;
 
@@ -462,7 +462,7 @@ static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 			  &a);
 		return;
 	}
-	c = kvfs_call(req, parent, run_mknod, name, NULL);
+	c = kvfs_call_new(req, parent, run_mknod, name, NULL);
 	if (!c)
 		return;
 	c->mode = (int)mode;
@@ -484,10 +484,10 @@ static void run_unlink(struct call *c)
 	int err = c->w.err == -ESHUTDOWN ? c->w.err
 					 : kvc_entry_unlink(c->f->k, c->ino, c->name, &c->w);
 
-	if (kvfs_waits(c, &err))
+	if (kvfs_call_waits(c, &err))
 		return;
 	fuse_reply_err(c->req, kvfs_errno(err));
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -496,7 +496,7 @@ static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 	if (refuse_name(req, parent, name))
 		return;
-	if ((c = kvfs_call(req, parent, run_unlink, name, NULL)))
+	if ((c = kvfs_call_new(req, parent, run_unlink, name, NULL)))
 		c->run(c);
 }
 
@@ -512,10 +512,10 @@ static void run_rename(struct call *c)
 					 : kvc_rename(c->f->k, c->ino, c->name, c->to, c->to_name,
 						      (unsigned)c->mode, &c->w);
 
-	if (kvfs_waits(c, &err))
+	if (kvfs_call_waits(c, &err))
 		return;
 	fuse_reply_err(c->req, kvfs_errno(err));
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t to,
@@ -525,7 +525,7 @@ static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_
 
 	if (refuse_name(req, parent, name) || refuse_name(req, to, to_name))
 		return;
-	c = kvfs_call(req, parent, run_rename, name, to_name);
+	c = kvfs_call_new(req, parent, run_rename, name, to_name);
 	if (!c)
 		return;
 	c->to = to;
@@ -533,7 +533,7 @@ static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_
 	c->run(c);
 }
 
-/* Without it the kernel lists and caches folders without asking to open them. */
+/* With ENOSYS, the kernel lists and caches folders without opening them. */
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	(void)ino;
@@ -571,7 +571,7 @@ static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	int err = 0;
 
 	(void)fi;
-	count(req);
+	count_request(req);
 	if (kvfs_is_virtual(ino)) {
 		kvfs_virtual_readdir(req, ino, size, off);
 		return;
@@ -599,10 +599,10 @@ static void run_fsync(struct call *c)
 {
 	int err = c->w.err ?: kvc_io_fsync(c->f->k, c->ino, &c->w);
 
-	if (kvfs_waits(c, &err))
+	if (kvfs_call_waits(c, &err))
 		return;
 	fuse_reply_err(c->req, kvfs_errno(err));
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
@@ -611,12 +611,12 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 
 	(void)datasync;
 	(void)fi;
-	count(req);
+	count_request(req);
 	if (kvfs_is_virtual(ino)) {
 		fuse_reply_err(req, 0);
 		return;
 	}
-	c = kvfs_call(req, ino, run_fsync, NULL, NULL);
+	c = kvfs_call_new(req, ino, run_fsync, NULL, NULL);
 	if (c)
 		c->run(c);
 }
@@ -626,7 +626,7 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 	struct kvc_statfs s;
 	struct statvfs v = { .f_bsize = 4096, .f_frsize = 4096, .f_namemax = KVFS_NAME_MAX };
 
-	count(req);
+	count_request(req);
 	kvc_statfs(kvfs_of(req)->k, kvfs_is_virtual(ino) ? KVC_ROOT : ino, &s);
 	v.f_blocks = s.total / 4096;
 	v.f_bfree = v.f_bavail = s.free / 4096;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page.html in the binary, and its Content-Security-Policy: nothing but its own script and style,
- * known by their hashes, and requests to where it came from.
+ * The embedded page.html, and its Content-Security-Policy. The policy allows the page's own script
+ * and style, identified by their hashes, and requests to the page's origin.
  */
 #include "fs.h"
 
@@ -14,7 +14,10 @@ __asm__(".section .rodata\n"
 	"kvfs_page_end: .byte 0\n"
 	".previous\n");
 
-/* The hash of what stands between two tags; empty where it cannot be made: then it does not run. */
+/*
+ * Computes the hash of the text between two tags. On failure text is empty, and the browser then
+ * refuses to run the script or style.
+ */
 static void hash_of(const char *open, const char *close, char text[64])
 {
 	const char *from = strstr(kvfs_page, open), *to = from ? strstr(from, close) : NULL;

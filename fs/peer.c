@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose the other end of a TCP connection is. A process in our network namespace is known by its
- * user: the kernel is asked (sock_diag(7)) for the socket that has our two addresses the other way
- * round. All others, and where the kernel does not tell, are known by their address.
+ * Identifies the peer of a TCP connection. For a process in the daemon's network namespace this is
+ * its user: sock_diag(7) finds the peer's socket, which has the same two addresses in reverse. All
+ * other peers, and those that the kernel does not report, are identified by their address. See
+ * peer.h.
  */
 #include "peer.h"
 
@@ -14,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PREFIX_BYTES 8 /* of an IPv6 address: one host can have every address of its /64 */
+#define PREFIX_BYTES 8 /* of an IPv6 address: one host can use every address of its /64 */
 
 union address {
 	struct sockaddr_storage any;
@@ -22,12 +23,12 @@ union address {
 	struct sockaddr_in6 v6;
 };
 
-struct question {
+struct diag_request {
 	struct nlmsghdr head;
 	struct inet_diag_req_v2 ask;
 };
 
-static void end_of(const union address *a, __be16 *port, __be32 to[4])
+static void fill_endpoint(const union address *a, __be16 *port, __be32 to[4])
 {
 	if (a->any.ss_family == AF_INET) {
 		*port = a->v4.sin_port;
@@ -38,10 +39,13 @@ static void end_of(const union address *a, __be16 *port, __be32 to[4])
 	}
 }
 
-/* 0 or a negative errno: not of here, or not to be learnt. */
-static int ask(const union address *theirs, const union address *ours, uint32_t *uid)
+/*
+ * Asks the kernel for the uid of the peer's socket. Returns 0, or a negative errno if the peer is
+ * on another machine or cannot be found.
+ */
+static int query_uid(const union address *theirs, const union address *ours, uint32_t *uid)
 {
-	struct question q = {
+	struct diag_request q = {
 		.head = { .nlmsg_len = sizeof q,
 			  .nlmsg_type = SOCK_DIAG_BY_FAMILY,
 			  .nlmsg_flags = NLM_F_REQUEST },
@@ -60,14 +64,14 @@ static int ask(const union address *theirs, const union address *ours, uint32_t 
 
 	if (fd < 0)
 		return -errno;
-	end_of(theirs, &q.ask.id.idiag_sport, q.ask.id.idiag_src);
-	end_of(ours, &q.ask.id.idiag_dport, q.ask.id.idiag_dst);
+	fill_endpoint(theirs, &q.ask.id.idiag_sport, q.ask.id.idiag_src);
+	fill_endpoint(ours, &q.ask.id.idiag_dport, q.ask.id.idiag_dst);
 	if (send(fd, &q, sizeof q, 0) == (ssize_t)sizeof q)
 		n = recv(fd, &answer, sizeof answer, 0);
 	close(fd);
 	if (n < (ssize_t)NLMSG_LENGTH(sizeof *m) || answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
 		return -ENOENT;
-	/* one that only listens there is no end of a connection */
+	/* A listening socket is not an end of this connection. */
 	if (m->id.idiag_sport != q.ask.id.idiag_sport || m->id.idiag_dport != q.ask.id.idiag_dport)
 		return -ENOENT;
 	*uid = m->idiag_uid;
@@ -89,7 +93,7 @@ int kvfs_peer_of(int fd, struct kvfs_peer *p)
 	} else {
 		p->address = theirs.v6.sin6_addr;
 	}
-	p->local = !ask(&theirs, &ours, &p->uid);
+	p->local = !query_uid(&theirs, &ours, &p->uid);
 	return 0;
 }
 

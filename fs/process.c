@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See process.h. The kernel tells the thread, /proc/THREAD/status (of all files there the one that
- * takes no lock which a caller in the middle of a page fault has) its process. That is remembered
- * for KEPT_S, since a number may be another's after that; of THREADS places each has those that
- * fall there, and the last one stays. Where /proc is of another namespace than ours its numbers say
- * nothing, and without it there is nothing to ask: then each thread is taken for itself.
+ * Maps threads to processes. FUSE reports the thread of a request; /proc/THREAD/status names its
+ * process. Of the files in /proc, status is one that takes no lock that a caller inside a page
+ * fault holds. Results are cached for CACHE_S seconds, because the kernel reuses thread ids. The
+ * cache has CACHE_ROWS rows, indexed by the thread id; a new result replaces the row. If /proc is
+ * missing or belongs to another PID namespace, each thread counts as its own process. See
+ * process.h.
  */
 #include "process.h"
 
@@ -15,17 +16,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define THREADS 1024
-#define KEPT_S 8u
-#define NUMBER_BITS 22 /* of a thread, or process */
+#define CACHE_ROWS 1024
+#define CACHE_S 8u
+#define NUMBER_BITS 22 /* of a thread or process id */
 #define NUMBERS (1u << NUMBER_BITS)
 #define SECONDS (1u << (64 - 2 * NUMBER_BITS))
 
-/* A thread, its process, and when that was looked up: one word, so that readers need no lock. */
-static _Atomic uint64_t known[THREADS];
+/* A thread, its process, and the time of the lookup in one word, so that readers need no lock. */
+static _Atomic uint64_t cache[CACHE_ROWS];
 
-/* Is /proc that of our own namespace? */
-static bool is_ours(void)
+/* True if /proc belongs to the daemon's own PID namespace. */
+static bool proc_is_ours(void)
 {
 	char text[16];
 	ssize_t n = readlink("/proc/self", text, sizeof text - 1);
@@ -34,14 +35,14 @@ static bool is_ours(void)
 	return atoi(text) == getpid();
 }
 
-static uint32_t look(uint32_t thread)
+static uint32_t read_process(uint32_t thread)
 {
 	char path[32], text[1024], *at;
 	unsigned process;
 	ssize_t n;
 
 	snprintf(path, sizeof path, "/proc/%u/status", thread);
-	KVC_FD int fd = is_ours() ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	KVC_FD int fd = proc_is_ours() ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 
 	n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
 	text[n > 0 ? n : 0] = 0;
@@ -58,13 +59,13 @@ uint32_t kvfs_process_of(uint32_t thread)
 
 	if (!thread || thread >= NUMBERS)
 		return thread;
-	/* no order: the word is all there is */
-	is = atomic_load_explicit(&known[thread % THREADS], memory_order_relaxed);
+	/* relaxed: the word refers to no other memory */
+	is = atomic_load_explicit(&cache[thread % CACHE_ROWS], memory_order_relaxed);
 	if ((uint32_t)(is >> NUMBER_BITS) % NUMBERS == thread &&
-	    (now - (uint32_t)(is >> 2 * NUMBER_BITS)) % SECONDS < KEPT_S)
+	    (now - (uint32_t)(is >> 2 * NUMBER_BITS)) % SECONDS < CACHE_S)
 		return (uint32_t)is % NUMBERS;
-	process = look(thread);
+	process = read_process(thread);
 	is = (uint64_t)now << 2 * NUMBER_BITS | (uint64_t)thread << NUMBER_BITS | process;
-	atomic_store_explicit(&known[thread % THREADS], is, memory_order_relaxed);
+	atomic_store_explicit(&cache[thread % CACHE_ROWS], is, memory_order_relaxed);
 	return process;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of which process a thread is. */
+/* The process of a thread. */
 #ifndef KVFS_PROCESS_H
 #define KVFS_PROCESS_H
 
 #include <stdint.h>
 
 /*
- * The process of a thread that makes a call now, by the number that FUSE tells; where nothing says
- * which, the thread's own number. Does not wait for anybody.
+ * Returns the process id of `thread`, the thread id that FUSE reports for a request that is under
+ * way. If it cannot be found, returns `thread`. May read a file of /proc, but does not wait for the
+ * process.
  */
 uint32_t kvfs_process_of(uint32_t thread);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the daemon may do. Root mounts by itself; an ordinary user has fusermount3 do it, which is
- * set-uid root and has rules of its own. It says on stderr what it refuses, beside our own line, so
- * its rules are looked at here first: then there is one line, and it says what to do. Called by the
- * one thread that starts the daemon.
+ * The daemon's rights to mount. Root mounts directly; for another user fusermount3, which is
+ * set-uid root and has its own rules, mounts. fusermount3 prints its refusals on stderr, in
+ * addition to the daemon's own message. So its rules are checked here first, and the user gets one
+ * line that names the fix. Only the thread that starts the daemon calls these functions. See
+ * rights.h.
  */
 #include "rights.h"
 
@@ -22,8 +23,8 @@
 #include <unistd.h>
 
 #define HELPER "fusermount3"
-#define HELPER_FIRST "/usr/bin/" HELPER  /* where libfuse looks before $PATH */
-#define FIRST_USER_NAMESPACE 0xeffffffdu /* its inode: PROC_USER_INIT_INO of the kernel */
+#define HELPER_FIRST "/usr/bin/" HELPER  /* libfuse tries it before $PATH */
+#define FIRST_USER_NAMESPACE 0xeffffffdu /* inode number: PROC_USER_INIT_INO of the kernel */
 
 extern char **environ;
 
@@ -50,7 +51,7 @@ static bool is_program(const char *path, struct stat *st)
 	return !stat(path, st) && S_ISREG(st->st_mode) && !access(path, X_OK);
 }
 
-/* As libfuse finds it. */
+/* Finds fusermount3 the way libfuse does. Returns false if there is none. */
 static bool find_helper(char *path, size_t capacity, struct stat *st)
 {
 	const char *p = getenv("PATH") ?: "/usr/bin:/bin";
@@ -69,7 +70,10 @@ static bool find_helper(char *path, size_t capacity, struct stat *st)
 	return false;
 }
 
-/* A line of /etc/fuse.conf, which only root can read here and there; then fusermount3 decides. */
+/*
+ * Searches /etc/fuse.conf for user_allow_other. On some systems only root can read that file; then
+ * this returns true, and fusermount3 decides.
+ */
 static bool others_allowed(void)
 {
 	FILE *f = fopen("/etc/fuse.conf", "re");
@@ -83,7 +87,7 @@ static bool others_allowed(void)
 	return yes;
 }
 
-/* Why fusermount3 would not become root, or NULL. */
+/* Returns why fusermount3 would not become root, or NULL. */
 static const char *no_setuid(const struct stat *helper)
 {
 	if (geteuid() == 0 || prctl(PR_CAPBSET_READ, CAP_SYS_ADMIN) == 0)

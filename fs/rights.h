@@ -4,16 +4,22 @@
 
 #include <stdbool.h>
 
-/* CAP_SYS_ADMIN, which mounting takes: here, or of the whole machine (the first user namespace). */
+/*
+ * True if the process has CAP_SYS_ADMIN, which mounting requires: in its own user namespace, or in
+ * the first user namespace (root of the machine).
+ */
 bool kvfs_admin_here(void);
 bool kvfs_admin_of_all(void);
 /*
- * Looks whether mounting on mountpoint can go well, before anything is touched: with
- * CAP_SYS_ADMIN, or by fusermount3 as an ordinary user. 0, or -EPERM with one line in error
- * (512 bytes) that says what is missing and what to do. Does not block.
+ * Checks whether the process can mount on mountpoint, with CAP_SYS_ADMIN or through fusermount3,
+ * before anything is changed. Returns 0, or -EPERM with one line in error[512] that names the
+ * missing right and the fix. Does not block.
  */
 int kvfs_may_mount(bool allow_other, const char *mountpoint, char *error);
-/* Detaches what lies mounted there, by fusermount3 where the right is missing. 0 or -errno. */
+/*
+ * Detaches the mount on mountpoint, through fusermount3 if the process lacks the right. Returns 0
+ * or a negative errno.
+ */
 int kvfs_detach(const char *mountpoint);
 
 #endif

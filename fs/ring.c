@@ -2,8 +2,8 @@
 /* Chooses depth and payload of the io_uring queues. See ring.h. */
 #include "ring.h"
 
-#define DEPTH_WANTED 64u /* with data: below it the payload is halved first */
-#define PART 16u         /* of the memory beside the pool */
+#define DEPTH_WANTED 64u /* without passthrough, the payload is halved first below this depth */
+#define MEMORY_PART 16u  /* divisor: the part of the memory beside the pool */
 
 static uint32_t payload_least(uint32_t page)
 {
@@ -23,7 +23,7 @@ static unsigned depth_within(const struct kvfs_ring *r, uint64_t bytes)
 	return n > KVFS_RING_DEPTH ? KVFS_RING_DEPTH : (unsigned)n;
 }
 
-/* False where it cannot be smaller. */
+/* Halves the payload. Returns false if it has its minimum size. */
 static bool halve(struct kvfs_ring *r)
 {
 	uint32_t least = payload_least(r->page);
@@ -34,9 +34,9 @@ static bool halve(struct kvfs_ring *r)
 	return true;
 }
 
-static uint64_t budget(uint64_t memory)
+static uint64_t rings_budget(uint64_t memory)
 {
-	uint64_t bytes = memory / PART;
+	uint64_t bytes = memory / MEMORY_PART;
 
 	return bytes < KVFS_RINGS_LEAST ? KVFS_RINGS_LEAST
 	       : bytes > KVFS_RINGS     ? KVFS_RINGS
@@ -46,7 +46,7 @@ static uint64_t budget(uint64_t memory)
 void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data, uint64_t memory,
 		      uint64_t most)
 {
-	uint64_t bytes = data ? KVFS_RINGS_DATA : budget(memory);
+	uint64_t bytes = data ? KVFS_RINGS_DATA : rings_budget(memory);
 
 	bytes = bytes > most ? most : bytes;
 	*r = (struct kvfs_ring){ .queues = cpus ? cpus : 1, .page = page };

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many requests may be outstanding, and how much memory serving by io_uring may take. libfuse
- * makes a queue for every CPU that the machine could have (the kernel asks for each), and in each
- * `depth` entries of one header page and one buffer of `payload` bytes. That is address space at
- * first: pages are allocated on use, the entry used last is used next, and names are short, so a
- * few MiB are the rule. But an entry keeps its pages, so all of it can be allocated, by as many
- * requests of full size at one moment.
+ * Number of outstanding requests, and memory for io_uring. libfuse makes one queue for each CPU
+ * that the machine can have, because the kernel requires that. Each queue has `depth` entries, and
+ * each entry has a header page and a buffer of `payload` bytes. At first this is only address
+ * space: pages are allocated on first use, the kernel reuses the entry that was used last, and
+ * requests are small, so a few MiB are typical. But an entry keeps its pages, so many full-size
+ * requests at one moment can allocate all of it.
  *
- * An entry is taken until its request is answered, also by requests that wait (place.h). Deep
- * queues cost little, and a queue that is full stops its CPU: so the queues are as deep as a
- * sixteenth of the memory beside the pool (the machine's, or what the daemon's cgroup allows)
- * permits in the worst case, between KVFS_RINGS_LEAST and KVFS_RINGS bytes in all. The queues are
- * part of memory=: if that is given they get a quarter of it at most, and less if the rest needs
- *it:
+ * An entry is in use until its request is answered, also while the request waits (wait_slots.h).
+ * Deep queues cost little, and a full queue stops its CPU. So the queues are as deep as a sixteenth
+ * of the memory beside the pool (of the machine or of the daemon's cgroup) permits in the worst
+ * case, with a total between KVFS_RINGS_LEAST and KVFS_RINGS bytes. The queues are part of memory=:
+ * if that option is set, they get at most a quarter of it, and less if the rest needs more. The
+ * worst case is
  *
- *	queues x depth x (payload + page)
+ * 	queues x depth x (payload + page)
  *
- * with KVFS_RING_DEPTH entries a queue at most, and KVFS_RING_LEAST at least:
+ * with a depth of at most KVFS_RING_DEPTH and at least KVFS_RING_LEAST:
  *
- *	CPUs                             2     8    16    32    64   128   256  1024
- *	depth, 32 GiB or more beside  8191  3640  1820   910   455   227   113    28
- *	one user alone waits in       4608  2048  1024   513   257   129    64    16
- *	depth, 2 GiB or less beside    910   227   113    56    28    16    16    16
+ * 	CPUs                             2     8    16    32    64   128   256  1024
+ * 	depth, 32 GiB or more beside  8191  3640  1820   910   455   227   113    28
+ * 	wait slots of a single user   4608  2048  1024   513   257   129    64    16
+ * 	depth, 2 GiB or less beside    910   227   113    56    28    16    16    16
  *
- * The payload cannot be smaller than the largest request: the kernel (6.14 to 6.18) stops at a
- * BUG_ON if a request does not fit, and the largest is that of an extended attribute. With
- * passthrough no other request needs more. Without passthrough reads and writes are split into
- * pieces of the payload's size, the buffers are used in full, and KVFS_RINGS_DATA bounds them.
+ * The payload must hold the largest request, because the kernel (6.14 to 6.18) stops at a BUG_ON if
+ * a request does not fit. With passthrough, the largest request sets an extended attribute. Without
+ * passthrough, reads and writes are split into pieces of the payload's size and use the whole
+ * buffer; KVFS_RINGS_DATA limits the total.
  */
 #ifndef KVFS_RING_H
 #define KVFS_RING_H
@@ -37,10 +37,10 @@
 #define KVFS_RINGS (2048ull << 20)
 #define KVFS_RINGS_LEAST (128ull << 20)
 #define KVFS_RINGS_DATA (256ull << 20)
-#define KVFS_RINGS_PART 4u    /* of memory=, if that is given */
-#define KVFS_RING_DEPTH 8191u /* and one more for libfuse: a power of two */
+#define KVFS_RINGS_PART 4u    /* divisor: the part of memory=, if that is set */
+#define KVFS_RING_DEPTH 8191u /* plus one entry of libfuse: a power of two */
 #define KVFS_RING_LEAST 16u
-/* Value and name of the largest attribute; taken in whole pages. */
+/* Value and name of the largest attribute. Rounded up to whole pages. */
 #define KVFS_RING_PAYLOAD ((64u << 10) + 256u)
 #define KVFS_RING_PAYLOAD_DATA (1u << 20)
 
@@ -50,13 +50,14 @@ struct kvfs_ring {
 };
 
 /*
- * For so many CPUs, pages of so many bytes, and so many bytes of memory beside the pool. data:
- * reads and writes come as requests, since passthrough cannot be had. most: the queues
- * get no more bytes than this, as far as KVFS_RING_LEAST permits.
+ * Chooses the sizes of the queues. cpus: CPUs the machine can have. page: page size in bytes. data:
+ * reads and writes arrive as requests, because passthrough is not available. memory: bytes of
+ * memory beside the pool. most: maximum total bytes of the queues; KVFS_RING_LEAST takes
+ * precedence.
  */
 void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data, uint64_t memory,
 		      uint64_t most);
-/* What all entries take when all were used in full. */
+/* Total bytes of all entries in the worst case. */
 uint64_t kvfs_ring_bytes(const struct kvfs_ring *r);
 
 #endif

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The session: what is agreed with the kernel (passthrough, io_uring), mounting, the loop, and the
- * end in the right order: loop, the engine's calls to us, unmount, engine, session. Late replies
- * after the loop's end go nowhere and touch nothing freed, because the session is destroyed last.
+ * The FUSE session: negotiates passthrough and io_uring with the kernel, mounts, and runs the loop.
+ * The shutdown order is: loop, the engine's callbacks, unmount, engine, session. Replies after the
+ * end of the loop have no effect and do not use freed memory, because the session is destroyed
+ * last.
  */
 #include "fs.h"
 
 #include "budget.h"
 #include "log.h"
 #include "memory.h"
-#include "probe.h"
+#include "uring_probe.h"
 #include "rights.h"
 
 #include <errno.h>
@@ -26,20 +27,19 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
-#define EPOCH_MINOR 44 /* of the protocol: from here on names have an epoch */
-#define PRUNE_MINOR 45 /* and nodes can be pruned */
+#define EPOCH_MINOR 44 /* protocol version since which names have an epoch */
+#define PRUNE_MINOR 45 /* protocol version with prune notifications */
 #define PRUNE_MAX 512u
-#define EPOCH_FROM 1024u /* more files that went at once are told by an epoch, with one call */
-#define PASSTHROUGH_MAX_WRITE                                              \
-	(128u << 10) /* by /dev/fuse; what comes by requests then is small \
-		      */
+#define EPOCH_FROM 1024u /* for more dropped files than this, one epoch change is sent */
+/* bytes, for /dev/fuse: with passthrough, requests are small */
+#define PASSTHROUGH_MAX_WRITE (128u << 10)
 #define FILES_WANTED ((rlim_t)1 << 20)
 #define FILES_FEW ((rlim_t)16384)
-#define LOOP_THREADS 2u /* that libfuse cannot do without, nor with fewer for long */
+#define LOOP_THREADS 2u /* libfuse needs this many threads in its loop */
 #define THREADS_MAX 16u /* that read /dev/fuse, each with a buffer */
 #define PLAIN_MAX_WRITE (1u << 20)
 
-/* From linux/fuse.h of 6.9, which older systems' headers lack. */
+/* From linux/fuse.h of 6.9, which is missing in older headers. */
 struct backing_map {
 	int32_t fd;
 	uint32_t flags;
@@ -71,14 +71,17 @@ struct prune {
 	struct {
 		uint32_t len;
 		int32_t code;
-		uint64_t unique; /* 0: a notice */
+		uint64_t unique; /* 0: a notification */
 	} head;
 	uint32_t count, padding;
 	uint64_t spare;
 	uint64_t ino[PRUNE_MAX];
 };
 
-/* Takes nodes, and their names, out of the kernel's memory where nobody uses them just now. */
+/*
+ * Makes the kernel forget nodes, and their names, that are not in use at the moment. Returns 0 or a
+ * negative errno.
+ */
 static int prune(struct kvfs *f, const struct kvc_tell *v, size_t n)
 {
 	struct prune p = { .head = { .code = NOTIFY_PRUNE } };
@@ -97,16 +100,19 @@ static int prune(struct kvfs *f, const struct kvc_tell *v, size_t n)
 }
 
 /*
- * Tells the kernel what went. Invalidating a name, the call made for it, waits for the folder's
- * lock where no signal reaches: a daemon killed there, while a client in that folder waits for it,
- * would never end. These wait for nobody:
- * - Attributes made old: the next use of the file asks for them, by whatever name, and learns
- *   ESTALE; then the kernel looks the name up again. A node that the kernel does not know yet may
- *   be in a reply under way: then the epoch.
- * - A prune (6.18): names that nobody holds are forgotten, and with them the nodes, here too.
- * - The epoch (6.16): all names of the mount are looked up again.
+ * Notifies the kernel of dropped names, files and folders. The ordinary notification, which
+ * invalidates a name, waits for the folder's lock in the kernel and ignores signals: if the daemon
+ * is killed there while a client that holds the lock waits for the daemon, neither ever ends. So
+ * these notifications, which do not wait, are used instead:
+ *
+ * - Invalidated attributes: the next use of the file, by whatever name, asks for the attributes and
+ *   gets ESTALE; the kernel then looks the name up again. If the kernel does not know the node yet,
+ *   the node may be in a reply that is under way; then the epoch is changed.
+ * - A prune notification (6.18): the kernel forgets unused names and their nodes, and so does the
+ *   daemon.
+ * - A new epoch (6.16): the kernel looks up all names of the mount again.
  */
-static void tell(void *arg, const struct kvc_tell *v, size_t n)
+static void notify_kernel(void *arg, const struct kvc_tell *v, size_t n)
 {
 	struct kvfs *f = arg;
 	bool epoch = false, all;
@@ -120,12 +126,12 @@ static void tell(void *arg, const struct kvc_tell *v, size_t n)
 			 (v[i].what == KVC_TELL_KNOCK && !f->prunes);
 	}
 	epoch |= files > EPOCH_FROM;
-	all = epoch && f->epochs; /* names are asked for in any case */
+	all = epoch && f->epochs; /* the kernel looks up all names again anyway */
 	for (size_t i = 0; i < n; i++) {
 		if (v[i].ino && v[i].what != KVC_TELL_PRUNE && !(all && v[i].what == KVC_TELL_FILE))
 			epoch |= fuse_lowlevel_notify_inval_inode(f->se, v[i].ino, -1, 0) ==
 				 -ENOENT;
-		if (v[i].parent && v[i].parent != parent) /* they come folder by folder */
+		if (v[i].parent && v[i].parent != parent) /* entries are sorted by folder */
 			fuse_lowlevel_notify_inval_inode(f->se, parent = v[i].parent, -1, 0);
 	}
 	epoch |= f->prunes && prune(f, v, n);
@@ -149,9 +155,9 @@ static bool kernel_allows_uring(void)
 }
 #endif
 
-void kvfs_came(struct kvfs *f, fuse_req_t req)
+void kvfs_note_transport(struct kvfs *f, fuse_req_t req)
 {
-	/* the kernel sends requests by one way only: libfuse has not got its rings up */
+	/* The kernel uses only one way at a time, so libfuse did not start its rings. */
 	if (f->uring && !kvfs_is_uring(req) && !atomic_exchange(&f->uring_failed, true))
 		kvc_warn("requests are read from /dev/fuse: %s", kvfs_uring_why(f));
 }
@@ -161,17 +167,20 @@ const char *kvfs_uring_why(const struct kvfs *f)
 	return f->uring ? "libfuse could not start its io_uring queues" : f->uring_why;
 }
 
-bool kvfs_by_uring(struct kvfs *f)
+bool kvfs_uses_uring(struct kvfs *f)
 {
 	return f->uring && !atomic_load(&f->uring_failed);
 }
 
-/* Can the kernel do it for us? A try shows: the right to, and the kernel's part, both. */
+/*
+ * Negotiates the features of the session with the kernel. Only a try shows whether the daemon has
+ * the right to use passthrough and the kernel supports it.
+ */
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct kvfs *f = userdata;
 	const struct kvc_options *o = kvc_cache_options(f->k);
-	struct kvc_events ev = { .arg = f, .tell = tell };
+	struct kvc_events ev = { .arg = f, .tell = notify_kernel };
 
 	atomic_store(&f->mounted, true);
 	f->passthrough = f->can_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
@@ -191,12 +200,15 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
 	fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
-	/* else the kernel sends one lookup a folder, and all wait for one that a tier is asked */
+	/*
+	 * Without this the kernel sends one lookup per folder at a time, and a slow tier would
+	 * delay all.
+	 */
 	fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
 	/*
-	 * Without this the kernel asks for security.capability before every write, passthrough or
-	 * not. The engine takes the set-id bits off when a file was written, truncated or given
-	 * away.
+	 * Without this the kernel asks for security.capability before every write, even with
+	 * passthrough. The engine clears the set-id bits when a file is written, truncated or
+	 * changes its owner.
 	 */
 	fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_READ);
@@ -205,7 +217,10 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 					   : PLAIN_MAX_WRITE;
 	conn->max_backing_stack_depth = 1;
 	conn->time_gran = 1;
-	/* waits end at their deadline; libfuse would keep an interrupt it cannot place for ever */
+	/*
+	 * Waits end at their deadline, and libfuse would keep an interrupt for an unknown request
+	 * forever.
+	 */
 	conn->no_interrupt = 1;
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->epochs = conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR;
@@ -231,8 +246,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 }
 
 /*
- * Each open file has a descriptor here, and each CPU's ring has two. Root may raise the limit above
- * what it was given, up to fs.nr_open.
+ * Raises the limit of open files. Each open file has a descriptor in the daemon, and each CPU's
+ * ring has two. Root may raise its hard limit up to fs.nr_open.
  */
 static void allow_descriptors(void)
 {
@@ -251,8 +266,8 @@ static void allow_descriptors(void)
 			 (unsigned long long)r.rlim_cur);
 }
 
-/* Memory that the machine, or the daemon's cgroup, has beyond the pool. */
-static uint64_t memory_beside(const struct kvc_options *o)
+/* Returns the bytes of memory of the machine, or of the daemon's cgroup, beside the pool. */
+static uint64_t memory_beside_pool(const struct kvc_options *o)
 {
 	uint64_t all = kvc_memory_group_max();
 	struct sysinfo machine;
@@ -262,7 +277,7 @@ static uint64_t memory_beside(const struct kvc_options *o)
 	return all - kvc_min(all, o->cpu_bytes);
 }
 
-/* Buffers of the threads that read /dev/fuse. */
+/* Returns the bytes of the buffers of the threads that read /dev/fuse. */
 static uint64_t thread_bytes(const struct kvfs *f, bool uring)
 {
 	uint64_t most = uring && f->can_passthrough ? KVFS_RING_PAYLOAD : PLAIN_MAX_WRITE;
@@ -271,7 +286,7 @@ static uint64_t thread_bytes(const struct kvfs *f, bool uring)
 	return THREADS_MAX * (kvc_round_up(most, page) + page);
 }
 
-/* What the queues of io_uring may have of memory=. */
+/* Returns the maximum bytes of memory= that the io_uring queues may use. */
 static uint64_t ring_most(const struct kvfs *f, const struct kvc_options *o, uint64_t others)
 {
 	uint64_t left = o->memory_bytes - kvc_min(o->memory_bytes, others + thread_bytes(f, true));
@@ -279,7 +294,7 @@ static uint64_t ring_most(const struct kvfs *f, const struct kvc_options *o, uin
 	return o->memory_bytes ? kvc_min(o->memory_bytes / 4, left) : UINT64_MAX;
 }
 
-void kvfs_decide(struct kvfs *f, const struct kvc_options *o, uint64_t others)
+void kvfs_choose_modes(struct kvfs *f, const struct kvc_options *o, uint64_t others)
 {
 	allow_descriptors();
 	f->can_passthrough = o->passthrough != KVC_OFF && kvfs_admin_of_all();
@@ -291,9 +306,9 @@ void kvfs_decide(struct kvfs *f, const struct kvc_options *o, uint64_t others)
 				 ? "it requires root of the machine, not of a user namespace"
 				 : "it requires root (CAP_SYS_ADMIN)");
 	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
-			 !f->can_passthrough, memory_beside(o), ring_most(f, o, others));
+			 !f->can_passthrough, memory_beside_pool(o), ring_most(f, o, others));
 #ifdef __SANITIZE_THREAD__
-	/* it has mappings of its own for each of ours, and vm.max_map_count is the limit */
+	/* TSan adds its own mappings for each of ours, and vm.max_map_count limits them. */
 	f->ring.depth = kvc_min(f->ring.depth, 1024u);
 #endif
 #ifdef FUSE_CAP_OVER_IO_URING
@@ -315,7 +330,7 @@ void kvfs_decide(struct kvfs *f, const struct kvc_options *o, uint64_t others)
 			   (f->want_uring ? kvfs_ring_bytes(&f->ring) : 0);
 }
 
-static int add(struct fuse_args *args, const char *format, const char *value)
+static int add_option(struct fuse_args *args, const char *format, const char *value)
 {
 	char buf[1600];
 
@@ -323,8 +338,8 @@ static int add(struct fuse_args *args, const char *format, const char *value)
 	return fuse_opt_add_arg(args, "-o") || fuse_opt_add_arg(args, buf) ? -ENOMEM : 0;
 }
 
-/* In the background: what was begun with stderr here goes on without it, and the parent may end. */
-static void tell_ready(int ready_fd, bool debug)
+/* In the background: redirects stderr to the log and lets the parent return. */
+static void report_ready(int ready_fd, bool debug)
 {
 	char ok = 0;
 	int null = open("/dev/null", O_RDWR);
@@ -338,7 +353,7 @@ static void tell_ready(int ready_fd, bool debug)
 		close(null);
 }
 
-/* Answers requests until the end, which a signal or an unmount makes. */
+/* Answers requests until a signal or an unmount ends the session. Returns 0 or a negative errno. */
 static int serve(struct kvfs *f, int ready_fd, bool debug)
 {
 	struct fuse_loop_config *loop = fuse_loop_cfg_create();
@@ -350,17 +365,17 @@ static int serve(struct kvfs *f, int ready_fd, bool debug)
 	fuse_loop_cfg_set_max_threads(loop, THREADS_MAX);
 	fuse_loop_cfg_set_idle_threads(loop, 4);
 	if (ready_fd >= 0)
-		tell_ready(ready_fd, debug);
-	err = kvfs_leave_start(f) ?: kvfs_watch_start(f) ?: fuse_session_loop_mt(f->se, loop);
-	kvfs_watch_end();
-	kvfs_leave_stop(f);
+		report_ready(ready_fd, debug);
+	err = kvfs_shutdown_start(f) ?: kvfs_service_watch(f) ?: fuse_session_loop_mt(f->se, loop);
+	kvfs_service_stopping();
+	kvfs_shutdown_stop(f);
 	fuse_loop_cfg_destroy(loop);
-	if (err == -ECONNABORTED) /* unmounted while a request was handed over; ENODEV otherwise */
+	if (err == -ECONNABORTED) /* unmounted while a request was in transfer; otherwise ENODEV */
 		return 0;
-	return err > 0 ? 0 : err; /* a signal's number is a wanted end */
+	return err > 0 ? 0 : err; /* a positive value is a signal: a regular end */
 }
 
-/* A comma in the store's path would end the option there. */
+/* A comma in the store's path would end the mount option, so it is replaced. */
 static const char *source_name(const char *store, char *buf, size_t capacity)
 {
 	snprintf(buf, capacity, "%s", store);
@@ -371,10 +386,10 @@ static const char *source_name(const char *store, char *buf, size_t capacity)
 }
 
 /*
- * The threads that serve are made after this and inherit it. A caller waits for an answer asleep,
- * so a server runs at once all the same; but a close, for which nobody waits, no longer takes the
- * core from the caller in the middle of its work: two switches of four less for an open and its
- * close (21 us before, 16 after, on the machine where this was measured).
+ * Sets SCHED_BATCH; the threads that serve requests are created later and inherit it. A caller
+ * sleeps while it waits for an answer, so the server still runs at once. But a close, for which no
+ * caller waits, no longer preempts the caller on its core. This saves two of four context switches
+ * for an open and its close (16 us instead of 21 us where this was measured).
  */
 static void serve_as_batch(void)
 {
@@ -384,7 +399,7 @@ static void serve_as_batch(void)
 		kvc_info("cannot set SCHED_BATCH: %s", strerror(errno));
 }
 
-static void *until_let_go(void *barrier)
+static void *wait_for_barrier(void *barrier)
 {
 	pthread_mutex_lock(barrier);
 	pthread_mutex_unlock(barrier);
@@ -392,8 +407,8 @@ static void *until_let_go(void *barrier)
 }
 
 /*
- * Can so many more threads be made? libfuse makes one for each CPU's ring and waits for ever where
- * it gets some of them, so it is tried here.
+ * Checks that `want` more threads can be created. libfuse creates one for each CPU's ring, and
+ * hangs if it gets only some of them. Returns 0, or a negative errno after a line in the log.
  */
 static int try_threads(unsigned want)
 {
@@ -404,7 +419,7 @@ static int try_threads(unsigned want)
 
 	pthread_mutex_lock(&barrier);
 	while (!err && n < want)
-		if (!(err = -pthread_create(&all[n], NULL, until_let_go, &barrier)))
+		if (!(err = -pthread_create(&all[n], NULL, wait_for_barrier, &barrier)))
 			n++;
 	pthread_mutex_unlock(&barrier);
 	while (n)
@@ -416,7 +431,7 @@ static int try_threads(unsigned want)
 	return err;
 }
 
-static int mount_on(struct kvfs *f, const char *mountpoint)
+static int mount_session(struct kvfs *f, const char *mountpoint)
 {
 	if (!fuse_session_mount(f->se, mountpoint))
 		return 0;
@@ -435,16 +450,17 @@ static int session_new(struct kvfs *f, const struct kvc_options *o, const char *
 	snprintf(number, sizeof number, "%u", f->ring.depth);
 	err = fuse_opt_add_arg(&args, "kvcachefs") ? -ENOMEM : 0;
 	err = err
-		      ?: add(&args, "fsname=%s,subtype=kvcachefs,default_permissions",
-			     source_name(store, source, sizeof source));
+		      ?: add_option(&args, "fsname=%s,subtype=kvcachefs,default_permissions",
+				    source_name(store, source, sizeof source));
 	if (!err && o->allow_other)
-		err = add(&args, "%s", "allow_other");
+		err = add_option(&args, "%s", "allow_other");
 	if (!err && *o->generic)
-		err = add(&args, "%s", o->generic);
-	if (!err && o->atime == KVC_ATIME_NEVER) /* for people: it is the engine that does so */
-		err = add(&args, "%s", "noatime");
+		err = add_option(&args, "%s", o->generic);
+	/* only shown in the mount table; the engine implements it */
+	if (!err && o->atime == KVC_ATIME_NEVER)
+		err = add_option(&args, "%s", "noatime");
 	if (!err && f->want_uring)
-		err = add(&args, "io_uring,io_uring_q_depth=%s", number);
+		err = add_option(&args, "io_uring,io_uring_q_depth=%s", number);
 	f->se = err ? NULL : fuse_session_new(&args, ops, sizeof *ops, f);
 	fuse_opt_free_args(&args);
 	return err;
@@ -459,10 +475,10 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	int err;
 
 	f->mountpoint = mountpoint;
-	kvfs_aside_init(f);
+	kvfs_defer_init(f);
 	f->entry_timeout = KVFS_SHORT_TIMEOUT;
-	kvfs_places_init(&f->places, f->ring.depth,
-			 (unsigned)(kvc_budget_most(KVC_BUDGET_WRITE) / KVC_PAGE));
+	kvfs_wait_slots_init(&f->slots, f->ring.depth,
+			     (unsigned)(kvc_budget_most(KVC_BUDGET_WRITE) / KVC_PAGE));
 	kvfs_ops_names(&ops);
 	kvfs_ops_xattrs(&ops);
 	kvfs_ops_io(&ops);
@@ -472,7 +488,10 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 		kvc_error("cannot set up the FUSE session");
 		return err ?: -EINVAL;
 	}
-	/* Signals are for the thread in the loop; all others are made with them blocked. */
+	/*
+	 * Only the loop's thread receives signals. All other threads are created with signals
+	 * blocked.
+	 */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	err = kvfs_http_start(f, o);
@@ -484,7 +503,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	if (!err && !(signals = !fuse_set_signal_handlers(f->se)))
 		err = -EINVAL;
 	if (!err) {
-		err = mount_on(f, mountpoint);
+		err = mount_session(f, mountpoint);
 		mounted = !err;
 	}
 	if (!err) {
@@ -492,18 +511,18 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 		err = serve(f, ready_fd, o->debug);
 	}
 	kvfs_http_stop(f);
-	kvfs_aside_stop(f);
-	kvc_cache_detach(f->k); /* unmounting closes the session's descriptor */
+	kvfs_defer_stop(f);
+	kvc_cache_detach(f->k); /* the unmount closes the session's descriptor */
 	if (mounted)
 		fuse_session_unmount(f->se);
 	if (signals)
 		fuse_remove_signal_handlers(f->se);
-	kvfs_leave_drop(f);
-	kvfs_virtual_end(f);
+	kvfs_shutdown_end_held(f);
+	kvfs_virtual_close_all(f);
 	kvc_cache_stop(f->k);
-	kvfs_watch_stop();
-	f->left = !kvc_cache_close(f->k);
-	kvfs_places_fini(&f->places);
+	kvfs_service_stop();
+	f->threads_left = !kvc_cache_close(f->k);
+	kvfs_wait_slots_fini(&f->slots);
 	fuse_session_destroy(f->se);
 	return err;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /status.json: the engine's part (engine/report/status.c), and what only this side knows. */
+/* /status.json: the engine's part (engine/report/status.c), and what only fs/ knows. */
 #include "fs.h"
 
 #include "quote.h"
@@ -7,10 +7,10 @@
 #include <inttypes.h>
 #include <time.h>
 
-#define NOW_S 60u /* what "now" means for shares: the last minute */
+#define NOW_S 60u /* interval of the hit ratio "now": the last minute */
 
-static void hits(FILE *out, const char *name, const struct kvfs_sample *to,
-		 const struct kvfs_sample *from, const char *end)
+static void print_hits(FILE *out, const char *name, const struct kvfs_sample *to,
+		       const struct kvfs_sample *from, const char *end)
 {
 	uint64_t n = to->hits - from->hits, all = n + to->misses - from->misses;
 
@@ -46,9 +46,9 @@ void kvfs_print_status(struct kvfs *f, FILE *out)
 		fputs("null", out);
 	fprintf(out, ",\n\"served_by\":\"%s\",\"requests_by\":\"%s\",\n\"hits\":{",
 		f->passthrough ? "passthrough" : "plain requests",
-		kvfs_by_uring(f) ? "io_uring" : "/dev/fuse");
-	hits(out, "now", &now, &then, ",");
-	hits(out, "since_start", &now, &none, "},\n");
+		kvfs_uses_uring(f) ? "io_uring" : "/dev/fuse");
+	print_hits(out, "now", &now, &then, ",");
+	print_hits(out, "since_start", &now, &none, "},\n");
 	kvc_print_status(f->k, out);
 	fputs("\"history\":", out);
 	kvfs_history_print(h, &now, out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See text.h. */
+/* Accounts the memory of texts in .kvcachefs/ by user. See text.h. */
 #include "text.h"
 
 #include "budget.h"
@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#define USER_MAX (256u << 20) /* bytes of one user who is not root */
+#define USER_MAX (256u << 20) /* bytes of a user other than root */
 
 struct share {
 	uint32_t uid;
@@ -25,8 +25,11 @@ static size_t user_max(void)
 	return kvc_min(USER_MAX, kvc_budget_most(KVC_BUDGET_TEXT) / 2);
 }
 
-/* The user's share becomes larger by `more` or smaller by `less`. */
-static int change(uint32_t uid, size_t more, size_t less)
+/*
+ * Raises the user's charge by `more` bytes or reduces it by `less` bytes. Returns 0, -EDQUOT or
+ * -ENOMEM.
+ */
+static int change_share(uint32_t uid, size_t more, size_t less)
 {
 	size_t i = 0;
 	int err = 0;
@@ -55,7 +58,7 @@ int kvfs_text_charge(uint32_t uid, size_t *charged, size_t bytes)
 	if (more && kvc_budget_take(KVC_BUDGET_TEXT, more))
 		return -EDQUOT;
 	if (uid && (more || less))
-		err = change(uid, more, less);
+		err = change_share(uid, more, less);
 	if (err && more)
 		kvc_budget_give(KVC_BUDGET_TEXT, more);
 	if (err)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory of the texts of .kvcachefs/ (virtual.c): lists and answers of leases, and what the
- * other files gave when they were opened. All of it counts to the budget's part for texts
- * (budget.h), and one user who is not root may have half of that part, and 256 MiB at most. Any
- * thread may call these; they take locks that are leaves.
+ * Memory of the texts in .kvcachefs/ (virtual.c): lists and answers of leases, and the contents
+ * that the other files had when they were opened. All texts count against the budget for texts
+ * (budget.h). A user other than root may have at most half of that budget, and at most 256 MiB. Any
+ * thread may call these functions; their locks are leaves.
  */
 #ifndef KVFS_TEXT_H
 #define KVFS_TEXT_H
@@ -12,11 +12,12 @@
 #include <stdint.h>
 
 /*
- * A file that the user has open takes `bytes` now; *charged is what it took before, and is changed.
- * 0; -EDQUOT: more than the user or all together may have; -ENOMEM. Taking less always succeeds.
+ * Changes the charge of an open file of this user from *charged to `bytes` bytes, and updates
+ * *charged. Returns 0, -EDQUOT (over the limit of the user or of all users) or -ENOMEM. A smaller
+ * charge always succeeds.
  */
 int kvfs_text_charge(uint32_t uid, size_t *charged, size_t bytes);
-/* How many bytes more this user may take at most. */
+/* Returns how many more bytes this user may have. */
 size_t kvfs_text_left(uint32_t uid);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The token that metrics_token= has the HTTP endpoint require. */
+/* The token of metrics_token=, which the HTTP endpoint requires. See http.h. */
 #include "fs.h"
 
 #include "log.h"
@@ -11,7 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The first line of the file, in t->text; or a negative errno with the reason in why. */
+/*
+ * Reads the first line of the file into t->text. Returns 0, or a negative errno with the reason in
+ * why.
+ */
 static int read_token(struct kvfs_token *t, char *why)
 {
 	char line[KVFS_TOKEN_MAX + 2];
@@ -78,7 +81,7 @@ bool kvfs_token_now(struct kvfs_http *h, char token[KVFS_TOKEN_MAX + 1])
 		if (!read_token(t, why)) {
 			kvc_info("metrics_token: %s has changed and was read again", t->path);
 		} else {
-			t->failed = st.st_ctim; /* not again until it changes */
+			t->failed = st.st_ctim; /* do not read it again before it changes */
 			kvc_warn("metrics_token: %s %s; the previous token stays in use", t->path,
 				 why);
 		}

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .kvcachefs/ in the root: not listed there, and made up here. stats, metrics and config are
- * written out at open; control takes a word that begins a sweep (engine/jobs/sweep.c) and shows
- * how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the
- * first read takes the lease and waits, and closing ends it; trace and events have for who opened
- * them what happened since (engine/report/stream.h), and a read gives what there is, which may be
- * nothing.
+ * The virtual folder .kvcachefs/ in the root, which listings do not show.
  *
- * A descriptor has one position for both. So the answer begins where the list ended, for who reads
- * on from there, and at 0 for who went back first or gives the position himself: the first read
- * tells which.
+ * Most files, such as stats, metrics and config, have their text written at open. control accepts a
+ * command that starts a sweep (engine/jobs/sweep.c), and shows its progress. lease is a transaction
+ * file: writes give the list of paths, the first read takes the lease and waits, and close ends the
+ * lease. trace and events deliver the events since the open (engine/report/stream.h); a read
+ * returns the available events, which may be none.
+ *
+ * A lease descriptor has one position for writing the list and for reading the answer. For a client
+ * that reads on after its writes, the answer starts where the list ended; for a client that seeks
+ * to 0 or passes the position itself, it starts at 0. The position of the first read tells these
+ * apart.
  */
 #include "fs.h"
 
@@ -44,14 +46,18 @@ enum virtual {
 static void print_config(struct kvfs *f, FILE *out);
 static void print_log(struct kvfs *f, FILE *out);
 
-/* Who may write is let in by the kernel; what gives the names of all is for root and the owner. */
+/*
+ * The kernel checks write permission by the mode. Files that show the names of all users are only
+ * for root and the daemon's owner.
+ */
 static const struct {
 	const char *name;
 	mode_t mode;
 	void (*print)(struct kvc *k, FILE *out);
 	int (*stream)(struct kvc *k, struct kvc_stream **out);
 	bool names_all;
-	void (*print_own)(struct kvfs *f, FILE *out); /* what the engine does not know */
+	/* prints state of fs/ that the engine does not have */
+	void (*print_own)(struct kvfs *f, FILE *out);
 } files[V_COUNT] = {
 	[V_DIR] = { ".", S_IFDIR | 0555 },
 	[V_STATS] = { "stats", S_IFREG | 0444, kvc_text_stats },
@@ -68,7 +74,7 @@ static const struct {
 	[V_TIERS] = { "tiers", S_IFREG | 0444, kvc_status_print_tiers },
 };
 
-static enum virtual which(uint64_t ino)
+static enum virtual file_of(uint64_t ino)
 {
 	return (enum virtual)(ino - KVFS_VIRTUAL);
 }
@@ -77,9 +83,9 @@ static enum virtual which(uint64_t ino)
 #define LEASE_TEXT_MAX (64u << 20)
 
 /*
- * One is opened, read and closed by different threads; the release is the last. A lease that turns
- * out to be large is the thread's of aside.h from then on: no handler takes its lock any more, nor
- * the answerer.
+ * An open virtual file. Different threads may open, read and close it; the release is the last
+ * call. Once a lease turns out to be large, only the lease worker (defer.h) takes its lock;
+ * handlers and the answerer do not.
  */
 struct handle {
 	struct kvc_list link; /* in open_handles */
@@ -87,19 +93,20 @@ struct handle {
 	atomic_bool large;
 	char *text;
 	size_t len, capacity;
-	size_t charged; /* text.h */
+	size_t charged; /* see text.h */
 	struct kvc_stream *stream;
 	struct kvc_lease *lease;
-	bool taken;
+	bool lease_tried;
 	size_t base;           /* the position at which the answer begins */
-	struct kvc_asker user; /* who opened it */
+	struct kvc_asker user; /* of the open */
 };
 
 /*
- * Who names paths. The other groups are to be read where the kernel shows them, which it does
- * not for a caller in a pid namespace that we do not see: then he is in none.
+ * Fills in the identity of a caller that names paths. The kernel does not show the supplementary
+ * groups of a caller in a PID namespace that the daemon does not see; such a caller is treated as a
+ * member of none.
  */
-int kvfs_user_of(fuse_req_t req, struct kvc_asker *u)
+int kvfs_asker(fuse_req_t req, struct kvc_asker *u)
 {
 	static atomic_flag told = ATOMIC_FLAG_INIT;
 	int capacity = 0, n = 0;
@@ -123,13 +130,16 @@ int kvfs_user_of(fuse_req_t req, struct kvc_asker *u)
 	return 0;
 }
 
-/* The handle takes so much memory now (text.h). 0, -EDQUOT or -ENOMEM; less always goes well. */
-static int charge(struct handle *h, size_t bytes)
+/*
+ * Charges `bytes` to the handle (text.h). Returns 0, -EDQUOT or -ENOMEM. A smaller charge always
+ * succeeds.
+ */
+static int charge_handle(struct handle *h, size_t bytes)
 {
 	return kvfs_text_charge(h->user.uid, &h->charged, bytes);
 }
 
-/* All there are: when the daemon ends nobody closes them. */
+/* All open handles: at the end of the daemon, nobody else closes them. */
 static struct {
 	pthread_mutex_t lock; /* a leaf */
 	struct kvc_list list;
@@ -153,7 +163,7 @@ static void handle_free(struct handle *h)
 	pthread_mutex_lock(&open_handles.lock);
 	kvc_list_del(&h->link);
 	pthread_mutex_unlock(&open_handles.lock);
-	charge(h, 0);
+	charge_handle(h, 0);
 	pthread_mutex_destroy(&h->lock);
 	free(h->user.groups);
 	free(h->text);
@@ -161,12 +171,12 @@ static void handle_free(struct handle *h)
 }
 
 /*
- * The kernel gives the handle to whatever thread serves the next call. That orders the two, but
- * nothing in the program says so: this lock does.
+ * The kernel passes the handle to the thread that serves the next call, and thereby orders the two
+ * threads. TSan does not see that, so this lock establishes the order.
  */
 static pthread_mutex_t handover = PTHREAD_MUTEX_INITIALIZER;
 
-static void hand_over(struct fuse_file_info *fi, struct handle *h)
+static void set_handle(struct fuse_file_info *fi, struct handle *h)
 {
 	pthread_mutex_lock(&handover);
 	fi->fh = (uint64_t)(uintptr_t)h;
@@ -185,14 +195,14 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
 
 void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 {
-	enum virtual v = which(ino);
+	enum virtual v = file_of(ino);
 
 	*st = (struct stat){
 		.st_ino = ino,
 		.st_nlink = v == V_DIR ? 2 : 1,
 		.st_blksize = 4096,
 		.st_mode = files[v].mode,
-		/* what not all may read or write is of whose daemon it is */
+		/* restricted files belong to the daemon's user */
 		.st_uid = files[v].mode & 044 ? 0 : geteuid(),
 	};
 	clock_gettime(CLOCK_REALTIME, &st->st_mtim);
@@ -257,14 +267,14 @@ static void print_config(struct kvfs *f, FILE *out)
 		f->passthrough ? "passthrough" : "plain requests");
 	if (!f->passthrough)
 		fprintf(out, "passthrough_is_off=%s\n", f->passthrough_why);
-	fprintf(out, "requests_by=%s\n", kvfs_by_uring(f) ? "io_uring" : "/dev/fuse");
-	if (kvfs_by_uring(f))
+	fprintf(out, "requests_by=%s\n", kvfs_uses_uring(f) ? "io_uring" : "/dev/fuse");
+	if (kvfs_uses_uring(f))
 		fprintf(out,
 			"ring_queues=%u\nring_depth=%u\n"
 			"ring_payload_bytes=%u\nring_bytes=%llu\nring_waiting=%u\n",
 			f->ring.queues, f->ring.depth, f->ring.payload,
 			(unsigned long long)kvfs_ring_bytes(&f->ring),
-			kvfs_places_taken(&f->places));
+			kvfs_wait_slots_used(&f->slots));
 	else
 		fprintf(out, "io_uring_is_off=%s\n", kvfs_uring_why(f));
 	fprintf(out, "names_kept_seconds=%.0f\n", f->entry_timeout);
@@ -278,7 +288,7 @@ static void print_log(struct kvfs *f, FILE *out)
 	kvc_log_print(out);
 }
 
-static int open_as(fuse_req_t req, enum virtual v, int flags, struct handle *h)
+static int open_checked(fuse_req_t req, enum virtual v, int flags, struct handle *h)
 {
 	uid_t uid = h->user.uid = fuse_req_ctx(req)->uid;
 
@@ -287,17 +297,17 @@ static int open_as(fuse_req_t req, enum virtual v, int flags, struct handle *h)
 	if (files[v].names_all && uid && uid != geteuid())
 		return EACCES;
 	if (v == V_LEASE) {
-		h->user.ends = &kvfs_of(req)->aside.ends;
-		return kvfs_user_of(req, &h->user);
+		h->user.ends = &kvfs_of(req)->lease_worker.ends;
+		return kvfs_asker(req, &h->user);
 	}
 	return files[v].stream ? -files[v].stream(kvfs_of(req)->k, &h->stream) : 0;
 }
 
 /*
- * Nobody else knows the handle yet: what it shows is written without the lock. It is his who opened
- * it until he closes it, with what the handle itself takes.
+ * Writes the file's text into the new handle, which no other thread knows yet, and charges it to
+ * the user until the release. Returns 0 or a positive errno.
  */
-static int write_out(struct kvfs *f, enum virtual v, struct handle *h)
+static int write_text(struct kvfs *f, enum virtual v, struct handle *h)
 {
 	FILE *out;
 
@@ -309,18 +319,18 @@ static int write_out(struct kvfs *f, enum virtual v, struct handle *h)
 		files[v].print(f->k, out);
 	else
 		files[v].print_own(f, out);
-	return fclose(out) || !h->text ? ENOMEM : -charge(h, sizeof *h + h->len);
+	return fclose(out) || !h->text ? ENOMEM : -charge_handle(h, sizeof *h + h->len);
 }
 
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
-	enum virtual v = which(ino);
+	enum virtual v = file_of(ino);
 	struct handle *h = handle_new();
 
-	kvfs_came(kvfs_of(req), req);
-	int err = h ? open_as(req, v, fi->flags, h) : ENOMEM;
+	kvfs_note_transport(kvfs_of(req), req);
+	int err = h ? open_checked(req, v, fi->flags, h) : ENOMEM;
 
-	err = err ?: write_out(kvfs_of(req), v, h);
+	err = err ?: write_text(kvfs_of(req), v, h);
 	if (err) {
 		if (h && h->stream)
 			kvc_stream_close(kvfs_of(req)->k, h->stream);
@@ -329,14 +339,14 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, err);
 		return;
 	}
-	hand_over(fi, h);
+	set_handle(fi, h);
 	fi->direct_io = 1;
 	fuse_reply_open(req, fi);
 }
 
 /*
- * A copy of what a read asks for: the text goes with the release, which may come right behind the
- * reply.
+ * Copies the requested part of the text to *part, which the caller frees. The release may follow
+ * the reply at once and free the text.
  */
 static size_t copy_part(const char *text, size_t len, size_t size, off_t off, char **part)
 {
@@ -357,8 +367,8 @@ static void reply_part(fuse_req_t req, char *part, size_t n)
 	free(part);
 }
 
-/* Locks it, for a handler; false: it is large. */
-static bool enter(struct handle *h)
+/* Locks the handle for a handler. Returns false if the lease is large. */
+static bool lock_handle(struct handle *h)
 {
 	const struct timespec moment = { .tv_nsec = 50000 };
 
@@ -368,13 +378,14 @@ static bool enter(struct handle *h)
 				return true;
 			pthread_mutex_unlock(&h->lock);
 		} else {
-			nanosleep(&moment, NULL); /* another handler has it, or it is large now */
+			/* another handler has the lock, or the lease is large now */
+			nanosleep(&moment, NULL);
 		}
 	}
 	return false;
 }
 
-static size_t lines(const char *list, size_t len)
+static size_t count_lines(const char *list, size_t len)
 {
 	const char *end = list + len;
 	size_t n = 1;
@@ -387,10 +398,10 @@ static size_t lines(const char *list, size_t len)
 }
 
 /*
- * Takes the lease for what was written; off: of the first read. -EAGAIN: it is large, and not
- * taken.
+ * Takes the lease for the written list. off: position of the first read. Returns -EAGAIN if the
+ * lease is large and this thread must not take it. The caller holds h->lock.
  */
-static int take(struct kvfs *f, struct handle *h, off_t off)
+static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 {
 	bool quick = !atomic_load(&h->large);
 	static const char *const words[] = {
@@ -401,7 +412,7 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 	enum kvc_lease_mode mode = KVC_LEASE_HOLD;
 	int err;
 
-	if (h->taken)
+	if (h->lease_tried)
 		return h->lease ? 0 : -EINVAL;
 	for (unsigned m = KVC_LEASE_PREFETCH; m <= KVC_LEASE_LOOK; m++)
 		if (len >= strlen(words[m]) && !memcmp(list, words[m], strlen(words[m]))) {
@@ -411,7 +422,7 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 			break;
 		}
 	h->base = (size_t)off == h->len ? h->len : 0;
-	if (quick && len && lines(list, len) > KVC_LEASE_QUICK)
+	if (quick && len && count_lines(list, len) > KVC_LEASE_QUICK)
 		err = -EAGAIN;
 	else
 		err = len ? kvc_lease_new(f->k, list, len, mode, &h->user,
@@ -421,79 +432,85 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 		atomic_store(&h->large, true);
 		return err;
 	}
-	h->taken = true;
-	free(h->text); /* what is left is the answer, which the lease has */
+	h->lease_tried = true;
+	free(h->text); /* only the lease's answer remains */
 	h->text = NULL;
 	h->capacity = 0;
-	if (!err && (err = charge(h, kvc_lease_bytes(h->lease)))) {
+	if (!err && (err = charge_handle(h, kvc_lease_bytes(h->lease)))) {
 		kvc_lease_free(f->k, h->lease);
 		h->lease = NULL;
 	}
 	if (err)
-		charge(h, 0);
+		charge_handle(h, 0);
 	return err;
 }
 
 static void read_large(struct call *c);
 
-/* To the thread aside, whose queue is a wait: without a place it ends as at its deadline. */
-static void put_aside(struct call *c)
+/*
+ * Queues the call for the lease worker, which is a wait. Without a wait slot the call fails as at
+ * its deadline.
+ */
+static void defer_read(struct call *c)
 {
-	if (kvfs_place(c)) {
-		kvfs_aside(&c->f->aside, c, read_large);
+	if (kvfs_call_slot(c)) {
+		kvfs_defer(&c->f->lease_worker, c, read_large);
 		return;
 	}
 	kvc_count(kvc_cache_stats(c->f->k), waits_refused);
 	fuse_reply_err(c->req, ETIMEDOUT);
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
-/* Answers, or waits for what is loading. Under h->lock, which is let go. */
+/*
+ * Answers the read, or parks the call until the objects are loaded. The caller holds h->lock, which
+ * is released.
+ */
 static void read_lease(struct call *c, struct handle *h)
 {
 	const char *text = NULL;
 	char *part = NULL;
 	size_t len = 0;
-	bool was_large = atomic_load(&h->large); /* then it is not tried elsewhere once more */
-	int err = take(c->f, h, c->off);
+	bool was_large = atomic_load(&h->large); /* the call already runs in the worker */
+	int err = take_lease(c->f, h, c->off);
 
 	if (err != -EAGAIN && (size_t)c->off < h->base)
-		h->base = 0; /* gone back to read it all again */
+		h->base = 0; /* the client went back to read it all again */
 	err = err ?: kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
 	if (!err)
 		len = copy_part(text, len, (size_t)c->len, c->off - (off_t)h->base, &part);
 	pthread_mutex_unlock(&h->lock);
-	if (kvfs_waits(c, &err))
+	if (kvfs_call_waits(c, &err))
 		return;
 	if (err == -EAGAIN && !was_large) {
-		put_aside(c);
+		defer_read(c);
 		return;
 	}
 	if (err)
 		fuse_reply_err(c->req, kvfs_errno(err));
 	else
 		reply_part(c->req, part, len);
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 static void run_read(struct call *c)
 {
 	struct handle *h = handle_of(&c->fi);
 
-	if (enter(h))
+	if (lock_handle(h))
 		read_lease(c, h);
 	else
-		put_aside(c);
+		defer_read(c);
 }
 
-/* In the thread aside; when it waits and is woken, the answerer brings it back here. */
+/* Runs in the lease worker. If the call waits, the answerer later defers it to the worker again. */
 static void read_large(struct call *c)
 {
 	struct handle *h = handle_of(&c->fi);
 
-	if (atomic_load(&c->f->aside.ends)) {
+	if (atomic_load(&c->f->lease_worker.ends)) {
 		fuse_reply_err(c->req, ENOTCONN);
-		kvfs_done(c);
+		kvfs_call_free(c);
 		return;
 	}
 	pthread_mutex_lock(&h->lock);
@@ -527,7 +544,7 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		read_stream(req, h, size);
 		return;
 	}
-	if (which(ino) != V_LEASE) {
+	if (file_of(ino) != V_LEASE) {
 		char *part = NULL;
 		size_t n;
 
@@ -537,7 +554,7 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		reply_part(req, part, n);
 		return;
 	}
-	c = kvfs_call(req, ino, run_read, NULL, NULL);
+	c = kvfs_call_new(req, ino, run_read, NULL, NULL);
 	if (!c)
 		return;
 	c->fi = *fi;
@@ -547,8 +564,8 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 }
 
 /*
- * One command a write; its end, if it takes time, is seen by opening the file anew. What there is
- * to say at once is read by the same descriptor.
+ * Executes one command per write. Output that is available at once can be read from the same
+ * descriptor; the result of a long command is read by opening the file again.
  */
 static void control(fuse_req_t req, struct handle *h, const char *buf, size_t size)
 {
@@ -583,21 +600,21 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 	int err = 0;
 
 	(void)off;
-	if (which(ino) == V_CONTROL) {
+	if (file_of(ino) == V_CONTROL) {
 		control(req, h, buf, size);
 		return;
 	}
-	if (!enter(h)) {
+	if (!lock_handle(h)) {
 		fuse_reply_err(req, EBUSY);
 		return;
 	}
-	if (h->taken)
-		err = EBUSY; /* one list an open */
+	if (h->lease_tried)
+		err = EBUSY; /* one list per open */
 	else if (h->len + size > LEASE_TEXT_MAX)
 		err = EFBIG;
 	while (!err && h->len + size > h->capacity) {
 		size_t more = h->capacity ? 2 * h->capacity : 4096;
-		char *p = (err = -charge(h, more)) ? NULL : realloc(h->text, more);
+		char *p = (err = -charge_handle(h, more)) ? NULL : realloc(h->text, more);
 
 		if (!p) {
 			err = err ?: ENOMEM;
@@ -617,8 +634,8 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		fuse_reply_write(req, size);
 }
 
-/* Nobody waits for it: no call on it is under way. */
-static void release(struct kvfs *f, struct handle *h)
+/* Ends the lease or stream of the handle and frees it. No other call uses the handle. */
+static void close_handle(struct kvfs *f, struct handle *h)
 {
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);
@@ -627,20 +644,20 @@ static void release(struct kvfs *f, struct handle *h)
 	handle_free(h);
 }
 
-static bool asks_by_closing(const struct handle *h)
+static bool is_prefetch_list(const struct handle *h)
 {
-	return !h->taken && h->len > 9 && !memcmp(h->text, "prefetch\n", 9);
+	return !h->lease_tried && h->len > 9 && !memcmp(h->text, "prefetch\n", 9);
 }
 
 static void release_large(struct call *c)
 {
 	struct handle *h = handle_of(&c->fi);
 
-	if (asks_by_closing(h))
-		take(c->f, h, 0);
-	release(c->f, h);
+	if (is_prefetch_list(h))
+		take_lease(c->f, h, 0);
+	close_handle(c->f, h);
 	fuse_reply_err(c->req, 0);
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
@@ -649,23 +666,23 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	struct kvfs *f = kvfs_of(req);
 	struct call *c;
 
-	pthread_mutex_lock(&h->lock); /* for what other threads have done */
-	if (which(ino) == V_LEASE && asks_by_closing(h))
-		take(f, h, 0);
+	pthread_mutex_lock(&h->lock); /* to see the changes of other threads */
+	if (file_of(ino) == V_LEASE && is_prefetch_list(h))
+		take_lease(f, h, 0);
 	pthread_mutex_unlock(&h->lock);
 	if (!atomic_load(&h->large)) {
-		release(f, h);
+		close_handle(f, h);
 		fuse_reply_err(req, 0);
-	} else if ((c = kvfs_call(req, ino, run_read, NULL, NULL))) {
+	} else if ((c = kvfs_call_new(req, ino, run_read, NULL, NULL))) {
 		c->fi = *fi;
-		kvfs_aside(&f->aside, c, release_large);
+		kvfs_defer(&f->lease_worker, c, release_large);
 	} else {
-		release(f, h);
+		close_handle(f, h);
 	}
 }
 
-void kvfs_virtual_end(struct kvfs *f)
+void kvfs_virtual_close_all(struct kvfs *f)
 {
 	while (!kvc_list_empty(&open_handles.list))
-		release(f, kvc_of(open_handles.list.next, struct handle, link));
+		close_handle(f, kvc_of(open_handles.list.next, struct handle, link));
 }

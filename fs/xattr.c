@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* user. and trusted. are kept; the kernel has no use for others here. */
-static bool xattr_kept(const char *name)
+/* Only user. and trusted. attributes are stored; the kernel needs no others here. */
+static bool xattr_supported(const char *name)
 {
 	return !strncmp(name, "user.", 5) || !strncmp(name, "trusted.", 8);
 }
@@ -18,7 +18,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	int err;
 
 	kvc_count(kvc_cache_stats(kvfs_of(req)->k), requests);
-	if (kvfs_is_virtual(ino) || !xattr_kept(name)) {
+	if (kvfs_is_virtual(ino) || !xattr_supported(name)) {
 		fuse_reply_err(req, kvfs_is_virtual(ino) ? ENODATA : EOPNOTSUPP);
 		return;
 	}
@@ -52,28 +52,31 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		fuse_reply_buf(req, names, len);
 }
 
-/* It is done, and has given its effects a moment; or it was a request, and this is its end. */
+/*
+ * The call was woken. If the attribute was a request to the engine (w.stage), w.err is its result;
+ * otherwise the attribute is set, and the call only waited for its effects.
+ */
 static void run_attribute(struct call *c)
 {
 	fuse_reply_err(c->req, c->w.stage ? kvfs_errno(c->w.err) : 0);
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
 static void reply_attribute(struct call *c, int err)
 {
-	if (kvfs_waits(c, &err))
+	if (kvfs_call_waits(c, &err))
 		return;
 	fuse_reply_err(c->req, kvfs_errno(err));
-	kvfs_done(c);
+	kvfs_call_free(c);
 }
 
-/* To set or remove one that we keep; NULL: it is answered. */
+/* Makes a call that sets or removes an attribute. Returns NULL if the request was answered. */
 static struct call *attribute_call(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
 	if (kvfs_refuse_virtual(req, ino))
 		return NULL;
-	if (xattr_kept(name))
-		return kvfs_call(req, ino, run_attribute, NULL, NULL);
+	if (xattr_supported(name))
+		return kvfs_call_new(req, ino, run_attribute, NULL, NULL);
 	fuse_reply_err(req, EOPNOTSUPP);
 	return NULL;
 }
@@ -88,7 +91,7 @@ static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const 
 
 	if (!c)
 		return;
-	err = paths ? -kvfs_user_of(req, &user) : 0;
+	err = paths ? -kvfs_asker(req, &user) : 0;
 	err = err
 		      ?: kvc_setxattr(c->f->k, ino, name, value, size, flags, paths ? &user : NULL,
 				      &c->w);

@@ -26,7 +26,7 @@ static inline uint64_t kvc_client(uint32_t process, uint32_t thread)
 #define KVC_WAIT 1
 /*
  * Nor could it for a handler: it takes long by itself. It is made again, with w->aside, by a thread
- * that nobody else needs (fs/aside.h). Only calls on a file's size or room.
+ * that nobody else needs (fs/defer.h). Only calls on a file's size or room.
  */
 #define KVC_LONG 2
 

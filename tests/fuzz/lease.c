@@ -111,15 +111,15 @@ int kvfs_errno(int err)
 	return -err;
 }
 
-bool kvfs_waits(struct call *c, int *err)
+bool kvfs_call_waits(struct call *c, int *err)
 {
 	(void)c;
 	fuzz_must(*err != KVC_WAIT);
 	return false;
 }
 
-struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name,
-		       const char *to_name)
+struct call *kvfs_call_new(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
+			   const char *name, const char *to_name)
 {
 	struct call *c = calloc(1, sizeof *c);
 
@@ -131,25 +131,25 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 	return c;
 }
 
-void kvfs_done(struct call *c)
+void kvfs_call_free(struct call *c)
 {
 	free(c);
 }
 
 /* Here and now: an input is over when it has its answers. */
-void kvfs_aside(struct kvfs_aside *a, struct call *c, void (*run)(struct call *))
+void kvfs_defer(struct kvfs_worker *a, struct call *c, void (*run)(struct call *))
 {
 	(void)a;
 	run(c);
 }
 
-void kvfs_came(struct kvfs *f, fuse_req_t req)
+void kvfs_note_transport(struct kvfs *f, fuse_req_t req)
 {
 	(void)f;
 	(void)req;
 }
 
-bool kvfs_by_uring(struct kvfs *f)
+bool kvfs_uses_uring(struct kvfs *f)
 {
 	(void)f;
 	return false;
@@ -161,13 +161,13 @@ const char *kvfs_uring_why(const struct kvfs *f)
 	return "";
 }
 
-bool kvfs_place(struct call *c)
+bool kvfs_call_slot(struct call *c)
 {
 	(void)c;
 	return true;
 }
 
-unsigned kvfs_places_taken(struct kvfs_places *p)
+unsigned kvfs_wait_slots_used(struct kvfs_wait_slots *p)
 {
 	(void)p;
 	return 0;

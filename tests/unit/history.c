@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last hour that the HTTP endpoint keeps: what is kept, and what a minute ago was. */
+/* The ring buffer of counter samples: which samples it has, and which sample is a minute old. */
 #include "history.h"
 #include "util.h"
 
@@ -13,7 +13,7 @@
 
 #define NS(s) ((uint64_t)(s) * 1000000000u)
 
-/* The i-th sample, of as many hits. */
+/* Makes the i-th sample, with i hits. */
 static struct kvfs_sample nth(uint64_t i)
 {
 	return (struct kvfs_sample){ .ns = NS(1000 + i * KVFS_EVERY_S),
@@ -37,19 +37,19 @@ static void before(void **state)
 	struct kvfs_sample now = nth(1000);
 
 	(void)state;
-	fill(&h, 0); /* none yet: nothing has happened since */
+	fill(&h, 0); /* no sample yet: `now` is returned */
 	assert_int_equal(kvfs_history_before(&h, &now, 60).hits, 1000);
-	fill(&h, 3); /* not so many: since the first */
+	fill(&h, 3); /* fewer samples than a minute: the first is returned */
 	now = nth(3);
 	assert_int_equal(kvfs_history_before(&h, &now, 60).hits, 0);
-	fill(&h, 1000); /* it has gone round several times */
+	fill(&h, 1000); /* the ring buffer has wrapped several times */
 	now = nth(1000);
 	assert_int_equal(kvfs_history_before(&h, &now, 60).hits, 1000 - 60 / KVFS_EVERY_S);
 	assert_int_equal(kvfs_history_before(&h, &now, 3600).hits, 1000 - 3600 / KVFS_EVERY_S);
 	assert_int_equal(kvfs_history_before(&h, &now, 99999).hits, 1000 - KVFS_SAMPLES_N);
 }
 
-/* The numbers of a field of what is printed, between its brackets. */
+/* Returns the numbers of a field in the printed JSON. */
 static size_t numbers(const char *text, const char *field, double *v, size_t capacity)
 {
 	const char *p = strstr(text, field);

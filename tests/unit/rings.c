@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory that serving by io_uring takes, on machines of 1 to 1024 CPUs, and the places in which
- * requests may wait there: some entries are always left for immediate answers, more for root, and a
- * user who takes all he can get leaves places for the next users.
+ * Memory of the io_uring queues on machines of 1 to 1024 CPUs, and the wait slots of the queues:
+ * some entries are always left for immediate answers, some more for root, and a user who takes as
+ * many slots as possible leaves slots for the next users.
  */
-#include "place.h"
+#include "wait_slots.h"
 #include "ring.h"
 
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static void check(const struct kvfs_ring *r, unsigned cpus, uint32_t page, uint6
 	assert_int_equal(r->payload % page, 0);
 	assert_int_equal(kvfs_ring_bytes(r), cpus * r->depth * entry);
 	assert_true(kvfs_ring_bytes(r) <= (bound > least ? bound : least));
-	/* What may be taken is taken: one more a queue would be too much. */
+	/* The budget is used up: one more entry per queue would exceed it. */
 	assert_true(r->depth == KVFS_RING_DEPTH || kvfs_ring_bytes(r) + cpus * entry > bound);
 }
 
@@ -60,14 +60,14 @@ static void bounded(void **state)
 						 UINT64_MAX);
 				check(&r, cpus, pages[p], bound);
 				check_data(cpus, pages[p], memories[m]);
-				/* a given memory= counts, too */
+				/* memory= limits the queues too */
 				kvfs_ring_choose(&r, cpus, pages[p], false, 32 * GIB, memories[m]);
 				check(&r, cpus, pages[p],
 				      memories[m] < KVFS_RINGS ? memories[m] : KVFS_RINGS);
 			}
 }
 
-/* With a seed by which the users of this test do not share places. */
+/* Initializes a queue with a seed for which the users of this test do not share slots. */
 static void queue_init(struct kvfs_queue *q, unsigned depth)
 {
 	kvfs_queue_init(q, depth);
@@ -78,12 +78,12 @@ static unsigned taken(struct kvfs_queue *q, uint32_t uid, bool root)
 {
 	unsigned n = 0;
 
-	while (kvfs_place_take(q, uid, root, 1))
+	while (kvfs_wait_slot_take(q, uid, root, 1))
 		n++;
 	return n;
 }
 
-/* The figures at the head of ring.h and in kvcachefs-design(7). */
+/* The figures in ring.h and kvcachefs-design(7). */
 static void told(void **state)
 {
 	static const struct {
@@ -109,8 +109,8 @@ static void told(void **state)
 	assert_int_equal(r.queues, 1);
 }
 
-/* Whatever the depth, and however many users want all. */
-static void places(void **state)
+/* Checks all depths, with any number of users who take all slots they can get. */
+static void slots(void **state)
 {
 	static struct kvfs_queue q;
 
@@ -123,20 +123,21 @@ static void places(void **state)
 		n = taken(&q, 2000, false);
 		assert_true(n > 0 && n < one && one <= depth * 3 / 4);
 		for (unsigned i = 0; i < n; i++)
-			kvfs_place_give(&q, 2000, 1);
-		assert_int_equal(taken(&q, 2000, false), n); /* what is given back is there again */
+			kvfs_wait_slot_give(&q, 2000, 1);
+		assert_int_equal(taken(&q, 2000, false), n); /* returned slots are free again */
 		for (; user < 1000; user++)
 			all += taken(&q, 10000 + user, false);
 		assert_int_equal(q.waiting, one + n + all);
 		assert_true(q.waiting <= depth - depth / 4);
-		assert_true(taken(&q, 0, true) > 0); /* all users together leave some for root */
+		/* root gets slots when all other users have theirs */
+		assert_true(taken(&q, 0, true) > 0);
 		for (user = 0; user < 1000; user++)
 			taken(&q, 20000 + user, true);
 		assert_true(q.waiting <= depth - depth / 8);
 	}
 }
 
-/* Several places at a time, as the pages of waiting writes: the same shares, and never too many. */
+/* Several slots at a time, as for the pages of waiting writes: the same shares apply. */
 static void several(void **state)
 {
 	static struct kvfs_queue q;
@@ -147,26 +148,26 @@ static void several(void **state)
 		unsigned n = sizes[i], one = 0, all = 0;
 
 		queue_init(&q, depth);
-		while (kvfs_place_take(&q, 1000, false, n))
+		while (kvfs_wait_slot_take(&q, 1000, false, n))
 			one += n;
 		assert_in_range(one, depth * 9 / 16 - n, depth * 9 / 16 + n);
-		assert_true(kvfs_place_take(&q, 2000, false, n));
-		kvfs_place_give(&q, 2000, n);
+		assert_true(kvfs_wait_slot_take(&q, 2000, false, n));
+		kvfs_wait_slot_give(&q, 2000, n);
 		for (uint32_t user = 10000; user < 11000; user++)
-			while (kvfs_place_take(&q, user, false, n))
+			while (kvfs_wait_slot_take(&q, user, false, n))
 				all += n;
 		assert_int_equal(q.waiting, one + all);
 		assert_in_range(q.waiting, depth / 4 * 3 - n, depth / 4 * 3);
-		assert_true(kvfs_place_take(&q, 0, true, n));
-		kvfs_place_give(&q, 0, n);
-		kvfs_place_give(&q, 1000, one);
+		assert_true(kvfs_wait_slot_take(&q, 0, true, n));
+		kvfs_wait_slot_give(&q, 0, n);
+		kvfs_wait_slot_give(&q, 1000, one);
 		assert_int_equal(q.waiting, all);
 	}
 	queue_init(&q, depth);
-	assert_false(kvfs_place_take(&q, 1000, false, depth));
-	assert_false(kvfs_place_take(&q, 0, true, UINT32_MAX));
-	queue_init(&q, 0); /* no memory for any */
-	assert_false(kvfs_place_take(&q, 0, true, 1));
+	assert_false(kvfs_wait_slot_take(&q, 1000, false, depth));
+	assert_false(kvfs_wait_slot_take(&q, 0, true, UINT32_MAX));
+	queue_init(&q, 0); /* no memory for copies */
+	assert_false(kvfs_wait_slot_take(&q, 0, true, 1));
 }
 
 int main(void)
@@ -174,7 +175,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bounded),
 		cmocka_unit_test(told),
-		cmocka_unit_test(places),
+		cmocka_unit_test(slots),
 		cmocka_unit_test(several),
 	};
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See probe.h. */
-#include "probe.h"
+/* Tries io_uring in a child process. See uring_probe.h. */
+#include "uring_probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define FILES_EACH 2u   /* descriptors of a queue: its ring and its eventfd */
-#define FILES_REST 128u /* of the rest of the daemon, before any file is open */
+#define FILES_REST 128u /* other descriptors of the daemon, before any file is open */
 
 enum step { SETUP, REGISTER, ENTER, STEPS };
 
@@ -24,7 +24,7 @@ struct outcome {
 	int32_t step, err; /* the call that failed; STEPS: none */
 };
 
-/* In the child: system calls only. The ring ends with the process. */
+/* Runs in the child: makes system calls only. The ring is freed when the process exits. */
 static struct outcome try_calls(unsigned depth)
 {
 	struct io_uring_params p = {
@@ -51,29 +51,32 @@ failed:
 	return o;
 }
 
-/* What the child found; o->step stays as it is where the child died before it could tell. */
-static bool ask_child(unsigned depth, struct outcome *o)
+/*
+ * Runs try_calls in a child process. Returns false, and leaves *o unchanged, if the child died
+ * before it could report its result.
+ */
+static bool try_in_child(unsigned depth, struct outcome *o)
 {
 	int ends[2], status;
-	bool told = false;
+	bool reported = false;
 	pid_t child;
 
 	if (pipe2(ends, O_CLOEXEC))
 		return false;
 	child = fork();
 	if (!child) {
-		struct outcome mine = try_calls(depth);
+		struct outcome result = try_calls(depth);
 
-		_exit(write(ends[1], &mine, sizeof mine) == sizeof mine ? 0 : 1);
+		_exit(write(ends[1], &result, sizeof result) == sizeof result ? 0 : 1);
 	}
 	close(ends[1]);
 	if (child > 0) {
-		told = read(ends[0], o, sizeof *o) == sizeof *o;
+		reported = read(ends[0], o, sizeof *o) == sizeof *o;
 		while (waitpid(child, &status, 0) < 0 && errno == EINTR)
 			;
 	}
 	close(ends[0]);
-	return told;
+	return reported;
 }
 
 bool kvfs_uring_works(unsigned queues, unsigned depth, char *why, size_t size)
@@ -89,7 +92,7 @@ bool kvfs_uring_works(unsigned queues, unsigned depth, char *why, size_t size)
 			 need, (unsigned long long)files.rlim_cur);
 		return false;
 	}
-	if (!ask_child(depth, &o))
+	if (!try_in_child(depth, &o))
 		snprintf(why, size,
 			 "a test process that used it was killed, probably by a seccomp filter");
 	else if (o.step == STEPS)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See aside.h. */
+/* Worker threads for long calls. See defer.h. */
 #include "fs.h"
 
 #include <signal.h>
 
-static void *work(void *arg)
+static void *worker_run(void *arg)
 {
-	struct kvfs_aside *a = arg;
+	struct kvfs_worker *a = arg;
 
 	pthread_mutex_lock(&a->lock);
 	for (;;) {
@@ -20,26 +20,26 @@ static void *work(void *arg)
 		}
 		a->first = c->next;
 		pthread_mutex_unlock(&a->lock);
-		c->aside(c);
+		c->deferred(c);
 		pthread_mutex_lock(&a->lock);
 	}
 	pthread_mutex_unlock(&a->lock);
 	return NULL;
 }
 
-static void init(struct kvfs_aside *a)
+static void worker_init(struct kvfs_worker *a)
 {
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_cond_init(&a->more, NULL);
 }
 
-void kvfs_aside_init(struct kvfs *f)
+void kvfs_defer_init(struct kvfs *f)
 {
-	init(&f->aside);
-	init(&f->sizes);
+	worker_init(&f->lease_worker);
+	worker_init(&f->size_worker);
 }
 
-static bool start_locked(struct kvfs_aside *a)
+static bool worker_start_locked(struct kvfs_worker *a)
 {
 	sigset_t all, old;
 
@@ -47,19 +47,19 @@ static bool start_locked(struct kvfs_aside *a)
 		return true;
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	a->started = !pthread_create(&a->thread, NULL, work, a);
+	a->started = !pthread_create(&a->thread, NULL, worker_run, a);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return a->started;
 }
 
-void kvfs_aside(struct kvfs_aside *a, struct call *c, void (*run)(struct call *c))
+void kvfs_defer(struct kvfs_worker *a, struct call *c, void (*run)(struct call *c))
 {
 	bool taken;
 
-	c->aside = run;
+	c->deferred = run;
 	c->next = NULL;
 	pthread_mutex_lock(&a->lock);
-	taken = !atomic_load(&a->ends) && start_locked(a);
+	taken = !atomic_load(&a->ends) && worker_start_locked(a);
 	if (taken) {
 		if (a->first)
 			a->last->next = c;
@@ -73,7 +73,7 @@ void kvfs_aside(struct kvfs_aside *a, struct call *c, void (*run)(struct call *c
 		run(c);
 }
 
-static void stop(struct kvfs_aside *a)
+static void worker_stop(struct kvfs_worker *a)
 {
 	pthread_mutex_lock(&a->lock);
 	atomic_store(&a->ends, true);
@@ -83,8 +83,8 @@ static void stop(struct kvfs_aside *a)
 		pthread_join(a->thread, NULL);
 }
 
-void kvfs_aside_stop(struct kvfs *f)
+void kvfs_defer_stop(struct kvfs *f)
 {
-	stop(&f->aside);
-	stop(&f->sizes);
+	worker_stop(&f->lease_worker);
+	worker_stop(&f->size_worker);
 }

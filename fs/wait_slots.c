@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See place.h. */
-#include "place.h"
+/* Limits on waiting requests. See wait_slots.h. */
+#include "wait_slots.h"
 
 #include <stdlib.h>
 #include <sys/random.h>
 
-static _Thread_local struct kvfs_queue *here;
+static _Thread_local struct kvfs_queue *thread_queue;
 
 void kvfs_queue_init(struct kvfs_queue *q, unsigned depth)
 {
@@ -15,15 +15,15 @@ void kvfs_queue_init(struct kvfs_queue *q, unsigned depth)
 		q->seed = (uintptr_t)q;
 }
 
-void kvfs_places_init(struct kvfs_places *p, unsigned depth, unsigned copies)
+void kvfs_wait_slots_init(struct kvfs_wait_slots *p, unsigned depth, unsigned copies)
 {
-	*p = (struct kvfs_places){ .depth = depth };
+	*p = (struct kvfs_wait_slots){ .depth = depth };
 	pthread_mutex_init(&p->lock, NULL);
-	kvfs_queue_init(&p->plain, KVFS_PLACES_PLAIN);
+	kvfs_queue_init(&p->plain, KVFS_PLAIN_SLOTS);
 	kvfs_queue_init(&p->copies, copies);
 }
 
-void kvfs_places_fini(struct kvfs_places *p)
+void kvfs_wait_slots_fini(struct kvfs_wait_slots *p)
 {
 	for (struct kvfs_queue *q = p->rings, *next; q; q = next) {
 		next = q->next;
@@ -32,9 +32,9 @@ void kvfs_places_fini(struct kvfs_places *p)
 	p->rings = NULL;
 }
 
-struct kvfs_queue *kvfs_queue_here(struct kvfs_places *p, bool ring)
+struct kvfs_queue *kvfs_queue_here(struct kvfs_wait_slots *p, bool ring)
 {
-	struct kvfs_queue *q = here;
+	struct kvfs_queue *q = thread_queue;
 
 	if (!ring)
 		return &p->plain;
@@ -48,44 +48,44 @@ struct kvfs_queue *kvfs_queue_here(struct kvfs_places *p, bool ring)
 	q->next = p->rings;
 	p->rings = q;
 	pthread_mutex_unlock(&p->lock);
-	here = q;
+	thread_queue = q;
 	return q;
 }
 
-static unsigned *user_of(struct kvfs_queue *q, uint32_t uid)
+static unsigned *user_waiting(struct kvfs_queue *q, uint32_t uid)
 {
 	uint64_t hash = (uid ^ q->seed) * 0x9e3779b97f4a7c15ull;
 
 	hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9ull;
-	return &q->users[(hash >> 40) % KVFS_PLACE_USERS];
+	return &q->users[(hash >> 40) % KVFS_SLOT_USERS];
 }
 
-bool kvfs_place_take(struct kvfs_queue *q, uint32_t uid, bool root, unsigned n)
+bool kvfs_wait_slot_take(struct kvfs_queue *q, uint32_t uid, bool root, unsigned n)
 {
-	unsigned kept = q->depth / (root ? 8 : 4), left, *user = user_of(q, uid);
-	bool takes;
+	unsigned reserved = q->depth / (root ? 8 : 4), left, *user = user_waiting(q, uid);
+	bool granted;
 
 	pthread_mutex_lock(&q->lock);
 	left = q->depth - q->waiting;
-	left -= left < kept ? left : kept;
-	takes = n <= left && *user + (uint64_t)n <= KVFS_PLACES_TIMES * (left - n + 1ull);
-	if (takes) {
+	left -= left < reserved ? left : reserved;
+	granted = n <= left && *user + (uint64_t)n <= KVFS_SLOT_TIMES * (left - n + 1ull);
+	if (granted) {
 		q->waiting += n;
 		*user += n;
 	}
 	pthread_mutex_unlock(&q->lock);
-	return takes;
+	return granted;
 }
 
-void kvfs_place_give(struct kvfs_queue *q, uint32_t uid, unsigned n)
+void kvfs_wait_slot_give(struct kvfs_queue *q, uint32_t uid, unsigned n)
 {
 	pthread_mutex_lock(&q->lock);
 	q->waiting -= n;
-	*user_of(q, uid) -= n;
+	*user_waiting(q, uid) -= n;
 	pthread_mutex_unlock(&q->lock);
 }
 
-unsigned kvfs_places_taken(struct kvfs_places *p)
+unsigned kvfs_wait_slots_used(struct kvfs_wait_slots *p)
 {
 	unsigned n = 0;
 

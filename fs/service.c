@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See notify.h. One thread, the watch, asks a request of our own mount every third of the time that
- * the manager's watchdog allows, and pings only when it is answered. statfs is asked, which the
- * kernel never answers by itself and for which the engine takes its locks. Where nothing answers,
- * the thread hangs in the kernel until something does, or the connection ends: unmounting ends it.
+ * Notifications to the service manager, and the watch thread. See service.h.
  *
- * The mount is used only while the question is under way, so an unmount finds it free. What is on
- * the mount point instead of our mount (somebody has unmounted it lazily, or mounted over it) says
- * nothing of whether open files are served: then there is nothing to ask, and it is pinged.
+ * The watch thread sends a statfs request to the daemon's own mount, PINGS times within the
+ * manager's watchdog interval, and sends WATCHDOG=1 only if the request is answered. The kernel
+ * never answers statfs by itself, and the engine takes its locks for it. If nothing answers, the
+ * thread hangs in the kernel until there is an answer or the connection ends; an unmount ends the
+ * connection.
  *
- * It asks on whatever CPU it runs, so of the queues of io_uring it sees one at a time. Going round
- * over all CPUs would make it wait for one that a real-time thread keeps, and the manager would
- * kill a daemon that is well.
+ * The thread uses the mount only during the request, so it does not keep an unmount busy. If
+ * something else is on the mount point (after a lazy unmount, or under another mount), the request
+ * says nothing about open files, and WATCHDOG=1 is sent.
+ *
+ * The request runs on the CPU of the thread, so it tests one io_uring queue at a time. If the
+ * thread visited all CPUs in turn, it would wait for a CPU that a real-time thread keeps busy, and
+ * the manager would kill a healthy daemon.
  */
 #include "fs.h"
 
@@ -29,13 +32,13 @@
 #include <sys/un.h>
 #include <time.h>
 
-#define SHARE 3u /* pings in the watchdog's time */
-#define LOOK_NS 1000000000ull
+#define PINGS 3u /* requests per watchdog interval */
+#define POLL_NS 1000000000ull
 #define JOIN_NS 5000000000ull
 
 static struct {
 	struct sockaddr_un to;
-	socklen_t len; /* 0: nobody */
+	socklen_t len; /* 0: no service manager */
 	uint64_t watchdog_ns;
 } manager;
 
@@ -49,7 +52,7 @@ static struct watch {
 	char more_time[64];
 } watch = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-void kvfs_notify_take(void)
+void kvfs_service_init(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET"), *usec = getenv("WATCHDOG_USEC");
 	const char *pid = getenv("WATCHDOG_PID");
@@ -73,7 +76,7 @@ void kvfs_notify_take(void)
 	unsetenv("WATCHDOG_PID");
 }
 
-void kvfs_notify(const char *lines)
+void kvfs_service_notify(const char *lines)
 {
 	KVC_FD int fd = -1;
 
@@ -86,10 +89,10 @@ void kvfs_notify(const char *lines)
 }
 
 /*
- * Does the mount answer? It may take as long as it likes. Errors of a path at which there is no
- * mount any more are answers too.
+ * Returns true if the mount answers a request; waits for the answer without a limit. Errors for a
+ * path where the mount no longer is count as answers.
  */
-static bool answers(const struct watch *w)
+static bool mount_answers(const struct watch *w)
 {
 	struct statvfs v;
 
@@ -97,8 +100,8 @@ static bool answers(const struct watch *w)
 	       (errno != ENOTCONN && errno != ECONNABORTED && errno != ECANCELED);
 }
 
-/* Waits, at most this long, until somebody sets *until: true when he has. */
-static bool paused(struct watch *w, uint64_t ns, const bool *until)
+/* Waits at most `ns` nanoseconds until *until is set. Returns *until. */
+static bool wait_for_flag(struct watch *w, uint64_t ns, const bool *until)
 {
 	uint64_t at = kvc_mono_ns() + ns;
 	struct timespec t = { (time_t)(at / 1000000000), (long)(at % 1000000000) };
@@ -113,43 +116,44 @@ static bool paused(struct watch *w, uint64_t ns, const bool *until)
 }
 
 /*
- * As long as copies are made the manager is asked for more time than the engine takes to give up.
+ * Asks the manager for a longer stop timeout as long as copies are being written. Each extension is
+ * longer than the engine's own time limits.
  */
-static void ask_for_time(struct watch *w)
+static void extend_stop_time(struct watch *w)
 {
 	uint64_t spills = UINT64_MAX;
 
-	/* who comes here too late finds no engine any more, and `over` set */
-	for (uint64_t pause = 0; !paused(w, pause, &w->over); pause = LOOK_NS) {
+	/* if the engine is already closed, `over` is set */
+	for (uint64_t pause = 0; !wait_for_flag(w, pause, &w->over); pause = POLL_NS) {
 		uint64_t now = kvc_counted(kvc_cache_stats(w->f->k), spills);
 
 		if (now != spills)
-			kvfs_notify(w->more_time);
+			kvfs_service_notify(w->more_time);
 		spills = now;
 	}
 }
 
-static void *watcher(void *arg)
+static void *watch_thread(void *arg)
 {
 	struct watch *w = arg;
-	uint64_t every = manager.watchdog_ns ? manager.watchdog_ns / SHARE : UINT64_MAX / 4;
+	uint64_t every = manager.watchdog_ns ? manager.watchdog_ns / PINGS : UINT64_MAX / 4;
 	bool ready = false;
 
-	for (uint64_t pause = 0; !paused(w, pause, &w->ending);) {
-		bool ok = answers(w);
+	for (uint64_t pause = 0; !wait_for_flag(w, pause, &w->ending);) {
+		bool ok = mount_answers(w);
 
 		if (ok && !ready)
-			kvfs_notify("READY=1\nSTATUS=serving");
+			kvfs_service_notify("READY=1\nSTATUS=serving");
 		else if (ok && manager.watchdog_ns)
-			kvfs_notify("WATCHDOG=1");
+			kvfs_service_notify("WATCHDOG=1");
 		ready |= ok;
-		pause = ready ? every : LOOK_NS / 100;
+		pause = ready ? every : POLL_NS / 100;
 	}
-	ask_for_time(w);
+	extend_stop_time(w);
 	return NULL;
 }
 
-int kvfs_watch_start(struct kvfs *f)
+int kvfs_service_watch(struct kvfs *f)
 {
 	pthread_condattr_t a;
 	sigset_t all, old;
@@ -167,7 +171,7 @@ int kvfs_watch_start(struct kvfs *f)
 	pthread_condattr_destroy(&a);
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	err = -pthread_create(&watch.thread, NULL, watcher, &watch);
+	err = -pthread_create(&watch.thread, NULL, watch_thread, &watch);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	watch.started = !err;
 	if (!err)
@@ -177,7 +181,7 @@ int kvfs_watch_start(struct kvfs *f)
 	return err;
 }
 
-static void set(bool *what)
+static void set_flag(bool *what)
 {
 	if (!watch.started)
 		return;
@@ -187,18 +191,21 @@ static void set(bool *what)
 	pthread_mutex_unlock(&watch.lock);
 }
 
-void kvfs_watch_end(void)
+void kvfs_service_stopping(void)
 {
-	kvfs_notify("STOPPING=1\nSTATUS=writing queued copies");
-	set(&watch.ending);
+	kvfs_service_notify("STOPPING=1\nSTATUS=writing queued copies");
+	set_flag(&watch.ending);
 }
 
-void kvfs_watch_stop(void)
+void kvfs_service_stop(void)
 {
 	if (!watch.started)
 		return;
-	set(&watch.over);
-	/* it may hang where the mount point's own filesystem does; the process takes it along */
+	set_flag(&watch.over);
+	/*
+	 * The thread may hang in the filesystem below the mount point. It then ends with the
+	 * process.
+	 */
 	if (kvc_join(watch.thread, kvc_mono_ns() + JOIN_NS))
 		pthread_detach(watch.thread);
 }

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The dir tier, dir:///PATH: a folder on a filesystem that other nodes mount too (NFS, Lustre,
- * CephFS). Each frame is one file, PATH/HH/HEX, HEX the 32 digits of its name and HH the first two.
- * It is written under a temporary name of its own, brought to stable storage and renamed, so many
- * writers are safe and a reader sees a whole frame or none.
+ * CephFS). Each frame is one file, PATH/HH/HEX, where HEX is the 32 digits of its name and HH the
+ * first two. The file is written under a unique temporary name, synced and renamed, so many nodes
+ * may write and a reader sees a whole frame or none.
  *
- * A folder below which no filesystem is mounted looks like an empty one. So it has to be the folder
- * that was there at first: the same inode on the same device, or one with the same mark
- * (dir_mark.c), which the store remembers. In another folder nothing is put, and nothing is
- * missing.
+ * If the filesystem is not mounted, the folder looks empty. So the folder must be the one that the
+ * tier used first: the same inode on the same device, or a folder with the same mark (dir_mark.c),
+ * which the store remembers. In any other folder nothing is stored, and no frame counts as missing.
  *
- * Others write there too: every call opens the folder anew, goes down from it without following
- * links, and reads regular files only. What they put in a frame's place is a damaged frame. Nothing
- * waits for the filesystem but these calls: what usage() tells is as of one of them.
+ * Other nodes may put anything into the folder. Every call opens the folder again, descends without
+ * following links, and reads regular files only. Anything else in the place of a frame is a damaged
+ * frame. Only these calls wait for the filesystem: usage() reports the values that one of them has
+ * read.
+ *
+ * The tier's workers enter. One more thread checks the folder at mount, and one removes temporary
+ * files (dir_temps.c).
  */
 #include "dir.h"
 #include "registry.h"
@@ -32,47 +35,49 @@
 
 #define PIECE (1u << 20)
 
-#define LOOK_NS 1000000000ull /* between two looks at how full it is */
+#define USAGE_NS 1000000000ull /* time between two calls of statvfs */
 
-struct first_look;
+struct first_check;
 
-/* The folder that was there at first. */
-struct known {
-	dev_t dev; /* 0: not seen yet */
+/* Identifies the folder that the tier used first. */
+struct first_folder {
+	dev_t dev; /* 0: not known yet */
 	ino_t ino;
-	char id[33]; /* of its mark; "": it has none, or it could not be read */
+	char id[33]; /* the id of its mark; "": no mark, or it could not be read */
 };
 
 struct dir {
 	struct kvc_tier tier;
 	char path[512];
 	_Atomic int refs;
-	char *store;         /* the store's folder, or NULL */
-	char kept_as[300];   /* what the store's files are named after: its uuid and the tier */
-	char remembered[33]; /* the mark that the store knew at the start, or "" */
+	char *store; /* the store's folder, or NULL */
+	/* the store's files are named after this: the store's uuid and the tier's id */
+	char file_id[300];
+	char remembered[33]; /* the mark that the store remembered at mount, or "" */
 	struct kvct_dir_temps *temps;
-	_Atomic uint64_t total, used, looked_ns;
-	_Atomic bool elsewhere; /* it was said that another folder is there */
-	pthread_mutex_t lock;   /* of what follows; no call waits for the filesystem under it */
-	struct known known;
-	bool remembers;          /* the store remembers the mark, or is not to be told */
-	struct first_look *late; /* it was not back in time; or NULL */
+	_Atomic uint64_t total, used, checked_ns;
+	_Atomic bool wrong_folder; /* the log says that another folder is at the path */
+	/* guards the members below; no call waits for the filesystem while holding it */
+	pthread_mutex_t lock;
+	struct first_folder first_folder;
+	bool remembers;                 /* the store remembers the mark, or must not be written */
+	struct first_check *late_check; /* a first check that did not finish in time, or NULL */
 };
 
-static struct dir *of(struct kvc_tier *t)
+static struct dir *dir_of(struct kvc_tier *t)
 {
 	return kvc_of(t, struct dir, tier);
 }
 
-/* The first look at the folder, by a thread of its own: its server may be dead. */
-struct first_look {
-	struct dir d; /* what it learns of it */
+/* The first check of the folder, by a separate thread since the server may be dead. */
+struct first_check {
+	struct dir d; /* receives the result */
 	int err;
 	_Atomic bool done;
 	_Atomic int refs;
 };
 
-static void drop_look(struct first_look *l)
+static void first_check_put(struct first_check *l)
 {
 	if (l && atomic_fetch_sub(&l->refs, 1) == 1) {
 		pthread_mutex_destroy(&l->d.lock);
@@ -89,7 +94,7 @@ void kvct_dir_put(struct dir *d)
 {
 	if (atomic_fetch_sub(&d->refs, 1) != 1)
 		return;
-	drop_look(d->late);
+	first_check_put(d->late_check);
 	kvct_dir_temps_free(d->temps);
 	pthread_mutex_destroy(&d->lock);
 	free(d->store);
@@ -98,37 +103,38 @@ void kvct_dir_put(struct dir *d)
 
 static int dir_start(struct kvc_tier *t)
 {
-	struct dir *d = of(t);
+	struct dir *d = dir_of(t);
 
-	d->remembers = !d->store || *d->remembered; /* no other thread is there yet */
-	return kvct_dir_temps_start(d->temps, d->store, d->kept_as);
+	d->remembers = !d->store || *d->remembered; /* no other thread runs yet */
+	return kvct_dir_temps_start(d->temps, d->store, d->file_id);
 }
 
 static void dir_stop(struct kvc_tier *t)
 {
-	kvct_dir_temps_stop(of(t)->temps);
+	kvct_dir_temps_stop(dir_of(t)->temps);
 }
 
 static void dir_close(struct kvc_tier *t)
 {
-	kvct_dir_put(of(t));
+	kvct_dir_put(dir_of(t));
 }
 
-/* A frame's folder and its file's name in it. */
+/* The folder of a frame, and the name of its file. */
 struct place {
 	int root, sub; /* -1: not open */
-	mode_t mode;   /* of what is made there: 0600, and for a group or all as root is writable */
-	bool ours;     /* root is the folder that was there at first */
+	/* of new files: 0600, plus rights of the group and of others as the folder has them */
+	mode_t mode;
+	bool ours; /* root is the folder that the tier used first */
 	char hex[33];
 };
 
-static void leave(struct place *p)
+static void place_close(struct place *p)
 {
 	kvc_close_fd(&p->sub);
 	kvc_close_fd(&p->root);
 }
 
-static void measure(struct dir *d, int root)
+static void update_usage(struct dir *d, int root)
 {
 	struct statvfs v;
 
@@ -138,35 +144,39 @@ static void measure(struct dir *d, int root)
 	atomic_store(&d->used, (v.f_blocks - v.f_bfree) * v.f_frsize);
 }
 
-static void know(struct dir *d, const struct stat *st, const char *id)
+static void remember_folder(struct dir *d, const struct stat *st, const char *id)
 {
 	pthread_mutex_lock(&d->lock);
-	d->known.dev = st->st_dev;
-	d->known.ino = st->st_ino;
+	d->first_folder.dev = st->st_dev;
+	d->first_folder.ino = st->st_ino;
 	if (id)
-		memcpy(d->known.id, id, sizeof d->known.id);
+		memcpy(d->first_folder.id, id, sizeof d->first_folder.id);
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* Now and then, from calls that wait for the filesystem anyway: how full it is, and its mark. */
-static void look(struct dir *d, int root)
+/*
+ * Reads the free space and the mark, once per second at most. Called from calls that wait for the
+ * filesystem anyway.
+ */
+static void check_folder_state(struct dir *d, int root)
 {
 	uint64_t now = kvc_mono_ns();
 	char id[33], its[33];
 
-	if (atomic_load(&d->looked_ns) && now - atomic_load(&d->looked_ns) < LOOK_NS)
+	if (atomic_load(&d->checked_ns) && now - atomic_load(&d->checked_ns) < USAGE_NS)
 		return;
-	atomic_store(&d->looked_ns, now);
-	measure(d, root);
+	atomic_store(&d->checked_ns, now);
+	update_usage(d, root);
 	pthread_mutex_lock(&d->lock);
 	bool remembers = d->remembers;
 
-	memcpy(id, d->known.id, sizeof id);
+	memcpy(id, d->first_folder.id, sizeof id);
 	pthread_mutex_unlock(&d->lock);
 	if (*id && faccessat(root, KVCT_DIR_MARK, F_OK, AT_SYMLINK_NOFOLLOW) && errno == ENOENT) {
-		kvct_dir_mark_make(root, id); /* somebody has removed it */
+		kvct_dir_mark_make(root, id); /* the mark was removed: create it again */
 	} else if (*id && kvct_dir_mark_read(root, its) && strcmp(id, its)) {
-		know(d, &(struct stat){ 0 }, NULL); /* the device's number was given again */
+		/* another filesystem has the same device number */
+		remember_folder(d, &(struct stat){ 0 }, NULL);
 		return;
 	}
 	if (!*id && !kvct_dir_mark_read(root, id)) {
@@ -174,38 +184,40 @@ static void look(struct dir *d, int root)
 		if (!kvct_dir_mark_read(root, id))
 			return;
 	}
-	if (!remembers && !kvct_dir_mark_remember(d->store, d->kept_as, id))
+	if (!remembers && !kvct_dir_mark_remember(d->store, d->file_id, id))
 		remembers = true;
 	pthread_mutex_lock(&d->lock);
-	memcpy(d->known.id, id, sizeof id);
+	memcpy(d->first_folder.id, id, sizeof id);
 	d->remembers = remembers;
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* The first look counts, unless the store remembers another mark. */
-static void adopt_look(struct dir *d, const struct dir *look)
+/* Accepts the result of the first check, unless the store remembers another mark. */
+static void first_check_adopt(struct dir *d, const struct dir *check_folder_state)
 {
-	if (!*d->known.id || !strcmp(d->known.id, look->known.id))
-		d->known = look->known;
+	if (!*d->first_folder.id ||
+	    !strcmp(d->first_folder.id, check_folder_state->first_folder.id))
+		d->first_folder = check_folder_state->first_folder;
 }
 
-/* What is known of the folder by now; the first look was at the one that was there then. */
-static struct known known(struct dir *d)
+/* Returns the identity of the folder, with the result of a late first check. */
+static struct first_folder first_folder(struct dir *d)
 {
-	struct known k;
+	struct first_folder k;
 
 	pthread_mutex_lock(&d->lock);
-	if (!d->known.dev && d->late && atomic_load(&d->late->done) && !d->late->err)
-		adopt_look(d, &d->late->d);
-	k = d->known;
+	if (!d->first_folder.dev && d->late_check && atomic_load(&d->late_check->done) &&
+	    !d->late_check->err)
+		first_check_adopt(d, &d->late_check->d);
+	k = d->first_folder;
 	pthread_mutex_unlock(&d->lock);
 	return k;
 }
 
-/* Is it the folder that was there at first, maybe mounted anew? */
+/* Is this the folder that the tier used first, possibly mounted again? */
 static bool is_ours(struct dir *d, int root)
 {
-	struct known k = known(d);
+	struct first_folder k = first_folder(d);
 	struct stat st;
 	char id[33];
 	bool same;
@@ -214,15 +226,15 @@ static bool is_ours(struct dir *d, int root)
 		return false;
 	same = k.dev == st.st_dev && k.ino == st.st_ino;
 	if (!same && kvct_dir_mark_read(root, id) && (*k.id ? !strcmp(k.id, id) : !k.dev)) {
-		know(d, &st, id);
+		remember_folder(d, &st, id);
 		same = true;
 	}
-	if (!same && !atomic_exchange(&d->elsewhere, true))
+	if (!same && !atomic_exchange(&d->wrong_folder, true))
 		kvc_warn("tier dir: %s is not the folder that this store used before (its mark %s "
 			 "is missing or different): mount the share there. If the folder was "
 			 "replaced on purpose, unmount, remove %s/dir-remotes, and mount again",
 			 d->path, KVCT_DIR_MARK, d->store ? d->store : "STORE");
-	if (same && atomic_exchange(&d->elsewhere, false))
+	if (same && atomic_exchange(&d->wrong_folder, false))
 		kvc_info("tier dir: %s is available again", d->path);
 	return same;
 }
@@ -242,8 +254,8 @@ int kvct_dir_root(struct dir *d, int flags)
 enum { MAKE = 1, OURS = 2 };
 
 /*
- * The mode of new files. A folder that its group, or everybody, may write to is shared by several
- * users: each of them has to read and replace the frames of the others.
+ * Returns the mode of new files. A folder that its group or everybody may write to is shared by
+ * several users, and each of them must be able to read and replace the frames of the others.
  */
 static mode_t mode_in(int root)
 {
@@ -254,7 +266,10 @@ static mode_t mode_in(int root)
 	return 0600 | (st.st_mode & S_IWGRP ? 0060 : 0) | (st.st_mode & S_IWOTH ? 0006 : 0);
 }
 
-/* With the same rights as its files, whatever the umask is. It inherits a set-group-ID bit. */
+/*
+ * Creates a subfolder with the same rights as the files, whatever the umask is. It inherits the
+ * set-group-ID bit.
+ */
 static int make_folder(int root, const char *name, mode_t mode)
 {
 	struct stat st;
@@ -269,8 +284,11 @@ static int make_folder(int root, const char *name, mode_t mode)
 	return 0;
 }
 
-/* Opens the folder of a frame; MAKE: it is made where it is missing; OURS: in our folder only. */
-static int enter_once(struct dir *d, const struct kvc_where *w, int how, struct place *p)
+/*
+ * Opens the folder of a frame. MAKE: creates it if it is missing. OURS: only in the folder that the
+ * tier used first.
+ */
+static int place_open_once(struct dir *d, const struct kvc_where *w, int how, struct place *p)
 {
 	const int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
 	char sub[3];
@@ -288,7 +306,7 @@ static int enter_once(struct dir *d, const struct kvc_where *w, int how, struct 
 		p->mode = mode_in(p->root);
 	p->ours = is_ours(d, p->root);
 	if (p->ours)
-		look(d, p->root);
+		check_folder_state(d, p->root);
 	else if (how & OURS)
 		return -ENOTCONN;
 	p->sub = openat(p->root, sub, flags | O_NOFOLLOW);
@@ -299,22 +317,22 @@ static int enter_once(struct dir *d, const struct kvc_where *w, int how, struct 
 	return err ?: p->sub < 0 ? -errno : 0;
 }
 
-/* The same, and once more if NFS says that what it knew of the path is stale. */
-static int enter(struct dir *d, const struct kvc_where *w, int how, struct place *p)
+/* The same; tries again once if NFS reports a stale handle. */
+static int place_open(struct dir *d, const struct kvc_where *w, int how, struct place *p)
 {
-	int err = enter_once(d, w, how, p);
+	int err = place_open_once(d, w, how, p);
 
 	if (err != -ESTALE)
 		return err;
-	leave(p);
-	return enter_once(d, w, how, p);
+	place_close(p);
+	return place_open_once(d, w, how, p);
 }
 
 /*
- * What a filesystem's error says in the terms of tier.h. Not there, or damaged, is a frame only in
- * our folder: an NFS that is not mounted any more has lost nothing.
+ * Maps an error of the filesystem to an error of tier.h. A frame can be missing or damaged only in
+ * the tier's own folder: an NFS share that is no longer mounted has lost nothing.
  */
-static int said(const struct place *p, int err)
+static int dir_error(const struct place *p, int err)
 {
 	if (err && p->root >= 0 && !p->ours)
 		return -ENOTCONN;
@@ -322,25 +340,26 @@ static int said(const struct place *p, int err)
 	case -ENOENT: return p->root < 0 ? -ENOTCONN : err;
 	case -ELOOP:
 	case -EISDIR:
-	case -ENXIO: return -EBADMSG; /* something else in its place */
+	case -ENXIO: return -EBADMSG; /* something else is in the frame's place */
 	case -ENOTDIR: return p->root < 0 ? -ENOTCONN : -EBADMSG;
 	case -EACCES:
-	case -EPERM: return p->sub < 0 ? err : -EIO; /* of one file */
+	case -EPERM: return p->sub < 0 ? err : -EIO; /* about one file */
 	case -ESTALE:
 	case -ENOKEY:
-	case -EPROTO: return -EIO; /* these mean something else above */
+	case -EPROTO: return -EIO; /* these have other meanings in the engine */
 	default: return err;
 	}
 }
 
 /*
- * The same of a call that changes a folder: no permission is about the folder, not about a frame.
+ * Maps the error of a call that changes a folder: a permission error is about the folder, not about
+ * one frame.
  */
-static int changed(const struct place *p, int err)
+static int dir_change_error(const struct place *p, int err)
 {
 	bool denied = err == -EACCES || err == -EPERM;
 
-	return denied && p->root >= 0 && p->ours ? -EACCES : said(p, err);
+	return denied && p->root >= 0 && p->ours ? -EACCES : dir_error(p, err);
 }
 
 static int write_all(int fd, const struct kvc_put *p)
@@ -359,7 +378,7 @@ static int write_all(int fd, const struct kvc_put *p)
 	return err ?: fdatasync(fd) ? -errno : 0;
 }
 
-static int put_file(struct dir *d, struct place *at, const struct kvc_put *p)
+static int dir_put_file(struct dir *d, struct place *at, const struct kvc_put *p)
 {
 	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 	char tmp[KVCT_DIR_TEMP];
@@ -368,13 +387,13 @@ static int put_file(struct dir *d, struct place *at, const struct kvc_put *p)
 	bool gone = true;
 
 	if (err == -ESTALE) {
-		leave(at);
-		err = enter(d, &p->name, MAKE | OURS, at);
+		place_close(at);
+		err = place_open(d, &p->name, MAKE | OURS, at);
 		fd = err ? -1 : openat(at->sub, tmp, flags, 0600);
 		err = err ?: fd < 0 ? -errno : 0;
 	}
 
-	if (err) { /* after a lost answer it may have been made */
+	if (err) { /* the file may exist although the answer was lost */
 		kvct_dir_temps_end(d->temps, note, tmp, err != -EIO && err != -ETIMEDOUT);
 		return err;
 	}
@@ -392,20 +411,20 @@ static int put_file(struct dir *d, struct place *at, const struct kvc_put *p)
 
 static int dir_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
-	struct dir *d = of(t);
+	struct dir *d = dir_of(t);
 	struct place at;
-	int err = enter(d, &p->name, MAKE | OURS, &at) ?: put_file(d, &at, p);
+	int err = place_open(d, &p->name, MAKE | OURS, &at) ?: dir_put_file(d, &at, p);
 
-	err = changed(&at, err);
-	leave(&at);
-	if (err) /* what stands in its way is not for us to remove */
+	err = dir_change_error(&at, err);
+	place_close(&at);
+	if (err) /* do not remove something else that is in the frame's place */
 		return err == -EBADMSG || err == -ENOENT ? -EIO : err;
 	*out = p->name;
 	out->len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE);
 	return 0;
 }
 
-/* Beyond the end of the frame, up to its last page, are zeros. */
+/* Reads from the file; the bytes between its end and the end of its last page are zero. */
 static int read_padded(int fd, const struct iovec *iov, int n, uint64_t off)
 {
 	struct stat st;
@@ -435,7 +454,7 @@ static int get_once(struct dir *d, const struct kvc_where *w, uint64_t off, cons
 		    int n, struct place *at)
 {
 	KVC_FD int fd = -1;
-	int err = enter(d, w, 0, at);
+	int err = place_open(d, w, 0, at);
 
 	if (!err && (fd = kvct_dir_file(at->sub, at->hex)) < 0)
 		err = fd;
@@ -445,52 +464,51 @@ static int get_once(struct dir *d, const struct kvc_where *w, uint64_t off, cons
 static int dir_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n)
 {
-	struct dir *d = of(t);
+	struct dir *d = dir_of(t);
 	struct place at;
 	struct stat st;
 	int err = get_once(d, w, off, iov, n, &at);
 
-	if (err ==
-	    -ESTALE) { /* NFS: another node has replaced the file since its name was looked up */
-		leave(&at);
+	if (err == -ESTALE) { /* NFS: another node has replaced the file since the lookup */
+		place_close(&at);
 		err = get_once(d, w, off, iov, n, &at);
 	}
-	/* Without a mark a frame of ours tells that it is the folder, mounted anew. */
-	if (!err && !at.ours && !*known(d).id && !fstat(at.root, &st))
-		know(d, &st, NULL);
-	err = said(&at, err);
-	leave(&at);
+	/* Without a mark, a frame of ours proves that this is the same folder, mounted again. */
+	if (!err && !at.ours && !*first_folder(d).id && !fstat(at.root, &st))
+		remember_folder(d, &st, NULL);
+	err = dir_error(&at, err);
+	place_close(&at);
 	return err;
 }
 
 static int dir_remove(struct kvc_tier *t, const struct kvc_where *w)
 {
-	struct dir *d = of(t);
+	struct dir *d = dir_of(t);
 	struct place at;
-	int err = enter(d, w, OURS, &at);
+	int err = place_open(d, w, OURS, &at);
 
 	if (!err && unlinkat(at.sub, at.hex, 0))
 		err = -errno;
 	if (err == -ESTALE) {
-		leave(&at);
-		err = enter(d, w, OURS, &at) ?: unlinkat(at.sub, at.hex, 0) ? -errno : 0;
+		place_close(&at);
+		err = place_open(d, w, OURS, &at) ?: unlinkat(at.sub, at.hex, 0) ? -errno : 0;
 	}
-	err = changed(&at, err);
-	leave(&at);
+	err = dir_change_error(&at, err);
+	place_close(&at);
 	return err == -ENOENT ? 0 : err == -EBADMSG ? -EIO : err;
 }
 
-/* A list under way. */
+/* The state of a list. */
 struct listing {
 	struct kvc_frame *f;
 	uint8_t *page;
-	/* the last error of what could not be read: the others are listed all the same */
+	/* the last error of a file or folder that could not be read; the others are listed */
 	int unread;
 	int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f);
 	void *arg;
 };
 
-static int list_one(const struct place *at, const char *name, struct listing *l)
+static int dir_list_file(const struct place *at, const char *name, struct listing *l)
 {
 	struct kvc_where w = { 0 };
 	KVC_FD int fd = -1;
@@ -503,8 +521,8 @@ static int list_one(const struct place *at, const char *name, struct listing *l)
 	w.hi = b;
 	fd = kvct_dir_file(at->sub, name);
 	err = fd < 0 ? fd : kvc_pread_all(fd, l->page, KVC_FRAME_HEADER, 0);
-	err = err == -ENODATA ? -EBADMSG : said(at, err);
-	if (err && !kvct_of_one(err))
+	err = err == -ENODATA ? -EBADMSG : dir_error(at, err);
+	if (err && !kvct_is_frame_error(err))
 		l->unread = err;
 	return err || kvc_frame_decode(l->page, l->f) ? 0 : l->fn(l->arg, &w, l->f);
 }
@@ -522,14 +540,14 @@ static int list_folder(struct place *at, unsigned i, struct listing *l)
 	if (!dp) {
 		err = at->sub < 0 ? at->sub : -errno;
 		if (err != -ENOENT && err != -ENOTDIR && err != -ELOOP)
-			l->unread = said(at, err);
+			l->unread = dir_error(at, err);
 		kvc_close_fd(&at->sub);
 		return 0;
 	}
 	while (!err && (errno = 0, e = readdir(dp)))
-		err = list_one(at, e->d_name, l);
+		err = dir_list_file(at, e->d_name, l);
 	if (!err && errno)
-		l->unread = said(at, -errno);
+		l->unread = dir_error(at, -errno);
 	closedir(dp);
 	return err;
 }
@@ -538,7 +556,7 @@ static int dir_list(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg)
 {
-	KVC_FD int root = kvct_dir_root(of(t), O_PATH | O_DIRECTORY | O_CLOEXEC);
+	KVC_FD int root = kvct_dir_root(dir_of(t), O_PATH | O_DIRECTORY | O_CLOEXEC);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
 	struct listing l = { .f = f, .page = page, .fn = fn, .arg = arg };
@@ -552,7 +570,7 @@ static int dir_list(struct kvc_tier *t,
 
 static void dir_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {
-	struct dir *d = of(t);
+	struct dir *d = dir_of(t);
 
 	*u = (struct kvc_tier_usage){
 		.total = atomic_load(&d->total),
@@ -573,34 +591,36 @@ static const struct kvc_tier_ops dir_ops = {
 	.usage = dir_usage,
 };
 
-static void *first_look(void *arg)
+static void *first_check(void *arg)
 {
-	struct first_look *l = arg;
+	struct first_check *l = arg;
 	KVC_FD int root = open(l->d.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	struct stat st;
 
 	if (root < 0 || fstat(root, &st) || access(l->d.path, R_OK | X_OK)) {
 		l->err = -errno;
 	} else {
-		l->d.known.dev = st.st_dev;
-		l->d.known.ino = st.st_ino;
-		measure(&l->d, root);
-		/* where it is missing the first call makes it: this mount may yet be refused */
-		kvct_dir_mark_read(root, l->d.known.id);
+		l->d.first_folder.dev = st.st_dev;
+		l->d.first_folder.ino = st.st_ino;
+		update_usage(&l->d, root);
+		/*
+		 * if the mark is missing the first call creates it; this mount may still be refused
+		 */
+		kvct_dir_mark_read(root, l->d.first_folder.id);
 	}
 	atomic_store(&l->done, true);
-	drop_look(l);
+	first_check_put(l);
 	return NULL;
 }
 
 /*
- * Is it a folder that can be read? Whether it can be written to is seen by the first copy. 0 also
- * if that is not known within the time.
+ * Is the path a readable folder? The first copy finds out whether it is writable. Returns 0
+ * also if there is no answer before the deadline.
  */
 static int check_folder(struct dir *d, uint64_t deadline_ms)
 {
 	uint64_t until = kvc_mono_ns() + deadline_ms * 1000000;
-	struct first_look *l = calloc(1, sizeof *l);
+	struct first_check *l = calloc(1, sizeof *l);
 	sigset_t all, old;
 	pthread_t thread;
 	int err = l ? 0 : -ENOMEM;
@@ -610,27 +630,27 @@ static int check_folder(struct dir *d, uint64_t deadline_ms)
 	memcpy(l->d.path, d->path, sizeof d->path);
 	pthread_mutex_init(&l->d.lock, NULL);
 	atomic_store(&l->refs, 2);
-	sigfillset(&all); /* signals are for the thread that serves */
+	sigfillset(&all); /* signals are for the serving thread */
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	err = -pthread_create(&thread, NULL, first_look, l);
+	err = -pthread_create(&thread, NULL, first_check, l);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err) {
 		atomic_store(&l->refs, 1);
-		drop_look(l);
+		first_check_put(l);
 		return err;
 	}
 	if (kvc_join(thread, until)) {
 		pthread_detach(thread);
 		kvc_warn("tier dir: %s does not answer; the next access tries again", d->path);
-		d->late = l;
+		d->late_check = l;
 		return 0;
 	}
 	if (!(err = l->err)) {
-		adopt_look(d, &l->d);
+		first_check_adopt(d, &l->d);
 		atomic_store(&d->total, atomic_load(&l->d.total));
 		atomic_store(&d->used, atomic_load(&l->d.used));
 	}
-	drop_look(l);
+	first_check_put(l);
 	return err;
 }
 
@@ -663,11 +683,11 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 		return -ENOMEM;
 	}
 	snprintf(d->tier.id, sizeof d->tier.id, "dir:%.240s", d->path);
-	snprintf(d->kept_as, sizeof d->kept_as, "%s %s", u->store_id ? u->store_id : "",
+	snprintf(d->file_id, sizeof d->file_id, "%s %s", u->store_id ? u->store_id : "",
 		 d->tier.id);
 	d->remembers = true; /* tools do not write to the store */
-	if (d->store && kvct_dir_mark_remembered(d->store, d->kept_as, d->remembered))
-		memcpy(d->known.id, d->remembered, sizeof d->known.id);
+	if (d->store && kvct_dir_mark_remembered(d->store, d->file_id, d->remembered))
+		memcpy(d->first_folder.id, d->remembered, sizeof d->first_folder.id);
 	err = check_folder(d, deadline_ms);
 	if (err) {
 		snprintf(error, 512,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mark of a dir tier's folder: a file with a random id, by which the folder is told from a bare
- * mount point or another share. The first node makes it. Each store remembers the id in its file
- * STORE/dir-remotes/ID.mark (ID is a sum of the store's uuid and the tier's id). So a folder whose
- * filesystem is not mounted at the start is recognized, too.
+ * The mark of a dir tier's folder: a file with a random id that distinguishes the folder from an
+ * empty mount point or another share. The first node creates it. Each store remembers the id in the
+ * file STORE/dir-remotes/ID.mark, where ID is a sum of the store's uuid and the tier's id. So a
+ * folder whose filesystem is not mounted at the start of the daemon is detected, too.
  */
 #include "dir.h"
 
@@ -59,7 +59,7 @@ int kvct_dir_store_file(const char *store, const char *id, const char *what, boo
 	return dir < 0 ? -errno : dir;
 }
 
-/* The id that a file has; false: none. */
+/* Reads the id from a file. Returns false if the file has none. */
 static bool id_read(int dir, const char *name, char id[33])
 {
 	KVC_FD int fd = kvct_dir_file(dir, name);
@@ -73,7 +73,7 @@ static bool id_read(int dir, const char *name, char id[33])
 	return true;
 }
 
-/* Makes a file with an id, by a name of its own. */
+/* Creates a file with the id. The name must not exist. */
 static int id_write(int dir, const char *name, const char *id, mode_t mode)
 {
 	char text[34];
@@ -105,12 +105,12 @@ void kvct_dir_mark_make(int root, const char *id)
 		return;
 	kvc_frame_where_text(&random, text);
 	snprintf(tmp, sizeof tmp, KVCT_DIR_MARK ".%s", text);
-	/* the id is no secret, and daemons of other users have to read it */
+	/* the id is not secret, and daemons of other users must read it */
 	if (id_write(root, tmp, id ? id : text, 0644))
 		return;
 	if (linkat(root, tmp, root, KVCT_DIR_MARK, 0) &&
 	    (errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP))
-		renameat(root, tmp, root, KVCT_DIR_MARK); /* a filesystem without links */
+		renameat(root, tmp, root, KVCT_DIR_MARK); /* the filesystem has no hard links */
 	unlinkat(root, tmp, 0);
 }
 

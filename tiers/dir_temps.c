@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Temporary files of a dir tier. A daemon that is killed during a put leaves one behind, and so
- * does a put whose server fails before the file is removed. A thread of each tier removes them.
+ * Temporary files of a dir tier. A daemon that is killed during a put leaves one behind. So does a
+ * put if the server fails before the file is removed. A thread of each tier removes them.
  *
- * Own files: the name of each is written into a slot of the file STORE/dir-remotes/ID.temps before
- * the file is made, and cleared afterwards. The next daemon of the store removes the files that are
- * named there. No folder is listed, and no other store's file is meant: the first slot tells which
- * file this is, so the notes of a copied store are void.
+ * Own files: before a file is created, its name is written into a slot of the file
+ * STORE/dir-remotes/ID.temps; the slot is cleared afterwards. The next daemon of the store removes
+ * the files that the slots name, without listing a folder. The first record holds the identity of
+ * the slot file itself, so the notes in a copied store are void and never name another store's
+ * files.
  *
- * Files of any node: the folders are listed at the start and once a day, and temporary files that
- * have not been written to for a day are removed. A living writer changes the mtime of its file
- * with each block. Should such a file be removed all the same, its rename fails and the copy is
- * made again. Ages are measured by the filesystem's clock: the thread makes a file and takes its
- * mtime for the present. After a pass over many names the thread leaves such a file as a stamp, and
- * other nodes make no pass for a day.
+ * Files of any node: the folders are listed at the start and once a day, and temporary files not
+ * written for a day are removed. A running writer changes the mtime of its file with each block. If
+ * its file is removed nevertheless, the rename fails and the copy is made again. Ages are measured
+ * by the filesystem's clock: the thread creates a file and takes its mtime as the current time.
+ * After a pass over many names the thread leaves such a file as a stamp, and other nodes make no
+ * pass for a day.
  *
- * Others write to the folder too. Only regular files whose names are those of temporary files are
- * removed, nothing is opened but folders, links are not followed, and a pass looks at a bounded
- * number of names.
+ * Others write to the folder too. Only regular files with names of temporary files are removed.
+ * Only folders are opened, links are not followed, and a pass visits a bounded number of names.
  *
- * Threads: the tier's workers call begin and end. The thread may wait for a dead server for ever,
- * and has a reference to the tier.
+ * The tier's workers call begin and end. The thread may wait for a dead server without end, so it
+ * holds a reference to the tier.
  */
 #include "dir.h"
 
@@ -43,21 +43,21 @@
 #define SLOTS 256u
 #define SECOND_NS 1000000000ull
 #define DAY_S 86400
-#define RETRY_MAX_NS (600 * SECOND_NS)   /* between two tries to remove an own file */
+#define RETRY_MAX_NS (600 * SECOND_NS)   /* between two attempts to remove an own file */
 #define PASS_AGAIN_NS (3600 * SECOND_NS) /* after a pass that failed */
-#define STOP_NS (SECOND_NS / 2)          /* the end waits so long for the thread */
+#define STOP_NS (SECOND_NS / 2)          /* how long stop waits for the thread */
 
-/* A pass pauses after each folder and after NAMES_PAUSE names of one. */
+/* A pass pauses after each folder, and after NAMES_PAUSE names of a folder. */
 #define PAUSE_NS 5000000ull
 #define NAMES_PAUSE 1000u
-#define NAMES_MAX 4000000u  /* of one folder that a pass looks at */
-#define NAMES_STAMP 100000u /* in a pass that leaves a stamp */
+#define NAMES_MAX 4000000u  /* names of one folder that a pass visits */
+#define NAMES_STAMP 100000u /* a pass over this many names leaves a stamp */
 
 enum slot_state { SLOT_FREE, SLOT_BUSY, SLOT_LEFT };
 
 struct slot {
 	enum slot_state state;
-	char name[KVCT_DIR_TEMP]; /* of a file that is left; only the thread reads it */
+	char name[KVCT_DIR_TEMP]; /* a file to remove; only the thread reads it */
 };
 
 struct kvct_dir_temps {
@@ -67,7 +67,7 @@ struct kvct_dir_temps {
 	int notes; /* the file with the slots; -1: none */
 	pthread_t thread;
 	bool running;
-	pthread_mutex_t lock; /* of the following; no I/O is made under it */
+	pthread_mutex_t lock; /* guards the members below; no I/O is made while it is held */
 	pthread_cond_t cond;
 	bool stop;
 	unsigned left; /* slots with SLOT_LEFT */
@@ -76,7 +76,7 @@ struct kvct_dir_temps {
 
 /* --- notes --- */
 
-/* Slot 0 of the file has the file's own identity. */
+/* Writes a record of the slot file. Record 0 holds the file's own identity. */
 static int note_write(struct kvct_dir_temps *t, unsigned at, const char *text)
 {
 	char record[KVCT_DIR_TEMP] = { 0 };
@@ -87,7 +87,7 @@ static int note_write(struct kvct_dir_temps *t, unsigned at, const char *text)
 					     (off_t)(at * sizeof record));
 }
 
-/* Is it the name of a temporary file: 32 hexadecimal digits, ".tmp." and more? */
+/* Is this the name of a temporary file: 32 hexadecimal digits, ".tmp." and more? */
 static bool is_temp(const char *name)
 {
 	return strspn(name, "0123456789abcdef") == 32 && !strncmp(name + 32, ".tmp.", 5) &&
@@ -100,7 +100,7 @@ static void notes_close(struct kvct_dir_temps *t)
 	t->notes = -1;
 }
 
-/* Takes in the notes of the daemons before; they are void if the file is a copy. */
+/* Reads the notes of earlier daemons. If the file is a copy the notes are void. */
 static void notes_read(struct kvct_dir_temps *t)
 {
 	char record[KVCT_DIR_TEMP + 1], identity[KVCT_DIR_TEMP];
@@ -200,7 +200,7 @@ static bool temps_stop(struct kvct_dir_temps *t)
 	return stop;
 }
 
-/* Removes a file by its name. Is it gone? */
+/* Removes a file by its name. Returns true if it no longer exists. */
 static bool remove_own(int root, const char *name)
 {
 	char sub[3];
@@ -213,7 +213,7 @@ static bool remove_own(int root, const char *name)
 	return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EISDIR;
 }
 
-/* Tries to remove the own files that are left. How many remain. */
+/* Tries to remove the remaining own files. Returns how many remain. */
 static unsigned remove_left(struct kvct_dir_temps *t, unsigned long *removed)
 {
 	KVC_FD int root = -1;
@@ -240,7 +240,7 @@ static unsigned remove_left(struct kvct_dir_temps *t, unsigned long *removed)
 
 /* --- files of any node --- */
 
-/* Waits. Does the tier stop? */
+/* Waits. Returns true if the tier stops. */
 static bool pause_ns(struct kvct_dir_temps *t, uint64_t ns)
 {
 	struct timespec until = kvc_timespec(kvc_mono_ns() + ns);
@@ -269,7 +269,10 @@ static bool is_old(int dir, const char *name, int64_t now_s)
 	       st.st_mtim.tv_sec < now_s - DAY_S;
 }
 
-/* The same for marks and clocks: "MARK.", 32 hexadecimal digits. */
+/*
+ * Is this a temporary name of a mark or a clock file: the mark's name, ".", and 32 hexadecimal
+ * digits?
+ */
 static bool is_mark_temp(const char *name)
 {
 	const size_t mark = strlen(KVCT_DIR_MARK ".");
@@ -293,7 +296,10 @@ static int sweep_names(struct pass *p, DIR *dp, bool top)
 	return -errno;
 }
 
-/* One folder; top: the tier's own. 0, -ECANCELED: the tier stops, or an error. */
+/*
+ * Sweeps one folder; top: the tier's own. Returns 0, -ECANCELED if the tier stops, or another
+ * error.
+ */
 static int sweep_folder(struct pass *p, int root, const char *name, bool top)
 {
 	int fd = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), err;
@@ -310,7 +316,7 @@ static int sweep_folder(struct pass *p, int root, const char *name, bool top)
 	return pause_ns(p->t, PAUSE_NS) ? -ECANCELED : err;
 }
 
-/* Makes an empty file in the folder, by a name of its own: its mtime is the present there. */
+/* Creates an empty file with a unique name; its mtime is the current time of the filesystem. */
 static int clock_make(int root, char name[64], int64_t *now_s)
 {
 	unsigned char random[16];
@@ -334,7 +340,7 @@ static int clock_make(int root, char name[64], int64_t *now_s)
 	return err;
 }
 
-/* If the filesystem is full, the own clock has to do: with a day more. */
+/* Reads the filesystem's clock. If the filesystem is full, uses the local clock, minus a day. */
 static int clock_read(struct pass *p, int root)
 {
 	char name[64];
@@ -356,7 +362,7 @@ static void stamp_make(int root)
 		unlinkat(root, name, 0);
 }
 
-/* Has another node made a pass over many names today? */
+/* Has another node made a pass over many names in the last day? */
 static bool is_swept(const struct pass *p, int root)
 {
 	struct stat st;
@@ -365,7 +371,7 @@ static bool is_swept(const struct pass *p, int root)
 	       st.st_mtim.tv_sec > p->now_s - DAY_S && st.st_mtim.tv_sec <= p->now_s;
 }
 
-/* One pass. 0, or an error: it is made again soon. */
+/* Makes one pass. Returns 0, or an error, and the pass is repeated soon. */
 static int sweep_all(struct pass *p)
 {
 	KVC_FD int root = kvct_dir_root(p->t->d, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -388,7 +394,7 @@ static int sweep_all(struct pass *p)
 
 /* --- the thread --- */
 
-/* Waits until a file is left, for retry_ns if some are, or until the next pass. */
+/* Waits until there is a file to remove, for retry_ns if some remain, or until the next pass. */
 static void wait_for_work(struct kvct_dir_temps *t, uint64_t retry_ns, uint64_t next_ns)
 {
 	struct timespec until;
@@ -473,7 +479,7 @@ int kvct_dir_temps_start(struct kvct_dir_temps *t, const char *store, const char
 	if (store)
 		notes_open(t, store, id);
 	kvct_dir_get(t->d);
-	sigfillset(&all); /* signals are for the thread that serves */
+	sigfillset(&all); /* signals are for the serving thread */
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	err = -pthread_create(&t->thread, NULL, temps_thread, t);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

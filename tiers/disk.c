@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The disk tier: frames in the store's preallocated data file or block device, each in one extent
- * of whole pages. Free extents are in memory and are rebuilt from the placements at start (claim).
- * Direct I/O where the file takes it, so that the page cache does not hold everything a second
- * time; loads land in the segment's own pages.
+ * of whole pages. Free extents are kept in memory and rebuilt from the placements at mount (claim).
+ * I/O is direct if the file supports it, so that the page cache does not hold everything twice;
+ * loads are read into the segment's own pages.
  *
- * Where a write fails, the extent is kept aside, so that the next frame does not run into the same
- * place; so is the header of one that could not be cleared. Later zeros are written over it: what
- * takes them is free again, and what does not waits on, the longer the more often it was tried.
+ * If a write fails, the extent is excluded, so that the next frame is not written to the same
+ * place. A header that could not be cleared is excluded too. Later zeros are written over excluded
+ * extents: pages that accept them are free again, and the others wait, longer after each attempt.
  *
- * `where.at` is the byte offset of the frame, `where.len` the extent's length. The lock guards the
- * extents only; I/O is done without it.
+ * `where.at` is the byte offset of the frame, `where.len` the length of the extent. The lock guards
+ * the extents, the excluded extents and the spare buffers; no I/O is done while it is held. The
+ * tier's workers and the syncer enter.
  */
 #include "registry.h"
 
@@ -29,16 +30,16 @@
 #define PIECE (1u << 20)
 #define BUFFER (KVC_FRAME_HEADER + PIECE)
 #define SPARES 8
-#define READS 3                 /* so often a page is read before it counts as unreadable */
-#define WANTED_NS 1000000000ull /* within which a frame that was refused comes again */
-#define ASIDE 64                /* extents; beyond that they wait for the next mount */
-#define ASIDE_NS 5000000000ull
-#define ASIDE_MAX_NS 600000000000ull
+#define READS 3                 /* attempts to read a page before it counts as unreadable */
+#define WANTED_NS 1000000000ull /* how long after a refusal the same frame is expected again */
+#define EXCLUDED 64             /* excluded extents; others wait for the next mount */
+#define EXCLUDED_NS 5000000000ull
+#define EXCLUDED_MAX_NS 600000000000ull
 
 static const uint8_t no_header[KVC_FRAME_HEADER] __attribute__((aligned(4096)));
 
 /* An extent that could not be written. */
-struct aside {
+struct excluded {
 	struct kvc_where w;
 	uint64_t due_ns, wait_ns;
 };
@@ -47,22 +48,26 @@ struct disk {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
 	struct kvct_extents *free;
-	/* a frame was refused for want of so much in one piece, and comes again before then */
+	/*
+	 * the length of a frame that was refused because no extent was large enough, and until when
+	 * it is expected again
+	 */
 	uint64_t wanted, wanted_until_ns;
-	struct aside aside[ASIDE];
-	unsigned naside;
+	struct excluded excluded[EXCLUDED];
+	unsigned nexcluded;
 	uint64_t size;
-	uint64_t kept;      /* bytes of it around a device's label, which hold no frames */
-	uint64_t lost_from; /* nothing that lay behind this is there any more */
+	/* bytes of `size` around a device's label; they hold no frames */
+	uint64_t label_bytes;
+	uint64_t lost_from; /* data at and behind this offset is lost */
 	int fd;
-	/* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
+	/* buffers of BUFFER bytes for the next put; new memory would cost a page fault per page */
 	uint8_t *spare[SPARES];
 	unsigned nspare;
 	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
 	void *unread_arg;
 };
 
-static struct disk *of(struct kvc_tier *t)
+static struct disk *disk_of(struct kvc_tier *t)
 {
 	return kvc_of(t, struct disk, tier);
 }
@@ -73,18 +78,18 @@ static bool valid(const struct disk *d, const struct kvc_where *w)
 	       w->len <= d->size && w->at <= d->size - w->len;
 }
 
-/* Can there be a frame? */
-static bool there(const struct disk *d, const struct kvc_where *w)
+/* Can a frame be at this place? */
+static bool can_hold_frame(const struct disk *d, const struct kvc_where *w)
 {
 	return valid(d, w) && w->at + w->len <= d->lost_from;
 }
 
 static int disk_claim(struct kvc_tier *t, const struct kvc_where *w)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 	int err;
 
-	if (!there(d, w))
+	if (!can_hold_frame(d, w))
 		return -ERANGE;
 	pthread_mutex_lock(&d->lock);
 	err = kvct_extents_claim(d->free, w->at, w->len);
@@ -92,7 +97,7 @@ static int disk_claim(struct kvc_tier *t, const struct kvc_where *w)
 	return err;
 }
 
-static int give(struct disk *d, const struct kvc_where *w)
+static int free_extent(struct disk *d, const struct kvc_where *w)
 {
 	int err;
 
@@ -103,10 +108,10 @@ static int give(struct disk *d, const struct kvc_where *w)
 }
 
 /*
- * What an error of the data file says in the terms of tier.h, where some of these are answers about
- * a frame that was read, or of a put that was given up.
+ * Maps an error of the data file to an error of tier.h, in which some of these errno values are
+ * statements about a frame or about a put that was cancelled.
  */
-static int said(int err)
+static int disk_error(int err)
 {
 	switch (err) {
 	case -EBADMSG:
@@ -125,7 +130,7 @@ static int said(int err)
 	}
 }
 
-static uint8_t *take_buffer(struct disk *d)
+static uint8_t *buffer_get(struct disk *d)
 {
 	uint8_t *buf = NULL;
 
@@ -136,7 +141,7 @@ static uint8_t *take_buffer(struct disk *d)
 	return buf ? buf : aligned_alloc(KVC_PAGE, BUFFER);
 }
 
-static void give_buffer(struct disk *d, uint8_t *buf)
+static void buffer_put(struct disk *d, uint8_t *buf)
 {
 	pthread_mutex_lock(&d->lock);
 	bool keep = buf && d->nspare < SPARES;
@@ -148,27 +153,27 @@ static void give_buffer(struct disk *d, uint8_t *buf)
 		free(buf);
 }
 
-static void put_aside(struct disk *d, uint64_t at, uint64_t len, uint64_t wait_ns)
+static void exclude(struct disk *d, uint64_t at, uint64_t len, uint64_t wait_ns)
 {
 	pthread_mutex_lock(&d->lock);
-	bool capacity = d->naside < ASIDE;
+	bool fits = d->nexcluded < EXCLUDED;
 
-	if (capacity && len)
-		d->aside[d->naside++] = (struct aside){
+	if (fits && len)
+		d->excluded[d->nexcluded++] = (struct excluded){
 			{ .at = at, .len = len },
 			kvc_mono_ns() + wait_ns,
 			wait_ns,
 		};
 	pthread_mutex_unlock(&d->lock);
-	if (!capacity && len)
+	if (!fits && len)
 		kvc_warn("tier disk: cannot write %llu bytes at %llu; this space is not used until "
 			 "the next mount",
 			 (unsigned long long)len, (unsigned long long)at);
 }
 
 /*
- * Zeros over a piece of what was put aside: runs of pages that take them are given back, others
- * wait again. Returns whether any took them.
+ * Writes zeros over a piece of an excluded extent. Runs of pages that accept them are freed, and
+ * the others are excluded again. Returns true if any page accepted them.
  */
 static bool reclaim_piece(struct disk *d, const uint8_t *zeros, uint64_t at, uint64_t len,
 			  uint64_t wait_ns)
@@ -177,7 +182,7 @@ static bool reclaim_piece(struct disk *d, const uint8_t *zeros, uint64_t at, uin
 	uint64_t n = len / KVC_PAGE, from = 0;
 
 	if (!kvc_pwrite_all(d->fd, zeros, len, (off_t)at)) {
-		give(d, &(struct kvc_where){ .at = at, .len = len });
+		free_extent(d, &(struct kvc_where){ .at = at, .len = len });
 		return true;
 	}
 	for (uint64_t i = 0; i < n; i++) {
@@ -193,18 +198,18 @@ static bool reclaim_piece(struct disk *d, const uint8_t *zeros, uint64_t at, uin
 		if (i + 1 < n && takes[i + 1] == takes[i])
 			continue;
 		if (takes[i])
-			give(d, &run);
+			free_extent(d, &run);
 		else
-			put_aside(d, run.at, run.len, wait_ns);
+			exclude(d, run.at, run.len, wait_ns);
 		from = i + 1;
 	}
 	return any;
 }
 
-static void reclaim(struct disk *d, const struct aside *a)
+static void reclaim(struct disk *d, const struct excluded *a)
 {
-	uint64_t wait_ns = kvc_min(a->wait_ns * 2, ASIDE_MAX_NS), o = 0;
-	uint8_t *zeros = take_buffer(d);
+	uint64_t wait_ns = kvc_min(a->wait_ns * 2, EXCLUDED_MAX_NS), o = 0;
+	uint8_t *zeros = buffer_get(d);
 	bool any = zeros;
 
 	if (zeros)
@@ -215,21 +220,21 @@ static void reclaim(struct disk *d, const struct aside *a)
 		any = reclaim_piece(d, zeros, a->w.at + o, len, wait_ns);
 		o += len;
 	}
-	/* where nothing is taken, no more is tried */
-	put_aside(d, a->w.at + o, a->w.len - o, wait_ns);
-	give_buffer(d, zeros);
+	/* no further attempt after a piece without a good page */
+	exclude(d, a->w.at + o, a->w.len - o, wait_ns);
+	buffer_put(d, zeros);
 }
 
-/* One of those whose time has come. */
+/* Reclaims one excluded extent that is due. Returns false if none is. */
 static bool reclaim_one(struct disk *d, uint64_t due_ns)
 {
-	struct aside a = { 0 };
+	struct excluded a = { 0 };
 
 	pthread_mutex_lock(&d->lock);
-	for (unsigned i = 0; i < d->naside && !a.w.len; i++)
-		if (d->aside[i].due_ns <= due_ns) {
-			a = d->aside[i];
-			d->aside[i] = d->aside[--d->naside];
+	for (unsigned i = 0; i < d->nexcluded && !a.w.len; i++)
+		if (d->excluded[i].due_ns <= due_ns) {
+			a = d->excluded[i];
+			d->excluded[i] = d->excluded[--d->nexcluded];
 		}
 	pthread_mutex_unlock(&d->lock);
 	if (a.w.len)
@@ -239,10 +244,10 @@ static bool reclaim_one(struct disk *d, uint64_t due_ns)
 
 static void disk_close(struct kvc_tier *t)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 
-	/* Once more, so that no header stays that a rebuild would find. */
-	for (unsigned n = d->naside; n && reclaim_one(d, UINT64_MAX); n--)
+	/* tried once more, so that a rebuild finds no header of a removed frame */
+	for (unsigned n = d->nexcluded; n && reclaim_one(d, UINT64_MAX); n--)
 		;
 	kvct_extents_free(d->free);
 	while (d->nspare)
@@ -254,24 +259,24 @@ static void disk_close(struct kvc_tier *t)
 
 static int disk_remove(struct kvc_tier *t, const struct kvc_where *w)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 	int err;
 
 	if (!valid(d, w))
 		return -ENOENT;
-	/* The header goes, so that a rebuild does not bring back what was deleted. */
+	/* clears the header, so that a rebuild does not bring back a removed frame */
 	if ((err = kvc_pwrite_all(d->fd, no_header, KVC_FRAME_HEADER, (off_t)w->at))) {
 		struct kvc_where rest = {
 			.at = w->at + KVC_FRAME_HEADER,
 			.len = w->len - KVC_FRAME_HEADER,
 		};
 
-		put_aside(d, w->at, KVC_FRAME_HEADER, ASIDE_NS);
+		exclude(d, w->at, KVC_FRAME_HEADER, EXCLUDED_NS);
 		if (rest.len)
-			give(d, &rest);
-		return said(err);
+			free_extent(d, &rest);
+		return disk_error(err);
 	}
-	return give(d, w);
+	return free_extent(d, w);
 }
 
 static int write_at(struct disk *d, const uint8_t *buf, size_t len, uint64_t at, bool *medium)
@@ -279,13 +284,10 @@ static int write_at(struct disk *d, const uint8_t *buf, size_t len, uint64_t at,
 	int err = kvc_pwrite_all(d->fd, buf, len, (off_t)at);
 
 	*medium = err;
-	return said(err);
+	return disk_error(err);
 }
 
-/*
- * All of a small frame by one call: should it be torn by a power loss, the payload's checksum
- * tells.
- */
+/* Writes a small frame with one call. If a power loss tears it, the payload's checksum tells. */
 static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf,
 		       bool *medium)
 {
@@ -300,7 +302,7 @@ static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uin
 	return write_at(d, buf, KVC_FRAME_HEADER + padded, at, medium);
 }
 
-/* Pieces of the payload, then the header. The last piece is padded to a page with zeros. */
+/* Writes the payload in pieces, then the header. The last piece is padded to a page with zeros. */
 static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf,
 			bool *medium)
 {
@@ -325,20 +327,20 @@ static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, ui
 	return write_at(d, buf, KVC_FRAME_HEADER, at, medium);
 }
 
-static int write_frame(struct disk *d, const struct kvc_put *p, uint64_t at, bool *medium)
+static int disk_write_frame(struct disk *d, const struct kvc_put *p, uint64_t at, bool *medium)
 {
-	uint8_t *buf = take_buffer(d);
+	uint8_t *buf = buffer_get(d);
 	int err = buf ? write_pieces(d, p, at, buf, medium) : -ENOMEM;
 
-	give_buffer(d, buf);
+	buffer_put(d, buf);
 	return err;
 }
 
 /*
- * While a frame waits for a piece that is large enough, smaller ones leave those that are to it:
- * else they would take what was made room for it, as they come more often.
+ * While a refused frame waits for a large extent, smaller frames do not take from extents that are
+ * large enough for it. They are stored more often and would use up the space that was freed for it.
  */
-static int take_locked(struct disk *d, uint64_t len, uint64_t *at)
+static int alloc_extent_locked(struct disk *d, uint64_t len, uint64_t *at)
 {
 	uint64_t now = kvc_mono_ns(), wanted = now < d->wanted_until_ns ? d->wanted : 0;
 	int err = len < wanted ? kvct_extents_take_apart(d->free, len, wanted, at)
@@ -355,24 +357,24 @@ static int take_locked(struct disk *d, uint64_t len, uint64_t *at)
 
 static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 	struct kvc_where w = { .len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE) };
-	bool medium = false; /* it is the place that fails */
+	bool medium = false; /* the failure is of this place */
 	int err;
 
 	reclaim_one(d, kvc_mono_ns());
 	pthread_mutex_lock(&d->lock);
-	err = take_locked(d, w.len, &w.at);
+	err = alloc_extent_locked(d, w.len, &w.at);
 	pthread_mutex_unlock(&d->lock);
 	if (err)
 		return err;
-	err = write_frame(d, p, w.at, &medium);
+	err = disk_write_frame(d, p, w.at, &medium);
 	if (err && medium)
-		put_aside(d, w.at, w.len, ASIDE_NS);
+		exclude(d, w.at, w.len, EXCLUDED_NS);
 	else if (err)
 		disk_remove(t, &w);
 	if (err)
-		/* an extent was there: it is something else that is full */
+		/* the tier had space: something else is full */
 		return err == -ENOSPC ? -EIO : err;
 	*out = w;
 	return 0;
@@ -381,7 +383,7 @@ static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		    const struct iovec *iov, int n)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 	struct iovec left[8];
 	uint64_t len = 0, at = w->at + off;
 
@@ -396,9 +398,9 @@ static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			return said(-errno);
+			return disk_error(-errno);
 		if (!got)
-			return -EBADMSG; /* the file is shorter than it was made */
+			return -EBADMSG; /* the file became shorter */
 		at += (uint64_t)got;
 		for (; i < n && (size_t)got >= left[i].iov_len; i++)
 			got -= (ssize_t)left[i].iov_len;
@@ -413,32 +415,35 @@ static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w,
 		       const uint8_t page[KVC_FRAME_HEADER])
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 	KVC_MEM uint8_t *buf = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 
 	if (!buf)
 		return -ENOMEM;
 	memcpy(buf, page, KVC_FRAME_HEADER);
-	return valid(d, w) ? said(kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)w->at))
+	return valid(d, w) ? disk_error(kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)w->at))
 			   : -ENOENT;
 }
 
 void kvct_disk_clear(struct kvc_tier *t)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 
-	for (unsigned n = d->naside; n && reclaim_one(d, UINT64_MAX); n--)
+	for (unsigned n = d->nexcluded; n && reclaim_one(d, UINT64_MAX); n--)
 		;
 }
 
 void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
 		      void *arg)
 {
-	of(t)->unread = fn;
-	of(t)->unread_arg = arg;
+	disk_of(t)->unread = fn;
+	disk_of(t)->unread_arg = arg;
 }
 
-/* A piece that cannot be read as a whole, page by page; what stays unreadable is told and zero. */
+/*
+ * Reads a piece page by page after reading it as a whole failed. Unreadable pages are reported and
+ * read as zeros.
+ */
 static int read_pages(struct disk *d, uint8_t *buf, size_t len, uint64_t at)
 {
 	for (size_t o = 0; o < len; o += KVC_PAGE) {
@@ -461,7 +466,7 @@ static int disk_list(struct kvc_tier *t,
 		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		     void *arg)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 	KVC_MEM uint8_t *buf = aligned_alloc(KVC_PAGE, PIECE);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
 	uint64_t skip = 0;
@@ -481,10 +486,10 @@ static int disk_list(struct kvc_tier *t,
 			if (at + o < skip || kvc_frame_decode(buf + o, f))
 				continue;
 			w.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
-			if (!there(d, &w))
+			if (!can_hold_frame(d, &w))
 				continue;
 			err = fn(arg, &w, f);
-			if (err == 1) { /* taken: what lies inside it is its payload */
+			if (err == 1) { /* accepted: anything inside is payload */
 				skip = w.at + w.len;
 				err = 0;
 			}
@@ -496,23 +501,23 @@ static int disk_list(struct kvc_tier *t,
 
 static int disk_sync(struct kvc_tier *t)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 
-	for (unsigned n = d->naside; n && reclaim_one(d, kvc_mono_ns()); n--)
+	for (unsigned n = d->nexcluded; n && reclaim_one(d, kvc_mono_ns()); n--)
 		;
-	return fdatasync(of(t)->fd) ? said(-errno) : 0;
+	return fdatasync(disk_of(t)->fd) ? disk_error(-errno) : 0;
 }
 
 static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {
-	struct disk *d = of(t);
+	struct disk *d = disk_of(t);
 
 	pthread_mutex_lock(&d->lock);
-	u->total = d->size - d->kept;
+	u->total = d->size - d->label_bytes;
 	u->used = u->total - kvct_extents_total_free(d->free);
 	u->uncleared = 0;
-	for (unsigned i = 0; i < d->naside; i++)
-		u->uncleared += d->aside[i].w.len;
+	for (unsigned i = 0; i < d->nexcluded; i++)
+		u->uncleared += d->excluded[i].w.len;
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -530,7 +535,7 @@ static const struct kvc_tier_ops disk_ops = {
 	.usage = disk_usage,
 };
 
-/* Opens the file or device and learns its size. */
+/* Opens the file or device and reads its size. */
 static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, char *error)
 {
 	int mode = s->read_only ? O_RDONLY : O_RDWR, err = 0;
@@ -557,15 +562,15 @@ static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, 
 	return err;
 }
 
-/* A device's label and the room beside it hold no frames. 0 or -ENOMEM. */
-static int keep_ends(struct disk *d, const struct kvc_store *s)
+/* Excludes a device's label and the space beside it from the extents. Returns 0 or -ENOMEM. */
+static int claim_label(struct disk *d, const struct kvc_store *s)
 {
 	uint64_t end = s->data_size - KVC_LABEL_ROOM;
 	int err = kvct_extents_claim(d->free, 0, KVC_LABEL_ROOM);
 
-	d->kept = KVC_LABEL_ROOM;
+	d->label_bytes = KVC_LABEL_ROOM;
 	if (!err && end < d->size) {
-		d->kept += d->size - end;
+		d->label_bytes += d->size - end;
 		err = kvct_extents_claim(d->free, end, d->size - end);
 	}
 	return err;
@@ -590,12 +595,12 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
 		kvc_warn("the disk tier %s is shorter than at its creation (%s of %s): data beyond "
 			 "its end is lost, all other data is intact",
 			 s->data, kvc_size_text(size, a), kvc_size_text(s->data_size, b));
-		/* Else the rest would be too full, and be trimmed. */
+		/* otherwise the remaining part would count as too full and be trimmed */
 		if (!s->device && !s->read_only && !posix_fallocate(d->fd, 0, (off_t)s->data_size))
 			size = s->data_size;
 	}
 	d->size = kvc_min(size, s->data_size) / KVC_PAGE * KVC_PAGE;
-	if (!err && (!(d->free = kvct_extents_new(d->size)) || (s->device && keep_ends(d, s)))) {
+	if (!err && (!(d->free = kvct_extents_new(d->size)) || (s->device && claim_label(d, s)))) {
 		err = -ENOMEM;
 		snprintf(error, 512, "out of memory");
 	}

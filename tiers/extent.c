@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See extent.h. Invariant: extents do not overlap or touch; each node's `max` is the largest length
- * below it.
+ * See extent.h. Invariants: extents neither overlap nor touch; a node's `max` is the largest length
+ * in its subtree.
  *
- * A node is a number, its place in one array that grows: half the memory that one of the
- * allocator's with two pointers takes. A full cache of small files has a million of them. Its
- * priority in the treap is its number, scattered. Number 0 is no node.
+ * A node is identified by its index in one growing array, which takes half the memory of separately
+ * allocated nodes with two pointers. A full cache of small files has a million nodes. The priority
+ * of a node in the treap is a hash of its index. Index 0 means no node.
  */
 #include "extent.h"
 
@@ -17,16 +17,16 @@
 
 struct node {
 	uint64_t at, len, max;
-	uint32_t l, r; /* of one that is not used: the next such one is r */
+	uint32_t l, r; /* of an unused node: r is the next unused node */
 };
 
 #define LEAST 128u  /* nodes */
-#define LOOKS 1024u /* nodes that kvct_extents_take_apart looks at */
-#define RESERVE 64u /* nodes kept for giving back, which must not fail for want of memory */
+#define LOOKS 1024u /* nodes that kvct_extents_take_apart visits */
+#define RESERVE 64u /* nodes reserved for freeing space, which must not fail with ENOMEM */
 
 struct kvct_extents {
 	struct node *v;
-	uint32_t capacity, used; /* there are, and were ever used */
+	uint32_t capacity, used; /* nodes allocated, and ever used */
 	uint32_t unused, nunused;
 	uint32_t root;
 	uint64_t size, free;
@@ -37,7 +37,7 @@ static uint64_t max_of(const struct kvct_extents *x, uint32_t n)
 	return n ? x->v[n].max : 0;
 }
 
-static void fix(struct kvct_extents *x, uint32_t i)
+static void update_max(struct kvct_extents *x, uint32_t i)
 {
 	struct node *n = &x->v[i];
 
@@ -48,7 +48,7 @@ static void fix(struct kvct_extents *x, uint32_t i)
 		n->max = x->v[n->r].max;
 }
 
-/* No two have the same. */
+/* different for each index */
 static uint32_t priority(uint32_t n)
 {
 	n ^= n >> 16;
@@ -58,7 +58,7 @@ static uint32_t priority(uint32_t n)
 	return n ^ n >> 16;
 }
 
-/* Splits into offsets below `at` and the others. */
+/* Splits the subtree into offsets below `at` and the rest. */
 static void split(struct kvct_extents *x, uint32_t i, uint64_t at, uint32_t *l, uint32_t *r)
 {
 	struct node *n = &x->v[i];
@@ -68,11 +68,11 @@ static void split(struct kvct_extents *x, uint32_t i, uint64_t at, uint32_t *l, 
 	} else if (n->at < at) {
 		split(x, n->r, at, &n->r, r);
 		*l = i;
-		fix(x, i);
+		update_max(x, i);
 	} else {
 		split(x, n->l, at, l, &n->l);
 		*r = i;
-		fix(x, i);
+		update_max(x, i);
 	}
 }
 
@@ -82,38 +82,41 @@ static uint32_t merge(struct kvct_extents *x, uint32_t l, uint32_t r)
 		return l ? l : r;
 	if (priority(l) > priority(r)) {
 		x->v[l].r = merge(x, x->v[l].r, r);
-		fix(x, l);
+		update_max(x, l);
 		return l;
 	}
 	x->v[r].l = merge(x, l, x->v[r].l);
-	fix(x, r);
+	update_max(x, r);
 	return r;
 }
 
-/* Nodes that can be had without memory, after an attempt at enough of them. Others may move. */
-static uint32_t spare(struct kvct_extents *x)
+/*
+ * Returns the number of nodes available without allocating, after an attempt to keep enough of
+ * them. May move the array.
+ */
+static uint32_t reserve_nodes(struct kvct_extents *x)
 {
 	uint32_t more = x->capacity + (x->capacity / 16 > LEAST ? x->capacity / 16 : LEAST);
-	uint32_t there = x->nunused + (x->capacity - x->used);
+	uint32_t available = x->nunused + (x->capacity - x->used);
 	struct node *v;
 
-	if (there > RESERVE || more < x->capacity)
-		return there;
+	if (available > RESERVE || more < x->capacity)
+		return available;
 	v = kvc_array_grow(x->v, (size_t)more * sizeof *v);
 	if (!v)
-		return there;
-	there += more - x->capacity;
+		return available;
+	available += more - x->capacity;
 	x->v = v;
 	x->capacity = more;
-	return there;
+	return available;
 }
 
-/* gives: for space that comes back, which may take from the reserve. 0: out of memory. */
-static uint32_t make(struct kvct_extents *x, uint64_t at, uint64_t len, bool gives)
+/* Makes a node. gives: for freed space, which may use the reserve. Returns 0 if memory is short. */
+static uint32_t node_new(struct kvct_extents *x, uint64_t at, uint64_t len, bool gives)
 {
 	uint32_t n = x->unused;
 
-	if (spare(x) <= (gives ? 0 : RESERVE))
+	if (reserve_nodes(x) <= (gives ? 0 : RESERVE))
 		return 0;
 	if (n) {
 		x->unused = x->v[n].r;
@@ -125,14 +128,14 @@ static uint32_t make(struct kvct_extents *x, uint64_t at, uint64_t len, bool giv
 	return n;
 }
 
-static void unmake(struct kvct_extents *x, uint32_t n)
+static void node_free(struct kvct_extents *x, uint32_t n)
 {
 	x->v[n].r = x->unused;
 	x->unused = n;
 	x->nunused++;
 }
 
-/* It is in no tree. */
+/* Inserts node i, which is in no tree. */
 static void insert(struct kvct_extents *x, uint32_t i)
 {
 	struct node *n = &x->v[i];
@@ -144,7 +147,7 @@ static void insert(struct kvct_extents *x, uint32_t i)
 	x->root = merge(x, merge(x, l, i), r);
 }
 
-/* Takes the node at exactly this offset out of the tree. */
+/* Removes the node at exactly this offset from the tree, and returns it. */
 static uint32_t detach(struct kvct_extents *x, uint64_t at)
 {
 	uint32_t l, m, r;
@@ -155,18 +158,18 @@ static uint32_t detach(struct kvct_extents *x, uint64_t at)
 	return m;
 }
 
-/* The node at this offset has become shorter or longer, and stays between its neighbours. */
-static void resized(struct kvct_extents *x, uint32_t i, uint64_t at)
+/* Updates the tree after the node at this offset was resized within its neighbours. */
+static void update_path(struct kvct_extents *x, uint32_t i, uint64_t at)
 {
 	struct node *n = &x->v[i];
 
 	if (n->at != at)
-		resized(x, n->at < at ? n->r : n->l, at);
-	fix(x, i);
+		update_path(x, n->at < at ? n->r : n->l, at);
+	update_max(x, i);
 }
 
-/* The extent with the largest offset not above `at`. */
-static uint32_t below(const struct kvct_extents *x, uint64_t at)
+/* Returns the extent with the largest offset not above `at`. */
+static uint32_t find_below(const struct kvct_extents *x, uint64_t at)
 {
 	uint32_t best = 0;
 
@@ -194,7 +197,7 @@ struct kvct_extents *kvct_extents_new(uint64_t size)
 	}
 	x->capacity = LEAST;
 	x->used = 1;
-	x->root = size ? make(x, 0, size, false) : 0;
+	x->root = size ? node_new(x, 0, size, false) : 0;
 	return x;
 }
 
@@ -211,7 +214,7 @@ int kvct_extents_take(struct kvct_extents *x, uint64_t len, uint64_t *at)
 
 	if (!len || max_of(x, n) < len)
 		return -ENOSPC;
-	for (;;) /* the leftmost that is large enough */
+	for (;;) /* finds the leftmost extent that is large enough */
 		if (max_of(x, x->v[n].l) >= len)
 			n = x->v[n].l;
 		else if (x->v[n].len >= len)
@@ -223,12 +226,12 @@ int kvct_extents_take(struct kvct_extents *x, uint64_t len, uint64_t *at)
 }
 
 /*
- * The leftmost of at least `len` and less than `keep`, or 0 if none is among the first *looks nodes
- * of a sufficient subtree: however many larger ones there are, the caller's lock is held for a
- * bounded time.
+ * Returns the leftmost extent of at least `len` and less than `keep` bytes, or 0 if none is among
+ * the first *looks nodes of subtrees that are large enough. The limit bounds how long the caller
+ * holds its lock.
  */
-static uint32_t between(const struct kvct_extents *x, uint32_t i, uint64_t len, uint64_t keep,
-			unsigned *looks)
+static uint32_t find_between(const struct kvct_extents *x, uint32_t i, uint64_t len, uint64_t keep,
+			     unsigned *looks)
 {
 	const struct node *n = &x->v[i];
 	uint32_t found;
@@ -236,15 +239,15 @@ static uint32_t between(const struct kvct_extents *x, uint32_t i, uint64_t len, 
 	if (max_of(x, i) < len || !*looks)
 		return 0;
 	--*looks;
-	if ((found = between(x, n->l, len, keep, looks)))
+	if ((found = find_between(x, n->l, len, keep, looks)))
 		return found;
-	return n->len >= len && n->len < keep ? i : between(x, n->r, len, keep, looks);
+	return n->len >= len && n->len < keep ? i : find_between(x, n->r, len, keep, looks);
 }
 
 int kvct_extents_take_apart(struct kvct_extents *x, uint64_t len, uint64_t keep, uint64_t *at)
 {
 	unsigned looks = LOOKS;
-	uint32_t n = len ? between(x, x->root, len, keep, &looks) : 0;
+	uint32_t n = len ? find_between(x, x->root, len, keep, &looks) : 0;
 
 	if (!n)
 		return kvct_extents_take(x, len, at);
@@ -257,31 +260,31 @@ int kvct_extents_claim(struct kvct_extents *x, uint64_t at, uint64_t len)
 	uint64_t end = at + len, from, upto;
 	uint32_t n, tail = 0;
 
-	spare(x); /* a taker can be refused, who gives back cannot */
+	reserve_nodes(x); /* taking may be refused, freeing may not */
 	if (!len || end < at || end > x->size)
 		return -ERANGE;
-	n = below(x, at);
+	n = find_below(x, at);
 	if (!n)
 		return -EEXIST;
 	from = x->v[n].at;
 	upto = from + x->v[n].len;
 	if (upto < end)
 		return -EEXIST;
-	if (from < at && upto > end && !(tail = make(x, end, upto - end, false)))
+	if (from < at && upto > end && !(tail = node_new(x, end, upto - end, false)))
 		return -ENOMEM;
 	x->free -= len;
 	if (from < at) {
 		x->v[n].len = at - from;
-		resized(x, x->root, from);
+		update_path(x, x->root, from);
 		if (tail)
 			insert(x, tail);
 	} else if (upto > end) {
 		x->v[n].at = end;
 		x->v[n].len = upto - end;
-		resized(x, x->root, end);
+		update_path(x, x->root, end);
 	} else {
 		detach(x, from);
-		unmake(x, n);
+		node_free(x, n);
 	}
 	return 0;
 }
@@ -293,10 +296,10 @@ int kvct_extents_give(struct kvct_extents *x, uint64_t at, uint64_t len)
 
 	if (!len || end < at || end > x->size)
 		return -ERANGE;
-	before = below(x, at);
+	before = find_below(x, at);
 	if (before && x->v[before].at + x->v[before].len > at)
-		return -EEXIST; /* also when it starts at `at`: extents are never empty */
-	after = below(x, end);
+		return -EEXIST; /* also if it starts at `at`: extents are never empty */
+	after = find_below(x, end);
 	if (after && x->v[after].at > at && x->v[after].at < end)
 		return -EEXIST;
 	if (after && x->v[after].at != end)
@@ -308,15 +311,15 @@ int kvct_extents_give(struct kvct_extents *x, uint64_t at, uint64_t len)
 		if (after) {
 			x->v[before].len += x->v[after].len;
 			detach(x, end);
-			unmake(x, after);
+			node_free(x, after);
 		}
-		resized(x, x->root, x->v[before].at);
+		update_path(x, x->root, x->v[before].at);
 	} else if (after) {
 		x->v[after].at = at;
 		x->v[after].len += len;
-		resized(x, x->root, at);
+		update_path(x, x->root, at);
 	} else {
-		n = make(x, at, len, true);
+		n = node_new(x, at, len, true);
 		if (!n)
 			return -ENOMEM;
 		insert(x, n);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The redis tier: frames in Redis or Valkey. redis_open.c has the URL, redis_list.c the listing,
- * redis_conn.h the connections, and redis_reply.c the meanings of errors.
+ * The redis tier: frames in Redis or Valkey. redis_open.c handles the URL, redis_list.c the
+ * listing, redis_conn.h the connections, and redis_reply.c the meanings of errors.
  *
- * A frame is a head and pieces, since a value should not be large:
- *   PREFIX:{HEX}          the header, struct trailer, and the payload itself if that is at most
- *                         INLINE bytes
+ * A frame is stored as a head and pieces, since a value should not be large:
+ *   PREFIX:{HEX}          the header, struct trailer, and the payload if it has at most INLINE
+ *                         bytes
  *   PREFIX:{HEX}:TAG:I    piece I of the payload
- * TAG is random for each put, so a reader never mixes two versions. The head is written last (SET
- * ... GET, Redis 6.2), and then the pieces of the version that it replaced are removed; a reader
- * that misses a piece starts again. The braces keep all keys of a frame in one slot of a cluster.
  *
- * Every command may be repeated: a SET writes the same bytes under the same tag. Answers have a
- * largest size, whatever is stored: a head is read with GETRANGE, and the old head that SET ... GET
- * answers with is not read if it is longer than a head of ours can be.
+ * TAG is random for each put, so a reader never mixes two versions. The head is written last (SET
+ * ... GET, Redis 6.2); then the pieces of the version that it replaced are removed. A reader that
+ * misses a piece starts again. The braces keep all keys of a frame in one slot of a cluster.
+ *
+ * Every command may be repeated: a SET writes the same bytes under the same tag. The size of an
+ * answer is bounded, whatever is stored: a head is read with GETRANGE, and the old head in the
+ * answer of SET ... GET is not read if it is longer than a head of ours can be.
  */
 #include "redis_conn.h"
 #include "budget.h"
@@ -25,42 +26,43 @@
 
 #define PIECE (4u << 20)
 #define INLINE (64u << 10)
-/* bytes a second that a call is given time for, beside the deadline */
+/* bytes per second; lengthens the deadline of a call */
 #define SLOWEST (4ull << 20)
 #define HEAD_MOST (KVC_FRAME_HEADER + sizeof(struct trailer) + INLINE)
-#define PIECES (1u << 16) /* of a frame at most: so many deletions a trailer may ask for */
+/* pieces of a frame, which also bounds the deletions that a trailer can cause */
+#define PIECES (1u << 16)
 
 struct trailer {
 	uint64_t tag, stored_len;
-	uint32_t piece, pad; /* piece: bytes of each but the last; 0: inline */
+	uint32_t piece, pad; /* piece: bytes of each piece except the last; 0: inline */
 };
 
-/* Memory of the budget's, for what hiredis allocates. */
-struct share {
+/* Memory of the budget, for hiredis' allocations. */
+struct budget_part {
 	enum kvc_budget_use use;
 	uint64_t bytes;
 };
-static void share_end(struct share *s)
+static void budget_part_end(struct budget_part *s)
 {
 	kvc_budget_give(s->use, s->bytes);
 }
-#define SHARE __attribute__((cleanup(share_end))) struct share
+#define BUDGET_PART __attribute__((cleanup(budget_part_end))) struct budget_part
 
-static int share_take(struct share *s, enum kvc_budget_use use, uint64_t bytes)
+static int budget_part_take(struct budget_part *s, enum kvc_budget_use use, uint64_t bytes)
 {
 	int err = kvc_budget_wait(use, bytes);
 
 	if (!err)
-		*s = (struct share){ use, bytes };
+		*s = (struct budget_part){ use, bytes };
 	return err;
 }
 
-static struct kvct_redis *of(struct kvc_tier *t)
+static struct kvct_redis *redis_of(struct kvc_tier *t)
 {
 	return kvc_of(t, struct kvct_redis, tier);
 }
 
-/* One call of the engine on one frame. */
+/* One call of the engine for one frame. */
 struct call {
 	struct kvct_redis *r;
 	char hex[33], head[320]; /* the key of the head */
@@ -73,10 +75,10 @@ uint64_t kvct_redis_until(const struct kvct_redis *r, uint64_t bytes)
 	return kvc_mono_ns() + r->deadline_ms * 1000000 + bytes * 1000 / SLOWEST * 1000000;
 }
 
-/* All of it, with so many bytes, has one time, so that no server keeps it for longer. */
+/* Begins a call that moves `bytes` bytes. All its commands share one deadline. */
 static struct call call_of(struct kvc_tier *t, const struct kvc_where *w, uint64_t bytes)
 {
-	struct call c = { .r = of(t), .until_ns = kvct_redis_until(of(t), bytes) };
+	struct call c = { .r = redis_of(t), .until_ns = kvct_redis_until(redis_of(t), bytes) };
 
 	kvc_frame_where_text(w, c.hex);
 	c.slot = kvct_redis_slot(c.hex);
@@ -91,8 +93,8 @@ static const char *piece_key(const struct call *c, uint64_t tag, uint64_t i, cha
 	return buf;
 }
 
-/* Bytes [from, to] of a key's value into buf: the count, or a negative errno. */
-static long range(struct call *c, const char *key, uint64_t from, uint64_t to, void *buf)
+/* Reads bytes [from, to] of a key's value into buf. Returns the count or a negative errno. */
+static long get_range(struct call *c, const char *key, uint64_t from, uint64_t to, void *buf)
 {
 	struct kvct_redis_command cmd = {
 		.most = to - from + 1 + KVCT_REDIS_TEXT,
@@ -106,10 +108,10 @@ static long range(struct call *c, const char *key, uint64_t from, uint64_t to, v
 
 	snprintf(a, sizeof a, "%llu", (unsigned long long)from);
 	snprintf(b, sizeof b, "%llu", (unsigned long long)to);
-	word(&cmd, "GETRANGE");
-	word(&cmd, key);
-	word(&cmd, a);
-	word(&cmd, b);
+	command_word(&cmd, "GETRANGE");
+	command_word(&cmd, key);
+	command_word(&cmd, a);
+	command_word(&cmd, b);
 	if ((err = kvct_redis_ask(c->r, c->slot, &cmd, c->until_ns, &reply)))
 		return err;
 	if (reply->type == REDIS_REPLY_STRING)
@@ -131,11 +133,11 @@ static int trailer_read(const uint8_t *p, struct trailer *t)
 		       : 0;
 }
 
-/* Header and trailer, of one and the same version. */
+/* Reads the header and the trailer of the same version. */
 static int head_get(struct call *c, uint8_t *header, struct trailer *t)
 {
 	uint8_t buf[KVC_FRAME_HEADER + sizeof *t];
-	long n = range(c, c->head, 0, sizeof buf - 1, buf);
+	long n = get_range(c, c->head, 0, sizeof buf - 1, buf);
 
 	if (n < 0)
 		return (int)n;
@@ -146,49 +148,52 @@ static int head_get(struct call *c, uint8_t *header, struct trailer *t)
 	return trailer_read(buf + KVC_FRAME_HEADER, t);
 }
 
-/* Up to the first that is not there, and for one call's time: others write trailers too. */
+/*
+ * Removes the pieces up to the first missing one, before a separate deadline: the trailer may be
+ * another program's.
+ */
 static void unlink_pieces(struct call *c, const struct trailer *t)
 {
 	uint64_t n = t->piece ? (t->stored_len + t->piece - 1) / t->piece : 0;
 	char key[400];
-	bool there = true;
+	bool exists = true;
 
 	c->until_ns = kvct_redis_until(c->r, 0);
-	for (uint64_t i = 0; i < n && there && kvc_mono_ns() < c->until_ns; i++) {
+	for (uint64_t i = 0; i < n && exists && kvc_mono_ns() < c->until_ns; i++) {
 		struct kvct_redis_command cmd = { 0 };
 		redisReply *reply;
 
-		word(&cmd, "UNLINK");
-		word(&cmd, piece_key(c, t->tag, i, key));
+		command_word(&cmd, "UNLINK");
+		command_word(&cmd, piece_key(c, t->tag, i, key));
 		if (kvct_redis_ask(c->r, c->slot, &cmd, c->until_ns, &reply))
-			return; /* garbage is left, which a ttl or a flush takes */
-		there = reply->type == REDIS_REPLY_INTEGER && reply->integer > 0;
+			return; /* garbage stays until its ttl ends or a flush */
+		exists = reply->type == REDIS_REPLY_INTEGER && reply->integer > 0;
 		freeReplyObject(reply);
 	}
 }
 
 /*
- * Sets a key. With `before` (a head): the trailer of the value that it replaces, with piece 0 if
- * there was none or it was not a head.
+ * Sets a key. If `before` is not NULL (the key is a head), it gets the trailer of the replaced
+ * value, with piece 0 if there was none or it was not a head.
  */
-static int set(struct call *c, const char *key, const void *data, size_t len, uint64_t ttl_ms,
-	       struct trailer *before)
+static int set_key(struct call *c, const char *key, const void *data, size_t len, uint64_t ttl_ms,
+		   struct trailer *before)
 {
 	struct kvct_redis_command cmd = { .most = before ? HEAD_MOST + KVCT_REDIS_TEXT : 0 };
 	redisReply *reply;
 	char ms[24];
 	int err;
 
-	word(&cmd, "SET");
-	word(&cmd, key);
-	arg(&cmd, data, len);
+	command_word(&cmd, "SET");
+	command_word(&cmd, key);
+	command_arg(&cmd, data, len);
 	if (ttl_ms) {
 		snprintf(ms, sizeof ms, "%llu", (unsigned long long)ttl_ms);
-		word(&cmd, "PX");
-		word(&cmd, ms);
+		command_word(&cmd, "PX");
+		command_word(&cmd, ms);
 	}
 	if (before)
-		word(&cmd, "GET");
+		command_word(&cmd, "GET");
 	err = kvct_redis_ask(c->r, c->slot, &cmd, c->until_ns, &reply);
 	if (err)
 		return err;
@@ -200,7 +205,7 @@ static int set(struct call *c, const char *key, const void *data, size_t len, ui
 	return 0;
 }
 
-/* The payload in pieces; *sent: there are some to remove if the put fails. */
+/* Stores the payload in pieces. Sets *sent if pieces must be removed after a failure. */
 static int pieces_put(struct call *c, const struct kvc_put *p, const struct trailer *mine,
 		      bool *sent)
 {
@@ -212,8 +217,8 @@ static int pieces_put(struct call *c, const struct kvc_put *p, const struct trai
 		size_t len = kvc_min(p->stored_len - off, PIECE);
 
 		err = p->read(p->arg, piece, len, off)
-			      ?: set(c, piece_key(c, mine->tag, i, key), piece, len, p->ttl_ms,
-				     NULL);
+			      ?: set_key(c, piece_key(c, mine->tag, i, key), piece, len, p->ttl_ms,
+					 NULL);
 		*sent |= !err;
 		off += len;
 	}
@@ -221,18 +226,18 @@ static int pieces_put(struct call *c, const struct kvc_put *p, const struct trai
 }
 
 /*
- * Sets the head, and removes the pieces of the one before. An answer that was too long to read was
- * the old value of somebody else's, and the head is in its place; or it was not: one more look.
+ * Sets the head, and removes the pieces of the replaced one. If the answer was too long to read,
+ * the old value was another program's. Then the head is read again to check that it was replaced.
  */
 static int head_put(struct call *c, const uint8_t *head, size_t len, uint64_t ttl_ms,
 		    const struct trailer *mine)
 {
 	struct trailer before = { 0 }, now;
-	int err = set(c, c->head, head, len, ttl_ms, &before);
+	int err = set_key(c, c->head, head, len, ttl_ms, &before);
 
 	if (err == -EIO && !head_get(c, NULL, &now) && now.tag == mine->tag)
 		return 0;
-	/* The tag is the same if the answer was lost and the command was sent twice. */
+	/* The tag is the same if the command was sent twice because an answer was lost. */
 	if (!err && before.piece && before.tag != mine->tag)
 		unlink_pieces(c, &before);
 	return err;
@@ -245,14 +250,14 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 	size_t len = KVC_FRAME_HEADER + sizeof(struct trailer) + (in_head ? p->stored_len : 0);
 	struct trailer mine = { .stored_len = p->stored_len, .piece = in_head ? 0 : PIECE }, wire;
 	KVC_MEM uint8_t *head = malloc(len);
-	SHARE memory = { 0 };
+	BUDGET_PART memory = { 0 };
 	int err = head ? 0 : -ENOMEM;
 
 	if (!err && p->stored_len > PIECE * (uint64_t)PIECES)
 		err = -EFBIG;
-	/* A piece here, and one in hiredis' buffer, which grows by a mebibyte more at a time. */
+	/* One piece here, and one in hiredis' buffer, which grows by one MiB at a time. */
 	if (!err && !in_head)
-		err = share_take(&memory, KVC_BUDGET_COPY, 2 * PIECE + (1u << 20));
+		err = budget_part_take(&memory, KVC_BUDGET_COPY, 2 * PIECE + (1u << 20));
 	if (err || getrandom(&mine.tag, sizeof mine.tag, 0) != sizeof mine.tag)
 		return err ?: -EIO;
 	if (in_head && p->stored_len)
@@ -278,14 +283,14 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 	return 0;
 }
 
-/* Where the next bytes of a call go. */
+/* The position in a call's buffers. */
 struct cursor {
 	const struct iovec *iov;
 	int n;
 	size_t at;
 };
 
-static void *space(struct cursor *c, uint64_t want, uint64_t *len)
+static void *cursor_space(struct cursor *c, uint64_t want, uint64_t *len)
 {
 	while (c->n && c->at == c->iov->iov_len) {
 		c->iov++;
@@ -297,10 +302,11 @@ static void *space(struct cursor *c, uint64_t want, uint64_t *len)
 }
 
 /*
- * [off, off + len) of the payload, which ends at stored_len and is followed by zeros up to a page.
+ * Reads [off, off + len) of the payload, which is followed by zeros from stored_len to the end of
+ * the page.
  */
-static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64_t len,
-		   struct cursor *to)
+static int read_payload(struct call *c, const struct trailer *t, uint64_t off, uint64_t len,
+			struct cursor *to)
 {
 	char key[400];
 
@@ -308,7 +314,7 @@ static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64
 		return -EBADMSG;
 	while (len) {
 		uint64_t n, unit = t->piece ? t->piece : INLINE;
-		void *p = space(to, len, &n);
+		void *p = cursor_space(to, len, &n);
 		long got;
 
 		if (!p)
@@ -318,15 +324,18 @@ static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64
 		} else {
 			n = kvc_min(n, kvc_min(t->stored_len - off, unit - off % unit));
 			if (t->piece)
-				got = range(c, piece_key(c, t->tag, off / unit, key), off % unit,
-					    off % unit + n - 1, p);
+				got = get_range(c, piece_key(c, t->tag, off / unit, key),
+						off % unit, off % unit + n - 1, p);
 			else
-				got = range(c, c->head, KVC_FRAME_HEADER + sizeof *t + off,
-					    KVC_FRAME_HEADER + sizeof *t + off + n - 1, p);
+				got = get_range(c, c->head, KVC_FRAME_HEADER + sizeof *t + off,
+						KVC_FRAME_HEADER + sizeof *t + off + n - 1, p);
 			if (got < 0)
 				return (int)got;
 			if ((uint64_t)got != n)
-				/* the piece is gone: is there a newer version? */
+				/*
+				 * a missing piece: read the head again, there may be a newer
+				 * version
+				 */
 				return got ? -EBADMSG : -EAGAIN;
 		}
 		to->at += n;
@@ -342,15 +351,16 @@ int kvct_redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 	struct trailer trailer, last = { 0 };
 	struct call c;
 	uint64_t len = 0;
-	SHARE memory = { 0 };
+	BUDGET_PART memory = { 0 };
 	int err = -EAGAIN;
 
 	for (int i = 0; i < n; i++)
 		len += iov[i].iov_len;
 	if (off % KVC_PAGE || (!off && (!n || iov->iov_len < KVC_FRAME_HEADER)))
 		return -EINVAL;
-	/* hiredis' buffer, which grows by a mebibyte at a time */
-	if (len > INLINE && share_take(&memory, KVC_BUDGET_LOAD, kvc_min(len, PIECE) + (1u << 20)))
+	/* hiredis' buffer grows by one MiB at a time */
+	if (len > INLINE &&
+	    budget_part_take(&memory, KVC_BUDGET_LOAD, kvc_min(len, PIECE) + (1u << 20)))
 		return -ENOMEM;
 	c = call_of(t, w, len);
 	for (int tries = 0; tries < 8 && err == -EAGAIN; tries++) {
@@ -359,11 +369,11 @@ int kvct_redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		if ((err = head_get(&c, off ? NULL : iov->iov_base, &trailer)))
 			return err;
 		if (tries && last.tag == trailer.tag)
-			return -EBADMSG; /* the same version, and a piece of it is missing */
+			return -EBADMSG; /* the same version, with a missing piece */
 		last = trailer;
 		if (off || len > KVC_FRAME_HEADER)
-			err = payload(&c, &trailer, off ? off - KVC_FRAME_HEADER : 0,
-				      off ? len : len - KVC_FRAME_HEADER, &to);
+			err = read_payload(&c, &trailer, off ? off - KVC_FRAME_HEADER : 0,
+					   off ? len : len - KVC_FRAME_HEADER, &to);
 	}
 	return err == -EAGAIN ? -EBUSY : err;
 }
@@ -380,8 +390,8 @@ static int redis_remove(struct kvc_tier *t, const struct kvc_where *w)
 		return 0;
 	bool pieces = !err;
 
-	word(&cmd, "UNLINK");
-	word(&cmd, c.head);
+	command_word(&cmd, "UNLINK");
+	command_word(&cmd, c.head);
 	err = err && err != -EBADMSG ? err : kvct_redis_ask(c.r, c.slot, &cmd, c.until_ns, &reply);
 	if (err)
 		return err;
@@ -392,8 +402,8 @@ static int redis_remove(struct kvc_tier *t, const struct kvc_where *w)
 }
 
 /*
- * What the server has is its own affair, and asking would make looking at .kvcachefs/stats wait for
- * it.
+ * Reports nothing: the server's memory is not the tier's, and asking would make readers of
+ * .kvcachefs/stats wait.
  */
 static void redis_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which node of a cluster has which slots. See redis_conn.h. */
+/* The slot map of a cluster. See redis_conn.h. */
 #include "log.h"
 #include "redis_conn.h"
 
@@ -8,13 +8,13 @@
 #include <stdlib.h>
 
 /*
- * CLUSTER SLOTS: a range takes some 40 elements with its replicas and their names. A map of more
- * ranges than this is not taken in, and MOVED tells the nodes.
+ * Bounds of the answer to CLUSTER SLOTS. A range takes about 40 elements with its replicas and
+ * their names. A larger map is refused, and MOVED tells the nodes.
  */
 #define MAP_MOST (4u << 20)
 #define MAP_ELEMENTS (128u << 10)
 
-/* CRC-16/XMODEM, as the cluster specification has it. */
+/* CRC-16/XMODEM, as in the cluster specification. */
 unsigned kvct_redis_slot(const char *hex)
 {
 	unsigned crc = 0;
@@ -34,7 +34,7 @@ static void node_forget_locked(struct kvct_redis_node *n)
 	memset(n, 0, sizeof *n);
 }
 
-/* Forgets the nodes without slots; the first entry that is free then, or -1. */
+/* Removes the nodes without slots. Returns the first free entry, or -1. */
 static int forget_gone_locked(struct kvct_redis *r)
 {
 	bool has[KVCT_REDIS_NODES] = { false };
@@ -77,7 +77,7 @@ int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port)
 	return at;
 }
 
-/* A node that does not know its own name says NULL, "" or "?". */
+/* A node that does not know its own name reports NULL, "" or "?". */
 static bool is_name(const char *host)
 {
 	return host && *host && *host != '/' && strcmp(host, "?");
@@ -89,8 +89,8 @@ static const char *text_of(const redisReply *x)
 }
 
 /*
- * The host of a node in CLUSTER SLOTS, [name, port, id, [further names]]: its name, or else its
- * address among the further ones, or else the host that the map came from.
+ * Returns the host of a node in CLUSTER SLOTS, [name, port, id, [further names]]: its name, else
+ * its address among the further names, else the host that sent the map.
  */
 static const char *host_of(const redisReply *m, const char *asked)
 {
@@ -136,7 +136,7 @@ static void range_locked(struct kvct_redis *r, const redisReply *x, const char *
 		r->slot[s] = (uint8_t)n;
 }
 
-/* The map, as one node tells it. */
+/* Reads the slot map from one node. Returns 0 or a negative errno. */
 static int learn_from(struct kvct_redis *r, unsigned node, uint64_t until_ns)
 {
 	struct kvct_redis_command ask = { .most = MAP_MOST, .most_elements = MAP_ELEMENTS };
@@ -149,13 +149,15 @@ static int learn_from(struct kvct_redis *r, unsigned node, uint64_t until_ns)
 	pthread_mutex_unlock(&r->lock);
 	if (!*host)
 		return -ENOENT;
-	word(&ask, "CLUSTER");
-	word(&ask, "SLOTS");
+	command_word(&ask, "CLUSTER");
+	command_word(&ask, "SLOTS");
 	if ((err = kvct_redis_ask_node(r, node, &ask, until_ns, &reply)))
 		return err;
 	if (reply->type == REDIS_REPLY_ARRAY && reply->elements) {
 		pthread_mutex_lock(&r->lock);
-		/* Slots that the map leaves out are asked for at the first node, which redirects.
+		/*
+		 * Requests for slots that the map leaves out go to the first node, which redirects
+		 * them.
 		 */
 		memset(r->slot, 0, sizeof r->slot);
 		for (size_t e = 0; e < reply->elements; e++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See redis_conn.h. */
+/* See redis_conn.h. The tier's workers and the threads that list enter. */
 #include "redis_conn.h"
 
 #include "log.h"
@@ -12,11 +12,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define IDLE_MAX_NS (120 * 1000000000ull) /* an idle connection older than this is closed */
-#define IDLE_RECENT_NS (500000000ull)     /* one used within this is probably alive */
-#define SAID_AGAIN_NS (300 * 1000000000ull)
+#define IDLE_MAX_NS (120 * 1000000000ull) /* an idle connection unused for longer is closed */
+#define IDLE_RECENT_NS (500000000ull)     /* a connection used more recently is probably alive */
+#define LOG_AGAIN_NS (300 * 1000000000ull)
 
-/* Printable, of a bounded length, and without the password should the server repeat it. */
+/*
+ * Copies `text` with a bounded length and without unprintable bytes. If it contains the password it
+ * is replaced.
+ */
 static void printable(struct kvct_redis *r, const char *text, char *out, size_t capacity)
 {
 	size_t i;
@@ -30,39 +33,40 @@ static void printable(struct kvct_redis *r, const char *text, char *out, size_t 
 	pthread_mutex_unlock(&r->lock);
 }
 
-void kvct_redis_say(struct kvct_redis *r, const char *what, const char *why, const char *hint)
+void kvct_redis_log(struct kvct_redis *r, const char *what, const char *why, const char *hint)
 {
-	char said[200];
+	char logged[200];
 	uint64_t hash = 14695981039346656037u, now = kvc_mono_ns();
 	unsigned oldest = 0;
 
-	printable(r, why, said, sizeof said);
+	printable(r, why, logged, sizeof logged);
 	for (const char *p = what; *p; p++)
 		hash = (hash ^ (unsigned char)*p) * 1099511628211u;
-	/* Numbers in an answer vary (slots, addresses): they make no new line. */
-	for (const char *p = said; *p; p++)
+	/* numbers in an answer vary (slots, addresses) and do not make it a new line */
+	for (const char *p = logged; *p; p++)
 		if (!isdigit((unsigned char)*p))
 			hash = (hash ^ (unsigned char)*p) * 1099511628211u;
 	pthread_mutex_lock(&r->lock);
-	for (unsigned i = 0; i < KVCT_REDIS_SAID; i++) {
-		if (r->said[i].hash == hash && r->said[i].when_ns &&
-		    now - r->said[i].when_ns < SAID_AGAIN_NS) {
+	for (unsigned i = 0; i < KVCT_REDIS_LOGGED; i++) {
+		if (r->logged[i].hash == hash && r->logged[i].when_ns &&
+		    now - r->logged[i].when_ns < LOG_AGAIN_NS) {
 			pthread_mutex_unlock(&r->lock);
 			return;
 		}
-		if (r->said[i].when_ns < r->said[oldest].when_ns)
+		if (r->logged[i].when_ns < r->logged[oldest].when_ns)
 			oldest = i;
 	}
-	/* A server whose every answer is another one does not fill the log. */
-	bool full = r->said[oldest].when_ns && now - r->said[oldest].when_ns < SAID_AGAIN_NS / 10;
+	/* a server whose answers all differ must not fill the log */
+	bool full = r->logged[oldest].when_ns &&
+		    now - r->logged[oldest].when_ns < LOG_AGAIN_NS / 10;
 
 	if (!full) {
-		r->said[oldest].hash = hash;
-		r->said[oldest].when_ns = now;
+		r->logged[oldest].hash = hash;
+		r->logged[oldest].when_ns = now;
 	}
 	pthread_mutex_unlock(&r->lock);
 	if (!full)
-		kvc_warn("tier redis: %s: %s%s%s%s", what, said, hint ? " (" : "", hint ?: "",
+		kvc_warn("tier redis: %s: %s%s%s%s", what, logged, hint ? " (" : "", hint ?: "",
 			 hint ? ")" : "");
 }
 
@@ -73,27 +77,27 @@ void kvct_redis_conn_free(struct kvct_redis_conn *c)
 	free(c);
 }
 
-uint64_t kvct_redis_quiet_ns(const struct kvct_redis *r, const struct kvct_redis_conn *c)
+uint64_t kvct_redis_silence_ns(const struct kvct_redis *r, const struct kvct_redis_conn *c)
 {
 	uint64_t ms = r->deadline_ms;
 
-	/* Any other is alive as far as is known, and its server may be slow. */
+	/* Any other connection is probably alive, and its server may be slow. */
 	if (!c->fresh && kvc_mono_ns() - c->used_ns >= IDLE_RECENT_NS)
 		ms = kvc_min(ms / 4, 1000);
 	return kvc_max(ms, 20) * 1000000;
 }
 
 /*
- * A command of a connection's greeting: 0, or a negative errno. Its error is logged as `what`; with
- * `secret` only the word it begins with, since a server may repeat what it was sent.
+ * Sends a command of the login. Returns 0 or a negative errno, which was logged. secret: only the
+ * first word of an error is logged, since a server may repeat the command.
  */
-static int greeting(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns,
-		    const struct kvct_redis_command *cmd, bool secret)
+static int login_command(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns,
+			 const struct kvct_redis_command *cmd, bool secret)
 {
 	enum kvct_redis_next next;
 	const char *hint;
 	redisReply *reply;
-	int err = kvct_redis_command(c->c, cmd, until_ns, kvct_redis_quiet_ns(r, c), &reply);
+	int err = kvct_redis_command(c->c, cmd, until_ns, kvct_redis_silence_ns(r, c), &reply);
 
 	if (err)
 		return err;
@@ -103,20 +107,20 @@ static int greeting(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t un
 
 		err = none ? 0 : kvct_redis_meaning(cmd->argv[0], reply->str, &next, &hint);
 		if (err == -EIO)
-			err = -EACCES; /* what else would a server have against its greeting? */
+			err = -EACCES; /* a login can hardly fail for another reason */
 		if (none)
-			kvct_redis_say(r, cmd->argv[0], "the server does not use a password", NULL);
-		else if (secret && !starts(reply->str, "WRONGPASS"))
+			kvct_redis_log(r, cmd->argv[0], "the server does not use a password", NULL);
+		else if (secret && !has_prefix(reply->str, "WRONGPASS"))
 			reply->str[strcspn(reply->str, " ")] = 0;
 		if (err)
-			kvct_redis_say(r, cmd->argv[0], reply->str, hint);
+			kvct_redis_log(r, cmd->argv[0], reply->str, hint);
 	}
 	freeReplyObject(reply);
 	return err;
 }
 
-/* Says who we are, and which database is meant. */
-static int greet(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns)
+/* Logs in and selects the database. */
+static int login(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns)
 {
 	struct kvct_redis_command auth = { 0 }, select = { 0 };
 	char db[16], password[sizeof r->password];
@@ -125,18 +129,18 @@ static int greet(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until
 	pthread_mutex_lock(&r->lock);
 	memcpy(password, r->password, sizeof password);
 	pthread_mutex_unlock(&r->lock);
-	word(&auth, "AUTH");
+	command_word(&auth, "AUTH");
 	if (*r->user)
-		word(&auth, r->user);
-	word(&auth, password);
+		command_word(&auth, r->user);
+	command_word(&auth, password);
 	if (*password)
-		err = greeting(r, c, until_ns, &auth, true);
+		err = login_command(r, c, until_ns, &auth, true);
 	kvc_keys_wipe(password, sizeof password);
 	snprintf(db, sizeof db, "%d", r->db);
-	word(&select, "SELECT");
-	word(&select, db);
+	command_word(&select, "SELECT");
+	command_word(&select, db);
 	if (!err && r->db)
-		err = greeting(r, c, until_ns, &select, false);
+		err = login_command(r, c, until_ns, &select, false);
 	return err;
 }
 
@@ -151,7 +155,7 @@ static int connect_once(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_
 	err = kvct_redis_dial(c->host, c->port, until_ns,
 			      (unsigned)kvc_max(kvc_min(r->deadline_ms, 60000), 1000), &fd, &why);
 	if (err) {
-		kvct_redis_say(r, to, why, NULL);
+		kvct_redis_log(r, to, why, NULL);
 		return err;
 	}
 	if (!(c->c = kvct_redis_context(fd)))
@@ -161,12 +165,15 @@ static int connect_once(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_
 		tls = kvct_redis_tls_get(r->tls);
 	pthread_mutex_unlock(&r->lock);
 	if (tls && (err = kvct_redis_tls_start(tls, c->c, c->host, until_ns, &why)))
-		kvct_redis_say(r, "TLS", why, NULL);
+		kvct_redis_log(r, "TLS", why, NULL);
 	kvct_redis_tls_close(tls);
-	return err ?: greet(r, c, until_ns);
+	return err ?: login(r, c, until_ns);
 }
 
-/* Connects; once more if the server refused us and the password or certificates have changed. */
+/*
+ * Connects. Tries again once if the server refused us and the password or the certificates have
+ * changed.
+ */
 static int connect_to(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns)
 {
 	int err;
@@ -186,11 +193,11 @@ static int connect_to(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t 
 }
 
 /*
- * Is an idle connection fit for use? Nothing arrives on one unless the server closes it or answers
- * what was not asked; with TLS it may be a new session ticket.
+ * Can an idle connection be used? No bytes arrive on one unless the server closes it or sends an
+ * unexpected answer; with TLS they may be a session ticket.
  */
-static bool fit(const struct kvct_redis *r, const struct kvct_redis_node *n,
-		const struct kvct_redis_conn *c, uint64_t now)
+static bool is_usable(const struct kvct_redis *r, const struct kvct_redis_node *n,
+		      const struct kvct_redis_conn *c, uint64_t now)
 {
 	struct pollfd p = { .fd = c->c->fd, .events = POLLIN };
 
@@ -198,12 +205,12 @@ static bool fit(const struct kvct_redis *r, const struct kvct_redis_node *n,
 	       (r->tls || poll(&p, 1, 0) <= 0);
 }
 
-int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, bool reuse,
-		    struct kvct_redis_conn **out)
+int kvct_redis_conn_get(struct kvct_redis *r, unsigned node, uint64_t until_ns, bool reuse,
+			struct kvct_redis_conn **out)
 {
-	struct kvct_redis_conn *c = NULL, *unfit[KVCT_REDIS_IDLE], *made;
+	struct kvct_redis_conn *c = NULL, *unusable[KVCT_REDIS_IDLE], *made;
 	uint64_t now = kvc_mono_ns();
-	unsigned nunfit = 0;
+	unsigned nunusable = 0;
 	int err;
 
 	kvct_redis_files_changed(r, false);
@@ -214,18 +221,18 @@ int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, bool
 
 	while (reuse && !c && n->nidle) {
 		c = n->idle[--n->nidle];
-		if (fit(r, n, c, now))
+		if (is_usable(r, n, c, now))
 			break;
-		unfit[nunfit++] = c;
+		unusable[nunusable++] = c;
 		c = NULL;
 	}
 	memcpy(made->host, n->host, sizeof made->host);
 	made->port = n->port;
 	pthread_mutex_unlock(&r->lock);
-	while (nunfit)
-		kvct_redis_conn_free(unfit[--nunfit]);
+	while (nunusable)
+		kvct_redis_conn_free(unusable[--nunusable]);
 	if (!c) {
-		/* An empty name: the node was forgotten since. */
+		/* an empty name: the node was removed since */
 		err = *made->host ? connect_to(r, made, until_ns) : -ECONNRESET;
 		if (!err) {
 			*out = made;
@@ -239,7 +246,7 @@ int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, bool
 	return err;
 }
 
-void kvct_redis_give(struct kvct_redis *r, unsigned node, struct kvct_redis_conn *c)
+void kvct_redis_conn_put(struct kvct_redis *r, unsigned node, struct kvct_redis_conn *c)
 {
 	bool keep = !c->c->err && kvct_redis_in_step(c->c);
 
@@ -248,7 +255,7 @@ void kvct_redis_give(struct kvct_redis *r, unsigned node, struct kvct_redis_conn
 	pthread_mutex_lock(&r->lock);
 	struct kvct_redis_node *n = &r->nodes[node];
 
-	/* The place may be another node's by now. */
+	/* the entry may belong to another node now */
 	keep = keep && n->nidle < KVCT_REDIS_IDLE && n->port == c->port && c->epoch == r->epoch &&
 	       !strcmp(n->host, c->host);
 	if (keep)
@@ -258,7 +265,7 @@ void kvct_redis_give(struct kvct_redis *r, unsigned node, struct kvct_redis_conn
 		kvct_redis_conn_free(c);
 }
 
-bool kvct_redis_failed(struct kvct_redis *r, unsigned node, struct kvct_redis_conn *c, int err)
+bool kvct_redis_conn_failed(struct kvct_redis *r, unsigned node, struct kvct_redis_conn *c, int err)
 {
 	bool fresh = c->fresh;
 
@@ -270,10 +277,10 @@ bool kvct_redis_failed(struct kvct_redis *r, unsigned node, struct kvct_redis_co
 			n->dead_ns = kvc_max(n->dead_ns, c->used_ns);
 		pthread_mutex_unlock(&r->lock);
 	} else if (err == -EACCES) {
-		kvct_redis_say(r, "TLS", "the server does not accept this node's certificate",
+		kvct_redis_log(r, "TLS", "the server does not accept this node's certificate",
 			       "check cert= and key=");
 	} else if (err == -EIO) {
-		kvct_redis_say(r, "the server",
+		kvct_redis_log(r, "the server",
 			       "its answer is longer than requested, or is not a Redis answer",
 			       NULL);
 	}
@@ -281,31 +288,31 @@ bool kvct_redis_failed(struct kvct_redis *r, unsigned node, struct kvct_redis_co
 	return !fresh && err != -ENOMEM && err != -EIO;
 }
 
-/* The error of a refusal; *again if another connection may be answered otherwise. */
-static int refused(struct kvct_redis *r, const struct kvct_redis_command *cmd, const char *text,
-		   bool fresh, enum kvct_redis_next *next)
+/* Handles an error reply. Returns the error and sets *next. */
+static int error_reply(struct kvct_redis *r, const struct kvct_redis_command *cmd, const char *text,
+		       bool fresh, enum kvct_redis_next *next)
 {
 	const char *hint;
 	int err = kvct_redis_meaning(cmd->argv[0], text, next, &hint);
 
 	if (*next == KVCT_REDIS_WAIT && !r->cluster)
 		*next = KVCT_REDIS_RECONNECT;
-	/* Not once more on the new connection, but it stays with the replica for reads. */
+	/* A new connection does not try again, but reads may go on with a replica. */
 	if (*next == KVCT_REDIS_RECONNECT && fresh)
 		*next = KVCT_REDIS_FINAL;
 	if (*next == KVCT_REDIS_RECONNECT)
 		r->epoch++;
 	if (*next == KVCT_REDIS_FINAL)
-		kvct_redis_say(r, cmd->argv[0], text, hint);
+		kvct_redis_log(r, cmd->argv[0], text, hint);
 	return err;
 }
 
-/* What one attempt at a node came to. */
+/* The result of one attempt at a node. */
 enum outcome { ANSWERED, FAILED, AGAIN, REDIRECTED, WAITING, GONE };
 
-static enum outcome attempt(struct kvct_redis *r, unsigned node, bool reuse, bool asking,
-			    const struct kvct_redis_command *cmd, uint64_t until_ns,
-			    redisReply **out, int *err)
+static enum outcome try_node(struct kvct_redis *r, unsigned node, bool reuse, bool asking,
+			     const struct kvct_redis_command *cmd, uint64_t until_ns,
+			     redisReply **out, int *err)
 {
 	struct kvct_redis_command first = { 0 };
 	struct kvct_redis_conn *c;
@@ -313,34 +320,34 @@ static enum outcome attempt(struct kvct_redis *r, unsigned node, bool reuse, boo
 	redisReply *reply = NULL;
 	bool fresh;
 
-	if ((*err = kvct_redis_take(r, node, until_ns, reuse, &c)))
+	if ((*err = kvct_redis_conn_get(r, node, until_ns, reuse, &c)))
 		return *err == -EACCES || *err == -ENOMEM ? FAILED : GONE;
 	fresh = c->fresh;
-	word(&first, "ASKING");
-	*err = asking ? kvct_redis_command(c->c, &first, until_ns, kvct_redis_quiet_ns(r, c),
+	command_word(&first, "ASKING");
+	*err = asking ? kvct_redis_command(c->c, &first, until_ns, kvct_redis_silence_ns(r, c),
 					   &reply)
 		      : 0;
 	if (reply)
 		freeReplyObject(reply);
-	*err = *err ?: kvct_redis_command(c->c, cmd, until_ns, kvct_redis_quiet_ns(r, c), &reply);
+	*err = *err ?: kvct_redis_command(c->c, cmd, until_ns, kvct_redis_silence_ns(r, c), &reply);
 	if (*err) {
-		if (kvct_redis_failed(r, node, c, *err))
+		if (kvct_redis_conn_failed(r, node, c, *err))
 			return AGAIN;
 		return *err == -ECONNRESET ? GONE : FAILED;
 	}
 	if (reply->type != REDIS_REPLY_ERROR) {
-		kvct_redis_give(r, node, c);
+		kvct_redis_conn_put(r, node, c);
 		*out = reply;
 		return ANSWERED;
 	}
-	if (r->cluster && (starts(reply->str, "MOVED ") || starts(reply->str, "ASK "))) {
-		kvct_redis_give(r, node, c);
+	if (r->cluster && (has_prefix(reply->str, "MOVED ") || has_prefix(reply->str, "ASK "))) {
+		kvct_redis_conn_put(r, node, c);
 		*out = reply;
 		return REDIRECTED;
 	}
-	*err = refused(r, cmd, reply->str, fresh, &next);
+	*err = error_reply(r, cmd, reply->str, fresh, &next);
 	freeReplyObject(reply);
-	kvct_redis_give(r, node, c);
+	kvct_redis_conn_put(r, node, c);
 	return next == KVCT_REDIS_RECONNECT ? AGAIN : next == KVCT_REDIS_WAIT ? WAITING : FAILED;
 }
 
@@ -352,7 +359,7 @@ int kvct_redis_ask_node(struct kvct_redis *r, unsigned node, const struct kvct_r
 	int err;
 
 	do {
-		o = attempt(r, node, reuse, false, cmd, until_ns, out, &err);
+		o = try_node(r, node, reuse, false, cmd, until_ns, out, &err);
 		if (o == ANSWERED)
 			return 0;
 		if (o == REDIRECTED)
@@ -362,8 +369,8 @@ int kvct_redis_ask_node(struct kvct_redis *r, unsigned node, const struct kvct_r
 	return err ?: -EIO;
 }
 
-/* Waits a moment and asks who has the slots now. */
-static void nap(struct kvct_redis *r, unsigned *ms, uint64_t until_ns)
+/* Waits a moment, then asks for the slot map. */
+static void wait_and_learn(struct kvct_redis *r, unsigned *ms, uint64_t until_ns)
 {
 	uint64_t now = kvc_mono_ns(), left_ms = until_ns > now ? (until_ns - now) / 1000000 : 0;
 
@@ -375,7 +382,7 @@ static void nap(struct kvct_redis *r, unsigned *ms, uint64_t until_ns)
 int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd,
 		   uint64_t until_ns, redisReply **out)
 {
-	int forced = -1, err = -ETIMEDOUT; /* forced: ASK, for one attempt */
+	int forced = -1, err = -ETIMEDOUT; /* forced: the node of an ASK, for one attempt */
 	unsigned nap_ms = 20;
 	bool reuse = true;
 
@@ -387,28 +394,27 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 		node = asking ? (unsigned)forced : r->cluster ? r->slot[slot] : 0;
 		pthread_mutex_unlock(&r->lock);
 		forced = -1;
-		switch (attempt(r, node, reuse, asking, cmd, until_ns, out, &err)) {
+		switch (try_node(r, node, reuse, asking, cmd, until_ns, out, &err)) {
 		case ANSWERED: return 0;
 		case FAILED: return err;
 		case AGAIN: reuse = false; break;
 		case REDIRECTED:
-			moved = starts((*out)->str, "MOVED ");
+			moved = has_prefix((*out)->str, "MOVED ");
 			forced = kvct_redis_redirected(r, (*out)->str, node, moved);
 			freeReplyObject(*out);
-			if (forced <
-			    0) /* more nodes than there are entries: which ones are gone? */
+			if (forced < 0) /* no free entry: learn which nodes are gone */
 				kvct_redis_learn(r, until_ns);
 			if (moved)
 				forced = -1;
 			reuse = true;
 			err = -ETIMEDOUT;
 			break;
-		case GONE: /* a cluster gives its slots to another node */
+		case GONE: /* a cluster moves the slots to another node */
 			if (!r->cluster)
 				return err;
 			/* fallthrough */
 		case WAITING:
-			nap(r, &nap_ms, until_ns);
+			wait_and_learn(r, &nap_ms, until_ns);
 			reuse = true;
 			break;
 		}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See redis_dial.h. `names` is a table of the names that were asked for, guarded by `lock`; the
- * thread of a lookup and the callers that wait for it share an entry, and an entry in use is never
- * reused for another name. A thread that getaddrinfo() never lets go holds its entry for ever.
+ * See redis_dial.h. `names` is a table of host names, guarded by `lock`. The resolver thread and
+ * the callers that wait for it share an entry, and an entry in use is never reused for another
+ * name. If getaddrinfo() never returns, its entry stays in use.
  */
 #include "redis_dial.h"
 
@@ -23,16 +23,16 @@
 
 struct name {
 	char host[256];  /* "": free */
-	unsigned users;  /* callers that wait, and the thread */
+	unsigned users;  /* waiting callers and the thread */
 	bool busy;       /* a thread is resolving it */
-	unsigned rounds; /* lookups that ended */
-	int err;         /* of the last one: EAI_... */
+	unsigned rounds; /* completed lookups */
+	int err;         /* EAI_... of the last lookup */
 	uint64_t used_ns;
-	struct kvct_addresses known; /* of the last lookup that succeeded */
+	struct kvct_addresses known; /* of the last successful lookup */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t ended; /* with CLOCK_MONOTONIC, as of init */
+static pthread_cond_t ended; /* uses CLOCK_MONOTONIC; set up by resolver_init */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct name names[NAMES];
 
@@ -96,7 +96,10 @@ static void *resolver(void *arg)
 	return NULL;
 }
 
-/* The entry of a name: its own, a free one, or the one that was unused for longest. Or NULL. */
+/*
+ * Returns the entry of a name: its own, a free one, or the one unused for longest. NULL: all are in
+ * use.
+ */
 static struct name *name_entry_locked(const char *host)
 {
 	struct name *oldest = NULL;
@@ -146,7 +149,10 @@ int kvct_resolve(const char *host, int port, uint64_t until_ns, struct kvct_addr
 		return -EHOSTUNREACH;
 	if (look_up(host, AI_NUMERICHOST, out)) {
 		uint64_t now = kvc_mono_ns();
-		/* Known addresses are worth more than the end of a long wait for new ones. */
+		/*
+		 * If addresses are known, wait for half the time only, so that there is time to use
+		 * them.
+		 */
 		struct timespec half = kvc_timespec(now +
 						    (until_ns > now ? until_ns - now : 0) / 2),
 				end = kvc_timespec(until_ns);
@@ -170,7 +176,7 @@ int kvct_resolve(const char *host, int port, uint64_t until_ns, struct kvct_addr
 		else
 			*why = n->err ? gai_strerror(n->err) : "no address";
 		if (n->rounds != round && (n->err == EAI_NONAME || n->err == EAI_NODATA))
-			out->n = 0; /* an answer: the name is gone */
+			out->n = 0; /* the answer is that the name no longer exists */
 		pthread_mutex_unlock(&lock);
 	}
 	for (unsigned i = 0; i < out->n; i++)
@@ -178,7 +184,7 @@ int kvct_resolve(const char *host, int port, uint64_t until_ns, struct kvct_addr
 	return out->n ? 0 : -EHOSTUNREACH;
 }
 
-/* Settings of which none is needed: a socket of another kind has not got them. */
+/* Optional settings: sockets of other kinds do not support them. */
 static void set_options(int fd, unsigned give_up_ms)
 {
 	const int on = 1, idle = 30, interval = 10, count = 3;
@@ -237,20 +243,20 @@ static int unix_address(const char *path, struct kvct_addresses *out)
 	return 0;
 }
 
-/* The errors of a connection that was not made, in a tier's words (tier.h). */
-static int of_nobody(int err)
+/* Maps the error of a failed connect to an error of tier.h. */
+static int connect_error(int err)
 {
 	switch (err) {
 	case -EMFILE:
 	case -ENFILE:
 	case -ENOBUFS:
-	case -ENOMEM: return -ENOMEM; /* ours, not the server's */
+	case -ENOMEM: return -ENOMEM; /* a local problem, not the server's */
 	case -EACCES:
 	case -EPERM: return -EACCES;
 	case -EBUSY:
 	case -EHOSTDOWN:
 	case -ENETUNREACH: return err;
-	case -ENOENT: /* no such Unix socket */
+	case -ENOENT: /* the Unix socket does not exist */
 	case -ECONNREFUSED: return -ECONNREFUSED;
 	default: return -EHOSTUNREACH;
 	}
@@ -280,5 +286,5 @@ int kvct_redis_dial(const char *host, int port, uint64_t until_ns, unsigned give
 	}
 	*why = err == -EHOSTDOWN ? "no answer in time" : strerrordesc_np(-err);
 	*why = *why ?: "the server cannot be reached";
-	return of_nobody(err);
+	return connect_error(err);
 }

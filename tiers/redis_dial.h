@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connecting to a server by name or address, within a time. getaddrinfo() has no deadline, so each
- * name is resolved by a thread of its own, one per name at a time, and callers wait for it only as
- * long as they have time. While the name server does not answer, the last known addresses of a
- * name are used.
+ * Connects to a server by name or address before a deadline. getaddrinfo() has no deadline, so each
+ * name is resolved by a separate thread, one per name at a time, and callers wait for the thread
+ * until their deadline. While the name server does not answer, the last known addresses are used.
  */
 #ifndef KVCT_REDIS_DIAL_H
 #define KVCT_REDIS_DIAL_H
@@ -11,7 +10,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#define KVCT_ADDRESSES 8 /* of one name that are tried */
+#define KVCT_ADDRESSES 8 /* addresses of one name that are tried */
 
 struct kvct_addresses {
 	unsigned n;
@@ -22,18 +21,19 @@ struct kvct_addresses {
 };
 
 /*
- * The addresses of host, a name or a numeric address, with port filled in. Blocks until until_ns
- * (kvc_mono_ns) at most. 0, or -EHOSTUNREACH (no such name, or no answer in time and none known
- * from before) with the reason in *why (a constant), or -ENOMEM. No lock needed.
+ * Sets *out to the addresses of host, a name or a numeric address, with the port filled in. Blocks
+ * until until_ns (kvc_mono_ns) at most. Returns 0; -EHOSTUNREACH if the name does not exist, or if
+ * no answer came in time and no address is known, with the reason in *why (a constant); or -ENOMEM.
+ * Needs no lock.
  */
 int kvct_resolve(const char *host, int port, uint64_t until_ns, struct kvct_addresses *out,
 		 const char **why);
 /*
- * A connected, non-blocking TCP socket to host, or to the Unix socket at host if that begins with
- * a slash. Each address gets its part of the time. The socket has keepalive, and gives up on
- * unacknowledged data after give_up_ms. 0 with *fd, which the caller closes; or a negative errno
- * with the reason in *why (not to be freed): -EHOSTUNREACH, -EHOSTDOWN (no answer in time),
- * -ECONNREFUSED, ...
+ * Connects a non-blocking TCP socket to host, or to the Unix socket at host if that begins with a
+ * slash. Each address gets an equal part of the remaining time. The socket has keepalive, and fails
+ * if data is not acknowledged for give_up_ms. Returns 0 and sets *fd, which the caller closes; or
+ * returns a negative errno with the reason in *why (a constant): -EHOSTUNREACH, -EHOSTDOWN (no
+ * answer in time), -ECONNREFUSED, ...
  */
 int kvct_redis_dial(const char *host, int port, uint64_t until_ns, unsigned give_up_ms, int *fd,
 		    const char **why);

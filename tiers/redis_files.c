@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files that the redis tier was given: password, CA, certificate and key. Each is replaced
- * while the tier is in use (rotation), so they are looked at again and again; one thread at a time
- * does.
+ * The files of the redis tier: password, CA, certificate and key. They may be replaced while the
+ * tier is in use (rotation), so they are checked regularly, by one thread at a time.
  */
 #include "log.h"
 #include "redis_conn.h"
@@ -92,13 +91,13 @@ bool kvct_redis_files_changed(struct kvct_redis *r, bool now)
 	password = memcmp(&stamp[KVCT_REDIS_PASSWORD], &r->files.stamp[KVCT_REDIS_PASSWORD],
 			  sizeof stamp[0]) != 0;
 	if (password && password_read(r, error)) {
-		kvct_redis_say(r, "the previous password stays in use", error, NULL);
+		kvct_redis_log(r, "the previous password stays in use", error, NULL);
 	} else if (password) {
 		r->files.stamp[KVCT_REDIS_PASSWORD] = stamp[KVCT_REDIS_PASSWORD];
 		changed = true;
 	}
 	if (certificates && tls_read(r, error)) {
-		kvct_redis_say(r, "the previous certificates stay in use", error, NULL);
+		kvct_redis_log(r, "the previous certificates stay in use", error, NULL);
 	} else if (certificates) {
 		for (int i = KVCT_REDIS_CA; i < KVCT_REDIS_FILES; i++)
 			r->files.stamp[i] = stamp[i];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The listing of the redis tier: SCAN on each node that has slots. The server decides when a SCAN
- * has ended; one that does not get on is ended here (struct progress).
+ * Lists the redis tier: SCAN on each node that has slots. The server decides when a SCAN ends, so a
+ * SCAN without progress is ended here (struct progress).
  */
 #include "budget.h"
 #include "redis_conn.h"
@@ -11,19 +11,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Keys that a step asks for. A step may give more: all that are in one bucket of a table. */
+/* Keys requested per step. A step may return more: all keys of one bucket. */
 #define COUNT "500"
 #define STEP_MOST (4u << 20)
 #define STEP_ELEMENTS (16u << 10)
 /*
- * Steps in a row without a frame. A table of 2^32 places that is nearly empty is asked in as
- * many steps of 500; a server that answers each in .1 ms has a quarter of an hour for it.
+ * Steps in a row without a frame. A nearly empty table of 2^32 buckets takes this many steps of
+ * 500; a server that answers each in .1 ms needs a quarter of an hour.
  */
 #define EMPTY_STEPS (9u << 20)
 
 /*
- * Cursors of a SCAN differ from each other until it has ended. One of them is remembered, and a
- * later one in its place after twice as many steps: so a cycle of any length is found (Brent).
+ * The cursors of a SCAN differ from each other until it ends. One cursor is remembered and replaced
+ * after twice as many steps, so a cycle of any length is found (Brent's algorithm).
  */
 struct progress {
 	char cursor[32];
@@ -31,7 +31,7 @@ struct progress {
 	uint64_t empty; /* steps since the last frame */
 };
 
-static bool gets_on(struct progress *p, const char *cursor, bool frames)
+static bool has_progress(struct progress *p, const char *cursor, bool frames)
 {
 	if (!strcmp(cursor, p->cursor))
 		return false;
@@ -53,8 +53,8 @@ struct listing {
 	int unread; /* the last error of a frame that could not be read */
 };
 
-/* One key of a SCAN: if it is a head of ours, fn is told. */
-static int list_key(struct listing *l, const char *key)
+/* Handles one key of a SCAN: calls fn if it is a head of ours. */
+static int redis_list_key(struct listing *l, const char *key)
 {
 	const struct kvct_redis *r = kvc_of(l->t, struct kvct_redis, tier);
 	struct kvc_where w = { 0 };
@@ -69,7 +69,7 @@ static int list_key(struct listing *l, const char *key)
 	w.at = a;
 	w.hi = b;
 	err = kvct_redis_get(l->t, &w, 0, &iov, 1);
-	if (err && !kvct_of_one(err))
+	if (err && !kvct_is_frame_error(err))
 		l->unread = err;
 	if (err || kvc_frame_decode(l->page, l->f))
 		return l->fn(l->arg, NULL, NULL);
@@ -77,7 +77,7 @@ static int list_key(struct listing *l, const char *key)
 	return l->fn(l->arg, &w, l->f);
 }
 
-/* A pattern for MATCH that only the prefix itself fits, whatever characters are in it. */
+/* Makes a MATCH pattern that matches the prefix literally. */
 static void pattern_of(const char *prefix, char *out)
 {
 	while (*prefix) {
@@ -88,8 +88,9 @@ static void pattern_of(const char *prefix, char *out)
 	memcpy(out, ":{*}", 5);
 }
 
-/* An answer to SCAN: 0 with the next cursor, or fn's answer, or a negative errno. */
-static int step(struct listing *l, const redisReply *reply, char cursor[32], struct progress *p)
+/* Handles an answer to SCAN. Returns 0 and sets cursor; or fn's result, or a negative errno. */
+static int scan_step(struct listing *l, const redisReply *reply, char cursor[32],
+		     struct progress *p)
 {
 	redisReply **of = reply->element;
 	uint64_t before = l->frames;
@@ -101,11 +102,11 @@ static int step(struct listing *l, const redisReply *reply, char cursor[32], str
 		return -EIO;
 	for (size_t i = 0; !err && i < of[1]->elements; i++)
 		if (of[1]->element[i]->type == REDIS_REPLY_STRING)
-			err = list_key(l, of[1]->element[i]->str);
+			err = redis_list_key(l, of[1]->element[i]->str);
 	if (err)
 		return err;
 	memcpy(cursor, of[0]->str, of[0]->len + 1);
-	return !strcmp(cursor, "0") || gets_on(p, cursor, l->frames > before) ? 0 : -ELOOP;
+	return !strcmp(cursor, "0") || has_progress(p, cursor, l->frames > before) ? 0 : -ELOOP;
 }
 
 static int scan_node(struct listing *l, unsigned node)
@@ -123,20 +124,20 @@ static int scan_node(struct listing *l, unsigned node)
 		};
 		redisReply *reply;
 
-		word(&scan, "SCAN");
-		word(&scan, cursor);
-		word(&scan, "MATCH");
-		word(&scan, pattern);
-		word(&scan, "COUNT");
-		word(&scan, COUNT);
+		command_word(&scan, "SCAN");
+		command_word(&scan, cursor);
+		command_word(&scan, "MATCH");
+		command_word(&scan, pattern);
+		command_word(&scan, "COUNT");
+		command_word(&scan, COUNT);
 		err = kvct_redis_ask_node(r, node, &scan, kvct_redis_until(r, 0), &reply);
 		if (err)
 			return err;
-		err = step(l, reply, cursor, &p);
+		err = scan_step(l, reply, cursor, &p);
 		freeReplyObject(reply);
 	} while (!err && strcmp(cursor, "0"));
 	if (err == -ELOOP) {
-		kvct_redis_say(r, "SCAN",
+		kvct_redis_log(r, "SCAN",
 			       "the server's listing does not end: the list is incomplete", NULL);
 		err = -EIO;
 	}
@@ -145,16 +146,16 @@ static int scan_node(struct listing *l, unsigned node)
 
 int kvct_redis_list(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
-		    void *arg_)
+		    void *arg)
 {
 	struct kvct_redis *r = kvc_of(t, struct kvct_redis, tier);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
-	struct listing l = { t, page, f, fn, arg_, 0, 0 };
+	struct listing l = { t, page, f, fn, arg, 0, 0 };
 	bool has[KVCT_REDIS_NODES] = { false };
 	int err = page && f ? 0 : -ENOMEM;
 
-	/* One answer at a time, with what hiredis allocates for its elements. */
+	/* one answer at a time, with hiredis' allocations for its elements */
 	if (err || kvc_budget_wait(KVC_BUDGET_COPY, 2 * STEP_MOST))
 		return -ENOMEM;
 	pthread_mutex_lock(&r->lock);

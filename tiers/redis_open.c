@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening the redis tier:
+ * Opens the redis tier from its URL:
  *
  *   redis://[USER@]HOST[:PORT]/[PREFIX]
  *   redis:///[PREFIX]?socket=PATH (a Unix socket)
@@ -18,9 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PREFIX_MOST 200 /* bytes: keys and patterns are made of it */
+#define PREFIX_MOST 200 /* bytes; keys and patterns contain it */
 #define DB_MOST 1000000
-#define FIRST_NS 1000000000ull /* the time that a mount gives the server for the first answer */
+#define FIRST_NS 1000000000ull /* how long a mount waits for the server's first answer */
 
 void kvct_redis_close(struct kvc_tier *t)
 {
@@ -47,7 +47,7 @@ static int add_seed(struct kvct_redis *r, const char *host, int port, char *erro
 	return 0;
 }
 
-static int set_prefix(struct kvct_redis *r, const char *path, char *error)
+static int redis_set_prefix(struct kvct_redis *r, const char *path, char *error)
 {
 	const char *prefix = *path ? path : "kvcachefs";
 
@@ -98,7 +98,7 @@ static int set_db(struct kvct_redis *r, const struct kvct_url *u, char *error)
 	return 0;
 }
 
-/* The servers that the URL names. */
+/* Adds the servers of the URL. */
 static int set_seeds(struct kvct_redis *r, const struct kvct_url *u, char *error)
 {
 	char value[512], path[512];
@@ -128,8 +128,8 @@ static int set_seeds(struct kvct_redis *r, const struct kvct_url *u, char *error
 	return err;
 }
 
-/* The number that text begins with, and where it ends. */
-static unsigned number(const char **text)
+/* Returns the number at the start of *text, and moves *text behind it. */
+static unsigned parse_number(const char **text)
 {
 	char *end;
 	unsigned long n = strtoul(*text, &end, 10);
@@ -138,7 +138,7 @@ static unsigned number(const char **text)
 	return (unsigned)kvc_min(n, 1000000);
 }
 
-/* Says at the mount what would else be found out by the first copy. */
+/* Asks the server once at mount, to report problems before the first copy does. */
 static void first_answer(struct kvct_redis *r)
 {
 	struct kvct_redis_command info = { .most = 64u << 10 };
@@ -146,8 +146,8 @@ static void first_answer(struct kvct_redis *r)
 	const char *v;
 	int err;
 
-	word(&info, "INFO");
-	word(&info, "server");
+	command_word(&info, "INFO");
+	command_word(&info, "server");
 	err = kvct_redis_ask_node(r, 0, &info, kvc_mono_ns() + FIRST_NS, &reply);
 	if (err == -ETIMEDOUT || err == -EHOSTUNREACH || err == -EHOSTDOWN)
 		kvc_warn("tier redis: %s does not answer; the next access tries again",
@@ -156,7 +156,7 @@ static void first_answer(struct kvct_redis *r)
 		return;
 	if (reply->type == REDIS_REPLY_STRING && (v = strstr(reply->str, "redis_version:"))) {
 		v += strlen("redis_version:");
-		unsigned major = number(&v), minor = *v == '.' ? (v++, number(&v)) : 0;
+		unsigned major = parse_number(&v), minor = *v == '.' ? (v++, parse_number(&v)) : 0;
 
 		if (major < 6 || (major == 6 && minor < 2))
 			kvc_warn("tier redis: %s is Redis %u.%u; 6.2 or later, or Valkey, is "
@@ -169,8 +169,8 @@ static void first_answer(struct kvct_redis *r)
 	freeReplyObject(reply);
 }
 
-/* What catalogs know it by; one that is too long ends with a sum of itself. */
-static void set_id(struct kvct_redis *r)
+/* Sets the id that catalogs store. A long id is cut and ends with a sum of itself. */
+static void redis_set_id(struct kvct_redis *r)
 {
 	char id[sizeof r->nodes[0].host + sizeof r->prefix + 64];
 	struct kvc_where sum;
@@ -209,13 +209,13 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 	memcpy(r->user, u->user, sizeof r->user);
 	for (int i = 0; i < KVCT_REDIS_FILES; i++)
 		kvct_url_get(u, files[i], r->files.path[i], sizeof r->files.path[i]);
-	err = set_prefix(r, u->path, error) ?: set_db(r, u, error) ?: set_seeds(r, u, error);
-	err = err ?: kvct_redis_files_load(r, starts(u->scheme, "rediss"), error);
+	err = redis_set_prefix(r, u->path, error) ?: set_db(r, u, error) ?: set_seeds(r, u, error);
+	err = err ?: kvct_redis_files_load(r, has_prefix(u->scheme, "rediss"), error);
 	if (err) {
 		kvct_redis_close(&r->tier);
 		return err;
 	}
-	set_id(r);
+	redis_set_id(r);
 	if (!r->cluster)
 		first_answer(r);
 	else if (kvct_redis_learn(r, kvc_mono_ns() + FIRST_NS))
@@ -227,7 +227,7 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 	return 0;
 }
 
-/* hiredis tells no version at run time. */
+/* hiredis does not report its version at run time. */
 #define TEXT_OF(n) #n
 #define VERSION_OF(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
 

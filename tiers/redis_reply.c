@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See redis_reply.h. hiredis' reader takes an answer of any size, with a buffer as long as its
- * longest string, arrays as long as they claim to be and as deep as they are. So the bytes that it
- * is fed are counted here, and it makes its objects through functions of ours that refuse.
+ * See redis_reply.h. hiredis' reader accepts answers of any size: its buffer grows to the longest
+ * string, and arrays are as long as they claim and as deep as they are sent. So the bytes fed to it
+ * are counted here, and its objects are made by functions that refuse objects above the limits.
  */
 #include "redis_reply.h"
 
@@ -14,7 +14,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-/* Of the answer that a reader is reading; its privdata. */
+/* The limits of the answer being read; the reader's privdata. */
 struct bounds {
 	const struct kvct_redis_command *cmd;
 	redisReplyObjectFunctions *usual;
@@ -32,7 +32,7 @@ static void *string_within(const redisReadTask *t, char *s, size_t len)
 		b->over = true;
 		return NULL;
 	}
-	/* An empty one is made, for its type and length. */
+	/* makes an empty string with the type and length */
 	redisReply *r = b->usual->createInteger(t, 0);
 
 	if (!r)
@@ -93,8 +93,8 @@ int kvct_redis_ready(int fd, short events, uint64_t until_ns)
 	}
 }
 
-/* Feeds the reader once: the bytes, 0 where it would block, or a negative errno. */
-static long feed(redisContext *c)
+/* Feeds the reader once. Returns the number of bytes, 0 if it would block, or a negative errno. */
+static long reader_feed(redisContext *c)
 {
 	char buf[16384];
 	ssize_t n = c->funcs->read(c, buf, sizeof buf);
@@ -104,7 +104,7 @@ static long feed(redisContext *c)
 	return n && redisReaderFeed(c->reader, buf, (size_t)n) ? -EIO : (long)n;
 }
 
-/* The answer, as far as the bytes that are there go: NULL for more. */
+/* Parses the bytes read so far. *reply is NULL if the answer is not complete. */
 static int next_reply(redisContext *c, struct bounds *b, redisReply **reply)
 {
 	void *r;
@@ -116,16 +116,16 @@ static int next_reply(redisContext *c, struct bounds *b, redisReply **reply)
 		*reply = r;
 		if (!r || (*reply)->type != REDIS_REPLY_PUSH)
 			return 0;
-		freeReplyObject(r); /* news that nobody asked for */
+		freeReplyObject(r); /* an unsolicited push message */
 		*reply = NULL;
 	} while (true);
 }
 
-static int exchange(redisContext *c, struct bounds *b, uint64_t until_ns, uint64_t quiet_ns,
+static int exchange(redisContext *c, struct bounds *b, uint64_t until_ns, uint64_t silence_ns,
 		    redisReply **out)
 {
 	size_t most = b->cmd->most ?: KVCT_REDIS_TEXT, got = 0, left = sdslen(c->obuf);
-	uint64_t by = kvc_min(until_ns, kvc_mono_ns() + quiet_ns);
+	uint64_t by = kvc_min(until_ns, kvc_mono_ns() + silence_ns);
 	int sent = 0, err, broken = 0;
 	long n;
 
@@ -142,14 +142,14 @@ static int exchange(redisContext *c, struct bounds *b, uint64_t until_ns, uint64
 			return err;
 		n = 0;
 		if (sent) {
-			if ((n = feed(c)) < 0)
+			if ((n = reader_feed(c)) < 0)
 				return (int)n;
 			got += (size_t)n;
 		} else if (redisBufferWrite(c, &sent)) {
-			/* The server may have said why before it stopped to listen. */
+			/* the server may have sent a reason before it closed */
 			sent = 1;
 			broken = -ECONNRESET;
-			while (got <= most && (n = feed(c)) > 0)
+			while (got <= most && (n = reader_feed(c)) > 0)
 				got += (size_t)n;
 			continue;
 		} else if (sent || sdslen(c->obuf) < left) {
@@ -157,12 +157,12 @@ static int exchange(redisContext *c, struct bounds *b, uint64_t until_ns, uint64
 			left = sent ? 0 : sdslen(c->obuf);
 		}
 		if (n)
-			by = kvc_min(until_ns, kvc_mono_ns() + quiet_ns);
+			by = kvc_min(until_ns, kvc_mono_ns() + silence_ns);
 	}
 }
 
 int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
-		       uint64_t quiet_ns, redisReply **out)
+		       uint64_t silence_ns, redisReply **out)
 {
 	struct bounds b = { cmd, c->reader->fn, 0, false };
 	redisReplyObjectFunctions within = *b.usual;
@@ -176,14 +176,17 @@ int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, ui
 	c->reader->fn = &within;
 	c->reader->privdata = &b;
 	c->reader->maxelements = (long long)cmd->most_elements + 1;
-	err = exchange(c, &b, until_ns, quiet_ns, out);
-	if (err && c->reader->reply) { /* while its functions are there */
+	err = exchange(c, &b, until_ns, silence_ns, out);
+	if (err && c->reader->reply) { /* while its functions exist */
 		within.freeObject(c->reader->reply);
 		c->reader->reply = NULL;
 	}
 	c->reader->fn = b.usual;
 	c->reader->privdata = NULL;
-	/* Its buffer stays as large as the largest answer, also while the connection is idle. */
+	/*
+	 * The reader's buffer keeps the size of its largest answer, also on an idle connection, so
+	 * a large reader is replaced.
+	 */
 	if (!err && cmd->most > 4 * KVCT_REDIS_TEXT && kvct_redis_in_step(c)) {
 		redisReader *small = redisReaderCreate();
 
@@ -201,8 +204,8 @@ bool kvct_redis_in_step(const redisContext *c)
 }
 
 /*
- * The errors that servers and the proxies before them answer with: how it begins (behind "ERR " or
- * not), the command it answers (NULL: any), and what it means. The first row that fits counts.
+ * The errors of servers and of proxies before them: the beginning of the text (after "ERR " or
+ * not), the command (NULL: any), and the meaning. The first matching row counts.
  */
 static const struct {
 	const char *begins, *command;
@@ -210,7 +213,7 @@ static const struct {
 	enum kvct_redis_next next;
 	const char *hint;
 } meanings[] = {
-	/* Of this key or value alone. */
+	/* errors of one key or value */
 	{ "WRONGTYPE", NULL, -EIO, KVCT_REDIS_FINAL,
 	  "another program uses the prefix; choose another prefix" },
 	{ "max request size exceeded", NULL, -EFBIG, KVCT_REDIS_FINAL,
@@ -225,7 +228,7 @@ static const struct {
 	  "see the least permissions in kvcachefs-tiers(7)" },
 	{ "NOPERM this user has no permissions to access one of the keys", NULL, -EIO,
 	  KVCT_REDIS_FINAL, "see the least permissions in kvcachefs-tiers(7)" },
-	/* Writes are refused; another server may take them. */
+	/* writes are refused; another server may accept them */
 	{ "READONLY", NULL, -EROFS, KVCT_REDIS_RECONNECT, "the server is a replica" },
 	{ "MISCONF", NULL, -EROFS, KVCT_REDIS_FINAL, "see the server's log" },
 	{ "NOREPLICAS", NULL, -EROFS, KVCT_REDIS_FINAL, "see min-replicas-to-write" },
@@ -238,11 +241,11 @@ static const struct {
 	  "Redis 6.2 or later, or Valkey, is needed" },
 	{ "unknown command", NULL, -EACCES, KVCT_REDIS_FINAL,
 	  "Redis 6.2 or later, or Valkey, is needed" },
-	/* Quotas of services. */
+	/* quotas of services */
 	{ "max daily request limit", NULL, -EDQUOT, KVCT_REDIS_FINAL, NULL },
 	{ "max requests limit", NULL, -EDQUOT, KVCT_REDIS_FINAL, NULL },
 	{ "quota", NULL, -EDQUOT, KVCT_REDIS_FINAL, NULL },
-	/* Not now. */
+	/* temporary errors */
 	{ "LOADING", NULL, -EBUSY, KVCT_REDIS_WAIT, NULL },
 	{ "MASTERDOWN", NULL, -EBUSY, KVCT_REDIS_WAIT, NULL },
 	{ "CLUSTERDOWN", NULL, -EBUSY, KVCT_REDIS_WAIT, NULL },
@@ -251,7 +254,7 @@ static const struct {
 	{ "max number of clients", NULL, -EBUSY, KVCT_REDIS_FINAL, "raise maxclients" },
 	{ "max concurrent connections", NULL, -EBUSY, KVCT_REDIS_FINAL, NULL },
 	{ "max requests per second", NULL, -EBUSY, KVCT_REDIS_FINAL, NULL },
-	/* We may not, or not as whom we say that we are. */
+	/* missing permissions, or a refused login */
 	{ "NOPERM", NULL, -EACCES, KVCT_REDIS_FINAL,
 	  "see the least permissions in kvcachefs-tiers(7)" },
 	{ "NOAUTH", NULL, -EACCES, KVCT_REDIS_RECONNECT, "give user and password_file" },
@@ -263,20 +266,20 @@ static const struct {
 	{ "invalid DB index", NULL, -EACCES, KVCT_REDIS_FINAL, "check db=" },
 	{ "SELECT is not allowed", NULL, -EACCES, KVCT_REDIS_FINAL,
 	  "a cluster does not support db=" },
-	/* A node of a cluster that is spoken to as a server of its own. */
+	/* a node of a cluster, used as a single server */
 	{ "MOVED", NULL, -EIO, KVCT_REDIS_FINAL, "it is a cluster: mount with redis+cluster://" },
 	{ "ASK", NULL, -EIO, KVCT_REDIS_FINAL, "it is a cluster: mount with redis+cluster://" },
-	/* Of proxies: nobody is behind them. */
+	/* errors of proxies: no server is behind them */
 	{ "no upstream host", NULL, -EHOSTUNREACH, KVCT_REDIS_RECONNECT, NULL },
 };
 
 int kvct_redis_meaning(const char *command, const char *text, enum kvct_redis_next *next,
 		       const char **hint)
 {
-	const char *said = starts(text, "ERR ") ? text + 4 : text;
+	const char *message = has_prefix(text, "ERR ") ? text + 4 : text;
 
 	for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
-		if (!strncasecmp(said, meanings[i].begins, strlen(meanings[i].begins)) &&
+		if (!strncasecmp(message, meanings[i].begins, strlen(meanings[i].begins)) &&
 		    (!meanings[i].command || !strcmp(meanings[i].command, command))) {
 			*next = meanings[i].next;
 			*hint = meanings[i].hint;

@@ -13,7 +13,7 @@
 #include <poll.h>
 #include <stdio.h>
 
-/* The context is all there is: the struct is another name for it. */
+/* struct kvct_redis_tls is an opaque name of SSL_CTX. */
 static SSL_CTX *ctx_of(struct kvct_redis_tls *t)
 {
 	return (SSL_CTX *)t;
@@ -59,7 +59,7 @@ void kvct_redis_tls_close(struct kvct_redis_tls *t)
 	SSL_CTX_free(ctx_of(t));
 }
 
-/* Whose certificate it has to be: an address's or a name's. */
+/* Sets the address or the name that the certificate must be for. */
 static int set_host(SSL *ssl, const char *host)
 {
 	uint8_t address[16];
@@ -82,14 +82,14 @@ bool kvct_redis_tls_refused(void)
 	return ERR_GET_LIB(e) == ERR_LIB_SSL && ERR_GET_REASON(e) >= SSL_AD_REASON_OFFSET;
 }
 
-/* Did the other side end the connection in the middle of the handshake? */
+/* Did the server close the connection during the handshake? */
 static bool ended_early(void)
 {
 	return ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
 }
 
-/* The rest of the handshake, whose beginning waited for nothing. */
-static int shake(SSL *ssl, int fd, uint64_t until_ns, const char **why)
+/* Completes the handshake. */
+static int handshake(SSL *ssl, int fd, uint64_t until_ns, const char **why)
 {
 	int rc, err = 0;
 
@@ -102,7 +102,7 @@ static int shake(SSL *ssl, int fd, uint64_t until_ns, const char **why)
 			*why = "the handshake timed out";
 		} else {
 			*why = ERR_reason_error_string(ERR_peek_error());
-			/* A server that ends or restarts refuses nobody. */
+			/* a server that stops or restarts does not refuse us */
 			err = *why && want == SSL_ERROR_SSL && !ended_early() ? -EACCES
 									      : -ECONNRESET;
 			*why = *why ?: "the server closed the connection";
@@ -111,7 +111,10 @@ static int shake(SSL *ssl, int fd, uint64_t until_ns, const char **why)
 	return err;
 }
 
-/* The socket does not block: reading a record would otherwise have the time limit of each byte. */
+/*
+ * The socket does not block: with a blocking socket, the time limit would restart with each byte of
+ * a record.
+ */
 int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *host,
 			 uint64_t until_ns, const char **why)
 {
@@ -125,10 +128,10 @@ int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *
 		err = -EACCES;
 	} else if (redisInitiateSSL(c, ssl) != REDIS_OK) {
 		*why = c->errstr;
-		SSL_free(ssl); /* or else it is the connection's from here on */
+		SSL_free(ssl); /* after success the connection owns it */
 		err = -EACCES;
 	} else {
-		err = shake(ssl, c->fd, until_ns, why);
+		err = handshake(ssl, c->fd, until_ns, why);
 	}
 	ERR_clear_error();
 	return err;

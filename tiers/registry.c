@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See registry.h. */
+/*
+ * The table of remotes, their URLs, and the order in which tiers are opened. Only the main thread
+ * enters.
+ */
 #include "registry.h"
 
 #include "secret.h"
@@ -29,7 +32,7 @@ void kvct_close_all(struct kvc_tier **tiers, unsigned n)
 		tiers[t]->ops->close(tiers[t]);
 }
 
-static int part(char *to, size_t capacity, const char *from, size_t len)
+static int copy_part(char *to, size_t capacity, const char *from, size_t len)
 {
 	if (len >= capacity)
 		return -EINVAL;
@@ -45,18 +48,18 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 	int err;
 
 	memset(u, 0, sizeof *u);
-	/* what is before an @ may be a password, wherever it seems to end */
+	/* the part before an @ may be a password, so it is never shown */
 	snprintf(error, 512,
 		 "option remote: '%s%.200s' is not a URL such as redis://host:6379/prefix",
 		 shown ? "..." : "", shown ? shown : text);
-	if (!rest || part(u->scheme, sizeof u->scheme, text, (size_t)(rest - text)))
+	if (!rest || copy_part(u->scheme, sizeof u->scheme, text, (size_t)(rest - text)))
 		return -EINVAL;
 	host = rest + 3;
 	end = host + strcspn(host, "/?");
 	const char *at = memchr(host, '@', (size_t)(end - host));
 
 	if (at) {
-		if (part(u->user, sizeof u->user, host, (size_t)(at - host)))
+		if (copy_part(u->user, sizeof u->user, host, (size_t)(at - host)))
 			return -EINVAL;
 		if (strchr(u->user, ':')) {
 			snprintf(error, 512,
@@ -69,11 +72,12 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 	if (*host == '[' && memchr(host, ']', (size_t)(end - host))) { /* an IPv6 address */
 		const char *close = memchr(host, ']', (size_t)(end - host));
 
-		err = part(u->host, sizeof u->host, host + 1, (size_t)(close - host - 1));
+		err = copy_part(u->host, sizeof u->host, host + 1, (size_t)(close - host - 1));
 		colon = close + 1 < end ? close + 1 : NULL;
 	} else {
 		colon = memchr(host, ':', (size_t)(end - host));
-		err = part(u->host, sizeof u->host, host, (size_t)((colon ? colon : end) - host));
+		err = copy_part(u->host, sizeof u->host, host,
+				(size_t)((colon ? colon : end) - host));
 	}
 	if (err || strpbrk(u->host, "@[]") || (colon && *colon != ':'))
 		return -EINVAL;
@@ -86,15 +90,19 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 	}
 	const char *q = end + strcspn(end, "?");
 
-	if (part(u->path, sizeof u->path, end + (*end == '/'), (size_t)(q - end) - (*end == '/')))
+	if (copy_part(u->path, sizeof u->path, end + (*end == '/'),
+		      (size_t)(q - end) - (*end == '/')))
 		return -EINVAL;
-	if (*q && part(u->query, sizeof u->query, q + 1, strlen(q + 1)))
+	if (*q && copy_part(u->query, sizeof u->query, q + 1, strlen(q + 1)))
 		return -EINVAL;
 	*error = 0;
 	return 0;
 }
 
-/* The text behind "name=", up to the next & or the end; NULL: it is not given. */
+/*
+ * Returns the text after "name=", which ends at the next & or at the end; NULL: the parameter is
+ * not given.
+ */
 static const char *url_value(const struct kvct_url *u, const char *name)
 {
 	size_t len = strlen(name);
@@ -117,7 +125,7 @@ const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, 
 
 	*buf = 0;
 	if (value)
-		part(buf, capacity, value, strcspn(value, "&"));
+		copy_part(buf, capacity, value, strcspn(value, "&"));
 	return buf;
 }
 
@@ -203,7 +211,7 @@ static int open_remote(const char *url, const struct kvc_store *s, const struct 
 	return -EINVAL;
 }
 
-/* "only:NAME" in the shim's words: for that tier alone. */
+/* "only:NAME" in the spec limits the shim to that tier. */
 static bool shimmed(const char *spec, const struct kvc_tier *t)
 {
 	const char *only = strstr(spec, "only:");
@@ -239,7 +247,7 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 		tiers[*n]->codec = KVC_CODECS;
 		++*n;
 	}
-	if (!err && count_words(urls) > KVCT_MAX - 1) { /* before any is asked */
+	if (!err && count_words(urls) > KVCT_MAX - 1) { /* before any remote is asked */
 		snprintf(error, 512, "option remote: too many remotes; give at most %d",
 			 KVCT_MAX - 1);
 		err = -EINVAL;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The tiers that exist. main and the tools open them here; the engine gets them opened.
- */
+/* The table of tiers. The daemon and the tools open tiers here and pass them to the engine. */
 #ifndef KVCT_REGISTRY_H
 #define KVCT_REGISTRY_H
 
@@ -11,59 +9,66 @@
 #include "tier.h"
 
 #define KVCT_MAX KVCT_TIERS
-enum { KVCT_TIERS = 4 }; /* the disk and three remotes, as catalog.h has it */
+enum { KVCT_TIERS = 4 }; /* the disk and three remotes, as in catalog.h */
 
 /*
- * Opens the tiers that the options ask for, in order. 0 with *n, or one line in error[512] and a
- * negative errno.
+ * Opens the tiers of the options, in order. Returns 0 and sets *n, or a negative errno with one
+ * line in error[512].
  */
 int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 		  struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error);
 void kvct_close_all(struct kvc_tier **tiers, unsigned n);
 
-/* The disk tier (disk.c): the store's data file or device. */
+/* Opens the disk tier (disk.c): the store's data file or device. Returns like kvct_open_all. */
 int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error);
-/* For the tools: what could not be cleared is tried once more, now. */
+/* For the tools: tries once more to clear headers that could not be cleared. */
 void kvct_disk_clear(struct kvc_tier *t);
 /*
- * For the tools: list() then goes on over what cannot be read, after telling fn; without, it ends
- * with the error.
+ * For the tools: list() then calls fn for places that cannot be read and continues. Without it,
+ * list() ends with the error.
  */
 void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
 		      void *arg);
 /*
- * A tier that stands in front of another and breaks it as `spec` says (shim.c). Takes over `below`.
- * -EINVAL with a line.
+ * Opens a tier that stands in front of another and breaks its calls as `spec` says (shim.c). Takes
+ * ownership of `below`. Returns 0, or a negative errno with one line in error[512].
  */
 int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **out, char *error);
 
-/* A remote's URL: scheme://[user@]host[:port]/path?name=value&... ; what is not there is "". */
+/* The URL of a remote: scheme://[user@]host[:port]/path?name=value&... Missing parts are "". */
 struct kvct_url {
-	char scheme[32], user[128], host[256], path[1024]; /* path without its first / */
+	char scheme[32], user[128], host[256], path[1024]; /* path without its first slash */
 	unsigned port;
 	char query[2048];
-	const char *store;    /* the folder of the store that it is a remote of, or NULL */
-	const char *store_id; /* its uuid, or NULL */
+	const char *store;    /* the folder of the local store, or NULL */
+	const char *store_id; /* the store's uuid, or NULL */
 };
 int kvct_url_parse(const char *text, struct kvct_url *u, char *error);
-/* The value of a query parameter in buf, or "" . */
+/* Copies the value of a query parameter to buf, or "" if it is not given. */
 const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t capacity);
-/* Is a query parameter given, be it as an empty text? */
+/* Is the query parameter given, possibly as an empty text? */
 bool kvct_url_has(const struct kvct_url *u, const char *name);
-/* Every parameter must be one of `names` (ended by NULL): -EINVAL with a line. */
+/*
+ * Checks that every parameter is one of `names`, a list that ends with NULL. Returns 0, or -EINVAL
+ * with one line in error[512].
+ */
 int kvct_url_check(const struct kvct_url *u, const char *const *names, char *error);
-/* Reads the first line of a file that holds a secret (mode 0600) into buf. */
+/*
+ * Reads the first line of a file with a secret (mode 0600) into buf. Returns 0, or a negative errno
+ * with one line in error[512].
+ */
 int kvct_secret(const char *path, char *buf, size_t capacity, char *error);
 
 /*
- * --version: the program's name and version, and a line for each of the `n` libraries of its own,
- * of those that all programs are linked with, and of each other shared library of the program.
+ * Implements --version: prints the program's name and version, and one line for each library: the
+ * `n` libraries in `own`, the libraries of all programs, and the other shared libraries of this
+ * program.
  */
 void kvct_put_version(FILE *out, const char *program, const struct kvc_library *own, unsigned n);
 struct kvc_library kvct_library_hiredis(void); /* redis_open.c */
 struct kvc_library kvct_library_curl(void);    /* s3_http.c */
 
-/* Shared tiers, one row each in registry.c. */
+/* Open shared tiers; one row each in registry.c. */
 int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		  char *error);
 int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
@@ -72,10 +77,10 @@ int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier
 		 char *error);
 
 /*
- * Is the error of a read about that one frame? A list goes on after any, but after others it has
- * not told of all there is: it ends with them.
+ * Is the error of a read about one frame only? A list continues after any error. After other errors
+ * it may be incomplete, so it ends with the error.
  */
-static inline bool kvct_of_one(int err)
+static inline bool kvct_is_frame_error(int err)
 {
 	return err == -ENOENT || err == -EBADMSG || err == -EPROTO;
 }

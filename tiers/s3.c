@@ -2,16 +2,19 @@
 /*
  * The s3 tier: any S3 service.
  *
- *   s3://BUCKET/[PREFIX]?endpoint=URL&region=NAME&...   (kvcachefs-tiers(7) has all parameters)
+ *   s3://BUCKET/[PREFIX]?endpoint=URL&region=NAME&...   (all parameters: kvcachefs-tiers(7))
  *
- * Keys: PREFIX/HH/HEX. A frame of up to KVCT_S3_PART bytes is stored by one PUT, a larger one in
- * parts (s3_uploads.c). Listing is s3_list.c, requests are s3_http.c, the meaning of answers is
- * s3_answer.c, credentials are s3_credentials.c and s3_roles.c.
+ * Keys are PREFIX/HH/HEX. A frame of up to KVCT_S3_PART bytes is stored by one PUT, a larger one in
+ * parts (s3_uploads.c). Listing is in s3_list.c, requests in s3_http.c, the meaning of answers in
+ * s3_answer.c, credentials in s3_credentials.c and s3_roles.c.
  *
- * Keys that may not list the bucket get 403 and not 404 for an absent object. So a 403 for an
- * object is judged by asking for a key that nothing has: if the answer is 404 the object was
- * refused, -EIO of this object. If it is 403 the keys cannot tell: an unknown name is taken as
- * absent; a known one is, if an object that was read or stored before can still be read.
+ * Credentials that may not list the bucket get 403 instead of 404 for a missing object. So after a
+ * 403 for an object, a key that never exists is read. If the answer is 404, access to the object
+ * itself was refused: -EIO of this object. If the answer is 403, these credentials cannot tell.
+ * Then an object that was never stored counts as missing, and a stored one does if an object that
+ * was read or stored before can still be read.
+ *
+ * The tier's workers enter, and the sweeper of s3_uploads.c.
  */
 #include "registry.h"
 
@@ -22,10 +25,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BLIND_NS 60000000000ull /* so long is believed what the keys can tell */
+#define BLIND_NS 60000000000ull /* how long a result of sees_absence is used */
 #define ABSENT "ff/kvcachefs-absent"
 
-static struct kvct_s3 *of(struct kvc_tier *t)
+static struct kvct_s3 *s3_of(struct kvc_tier *t)
 {
 	return kvc_of(t, struct kvct_s3, tier);
 }
@@ -38,7 +41,7 @@ void kvct_s3_key(const struct kvct_s3 *s, const struct kvc_where *w, char key[11
 	snprintf(key, 1100, "%s%.2s/%s", s->prefix, hex, hex);
 }
 
-static void note_good(struct kvct_s3 *s, const struct kvc_where *w)
+static void remember_good(struct kvct_s3 *s, const struct kvc_where *w)
 {
 	pthread_mutex_lock(&s->lock);
 	s->good = *w;
@@ -70,20 +73,21 @@ static int put_single(struct kvct_s3 *s, const struct kvc_put *p)
 
 static int s3_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
-	struct kvct_s3 *s = of(t);
+	struct kvct_s3 *s = s3_of(t);
 	int err = p->stored_len + KVC_FRAME_HEADER <= KVCT_S3_PART ? put_single(s, p)
 								   : kvct_s3_put_parts(s, p);
 
 	if (err)
-		return err == -ENOENT ? -EIO : err; /* no such bucket, in fewer words */
+		/* the bucket does not exist; some services do not say so */
+		return err == -ENOENT ? -EIO : err;
 	*out = p->name;
 	out->len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE);
-	note_good(s, out);
+	remember_good(s, out);
 	return 0;
 }
 
-/* Reads the first byte of a key: 0, or as kvct_s3_ask. */
-static int probe(struct kvct_s3 *s, const char *key)
+/* Reads the first byte of a key. Returns like kvct_s3_ask. */
+static int read_first_byte(struct kvct_s3 *s, const char *key)
 {
 	char byte[2];
 	struct iovec iov = { byte, sizeof byte };
@@ -103,7 +107,7 @@ static int probe(struct kvct_s3 *s, const char *key)
 	return err;
 }
 
-/* Do the keys get 404 for what is absent? 0: no, 1: yes, or another error. */
+/* Do these credentials get 404 for a missing object? Returns 0 for no, 1 for yes, or an error. */
 static int sees_absence(struct kvct_s3 *s)
 {
 	uint64_t now = kvc_mono_ns(), blind, seeing;
@@ -117,7 +121,7 @@ static int sees_absence(struct kvct_s3 *s)
 	if (now < blind || now < seeing)
 		return now < seeing;
 	snprintf(key, sizeof key, "%s%s", s->prefix, ABSENT);
-	err = probe(s, key);
+	err = read_first_byte(s, key);
 	if (err != -ENOENT && err != -EACCES && err)
 		return err;
 	pthread_mutex_lock(&s->lock);
@@ -126,7 +130,7 @@ static int sees_absence(struct kvct_s3 *s)
 	return err != -EACCES;
 }
 
-/* What a 403 for an object says; see above. */
+/* Returns the meaning of a 403 for an object; see above. */
 static int judge_forbidden(struct kvct_s3 *s, const struct kvc_where *w, bool listed)
 {
 	struct kvc_where good;
@@ -145,10 +149,12 @@ static int judge_forbidden(struct kvct_s3 *s, const struct kvc_where *w, bool li
 	has_good = s->has_good && !kvc_same_name(&good, w);
 	pthread_mutex_unlock(&s->lock);
 	kvct_s3_key(s, &good, key);
-	return has_good && !probe(s, key) ? -ENOENT : -EIO;
+	return has_good && !read_first_byte(s, key) ? -ENOENT : -EIO;
 }
 
-/* Fills what is behind the object's end, which lies within the frame's last page, with zeros. */
+/*
+ * Fills the buffers behind the object's end with zeros; the end lies within the frame's last page.
+ */
 static void clear_rest(const struct iovec *iov, int n, uint64_t got)
 {
 	uint64_t at = 0;
@@ -191,7 +197,7 @@ int kvct_s3_read(struct kvct_s3 *s, const struct kvc_where *w, uint64_t off,
 	if (err == -EACCES && q.status == 403 && (!*q.code || !strcmp(q.code, "AccessDenied")))
 		err = judge_forbidden(s, w, listed);
 	if (err && err != -ENOENT && (q.status == 403 || err == -EACCES))
-		kvct_s3_tell(s, &q, err);
+		kvct_s3_log(s, &q, err);
 	free(q.text);
 	if (err)
 		return err;
@@ -199,14 +205,14 @@ int kvct_s3_read(struct kvct_s3 *s, const struct kvc_where *w, uint64_t off,
 		return -EBADMSG;
 	clear_rest(iov, n, q.got);
 	if (!off)
-		note_good(s, w);
+		remember_good(s, w);
 	return 0;
 }
 
 static int s3_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		  const struct iovec *iov, int n)
 {
-	return kvct_s3_read(of(t), w, off, iov, n, false);
+	return kvct_s3_read(s3_of(t), w, off, iov, n, false);
 }
 
 static int s3_remove(struct kvc_tier *t, const struct kvc_where *w)
@@ -214,8 +220,8 @@ static int s3_remove(struct kvc_tier *t, const struct kvc_where *w)
 	struct kvct_s3_request q = { .kind = KVCT_S3_REMOVE, .method = "DELETE" };
 	int err;
 
-	kvct_s3_key(of(t), w, q.key);
-	err = kvct_s3_ask(of(t), &q);
+	kvct_s3_key(s3_of(t), w, q.key);
+	err = kvct_s3_ask(s3_of(t), &q);
 	free(q.text);
 	return err == -ENOENT ? 0 : err;
 }
@@ -228,17 +234,17 @@ static void s3_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 
 static int s3_start(struct kvc_tier *t)
 {
-	return kvct_s3_uploads_start(of(t));
+	return kvct_s3_uploads_start(s3_of(t));
 }
 
 static void s3_stop(struct kvc_tier *t)
 {
-	kvct_s3_uploads_stop(of(t));
+	kvct_s3_uploads_stop(s3_of(t));
 }
 
 static void s3_close(struct kvc_tier *t)
 {
-	struct kvct_s3 *s = of(t);
+	struct kvct_s3 *s = s3_of(t);
 
 	kvct_s3_uploads_close(s);
 	kvct_s3_close_idle(s);
@@ -262,13 +268,13 @@ static const struct kvc_tier_ops s3_ops = {
 
 /* --- the URL --- */
 
-static int refuse(char *error, const char *text)
+static int url_error(char *error, const char *text)
 {
 	snprintf(error, 512, "option remote: %s", text);
 	return -EINVAL;
 }
 
-/* Letters, digits and those of `also` only? */
+/* Does the text contain only letters, digits and the characters of `also`? */
 static bool is_plain(const char *text, const char *also)
 {
 	for (; *text; text++)
@@ -277,25 +283,26 @@ static bool is_plain(const char *text, const char *also)
 	return true;
 }
 
-static int set_prefix(struct kvct_s3 *s, const struct kvct_url *u, char *error)
+static int s3_set_prefix(struct kvct_s3 *s, const struct kvct_url *u, char *error)
 {
 	size_t len = strlen(u->path);
 	char padded[sizeof u->path + 3];
 
 	if (!is_plain(u->path, "-_./"))
-		return refuse(error, "the prefix of s3:// may have letters, digits and -_./ only");
+		return url_error(error,
+				 "the prefix of s3:// may have letters, digits and -_./ only");
 	snprintf(padded, sizeof padded, "/%s%s", u->path,
 		 len && u->path[len - 1] != '/' ? "/" : "");
 	if (strstr(padded, "//") || strstr(padded, "/./") || strstr(padded, "/../"))
-		return refuse(error, "the prefix of s3:// may not have empty parts, . or ..");
+		return url_error(error, "the prefix of s3:// may not have empty parts, . or ..");
 	snprintf(s->prefix, sizeof s->prefix, "%s", padded + 1);
 	if (strlen(s->prefix) + 35 > 1024)
-		return refuse(error,
-			      "the prefix of s3:// is too long: keys have at most 1024 bytes");
+		return url_error(error,
+				 "the prefix of s3:// is too long: keys have at most 1024 bytes");
 	return 0;
 }
 
-/* The endpoint as scheme://host[:port] and a path; the bucket's place in them. */
+/* Splits the endpoint into scheme://host[:port] and a path, and adds the bucket to one of them. */
 static int set_one_place(struct kvct_s3_place *at, const struct kvct_url *u, const char *endpoint,
 			 bool by_name, char *error)
 {
@@ -306,13 +313,13 @@ static int set_one_place(struct kvct_s3_place *at, const struct kvct_url *u, con
 	int n;
 
 	if (!len || memchr(host, '@', len) || !is_plain(path, "-_.~/") || strpbrk(host, "?#"))
-		return refuse(error, "endpoint= of s3:// must be http(s)://HOST[:PORT][/PATH]");
+		return url_error(error, "endpoint= of s3:// must be http(s)://HOST[:PORT][/PATH]");
 	n = snprintf(at->host, sizeof at->host, "%s%s%.*s", by_name ? u->host : "",
 		     by_name ? "." : "", (int)len, host);
 	if (n >= (int)sizeof at->host)
-		return refuse(error, "endpoint= of s3:// is too long");
+		return url_error(error, "endpoint= of s3:// is too long");
 	snprintf(at->server, sizeof at->server, "http%s://%s", tls ? "s" : "", at->host);
-	/* the default port is in no Host header */
+	/* a Host header does not contain the default port */
 	if (strlen(at->host) > strlen(port) &&
 	    !strcmp(at->host + strlen(at->host) - strlen(port), port))
 		at->host[strlen(at->host) - strlen(port)] = 0;
@@ -321,10 +328,10 @@ static int set_one_place(struct kvct_s3_place *at, const struct kvct_url *u, con
 		len--;
 	n = snprintf(at->root, sizeof at->root, "%.*s%s%s", (int)len, path, by_name ? "" : "/",
 		     by_name ? "" : u->host);
-	return n >= (int)sizeof at->root ? refuse(error, "endpoint= of s3:// is too long") : 0;
+	return n >= (int)sizeof at->root ? url_error(error, "endpoint= of s3:// is too long") : 0;
 }
 
-/* Can the bucket be part of a host name? */
+/* Can the bucket's name be part of a host name? */
 static bool is_label(const char *bucket)
 {
 	return strspn(bucket, "abcdefghijklmnopqrstuvwxyz0123456789-.") == strlen(bucket);
@@ -340,19 +347,19 @@ static int set_server(struct kvct_s3 *s, const struct kvct_url *u, const char *e
 
 	if (err)
 		return err;
-	/* a name below an address can be resolved by nobody */
+	/* a name below a numeric address cannot be resolved */
 	if (strspn(host, "0123456789.") == len)
 		snprintf(s->connect_to, sizeof s->connect_to, "%s.%.*s::%.*s:", u->host, (int)len,
 			 host, (int)len, host);
 	s->by_name = !strcmp(addressing, "virtual");
 	s->may_switch = !*addressing && is_label(u->host) && *host != '[';
 	if (s->by_name && !is_label(u->host))
-		return refuse(error, "addressing=virtual of s3:// needs a bucket of lower-case "
-				     "letters, digits and -");
+		return url_error(error, "addressing=virtual of s3:// needs a bucket of lower-case "
+					"letters, digits and -");
 	return 0;
 }
 
-/* A parameter, or the first of these environment variables that is set, or "". */
+/* Copies a parameter, or else the first of the two environment variables that is set, or "". */
 static void value_of(const struct kvct_url *u, const char *name, const char *env, const char *also,
 		     char *to, size_t capacity)
 {
@@ -378,17 +385,18 @@ static int set_place(struct kvct_s3 *s, const struct kvct_url *u, bool *amazon, 
 	if (!*s->region)
 		snprintf(s->region, sizeof s->region, "us-east-1");
 	if (!is_plain(s->region, "-_."))
-		return refuse(error, "region= of s3:// may have letters, digits and -_. only");
+		return url_error(error, "region= of s3:// may have letters, digits and -_. only");
 	*amazon = !*endpoint;
 	if (!*endpoint)
 		snprintf(endpoint, sizeof endpoint, "https://s3.%s.amazonaws.com", s->region);
 	if (strncmp(endpoint, "http://", 7) && strncmp(endpoint, "https://", 8))
-		return refuse(error, "endpoint= of s3:// must begin with http:// or https://");
+		return url_error(error, "endpoint= of s3:// must begin with http:// or https://");
 	if (*addressing && strcmp(addressing, "path") && strcmp(addressing, "virtual"))
-		return refuse(error, "addressing= of s3:// must be path or virtual");
+		return url_error(error, "addressing= of s3:// must be path or virtual");
 	if (!is_plain(u->host, "-_.") || !strcmp(u->host, ".") || !strcmp(u->host, ".."))
-		return refuse(error, "the bucket of s3:// may have letters, digits and -_. only");
-	return set_prefix(s, u, error) ?: set_server(s, u, endpoint, addressing, error);
+		return url_error(error,
+				 "the bucket of s3:// may have letters, digits and -_. only");
+	return s3_set_prefix(s, u, error) ?: set_server(s, u, endpoint, addressing, error);
 }
 
 static int set_safety(struct kvct_s3 *s, const struct kvct_url *u, char *error)
@@ -402,18 +410,19 @@ static int set_safety(struct kvct_s3 *s, const struct kvct_url *u, char *error)
 	s->sha256 = !strcmp(checksum, "sha256");
 	if (*s->sse && strcmp(s->sse, "AES256") && strcmp(s->sse, "aws:kms") &&
 	    strcmp(s->sse, "aws:kms:dsse"))
-		return refuse(error, "sse= of s3:// must be AES256, aws:kms or aws:kms:dsse");
+		return url_error(error, "sse= of s3:// must be AES256, aws:kms or aws:kms:dsse");
 	if (*s->sse_key && strncmp(s->sse, "aws:kms", 7))
-		return refuse(error, "sse_key= of s3:// needs sse=aws:kms");
+		return url_error(error, "sse_key= of s3:// needs sse=aws:kms");
 	if (!is_plain(s->sse_key, "-_./:"))
-		return refuse(error, "sse_key= of s3:// must be the id, alias or ARN of a KMS key");
+		return url_error(error,
+				 "sse_key= of s3:// must be the id, alias or ARN of a KMS key");
 	if (*checksum && strcmp(checksum, "none") && !s->md5 && !s->sha256)
-		return refuse(error, "checksum= of s3:// must be none, md5 or sha256");
+		return url_error(error, "checksum= of s3:// must be none, md5 or sha256");
 	return 0;
 }
 
-/* The tier's name in the store. Two that differ anywhere have different ones. */
-static void set_id(struct kvct_s3 *s, const struct kvct_url *u)
+/* Sets the tier's id in the store. URLs that differ have different ids. */
+static void s3_set_id(struct kvct_s3 *s, const struct kvct_url *u)
 {
 	KVC_MEM char *whole = NULL;
 	char hex[33];
@@ -454,7 +463,7 @@ static int set_credentials(struct kvct_s3 *s, const struct kvct_url *u, bool ama
 	return err;
 }
 
-/* A value that does not fit is refused: kvct_url_get leaves it out. */
+/* Refuses values that do not fit, since kvct_url_get would return "". */
 static int check_lengths(const struct kvct_url *u, char *error)
 {
 	static const struct {
@@ -489,7 +498,7 @@ int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier
 	if ((err = kvct_url_check(u, params, error)) || (err = check_lengths(u, error)))
 		return err;
 	if (!*u->host)
-		return refuse(error, "s3:// needs a bucket: s3://BUCKET/PREFIX?endpoint=URL");
+		return url_error(error, "s3:// needs a bucket: s3://BUCKET/PREFIX?endpoint=URL");
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 	s = calloc(1, sizeof *s);
 	if (!s) {
@@ -502,7 +511,7 @@ int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier
 	err = set_place(s, u, &amazon, error) ?: set_safety(s, u, error);
 	err = err ?: set_credentials(s, u, amazon, error);
 	if (!err) {
-		set_id(s, u);
+		s3_set_id(s, u);
 		if ((err = kvct_s3_uploads_open(s, u->store)))
 			snprintf(error, 512, "out of memory");
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the answers of S3 services mean, and how they are logged. The service's own code counts
- * first, then the HTTP status: services differ in statuses more than in codes.
+ * The meaning of the answers of S3 services, and their log lines. The service's error code counts
+ * first, then the HTTP status: services differ more in statuses than in codes.
  */
 #include "s3_http.h"
 
@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SAY_AGAIN_NS (600 * 1000000000ull) /* the same answer is logged again after so long */
-#define SAY_ANY_NS 1000000000ull           /* answers that alternate: a line a second at most */
+#define LOG_AGAIN_NS (600 * 1000000000ull) /* the same answer is logged again after this time */
+#define LOG_ANY_NS 1000000000ull           /* answers that alternate: at most one line a second */
 
 bool kvct_s3_element(struct kvct_s3_text *in, const char *tag, struct kvct_s3_text *out)
 {
@@ -43,7 +43,7 @@ bool kvct_s3_element(struct kvct_s3_text *in, const char *tag, struct kvct_s3_te
 	return false;
 }
 
-/* The character of an entity at p, or -1; *used: its bytes. */
+/* Decodes the XML entity at p. Returns the character or -1; sets *used to its length. */
 static int entity(const char *p, const char *end, size_t *used)
 {
 	static const struct {
@@ -70,7 +70,8 @@ static int entity(const char *p, const char *end, size_t *used)
 		c = strtol(digits + 1, &rest, 16);
 	else
 		c = strtol(digits, &rest, 10);
-	return *rest || c <= 0 || c > 127 ? -1 : (int)c; /* others are in no token of a service */
+	/* other characters do not occur in a service's tokens */
+	return *rest || c <= 0 || c > 127 ? -1 : (int)c;
 }
 
 char *kvct_s3_element_text(struct kvct_s3_text in, const char *tag)
@@ -94,7 +95,7 @@ char *kvct_s3_element_text(struct kvct_s3_text in, const char *tag)
 	return text;
 }
 
-/* The word to to[room], cut, on one line. */
+/* Copies the text of an element to `to` as one line, cut to `capacity`. */
 static void copy_word(const struct kvct_s3_request *q, const char *tag, char *to, size_t capacity)
 {
 	char *text = q->text ? kvct_s3_element_text((struct kvct_s3_text){ q->text, q->text_len },
@@ -106,15 +107,15 @@ static void copy_word(const struct kvct_s3_request *q, const char *tag, char *to
 	kvc_quote_one_line(to);
 }
 
-/* --- judging --- */
+/* --- the meaning --- */
 
-/* Does the code contain the word, in any case? */
-static bool has(const struct kvct_s3_request *q, const char *word)
+/* Does the error code contain the word, in any case? */
+static bool code_has(const struct kvct_s3_request *q, const char *word)
 {
 	return strcasestr(q->code, word) != NULL;
 }
 
-static bool is(const struct kvct_s3_request *q, const char *const *codes)
+static bool is_code(const struct kvct_s3_request *q, const char *const *codes)
 {
 	for (; *codes; codes++)
 		if (!strcmp(q->code, *codes))
@@ -122,7 +123,7 @@ static bool is(const struct kvct_s3_request *q, const char *const *codes)
 	return false;
 }
 
-/* New credentials may help. */
+/* new credentials may help */
 static const char *const stale[] = {
 	"ExpiredToken",         "ExpiredTokenException",
 	"InvalidToken",         "TokenRefreshRequired",
@@ -130,7 +131,7 @@ static const char *const stale[] = {
 	"InvalidClientTokenId", "RequestExpired",
 	"InvalidSecurity",      NULL,
 };
-/* A configuration or an account that is refused for every request. */
+/* the configuration or the account is refused for every request */
 static const char *const refused[] = {
 	"RequestTimeTooSkewed",
 	"AuthorizationHeaderMalformed",
@@ -184,44 +185,44 @@ static int try_again(struct kvct_s3_request *q, int err)
 	return err;
 }
 
-/* By the service's code; 1: it tells nothing. */
+/* Judges by the error code. Returns 1 if the code is unknown. */
 static int judge_code(struct kvct_s3_request *q)
 {
 	if (!*q->code)
 		return 1;
-	if (is(q, stale)) {
+	if (is_code(q, stale)) {
 		q->stale = q->sure = true;
 		return -EACCES;
 	}
-	if (is(q, refused))
+	if (is_code(q, refused))
 		return -EACCES;
-	if (is(q, busy))
+	if (is_code(q, busy))
 		return try_again(q, -EBUSY);
-	if (is(q, large))
+	if (is_code(q, large))
 		return -EFBIG;
-	if (is(q, again))
+	if (is_code(q, again))
 		return try_again(q, -EIO);
-	if (has(q, "quota") || has(q, "StorageLimit") || has(q, "cap_exceeded"))
+	if (code_has(q, "quota") || code_has(q, "StorageLimit") || code_has(q, "cap_exceeded"))
 		return -EDQUOT;
-	if (has(q, "StorageFull") || has(q, "InsufficientStorage") || has(q, "NoSpace") ||
-	    has(q, "DiskFull"))
+	if (code_has(q, "StorageFull") || code_has(q, "InsufficientStorage") ||
+	    code_has(q, "NoSpace") || code_has(q, "DiskFull"))
 		return -ENOSPC;
-	if (has(q, "ReadOnly"))
+	if (code_has(q, "ReadOnly"))
 		return -EROFS;
 	if (!strncmp(q->code, "KMS.", 4))
 		return -EACCES;
 	if (!strcmp(q->code, "KeyTooLongError"))
 		return -ENAMETOOLONG;
-	/* moved to an archive by a rule of the bucket's: it cannot be read any more */
+	/* a rule of the bucket moved the object to an archive: it cannot be read any more */
 	if (!strcmp(q->code, "InvalidObjectState"))
 		return -ENOENT;
 	return 1;
 }
 
 /*
- * The engine forgets a copy after -ENOENT, so it takes the service's own word for this key: a
- * missing bucket, or an ingress that knows no way to the service, has lost nothing. If a gateway
- * removes the body the service's headers are enough.
+ * The engine forgets a copy after -ENOENT, so only the service's own statement about this key
+ * counts. A missing bucket, or an ingress without a route to the service, has not lost the object.
+ * If a gateway removes the body, the headers of the service suffice.
  */
 static int not_found(const struct kvct_s3_request *q)
 {
@@ -234,15 +235,14 @@ static int judge_status(struct kvct_s3_request *q)
 {
 	switch (q->status) {
 	case 404: return not_found(q);
-	case 416: return -EBADMSG; /* shorter than it should be */
+	case 416: return -EBADMSG; /* shorter than expected */
 	case 413: return -EFBIG;
 	case 414: return -ENAMETOOLONG;
 	case 405: return q->kind == KVCT_S3_WRITE || q->kind == KVCT_S3_REMOVE ? -EROFS : -EIO;
 	case 507: return -ENOSPC;
 	case 401: q->stale = true; return -EACCES;
-	case 403: /* a gateway's, without a word, and most services' for an old session too */
-		q->stale = !*q->code || !strcmp(q->code, "AccessDenied");
-		return -EACCES;
+	/* from a gateway without a code; most services also answer so to an expired session */
+	case 403: q->stale = !*q->code || !strcmp(q->code, "AccessDenied"); return -EACCES;
 	case 301:
 	case 402:
 	case 407: return -EACCES;
@@ -269,8 +269,10 @@ static int judge_transfer(struct kvct_s3_request *q, CURLcode rc)
 	case CURLE_GOT_NOTHING: return try_again(q, -ETIMEDOUT);
 	case CURLE_PEER_FAILED_VERIFICATION:
 	case CURLE_SSL_CACERT_BADFILE: return -EACCES;
-	case CURLE_OUT_OF_MEMORY: return q->begun ? -EIO : -ENOMEM; /* -EIO: endless headers */
-	case CURLE_WRITE_ERROR: return -EIO; /* an answer above its bound, or no memory for it */
+	case CURLE_OUT_OF_MEMORY:
+		return q->begun ? -EIO : -ENOMEM; /* -EIO: endless headers */
+	/* the answer is above its limit, or there is no memory for it */
+	case CURLE_WRITE_ERROR: return -EIO;
 	case CURLE_COULDNT_RESOLVE_HOST:
 	case CURLE_COULDNT_RESOLVE_PROXY: return -EHOSTUNREACH;
 	default: return -ECONNREFUSED;
@@ -284,12 +286,12 @@ int kvct_s3_judge(struct kvct_s3_request *q, CURLcode rc)
 	q->again = q->stale = q->sure = false;
 	if (q->overflow)
 		return -EBADMSG;
-	/* A server that refuses a body early may close before all of it was sent. */
+	/* a server that refuses a body may close before all of it was sent */
 	if (rc != CURLE_OK && !q->enough &&
 	    !(q->status >= 400 && (rc == CURLE_SEND_ERROR || rc == CURLE_RECV_ERROR)))
 		return judge_transfer(q, rc);
 	if (q->status >= 200 && q->status < 300) {
-		/* A page for people, of a proxy or a login: not the service's. */
+		/* a page for people, from a proxy or a login */
 		return q->html && q->status == 200 ? -EIO : 0;
 	}
 	copy_word(q, "Code", q->code, sizeof q->code);
@@ -304,7 +306,7 @@ int kvct_s3_judge(struct kvct_s3_request *q, CURLcode rc)
 bool kvct_s3_wants_name(const struct kvct_s3_request *q)
 {
 	return q->status >= 400 && q->status < 404 &&
-	       (has(q, "SecondLevelDomain") || has(q, "PathStyle") ||
+	       (code_has(q, "SecondLevelDomain") || code_has(q, "PathStyle") ||
 		strcasestr(q->message, "virtual host") || strcasestr(q->message, "virtual-host"));
 }
 
@@ -312,7 +314,7 @@ bool kvct_s3_wants_name(const struct kvct_s3_request *q)
 
 static const char *const verbs[] = { "reading", "writing", "deleting", "listing" };
 
-/* What to do about it, to to[room]. */
+/* Writes advice for the administrator to `to`. */
 static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int err, char *to,
 		   size_t capacity)
 {
@@ -333,9 +335,9 @@ static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int
 		snprintf(to, capacity, "check region= and endpoint=");
 	else if (kvct_s3_wants_name(q))
 		snprintf(to, capacity, "set addressing=virtual");
-	else if (strcasestr(q->message, "Content-MD5") || has(q, "ContentMD5"))
+	else if (strcasestr(q->message, "Content-MD5") || code_has(q, "ContentMD5"))
 		snprintf(to, capacity, "set checksum=md5");
-	else if (strstr(q->code, "Expired") || has(q, "Token") || has(q, "AccessKeyId"))
+	else if (strstr(q->code, "Expired") || code_has(q, "Token") || code_has(q, "AccessKeyId"))
 		snprintf(to, capacity, "credentials from %s",
 			 kvct_s3_credentials_source(s->credentials));
 	else if (err == -EACCES && (q->status == 403 || q->status == 401))
@@ -352,7 +354,7 @@ static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int
 			 "the answer is not from S3: a proxy or ingress may have sent it");
 }
 
-/* A message that repeats a secret ends before it. */
+/* Cuts the message before a secret. */
 static void redact(struct kvct_s3 *s, char *message)
 {
 	struct kvct_s3_login *l = malloc(sizeof *l);
@@ -376,28 +378,28 @@ static void redact(struct kvct_s3 *s, char *message)
 	free(l);
 }
 
-void kvct_s3_tell(struct kvct_s3 *s, const struct kvct_s3_request *q, int err)
+void kvct_s3_log(struct kvct_s3 *s, const struct kvct_s3_request *q, int err)
 {
 	char message[sizeof q->message], advice[700];
 	struct kvc_sum sum = kvc_sum_of(q->code, strlen(q->code));
 	uint32_t answer;
 	uint64_t now = kvc_mono_ns();
-	bool say;
+	bool log;
 
 	if (q->quiet || (err && !q->status && err != -EACCES && err != -EHOSTUNREACH))
-		return; /* nobody answered: the breaker says so */
+		return; /* no answer: the breaker logs that */
 	memcpy(&answer, sum.b, sizeof answer);
 	answer = err ? (answer ^ (uint32_t)q->status ^ (uint32_t)err << 16) | 1 : 0;
 	pthread_mutex_lock(&s->lock);
-	say = s->said[q->kind].answer != answer
-		      ? !err || !s->said[q->kind].ns || now - s->said[q->kind].ns > SAY_ANY_NS
-		      : err && now - s->said[q->kind].ns > SAY_AGAIN_NS;
-	if (say) {
-		s->said[q->kind].answer = answer;
-		s->said[q->kind].ns = now;
+	log = s->logged[q->kind].answer != answer
+		      ? !err || !s->logged[q->kind].ns || now - s->logged[q->kind].ns > LOG_ANY_NS
+		      : err && now - s->logged[q->kind].ns > LOG_AGAIN_NS;
+	if (log) {
+		s->logged[q->kind].answer = answer;
+		s->logged[q->kind].ns = now;
 	}
 	pthread_mutex_unlock(&s->lock);
-	if (!say)
+	if (!log)
 		return;
 	if (!err) {
 		kvc_info("tier s3: %s works again", verbs[q->kind]);

@@ -12,10 +12,10 @@
 #include <sys/mman.h>
 
 #define FILE_MAX (1u << 20)
-#define LOOK_NS 1000000000ull          /* between two looks at a file */
-#define FILE_AGAIN_NS 200000000ull     /* after a refusal: between two looks at a file */
-#define SURE_AGAIN_NS 1000000000ull    /* and two questions to a service */
-#define EARLY_NS (300 * 1000000000ull) /* before they expire the source is asked */
+#define CHECK_NS 1000000000ull         /* between two checks of the file */
+#define FILE_AGAIN_NS 200000000ull     /* shorter after a refusal */
+#define SURE_AGAIN_NS 1000000000ull    /* between two requests to a service after a refusal */
+#define EARLY_NS (300 * 1000000000ull) /* how long before expiry the source is asked */
 #define RETRY_MAX_NS (60 * 1000000000ull)
 
 enum source { FROM_FILE, FROM_ENV, FROM_WEB_IDENTITY, FROM_CONTAINER, FROM_INSTANCE, FROM_NONE };
@@ -28,14 +28,15 @@ struct kvct_s3_credentials {
 	pthread_cond_t done;
 	enum source from;
 	struct kvct_s3_source source;
-	char text[700]; /* for people */
+	char text[700]; /* the source, for people */
 	bool asking;
-	uint64_t number;                  /* of the present ones; 0: there are none */
-	uint64_t got_ns;                  /* when they came (kvc_now_ns) */
-	uint64_t asked_ns, next_ns;       /* when the source was asked, and may be (mono) */
-	struct stat file;                 /* as it was when it was read */
-	char said[256];                   /* the last reason in the log */
-	struct kvct_s3_login *now, *next; /* next: of the thread that asks */
+	uint64_t number; /* of the present credentials; 0: there are none */
+	uint64_t got_ns; /* time at which they arrived (kvc_now_ns) */
+	/* when the source was asked, and when it may be asked again (kvc_mono_ns) */
+	uint64_t asked_ns, next_ns;
+	struct stat file;                 /* as of the last read */
+	char logged_error[256];           /* the last error in the log */
+	struct kvct_s3_login *now, *next; /* next: used by the thread that asks */
 };
 
 int kvct_s3_field(char *to, size_t capacity, const char *value, size_t len)
@@ -48,7 +49,7 @@ int kvct_s3_field(char *to, size_t capacity, const char *value, size_t len)
 	return 0;
 }
 
-/* The file's bytes, ended by a NUL, in memory that the caller wipes and frees. */
+/* Reads the file into NUL-terminated memory, which the caller wipes and frees. */
 static int read_file(const char *path, struct stat *st, char **text, char *why)
 {
 	KVC_FD int fd = kvc_secret_open(path, st, why);
@@ -73,7 +74,7 @@ static int read_file(const char *path, struct stat *st, char **text, char *why)
 	return 0;
 }
 
-/* [NAME] or [profile NAME]: is it the section of this profile? */
+/* Is [NAME] or [profile NAME] the section of this profile? */
 static bool is_profile(const char *line, const char *profile)
 {
 	size_t len = strlen(profile);
@@ -84,7 +85,7 @@ static bool is_profile(const char *line, const char *profile)
 	return !strncmp(line, profile, len) && line[len + strspn(line + len, " \t")] == ']';
 }
 
-/* A line "name = value" of a section into *login. */
+/* Copies the value of a line "name = value" to *login. */
 static int take_line(const char *line, struct kvct_s3_login *login)
 {
 	static const struct {
@@ -110,8 +111,8 @@ static int take_line(const char *line, struct kvct_s3_login *login)
 }
 
 /*
- * The keys of a profile, from text, which is changed. Lines before the first section are of the
- * profile "default".
+ * Finds the keys of a profile in text, which is modified. Lines before the first section belong to
+ * the profile "default".
  */
 static int parse_file(char *text, const char *profile, struct kvct_s3_login *login, char *why)
 {
@@ -177,8 +178,8 @@ static int from_env(struct kvct_s3_login *login, char *why)
 	return 0;
 }
 
-static int ask(struct kvct_s3_credentials *c, uint64_t until_ns, struct stat *st,
-	       struct kvct_s3_login *login, char *why)
+static int ask_source(struct kvct_s3_credentials *c, uint64_t until_ns, struct stat *st,
+		      struct kvct_s3_login *login, char *why)
 {
 	memset(login, 0, sizeof *login);
 	switch (c->from) {
@@ -205,13 +206,13 @@ static bool same_file(const struct stat *a, const struct stat *b)
 	       a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
-/* When the source is asked again by itself: what expires a little before, the rest at once. */
+/* Plans when to ask the source again: shortly before the credentials expire. */
 static void plan_locked(struct kvct_s3_credentials *c, uint64_t mono)
 {
 	uint64_t now = kvc_now_ns(), left = 0, until = c->now->until_ns;
 
 	if (c->from == FROM_FILE) {
-		c->next_ns = mono + LOOK_NS;
+		c->next_ns = mono + CHECK_NS;
 		return;
 	}
 	if (c->number && !until) {
@@ -223,25 +224,25 @@ static void plan_locked(struct kvct_s3_credentials *c, uint64_t mono)
 		left -= kvc_min(EARLY_NS, until > c->got_ns ? (until - c->got_ns) / 4 : left);
 		left = until - now > left ? left : 0;
 	}
-	/* One that is about to expire may be given again: then a while passes. */
-	c->next_ns = mono + kvc_max(left, LOOK_NS);
-	if (c->number && until > now && left < LOOK_NS)
-		c->next_ns = mono + kvc_min(RETRY_MAX_NS, kvc_max(LOOK_NS, (until - now) / 4));
+	/* the source may return credentials that expire soon: wait a while */
+	c->next_ns = mono + kvc_max(left, CHECK_NS);
+	if (c->number && until > now && left < CHECK_NS)
+		c->next_ns = mono + kvc_min(RETRY_MAX_NS, kvc_max(CHECK_NS, (until - now) / 4));
 }
 
-static void tell_locked(struct kvct_s3_credentials *c, int err, const char *why)
+static void log_locked(struct kvct_s3_credentials *c, int err, const char *why)
 {
 	if (!err) {
-		if (*c->said)
+		if (*c->logged_error)
 			kvc_info("tier s3: credentials are available again (%s)", c->text);
-		*c->said = 0;
-	} else if (strcmp(c->said, why)) {
-		snprintf(c->said, sizeof c->said, "%s", why);
+		*c->logged_error = 0;
+	} else if (strcmp(c->logged_error, why)) {
+		snprintf(c->logged_error, sizeof c->logged_error, "%s", why);
 		kvc_warn("tier s3: cannot get new credentials: %s %s", c->text, why);
 	}
 }
 
-/* Asks the source. The lock is held before and after, not meanwhile. */
+/* Asks the source. Releases the lock while it asks. */
 static int ask_locked(struct kvct_s3_credentials *c, uint64_t until_ns)
 {
 	char why[KVC_SECRET_WHY] = "";
@@ -252,14 +253,14 @@ static int ask_locked(struct kvct_s3_credentials *c, uint64_t until_ns)
 	c->asking = true;
 	pthread_mutex_unlock(&c->lock);
 	unchanged = c->from == FROM_FILE && c->number && !stat(c->source.file, &st) &&
-		    same_file(&st, &c->file) && !*c->said;
-	err = unchanged ? 0 : ask(c, until_ns, &st, c->next, why);
+		    same_file(&st, &c->file) && !*c->logged_error;
+	err = unchanged ? 0 : ask_source(c, until_ns, &st, c->next, why);
 	kvc_quote_one_line(why);
 	pthread_mutex_lock(&c->lock);
 	c->asking = false;
 	c->asked_ns = kvc_mono_ns();
 	if (!unchanged)
-		tell_locked(c, err, why);
+		log_locked(c, err, why);
 	if (!err && !unchanged) {
 		struct kvct_s3_login *old = c->now;
 
@@ -300,7 +301,7 @@ int kvct_s3_credentials_get(struct kvct_s3_credentials *c, uint64_t until_ns,
 		else
 			break;
 		if (c->number)
-			err = 0; /* those that are there may still do */
+			err = 0; /* the present ones may still be valid */
 	}
 	if (!err && !c->number)
 		err = -EACCES;
@@ -339,7 +340,7 @@ const char *kvct_s3_credentials_source(const struct kvct_s3_credentials *c)
 	return c->text;
 }
 
-static bool env(const char *name, char *to, size_t capacity)
+static bool env_copy(const char *name, char *to, size_t capacity)
 {
 	const char *value = getenv(name);
 
@@ -347,8 +348,8 @@ static bool env(const char *name, char *to, size_t capacity)
 }
 
 /*
- * auth=auto, in the order of Amazon's tools: the URL's file or profile, the environment, a web
- * identity, a file or profile that the environment names, a container, an instance.
+ * auth=auto: the order of Amazon's tools. First the URL's file or profile, then the environment, a
+ * web identity, a file or profile named by the environment, a container, an instance.
  */
 static enum source choose(struct kvct_s3_source *s)
 {
@@ -361,8 +362,8 @@ static enum source choose(struct kvct_s3_source *s)
 		return FROM_ENV;
 	if (getenv("AWS_WEB_IDENTITY_TOKEN_FILE") && getenv("AWS_ROLE_ARN"))
 		return FROM_WEB_IDENTITY;
-	if (env("AWS_SHARED_CREDENTIALS_FILE", named, sizeof named) ||
-	    env("AWS_PROFILE", named, sizeof named))
+	if (env_copy("AWS_SHARED_CREDENTIALS_FILE", named, sizeof named) ||
+	    env_copy("AWS_PROFILE", named, sizeof named))
 		return FROM_FILE;
 	if (kvct_s3_has_container())
 		return FROM_CONTAINER;
@@ -377,9 +378,9 @@ static int name_file(struct kvct_s3_source *s, char *error)
 	const char *home = getenv("HOME");
 	int n = 0;
 
-	if (!*s->profile && !env("AWS_PROFILE", s->profile, sizeof s->profile))
+	if (!*s->profile && !env_copy("AWS_PROFILE", s->profile, sizeof s->profile))
 		snprintf(s->profile, sizeof s->profile, "default");
-	if (!*s->file && !env("AWS_SHARED_CREDENTIALS_FILE", s->file, sizeof s->file)) {
+	if (!*s->file && !env_copy("AWS_SHARED_CREDENTIALS_FILE", s->file, sizeof s->file)) {
 		if (!home) {
 			snprintf(error, 512,
 				 "option remote: profile= needs credentials=FILE where HOME is not "
@@ -395,8 +396,11 @@ static int name_file(struct kvct_s3_source *s, char *error)
 	return 0;
 }
 
-/* Two logins in one piece of memory that is not dumped, and locked if the limits allow it. */
-static int hold(struct kvct_s3_credentials *c)
+/*
+ * Allocates two logins in memory that is left out of core dumps, and locks it if the limits allow
+ * that.
+ */
+static int alloc_logins(struct kvct_s3_credentials *c)
 {
 	size_t len = 2 * sizeof *c->now;
 	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -443,8 +447,8 @@ static int set_up(struct kvct_s3_credentials *c, char *error)
 		snprintf(c->text, sizeof c->text, "%s",
 			 c->from == FROM_ENV ? "the environment" : names[c->from]);
 	if (c->from != FROM_FILE && c->from != FROM_ENV && c->from != FROM_NONE)
-		return 0; /* nobody waits for a network here */
-	if ((err = ask(c, 0, &c->file, c->now, why))) {
+		return 0; /* a mount does not wait for a network here */
+	if ((err = ask_source(c, 0, &c->file, c->now, why))) {
 		if (c->from == FROM_FILE)
 			snprintf(error, 512, "option remote: %.200s %s", s->file, why);
 		else
@@ -464,7 +468,7 @@ int kvct_s3_credentials_open(struct kvct_s3_credentials **out, const struct kvct
 	pthread_condattr_t attr;
 	int err;
 
-	if (!c || hold(c)) {
+	if (!c || alloc_logins(c)) {
 		free(c);
 		snprintf(error, 512, "out of memory");
 		return -ENOMEM;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See s3_http.h. Bodies are not part of signatures unless checksum=sha256 is given: frames have
- * checksums of their own. */
+/*
+ * See s3_http.h. Bodies are signed only with checksum=sha256, since frames have their own
+ * checksums.
+ */
 #include "s3_http.h"
 
 #include "registry.h"
@@ -16,12 +18,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* bytes a second that a transfer is given time for, beside the deadline */
+/* bytes per second; lengthens the deadline of a transfer */
 #define SLOWEST (4ull << 20)
 #define TEXT_MAX (64u << 10)
 #define IDLE_MAX_NS 25000000000ull /* load balancers drop connections that are idle longer */
-#define IDLE_NS 1000000000ull      /* idle for longer than this: it may have been dropped */
-#define WRITES 3u                  /* tries of a write that is asked to slow down */
+#define IDLE_NS 1000000000ull      /* a connection idle for longer may have been dropped */
+#define WRITES 3u                  /* attempts of a write that the service asks to slow down */
 
 void kvct_s3_close_idle(struct kvct_s3 *s)
 {
@@ -37,7 +39,7 @@ void kvct_s3_close_idle(struct kvct_s3 *s)
 		curl_easy_cleanup(old[--n].curl);
 }
 
-static struct kvct_s3_handle take(struct kvct_s3 *s)
+static struct kvct_s3_handle handle_get(struct kvct_s3 *s)
 {
 	struct kvct_s3_handle h = { NULL, CURL_SOCKET_BAD, 0 };
 
@@ -50,13 +52,13 @@ static struct kvct_s3_handle take(struct kvct_s3 *s)
 		h = (struct kvct_s3_handle){ NULL, CURL_SOCKET_BAD, 0 };
 	}
 	if (h.curl)
-		curl_easy_reset(h.curl); /* keeps its connection */
+		curl_easy_reset(h.curl); /* keeps the connection */
 	else
 		h.curl = curl_easy_init();
 	return h;
 }
 
-static void give(struct kvct_s3 *s, CURL *c, curl_socket_t fd)
+static void handle_put(struct kvct_s3 *s, CURL *c, curl_socket_t fd)
 {
 	pthread_mutex_lock(&s->lock);
 	bool keep = s->nidle < KVCT_S3_HANDLES;
@@ -79,8 +81,9 @@ static int on_socket(void *arg, curl_socket_t fd, curlsocktype use)
 }
 
 /*
- * A server that leaves Nagle's algorithm on, as Ceph's gateway does by default, keeps the end of an
- * answer until all before it is acknowledged, which the kernel does 40 ms later unless it is asked.
+ * Makes the kernel acknowledge at once. A server with Nagle's algorithm (the default of Ceph's
+ * gateway) sends the end of an answer only when everything before it is acknowledged, and the
+ * kernel delays that by 40 ms.
  */
 static void acknowledge(const struct kvct_s3_request *q)
 {
@@ -90,7 +93,7 @@ static void acknowledge(const struct kvct_s3_request *q)
 		setsockopt(q->fd, IPPROTO_TCP, TCP_QUICKACK, &now, sizeof now);
 }
 
-/* Bytes of an object into iov. */
+/* Copies bytes of an object into iov. */
 static size_t take_bytes(struct kvct_s3_request *q, const char *p, size_t len)
 {
 	size_t left = len, n = (size_t)kvc_min(q->skip, len);
@@ -113,7 +116,7 @@ static size_t take_bytes(struct kvct_s3_request *q, const char *p, size_t len)
 	}
 	if (!left)
 		return len;
-	/* more than was asked for, or a service that sends the whole object */
+	/* more bytes than requested, or a service that sends the whole object */
 	q->enough = q->status == 200;
 	q->overflow = !q->enough;
 	return 0;
@@ -131,7 +134,7 @@ static size_t on_data(char *p, size_t one, size_t len, void *arg)
 	if (q->text_len + len > most) {
 		if (!q->failing)
 			return 0;
-		n = most - q->text_len; /* the beginning of an error's text will do */
+		n = most - q->text_len; /* the beginning of an error's text suffices */
 	}
 	char *more = realloc(q->text, q->text_len + n + 1);
 
@@ -165,7 +168,10 @@ static int on_seek(void *arg, curl_off_t off, int whence)
 	return CURL_SEEKFUNC_OK;
 }
 
-/* The value of the header `name`, if the line has it, on one line and cut to room. */
+/*
+ * Copies the value of header `name` to `to` as one line, cut to `capacity`. Returns false if the
+ * line is another header.
+ */
 static bool header_is(const char *line, size_t len, const char *name, char *to, size_t capacity)
 {
 	size_t at = strlen(name), n = 0;
@@ -189,7 +195,7 @@ static void take_status(struct kvct_s3_request *q, const char *p, size_t len)
 
 	q->failing = !space || space[1] != '2' || !isdigit((unsigned char)space[2]) ||
 		     !isdigit((unsigned char)space[3]);
-	/* the whole object, though a range was asked for */
+	/* the whole object, although a range was requested */
 	q->status = !q->failing && space[2] == '0' && space[3] == '0' ? 200 : 0;
 	q->skip = q->status == 200 ? q->from : 0;
 	q->html = q->service = false;
@@ -203,7 +209,7 @@ static size_t on_header(char *p, size_t one, size_t len, void *arg)
 
 	(void)one;
 	q->answered = true;
-	if (len == 2) /* the empty line: the body may come on its own */
+	if (len == 2) /* the empty line: the body may arrive separately */
 		acknowledge(q);
 	if (len > 6 && (!strncasecmp(p, "x-amz-", 6) || !strncasecmp(p, "x-goog", 6)))
 		q->service = true;
@@ -224,7 +230,7 @@ static size_t on_header(char *p, size_t one, size_t len, void *arg)
 	return len;
 }
 
-/* Is a connection that was idle dead? And is the tier about to end? */
+/* Ends the transfer if a reused connection is dead, or if the tier stops. */
 static int on_progress(void *arg, curl_off_t down_all, curl_off_t down, curl_off_t up_all,
 		       curl_off_t up)
 {
@@ -243,14 +249,14 @@ static int on_progress(void *arg, curl_off_t down_all, curl_off_t down, curl_off
 	return q->stalled;
 }
 
-/* --- what is sent --- */
+/* --- the request --- */
 
 struct lines {
 	struct kvct_s3_canonical c;
 	char date[20], payload[65], md5[25];
 };
 
-static void add(struct kvct_s3_canonical *c, const char *name, const char *value)
+static void header_add(struct kvct_s3_canonical *c, const char *name, const char *value)
 {
 	if (value && *value) {
 		c->header[c->headers].name = name;
@@ -258,7 +264,7 @@ static void add(struct kvct_s3_canonical *c, const char *name, const char *value
 	}
 }
 
-/* The headers that are signed, in the order of their names. */
+/* Fills in the headers to sign, sorted by name. */
 static int headers_of(const struct kvct_s3 *s, const struct kvct_s3_request *q,
 		      const struct kvct_s3_login *login, const char *path, struct lines *l)
 {
@@ -282,17 +288,17 @@ static int headers_of(const struct kvct_s3 *s, const struct kvct_s3_request *q,
 		.date = l->date,
 		.payload = l->payload,
 	};
-	add(&l->c, "content-md5", l->md5);
-	add(&l->c, "content-type", strcmp(q->method, "POST") ? "" : "application/xml");
-	add(&l->c, "host", q->place->host);
+	header_add(&l->c, "content-md5", l->md5);
+	header_add(&l->c, "content-type", strcmp(q->method, "POST") ? "" : "application/xml");
+	header_add(&l->c, "host", q->place->host);
 	if (!kvct_s3_credentials_none(s->credentials)) {
-		add(&l->c, "x-amz-content-sha256", l->payload);
-		add(&l->c, "x-amz-date", l->date);
-		add(&l->c, "x-amz-security-token", login->token);
+		header_add(&l->c, "x-amz-content-sha256", l->payload);
+		header_add(&l->c, "x-amz-date", l->date);
+		header_add(&l->c, "x-amz-security-token", login->token);
 	}
 	if (q->creates) {
-		add(&l->c, "x-amz-server-side-encryption", s->sse);
-		add(&l->c, "x-amz-server-side-encryption-aws-kms-key-id", s->sse_key);
+		header_add(&l->c, "x-amz-server-side-encryption", s->sse);
+		header_add(&l->c, "x-amz-server-side-encryption-aws-kms-key-id", s->sse_key);
 	}
 	return err;
 }
@@ -321,9 +327,10 @@ static int append(struct curl_slist **h, const char *name, const char *value)
 	return more ? 0 : -ENOMEM;
 }
 
-/* All headers of a request, signed, to *out. */
-static int headers(const struct kvct_s3 *s, const struct kvct_s3_request *q,
-		   const struct kvct_s3_login *login, const char *path, struct curl_slist **out)
+/* Makes all headers of a request, signed. */
+static int headers_make(const struct kvct_s3 *s, const struct kvct_s3_request *q,
+			const struct kvct_s3_login *login, const char *path,
+			struct curl_slist **out)
 {
 	struct lines l = { 0 };
 	char signature[1024];
@@ -342,9 +349,9 @@ static int headers(const struct kvct_s3 *s, const struct kvct_s3_request *q,
 }
 
 /*
- * libcurl resolves names in threads of its own. By default it joins such a thread when the request
- * is over, which may wait far beyond the request's time for a name server that does not answer; it
- * must leave the thread, which then frees its memory itself.
+ * libcurl resolves names in separate threads. By default, it joins such a thread at the end of the
+ * request and so may wait far beyond the deadline for a name server that does not answer. With this
+ * option it leaves the thread, which frees its memory itself.
  */
 void kvct_s3_set_bounded(CURL *c)
 {
@@ -354,7 +361,8 @@ void kvct_s3_set_bounded(CURL *c)
 #endif
 }
 
-static void set_way(CURL *c, const struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_ns)
+static void set_transfer(CURL *c, const struct kvct_s3 *s, struct kvct_s3_request *q,
+			 uint64_t left_ns)
 {
 	uint64_t bytes = q->body_len + (q->to ? q->to - q->from : 0);
 
@@ -382,7 +390,7 @@ static void set_way(CURL *c, const struct kvct_s3 *s, struct kvct_s3_request *q,
 		curl_easy_setopt(c, CURLOPT_CAINFO, s->ca);
 }
 
-/* The range that it asks for, or the body that it has. */
+/* Sets the requested range, or the body to send. */
 static void set_body(CURL *c, struct kvct_s3_request *q)
 {
 	char range[64];
@@ -408,8 +416,8 @@ static void set_body(CURL *c, struct kvct_s3_request *q)
 	}
 }
 
-/* Forgets the answer of the try before. */
-static void begin(struct kvct_s3_request *q, const struct kvct_s3_handle *by)
+/* Clears the answer of the previous attempt. */
+static void request_reset(struct kvct_s3_request *q, const struct kvct_s3_handle *by)
 {
 	q->body_at = q->text_len = 0;
 	q->got = q->skip = q->sent = q->retry_ms = q->date_ns = 0;
@@ -439,22 +447,22 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 
 	q->place = at;
 	snprintf(path, sizeof path, "%s%s%s", at->root, *q->key || !*at->root ? "/" : "", q->key);
-	err = url ? headers(s, q, login, path, &h) : -ENOMEM;
+	err = url ? headers_make(s, q, login, path, &h) : -ENOMEM;
 	if (err)
 		return err;
 	snprintf(url, capacity, "%s%s%s%s", at->server, path, q->query ? "?" : "",
 		 q->query ? q->query : "");
-	by = take(s);
+	by = handle_get(s);
 	if (!by.curl) {
 		free_headers(h);
 		return -ENOMEM;
 	}
-	begin(q, &by);
+	request_reset(q, &by);
 	curl_easy_setopt(by.curl, CURLOPT_URL, url);
 	if (at == &s->place[1] && *s->connect_to)
 		to = curl_slist_append(NULL, s->connect_to);
 	curl_easy_setopt(by.curl, CURLOPT_CONNECT_TO, to);
-	set_way(by.curl, s, q, left_ns);
+	set_transfer(by.curl, s, q, left_ns);
 	curl_easy_setopt(by.curl, CURLOPT_HTTPHEADER, h);
 	set_body(by.curl, q);
 	rc = curl_easy_perform(by.curl);
@@ -466,16 +474,18 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 		curl_easy_setopt(by.curl, CURLOPT_CONNECT_TO, NULL);
 	curl_slist_free_all(to);
 	if (rc == CURLE_OK)
-		give(s, by.curl, q->fd);
+		handle_put(s, by.curl, q->fd);
 	else
 		curl_easy_cleanup(by.curl);
 	err = kvct_s3_judge(q, rc);
 	if (q->stalled || rc == CURLE_PEER_FAILED_VERIFICATION)
-		kvct_s3_close_idle(s); /* they are as old; the second: libcurl keeps the old CA */
+		/* they are as old; with the second error: libcurl keeps using the old CA */
+		kvct_s3_close_idle(s);
 	return err;
 }
 
-static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t until, uint64_t *number)
+static int s3_attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t until,
+		      uint64_t *number)
 {
 	uint64_t now = kvc_mono_ns();
 	struct kvct_s3_login *login = now < until ? malloc(sizeof *login) : NULL;
@@ -492,7 +502,10 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t until,
 	return err;
 }
 
-/* The service wants the bucket in the host name: is that done from now on? */
+/*
+ * Switches to the bucket in the host name if the service asks for it. Returns true to send the
+ * request again.
+ */
 static bool switch_place(struct kvct_s3 *s, const struct kvct_s3_request *q)
 {
 	if (!s->may_switch || q->place == &s->place[1] || !kvct_s3_wants_name(q))
@@ -521,7 +534,7 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 			q->iov = keep;
 			q->n = n;
 		}
-		err = attempt(s, q, until, &number);
+		err = s3_attempt(s, q, until, &number);
 		tries++;
 		if (err && switch_place(s, q))
 			continue;
@@ -532,7 +545,7 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 		    (q->quiet && s->stopping))
 			break;
 		nap_ms = nap_ms < 1600 ? nap_ms * 2 : 1600;
-		/* jitter: half to one and a half */
+		/* jitter: .5 to 1.5 times */
 		uint64_t nap = (kvc_max(nap_ms, q->retry_ms) / 2 + kvc_now_ns() / 1000 % nap_ms) *
 			       1000000;
 
@@ -550,7 +563,7 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 			 "whole object");
 	}
 	if (!q->wanted || (err != -EACCES && err != -ENOENT))
-		kvct_s3_tell(s, q, err == -ENOENT || err == -EBADMSG ? 0 : err);
+		kvct_s3_log(s, q, err == -ENOENT || err == -EBADMSG ? 0 : err);
 	return err;
 }
 

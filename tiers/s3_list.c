@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listing an s3 tier: pages of keys, each key's header read. A page that is cut, repeats itself or
- * says that more follows without saying how to go on is an error, never the end.
+ * Lists an s3 tier: reads pages of keys, and the header of each key. A page that is cut, repeats
+ * keys, or says that more follows without a token is an error and does not end the list.
  */
 #include "budget.h"
 #include "registry.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define EMPTY_MAX 100 /* pages in a row without a key, of which more are said to follow */
+#define EMPTY_MAX 100 /* consecutive pages without a key that say that more follows */
 
 struct listing {
 	struct kvct_s3 *s;
@@ -20,7 +20,7 @@ struct listing {
 	void *arg;
 	char last[1100]; /* the last key of the pages before */
 	unsigned empty;
-	int unread; /* the error of a frame that could not be read */
+	int unread; /* the last error of a frame that could not be read */
 };
 
 bool kvct_s3_is_key(const struct kvct_s3 *s, struct kvct_s3_text key, struct kvc_where *w)
@@ -42,7 +42,7 @@ bool kvct_s3_is_key(const struct kvct_s3 *s, struct kvct_s3_text key, struct kvc
 	return !memcmp(want, key.p, key.len);
 }
 
-static int list_key(struct listing *l, struct kvct_s3_text key)
+static int s3_list_key(struct listing *l, struct kvct_s3_text key)
 {
 	struct iovec iov = { l->page, KVC_FRAME_HEADER };
 	struct kvc_where w;
@@ -51,12 +51,12 @@ static int list_key(struct listing *l, struct kvct_s3_text key)
 	if (!kvct_s3_is_key(l->s, key, &w))
 		return 0;
 	err = kvct_s3_read(l->s, &w, 0, &iov, 1, true);
-	if (err && !kvct_of_one(err))
+	if (err && !kvct_is_frame_error(err))
 		l->unread = err;
 	return err || kvc_frame_decode(l->page, l->f) ? 0 : l->fn(l->arg, &w, l->f);
 }
 
-/* Pages are in the order of keys, so an order that does not grow would never end. */
+/* Checks that keys grow from page to page; otherwise the list might never end. */
 static int follows(struct listing *l, struct kvct_s3_text first, struct kvct_s3_text last)
 {
 	size_t len = strlen(l->last);
@@ -65,13 +65,13 @@ static int follows(struct listing *l, struct kvct_s3_text first, struct kvct_s3_
 	if (order < 0 || (!order && first.len <= len && len))
 		return -EIO;
 	if (last.len >= sizeof l->last)
-		return -EIO; /* no key is so long */
+		return -EIO; /* longer than any key */
 	memcpy(l->last, last.p, last.len);
 	l->last[last.len] = 0;
 	return 0;
 }
 
-/* One page; *token: how the next one is asked for, or NULL: there is none. */
+/* Handles one page. Sets *token to the token of the next page, or to NULL at the end. */
 static int list_page(struct listing *l, struct kvct_s3_text page, char **token)
 {
 	struct kvct_s3_text in = page, key, first = { 0 }, last = { 0 };
@@ -87,7 +87,7 @@ static int list_page(struct listing *l, struct kvct_s3_text page, char **token)
 	if (first.p && (err = follows(l, first, last)))
 		return err;
 	for (in = page; !err && kvct_s3_element(&in, "Key", &key);)
-		err = list_key(l, key);
+		err = s3_list_key(l, key);
 	if (err)
 		return err;
 	l->empty = first.p ? 0 : l->empty + 1;
@@ -103,7 +103,7 @@ static int list_page(struct listing *l, struct kvct_s3_text page, char **token)
 	return goes_on && (!*token || !**token || l->empty > EMPTY_MAX) ? -EIO : 0;
 }
 
-/* Is it all of a listing, and one at all? */
+/* Is the answer a complete listing? */
 static bool is_whole(const struct kvct_s3_request *q)
 {
 	return q->text && memmem(q->text, q->text_len, "<ListBucketResult", 17) &&
@@ -134,7 +134,7 @@ static int list_pages(struct listing *l)
 			err = -EIO;
 		err = err ?: list_page(l, (struct kvct_s3_text){ q.text, q.text_len }, &next);
 		if (!err && next && token && !strcmp(next, token))
-			err = -EIO; /* it would never end */
+			err = -EIO; /* the list would never end */
 		free(q.text);
 		free(escaped);
 		free(query);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Credentials from services: AssumeRoleWithWebIdentity of STS, the metadata service of a container
- * (ECS, EKS Pod Identity), and that of an EC2 instance (IMDSv2). Where each is, and with which
- * token, stands in the environment variables that Amazon's tools read. See s3_credentials.h.
+ * (ECS, EKS Pod Identity), and the metadata service of an EC2 instance (IMDSv2). Their addresses
+ * and tokens are in the environment variables that Amazon's tools read. See s3_credentials.h.
  */
 #include "s3_credentials.h"
 
@@ -16,7 +16,9 @@
 
 #define WHY 256
 #define ANSWER_MAX (64u << 10)
-#define TOKEN_MAX (24u << 10) /* of a web identity or a container: STS takes 20,000 characters */
+#define TOKEN_MAX                                                                      \
+	(24u << 10) /* of a web identity or a container; STS accepts 20,000 characters \
+		     */
 #define ASK_NS 5000000000ull
 #define INSTANCE_NS 2000000000ull /* the metadata service of an instance is on the same host */
 
@@ -30,7 +32,7 @@ struct question {
 	const char *method, *url, *body;
 	const char *header[2]; /* NULL: none */
 	const char *ca;
-	bool direct; /* not by a proxy */
+	bool direct; /* without a proxy */
 	uint64_t until_ns;
 };
 
@@ -54,14 +56,14 @@ static void free_answer(struct answer *a)
 	free(a);
 }
 
-static void free_headers(struct curl_slist *h)
+static void roles_free_headers(struct curl_slist *h)
 {
 	for (struct curl_slist *e = h; e; e = e->next)
 		kvc_keys_wipe(e->data, strlen(e->data));
 	curl_slist_free_all(h);
 }
 
-/* Asks once: 0 with any status, or -EACCES with a reason. */
+/* Sends a request. Returns 0 with any status, or -EACCES with a reason. */
 static int ask_service(const struct question *q, struct answer *a, char *why)
 {
 	uint64_t now = kvc_mono_ns(), left = q->until_ns > now ? q->until_ns - now : 0;
@@ -99,14 +101,17 @@ static int ask_service(const struct question *q, struct answer *a, char *why)
 	}
 	if (c)
 		curl_easy_cleanup(c);
-	free_headers(headers);
+	roles_free_headers(headers);
 	if (rc == CURLE_OK)
 		return 0;
 	snprintf(why, WHY, "%.100s: %.100s", q->url, curl_easy_strerror(rc));
 	return -EACCES;
 }
 
-/* A JSON string behind "name": of an object, with simple escapes. 0, or -ENOENT or -E2BIG. */
+/*
+ * Copies the JSON string of "name": to `to`, with simple escapes decoded. Returns 0, -ENOENT or
+ * -E2BIG.
+ */
 static int json_field(const char *text, const char *name, char *to, size_t capacity)
 {
 	char key[64];
@@ -137,7 +142,7 @@ static int json_field(const char *text, const char *name, char *to, size_t capac
 	return *p == '"' ? 0 : -ENOENT;
 }
 
-/* The text between <name> and </name>. 0, or -ENOENT or -E2BIG. */
+/* Copies the text between <name> and </name>. Returns 0, -ENOENT or -E2BIG. */
 static int xml_field(const char *text, const char *name, char *to, size_t capacity)
 {
 	char tag[64];
@@ -181,7 +186,10 @@ static int take_login(const char *text, const char *token_name,
 	return 0;
 }
 
-/* The token in a file: its first line. Projected tokens are 0644, so the mode is not checked. */
+/*
+ * Reads the token, which is the first line of the file. The mode is not checked, since projected
+ * tokens have 0644.
+ */
 static char *read_token(const char *path, char *why)
 {
 	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -207,12 +215,12 @@ static void free_token(char *text)
 	free(text);
 }
 
-static uint64_t earlier(uint64_t until_ns, uint64_t most_ns)
+static uint64_t deadline_of(uint64_t until_ns, uint64_t most_ns)
 {
 	return kvc_min(until_ns, kvc_mono_ns() + most_ns);
 }
 
-static char *form(const char *token)
+static char *sts_form(const char *token)
 {
 	const char *name = getenv("AWS_ROLE_SESSION_NAME"), *arn = getenv("AWS_ROLE_ARN");
 	char *text = NULL, *t = kvct_s3_escape(token), *a = kvct_s3_escape(arn ? arn : ""),
@@ -230,8 +238,8 @@ static char *form(const char *token)
 	return text;
 }
 
-/* The reason that a service gives, without anything that may be a secret. */
-static int refused(const struct answer *a, const char *name, char *why)
+/* Writes the service's reason to `why`, without anything that may be a secret. */
+static int service_refused(const struct answer *a, const char *name, char *why)
 {
 	char code[64], message[120];
 
@@ -253,13 +261,13 @@ int kvct_s3_from_web_identity(const struct kvct_s3_source *s, uint64_t until_ns,
 		   *endpoint = getenv("AWS_ENDPOINT_URL_STS");
 	struct answer *a = calloc(1, sizeof *a);
 	char url[512], *token = path ? read_token(path, why) : NULL,
-		       *body = token ? form(token) : NULL;
+		       *body = token ? sts_form(token) : NULL;
 	struct question q = {
 		.method = "POST",
 		.url = url,
 		.body = body,
 		.ca = s->ca,
-		.until_ns = earlier(until_ns, ASK_NS),
+		.until_ns = deadline_of(until_ns, ASK_NS),
 		.header = { "Content-Type: application/x-www-form-urlencoded" },
 	};
 	int err = a && body ? 0 : -EACCES;
@@ -274,7 +282,7 @@ int kvct_s3_from_web_identity(const struct kvct_s3_source *s, uint64_t until_ns,
 		snprintf(url, sizeof url, "https://sts.%s.amazonaws.com/", s->region);
 	err = err ?: ask_service(&q, a, why);
 	if (!err && a->status != 200)
-		err = refused(a, "STS", why);
+		err = service_refused(a, "STS", why);
 	err = err ?: take_login(a->text, "SessionToken", xml_field, login, why);
 	free_answer(a);
 	free_token(token);
@@ -288,7 +296,7 @@ bool kvct_s3_has_container(void)
 	       getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
 }
 
-/* Tokens go over http to the node itself only. */
+/* Is the URL https, or an address of this node? Tokens are not sent by http to other nodes. */
 static bool is_near(const char *url)
 {
 	static const char *const hosts[] = {
@@ -342,11 +350,11 @@ int kvct_s3_from_container(const struct kvct_s3_source *s, uint64_t until_ns,
 			      .url = url,
 			      .ca = s->ca,
 			      .direct = strncmp(url, "https:", 6) != 0,
-			      .until_ns = earlier(until_ns, ASK_NS),
+			      .until_ns = deadline_of(until_ns, ASK_NS),
 			      .header = { header } };
 	err = err ?: ask_service(&q, a, why);
 	if (!err && a->status != 200)
-		err = refused(a, "the container's metadata service", why);
+		err = service_refused(a, "the container's metadata service", why);
 	err = err ?: take_login(a->text, "Token", json_field, login, why);
 	free_answer(a);
 	free_token(token);
@@ -374,7 +382,7 @@ int kvct_s3_from_instance(const struct kvct_s3_source *s, uint64_t until_ns,
 	struct question q = { .method = "PUT",
 			      .url = url,
 			      .direct = true,
-			      .until_ns = earlier(until_ns, INSTANCE_NS),
+			      .until_ns = deadline_of(until_ns, INSTANCE_NS),
 			      .header = { "X-aws-ec2-metadata-token-ttl-seconds: 300" } };
 	int err = a ? 0 : -EACCES;
 
@@ -383,7 +391,7 @@ int kvct_s3_from_instance(const struct kvct_s3_source *s, uint64_t until_ns,
 	snprintf(url, sizeof url, "%s/latest/api/token", base);
 	err = err ?: ask_service(&q, a, why);
 	if (!err && (a->status != 200 || !a->len || a->len > 1000))
-		err = refused(a, "the instance's metadata service", why);
+		err = service_refused(a, "the instance's metadata service", why);
 	if (!err) {
 		a->text[strcspn(a->text, "\r\n")] = 0;
 		snprintf(header, sizeof header, "X-aws-ec2-metadata-token: %.1000s", a->text);
@@ -411,7 +419,7 @@ int kvct_s3_from_instance(const struct kvct_s3_source *s, uint64_t until_ns,
 		err = ask_service(&q, a, why);
 	}
 	if (!err && a->status != 200)
-		err = refused(a, "the instance's metadata service", why);
+		err = service_refused(a, "the instance's metadata service", why);
 	err = err ?: take_login(a->text, "Token", json_field, login, why);
 	kvc_keys_wipe(header, sizeof header);
 	free_answer(a);

@@ -50,14 +50,15 @@ char *kvct_s3_escape(const char *text)
 	return to;
 }
 
-static bool feed(EVP_MD_CTX *m, const char *text)
+static bool digest_text(EVP_MD_CTX *m, const char *text)
 {
 	return EVP_DigestUpdate(m, text, strlen(text));
 }
 
 /*
- * The names of the signed headers, separated by semicolons, to names[room], and the digest of the
- * canonical request to hex. The request itself is never assembled, since it has the session token.
+ * Writes the names of the signed headers, separated by semicolons, to `names`, and the digest of
+ * the canonical request to `hex`. The request is never assembled in memory, since it contains the
+ * session token.
  */
 static int digest_request(const struct kvct_s3_canonical *c, char *names, size_t capacity,
 			  char hex[65])
@@ -65,19 +66,20 @@ static int digest_request(const struct kvct_s3_canonical *c, char *names, size_t
 	uint8_t sum[EVP_MAX_MD_SIZE];
 	size_t len = 0;
 	EVP_MD_CTX *m = EVP_MD_CTX_new();
-	bool good = m && EVP_DigestInit_ex(m, EVP_sha256(), NULL) && feed(m, c->method) &&
-		    feed(m, "\n") && feed(m, c->path) && feed(m, "\n") && feed(m, c->query) &&
-		    feed(m, "\n");
+	bool good = m && EVP_DigestInit_ex(m, EVP_sha256(), NULL) && digest_text(m, c->method) &&
+		    digest_text(m, "\n") && digest_text(m, c->path) && digest_text(m, "\n") &&
+		    digest_text(m, c->query) && digest_text(m, "\n");
 
 	*names = 0;
 	for (unsigned i = 0; i < c->headers && good && len < capacity; i++) {
-		good = feed(m, c->header[i].name) && feed(m, ":") && feed(m, c->header[i].value) &&
-		       feed(m, "\n");
+		good = digest_text(m, c->header[i].name) && digest_text(m, ":") &&
+		       digest_text(m, c->header[i].value) && digest_text(m, "\n");
 		len += (size_t)snprintf(names + len, capacity - len, "%s%s", i ? ";" : "",
 					c->header[i].name);
 	}
-	good = good && len < capacity && feed(m, "\n") && feed(m, names) && feed(m, "\n") &&
-	       feed(m, c->payload) && EVP_DigestFinal_ex(m, sum, NULL);
+	good = good && len < capacity && digest_text(m, "\n") && digest_text(m, names) &&
+	       digest_text(m, "\n") && digest_text(m, c->payload) &&
+	       EVP_DigestFinal_ex(m, sum, NULL);
 	EVP_MD_CTX_free(m);
 	if (good)
 		put_hex_digest(sum, hex);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uploads in parts. All parts but the last have the same size, which some services require; the
- * first, with the frame's header, is sent last.
+ * Multipart uploads. All parts except the last have the same size, as some services require. The
+ * first part has the frame's header and is sent last.
  *
- * An upload that is not ended is billed for ever. It is aborted after an error; and since a killed
- * daemon cannot do that, each is noted in a file of STORE/s3-uploads from its beginning to its end.
- * The next daemon aborts those. Once a day the service is asked for uploads below the prefix that
- * are a day old, of any node, and they are aborted too. Both are done by one thread.
+ * An unfinished upload costs money until it is aborted. It is aborted after an error. Since a
+ * killed daemon cannot do that, each upload is noted in a file of STORE/s3-uploads while it runs,
+ * and the next daemon aborts noted uploads. Once a day the uploads of all nodes below the prefix
+ * are listed, and those older than a day are aborted. One thread, the sweeper, does both.
  */
 #include "budget.h"
 #include "log.h"
@@ -34,9 +34,9 @@ struct note {
 };
 
 struct kvct_s3_uploads {
-	int dir; /* of the notes; -1: none */
+	int dir; /* the folder of the notes; -1: none */
 	_Atomic unsigned number;
-	char (*found)[40]; /* the notes of daemons before */
+	char (*found)[40]; /* notes of earlier daemons */
 	unsigned nfound;
 	pthread_t thread;
 	pthread_mutex_t lock;
@@ -56,8 +56,8 @@ static void note_name(struct kvct_s3 *s, char file[40])
 		 s->uploads->number++);
 }
 
-/* Notes an upload: file is "" if that cannot be done. */
-static void note(struct kvct_s3 *s, const char *key, const char *upload, char file[40])
+/* Notes an upload. Sets file to "" if that fails. */
+static void note_write(struct kvct_s3 *s, const char *key, const char *upload, char file[40])
 {
 	char text[NOTE_MAX];
 	int len = snprintf(text, sizeof text, "%s\n%s\n", key, upload);
@@ -84,14 +84,14 @@ static void note(struct kvct_s3 *s, const char *key, const char *upload, char fi
 	}
 }
 
-static void unnote(struct kvct_s3 *s, const char *file)
+static void note_remove(struct kvct_s3 *s, const char *file)
 {
 	if (*file)
 		unlinkat(s->uploads->dir, file, 0);
 }
 
-/* Reads a note: 0, or -EBADMSG: it is none, or cut. */
-static int read_note(struct kvct_s3 *s, struct note *n)
+/* Reads a note. Returns 0, or -EBADMSG if it is not a complete note. */
+static int note_read(struct kvct_s3 *s, struct note *n)
 {
 	char text[NOTE_MAX], *line, *end;
 	KVC_FD int fd = openat(s->uploads->dir, n->file,
@@ -161,7 +161,7 @@ static int begin_upload(struct upload *u, const char *key)
 	if (!err && !(u->id = kvct_s3_escape(id)))
 		err = -ENOMEM;
 	if (!err)
-		note(u->s, key, id, u->file);
+		note_write(u->s, key, id, u->file);
 	free(id);
 	free(q.text);
 	return err;
@@ -224,13 +224,13 @@ static int complete(struct upload *u, const char *key)
 	q.body = (const uint8_t *)xml;
 	q.body_len = len;
 	err = err ?: kvct_s3_ask(u->s, &q);
-	/* a 200 may still be a failure */
+	/* a status of 200 may still be a failure */
 	if (!err && q.text && memmem(q.text, q.text_len, "<Error>", 7)) {
 		q.status = 500;
 		q.failing = true;
 		kvct_s3_judge(&q, CURLE_OK);
 		err = -EIO;
-		kvct_s3_tell(u->s, &q, err);
+		kvct_s3_log(u->s, &q, err);
 	}
 	free(q.text);
 	free(query);
@@ -238,7 +238,7 @@ static int complete(struct upload *u, const char *key)
 	return err;
 }
 
-/* Part `i` (from 0) into buf; the header's place in the first stays free. */
+/* Reads part `i` (from 0) into buf. In part 0 the place of the header stays free. */
 static int fill_part(const struct upload *u, unsigned i, uint8_t *buf, size_t *len)
 {
 	uint64_t off = (uint64_t)i * u->part;
@@ -275,15 +275,15 @@ int kvct_s3_put_parts(struct kvct_s3 *s, const struct kvc_put *p)
 		u.part = (size_t)kvc_round_up(u.len / PARTS_MAX + 1, KVCT_S3_PART);
 	u.parts = (unsigned)((u.len + u.part - 1) / u.part);
 	if (2 * u.part > kvc_budget_most(KVC_BUDGET_COPY))
-		return -EFBIG; /* above 80 GB, and memory= is small */
+		return -EFBIG; /* only above 80 GB with a small memory= */
 	kvct_s3_key(s, &p->name, key);
 	u.etags = calloc(u.parts, sizeof *u.etags);
 	err = u.etags ? kvc_budget_buffer_wait(&b, KVC_BUDGET_COPY, 2 * u.part) : -ENOMEM;
 	err = err ?: begin_upload(&u, key);
 	err = err ?: send_all(&u, key, b.p, b.p + u.part);
-	/* what cannot be aborted now stays noted for the next daemon */
+	/* an upload that cannot be aborted now stays noted for the next daemon */
 	if (u.id && (!err || !abort_upload(s, key, u.id, false)))
-		unnote(s, u.file);
+		note_remove(s, u.file);
 	free(u.id);
 	free(u.etags);
 	return err;
@@ -304,8 +304,8 @@ static bool wait_s(struct kvct_s3_uploads *u, unsigned seconds)
 	return !ends;
 }
 
-/* Aborts the uploads that were noted: how many are left. */
-static unsigned end_noted(struct kvct_s3 *s)
+/* Aborts the noted uploads. Returns how many remain. */
+static unsigned abort_noted(struct kvct_s3 *s)
 {
 	struct kvct_s3_uploads *u = s->uploads;
 	KVC_MEM struct note *n = malloc(sizeof *n);
@@ -318,7 +318,7 @@ static unsigned end_noted(struct kvct_s3 *s)
 		if (!*u->found[i])
 			continue;
 		memcpy(n->file, u->found[i], sizeof n->file);
-		if (!read_note(s, n)) {
+		if (!note_read(s, n)) {
 			id = kvct_s3_escape(n->upload);
 			err = id ? abort_upload(s, n->key, id, true) : -ENOMEM;
 			free(id);
@@ -327,14 +327,14 @@ static unsigned end_noted(struct kvct_s3 *s)
 			left++;
 			continue;
 		}
-		unnote(s, n->file);
+		note_remove(s, n->file);
 		*u->found[i] = 0;
 	}
 	return n ? left : 1;
 }
 
-/* Aborts the uploads of a page that are a day old by the service's own clock. */
-static void end_old(struct kvct_s3 *s, struct kvct_s3_text page, uint64_t now_ns)
+/* Aborts the uploads of a page that are older than a day by the service's clock. */
+static void abort_old(struct kvct_s3 *s, struct kvct_s3_text page, uint64_t now_ns)
 {
 	struct kvct_s3_text one;
 
@@ -357,7 +357,7 @@ static void end_old(struct kvct_s3 *s, struct kvct_s3_text page, uint64_t now_ns
 	}
 }
 
-static void list_old(struct kvct_s3 *s)
+static void abort_all_old(struct kvct_s3 *s)
 {
 	char *prefix = kvct_s3_escape(s->prefix), *key = NULL, *id = NULL;
 	bool more = prefix != NULL;
@@ -380,7 +380,7 @@ static void list_old(struct kvct_s3 *s)
 		more = more && !kvct_s3_ask(s, &q) && q.text;
 		page = (struct kvct_s3_text){ q.text ? q.text : "", q.text_len };
 		if (more)
-			end_old(s, page, q.date_ns ? q.date_ns : kvc_now_ns());
+			abort_old(s, page, q.date_ns ? q.date_ns : kvc_now_ns());
 		free(key);
 		free(id);
 		going = more ? kvct_s3_element_text(page, "IsTruncated") : NULL;
@@ -398,18 +398,18 @@ static void list_old(struct kvct_s3 *s)
 	free(prefix);
 }
 
-static void *sweep(void *arg)
+static void *sweeper(void *arg)
 {
 	struct kvct_s3 *s = arg;
-	unsigned left = end_noted(s);
+	unsigned left = abort_noted(s);
 
 	for (unsigned again_s = 0;; again_s = left ? RETRY_S : SWEEP_S) {
 		if (again_s && !wait_s(s->uploads, again_s))
 			break;
 		if (left)
-			left = end_noted(s);
+			left = abort_noted(s);
 		if (again_s != RETRY_S && !kvc_budget_take(KVC_BUDGET_COPY, KVCT_S3_LIST_MAX)) {
-			list_old(s);
+			abort_all_old(s);
 			kvc_budget_give(KVC_BUDGET_COPY, KVCT_S3_LIST_MAX);
 		}
 		if (s->stopping)
@@ -418,7 +418,7 @@ static void *sweep(void *arg)
 	return NULL;
 }
 
-/* The notes of this tier that are there. */
+/* Finds the notes of this tier. */
 static void find_notes(struct kvct_s3 *s)
 {
 	struct kvct_s3_uploads *u = s->uploads;
@@ -462,7 +462,7 @@ int kvct_s3_uploads_open(struct kvct_s3 *s, const char *dir)
 
 int kvct_s3_uploads_start(struct kvct_s3 *s)
 {
-	int err = -pthread_create(&s->uploads->thread, NULL, sweep, s);
+	int err = -pthread_create(&s->uploads->thread, NULL, sweeper, s);
 
 	s->uploads->running = !err;
 	return err;

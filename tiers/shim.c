@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tier in front of another that delays or breaks its calls, so that tests change behaviour
- * without branches in the code. The spec is words joined by '+':
+ * A tier in front of another that delays or breaks its calls, so that tests can change its
+ * behaviour without branches in the drivers. The spec consists of words joined by '+':
  *   delay-get:MS delay-put:MS     sleep first
  *   fail-get:N fail-put:N         every Nth call fails with EIO (1: all)
  *   flip-get:N                    every Nth read has one bit flipped
  *   fail-while:PATH               all calls fail with EIO while that file exists
  *   fail-places:PATH              reads of the places that the file lists fail: lines "AT ERRNO"
  *   delay-while:PATH              with a delay: only while that file exists
- *   only:NAME                     the tier of that name alone (registry.c looks at it)
+ *   only:NAME                     only the tier of that name (checked by registry.c)
  */
 #include "registry.h"
 
@@ -25,12 +25,13 @@ struct shim {
 	_Atomic unsigned long gets, puts;
 };
 
-static struct shim *of(struct kvc_tier *t)
+static struct shim *shim_of(struct kvc_tier *t)
 {
 	return kvc_of(t, struct shim, tier);
 }
 
-static int before(struct shim *s, unsigned long delay, unsigned long nth, unsigned long count)
+static int delay_or_fail(struct shim *s, unsigned long delay, unsigned long nth,
+			 unsigned long count)
 {
 	uint64_t until = kvc_mono_ns() + delay * 1000000;
 
@@ -41,8 +42,8 @@ static int before(struct shim *s, unsigned long delay, unsigned long nth, unsign
 	return nth && count % nth == 0 ? -EIO : 0;
 }
 
-/* The error that is to be had from this place, or 0. */
-static int of_place(const struct shim *s, uint64_t at)
+/* Returns the error to inject at this place, or 0. */
+static int place_error(const struct shim *s, uint64_t at)
 {
 	FILE *f = *s->fail_places ? fopen(s->fail_places, "re") : NULL;
 	unsigned long long bad;
@@ -57,7 +58,7 @@ static int of_place(const struct shim *s, uint64_t at)
 
 static void shim_close(struct kvc_tier *t)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	s->below->ops->close(s->below);
 	free(s);
@@ -65,15 +66,15 @@ static void shim_close(struct kvc_tier *t)
 
 static int shim_claim(struct kvc_tier *t, const struct kvc_where *w)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	return s->below->ops->claim(s->below, w);
 }
 
 static int shim_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
-	struct shim *s = of(t);
-	int err = before(s, s->delay_put, s->fail_put, atomic_fetch_add(&s->puts, 1) + 1);
+	struct shim *s = shim_of(t);
+	int err = delay_or_fail(s, s->delay_put, s->fail_put, atomic_fetch_add(&s->puts, 1) + 1);
 
 	return err ?: s->below->ops->put(s->below, p, out);
 }
@@ -81,9 +82,9 @@ static int shim_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		    const struct iovec *iov, int n)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 	unsigned long count = atomic_fetch_add(&s->gets, 1) + 1;
-	int err = before(s, s->delay_get, s->fail_get, count) ?: of_place(s, w->at);
+	int err = delay_or_fail(s, s->delay_get, s->fail_get, count) ?: place_error(s, w->at);
 
 	if (!err)
 		err = s->below->ops->get(s->below, w, off, iov, n);
@@ -99,14 +100,14 @@ static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 static int shim_rehead(struct kvc_tier *t, const struct kvc_where *w,
 		       const uint8_t page[KVC_FRAME_HEADER])
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	return s->below->ops->rehead(s->below, w, page);
 }
 
 static int shim_remove(struct kvc_tier *t, const struct kvc_where *w)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	return s->below->ops->remove(s->below, w);
 }
@@ -115,40 +116,40 @@ static int shim_list(struct kvc_tier *t,
 		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		     void *arg)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	return s->below->ops->list(s->below, fn, arg);
 }
 
 static int shim_start(struct kvc_tier *t)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	return s->below->ops->start(s->below);
 }
 
 static void shim_stop(struct kvc_tier *t)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	s->below->ops->stop(s->below);
 }
 
 static int shim_sync(struct kvc_tier *t)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	return s->below->ops->sync(s->below);
 }
 
 static void shim_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {
-	struct shim *s = of(t);
+	struct shim *s = shim_of(t);
 
 	s->below->ops->usage(s->below, u);
 }
 
-static int word(struct shim *s, const char *w, char *error)
+static int shim_word(struct shim *s, const char *w, char *error)
 {
 	const struct {
 		const char *name;
@@ -194,13 +195,13 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 		return -ENOMEM;
 	}
 	for (char *w = strtok_r(copy, "+", &save); w && !err; w = strtok_r(NULL, "+", &save))
-		err = word(s, w, error);
+		err = shim_word(s, w, error);
 	if (err) {
 		free(s);
 		return err;
 	}
 	s->below = below;
-	s->ops = *below->ops; /* its name and capabilities; what is not broken is passed on */
+	s->ops = *below->ops; /* its name and capabilities; other calls are passed on */
 	s->ops.close = shim_close;
 	s->ops.start = below->ops->start ? shim_start : NULL;
 	s->ops.stop = below->ops->stop ? shim_stop : NULL;

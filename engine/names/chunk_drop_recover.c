@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drops that a kill cut short: the next start finds the mark of each chunk (KVC_DROP_KEY) and
- * deletes what is left of it, before anything is taken over. See chunk_drop.c.
+ * Completes drops that a kill has interrupted. The mark of each (KVC_DROP_KEY) is in meta; the
+ * remains of the chunk are deleted at the next start, before any other recovery. See chunk_drop.c.
  */
 #include "dir_invalidate.h"
 #include "folder.h"
@@ -37,7 +37,7 @@ static int recover_chunk_both(struct kvc *k, uint64_t id)
 			err = recover_file_both(k, also);
 		return err;
 	}
-	/* the folder's own row may be gone already */
+	/* the row of the folder may be deleted already */
 	err = err == -ENOENT ? 0 : err;
 	err = err ?: kvc_folder_entries_in_both(k, id, &e);
 	for (size_t i = 0; i < e.n && !err; i++) {

@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is one chunk, by behaviour and at any depth.
+ * Decides which files form a chunk, from how they arrive, at any depth.
  *
- * A folder is one chunk while its files come in one burst, soon after it was made: each within
- * GAP_NS of the one before, all within SPAN_NS, not more than KVC_UNIT_FILES of them nor more bytes
- * than a quarter of the pool. Then its files are dropped together, and the folder with them, since
- * an engine takes the folder for a hit. The first file that comes late or is one too many, or a
- * folder made inside, shows that it is a container (row.container, for ever): its files are chunks
- * of their own, the cache never removes it, and those that came before are split off in the
- * background (regroup).
+ * A folder is one chunk while its files arrive in one burst soon after it was made: each within
+ * GAP_NS of the previous one, all within SPAN_NS, at most KVC_UNIT_FILES of them, and at most a
+ * quarter of the pool in bytes. Its files are then dropped together, and the folder with them,
+ * because an engine takes the folder for a hit. The first file that is late or one too many, or a
+ * folder made inside, shows that the folder is a container (row.container, permanently). Files of a
+ * container are chunks of their own, and the cache never removes a container. Files that arrived
+ * earlier are split off in the background (regroup).
  *
- * Engines that spread files over buckets make those in one go, and never again. So folders that
- * one thread makes one after the other in the same place, RUN of them without a file in any, are
- * containers from the start, and so are the next ones. Others make them as they need them and never
- * look again, in two levels named by a few hex digits each: once TREE of the upper ones are there,
- * all folders of the lower level are containers (KVC_BUCKETS of the folder above both).
+ * Some engines spread files over buckets that they make in one go. So if one thread makes RUN
+ * folders in a row in the same place, with no file in any, these folders and the next ones are
+ * containers from the start. Other engines make buckets on demand, in two levels that are named by
+ * a few hex digits each: once TREE folders of the upper level exist, all folders of the lower level
+ * are containers (KVC_BUCKETS of the folder above both).
  *
- * In a container a file NAME.EXT that comes after NAME is its companion (an engine's metadata
- * beside its data): both are one chunk, NAME's, so that what only one of them is read for stays
- * with the other.
+ * In a container, a file NAME.EXT that arrives after NAME is its companion (an engine's metadata
+ * beside its data). Both are one chunk, the chunk of NAME, so that neither is evicted without the
+ * other.
  *
- * user.kvcachefs.unit on the folder or the nearest one above that has it, then layers of the
- * model, which says that its folders are chunks, then unit= of the mount, go before all that. What
- * is set on a model (quota, policy, codec, shared, ttl, layers) makes its folder a container.
+ * Three settings take precedence over this inference, in this order: user.kvcachefs.unit on the
+ * folder or on the nearest ancestor that has it; layers of the model, which says that its folders
+ * are chunks; unit= of the mount. The folder of a model with a setting (quota, policy, codec,
+ * shared, ttl, layers) is a container.
  *
- * What a folder has seen is in its node while that is in memory; else its names are counted and its
- * times tell how long ago it was made and last changed. Files taken in from a shared tier come in
- * no order of time, so only their number and their bytes tell.
+ * The history of a folder is in its node. If the node was not in memory, its names are counted, and
+ * its times tell how long ago it was made and last changed. Files adopted from a shared tier arrive
+ * in no order, so only their number and bytes count.
  */
 #include "chunking.h"
 
@@ -50,21 +51,22 @@
 #define TREE 3
 #define TREES 16
 #define DIGITS 4
-#define AGAIN_NS 1000000000ull
-#define AGAIN_MOST 6
-#define BATCH 32  /* names of a folder that is regrouped, read under one hold of the locks */
-#define AT_ONCE 8 /* files of them that are, since each takes a handful of rows */
+#define RETRY_NS 1000000000ull
+#define RETRIES_MOST 6
+/* names of a folder that are read under one hold of the locks, when it is regrouped */
+#define BATCH 32
+#define AT_ONCE 8 /* files among them; each takes several rows */
 
-/* Folders that a thread made one after the other in the same place. */
+/* Folders that a thread made in a row in the same place. */
 struct kvc_run {
 	uint64_t parent;
 	uint32_t pid;
-	bool told; /* those in it are known as containers */
+	bool marked; /* the folders in ino are marked as containers */
 	unsigned n;
-	uint64_t ino[RUN]; /* the last of them */
+	uint64_t ino[RUN]; /* the last RUN folders */
 };
 
-/* Folders named by a few hex digits, with such folders in them. */
+/* Folders named by a few hex digits that contain such folders. */
 struct kvc_tree {
 	uint64_t top;
 	unsigned n;
@@ -74,7 +76,7 @@ struct kvc_tree {
 static struct kvc_run *run_of(struct kvc *k, uint64_t parent)
 {
 	if (!k->chunking->runs)
-		/* without it no bucket is known early */
+		/* without memory, buckets are recognized later, by their files */
 		k->chunking->runs = calloc(RUNS, sizeof *k->chunking->runs);
 	return k->chunking->runs ? &k->chunking->runs[parent % RUNS] : NULL;
 }
@@ -86,7 +88,7 @@ static struct kvc_tree *tree_of(struct kvc *k, uint64_t top)
 	return k->chunking->trees ? &k->chunking->trees[top % TREES] : NULL;
 }
 
-static const char *const names[] = { "dir", "file", NULL }; /* enum kvc_unit */
+static const char *const names[] = { "dir", "file", NULL }; /* indexed by enum kvc_unit */
 
 const char *kvc_chunking_text(int unit)
 {
@@ -111,8 +113,11 @@ int kvc_chunking_get_both(struct kvc *k, struct kvc_node *folder)
 	return folder->unit_set == 1 ? KVC_UNIT_NONE : folder->unit_set - 2;
 }
 
-/* A model that says how many files a chunk has says that its folders are chunks: 1. */
-static int layered_both(struct kvc *k, const struct kvc_node *folder)
+/*
+ * Returns 1 if the folder's model has a number of layers, which makes its folders chunks; or 0 or
+ * an error.
+ */
+static int model_has_layers_both(struct kvc *k, const struct kvc_node *folder)
 {
 	uint64_t model;
 	int err;
@@ -123,8 +128,10 @@ static int layered_both(struct kvc *k, const struct kvc_node *folder)
 	return err ?: kvc_layers_of_locked(k, model) != 0;
 }
 
-/* What is asked for the folder, by an attribute on it or above, by layers, or by unit=. */
-static int asked_both(struct kvc *k, struct kvc_node *folder)
+/*
+ * The unit that is set for the folder: by the attribute on it or above it, by layers, or by unit=.
+ */
+static int set_unit_both(struct kvc *k, struct kvc_node *folder)
 {
 	int unit = kvc_chunking_get_both(k, folder), err;
 
@@ -140,26 +147,24 @@ static int asked_both(struct kvc *k, struct kvc_node *folder)
 		up = n->row.parent;
 		kvc_node_settle_locked(k, n);
 	}
-	if (unit == KVC_UNIT_NONE && (err = layered_both(k, folder)))
+	if (unit == KVC_UNIT_NONE && (err = model_has_layers_both(k, folder)))
 		return err < 0 ? err : KVC_UNIT_DIR;
 	return unit == KVC_UNIT_NONE && k->opt.unit ? (int)k->opt.unit - 1 : unit;
 }
 
-/*
- * What the catalog says of the folder: whether something is set on it as on a model, and its unit.
- */
-static int told_both(struct kvc *k, struct kvc_node *folder, bool *set, int *unit)
+/* Reads from the catalog whether the folder has the settings of a model, and which unit is set. */
+static int settings_both(struct kvc *k, struct kvc_node *folder, bool *set, int *unit)
 {
 	int is = folder->row.ino == KVC_ROOT ? 1 : kvc_model_set_both(k, folder);
 
 	if (is < 0)
 		return is;
 	*set = is;
-	*unit = folder->row.ino == KVC_ROOT ? KVC_UNIT_FILE : asked_both(k, folder);
+	*unit = folder->row.ino == KVC_ROOT ? KVC_UNIT_FILE : set_unit_both(k, folder);
 	return *unit < 0 && *unit != KVC_UNIT_NONE ? *unit : 0;
 }
 
-static bool whole(const struct kvc_node *folder, bool set, int unit)
+static bool is_chunk(const struct kvc_node *folder, bool set, int unit)
 {
 	if (set)
 		return false;
@@ -170,9 +175,9 @@ static bool whole(const struct kvc_node *folder, bool set, int unit)
 int kvc_chunking_whole_both(struct kvc *k, struct kvc_node *folder)
 {
 	bool set;
-	int unit, err = told_both(k, folder, &set, &unit);
+	int unit, err = settings_both(k, folder, &set, &unit);
 
-	return err ?: whole(folder, set, unit);
+	return err ?: is_chunk(folder, set, unit);
 }
 
 static int count_name(void *arg, const struct kvc_name *n)
@@ -183,15 +188,15 @@ static int count_name(void *arg, const struct kvc_name *n)
 	return ++*files > KVC_UNIT_FILES;
 }
 
-static uint64_t ago(uint64_t mono, uint64_t wall, uint64_t then)
+static uint64_t mono_time_of(uint64_t mono, uint64_t wall, uint64_t then)
 {
 	uint64_t age = (int64_t)then < (int64_t)wall ? wall - then : 0;
 
 	return mono > age ? mono - age : 1;
 }
 
-/* Fills in what the node does not know because it was not in memory. */
-static int recall_both(struct kvc *k, struct kvc_node *folder)
+/* Fills in the history of a node that was not in memory. */
+static int load_history_both(struct kvc *k, struct kvc_node *folder)
 {
 	uint64_t mono = kvc_mono_ns(), wall = kvc_now_ns();
 	unsigned files = 0;
@@ -202,8 +207,9 @@ static int recall_both(struct kvc *k, struct kvc_node *folder)
 	err = kvc_name_each(k->cat, folder->row.ino, 0, count_name, &files);
 	if (err < 0)
 		return err;
-	folder->made_ns = ago(mono, wall, folder->row.btime_ns);
-	folder->filled_ns = ago(mono, wall, kvc_later(folder->row.btime_ns, folder->row.mtime_ns));
+	folder->made_ns = mono_time_of(mono, wall, folder->row.btime_ns);
+	folder->filled_ns = mono_time_of(mono, wall,
+					 kvc_later(folder->row.btime_ns, folder->row.mtime_ns));
 	folder->files = files;
 	return 0;
 }
@@ -215,21 +221,21 @@ int kvc_chunking_known_both(struct kvc *k, struct kvc_node *folder)
 
 	if (folder->row.ino == KVC_ROOT)
 		return 0;
-	return recall_both(k, folder) ?: told_both(k, folder, &set, &unit);
+	return load_history_both(k, folder) ?: settings_both(k, folder, &set, &unit);
 }
 
 bool kvc_chunking_filled_both(struct kvc *k, struct kvc_node *folder)
 {
-	return !recall_both(k, folder) && folder->files;
+	return !load_history_both(k, folder) && folder->files;
 }
 
 void kvc_chunking_made_locked(struct kvc_node *folder)
 {
 	folder->made_ns = folder->filled_ns = kvc_mono_ns();
-	folder->unit_set = 1; /* nobody can have set any */
+	folder->unit_set = 1; /* a new folder has no attribute */
 }
 
-static bool bursting(const struct kvc *k, const struct kvc_node *folder, bool here)
+static bool in_burst(const struct kvc *k, const struct kvc_node *folder, bool here)
 {
 	uint64_t now = kvc_mono_ns();
 
@@ -238,7 +244,7 @@ static bool bursting(const struct kvc *k, const struct kvc_node *folder, bool he
 	return !here || (now - folder->filled_ns <= GAP_NS && now - folder->made_ns <= SPAN_NS);
 }
 
-static void container_locked(struct kvc *k, struct kvc_node *folder)
+static void make_container_locked(struct kvc *k, struct kvc_node *folder)
 {
 	if ((folder->row.container & KVC_CONTAINER) || folder->row.ino == KVC_ROOT)
 		return;
@@ -249,11 +255,12 @@ static void container_locked(struct kvc *k, struct kvc_node *folder)
 }
 
 /*
- * The file in this folder whose companion n is by its name, or 0 in *found. Its chunk must be its
- * own, or about to be; and its owner n's, for who owns a file may drop its whole chunk.
+ * Finds the file whose companion n is by its name; *found is 0 if there is no such file. It must be
+ * a chunk of its own, or about to become one, and belong to the owner of n, because the owner of a
+ * file may drop its whole chunk.
  */
-static int head_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name,
-		     uint64_t *found)
+static int find_companion_of_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n,
+				  const char *name, uint64_t *found)
 {
 	const char *dot = strrchr(name, '.');
 	char base[256];
@@ -277,7 +284,7 @@ static int head_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n,
 
 	if (own && head->row.container && head->row.container != n->row.ino) {
 		err = kvc_node_get_both(k, head->row.container, &other);
-		own = err == -ENOENT; /* else it has one */
+		own = err == -ENOENT; /* otherwise it has a companion already */
 		err = own ? 0 : err;
 		if (!own && !err)
 			kvc_node_settle_locked(k, other);
@@ -301,28 +308,28 @@ int kvc_chunking_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_no
 	*chunk = 0;
 	if (folder->row.ino == KVC_ROOT)
 		return 0;
-	if ((err = recall_both(k, folder) ?: told_both(k, folder, &set, &unit)))
+	if ((err = load_history_both(k, folder) ?: settings_both(k, folder, &set, &unit)))
 		return err;
 	for (unsigned i = 0; run && run->parent == folder->row.parent && i < kvc_min(run->n, RUN);
 	     i++)
 		if (run->ino[i] == folder->row.ino)
-			run->n = 0; /* it is no row of empty folders any more */
+			run->n = 0; /* this is no longer a row of empty folders */
 	if (unit == KVC_UNIT_NONE && !(folder->row.container & KVC_CONTAINER) &&
-	    !bursting(k, folder, here))
-		container_locked(k, folder);
+	    !in_burst(k, folder, here))
+		make_container_locked(k, folder);
 	folder->files++;
 	folder->filled_ns = kvc_mono_ns();
-	if (whole(folder, set, unit))
+	if (is_chunk(folder, set, unit))
 		*chunk = folder->row.ino;
 	else if (n && name)
-		err = head_both(k, folder, n, name, chunk);
+		err = find_companion_of_both(k, folder, n, name, chunk);
 	return err;
 }
 
 void kvc_chunking_folder_arrived_both(struct kvc *k, struct kvc_node *parent)
 {
-	if (!(parent->row.container & KVC_CONTAINER) && !recall_both(k, parent))
-		container_locked(k, parent);
+	if (!(parent->row.container & KVC_CONTAINER) && !load_history_both(k, parent))
+		make_container_locked(k, parent);
 }
 
 static bool few_digits(const char *name)
@@ -338,8 +345,11 @@ static int is_few_digits(void *arg, const struct kvc_name *n)
 	return few_digits(n->name);
 }
 
-/* The next few folders in this one are buckets. 1: there are more names; 0; or an error. */
-static int buckets_some_both(struct kvc *k, uint64_t ino, uint64_t *after)
+/*
+ * Marks the next few folders in this one as buckets. Returns 1 if more names follow, 0, or an
+ * error.
+ */
+static int mark_some_buckets_both(struct kvc *k, uint64_t ino, uint64_t *after)
 {
 	struct kvc_entries e = { 0 };
 	struct kvc_node *n;
@@ -347,21 +357,21 @@ static int buckets_some_both(struct kvc *k, uint64_t ino, uint64_t *after)
 
 	for (size_t i = 0; i < e.n && more >= 0; i++)
 		if (S_ISDIR(e.v[i].kind) && !kvc_node_get_both(k, e.v[i].ino, &n)) {
-			container_locked(k, n);
+			make_container_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}
 	free(e.v);
 	return more;
 }
 
-static void buckets_run(struct kvc *k, struct kvc_job *j)
+static void mark_buckets_run(struct kvc *k, struct kvc_job *j)
 {
 	uint64_t after = 0;
 	int more = 1;
 
 	while (more == 1 && !kvc_stopping(k)) {
 		kvc_lock_both(k);
-		more = buckets_some_both(k, j->node->row.ino, &after);
+		more = mark_some_buckets_both(k, j->node->row.ino, &after);
 		kvc_unlock_both(k);
 		kvc_lock_pause(&k->lock);
 		kvc_catalog_pause(k->cat);
@@ -369,23 +379,23 @@ static void buckets_run(struct kvc *k, struct kvc_job *j)
 }
 
 /*
- * All folders in this one are buckets: the first few at once, the others by a job, since a user may
- * have made a million names there. If that has no memory, or the daemon is killed, their files show
- * what they are.
+ * Marks all folders in this one as buckets: the first few at once, the others in a job, because a
+ * user may have made a million of them. If the job fails for lack of memory, or the daemon is
+ * killed, the folders are recognized by their files.
  */
-static void buckets_both(struct kvc *k, uint64_t ino)
+static void mark_buckets_both(struct kvc *k, uint64_t ino)
 {
 	uint64_t after = 0;
 	struct kvc_node *n;
 
-	if (buckets_some_both(k, ino, &after) != 1 || kvc_node_get_both(k, ino, &n))
+	if (mark_some_buckets_both(k, ino, &after) != 1 || kvc_node_get_both(k, ino, &n))
 		return;
-	kvc_tier_job_add_locked(k, KVC_P_URGENT, buckets_run, n, KVC_COMMON, 0, NULL);
+	kvc_tier_job_add_locked(k, KVC_P_URGENT, mark_buckets_run, n, KVC_COMMON, 0, NULL);
 	kvc_node_settle_locked(k, n);
 }
 
-/* A folder was made in one that is named by a few digits, as it is itself. */
-static void branch_both(struct kvc *k, struct kvc_node *top, struct kvc_node *parent)
+/* A folder named by a few digits was made in a folder that is named like that too. */
+static void tree_add_both(struct kvc *k, struct kvc_node *top, struct kvc_node *parent)
 {
 	struct kvc_tree *t = tree_of(k, top->row.ino);
 
@@ -402,12 +412,12 @@ static void branch_both(struct kvc *k, struct kvc_node *top, struct kvc_node *pa
 	top->row.container |= KVC_BUCKETS;
 	kvc_node_dirty_locked(k, top);
 	while (t->n)
-		buckets_both(k, t->ino[--t->n]);
+		mark_buckets_both(k, t->ino[--t->n]);
 }
 
-/* Is it the lower level of a tree of buckets? */
-static void tree_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
-		      const char *name)
+/* Marks the folder as a bucket if it is the lower level of a tree of buckets. */
+static void tree_check_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
+			    const char *name)
 {
 	struct kvc_node *top;
 
@@ -416,9 +426,9 @@ static void tree_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *f
 		return;
 	if (!(top->row.container & KVC_BUCKETS) &&
 	    kvc_name_of(k->cat, parent->row.ino, is_few_digits, NULL) == 1)
-		branch_both(k, top, parent);
+		tree_add_both(k, top, parent);
 	if (top->row.container & KVC_BUCKETS)
-		container_locked(k, folder);
+		make_container_locked(k, folder);
 	kvc_node_settle_locked(k, top);
 }
 
@@ -429,26 +439,26 @@ void kvc_chunking_folder_made_both(struct kvc *k, struct kvc_node *parent, struc
 	struct kvc_node *n;
 
 	kvc_chunking_folder_arrived_both(k, parent);
-	tree_both(k, parent, folder, name);
+	tree_check_both(k, parent, folder, name);
 	if (!run)
 		return;
 	if (run->parent != parent->row.ino || run->pid != pid)
 		*run = (struct kvc_run){ .parent = parent->row.ino, .pid = pid };
-	run->told = run->told && run->n;
+	run->marked = run->marked && run->n;
 	run->ino[run->n++ % RUN] = folder->row.ino;
 	if (run->n < RUN)
 		return;
-	container_locked(k, folder);
-	for (unsigned i = 0; i < RUN && !run->told; i++)
+	make_container_locked(k, folder);
+	for (unsigned i = 0; i < RUN && !run->marked; i++)
 		if (!kvc_node_get_both(k, run->ino[i], &n)) {
 			if (S_ISDIR(n->row.mode))
-				container_locked(k, n);
+				make_container_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}
-	run->told = true;
+	run->marked = true;
 }
 
-/* The file belongs to another chunk from now on, and takes use and ttl of its old one along. */
+/* Moves the file to another chunk, which inherits the accesses and ttl of its old one. */
 static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 {
 	struct kvc_chunk *c = n->chunk ? n->chunk : kvc_chunk_find_locked(k, n->row.chunk);
@@ -464,7 +474,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 	if ((err = kvc_membership_change_both(k, n, chunk, n->row.chunk == n->row.ino)))
 		return err;
 	kvc_node_dirty_locked(k, n);
-	if (known && !n->chunk->use.created_ns) { /* a new one, of an old file */
+	if (known && !n->chunk->use.created_ns) { /* a new chunk for an old file */
 		n->chunk->ttl_s = row.ttl_s;
 		n->chunk->expires_ns = row.expires_ns;
 	}
@@ -494,16 +504,16 @@ int kvc_chunking_part_both(struct kvc *k, struct kvc_node *n)
 	return err == -ENOENT ? 0 : err;
 }
 
-struct some {
+struct entry_batch {
 	struct kvc_entry v[BATCH];
-	uint64_t hash; /* of the last one */
+	uint64_t hash; /* hash of the last name */
 	size_t n;
 };
 
-/* A batch ends between two hashes, so that none is passed over. */
-static int take(void *arg, const struct kvc_name *name)
+/* Ends a batch between two different hashes, so that the next batch skips no name. */
+static int add_entry(void *arg, const struct kvc_name *name)
 {
-	struct some *s = arg;
+	struct entry_batch *s = arg;
 
 	if (s->n >= BATCH / 2 && (name->hash != s->hash || s->n == BATCH))
 		return 1;
@@ -524,16 +534,16 @@ static int regroup_one_both(struct kvc *k, struct kvc_node *folder, uint64_t mod
 	if (err)
 		return err == -ENOENT ? 0 : err;
 	if (!in_whole) {
-		err = head_both(k, folder, n, e->name, &want);
+		err = find_companion_of_both(k, folder, n, e->name, &want);
 		want = want ?: n->row.ino;
 	}
 	if (!err && n->row.parent == folder->row.ino && n->state != KVC_GONE && !n->lost) {
-		bool came = n->model != model; /* where the catalog could not say that it did */
+		bool moved = n->model != model; /* an earlier move could not read the model */
 
-		if (came)
+		if (moved)
 			kvc_account_quota_move_locked(k, n, model);
 		err = n->row.chunk != want ? rechunk_both(k, n, want)
-		      : came               ? kvc_membership_moved_both(k, n)
+		      : moved              ? kvc_membership_moved_both(k, n)
 					   : 0;
 	}
 	kvc_node_settle_locked(k, n);
@@ -541,12 +551,12 @@ static int regroup_one_both(struct kvc *k, struct kvc_node *folder, uint64_t mod
 }
 
 /*
- * Some of a folder's files join another chunk than they are in. Subfolders are added to *deeper
- * where they may follow. 1: there are more of them, 0: that were all, or an error. Where one keeps
- * the chunk that it had, that chunk stays, and *err says why.
+ * Moves some of a folder's files to the chunks that they should be in. Adds subfolders to *deeper
+ * if memory allows. Returns 1 if more files follow, 0 at the end, or an error. If a file could not
+ * be moved, its chunk stays, and *err is set.
  */
-static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t after, struct some *s,
-			     struct kvc_stack *deeper, int *err)
+static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t after,
+			     struct entry_batch *s, struct kvc_stack *deeper, int *err)
 {
 	uint64_t model = 0;
 	int is_whole = kvc_chunking_whole_both(k, folder), more, e;
@@ -554,8 +564,8 @@ static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t af
 
 	s->n = 0;
 	more = is_whole < 0 ? is_whole : kvc_node_model_both(k, folder->row.ino, &model);
-	more = more ?: kvc_name_each(k->cat, folder->row.ino, after, take, s);
-	folder->refs++; /* others are let in */
+	more = more ?: kvc_name_each(k->cat, folder->row.ino, after, add_entry, s);
+	folder->refs++; /* the locks are released */
 	for (size_t i = 0; i < s->n && more >= 0; i++) {
 		if (S_ISREG(s->v[i].kind) && done++ == AT_ONCE) {
 			kvc_pause_both(k);
@@ -581,7 +591,7 @@ static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t af
 
 static int regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
 {
-	struct some s = { 0 };
+	struct entry_batch s = { 0 };
 	struct kvc_node *folder;
 	int more = 1, err = 0;
 
@@ -597,17 +607,17 @@ static int regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
 		kvc_lock_pause(&k->lock);
 		kvc_catalog_pause(k->cat);
 	}
-	return more == -ENOENT ? 0 : more < 0 ? more : err; /* it may go meanwhile */
+	return more == -ENOENT ? 0 : more < 0 ? more : err; /* the folder may have been deleted */
 }
 
-/* Where it meets an error it is tried again, later each time, and not for ever. */
+/* After an error it is tried again, with growing delays, a limited number of times. */
 static void regroup_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_stack deeper = { 0 };
 	struct kvc_node *top = j->node;
-	struct kvc_job *again;
+	struct kvc_job *retry;
 	uint64_t ino;
-	bool anew;
+	bool restart;
 	int err, e;
 
 	do {
@@ -622,15 +632,15 @@ static void regroup_run(struct kvc *k, struct kvc_job *j)
 			err = e ?: err;
 		} while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
 		kvc_lock(k);
-		anew = top->regroup_again && !k->stopping;
-		top->regroup = top->splitting = anew;
-		/* as a copy: an unmount does not wait for its time */
-		if (err && !anew && j->tried < AGAIN_MOST &&
+		restart = top->regroup_again && !k->stopping;
+		top->regroup = top->splitting = restart;
+		/* queued like a spill, so that an unmount does not wait for it */
+		if (err && !restart && j->tried < RETRIES_MOST &&
 		    !kvc_tier_job_add_locked(k, KVC_P_SPILL, regroup_run, top, KVC_COMMON,
-					     kvc_mono_ns() + (AGAIN_NS << j->tried), &again))
-			again->tried = j->tried + 1;
+					     kvc_mono_ns() + (RETRY_NS << j->tried), &retry))
+			retry->tried = j->tried + 1;
 		kvc_unlock(k);
-	} while (anew);
+	} while (restart);
 	if (err && !j->tried)
 		kvc_warn("files in and below inode %llx keep their old chunks: %s",
 			 (unsigned long long)top->row.ino, strerror(-err));
@@ -639,9 +649,9 @@ static void regroup_run(struct kvc *k, struct kvc_job *j)
 
 void kvc_chunking_regroup_locked(struct kvc *k, struct kvc_node *folder)
 {
-	/* one job, however often it is asked for: it begins anew */
+	/* one job, however often it is requested: it starts again */
 	folder->regroup_again = true;
-	/* not as what the one thread takes that is kept for fsyncs (tier_queue.c) */
+	/* not in the class that the thread reserved for fsync serves (tier_queue.c) */
 	if (!folder->regroup &&
 	    !kvc_tier_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
 		folder->regroup = folder->splitting = true;

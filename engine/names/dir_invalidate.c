@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names that go, and what the kernel knows of them: of files, and of folders that are one chunk
- * (chunking.c; what is set on a model keeps its folder). How a chunk goes whole is in chunk_drop.c.
+ * Removing names of files, and of folders that are one chunk (chunking.c; a model with settings
+ * keeps its folder), and the kernel's cached names of them. chunk_drop.c has the phases of a drop.
  *
- * The kernel remembers names and answers from them without asking: a client could find the folder
- * and then none of its files. So a folder is knocked at first: the kernel is told to forget it and
- * its files, which costs those who use it a request each. Who looks within a moment keeps the
- * folder, whole; if nobody does, nobody has it in hand, and it goes in one step. Where somebody
- * only looks, again and again, it goes all the same. A folder that the kernel does not know nobody
- * has in hand, but where it let go of it this moment, as it does when memory is short: between a
- * mkdir that said EEXIST and a look at what is there.
+ * The kernel caches names and answers from them without a request: a client could find a folder and
+ * then none of its files. So a folder is probed first: the kernel is told to forget it and its
+ * files, which costs each current user one request. A client that looks the folder up within a
+ * moment keeps it, whole. If no client does, no client uses it, and it is dropped in one step.
+ * Repeated lookups without any other access do not keep it forever. If the kernel does not know a
+ * folder, no client uses it, with one exception: the kernel may just have forgotten it for lack of
+ * memory, between a mkdir that returned EEXIST and a lookup of its contents.
  *
- * So a folder that goes is mostly one that the kernel no longer knows, and then nothing has to be
- * told: all other names stay as they are. A file that goes by itself is told by its number: its
- * attributes are to be asked for, and that answer, ESTALE, has the kernel look the name up again.
- * Only where the kernel holds on to a folder in spite of the knock (somebody is in it or was just
- * then, or it keeps names missing there) are all names made old at once, by a second knock: before
- * it goes, since until the kernel is told of the end it would find the folder by the name that it
- * has, and ask us for what is left by number.
+ * So the kernel usually no longer knows a dropped folder, and needs no notice; all other cached
+ * names stay valid. If a single file is dropped, the kernel is told by its number to ask for the
+ * attributes again; the answer, -ESTALE, makes it look the name up again. If the kernel keeps a
+ * folder in spite of the probe (it is or was a working directory, or has cached missing names), a
+ * second probe invalidates all names at once. This is done before the drop: otherwise the kernel
+ * could find the folder by its cached name until the notice arrives, and ask for its contents by
+ * number.
  *
- * A call that was on its way in may still name a folder that has gone, by its number. So it stays a
- * ghost as long as the kernel holds it: whoever makes something in it brings it back. Meanwhile the
- * kernel may not remember that its name is missing.
+ * A call in progress may still use the number of a dropped folder. So the folder stays in a table
+ * as long as the kernel references it, and a call that makes something in it revives it. Until then
+ * the kernel must not cache its name as missing.
  */
 #include "dir_invalidate.h"
 
@@ -34,41 +34,43 @@
 
 #include <string.h>
 
-/* from the knock on; and on kernels that keep names, so much longer */
-#define KNOCK_NS 100000000ull
-#define KNOCKS 3 /* with time in between where somebody looks; then so many at once: */
-#define KNOCKS_MOST 20
-#define LOOKS 64 /* at knocks under one hold of the lock */
+/* delay after a probe; longer on kernels that keep names */
+#define PROBE_NS 100000000ull
+/* probes with a delay if clients look it up; then up to PROBES_MOST without */
+#define PROBES_DELAYED 3
+#define PROBES_MOST 20
+#define AT_ONCE 64 /* probes examined under one hold of the lock */
 
-/* A folder that is about to go; it need not be in memory. */
-struct knock {
-	struct kvc_list link; /* in k->drops->knocks */
+/* A folder that is to be dropped; it may not be in memory. */
+struct probe {
+	struct kvc_list link; /* in k->drops->probes */
 	uint64_t ino;
-	uint64_t use_ns;    /* the chunk's last use as of then */
-	uint64_t at_ns, nr; /* when, and its notice; 0: somebody looked since */
+	uint64_t accessed_ns;       /* last access to the chunk at that time */
+	uint64_t probed_ns, notice; /* time and notice of the probe; 0: looked up since */
 	uint64_t looked_ns;
-	uint64_t n; /* how often since that use; all: the second time, by all names */
-	bool all;
-	/* what goes with the folder, of this tier (-1: of the files) */
+	/* probes since that access; all_names: the second kind, which invalidates all names */
+	uint64_t count;
+	bool all_names;
+	/* bytes that the drop frees in this tier (-1: of the files) */
 	uint64_t bytes;
 	int tier;
 };
 
 struct kvc_dropped_dir {
-	struct kvc_list link; /* in k->drops->ghosts */
+	struct kvc_list link; /* in k->drops->dropped */
 	struct kvc_node *n;
 	char name[256];
 };
 
-static struct kvc_list *knock_bucket(struct kvc *k, uint64_t ino)
+static struct kvc_list *probe_bucket(struct kvc *k, uint64_t ino)
 {
 	return &k->drops->probes[ino % KVC_DIR_PROBES];
 }
 
-static struct knock *knock_find(struct kvc *k, uint64_t ino)
+static struct probe *probe_find(struct kvc *k, uint64_t ino)
 {
-	kvc_list_each(e, knock_bucket(k, ino)) {
-		struct knock *x = kvc_of(e, struct knock, link);
+	kvc_list_each(e, probe_bucket(k, ino)) {
+		struct probe *x = kvc_of(e, struct probe, link);
 
 		if (x->ino == ino)
 			return x;
@@ -76,31 +78,33 @@ static struct knock *knock_find(struct kvc *k, uint64_t ino)
 	return NULL;
 }
 
-/* By a knock, after which nobody looked, the kernel was told to ask for all names. */
-static bool asks_for(struct kvc *k, const struct kvc_node *folder)
+/*
+ * True if a probe told the kernel to ask for all names again, and no client has looked the folder
+ * up since.
+ */
+static bool all_names_invalidated(struct kvc *k, const struct kvc_node *folder)
 {
-	const struct knock *x = knock_find(k, folder->row.ino);
+	const struct probe *x = probe_find(k, folder->row.ino);
 
-	return x && x->all && x->at_ns && x->looked_ns < x->at_ns;
+	return x && x->all_names && x->probed_ns && x->looked_ns < x->probed_ns;
 }
 
-static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct kvc_node *n)
+static void notify_removed(struct kvc *k, const struct kvc_node *folder, const struct kvc_node *n)
 {
 	if (kvc_kernel_knows(folder) || kvc_kernel_knows(n))
 		kvc_notify(k,
-			   !kvc_kernel_knows(n)    ? KVC_TELL_PRUNE
-			   : !S_ISDIR(n->row.mode) ? KVC_TELL_FILE
-			   : asks_for(k, n)        ? KVC_TELL_PRUNE
-						   : KVC_TELL_FOLDER,
+			   !kvc_kernel_knows(n)          ? KVC_TELL_PRUNE
+			   : !S_ISDIR(n->row.mode)       ? KVC_TELL_FILE
+			   : all_names_invalidated(k, n) ? KVC_TELL_PRUNE
+							 : KVC_TELL_FOLDER,
 			   kvc_kernel_knows(folder) ? folder->row.ino : 0,
 			   kvc_kernel_knows(n) ? n->row.ino : 0);
 }
 
 /*
- * Takes these names off a node, or none: the folders come into memory, and memory is put by, before
- * the first goes.
+ * Removes these names of a node, or none: first loads the folders into memory and reserves memory.
  */
-static int unname_these_both(struct kvc *k, struct kvc_node *n, const struct kvc_entries *e,
+static int remove_names_both(struct kvc *k, struct kvc_node *n, const struct kvc_entries *e,
 			     struct kvc_read_ahead *a)
 {
 	struct kvc_node *folder;
@@ -118,7 +122,7 @@ static int unname_these_both(struct kvc *k, struct kvc_node *n, const struct kvc
 			kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, n, e->v[i].parent,
 						  e->v[i].name);
 		if (!err && folder) {
-			tell_gone(k, folder, n);
+			notify_removed(k, folder, n);
 			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
 		}
 		if (folder)
@@ -138,11 +142,11 @@ int kvc_dir_drop_name_both(struct kvc *k, uint64_t parent, const char *name)
 		return 0;
 	if ((err = kvc_name_get(k->cat, parent, name, &one.ino, &one.kind)))
 		return err == -ENOENT ? 0 : err;
-	n = kvc_node_find_locked(k, one.ino); /* all files of a chunk that is cut are in memory */
+	n = kvc_node_find_locked(k, one.ino); /* all files of a detached chunk are in memory */
 	if (!n || !kvc_node_cut(n))
 		return 0;
 	snprintf(one.name, sizeof one.name, "%s", name);
-	return unname_these_both(k, n, &e, NULL);
+	return remove_names_both(k, n, &e, NULL);
 }
 
 int kvc_dir_drop_names_in_both(struct kvc *k, struct kvc_node *folder)
@@ -171,12 +175,12 @@ int kvc_dir_drop_names_in_both(struct kvc *k, struct kvc_node *folder)
 	return err;
 }
 
-/* Takes every name off a node, or none. */
-static int unname_both(struct kvc *k, struct kvc_node *n, struct kvc_read_ahead *a)
+/* Removes all names of a node, or none. */
+static int remove_all_names_both(struct kvc *k, struct kvc_node *n, struct kvc_read_ahead *a)
 {
 	struct kvc_entries e = { 0 };
 	int err = kvc_read_ahead_entries_of_both(k, a, n->row.ino, &e)
-			  ?: unname_these_both(k, n, &e, a);
+			  ?: remove_names_both(k, n, &e, a);
 
 	free(e.v);
 	return err;
@@ -191,29 +195,32 @@ void kvc_dir_dropped_free_locked(struct kvc_node *folder)
 	folder->dropped_dir = NULL;
 }
 
-static struct kvc_list *bucket(struct kvc *k, uint64_t parent, const char *name)
+static struct kvc_list *dropped_bucket(struct kvc *k, uint64_t parent, const char *name)
 {
 	return &k->drops->dropped[(kvc_name_hash(name) ^ parent) % KVC_DIR_DROPPED];
 }
 
-static void ghost_new_locked(struct kvc *k, struct kvc_node *folder, const char *name)
+static void dropped_dir_new_locked(struct kvc *k, struct kvc_node *folder, const char *name)
 {
 	struct kvc_dropped_dir *g = k->started && folder->nlookup && !folder->dropped_dir
 					    ? malloc(sizeof *g)
 					    : NULL;
 
 	if (!g)
-		/* nobody can know it; or no memory, and then a create in that very moment fails */
+		/*
+		 * no client can know it; or out of memory, and then a create at this very moment
+		 * fails
+		 */
 		return;
 	g->n = folder;
 	snprintf(g->name, sizeof g->name, "%s", name);
-	kvc_list_add_tail(bucket(k, folder->row.parent, name), &g->link);
+	kvc_list_add_tail(dropped_bucket(k, folder->row.parent, name), &g->link);
 	folder->dropped_dir = g;
 }
 
 struct kvc_node *kvc_dir_dropped_find_locked(struct kvc *k, uint64_t parent, const char *name)
 {
-	kvc_list_each(e, bucket(k, parent, name)) {
+	kvc_list_each(e, dropped_bucket(k, parent, name)) {
 		struct kvc_dropped_dir *g = kvc_of(e, struct kvc_dropped_dir, link);
 
 		if (g->n->row.parent == parent && !strcmp(g->name, name))
@@ -239,7 +246,7 @@ int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder)
 	err = kvc_dir_drop_name_both(k, up->row.ino, n->dropped_dir->name);
 	up->refs--;
 	err = err ?: kvc_name_get(k->cat, up->row.ino, n->dropped_dir->name, &other, &kind);
-	if (!err) /* made again meanwhile */
+	if (!err) /* a new folder of this name was made */
 		return S_ISDIR(kind) ? kvc_node_get_both(k, other, folder) : -ENOENT;
 	if (err == -ENOENT)
 		err = kvc_name_put(k->cat, up->row.ino, n->dropped_dir->name, n->row.ino, S_IFDIR);
@@ -254,7 +261,7 @@ int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder)
 	return 0;
 }
 
-static void knock_free(struct knock *x)
+static void probe_free(struct probe *x)
 {
 	kvc_list_del(&x->link);
 	free(x);
@@ -266,55 +273,56 @@ void kvc_dir_probe_file_locked(struct kvc *k, const struct kvc_node *n)
 		kvc_notify(k, KVC_TELL_PRUNE, 0, n->row.ino);
 }
 
-/* Was the kernel told, and who uses the folder had the time to come? */
-static bool knocked_long_ago(struct kvc *k, const struct knock *x, uint64_t now)
+/* Has the kernel received the probe, and have users of the folder had time to look it up? */
+static bool probe_settled(struct kvc *k, const struct probe *x, uint64_t now)
 {
-	return kvc_notify_delivered(k, x->nr) && now - x->at_ns >= KNOCK_NS + k->ev.kept_ns;
+	return kvc_notify_delivered(k, x->notice) && now - x->probed_ns >= PROBE_NS + k->ev.kept_ns;
 }
 
 /*
- * Somebody has just looked at it, and is given the time to use it. Who looks again and again gets
- * no more time, but it still is not taken away under his eyes: between a mkdir that says EEXIST and
- * a look at what is there.
+ * A client has just looked it up, and gets time to use it. Clients that look it up repeatedly get
+ * no more time, but it is not dropped between a mkdir that returns EEXIST and a lookup of its
+ * contents either.
  */
-static bool waits_locked(const struct knock *x, uint64_t now)
+static bool probe_delays_locked(const struct probe *x, uint64_t now)
 {
-	return x->n < KNOCKS && now - x->looked_ns < KVC_YOUNG_NS;
+	return x->count < PROBES_DELAYED && now - x->looked_ns < KVC_YOUNG_NS;
 }
 
 int kvc_dir_probe_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier, uint64_t bytes)
 {
-	struct knock *x = knock_find(k, folder);
+	struct probe *x = probe_find(k, folder);
 
 	if (!x) {
 		if (!(x = calloc(1, sizeof *x)))
 			return -ENOMEM;
 		x->ino = folder;
-		kvc_list_add_tail(knock_bucket(k, folder), &x->link);
+		kvc_list_add_tail(probe_bucket(k, folder), &x->link);
 	}
-	x->use_ns = last_ns;
+	x->accessed_ns = last_ns;
 	x->tier = tier;
 	x->bytes = bytes;
-	x->all = x->at_ns && knocked_long_ago(k, x, kvc_mono_ns());
-	x->nr = kvc_notify(k, x->all ? KVC_TELL_KNOCK_ALL : KVC_TELL_KNOCK, 0, folder);
-	x->at_ns = x->nr ? kvc_mono_ns() : 0;
-	if (!x->all) {
-		x->n++;
+	x->all_names = x->probed_ns && probe_settled(k, x, kvc_mono_ns());
+	x->notice = kvc_notify(k, x->all_names ? KVC_TELL_KNOCK_ALL : KVC_TELL_KNOCK, 0, folder);
+	x->probed_ns = x->notice ? kvc_mono_ns() : 0;
+	if (!x->all_names) {
+		x->count++;
 		kvc_count(&k->stats, knocks);
 	}
-	return x->nr ? -EAGAIN : -ENOMEM;
+	return x->notice ? -EAGAIN : -ENOMEM;
 }
 
 bool kvc_dir_probed_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
 			   uint64_t *bytes)
 {
-	const struct knock *x = knock_find(k, folder);
+	const struct probe *x = probe_find(k, folder);
 	uint64_t now = kvc_mono_ns();
 
-	if (!x || !k->started || k->stopping || x->use_ns != last_ns || x->tier != tier || !x->n)
+	if (!x || !k->started || k->stopping || x->accessed_ns != last_ns || x->tier != tier ||
+	    !x->count)
 		return false;
 	*bytes = x->bytes;
-	return x->at_ns ? !knocked_long_ago(k, x, now) : waits_locked(x, now);
+	return x->probed_ns ? !probe_settled(k, x, now) : probe_delays_locked(x, now);
 }
 
 void kvc_dir_forgotten_locked(struct kvc *k, uint64_t folder)
@@ -322,46 +330,46 @@ void kvc_dir_forgotten_locked(struct kvc *k, uint64_t folder)
 	k->drops->forgotten_ns[folder % KVC_DIR_FORGOTTEN] = kvc_mono_ns();
 }
 
-/* Or another one of the same place was: then it is knocked at in vain. */
-static bool forgotten_lately(const struct kvc *k, uint64_t folder, uint64_t now)
+/* May give a false yes for a folder with the same slot, which is then probed in vain. */
+static bool forgotten_recently(const struct kvc *k, uint64_t folder, uint64_t now)
 {
 	uint64_t then = k->drops->forgotten_ns[folder % KVC_DIR_FORGOTTEN];
 
-	return then && now - then < KNOCK_NS + k->ev.kept_ns;
+	return then && now - then < PROBE_NS + k->ev.kept_ns;
 }
 
 int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 {
-	struct knock *x = knock_find(k, folder->row.ino);
+	struct probe *x = probe_find(k, folder->row.ino);
 	uint64_t now = kvc_mono_ns();
 
 	if (!k->started || k->stopping)
-		return 0; /* nobody asks us any more */
+		return 0; /* the session has ended */
 	if (!x)
-		/* who wants it has to ask us first, where the kernel does not know it */
-		return kvc_kernel_knows(folder) || forgotten_lately(k, folder->row.ino, now);
-	if (x->use_ns != last_ns) {
-		x->use_ns = last_ns;
-		x->at_ns = x->n = 0;
+		/* if the kernel does not know it, a client has to look it up first */
+		return kvc_kernel_knows(folder) || forgotten_recently(k, folder->row.ino, now);
+	if (x->accessed_ns != last_ns) {
+		x->accessed_ns = last_ns;
+		x->probed_ns = x->count = 0;
 	}
-	if (!x->at_ns && waits_locked(x, now))
+	if (!x->probed_ns && probe_delays_locked(x, now))
 		return -EAGAIN;
-	if (!x->at_ns)
+	if (!x->probed_ns)
 		return 1;
-	if (!knocked_long_ago(k, x, now))
+	if (!probe_settled(k, x, now))
 		return -EAGAIN;
-	return k->ev.holds_names && kvc_kernel_knows(folder) && !x->all;
+	return k->ev.holds_names && kvc_kernel_knows(folder) && !x->all_names;
 }
 
 void kvc_dir_looked_up_locked(struct kvc *k, uint64_t folder)
 {
-	struct knock *x = knock_find(k, folder);
+	struct probe *x = probe_find(k, folder);
 
 	if (!x)
 		return;
 	x->looked_ns = kvc_mono_ns();
-	if (x->n < KNOCKS_MOST)
-		x->at_ns = 0;
+	if (x->count < PROBES_MOST)
+		x->probed_ns = 0;
 }
 
 void kvc_dir_probes_free_locked(struct kvc *k, uint64_t older_ns)
@@ -371,14 +379,14 @@ void kvc_dir_probes_free_locked(struct kvc *k, uint64_t older_ns)
 
 	for (size_t i = 0; i < KVC_DIR_PROBES; i++) {
 		kvc_list_each_safe(e, &k->drops->probes[i]) {
-			struct knock *x = kvc_of(e, struct knock, link);
-			uint64_t then = kvc_max(x->at_ns, x->looked_ns);
+			struct probe *x = kvc_of(e, struct probe, link);
+			uint64_t then = kvc_max(x->probed_ns, x->looked_ns);
 
 			if (now - kvc_min(then, now) >= older_ns)
-				knock_free(x);
+				probe_free(x);
 			looks++;
 		}
-		if (looks >= LOOKS && older_ns) {
+		if (looks >= AT_ONCE && older_ns) {
 			kvc_pause_locked(k);
 			looks = 0;
 		}
@@ -388,18 +396,18 @@ void kvc_dir_probes_free_locked(struct kvc *k, uint64_t older_ns)
 int kvc_dir_unname_both(struct kvc *k, struct kvc_node *folder)
 {
 	struct kvc_entries e = { 0 };
-	struct knock *x;
+	struct probe *x;
 	int err = kvc_folder_entries_of_both(k, folder->row.ino, &e)
-			  ?: unname_these_both(k, folder, &e, NULL);
+			  ?: remove_names_both(k, folder, &e, NULL);
 
 	if (!err) {
 		kvc_row_del(k->cat, folder->row.ino, &folder->paid);
 		folder->row.nlink = 0;
 		kvc_file_destroy_locked(k, folder);
-		if ((x = knock_find(k, folder->row.ino)))
-			knock_free(x);
+		if ((x = probe_find(k, folder->row.ino)))
+			probe_free(x);
 		if (e.n)
-			ghost_new_locked(k, folder, e.v[0].name);
+			dropped_dir_new_locked(k, folder, e.v[0].name);
 	}
 	free(e.v);
 	return err;
@@ -413,8 +421,8 @@ void kvc_dir_drop_folder_both(struct kvc *k, struct kvc_node *folder)
 	kvc_node_settle_locked(k, folder);
 }
 
-/* It has no name any more. */
-static void unnamed_gone_both(struct kvc *k, struct kvc_node *n)
+/* Destroys a file that has no name any more. */
+static void destroy_nameless_both(struct kvc *k, struct kvc_node *n)
 {
 	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	if (n->row.chunk == n->row.ino)
@@ -428,10 +436,10 @@ static void unnamed_gone_both(struct kvc *k, struct kvc_node *n)
 
 int kvc_dir_drop_file_both(struct kvc *k, struct kvc_node *n, struct kvc_read_ahead *a)
 {
-	int err = unname_both(k, n, a);
+	int err = remove_all_names_both(k, n, a);
 
 	if (!err)
-		unnamed_gone_both(k, n);
+		destroy_nameless_both(k, n);
 	return err;
 }
 
@@ -441,9 +449,9 @@ int kvc_dir_drop_linked_both(struct kvc *k, struct kvc_node *n, struct kvc_name_
 	struct kvc_entries e = { 0 };
 	int more = kvc_folder_entries_of_some_both(k, n->row.ino, at, &e), err;
 
-	err = more < 0 ? more : unname_these_both(k, n, &e, a);
+	err = more < 0 ? more : remove_names_both(k, n, &e, a);
 	free(e.v);
 	if (!err && !more)
-		unnamed_gone_both(k, n);
+		destroy_nameless_both(k, n);
 	return err ?: more;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dropping chunks whole (chunk_drop.c), and what remains of their folders for a moment
- * (dir_invalidate.c). The tables are under k->lock.
+ * Dropping whole chunks (chunk_drop.c), and the folders of dropped chunks that the kernel may still
+ * know (dir_invalidate.c). k->lock guards the tables.
  */
 #ifndef KVC_DIR_INVALIDATE_H
 #define KVC_DIR_INVALIDATE_H
@@ -12,114 +12,123 @@
 #define KVC_DIR_DROPPED 256
 #define KVC_DIR_PROBES 4096
 #define KVC_DIR_FORGOTTEN 4096
-#define KVC_DROP_KEY "dropping:" /* + a chunk: the mark of its drop, in meta */
+/* prefix of the key in meta that marks a drop; the chunk's number follows */
+#define KVC_DROP_KEY "dropping:"
 
 struct kvc_drops {
-	/* dropped folders that the kernel still holds, by parent and name */
+	/* dropped folders that the kernel still references, by parent and name */
 	struct kvc_list dropped[KVC_DIR_DROPPED];
-	struct kvc_list probes[KVC_DIR_PROBES]; /* folders that are about to go, by number */
-	/* when the kernel let go of a folder whose number, modulo, is this: the last of them */
+	/* folders that are to be dropped, by inode number */
+	struct kvc_list probes[KVC_DIR_PROBES];
+	/* the last time at which the kernel forgot a folder with this number, modulo the size */
 	uint64_t forgotten_ns[KVC_DIR_FORGOTTEN];
-	struct kvc_list detached; /* chunks that are dropped and not buried yet */
+	struct kvc_list detached; /* chunks that are detached and not yet removed */
 	unsigned ndetached;
-	unsigned most; /* files that a drop has worked on under one hold, at the most */
+	unsigned most; /* most files that a drop has processed under one hold of the locks */
 };
 
 /* ---- chunk_drop.c ---- */
 
 /*
- * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the
- * others. With a tier only that tier's copies go, where all is elsewhere too; KVC_DROP_FOR_POOL is
- * for the evictor: a pin beyond what may be pinned of the pool does not hold. `seen`: the row by
- * which it was chosen, or NULL. 0, -EAGAIN (its folder was knocked or looked at: come back
- * in a moment), -EBUSY (in use, pinned, or used a moment ago), -ESTALE (used since `seen`), -ENOENT
- * (empty), or another. With 0 and -EAGAIN *bytes is what goes: of the tier, or what the files take.
- * May be NULL.
+ * Drops a whole chunk: all its files and their copies, except copies in shared tiers, which other
+ * nodes may use. With a tier number it only removes the copies in that tier, if every file has
+ * another copy. KVC_DROP_FOR_POOL is for the evictor: pins beyond the limit of pinned bytes in the
+ * pool do not count. `seen` is the row by which the victim was chosen, or NULL. *bytes (may be
+ * NULL) is set with 0 and -EAGAIN: the bytes of the copies in the tier, or the bytes of the files.
+ *
+ * Returns -EAGAIN if the folder is being probed or was looked up just now (try again in a moment),
+ * -EBUSY if the chunk is open, leased, pinned or was accessed a moment ago, -ESTALE if it was
+ * accessed after `seen` was read, -ENOENT if it is empty, or another error. The caller holds no
+ * lock.
  */
 #define KVC_DROP_WHOLE (-1)
 #define KVC_DROP_FOR_POOL (-2)
 int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
 		   uint64_t *bytes);
 /*
- * A tier's copies of a chunk go, also from a shared tier. -ENODATA: some file has no copy but
- * there, and all stays; others as above, where no pin is beyond its bound.
+ * Removes the copies of a chunk in one tier, which may be a shared one. Removes none and returns
+ * -ENODATA if a file has no other copy. Other errors as above, but every pin counts.
  */
 int kvc_chunk_drop_tier(struct kvc *k, uint64_t id, unsigned tier);
 /*
- * A call is about to change names in this folder: if the folder's chunk is being dropped, the rest
- * of the chunk is dropped first. Gives the locks back in between, so call it before anything was
- * looked at. 0 or why that is not possible.
+ * For a call that is about to change names in this folder: if the folder's chunk is being dropped,
+ * completes the drop. Releases and retakes the locks, so the caller reads nothing before it.
+ * Returns 0 or an error.
  */
 int kvc_chunk_drop_finish_both(struct kvc *k, struct kvc_node *folder);
-/* The folder's chunk is dropped, and not all of its files are gone yet. */
+/* True if the folder's chunk is being dropped and some of its files are not removed yet. */
 bool kvc_chunk_drop_is_detached(const struct kvc_node *folder);
-/* Goes on with what an error had kept from its end. Without locks. */
+/* Continues drops that an error has interrupted. The caller holds no lock. */
 void kvc_chunk_drop_resume(struct kvc *k);
-/* At the end. */
+/* Frees the state of all drops at the end of a mount. */
 void kvc_chunk_drop_free(struct kvc *k);
 
 /* ---- chunk_drop_recover.c ---- */
 
 /*
- * At the start, before anything is taken over: ends the drops that a killed daemon had begun. *any:
- * there were some. 0, or an error of the catalog.
+ * At the start of a mount, before any other recovery: completes drops that a killed daemon has
+ * begun. *any is set if there were some. Returns 0 or the catalog's error.
  */
 int kvc_chunk_drop_recover_both(struct kvc *k, bool *any);
 
 /* ---- dir_invalidate.c ---- */
 
 /*
- * Takes every name off a file and destroys it; the kernel is told. With an error it is as it was.
- * `a` (or NULL) has its names and their folders, read before.
+ * Removes all names of a file, destroys it and notifies the kernel. After an error nothing has
+ * changed. `a` holds its names and their folders, read in advance, or is NULL.
  */
 int kvc_dir_drop_file_both(struct kvc *k, struct kvc_node *n, struct kvc_read_ahead *a);
 /*
- * The same for a file with many names, of which it takes the next few: *at is zero before the first
- * call. 1: call again, others may be let in before; 0: the file is destroyed; or an error, and the
- * call can be repeated. The file's chunk is cut, so that nobody sees the names that are left.
+ * The same for a file with many names: removes the next few. *at is zero before the first call.
+ * Returns 1 to be called again (the locks may be released before), 0 if the file is destroyed, or
+ * an error, after which the call can be repeated. The file's chunk is detached, so the remaining
+ * names are invisible.
  */
 int kvc_dir_drop_linked_both(struct kvc *k, struct kvc_node *n, struct kvc_name_at *at,
 			     struct kvc_read_ahead *a);
 /*
- * A call is about to make, change or remove this name: if it is still a name of a file whose chunk
- * is being dropped, it is removed, as nobody sees it any more. 0, -ENOMEM or -EIO.
+ * For a call that is about to make, change or remove this name: removes it if it is a name of a
+ * file whose chunk is being dropped, since that name is invisible. Returns 0, -ENOMEM or -EIO.
  */
 int kvc_dir_drop_name_both(struct kvc *k, uint64_t parent, const char *name);
 /*
- * The same for all names in a folder that has no others: the caller is about to remove it. Gives
- * the locks back in between, and settles the folder's node.
+ * The same for all names in a folder that has no others, before the caller removes it. Releases and
+ * retakes the locks, and settles the folder's node.
  */
 int kvc_dir_drop_names_in_both(struct kvc *k, struct kvc_node *folder);
-/* A folder that is one chunk and empty goes, with its names. */
+/* Removes an empty folder that is one chunk, with its names. */
 void kvc_dir_drop_folder_both(struct kvc *k, struct kvc_node *folder);
-/* Its names go, and it with them; with an error none has. */
+/* Removes the names of a folder and the folder. After an error nothing has changed. */
 int kvc_dir_unname_both(struct kvc *k, struct kvc_node *folder);
 /*
- * May the folder go, whose chunk was last used then? 0; -EAGAIN: not before a moment; 1: it is to
- * be knocked at (files first, folder last); or -ENOMEM.
+ * May this folder be dropped, whose chunk was last accessed at last_ns? Returns 0 if so, -EAGAIN if
+ * not yet, 1 if it has to be probed first (files first, folder last), or -ENOMEM.
  */
 int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns);
 void kvc_dir_probe_file_locked(struct kvc *k, const struct kvc_node *n);
-/* `tier` and `bytes` are what is answered until it may go. -EAGAIN, or -ENOMEM. */
+/*
+ * Probes the folder. `tier` and `bytes` are returned by kvc_dir_probed_locked until it may be
+ * dropped. Returns -EAGAIN, or -ENOMEM.
+ */
 int kvc_dir_probe_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
 			 uint64_t bytes);
-/* Was it knocked at, for this tier, and may not go yet? Then *bytes is what would. */
+/* Was the folder probed for this tier, and must not be dropped yet? *bytes is then set. */
 bool kvc_dir_probed_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
 			   uint64_t *bytes);
-/* Somebody looks at a folder: it is not dropped in the next moment. */
+/* A client looks the folder up: it is not dropped in the next moment. */
 void kvc_dir_looked_up_locked(struct kvc *k, uint64_t folder);
-/* The kernel lets go of a folder that somebody may have found a moment before. */
+/* The kernel forgets a folder that a client may have found a moment before. */
 void kvc_dir_forgotten_locked(struct kvc *k, uint64_t folder);
 /*
- * Forgets folders that were about to go so long ago, and gives the lock back in between; with 0 all
- * of them, at the end, when no lock is needed.
+ * Frees probes that are older than this, and releases the lock now and then. With 0 it frees all,
+ * at the end of a mount, when no lock is needed.
  */
 void kvc_dir_probes_free_locked(struct kvc *k, uint64_t older_ns);
-/* The folder that was dropped under this name and can come back, or NULL. */
+/* Finds a folder that was dropped under this name and can be revived, or NULL. */
 struct kvc_node *kvc_dir_dropped_find_locked(struct kvc *k, uint64_t parent, const char *name);
 /*
- * Somebody makes a file in a folder that was dropped: it comes back, or *folder becomes the one
- * that took its place.
+ * A client makes a file in a dropped folder: revives the folder, or sets *folder to the folder that
+ * has replaced it.
  */
 int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder);
 void kvc_dir_dropped_free_locked(struct kvc_node *folder);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole chunks. A model can say how many files its chunks have (user.kvcachefs.layers). A chunk's
- * folder with fewer is partial; with partial=miss its files are then not found by anybody: not by
- * name, nor in a list, nor in a lease, nor by an open of what the kernel still knew. The folder
- * itself always is, so that its files can be made in it by who makes them, whatever names and
- * flags he uses.
+ * Incomplete chunks. A model can declare how many files its chunks have (user.kvcachefs.layers). A
+ * chunk's folder with fewer is incomplete. With partial=miss its files are then hidden: from
+ * lookups, listings and leases, and from opens of inodes that the kernel still knows. The folder
+ * itself is always visible, so that its files can be made in it, with any names and flags.
  *
- * What counts is a regular file that was published with data, under any name but one that is
- * renamed when the file is done (kvc_incomplete_temporary). Such names are never hidden, or that
- * rename would not find them.
+ * A file counts if it is regular, was published with data, and does not have a temporary name
+ * (kvc_incomplete_temporary). Temporary names are never hidden, because the final rename must find
+ * them.
  *
- * The number is counted when it is asked for, up to that of a whole chunk, and kept in the folder's
- * node (n->published) until a name in the folder changes, or a file of it is published. Nothing of
- * it is in the catalog, so a start has nothing to recover.
+ * The files are counted on demand, up to the number of a complete chunk, and the result is cached
+ * in the node of the folder (n->published) until a name in the folder changes or a file in it is
+ * published. The catalog stores none of it, so a start has nothing to recover.
  *
- * The kernel is given no time to keep a name in a partial folder, be it there or missing. So when
- * the last file is published all of them are there at once, and nobody has to be told but who has
- * listed the folder. The other way, when a file of a whole chunk goes, all names are made old.
+ * The kernel may not cache names in an incomplete folder, neither existing nor missing. So all
+ * files appear together when the last one is published, and only cached listings have to be
+ * invalidated. In the other direction, when a complete chunk loses a file, all its names are
+ * invalidated.
  */
 #include "incomplete.h"
 
@@ -26,7 +26,7 @@
 
 #include <string.h>
 
-#define AT_ONCE 256 /* buckets under one hold of the lock */
+#define AT_ONCE 256 /* hash buckets per hold of the lock */
 
 bool kvc_incomplete_temporary(const char *name)
 {
@@ -51,10 +51,10 @@ static bool is_published_both(struct kvc *k, uint64_t ino, int *err)
 }
 
 /*
- * How many files the folder has that count, at most `want`: what is beyond them is not looked at;
- * or an error.
+ * The number of files in the folder that count, at most `want` (files beyond that are not
+ * examined), or an error.
  */
-static int count_both(struct kvc *k, struct kvc_node *folder, unsigned want)
+static int count_published_both(struct kvc *k, struct kvc_node *folder, unsigned want)
 {
 	struct kvc_entries e = { 0 };
 	int more = 1, err = 0;
@@ -93,13 +93,13 @@ int kvc_incomplete_is_both(struct kvc *k, struct kvc_node *folder)
 		return err == -ENOENT ? 0 : err;
 	if ((err = kvc_chunking_whole_both(k, folder)) != 1)
 		return err;
-	err = count_both(k, folder, want);
+	err = count_published_both(k, folder, want);
 	return err < 0 ? err : (unsigned)err < want;
 }
 
 bool kvc_incomplete_both(struct kvc *k, struct kvc_node *folder)
 {
-	return kvc_incomplete_is_both(k, folder) != 0; /* who cannot tell makes a miss of it */
+	return kvc_incomplete_is_both(k, folder) != 0; /* an error counts as a miss */
 }
 
 bool kvc_incomplete_hides_both(struct kvc *k, struct kvc_node *folder, const char *name)
@@ -108,7 +108,7 @@ bool kvc_incomplete_hides_both(struct kvc *k, struct kvc_node *folder, const cha
 	       kvc_incomplete_both(k, folder);
 }
 
-static int other_name(void *arg, const struct kvc_name *n)
+static int not_only_here(void *arg, const struct kvc_name *n)
 {
 	return n->parent != *(const uint64_t *)arg || kvc_incomplete_temporary(n->name);
 }
@@ -122,7 +122,7 @@ bool kvc_incomplete_hidden_both(struct kvc *k, struct kvc_node *n)
 	if (!kvc_incomplete_on(k) || n->unnamed || n->lost || kvc_node_get_both(k, parent, &folder))
 		return false;
 	hidden = kvc_incomplete_both(k, folder) &&
-		 !kvc_name_of(k->cat, n->row.ino, other_name, &parent);
+		 !kvc_name_of(k->cat, n->row.ino, not_only_here, &parent);
 	kvc_node_settle_locked(k, folder);
 	return hidden;
 }
@@ -136,7 +136,10 @@ void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n)
 	folder->published = 0;
 	if (k->opt.partial != KVC_INCOMPLETE_MISS || !kvc_kernel_knows(folder))
 		return;
-	/* It may be the last one: what was listed is old. Or there is nothing in it any more. */
+	/*
+	 * It may be the last file, so cached listings are invalidated. Or it was emptied, and
+	 * hidden again.
+	 */
 	kvc_touch_folder_locked(k, folder, 0);
 	if (n->object.size)
 		kvc_notify(k, KVC_TELL_PRUNE, folder->row.ino, 0);
@@ -182,7 +185,8 @@ void kvc_incomplete_listings(struct kvc *k)
 
 			if (!S_ISDIR(n->row.mode) || !kvc_kernel_knows(n))
 				continue;
-			n->row.mtime_ns++; /* what was listed of it is old; not worth a row */
+			/* invalidates cached listings; not worth a row in the catalog */
+			n->row.mtime_ns++;
 			kvc_notify(k, KVC_TELL_PRUNE, n->row.ino, 0);
 		}
 		if (b % AT_ONCE == AT_ONCE - 1)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See name_events.h. */
+/* Events about names; see name_events.h. */
 #include "name_events.h"
 
 #include "node.h"
@@ -13,7 +13,7 @@ void kvc_name_events_tell_both(struct kvc *k, enum kvc_event_kind what, const st
 	char path[KVC_FRAME_PATH_MAX + 1];
 	char *gone;
 
-	/* below a folder that went whole before it, and was told, nothing has a path */
+	/* below a folder that was dropped and reported before, nothing has a path */
 	if (!k->event_ring || kvc_path_in_both(k, parent, name, path) || !*path)
 		return;
 	if ((gone = strdup(path)))

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names that go, for who reads the news (telemetry/event_ring.h). Both locks. */
+/*
+ * Events about removed and changed names, for readers of the event ring (telemetry/event_ring.h).
+ */
 #ifndef KVC_NAME_EVENTS_H
 #define KVC_NAME_EVENTS_H
 
 #include "event_ring.h"
 
 /*
- * The node had this name: it is dropped, or now has another one (what). Nothing where nobody
- * reads.
+ * Reports that the node lost this name: it was dropped, or has another name now. Does nothing if
+ * the ring has no reader.
  */
 void kvc_name_events_tell_both(struct kvc *k, enum kvc_event_kind what, const struct kvc_node *n,
 			       uint64_t parent, const char *name);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The notifier: tells the kernel about what changed without its asking. A thread of its own,
- * because such a call may wait in the kernel for somebody who waits for us. Notices are collected
- * for a moment, so that a chunk of many files is told at once.
+ * The notifier: tells the kernel about changes that it did not request. It is a thread of its own,
+ * because such a call may wait in the kernel for a process that waits for this daemon. Notices are
+ * collected for a short time, so that a chunk of many files is reported in one call.
  */
 #include "notify.h"
 
@@ -14,7 +14,10 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint6
 	uint64_t nr = 0;
 
 	pthread_mutex_lock(&s->lock);
-	/* Not after the session's end; and without memory the kernel learns it when it asks. */
+	/*
+	 * Not queued at the end of the session, or without memory: the kernel learns of the change
+	 * when it asks.
+	 */
 	if (!s->stop && !kvc_grow(&s->v, s->n, &s->capacity, sizeof *s->v)) {
 		s->v[s->n++] = (struct kvc_tell){ what, parent, ino };
 		nr = ++s->given;
@@ -26,7 +29,7 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint6
 
 bool kvc_notify_delivered(struct kvc *k, uint64_t nr)
 {
-	/* what it tells came before */
+	/* orders the reported change before this load */
 	return atomic_load_explicit(&k->notices->told, memory_order_acquire) >= nr;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Telling the kernel about what changed without its asking (notify.c). Under a lock of its own, a
- * leaf.
+ * Notices to the kernel about changes that it did not request (notify.c). They have a lock of their
+ * own, a leaf.
  */
 #ifndef KVC_NOTIFY_H
 #define KVC_NOTIFY_H
@@ -13,18 +13,25 @@ struct kvc_notices {
 	pthread_cond_t cond;
 	struct kvc_tell *v;
 	size_t n, capacity;
-	uint64_t given; /* notices so far; told: of these, by the kernel known */
+	/*
+	 * given: number of the last notice; told: number of the last one that the kernel has
+	 * received
+	 */
+	uint64_t given;
 	_Atomic uint64_t told;
 	bool stop;
 };
 
-/* The thread. */
+/* the notifier thread; arg is k */
 void *kvc_notify_thread(void *arg);
-/* No notice from now on; the thread ends. */
+/* Accepts no more notices, and ends the thread once it has taken the current ones. */
 void kvc_notify_stop(struct kvc *k);
-/* Those so far are for nobody: no kernel has seen the names yet. */
+/* Discards the notices so far, at the start of a mount: the kernel does not know any name yet. */
 void kvc_notify_forget(struct kvc *k);
-/* The number of the notice (0: not kept), and whether the kernel has been told up to it. */
+/*
+ * kvc_notify queues a notice and returns its number; 0 if it was not queued. kvc_notify_delivered
+ * says whether the kernel has received it and all earlier ones. Both need no lock.
+ */
 uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint64_t ino);
 bool kvc_notify_delivered(struct kvc *k, uint64_t nr);
 

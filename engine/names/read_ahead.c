@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading ahead. A read of SQLite takes milliseconds while its pages are not in memory, and a drop
- * reads some rows and the names of every file. So they are read without the locks, and used under
- * the locks if SQLite has received nothing of them since (kvc_peek_inode_holds); otherwise they are
- * read again there.
+ * Reading ahead. A read of SQLite takes milliseconds if its pages are not in memory, and a drop
+ * reads several rows and the names of every file. So they are read without the locks, and used
+ * under the locks if the rows have not been written since (kvc_peek_inode_holds); otherwise they
+ * are read again there.
  */
 #include "read_ahead.h"
 
@@ -36,7 +36,7 @@ static const struct kvc_peek *peek_of(const struct kvc_read_ahead *a, uint64_t i
 	return NULL;
 }
 
-/* The folder of a node in memory; 0: it is not in memory. */
+/* The parent of a node in memory; 0 if it is not in memory. */
 static uint64_t parent_in_memory(struct kvc *k, uint64_t ino)
 {
 	struct kvc_node *n;
@@ -49,7 +49,7 @@ static uint64_t parent_in_memory(struct kvc *k, uint64_t ino)
 	return parent;
 }
 
-/* Reads an inode that is not in memory. Returns its folder, or 0 if that is not known. */
+/* Reads an inode that is not in memory. Returns its parent, or 0 if that is not known. */
 static uint64_t read_node(struct kvc *k, struct kvc_read_ahead *a, uint64_t ino)
 {
 	uint64_t parent = parent_in_memory(k, ino);
@@ -122,8 +122,8 @@ void kvc_read_ahead_names_both(struct kvc *k, struct kvc_read_ahead *a, const ui
 	kvc_lock_both(k);
 }
 
-static int row_both(struct kvc *k, const struct kvc_read_ahead *a, uint64_t ino,
-		    struct kvc_row *row)
+static int peeked_row_both(struct kvc *k, const struct kvc_read_ahead *a, uint64_t ino,
+			   struct kvc_row *row)
 {
 	const struct kvc_peek *p = kvc_node_find_locked(k, ino) ? NULL : peek_of(a, ino);
 
@@ -133,9 +133,9 @@ static int row_both(struct kvc *k, const struct kvc_read_ahead *a, uint64_t ino,
 	return 0;
 }
 
-/* As kvc_node_model_both, and no error where a node comes into memory all the same. */
-static int model_both(struct kvc *k, const struct kvc_read_ahead *a, uint64_t folder,
-		      uint64_t *model)
+/* Same as kvc_node_model_both, but without an error if a node can be made all the same. */
+static int peeked_model_both(struct kvc *k, const struct kvc_read_ahead *a, uint64_t folder,
+			     uint64_t *model)
 {
 	struct kvc_row row = { .ino = folder, .parent = folder };
 	int err = 0;
@@ -143,7 +143,7 @@ static int model_both(struct kvc *k, const struct kvc_read_ahead *a, uint64_t fo
 	*model = 0;
 	for (unsigned depth = 0; depth < 4096 && row.parent != KVC_ROOT && !err; depth++) {
 		*model = row.parent;
-		err = row_both(k, a, row.parent, &row);
+		err = peeked_row_both(k, a, row.parent, &row);
 	}
 	if (err || row.parent != KVC_ROOT)
 		*model = 0;
@@ -159,7 +159,7 @@ int kvc_read_ahead_node_both(struct kvc *k, struct kvc_read_ahead *a, uint64_t i
 
 	if (!p || !kvc_peek_inode_holds(k->cat, p))
 		return kvc_node_get_both(k, ino, n);
-	err = S_ISREG(p->row.mode) ? model_both(k, a, p->row.parent, &model) : 0;
+	err = S_ISREG(p->row.mode) ? peeked_model_both(k, a, p->row.parent, &model) : 0;
 	return err ?: kvc_node_get_modeled_locked(k, p, model, n);
 }
 

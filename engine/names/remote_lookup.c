@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sharing: what other nodes stored in a shared tier opens here too. A name that the catalog does
- * not know is asked for there by its path: one request for the header, in a worker of that tier,
- * while the lookup waits; then one of the next, by its own workers, since a tier that hangs is to
- * stop nobody but itself. All who ask for the same name share the question, and a miss is
- * remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded when it is
- * opened. So are folders (tiering/folders.c).
+ * Lookups in shared tiers, which make objects of other nodes visible here. A name that is not in
+ * the catalog is looked up there by its path, while the call waits: a worker of the tier reads the
+ * header of the frame. Then a worker of the next tier does, so that a tier that hangs blocks only
+ * its own workers. All calls for the same name share one lookup, and a miss is cached for a short
+ * time. A match gets a node (LOWER, placed in that tier) and is loaded when it is opened. Folders
+ * are found in the same way (tiering/folders.c).
  *
- * A user may have thousands of questions waiting. Each tier's queue is given a few at a time, of
- * the users in turn, so that another user's question or load does not wait for all of them. A
- * question for which nobody waits any more is forgotten.
+ * A user may have thousands of lookups waiting. Each tier's queue gets a few at a time, of each
+ * user in turn, so that a lookup or load of another user does not wait for all of them. A lookup
+ * that no call waits for any more is cancelled.
  *
  * Engines write a file under a temporary name and rename it. The lookup before that create costs no
- * request: a temporary name that has the digits of a key or of a random number in it is never asked
- * for. Other temporary names may be folders. They are asked for, and only a folder is taken in,
- * until a file with a temporary name is made in the same model.
+ * request: a temporary name with the digits of a key or of a random number is never looked up.
+ * Other temporary names may be folders. They are looked up, and only folders are adopted, until a
+ * file with a temporary name is made in the same model.
  *
- * A path that is deleted here while others may still have it is remembered as gone for GONE_NS, so
- * that it does not come back.
+ * A path that is deleted here while other nodes may still have it is recorded as gone for GONE_NS,
+ * so that it does not reappear.
  */
 #include "remote_lookup.h"
 
@@ -40,11 +40,11 @@
 
 #include <string.h>
 
-#define RANDOM_DIGITS 8u /* of a key or a random number, at least */
+#define RANDOM_DIGITS 8u /* digits that a key or a random number has at least */
 #define MISSES 4096u
 #define MISS_NS 1000000000ull
 #define ASK_MS 2000ull              /* the longest that a lookup waits */
-#define GIVEN_MAX (2 * KVC_WORKERS) /* enough that no thread of a tier lacks work */
+#define GIVEN_MAX (2 * KVC_WORKERS) /* enough to keep all workers of a tier busy */
 #define GONE_NS (24ull * 3600 * 1000000000)
 #define GONE_SOON_NS 10000000000ull
 
@@ -53,20 +53,20 @@ struct kvc_miss {
 };
 
 struct ask {
-	struct kvc_job job; /* first: the queue frees it */
+	struct kvc_job job; /* first, because the queue frees it */
 	struct kvc_list link, waiters;
-	struct kvc_list lane; /* empty: the tier's own queue has it, or it is being asked */
+	struct kvc_list lane; /* empty: in the tier's own queue, or running */
 	uint64_t parent;
-	uint32_t uid;   /* whose lookup was the first */
-	unsigned tried; /* bit per tier */
-	bool folder;    /* only a folder is taken in */
+	uint32_t uid;   /* user of the first call */
+	unsigned tried; /* one bit per tier */
+	bool folder;    /* adopt only a folder */
 	char name[256];
 	char path[KVC_FRAME_PATH_MAX + 1];
 };
 
 /*
- * Has it the shape of the temporary names that engines use: ".tmp" at the end, before a dot, or
- * before digits: K.tmp, K.tmp.PID.N, K.tmp1f2e3d4c? "qwen.tmpl" and "v1.tmp-model" have not.
+ * Has the name the shape of engines' temporary names: ".tmp" at the end, before a dot, or before
+ * digits, such as K.tmp, K.tmp.PID.N and K.tmp1f2e3d4c? "qwen.tmpl" and "v1.tmp-model" do not.
  */
 static bool is_temporary(const char *name)
 {
@@ -76,8 +76,8 @@ static bool is_temporary(const char *name)
 	return false;
 }
 
-/* Has it so many hexadecimal digits in a row? */
-static bool has_digits(const char *name, size_t n)
+/* Does the name have n hexadecimal digits in a row? */
+static bool has_hex_run(const char *name, size_t n)
 {
 	static const char digits[] = "0123456789abcdefABCDEF";
 
@@ -87,8 +87,8 @@ static bool has_digits(const char *name, size_t n)
 	return false;
 }
 
-/* Where it is noted that files with temporary names are made in a model. */
-static uint64_t *temps_of(struct kvc *k, uint64_t model)
+/* The slot that records that files with temporary names are made in a model. */
+static uint64_t *temps_slot(struct kvc *k, uint64_t model)
 {
 	return &k->remote_lookup->temps[model % KVC_REMOTE_LOOKUP_TEMPS];
 }
@@ -97,11 +97,14 @@ void kvc_remote_lookup_made_locked(struct kvc *k, uint64_t model, const char *na
 {
 	model = model ? model : KVC_ROOT;
 	if (k->shared && is_temporary(name))
-		*temps_of(k, model) = model;
+		*temps_slot(k, model) = model;
 }
 
-/* May the name be asked for; and *folder: as that of a folder alone? 0, -ENOENT or an error. */
-static int askable_both(struct kvc *k, uint64_t parent, const char *name, bool *folder)
+/*
+ * May the name be looked up? *folder is set if only a folder may be adopted. Returns 0, -ENOENT or
+ * an error.
+ */
+static int may_ask_both(struct kvc *k, uint64_t parent, const char *name, bool *folder)
 {
 	uint64_t model;
 	int err;
@@ -109,12 +112,12 @@ static int askable_both(struct kvc *k, uint64_t parent, const char *name, bool *
 	*folder = is_temporary(name);
 	if (!*folder)
 		return 0;
-	if (has_digits(name, RANDOM_DIGITS))
+	if (has_hex_run(name, RANDOM_DIGITS))
 		return -ENOENT;
 	if ((err = kvc_node_model_both(k, parent, &model)))
 		return err;
 	model = model ? model : KVC_ROOT;
-	return *temps_of(k, model) == model ? -ENOENT : 0;
+	return *temps_slot(k, model) == model ? -ENOENT : 0;
 }
 
 static uint64_t ask_hash(uint64_t parent, const char *name)
@@ -122,7 +125,7 @@ static uint64_t ask_hash(uint64_t parent, const char *name)
 	return kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull;
 }
 
-static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name)
+static struct kvc_miss *miss_slot(struct kvc *k, uint64_t parent, const char *name)
 {
 	if (!k->remote_lookup->misses)
 		k->remote_lookup->misses = calloc(MISSES, sizeof *k->remote_lookup->misses);
@@ -167,7 +170,7 @@ int kvc_remote_lookup_head(struct kvc *k, unsigned tier, const char *path, uint8
 	kvc_unlock(k);
 	err = err ?: kvc_frame_decode(page, f);
 	if (!err && (!(f->flags & KVC_FRAME_SHARED) || strcmp(f->path, path)))
-		err = -EBADMSG; /* another's frame under this name */
+		err = -EBADMSG; /* a frame for another path */
 	err = err ?: kvc_proof_found(k, f);
 	if (err == -ENOKEY && kvc_keyring_learn(k, f->key_id))
 		err = kvc_proof_found(k, f);
@@ -178,14 +181,14 @@ int kvc_remote_lookup_head(struct kvc *k, unsigned tier, const char *path, uint8
 
 static void ask_run(struct kvc *k, struct kvc_job *j);
 
-static void ask_give_locked(struct kvc *k, struct ask *a, unsigned tier)
+static void ask_submit_locked(struct kvc *k, struct ask *a, unsigned tier)
 {
 	k->remote_lookup->queues[tier].given++;
 	a->job = (struct kvc_job){ .run = ask_run, .tier = tier };
 	kvc_tier_job_put_locked(k, &a->job);
 }
 
-/* A question of this tier is over: the next, of the next user who has one. */
+/* A lookup in this tier has ended: starts the next one, of the next user. */
 static void ask_next_turn_locked(struct kvc *k, unsigned tier)
 {
 	struct kvc_remote_lookup_queue *q = &k->remote_lookup->queues[tier];
@@ -202,11 +205,11 @@ static void ask_next_turn_locked(struct kvc *k, unsigned tier)
 			continue;
 		a = kvc_of(lane->next, struct ask, lane);
 		kvc_list_del(&a->lane);
-		ask_give_locked(k, a, tier);
+		ask_submit_locked(k, a, tier);
 	}
 }
 
-/* Asks the next tier that may be asked: false if none may. */
+/* Starts the lookup in the next tier that may be asked; false if none is left. */
 static bool ask_next_locked(struct kvc *k, struct ask *a)
 {
 	for (unsigned i = 0; i < k->ntiers; i++) {
@@ -219,7 +222,7 @@ static bool ask_next_locked(struct kvc *k, struct ask *a)
 		a->tried |= 1u << t;
 		kvc_list_init(&a->lane);
 		if (q->given < GIVEN_MAX)
-			ask_give_locked(k, a, t);
+			ask_submit_locked(k, a, t);
 		else
 			kvc_list_add_tail(&q->lanes[a->uid % KVC_REMOTE_LOOKUP_LANES], &a->lane);
 		return true;
@@ -227,7 +230,9 @@ static bool ask_next_locked(struct kvc *k, struct ask *a)
 	return false;
 }
 
-/* Nobody can choose names of one bucket without knowing where the struct lies. */
+/*
+ * The address of the struct seeds the hash, so that users cannot choose names that share a bucket.
+ */
 static struct kvc_list *ask_bucket(struct kvc *k, uint64_t parent, const char *name)
 {
 	uint64_t hash = (ask_hash(parent, name) ^ (uintptr_t)k->remote_lookup) *
@@ -247,7 +252,7 @@ static struct ask *ask_find_locked(struct kvc *k, uint64_t parent, const char *n
 	return NULL;
 }
 
-/* The last lookup that waited for the answer has given up, before the question had its turn. */
+/* Cancels a lookup that has not started and that no call waits for any more. */
 static void ask_forget_locked(struct ask *a)
 {
 	if (!a || !kvc_list_empty(&a->waiters) || kvc_list_empty(&a->lane))
@@ -257,8 +262,8 @@ static void ask_forget_locked(struct ask *a)
 	free(a);
 }
 
-/* This tier does not have it: the question goes on in memory of its own. */
-static bool pass_on_locked(struct kvc *k, struct ask *a)
+/* The tier does not have the name: continues with the next tier, in memory of its own. */
+static bool ask_next_tier_locked(struct kvc *k, struct ask *a)
 {
 	struct ask *next = malloc(sizeof *next);
 
@@ -296,13 +301,13 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 	}
 	kvc_lock(k);
 	ask_next_turn_locked(k, j->tier);
-	if (!found && pass_on_locked(k, a)) {
+	if (!found && ask_next_tier_locked(k, a)) {
 		kvc_unlock(k);
 		return;
 	}
 	if (found)
 		kvc_count(&k->stats, ask_hits);
-	else if ((m = miss_of(k, a->parent, a->name)))
+	else if ((m = miss_slot(k, a->parent, a->name)))
 		*m = (struct kvc_miss){
 			a->parent,
 			kvc_name_hash(a->name),
@@ -323,9 +328,9 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 
 	if (!k->shared || k->stopping)
 		return -ENOENT;
-	if ((err = askable_both(k, parent, name, &folder)))
+	if ((err = may_ask_both(k, parent, name, &folder)))
 		return err;
-	m = miss_of(k, parent, name);
+	m = miss_slot(k, parent, name);
 	if (m && m->parent == parent && m->hash == kvc_name_hash(name) &&
 	    m->until_ns > kvc_mono_ns())
 		return -ENOENT;
@@ -350,7 +355,7 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 		}
 		where = kvc_frame_where_of(a->path);
 		err = kvc_gone_get(k->cat, &where, kvc_clock_ns(k));
-		if (err != -ENOENT) { /* deleted here, or that is not known now */
+		if (err != -ENOENT) { /* deleted here, or the catalog cannot tell now */
 			free(a);
 			return err ?: -ENOENT;
 		}
@@ -358,7 +363,7 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 		a->folder = folder;
 		a->uid = w->uid;
 		snprintf(a->name, sizeof a->name, "%s", name);
-		if (!ask_next_locked(k, a)) { /* all are out: a miss, at once */
+		if (!ask_next_locked(k, a)) { /* no tier may be asked now: a miss */
 			free(a);
 			return -ENOENT;
 		}
@@ -371,15 +376,15 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 	return kvc_wait_park_locked(k, &a->waiters, w);
 }
 
-/* A frame on its way into the catalog. */
+/* A frame that is being adopted. */
 struct adoption {
 	struct kvc_row row;
-	uint64_t bytes, chunk, model; /* bytes: what the file takes */
+	uint64_t bytes, chunk, model; /* bytes: allocated size of the file */
 };
 
-/* May the frame be taken in as a file of this folder; and which chunk and model is it in? */
-static int judge_both(struct kvc *k, struct kvc_node *folder, const char *name,
-		      const struct kvc_frame *f, struct adoption *a)
+/* May the frame be adopted as a file of this folder? Finds its chunk and model. */
+static int check_frame_both(struct kvc *k, struct kvc_node *folder, const char *name,
+			    const struct kvc_frame *f, struct adoption *a)
 {
 	int err;
 
@@ -387,16 +392,16 @@ static int judge_both(struct kvc *k, struct kvc_node *folder, const char *name,
 	    (f->flags & KVC_FRAME_CODED ? 0 : f->raw_len != f->stored_len))
 		return -EBADMSG;
 	if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
-		return -ENOKEY; /* with keys, what is not sealed is not trusted */
+		return -ENOKEY; /* with keys, an unencrypted frame is not trusted */
 	err = kvc_chunking_join_both(k, folder, NULL, name, false, &a->chunk);
 	err = err ?: kvc_node_model_both(k, a->row.parent, &a->model);
 	return err ?: kvc_quota_allows_locked(k, a->model, a->row.blocks * 512);
 }
 
-/* The file is LOWER: this tier has it. */
-static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
-			  const struct kvc_where *w, const struct kvc_frame *f,
-			  const struct adoption *a)
+/* Makes the file LOWER, with its copy in this tier. */
+static int adopt_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
+			   const struct kvc_where *w, const struct kvc_frame *f,
+			   const struct adoption *a)
 {
 	int err;
 
@@ -416,10 +421,10 @@ static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 }
 
 /*
- * Without a key file anybody who writes to the remote can say whose a file is: that is then for who
- * mounts to say. Never a set-id bit.
+ * Without a key file anybody with write access to the remote can forge an owner, so the mount's
+ * options decide. Set-id bits are never adopted.
  */
-static void own(const struct kvc *k, struct kvc_row *row)
+static void set_owner(const struct kvc *k, struct kvc_row *row)
 {
 	const struct kvc_options *o = &k->opt;
 	uint32_t mode = o->adopt_mode == KVC_UNSET ? 0600 : (uint32_t)o->adopt_mode & 0777;
@@ -428,7 +433,7 @@ static void own(const struct kvc *k, struct kvc_row *row)
 		return;
 	row->uid = o->adopt_uid == KVC_UNSET ? geteuid() : (uint32_t)o->adopt_uid;
 	row->gid = o->adopt_gid == KVC_UNSET ? getegid() : (uint32_t)o->adopt_gid;
-	if (S_ISDIR(row->mode)) /* who may read it may search it */
+	if (S_ISDIR(row->mode)) /* read permission includes search permission */
 		mode |= (mode & 0444) >> 2;
 	row->mode = (row->mode & S_IFMT) | mode;
 }
@@ -456,7 +461,7 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 		.btime_ns = f->btime_ns,
 		.parent = parent,
 	};
-	own(k, &a.row);
+	set_owner(k, &a.row);
 	if (!err &&
 	    (folder->lost || kvc_chunk_drop_is_detached(folder) || !S_ISDIR(folder->row.mode)))
 		err = -ENOENT;
@@ -465,7 +470,7 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
 	if (!err && !is_folder)
-		err = judge_both(k, folder, name, f, &a);
+		err = check_frame_both(k, folder, name, f, &a);
 	err = err ?: kvc_catalog_takes(k->cat, false) ?: kvc_ino_new_both(k, &a.row.ino);
 	if (err)
 		return err;
@@ -474,11 +479,11 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 	if (!n)
 		return -ENOMEM;
 	if (is_folder) {
-		if (w->at || w->hi) /* otherwise an import made it up */
+		if (w->at || w->hi) /* otherwise the folder was invented by an import */
 			k->folders->put[tier][a.row.ino % KVC_FOLDERS] = a.row.ino;
 		err = kvc_row_put(k->cat, &a.row, &n->paid);
 	} else {
-		err = take_file_both(k, n, tier, w, f, &a);
+		err = adopt_file_both(k, n, tier, w, f, &a);
 	}
 	err = err ?: kvc_name_put(k->cat, parent, name, a.row.ino, a.row.mode & S_IFMT);
 	if (!err) {
@@ -490,9 +495,9 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 }
 
 /*
- * May the removal be an engine's answer to a failed load? Engines delete a file that they cannot
- * read, and then its folder. Other nodes still have it, so it is asked for again soon. A file that
- * can be read here is deleted because somebody wants it gone, whatever state the tiers are in.
+ * May the removal be the reaction of an engine to a failed load? Engines delete a file that they
+ * cannot read, and then its folder. Other nodes still have it, so it is looked up again soon. The
+ * removal of a file that can be read here is deliberate, in whatever state the tiers are.
  */
 static bool unreadable_locked(const struct kvc *k, const struct kvc_node *n)
 {
@@ -516,8 +521,8 @@ static bool unreadable_locked(const struct kvc *k, const struct kvc_node *n)
 	return out;
 }
 
-/* Marks the folder of a file, or folder, that was unreadable: it may be removed next. */
-static void unread_folder_locked(struct kvc *k, const struct kvc_node *n)
+/* Marks the parent of an unreadable file or folder: it may be removed next. */
+static void mark_folder_unread_locked(struct kvc *k, const struct kvc_node *n)
 {
 	struct kvc_node *folder = kvc_node_find_locked(k, n->row.parent);
 
@@ -528,30 +533,30 @@ static void unread_folder_locked(struct kvc *k, const struct kvc_node *n)
 void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool moved)
 {
 	struct kvc_where w = kvc_frame_where_of(path);
-	/* soon: whether the name is asked for again after some seconds, and not after a day */
+	/* soon: the name is looked up again after some seconds, instead of a day */
 	bool soon = !moved && unreadable_locked(k, n);
 	uint64_t model;
 	int shared;
 
 	if (!k->shared || !*path || n->unshared)
-		/* nobody else can have it: a name that was only for a while costs nothing */
+		/* no other node can have it: a short-lived name costs nothing */
 		return;
 	if (soon)
-		unread_folder_locked(k, n);
-	/* Not where what was renamed, or has another name, has no copy but this. */
+		mark_folder_unread_locked(k, n);
+	/* The copy stays if a renamed file, or a file with another name, has no other copy. */
 	if (S_ISREG(n->row.mode) && (!moved || kvc_has_segment(n)) &&
 	    !kvc_node_model_both(k, n->row.parent, &model) &&
 	    !kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared) &&
 	    shared == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->in[t].place.gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
-				if (moved) { /* once there is another */
+				if (moved) { /* once another copy exists */
 					n->left |= kvc_same_name(&n->in[t].place.where, &w) << t;
 					soon |= n->left & (1u << t) &&
 						!kvc_tier_out_locked(k, t, KVC_CALL_WRITE);
 					continue;
 				}
-				soon = false; /* forget_note (remove.c) says when */
+				soon = false; /* forget_note (remove.c) decides */
 				kvc_remove_note_both(k, t, n->row.ino, &n->in[t].place);
 				kvc_deferred_free_shared_locked(k, t, n->row.ino, &n->in[t].place);
 				n->left &= ~(1u << t);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that were made without a name (O_TMPFILE). Such a file is an ordinary node with nlink 0,
- * open for writing, a chunk of its own. It is counted to its model's quota like any other, and
- * fsync brings it to the disk tier; but it is not published and not shared as long as it has no
- * name. linkat gives it one, and then nothing of it is special any more. When the kernel has let go
- * of it before that, it is destroyed.
+ * Files made without a name (O_TMPFILE). Such a file is an ordinary node with nlink 0, open for
+ * writing, and a chunk of its own. It counts in its model's quota, and fsync copies it to the disk
+ * tier, but it is neither published nor shared while it has no name. linkat(2) gives it a name, and
+ * makes it an ordinary file. If the kernel forgets it before that, it is destroyed.
  *
- * The catalog notes it under meta unnamed:INO, in the transaction that writes its row: so the next
- * start finds what a killed daemon had.
+ * The catalog records it under meta unnamed:INO, in the transaction that writes its row, so that
+ * the next start finds the files of a killed daemon.
  */
 #include "tmpfile.h"
 
@@ -18,7 +17,7 @@
 
 #define KEY "unnamed:"
 
-static const char *key_of(uint64_t ino, char key[40])
+static const char *tmpfile_key(uint64_t ino, char key[40])
 {
 	snprintf(key, 40, KEY "%" PRIx64, ino);
 	return key;
@@ -27,7 +26,7 @@ static const char *key_of(uint64_t ino, char key[40])
 int kvc_tmpfile_note_both(struct kvc *k, struct kvc_node *n)
 {
 	char key[40];
-	int err = kvc_meta_set(k->cat, key_of(n->row.ino, key), "1");
+	int err = kvc_meta_set(k->cat, tmpfile_key(n->row.ino, key), "1");
 
 	if (!err) {
 		n->unnamed = true;
@@ -41,16 +40,16 @@ void kvc_tmpfile_named_both(struct kvc *k, struct kvc_node *n)
 	char key[40];
 
 	n->unnamed = false;
-	kvc_meta_del(k->cat, key_of(n->row.ino, key));
+	kvc_meta_del(k->cat, tmpfile_key(n->row.ino, key));
 	kvc_file_written_locked(k, n); /* if it was closed before */
 }
 
-static void end_both(struct kvc *k, struct kvc_node *n)
+static void tmpfile_end_both(struct kvc *k, struct kvc_node *n)
 {
 	char key[40];
 
 	n->unnamed = false;
-	kvc_meta_del(k->cat, key_of(n->row.ino, key));
+	kvc_meta_del(k->cat, tmpfile_key(n->row.ino, key));
 	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	kvc_chunk_forget_both(k, n->row.ino);
 	kvc_file_destroy_locked(k, n);
@@ -59,7 +58,7 @@ static void end_both(struct kvc *k, struct kvc_node *n)
 void kvc_tmpfile_settle_both(struct kvc *k, struct kvc_node *n)
 {
 	if (n->unnamed && !n->nopen && !n->nlookup)
-		end_both(k, n);
+		tmpfile_end_both(k, n);
 }
 
 void kvc_tmpfile_end_all(struct kvc *k)
@@ -69,7 +68,7 @@ void kvc_tmpfile_end_all(struct kvc *k)
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
 		if (n->unnamed)
-			end_both(k, n);
+			tmpfile_end_both(k, n);
 	}
 	kvc_unlock_both(k);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See array.h. */
+/* Large arrays as mappings (array.h). */
 #include "array.h"
 
 #include <stdlib.h>
@@ -7,15 +7,15 @@
 #include <sys/mman.h>
 
 /*
- * Mappings from this size on are whole multiples of it, which a kernel from 6.7 on puts at such
- * addresses. Then one that has to move does so by page tables and not by pages: 64 MiB in 30 us
- * instead of 210, under whatever lock its owner holds.
+ * From this size on, mappings are whole multiples of it, which Linux 6.7 and later aligns to it. If
+ * such a mapping has to move, the kernel moves page tables instead of pages: 64 MiB in 30 us
+ * instead of 210, under whatever lock the owner holds.
  */
 #define TABLE (2u << 20)
 
-/* What is before an array: as long as malloc aligns. */
+/* The header before an array; its size keeps malloc's alignment. */
 struct head {
-	size_t bytes; /* with this */
+	size_t bytes; /* including this header */
 	size_t zero;
 };
 _Static_assert(sizeof(struct head) % _Alignof(max_align_t) == 0, "what follows is aligned");

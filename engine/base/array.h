@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of arrays that may become large: from KVC_ARRAY_BIG bytes on an array is a mapping of its
- * own. It grows without a copy, so that who holds a lock does not hold it for that; no smaller
- * ones that it once was are left between other memory; what was never used of it takes none
- * (where all memory is of huge pages, up to one of these); and when it is freed all goes back.
- * Smaller ones are the allocator's.
+ * Memory of arrays that may become large. An array of KVC_ARRAY_BIG bytes or more is a mapping of
+ * its own. It grows without a copy, so a caller that holds a lock does not hold it for a copy. It
+ * leaves no smaller former copies between other allocations. Its unused end takes no memory (with
+ * huge pages for all memory: up to one huge page), and freeing it returns all memory to the kernel.
+ * Smaller arrays come from malloc.
  *
- * Of plain values: a leak checker does not look into a mapping for pointers.
+ * Use it for plain values only: leak checkers do not search a mapping for pointers.
  */
 #ifndef KVC_ARRAY_H
 #define KVC_ARRAY_H
@@ -16,9 +16,9 @@
 #define KVC_ARRAY_BIG (256u << 10)
 
 /*
- * p, of these calls or NULL, has room for so many bytes: where it is now, or NULL: out of memory,
- * and p stands. It never shrinks. What the new bytes are is not said; those of a first one that is
- * BIG are zero.
+ * Makes the array p, which came from this function or is NULL, hold at least `bytes` bytes. Returns
+ * its new address, or NULL if memory is short; then p is unchanged. An array never shrinks. The new
+ * bytes are undefined, except that a new array (p is NULL) of at least KVC_ARRAY_BIG bytes is zero.
  */
 void *kvc_array_grow(void *p, size_t bytes);
 void kvc_array_free(void *p);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See budget.h. Texts, waiting writes and tier work have a part each; copies have a limit of their
- * own within tier work.
- * Threads that find their part full form two queues, loads and copies, on their own stacks. Whoever
- * gives bytes back grants them to the heads of the queues, loads first; a new request does not
- * overtake one that waits for the same use.
+ * The memory budget (budget.h). Texts, waiting writes and tier work have separate parts; copies
+ * have their own limit within tier work. Threads that find their part full wait in two queues,
+ * loads and copies; the queue entries are on their stacks. A thread that gives bytes back grants
+ * them to the heads of the queues, loads first. A new request does not overtake a waiting one of
+ * the same use.
  */
 #include "budget.h"
 
@@ -19,7 +19,7 @@
 #define DEFAULT_LEAST (128ull << 20)
 #define DEFAULT_MOST (1ull << 30)
 #define WAIT_MOST_MS 2000
-#define QUEUES 2 /* of KVC_BUDGET_LOAD and KVC_BUDGET_COPY */
+#define QUEUES 2 /* for KVC_BUDGET_LOAD and KVC_BUDGET_COPY */
 
 struct waiter {
 	struct kvc_list link;
@@ -30,7 +30,7 @@ struct waiter {
 
 static struct {
 	pthread_mutex_t lock;
-	uint64_t fixed, rest, wait_ms; /* parts of the limit; rest 0: no limit */
+	uint64_t fixed, rest, wait_ms; /* parts of the limit, in bytes; rest 0: no limit */
 	uint64_t used[KVC_BUDGET_USES], peak;
 	struct kvc_list waiters[QUEUES]; /* loads and copies */
 	struct kvc_stats *stats;
@@ -101,7 +101,10 @@ static bool fits_locked(enum kvc_budget_use use, uint64_t bytes)
 	return use != KVC_BUDGET_COPY || tiers <= most_locked(KVC_BUDGET_LOAD) - bytes;
 }
 
-/* Loads before copies; a copy does not take what the first load in the queue waits for. */
+/*
+ * Grants loads before copies: a copy does not take bytes that the first load in the queue waits
+ * for.
+ */
 static void grant_locked(void)
 {
 	for (int use = KVC_BUDGET_LOAD; use < QUEUES; use++)
@@ -143,7 +146,10 @@ static bool try_locked(enum kvc_budget_use use, uint64_t bytes)
 	return true;
 }
 
-/* Tries, and once more after caches were freed. Comes back with the lock. */
+/*
+ * Tries, and tries again after the hook has freed caches. Releases the lock in between, and returns
+ * with it.
+ */
 static bool try_hard_locked(enum kvc_budget_use use, uint64_t bytes)
 {
 	void (*release)(void) = budget.release;

@@ -26,76 +26,90 @@
 #include <stdint.h>
 
 enum kvc_budget_use {
-	KVC_BUDGET_LOAD,  /* reads from tiers that somebody may wait for */
+	KVC_BUDGET_LOAD,  /* reads from tiers, which a caller may wait for */
 	KVC_BUDGET_COPY,  /* writes to tiers, listings, sweeps */
-	KVC_BUDGET_TEXT,  /* what users write to and read from .kvcachefs/ */
-	KVC_BUDGET_WRITE, /* the data of writes that wait */
+	KVC_BUDGET_TEXT,  /* texts that users write to and read from .kvcachefs/ */
+	KVC_BUDGET_WRITE, /* data of writes that wait */
 	KVC_BUDGET_USES
 };
 
 /*
- * The least that must be left of the limit beside the fixed part, in bytes: copies have room for
- * the two parts of an upload to S3 and for their other buffers.
+ * The smallest number of bytes that the limit must leave beside the fixed part: it is enough for
+ * copies to hold the two parts of an upload to S3 and their other buffers.
  */
 #define KVC_BUDGET_MIN (48ull << 20)
 
-/* The limit for memory=0: a quarter of what the machine, or the memory cgroup, has beside a pool of
- * so many bytes; at least 128 MiB and at most 1 GiB. */
+/*
+ * Returns the limit for memory=0: a quarter of the memory that the machine, or the memory cgroup,
+ * has beside a pool of pool_bytes; at least 128 MiB and at most 1 GiB.
+ */
 uint64_t kvc_budget_default(uint64_t pool_bytes);
 /*
- * Sets the limit and the fixed part of it in bytes, and how long kvc_budget_wait waits. Waits and
- * refusals are counted in *stats, which must outlive all other calls, or nowhere if it is NULL.
+ * Sets the limit and its fixed part, in bytes, and how long kvc_budget_wait waits. Waits and
+ * refusals are counted in *stats, which must outlive all other calls; NULL: they are not counted.
  */
 void kvc_budget_start(uint64_t limit, uint64_t fixed, uint64_t wait_ms, struct kvc_stats *stats);
-/* Removes the limit, if it is the one of these stats. */
+/* Removes the limit if it was set with these stats. */
 void kvc_budget_stop(const struct kvc_stats *stats);
 
 /*
- * Takes `bytes` if they are free now. 0 or -ENOMEM. Never blocks. KVC_BUDGET_TEXT and
+ * Takes `bytes` if they are free now. Returns 0 or -ENOMEM. Never blocks. KVC_BUDGET_TEXT and
  * KVC_BUDGET_WRITE may be taken with locks held.
  */
 int kvc_budget_take(enum kvc_budget_use use, uint64_t bytes);
 /*
- * Takes `bytes`, and waits for others to give theirs back, in the order of arrival and loads first.
- * 0; -ENOMEM: more than this use may ever have, or the wait took too long (a quarter of deadline=,
- * two seconds at most). -ENOMEM of a driver is no failure of its tier: a load goes on to the next
- * tier, a copy is retried later.
+ * Takes `bytes`, and waits for others to give theirs back, in the order of arrival, loads first.
+ * Returns 0, or -ENOMEM if the use may never have so many bytes or the wait took too long (a
+ * quarter of deadline=, at most two seconds). -ENOMEM from a driver does not count as a failure of
+ * its tier: a load tries the next tier, and a copy is retried later.
  */
 int kvc_budget_wait(enum kvc_budget_use use, uint64_t bytes);
-/* Takes `bytes` in any case: for what exists already and was found larger than it was taken for. */
+/*
+ * Takes `bytes` even if they exceed the limit: for a buffer that exists already and was larger than
+ * the bytes taken for it.
+ */
 void kvc_budget_force(enum kvc_budget_use use, uint64_t bytes);
 /* Gives bytes back. */
 void kvc_budget_give(enum kvc_budget_use use, uint64_t bytes);
 
-/* Bytes that this use may have at most; UINT64_MAX: no limit. */
+/* Returns the bytes that this use may have at most; UINT64_MAX: no limit. */
 uint64_t kvc_budget_most(enum kvc_budget_use use);
 
 struct kvc_budget_state {
-	uint64_t limit;      /* bytes; 0: none */
-	uint64_t fixed;      /* bytes of it that are not taken and given back */
-	uint64_t used, peak; /* bytes of the rest: now, and the most since the start */
+	uint64_t limit;      /* bytes; 0: no limit */
+	uint64_t fixed;      /* bytes of the limit that are never given back */
+	uint64_t used, peak; /* bytes taken now, and the maximum since the start */
 };
 void kvc_budget_state(struct kvc_budget_state *s);
 
-/* Called without locks when memory is short, before anybody waits: frees caches. One hook. */
+/*
+ * Sets a hook that frees caches. It is called without locks when memory is short, before a caller
+ * waits. There is one hook.
+ */
 void kvc_budget_on_short(void (*release)(void));
 
-/* A buffer of the budget's, on the page boundary. Zero it before its first use. */
+/*
+ * A buffer whose bytes count towards the budget, aligned to a page. Zero the struct before its
+ * first use.
+ */
 struct kvc_buffer {
 	uint8_t *p;
 	size_t len;
 	enum kvc_budget_use use;
 };
-/* Allocates; waits as kvc_budget_wait does. 0 or -ENOMEM, and *b is empty. `len` may be 0. */
+/*
+ * Allocates a buffer; waits as kvc_budget_wait does. `len` may be 0. Returns 0, or -ENOMEM with *b
+ * empty.
+ */
 int kvc_budget_buffer_wait(struct kvc_buffer *b, enum kvc_budget_use use, size_t len);
 /*
- * Makes an allocated or zeroed buffer hold at least `len` bytes, without waiting; what was in it
- * stays. 0, or -ENOMEM with *b unchanged. A zeroed buffer has to have its use set.
+ * Makes an allocated or zeroed buffer hold at least `len` bytes, without waiting; its content
+ * stays. Returns 0, or -ENOMEM with *b unchanged. In a zeroed buffer, `use` must be set.
  */
 int kvc_budget_buffer_grow(struct kvc_buffer *b, size_t len);
-/* Frees, and empties *b. */
+/* Frees the buffer and empties *b. */
 void kvc_budget_buffer_free(struct kvc_buffer *b);
-/* KVC_BUFFER b = { 0 }; frees it at the end of its scope. */
+/* Declares a buffer that is freed at the end of its scope: KVC_BUFFER b = { 0 }; */
 #define KVC_BUFFER __attribute__((cleanup(kvc_budget_buffer_free))) struct kvc_buffer
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine and its caller (fs/) have between them: a call that waits, and what the engine
- * asks of the caller.
+ * The interface between the engine and its caller (fs/): calls that wait, and the functions of the
+ * caller that the engine calls.
  *
- * Calls that take a `struct kvc_wait` may return KVC_WAIT: the call could not finish now (a load is
- * under way, the pool has no room yet). Then w->wake(w) is called once, later, from a thread of the
- * engine that holds no lock; the caller makes the same call again with the same w, unless w->err
- * tells that it is over. So no request ever blocks a thread of the caller's. A wait ends at the
+ * A call that takes a `struct kvc_wait` may return KVC_WAIT: it cannot finish now, because a load
+ * is in progress or the pool has no space yet. Then w->wake(w) is called once, later, from a thread
+ * of the engine that holds no lock. The caller repeats the call with the same w, unless w->err says
+ * that the call has failed. So a request never blocks a thread of the caller. A wait ends at its
  * deadline at the latest. pool/wait.h is the engine's side of it.
  */
 #ifndef KVC_CALLER_H
@@ -16,7 +16,7 @@
 
 struct kvc;
 
-/* A thread of a process, both by any numbers below that. */
+/* A client: a thread of a process, both by numbers below KVC_CLIENTS_END. */
 #define KVC_CLIENTS_END (1u << 30)
 static inline uint64_t kvc_client(uint32_t process, uint32_t thread)
 {
@@ -25,75 +25,83 @@ static inline uint64_t kvc_client(uint32_t process, uint32_t thread)
 
 #define KVC_WAIT 1
 /*
- * Nor could it for a handler: it takes long by itself. It is made again, with w->aside, by a thread
- * that nobody else needs (fs/defer.h). Only calls on a file's size or room.
+ * The call takes too long for a request handler. The caller repeats it with w->aside set, in a
+ * thread that no other request needs (fs/defer.h). Only calls that change a file's size or
+ * allocation return it.
  */
 #define KVC_LONG 2
 
 struct kvc_wait {
 	void (*wake)(struct kvc_wait *w);
-	int err;         /* set before wake: 0 try again, or why it is over */
-	uint32_t uid;    /* who calls; 0, root and the engine itself, has no bounds */
-	uint64_t client; /* who calls (kvc_client); 0: it is not known */
-	bool aside;      /* it may take long */
+	/* set before wake: 0 to repeat the call, or the error with which it ends */
+	int err;
+	uint32_t uid;    /* the caller's uid; 0, root and the engine itself, has no limits */
+	uint64_t client; /* the calling client (kvc_client); 0: not known */
+	bool aside;      /* the call may take long (KVC_LONG) */
 	/*
-	 * May this call wait? Asked before the wait is parked, each time; it is called with the
-	 * engine's locks held and must not block. False: no place is free, and the call gets at
-	 * once what it would get at its deadline. NULL: always.
+	 * May this call wait? Called each time before the wait is parked, with the engine's locks
+	 * held; it must not block. False: no slot is free, and the call returns at once the result
+	 * it would return at its deadline. NULL: always true.
 	 */
 	bool (*place)(struct kvc_wait *w);
-	/* the engine's own: zero before the first call */
+	/* the engine's own fields: zero before the first call */
 	struct kvc_list link;
-	struct kvc_wait *earlier, *later; /* the tree of deadlines (pool/wait.c) */
+	struct kvc_wait *earlier, *later; /* links in the tree of deadlines (pool/wait.c) */
 	uint64_t deadline_ns;
-	uint64_t want, granted; /* bytes of room asked for, and given (kept for the next try) */
-	/* the quota (its serial and its model), and the bytes of it granted */
+	/* bytes of the reservation that were requested, and granted (kept for the next try) */
+	uint64_t want, granted;
+	/* the quota (its serial and its model), and the bytes of it that were granted */
 	uint64_t quota, quota_model, quota_granted;
-	bool for_quota;    /* `want` is of the quota, not of the pool */
-	uint64_t since_ns; /* a store: when it first came */
-	/* an open, create, rename or unlink: when it came (latency.h) */
+	bool for_quota;    /* `want` is for the quota, not for the pool */
+	uint64_t since_ns; /* a store: time of its first try */
+	/* an open, create, rename or unlink: its start (latency.h) */
 	uint64_t begun_ns;
-	bool loads;         /* an open: the pool did not have it */
-	bool paced, pacing; /* it had its turn; waits for it */
-	uint64_t ino;       /* the node whose chunk is not to be dropped meanwhile */
-	bool looked;        /* what the caller holds and does not need was looked for */
+	bool loads;         /* an open: the object was not in the pool */
+	bool paced, pacing; /* throttled stores: has had its turn; waits for its turn */
+	uint64_t ino;       /* the node whose chunk must not be dropped during the call */
+	bool looked;        /* the user's unneeded leases were released once (share_retry.c) */
 	int stage;
 };
 
-/* See place above. */
+/* Calls w->place. */
 static inline bool kvc_wait_has_place(struct kvc_wait *w)
 {
 	return !w->place || w->place(w);
 }
 
 /*
- * What the kernel is to be told, because it changed without the kernel's asking. parent: the folder
- * whose names changed; ino: what it is about. Each is 0 where the kernel does not know it.
+ * Notices to the kernel about changes that the kernel did not request. parent: the folder whose
+ * names changed; ino: the object. Each is 0 if the kernel does not know it.
  */
 enum kvc_telling {
-	KVC_TELL_PRUNE,     /* not needed any more, unless somebody uses it */
-	KVC_TELL_KNOCK,     /* a folder that may go: who uses it next shall ask us */
-	KVC_TELL_KNOCK_ALL, /* the same, and its name is still there: by all names */
-	KVC_TELL_FILE,      /* a file has gone: by its number it is answered with -ESTALE */
-	KVC_TELL_FOLDER,    /* a folder has gone, and may come back: its number still works */
-	KVC_TELL_NAME,      /* a name is there that the kernel may remember as missing */
+	KVC_TELL_PRUNE, /* not needed any more, unless it is in use */
+	/* a folder that may be dropped: the next access must be looked up again */
+	KVC_TELL_KNOCK,
+	KVC_TELL_KNOCK_ALL, /* by all names, because the folder's name still exists */
+	KVC_TELL_FILE,      /* a file was dropped: its number now answers -ESTALE */
+	KVC_TELL_FOLDER,    /* a folder was dropped and may be revived: its number stays valid */
+	KVC_TELL_NAME,      /* a name exists that the kernel may remember as missing */
 };
 struct kvc_tell {
 	enum kvc_telling what;
 	uint64_t parent, ino;
 };
 
-/* What the engine asks of the FUSE side. All are called without locks. */
+/* Functions and properties of the FUSE side. All functions are called without locks. */
 struct kvc_events {
 	void *arg;
-	/* All that there is to tell now, in this order. From a thread that serves no request. */
+	/*
+	 * Sends notices to the kernel, in this order. Called from a thread that serves no request.
+	 */
 	void (*tell)(void *arg, const struct kvc_tell *v, size_t n);
-	uint64_t kept_ns; /* how long the kernel goes on using a name that it was told of */
-	/* a knock forgets names but those in use: a node that is still known may have one */
+	uint64_t kept_ns; /* how long the kernel may use a name after it was notified, in ns */
+	/*
+	 * a notice does not make the kernel forget names that are in use: a known node may have one
+	 */
 	bool holds_names;
 	/*
-	 * Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no
-	 * passthrough.
+	 * Registers a descriptor for passthrough. Returns an id above 0, or a negative errno. NULL:
+	 * passthrough is not available.
 	 */
 	int (*backing_open)(void *arg, int fd);
 	void (*backing_close)(void *arg, int id);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See codec.h. KV caches are 2-byte floats whose upper byte (sign and most of the exponent) takes
- * few values and whose lower byte (mantissa) is noise. There is nothing to match in either, so the
- * upper plane is coded by zstd's Huffman stage alone (a large negative level with literal
- * compression on), and the lower kept raw. A sample's entropy decides which of planes, whole bytes
- * (fp8) or nothing is tried; zstd proper, which also finds repeats, is codec "zstd".
+ * Codecs (codec.h). KV caches are 2-byte floats. The upper byte (sign and most of the exponent) has
+ * few values, and the lower byte (mantissa) is noise. Neither has repeats, so the upper plane is
+ * coded by zstd's Huffman stage alone (a large negative level with literal compression on), and the
+ * lower plane is stored raw. The entropy of a sample decides whether planes, whole bytes (fp8) or
+ * nothing is tried. zstd proper, which also finds repeats, is the codec "zstd".
  *
- * A block of kind PLANES: u32 length of the upper plane as stored, u32 of the lower, then both; a
- * plane whose stored length is its own is raw; an odd last byte follows raw. Little endian.
+ * A block of kind PLANES has the stored length of the upper plane (u32) and of the lower plane
+ * (u32), then both planes. A plane whose stored length is its own length is raw. An odd last byte
+ * follows raw. Little endian.
  */
-#pragma GCC optimize("O3") /* the byte loops below are worth vectors */
+#pragma GCC optimize("O3") /* so that the byte loops below are vectorized */
 #define ZSTD_STATIC_LINKING_ONLY
 #include "codec.h"
 
@@ -22,16 +23,16 @@
 #include <string.h>
 #include <zstd.h>
 
-#define FAST (-64)    /* zstd's level for a plane: hardly looks for matches */
-#define SAMPLES 8192u /* elements looked at to decide */
+#define FAST (-64)    /* level of zstd for a plane: almost no search for matches */
+#define SAMPLES 8192u /* elements read for the decision */
 #define RUNS 8u
-#define GAIN 0.97 /* coding must promise at least this */
+#define GAIN 0.97 /* coding is tried if the estimate is at most this part of the size */
 
 const char *const kvc_codec_names[] = { "none", "zstd", "bf16+zstd", NULL };
 
 struct kvc_work {
 	struct kvc_work *next;
-	uint64_t charged; /* to the budget, in bytes */
+	uint64_t charged; /* bytes counted towards the budget */
 	ZSTD_CCtx *c;
 	ZSTD_DCtx *d;
 	uint8_t hi[KVC_BLOCK / 2], lo[KVC_BLOCK / 2], in[KVC_BLOCK], out[KVC_BLOCK_ROOM];
@@ -67,7 +68,7 @@ static struct kvc_work *take_kept(void)
 	return w;
 }
 
-/* Memory is short. */
+/* The budget's hook: memory is short. */
 static void release_kept(void)
 {
 	struct kvc_work *w;
@@ -99,7 +100,7 @@ struct kvc_work *kvc_codec_work_take(void)
 	return w;
 }
 
-/* zstd makes a context as large as its level asks for, and leaves it so. */
+/* The context grows with the level, and stays so large. */
 static void charge(struct kvc_work *w)
 {
 	uint64_t now = sizeof *w + ZSTD_sizeof_CCtx(w->c) + ZSTD_sizeof_DCtx(w->d);
@@ -145,7 +146,7 @@ uint8_t *kvc_codec_work_out(struct kvc_work *w)
 	return w->out;
 }
 
-/* zstd over one stretch; 0 where it fails or is not shorter. */
+/* Compresses one stretch with zstd; returns 0 if that fails or does not make it shorter. */
 static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out,
 		      size_t capacity)
 {
@@ -162,7 +163,7 @@ static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t l
 
 static int stretch(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
 {
-	/* The frame's own idea of its size may be a lie; the room given is not. */
+	/* the size that the frame states may be false; `len` bounds the output */
 	return ZSTD_decompressDCtx(w->d, out, len, in, stored) == len ? 0 : -EBADMSG;
 }
 
@@ -177,7 +178,7 @@ static double entropy(const uint32_t h[256], uint32_t n)
 }
 
 struct look {
-	double hi, lo, all; /* stored length promised per byte */
+	double hi, lo, all; /* estimated stored length per byte */
 };
 
 static struct look look_at(const uint8_t *in, size_t len)
@@ -246,7 +247,7 @@ static int join(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *o
 	from[1] = from[0] + n[0];
 	for (int p = 0; p < 2; p++) {
 		if (n[p] == half)
-			to[p] = NULL; /* raw: taken from where it lies */
+			to[p] = NULL; /* raw: read in place */
 		else if (stretch(w, from[p], n[p], to[p], half))
 			return -EBADMSG;
 	}
@@ -314,7 +315,7 @@ size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, con
 			   ? encoders[codec](w, level, in, len, out, kind)
 			   : 0;
 
-	/* A page saved is the least that any tier notices. */
+	/* tiers allocate pages, so saving less than a page is useless */
 	if (n + (len > 2 * KVC_PAGE ? KVC_PAGE : 0) >= len)
 		n = 0;
 	if (!n)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Codecs: what makes an object smaller on its way to a tier. An object is coded in blocks of
- * KVC_BLOCK bytes, each on its own, so memory is bounded and a decoder writes straight into the
- * segment's pages. Each block says how it was coded (its kind), because a codec decides block by
- * block: what does not pay stays as it is.
+ * Codecs compress objects on their way to a tier. An object is coded in blocks of KVC_BLOCK bytes,
+ * each on its own, so memory is bounded and a decoder writes directly into the segment's pages.
+ * Each block has a kind that says how it was coded, because a codec decides for each block: a block
+ * that does not become smaller is stored raw.
  *
- * The only room that knows zstd.
+ * Only this file uses zstd.
  */
 #ifndef KVC_CODEC_H
 #define KVC_CODEC_H
@@ -13,44 +13,45 @@
 #include "util.h"
 
 #define KVC_BLOCK (1u << 20)
-#define KVC_BLOCK_ROOM (KVC_BLOCK + 4096u) /* what coding may write before it is given up */
+/* maximum size of a coded block; coding stops there */
+#define KVC_BLOCK_ROOM (KVC_BLOCK + 4096u)
 
-/* Of an object; the numbers are written into frames and the catalog. */
+/* The codec of an object. The numbers are stored in frames and in the catalog. */
 enum kvc_codec {
 	KVC_CODEC_NONE,
 	KVC_CODEC_ZSTD,
-	KVC_CODEC_BF16, /* "bf16+zstd": the bytes of 2-byte floats apart, also good for fp16 and fp8
-			 */
+	/* "bf16+zstd": separates the bytes of 2-byte floats; also good for fp16 and fp8 */
+	KVC_CODEC_BF16,
 	KVC_CODECS
 };
 extern const char *const kvc_codec_names[]; /* in the order of the enum, ended by NULL */
 
-/* Of a block. */
+/* The coding of a block. */
 enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KINDS };
 
 /*
- * The contexts and scratch memory of one coding at a time. They are kept for the next: making them
- * anew would cost more than coding a block. They count towards the budget (budget.h), are freed
- * when memory is short, and taking one waits for memory. NULL: out of memory. After secrets passed
- * through it, `wipe` clears the scratch.
+ * Contexts and scratch memory for one coding at a time. They are reused, because creating them
+ * costs more than coding a block. They count towards the budget (budget.h) and are freed when
+ * memory is short. kvc_codec_work_take waits for memory and returns NULL if there is none. `wipe`
+ * clears the scratch memory after it held secrets.
  */
 struct kvc_work;
 struct kvc_work *kvc_codec_work_take(void);
 void kvc_codec_work_give(struct kvc_work *w, bool wipe);
-/* Two buffers of it for the caller, of KVC_BLOCK and KVC_BLOCK_ROOM bytes. */
+/* Return the two buffers of *w, of KVC_BLOCK and KVC_BLOCK_ROOM bytes. */
 uint8_t *kvc_codec_work_in(struct kvc_work *w);
 uint8_t *kvc_codec_work_out(struct kvc_work *w);
 
 /*
- * Codes `len` bytes (1 to KVC_BLOCK) into out, which has KVC_BLOCK_ROOM bytes. Returns the length
- * of what it wrote and its kind, or 0 where coding does not pay or fails: the block is then stored
- * raw. `level` is zstd's, for KVC_CODEC_ZSTD.
+ * Codes `len` bytes (1 to KVC_BLOCK) into out, which has KVC_BLOCK_ROOM bytes. Returns the coded
+ * length and sets *kind, or returns 0 if the block does not become smaller or coding fails: the
+ * block is then stored raw. `level` is the level of zstd, for KVC_CODEC_ZSTD.
  */
 size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
 			size_t len, uint8_t *out, uint32_t *kind);
 /*
- * The way back, from bytes that may be hostile: exactly `len` bytes into out. 0 or -EBADMSG; out
- * may hold anything then.
+ * Decodes a block, which may be hostile: exactly `len` bytes into out. Returns 0, or -EBADMSG with
+ * undefined bytes in out.
  */
 int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
 		     uint8_t *out, size_t len);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See label.h. */
+/* The label of a block device (label.h). */
 #include "label.h"
 
 #include <endian.h>

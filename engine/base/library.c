@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What --version says of libraries. The program's own dynamic section names the shared libraries
- * that it is linked with, so none can be missing; those of libraries are not listed.
+ * The libraries that --version prints. The program's own dynamic section names the shared libraries
+ * that it is linked with, so none is missing. Libraries of libraries are not printed.
  */
 #include "library.h"
 
@@ -16,7 +16,7 @@
 
 enum { SHARED_MAX = 64 };
 
-/* A shared library: where it is loaded from; the program itself has the path "". */
+/* A loaded shared library and its path, which is "" for the program itself. */
 struct loaded {
 	const char *path, *name;
 	bool told;
@@ -25,7 +25,7 @@ struct loaded {
 struct all {
 	struct loaded of[SHARED_MAX];
 	unsigned n;
-	uintptr_t program; /* where the program itself is loaded */
+	uintptr_t program; /* load address of the program itself */
 };
 
 static const char *last_part(const char *path)
@@ -59,7 +59,7 @@ static struct loaded *find_loaded(struct all *all, const char *name)
 	return NULL;
 }
 
-/* The shared library that the symbol is in; NULL: it is in the program. */
+/* Returns the shared library that contains the symbol; NULL: the program contains it. */
 static struct loaded *holder(struct all *all, const void *symbol)
 {
 	Dl_info at;
@@ -69,7 +69,9 @@ static struct loaded *holder(struct all *all, const void *symbol)
 	return find_loaded(all, last_part(at.dli_fname));
 }
 
-/* Those that the program names and no line was about, but for the parts of libc. */
+/*
+ * Prints the libraries that the program names and that were not printed yet, except parts of libc.
+ */
 static void put_others(FILE *out, struct all *all)
 {
 	static const char *const of_libc[] = {
@@ -78,7 +80,8 @@ static void put_others(FILE *out, struct all *all)
 	const char *strings = NULL;
 
 	for (const ElfW(Dyn) *d = _DYNAMIC; d->d_tag != DT_NULL; d++)
-		if (d->d_tag == DT_STRTAB) /* the loader has relocated it, on most machines */
+		/* the loader has relocated this address, on most machines */
+		if (d->d_tag == DT_STRTAB)
 			strings = (const char *)(d->d_un.d_ptr < all->program
 							 ? d->d_un.d_ptr + all->program
 							 : d->d_un.d_ptr);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See lock.h. A place's figures change under its lock; they are read without, for people. */
+/*
+ * A mutex with measurements (lock.h). The figures of a place change under its lock, and are read
+ * without it for a report.
+ */
 #include "lock.h"
 
 #include "util.h"
 
-/* Times: to sleep and be woken costs many times what most holds last. */
+/* tries before sleeping: to sleep and wake costs many times the length of most holds */
 #define SPINS 240
 
 static inline void breathe(void)
@@ -18,7 +21,7 @@ static inline void breathe(void)
 
 static bool taken_soon(struct kvc_lock *l)
 {
-	/* where some sleep already, it is not held for moments only */
+	/* if threads already sleep, the lock is not held for a moment only */
 	for (int i = 0; i < SPINS && !atomic_load_explicit(&l->waiting, memory_order_relaxed);
 	     i++) {
 		breathe();

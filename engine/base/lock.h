@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mutex that knows how long it is held, of one hold in KVC_LOCK_SAMPLED, and how long those
- * waited who had to. Who finds it taken looks again for a moment before sleeping. In a build with
- * KVC_LOCK_PROFILE (MODE=debug) it knows also how long each place in the source has held it: by the
- * clock, and in time of the processor, which leaves out what the machine did meanwhile.
+ * A mutex with measurements: how long it is held, for one of KVC_LOCK_SAMPLED holds, and how long
+ * threads waited for it. A thread that finds the mutex taken spins for a moment before it sleeps. A
+ * build with KVC_LOCK_PROFILE (MODE=debug) also measures the holds of each place in the source, in
+ * elapsed time and in CPU time, which excludes other work of the machine.
  */
 #ifndef KVC_LOCK_H
 #define KVC_LOCK_H
@@ -17,10 +17,10 @@
 #include <unistd.h>
 
 #define KVC_PAUSE_US 20
-#define KVC_PAUSES 50 /* of them at most, one after the other */
+#define KVC_PAUSES 50 /* pauses at most, one after another */
 #define KVC_LOCK_SAMPLED 64u
 
-/* One for each place that takes a lock. */
+/* The profile of a place that takes a lock. */
 struct kvc_lock_profile {
 	const char *lock, *func;
 	int line;
@@ -30,19 +30,19 @@ struct kvc_lock_profile {
 
 struct kvc_lock {
 	pthread_mutex_t m;
-	_Atomic unsigned waiting;    /* for it */
-	_Atomic unsigned turns;      /* of those who had waited */
-	unsigned nth;                /* hold that this is */
-	uint64_t sample_ns;          /* when it began; 0: it is not measured */
-	struct kvc_lock_profile *by; /* who holds it, since when */
+	_Atomic unsigned waiting;    /* threads that sleep, waiting for it */
+	_Atomic unsigned turns;      /* holds by threads that had slept */
+	unsigned nth;                /* number of holds */
+	uint64_t sample_ns;          /* start of a measured hold; 0: this hold is not measured */
+	struct kvc_lock_profile *by; /* the holder's place, and the start of the hold */
 	uint64_t since_ns, since_cpu_ns;
 	struct kvc_histogram held, waited;
-	_Atomic uint64_t longest_ns; /* of those held that were measured */
+	_Atomic uint64_t longest_ns; /* longest measured hold */
 };
 
 /*
- * One line a place: the lock, the place, how often, and the longest in us. Nothing without
- * KVC_LOCK_PROFILE.
+ * Prints one line per place: the lock, the place, the longest holds in CPU time and elapsed time,
+ * the number of holds, and their total, in us. Prints nothing without KVC_LOCK_PROFILE.
  */
 void kvc_lock_profile_print(FILE *out);
 
@@ -72,7 +72,7 @@ static inline struct kvc_lock_profile *kvc_lock_profile_end(struct kvc_lock *l)
 #define KVC_HERE(what) NULL
 #endif
 
-/* Of kvc_lock_take and kvc_lock_give: what is not done each time. */
+/* The rare parts of kvc_lock_take and kvc_lock_give: waiting, and beginning and ending a sample. */
 void kvc_lock_queue(struct kvc_lock *l);
 void kvc_lock_sample(struct kvc_lock *l);
 void kvc_lock_sampled(struct kvc_lock *l);
@@ -95,10 +95,10 @@ static inline void kvc_lock_give(struct kvc_lock *l)
 }
 
 /*
- * Between two holds of a long work: a mutex goes to who comes first, and who gave it back this
- * moment is always the first. So where another one waits, he waits until one of them has had it:
- * on a busy machine that takes longer to wake than a hold is. Not for ever: the next may have it
- * long.
+ * A pause between two holds of a long operation. A mutex is taken by the first thread that tries,
+ * and the thread that has just released it is always first. So if other threads wait, the caller
+ * pauses until one of them has held the lock, because waking takes longer than a hold on a busy
+ * machine. The pause is limited: the next holder may hold the lock for long.
  */
 static inline void kvc_lock_pause(const struct kvc_lock *l)
 {
@@ -110,7 +110,10 @@ static inline void kvc_lock_pause(const struct kvc_lock *l)
 		usleep(KVC_PAUSE_US);
 }
 
-/* A wait on a condition, until then (NULL: for ever): the lock is not held meanwhile. */
+/*
+ * Waits on a condition, at most until `until` (NULL: no limit), as pthread_cond_timedwait does: the
+ * lock is not held during the wait.
+ */
 static inline int kvc_lock_wait(struct kvc_lock *l, pthread_cond_t *c, const struct timespec *until)
 {
 	struct kvc_lock_profile *by = kvc_lock_profile_end(l);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See log.h. */
+/*
+ * The log (log.h): formats a line, sends it to stderr, syslog or the journal, and keeps it in a
+ * ring.
+ */
 #include "log.h"
 
 #include "util.h"
@@ -14,12 +17,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINES 512 /* that are kept */
-#define LINE 512  /* bytes of each, at most */
+#define LINES 512 /* lines in the ring */
+#define LINE 512  /* bytes of a line, at most */
 
 const char *const kvc_log_level_names[] = { "error", "warn", "info", "debug", NULL };
 
-/* set anew when the daemon leaves its terminal, or somebody says so, with threads running */
+/* changed at run time: when the daemon detaches from its terminal, or on request */
 static atomic_bool use_syslog, use_journal;
 static _Atomic enum kvc_level most = KVC_INFO;
 
@@ -31,10 +34,12 @@ struct line {
 static struct {
 	pthread_mutex_t lock; /* a leaf */
 	struct line v[LINES];
-	size_t n; /* all that there were */
+	size_t n; /* lines logged since the start */
 } kept = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Is stderr what a service manager says that goes to its journal? Lines have priorities there. */
+/*
+ * True if stderr is connected to the journal of a service manager, in which lines have priorities.
+ */
 static bool to_journal(void)
 {
 	const char *text = getenv("JOURNAL_STREAM");

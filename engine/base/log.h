@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log: stderr in the foreground, syslog after daemonising. One line where a cause is known. The
- * last few hundred lines are kept in memory.
+ * The log: stderr in the foreground, syslog in a daemon. One line for each event, with its cause if
+ * that is known. The last few hundred lines are kept in memory.
  */
 #ifndef KVC_LOG_H
 #define KVC_LOG_H
@@ -13,12 +13,15 @@
 enum kvc_level { KVC_ERROR, KVC_WARN, KVC_INFO, KVC_DEBUG };
 extern const char *const kvc_log_level_names[]; /* ended by NULL */
 
-/* From now on to syslog (true) or stderr (false); `debug` lets KVC_DEBUG through. */
+/* Sends further lines to syslog (true) or stderr (false). `debug` also logs KVC_DEBUG. */
 void kvc_log_setup(bool to_syslog, bool debug);
-/* What is let through: this level and those before it. 0, or -EINVAL: there is no such. */
+/*
+ * The least severe level that is logged. kvc_log_level_set returns 0, or -EINVAL if no level has
+ * that name.
+ */
 enum kvc_level kvc_log_level(void);
 int kvc_log_level_set(const char *name);
-/* The last lines, each behind its time (UTC) and level. */
+/* Prints the last lines, each after its time (UTC) and level. */
 void kvc_log_print(FILE *out);
 void kvc_log(enum kvc_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What memory the machine, and the memory cgroup that the daemon is in, can still give; and whether
- * memory that is freed stays the guest's. Read from /proc and /sys at each call; what cannot be
- * read is no bound. Below them, the allocator's own.
+ * The memory that the machine and the daemon's memory cgroup can still give, and whether freed
+ * memory stays with the guest. Each call reads /proc and /sys; a file that cannot be read sets
+ * no limit. The last function is about the allocator.
  */
 #include "memory.h"
 
@@ -13,10 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The kernel is left a sixteenth of every bound. */
+/* a sixteenth of every limit is left to the kernel */
 #define SPARE(bound) ((bound) / 16)
 
-/* A line "NAME: number kB" of /proc/meminfo, in bytes. */
+/* Returns a line "NAME: number kB" of /proc/meminfo in bytes. */
 static uint64_t meminfo(const char *name)
 {
 	FILE *f = fopen("/proc/meminfo", "re");
@@ -42,7 +42,7 @@ uint64_t kvc_memory_available(void)
 	return meminfo("MemAvailable") ?: UINT64_MAX;
 }
 
-/* The number in a file; "max", or no such file, is UINT64_MAX. */
+/* Returns the number in a file; UINT64_MAX if it is "max" or there is no such file. */
 static uint64_t number(const char *dir, const char *name)
 {
 	char path[1200];
@@ -60,8 +60,8 @@ static uint64_t number(const char *dir, const char *name)
 }
 
 /*
- * What a cgroup and those above it leave, or allow at all where `usage` is NULL: `path` below
- * `root`.
+ * Returns the bytes that a cgroup and those above it leave, or, if `usage` is NULL, their lowest
+ * limit. `path` is below `root`.
  */
 static uint64_t group_spare(const char *root, char *path, const char *limit, const char *usage)
 {
@@ -83,7 +83,7 @@ static uint64_t group_spare(const char *root, char *path, const char *limit, con
 	}
 }
 
-/* Of all cgroups that the daemon is in: what they leave, or what they allow at all. */
+/* Returns the minimum of these over all memory cgroups of the daemon. */
 static uint64_t groups(bool want_spare)
 {
 	FILE *f = fopen("/proc/self/cgroup", "re");
@@ -128,7 +128,7 @@ bool kvc_memory_reported(void)
 {
 	static const unsigned reporting = 5; /* VIRTIO_BALLOON_F_REPORTING */
 	bool yes = false;
-	char bits[80]; /* a digit for each feature, from the lowest */
+	char bits[80]; /* one digit per feature, the lowest first */
 	glob_t g;
 
 	if (glob("/sys/bus/virtio/drivers/virtio_balloon/virtio*/features", 0, NULL, &g))

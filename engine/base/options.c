@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See options.h. */
+/* The table of mount options, and its parser (options.h). */
 #include "options.h"
 
 #include "budget.h"
@@ -26,9 +26,9 @@ enum type {
 	CHOICE,
 	FLAG,
 	TEXT,
-	TEXTS, /* may be given several times; kept with spaces between */
+	TEXTS, /* may be given several times; the values are separated by spaces */
 	ID,    /* a number or KVC_UNSET */
-	MODE,  /* the same, octal */
+	MODE,  /* ID in octal */
 };
 
 struct row {
@@ -36,9 +36,10 @@ struct row {
 	enum type type;
 	size_t at;
 	const char *const *names; /* CHOICE */
-	uint64_t min, max;        /* SIZE and NUMBER; for TEXT max is the room */
+	uint64_t min, max;        /* SIZE and NUMBER: limits; TEXT: max is the size of the field */
 	const char *def;
-	enum { FIXED, LIVE } when; /* LIVE: read at each use, under the engine's lock */
+	/* LIVE: may change on a live mount; read at each use, under the engine's lock */
+	enum { FIXED, LIVE } when;
 };
 
 #define AT(field) offsetof(struct kvc_options, field)
@@ -144,12 +145,12 @@ static const struct row rows[] = {
 };
 #define NROWS (sizeof rows / sizeof rows[0])
 
-/* Options that mount(2) knows. */
+/* Options of mount(2). */
 static const char *const generic[] = {
 	"ro",   "rw",         "nosuid", "suid",  "nodev",   "dev", "noexec",
 	"exec", "nodiratime", "sync",   "async", "dirsync", NULL,
 };
-/* The last of these counts; libfuse does not know all of them. */
+/* Options for atime, of which the last one wins; libfuse does not know all of them. */
 static const struct {
 	const char *name;
 	enum kvc_atime is;
@@ -160,8 +161,9 @@ static const struct {
 	{ "strictatime", KVC_ATIME_OPENS },
 };
 /*
- * Options of fstab that mount(8) and systemd read, and options of mount(2) that change nothing
- * here: times and attributes of folders are ours, and nothing is written late.
+ * Options that are ignored: options of fstab for mount(8) and systemd, and options of mount(2)
+ * without effect here, because the filesystem sets times and attributes of folders itself and
+ * writes nothing late.
  */
 static const char *const ignored[] = {
 	"defaults", "auto",     "noauto",     "nofail",        "_netdev",    "_rnetdev",
@@ -169,11 +171,11 @@ static const char *const ignored[] = {
 	"group",    "nogroup",  "silent",     "loud",          "lazytime",   "nolazytime",
 	"diratime", "iversion", "noiversion", "nostrictatime", "norelatime", NULL,
 };
-/* The same with a value, or a name of the user's own. */
+/* Ignored options with a value, or with a name that the user chose. */
 static const char *const ignored_prefixes[] = {
 	"x-", "X-", "comment=", "helper=", "uhelper=", NULL
 };
-/* SELinux labels: the kernel takes them if SELinux is on, and refuses them otherwise. */
+/* SELinux labels. The kernel accepts them if SELinux is on, and refuses them otherwise. */
 static const char *const labels[] = { "context", "fscontext", "defcontext", "rootcontext", NULL };
 #define SELINUX "/sys/fs/selinux/enforce"
 
@@ -244,7 +246,7 @@ static int set_number(const struct row *r, const char *value, uint64_t *n, char 
 
 static int set_text(const struct row *r, const char *value, char *to, char *error)
 {
-	/* an empty one is a variable that somebody forgot, such as of a key file */
+	/* an empty value is often an unset variable, such as a key file's */
 	if (!value || !*value || strlen(value) >= r->max) {
 		snprintf(error, 256, "option %s: give %s with 1 to %llu characters%s", r->name,
 			 r->value, (unsigned long long)r->max - 1,
@@ -252,7 +254,7 @@ static int set_text(const struct row *r, const char *value, char *to, char *erro
 		return -EINVAL;
 	}
 	if ((!strcmp(r->value, "PATH") || !strcmp(r->value, "DIR") || !strcmp(r->value, "FILE")) &&
-	    *value != '/') { /* the daemon goes to / */
+	    *value != '/') { /* the daemon changes its folder to / */
 		snprintf(error, 256, "option %s: '%.64s' is not an absolute path; begin it with /",
 			 r->name, value);
 		return -EINVAL;
@@ -326,7 +328,7 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 	return -EINVAL;
 }
 
-/* Adds a word to the options that libfuse hands to mount(2). */
+/* Adds a word to the options that libfuse passes to mount(2). */
 static int add_generic(struct kvc_options *o, const char *word, char *error)
 {
 	size_t len = strlen(o->generic);
@@ -340,8 +342,8 @@ static int add_generic(struct kvc_options *o, const char *word, char *error)
 }
 
 /*
- * A SELinux label, perhaps in quotes. The kernel wants quotes around commas; libfuse splits at
- * commas and takes the backslashes away.
+ * A SELinux label, with or without quotes. The kernel requires quotes around commas; libfuse splits
+ * at commas and removes backslashes.
  */
 static int add_label(struct kvc_options *o, const char *name, const char *value, char *error)
 {
@@ -357,7 +359,7 @@ static int add_label(struct kvc_options *o, const char *name, const char *value,
 		     value ? value : "");
 		return -EINVAL;
 	}
-	if (access(SELINUX, F_OK)) /* as mount(8) does for filesystems of the kernel */
+	if (access(SELINUX, F_OK)) /* mount(8) ignores labels in this case too */
 		return 0;
 	n = (size_t)snprintf(word, sizeof word, "%s=\"", name);
 	for (size_t i = 0; i < len; i++) {
@@ -416,7 +418,10 @@ void kvc_options_init(struct kvc_options *o)
 			set(o, &rows[i], rows[i].def, error);
 }
 
-/* The next word of a list that commas divide, as mount(8) writes it: not within quotes. */
+/*
+ * Returns the next word of a list that is separated by commas, as mount(8) writes it. Commas in
+ * quotes do not separate words.
+ */
 static char *next_option(char **at)
 {
 	bool quoted = false;
@@ -505,7 +510,7 @@ int kvc_options_reload(struct kvc_options *o, const char *text, char *error)
 		     "", "");
 		return -EINVAL;
 	}
-	/* these alone: the others are read without the lock */
+	/* only these fields: the others are read without the lock */
 	for (size_t i = 0; i < NROWS; i++)
 		if (rows[i].when == LIVE && !same(&rows[i], o, &n))
 			memcpy((char *)o + rows[i].at, (const char *)&n + rows[i].at,
@@ -513,7 +518,7 @@ int kvc_options_reload(struct kvc_options *o, const char *text, char *error)
 	return 0;
 }
 
-/* One line each; a password or token in a URL is not shown. */
+/* Prints one line per URL, without passwords and tokens. */
 static void print_urls(const char *name, const char *urls, FILE *out)
 {
 	while (*urls) {

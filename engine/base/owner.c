@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See owner.h. The mark is a line of numbers and one with the store's path. */
+/* The owner of a pool (owner.h). The mark is a line of numbers and a line with the store's path. */
 #include "owner.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ static void handle_of(int fd, char *text, size_t capacity)
 
 	snprintf(text, capacity, "-");
 	if (name_to_handle_at(fd, "", &u.h, &mount, AT_EMPTY_PATH))
-		return; /* not all filesystems have handles */
+		return; /* some filesystems have no handles */
 	snprintf(text, capacity, "%x:", (unsigned)u.h.handle_type);
 	for (unsigned i = 0; i < u.h.handle_bytes; i++) {
 		size_t n = strlen(text);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose a pool is. A store's uuid goes with every copy of it (cp -a, a snapshot, a restore), so it
- * does not tell two of them apart; the superblock's file does: its device, its inode and the handle
- * that the filesystem has for it, which no copy keeps and every rename does. A pool has them in a
- * file of its own, KVC_OWNER_MARK, and is used by that store alone. Its daemon holds a lock on the
- * file for as long as it lives.
+ * The owner of a pool. Every copy of a store (cp -a, a snapshot, a restore) has the same uuid, so
+ * the uuid does not tell copies apart. The superblock's file does: its device, its inode number and
+ * the handle that the filesystem gives it. They stay the same after a rename, and are different in
+ * a copy. A pool has them in a file of its own, KVC_OWNER_MARK, and is used by that store alone.
+ * The pool's daemon holds a lock on the file as long as it lives.
  */
 #ifndef KVC_OWNER_H
 #define KVC_OWNER_H
@@ -15,20 +15,29 @@
 
 struct kvc_owner {
 	uint64_t dev, ino;
-	char handle[300]; /* in hex; "-" where the filesystem has none */
+	char handle[300]; /* in hex; "-" if the filesystem has no handles */
 	char uuid[37];
-	char dir[1024]; /* where the store was, for people */
+	char dir[1024]; /* path of the store at that time, for messages */
 };
 
-/* Of an opened store; -1 as fd takes the superblock in s->dir. 0 or -errno. */
+/*
+ * Sets *o for an opened store; with fd -1 it reads the superblock in s->dir. Returns 0 or a
+ * negative errno.
+ */
 int kvc_owner_of(const struct kvc_store *s, int fd, struct kvc_owner *o);
-/* Are both one store? Where it lies does not count. */
+/* True if both are the same store. Its path may differ. */
 bool kvc_owner_same(const struct kvc_owner *a, const struct kvc_owner *b);
-/* The mark of a pool. 0, -ENOENT (there is none), -EBADMSG (not one), or another errno. */
+/*
+ * Reads the mark of a pool. Returns 0, -ENOENT (no mark), -EBADMSG (not a valid mark), or another
+ * negative errno.
+ */
 int kvc_owner_read(const char *pool, struct kvc_owner *o);
-/* Writes it, and takes its lock: a descriptor to hold, or -errno. */
+/*
+ * Writes the mark and locks it. Returns a descriptor that holds the lock until it is closed, or a
+ * negative errno.
+ */
 int kvc_owner_mark(const char *pool, const struct kvc_owner *o);
-/* Is a daemon there that holds it? True also where that cannot be told now. */
+/* True if a running daemon holds the mark's lock, or if that cannot be determined. */
 bool kvc_owner_lives(const char *pool);
 
 #endif

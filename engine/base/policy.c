@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See policy.h. */
+/* The ranks of the eviction policies (policy.h). */
 #include "policy.h"
 
 #include <stddef.h>
@@ -15,8 +15,8 @@ static int64_t fifo(const struct kvc_access *u)
 }
 
 /*
- * Hits first; among equals the one not used for longest. 2^21 hits are told apart, and times to
- * 2^21 ns (2 ms).
+ * The fewest hits first; among equal hits, the least recently used. Distinguishes up to 2^21 hits,
+ * and times in steps of 2^21 ns (2 ms).
  */
 static int64_t lfu(const struct kvc_access *u)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eviction policies, one row each: who goes first. What a policy does is in engine/policy/. Here is
- * what the catalog keeps of it: a rank for a chunk from what is known of its use, the lowest first.
- * By that the chunks of a tier go where the policy is no more than such a rank.
+ * The table of eviction policies, one row each. engine/policy/ implements their order in
+ * memory. Here is the rank of a chunk, which the catalog stores: it is computed from the chunk's
+ * accesses, and the chunk with the lowest rank is evicted first. If a policy is no more than such a
+ * rank, the chunks of a tier are evicted in its order.
  *
- * A model can have a policy of its own (user.kvcachefs.policy). Ranks of different policies do not
- * compare, so chunks are in classes: 0 is the mount's policy, 1 + n is the nth policy, chosen for a
- * model. Each class has its own order of victims, and the classes give in proportion to the chunks
- * that they have in the pool.
+ * A model can have its own policy (user.kvcachefs.policy). Ranks of different policies cannot be
+ * compared, so each chunk belongs to a class: 0 is the mount's policy, and 1 + n is the nth policy,
+ * chosen for a model. Each class has its own order of victims, and the classes give victims in
+ * proportion to their chunks in the pool.
  */
 #ifndef KVC_POLICY_H
 #define KVC_POLICY_H
@@ -18,21 +19,25 @@
 struct kvc_access {
 	uint64_t created_ns; /* first publish of one of its objects */
 	uint64_t last_ns;    /* last open or publish */
-	uint64_t hits;       /* opens since */
+	uint64_t hits;       /* opens since it was created */
 };
 
 struct kvc_policy {
 	const char *name;
 	int64_t (*rank)(const struct kvc_access *use);
 	/*
-	 * It is that rank, also in that a chunk does not go before what follows it: of a request
-	 * the last is the first to go (access/access.c). So a tier needs no order in memory.
+	 * The policy is no more than the rank, also in that a chunk is not evicted before its
+	 * children: the last chunk of a request is evicted first (access/access.c). So a tier needs
+	 * no replacer in memory.
 	 */
 	bool by_rank;
-	bool by_chain; /* it needs to know what follows what, and learns it where nobody tells */
+	bool by_chain; /* the policy uses parents, and infers them if no client names them */
 };
 
-/* Of those that are more than a rank the catalog has the last use. */
+/*
+ * The columns are name, rank, by_rank and by_chain. Policies that are more than a rank use the last
+ * access as their rank in the catalog.
+ */
 #define KVC_POLICIES(X)              \
 	X(lru, lru, true, false)     \
 	X(fifo, fifo, false, false)  \
@@ -48,7 +53,7 @@ enum { KVC_CLASSES = 1 KVC_POLICIES(X) };
 #undef X
 
 extern const struct kvc_policy kvc_policy_table[];
-extern const char *const kvc_policy_names[];      /* the same order, ended by NULL */
-extern const char *const kvc_policy_disk_names[]; /* "same" before them */
+extern const char *const kvc_policy_names[];      /* in the order of the table, ended by NULL */
+extern const char *const kvc_policy_disk_names[]; /* "same", then the others */
 
 #endif

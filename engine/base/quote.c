@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See quote.h. */
+/* Quoting of untrusted text (quote.h). */
 #include "quote.h"
 
 #include "util.h"
@@ -10,7 +10,9 @@
 
 #define REPLACEMENT "\xef\xbf\xbd"
 
-/* The length of the character that begins here; 0: it is not UTF-8, or a control character. */
+/*
+ * Returns the length of the UTF-8 character at s; 0 if it is not UTF-8 or is a control character.
+ */
 static size_t character(const unsigned char *s)
 {
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -27,7 +29,7 @@ static size_t character(const unsigned char *s)
 	return n && c >= least[n] && c <= 0x10ffff ? n : 0;
 }
 
-/* Reads as itself, and as nothing else does. */
+/* True if the text is printed unchanged. */
 static bool plain(const char *text)
 {
 	const unsigned char *s = (const unsigned char *)text;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See secret.h. */
+/* The check of files that hold secrets (secret.h). */
 #include "secret.h"
 
 #include <errno.h>

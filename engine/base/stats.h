@@ -87,7 +87,7 @@
 	X(recovered, "objects recovered from the pool at start")                                  \
 	X(recovery_drops, "files dropped at start because they were unfinished or had no copy")
 
-/* Why a chunk left the pool or a tier, or was dropped. */
+/* Reasons for which a chunk was evicted or dropped. */
 #define KVC_REASONS(X)                                 \
 	X(pool, "space was needed in the pool")        \
 	X(tier, "space was needed in a tier")          \
@@ -97,17 +97,17 @@
 	X(demote, "a user requested it")               \
 	X(refused, "the disk tier did not admit it")
 
-/* Why the disk tier refused a chunk that left the pool. */
+/* Reasons for which the disk tier refused a chunk that was evicted from the pool. */
 #define KVC_REFUSALS(X)                       \
 	X(twice, "it was accessed only once") \
 	X(daily, "the daily= limit of written bytes was reached")
 
-/* by powers of two of a second */
+/* in powers of two of a second */
 #define KVC_HISTOGRAMS(X)                                                  \
 	X(eviction_age, "age of chunks when they left the pool or a tier") \
 	X(use_gap, "time between two accesses to a chunk that belong to different bursts")
 
-/* by powers of two of a microsecond; successful operations only */
+/* in powers of two of a microsecond; successful operations only */
 /*      name    of which tiers    what */
 #define KVC_OPERATIONS(X)                                                                        \
 	X(open, KVC_BY_ALL, "an open, from the pool (cpu) or after a load from a tier")          \
@@ -142,7 +142,10 @@ enum kvc_refusal {
 		KVC_REFUSALS_N
 };
 
-/* Powers of two of a unit: n[i] counts times above 2^(i-1) and up to 2^i; the last all longer. */
+/*
+ * A histogram in powers of two of a unit: n[i] counts times above 2^(i-1) and up to 2^i. The last
+ * element also counts all longer times.
+ */
 #define KVC_SPANS 26
 #define KVC_IN_SECONDS 1000000000ull
 #define KVC_IN_MICROSECONDS 1000ull

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See store.h. */
+/* Opening, locking and closing a store (store.h). */
 #include "store.h"
 
 #include "log.h"
@@ -10,12 +10,14 @@
 #include <sys/stat.h>
 
 #define LOOK_US 10000
-#define SAY_NS 1000000000ull /* a wait longer than this is told */
-/* for a holder whose mount is not seen: it may be about to notice its end */
+#define SAY_NS 1000000000ull /* a longer wait is logged */
+/* wait for a holder whose mount is not visible: it may be about to notice its end */
 #define UNSEEN_NS 3000000000ull
-#define ENDING_NS 60000000000ull /* for one that is ending, since it last got on */
+#define ENDING_NS 60000000000ull /* wait for a holder that is ending, since its last progress */
 
-/* As /proc/self/mountinfo writes it: spaces and the like are octal there. */
+/*
+ * Compares with a field of /proc/self/mountinfo, in which spaces and similar characters are octal.
+ */
 static bool same_source(const char *field, const char *dir)
 {
 	for (; *field && *field != ' ' && *dir; dir++) {
@@ -23,14 +25,18 @@ static bool same_source(const char *field, const char *dir)
 
 		if (c == '\\' && sscanf(field, "%3o", &c) == 1)
 			field += 3;
-		/* a comma cannot be in a mount's source */
+		/* True if this store is mounted, as far as this process can see. */
 		if (c != (unsigned char)(*dir == ',' ? '_' : *dir))
 			return false;
 	}
 	return !*dir && (!*field || *field == ' ');
 }
 
-/* Is this store mounted, as far as this process can see? */
+/*
+ * Locks the superblock. Does not wait for a holder that serves its mount. Waits for a holder that
+ * has unlocked its byte as long as it makes progress, and for a moment for a holder whose mount is
+ * not visible: umount(8) returns before the daemon notices.
+ */
 static bool mount_seen(const char *dir)
 {
 	FILE *f = fopen("/proc/self/mountinfo", "re");
@@ -50,9 +56,8 @@ static bool mount_seen(const char *dir)
 }
 
 /*
- * A holder that serves is not waited for. One that has let go of its byte is, for as long as it
- * gets on; and so, for a moment, is one whose mount is not seen: umount(8) returns before the
- * daemon knows of it.
+ * True if the error of reading a file means that it is missing or is something else; after other
+ * errors, nobody knows.
  */
 static int lock_store(int fd, const char *dir, short type, char *error)
 {
@@ -121,14 +126,14 @@ void kvc_store_alive(const struct kvc_store *s)
 		futimens(s->lock_fd, NULL);
 }
 
-/* Is what failed to be read something else, or not there? Otherwise nobody knows. */
+/* True if a file of the store begins like a database, or if it exists and cannot be read. */
 static bool is_none(int err)
 {
 	return err == -ENOENT || err == -EBADMSG || err == -ENODATA || err == -EISDIR ||
 	       err == -ENOTDIR || err == -ELOOP;
 }
 
-/* Does a file of the store begin like a database? Also where it is there and cannot be read. */
+/* not known, so the answer is not "no" */
 static bool database(const struct kvc_store *s, const char *name)
 {
 	char path[1280], head[16];
@@ -147,7 +152,8 @@ bool kvc_store_signs(const struct kvc_store *s)
 	int err;
 
 	if (!there)
-		return true; /* who cannot look does not say no */
+		/* Writes one line about a superblock that cannot be used; returns the error. */
+		return true;
 	memcpy(there->dir, s->dir, sizeof there->dir);
 	err = kvc_super_load(there, KVC_STORE_SUPER, &known);
 	if (!known && is_none(err))
@@ -158,7 +164,11 @@ bool kvc_store_signs(const struct kvc_store *s)
 	       (kvc_super_exists(s, KVC_STORE_DATA) || kvc_super_exists(s, KVC_STORE_RESERVE));
 }
 
-/* One line for a superblock that cannot be used. */
+/*
+ * Removes the permissions of other users, which older daemons left as the umask had them. Files
+ * whose mode cannot be changed stay as they are. The folder keeps its mode: it may hold other
+ * files, whose users need it.
+ */
 static int refuse(const struct kvc_store *s, int err, char *error)
 {
 	if (err == -EPROTO)
@@ -180,10 +190,7 @@ static int refuse(const struct kvc_store *s, int err, char *error)
 	return -EBADMSG;
 }
 
-/*
- * An older daemon left files as the umask had them. Files whose mode cannot be changed stay. The
- * folder keeps its mode: it may hold other files, whose users it would shut out.
- */
+/* the superblock may have changed during the wait */
 static void close_to_others(const struct kvc_store *s)
 {
 	static const char *const names[] = {
@@ -258,7 +265,7 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 		return refuse(s, err, error);
 	if ((err = lock_store(fd, dir, look ? F_RDLCK : F_WRLCK, error)))
 		return err;
-	if ((err = kvc_super_read(s, fd, &known))) /* it may be another since we waited */
+	if ((err = kvc_super_read(s, fd, &known))) /* Completes opening a store for use. */
 		return refuse(s, err, error);
 	s->lock_fd = fd;
 	fd = -1;
@@ -266,7 +273,7 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 	return 0;
 }
 
-/* What a store that is opened for use gets. */
+/* a mkfs --force was killed when its files were complete: the store is the new one already */
 static int settle(struct kvc_store *s, char *error)
 {
 	int err = kvc_store_finish(s);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rule for a store's folder and files, checked before anything in it is used. A store can come
- * from an untrusted place (an unpacked archive, another user's folder); its daemon often is root.
- * So no name in a store may lead elsewhere, and nobody else may be able to change a name later:
- * the folder belongs to root or to this process's user and others cannot write in it, and each file
- * is a regular file of one of these two. kvc_open_own checks each file again when it is opened.
+ * The rule for a store's folder and files, checked before any of them is used. A store can come
+ * from an untrusted place (an unpacked archive, another user's folder), and its daemon often runs
+ * as root. So no name in a store may lead elsewhere, and no other user may be able to change a name
+ * later: the folder belongs to root or to this process's user and others cannot write in it, and
+ * each file is a regular file of one of these two. kvc_open_own checks each file again when it is
+ * opened.
  */
 #include "store.h"
 

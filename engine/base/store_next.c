@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finishing what was begun on a store. A new catalog is made beside the old one, under a name that
- * says so, and is put on stable storage; then it is named catalog.sqlite.next, and with that the
- * store is the new one, whatever happens. What remains is done here, by whoever opens the store
- * next, each step so that it can be done again:
+ * Completes interrupted changes of a store. A new catalog is made beside the old one under the name
+ * *.new and is put on stable storage. Then it is renamed to catalog.sqlite.next: from then on the
+ * store is the new one. The remaining steps are done here by the next process that opens the store;
+ * each step can be repeated:
  *
- *   a rebuild   the old catalog and its log are kept as catalog.sqlite.old, .old.1, ...: a log must
- *               not lie beside a database that it is not of
- *   mkfs        superblock.next lies there too: the old catalog goes, the data is cut to its size
- *               and wiped, the superblock is written
+ *   a rebuild   keeps the old catalog and its log as catalog.sqlite.old, .old.1, ..., because a log
+ *               must not be beside a database that it does not belong to
+ *   mkfs        (superblock.next exists too) removes the old catalog, cuts the data to its size and
+ *               wipes it, and writes the superblock
  *
- * and then catalog.sqlite.next is renamed to catalog.sqlite.
+ * Last, catalog.sqlite.next is renamed to catalog.sqlite.
  */
 #include "store.h"
 
@@ -36,7 +36,10 @@ static int renamed(const struct kvc_store *s, const char *from, const char *to)
 	return rename(kvc_super_path(s, from, a), kvc_super_path(s, to, b)) ? -errno : 0;
 }
 
-/* The old catalog gets a name that nobody has yet. Its log first: by its name it is found again. */
+/*
+ * Renames the old catalog to a free name. Its log is renamed first: after an interruption the
+ * catalog is found again by its name.
+ */
 static int keep_old(const struct kvc_store *s)
 {
 	char name[64] = KVC_STORE_CATALOG ".old", log[80];
@@ -76,7 +79,7 @@ static int label_device(const struct kvc_store *s, const struct kvc_store *next)
 	return err;
 }
 
-/* The store that superblock.next tells of takes the place of this one. */
+/* Replaces this store by the store of superblock.next. */
 static int become(struct kvc_store *s)
 {
 	KVC_MEM struct kvc_store *next = calloc(1, sizeof *next);
@@ -96,11 +99,11 @@ static int become(struct kvc_store *s)
 	if (next->device && !s->device)
 		err = removed(s, KVC_STORE_DATA);
 	else if (!next->device && !s->device && (fd = kvc_open_own(path, O_RDWR)) < 0)
-		err = errno == ENOENT ? 0 : -errno; /* then mkfs has made one beside */
+		err = errno == ENOENT ? 0 : -errno; /* then mkfs has made a new one beside it */
 	if (!err && fd >= 0) {
 		if (ftruncate(fd, (off_t)next->data_size))
 			return -errno;
-		/* Not all filesystems can: what is left there is another store's. */
+		/* some filesystems cannot; then bytes of the other store remain */
 		fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, (off_t)next->data_size);
 		err = fsync(fd) ? -errno : 0;
 	}

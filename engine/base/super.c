@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The superblock: one page, of which there are two copies, each in a file of its own. The first is
- * what is locked and therefore is never another file; it is written in place, and so is the second,
- * once the first is on stable storage: at any time one of the two is whole.
+ * The superblock: one page, in two copies, each in its own file. The first is locked, so it is
+ * never replaced by another file. It is written in place, and so is the second after the first is
+ * on stable storage: at any time one of the two is complete.
  */
 #include "store.h"
 
@@ -22,7 +22,7 @@ struct super {
 	uint8_t uuid[16];
 	uint64_t data_size, created_ns;
 	char device[1024];
-	uint8_t secret[32]; /* zero: none */
+	uint8_t secret[32]; /* zero: no secret */
 	uint8_t reserved[KVC_PAGE - 48 - 1024 - 32 - 16];
 	uint8_t sum[16];
 };
@@ -89,7 +89,7 @@ const char *kvc_super_text(const struct kvc_store *s, char *buf, size_t capacity
 	return buf;
 }
 
-/* n bytes from hex digits; *p moves on behind them. */
+/* Reads n bytes of hex digits and advances *p. */
 static bool unhex(const char **p, uint8_t *out, size_t n)
 {
 	for (size_t i = 0; i < n; i++, *p += 2) {
@@ -146,7 +146,10 @@ int kvc_super_read(struct kvc_store *s, int fd, bool *known)
 		return -EBADMSG;
 	*known = true;
 	sum = kvc_sum_of(p, offsetof(struct super, sum));
-	/* The sum has its place in all versions: a damaged version number is not a newer one. */
+	/*
+	 * The checksum is at the same place in all versions: a damaged version number is not
+	 * mistaken for a newer version.
+	 */
 	if (memcmp(sum.b, p->sum, 16))
 		return -EBADMSG;
 	if (le32toh(p->version) > KVC_STORE_VERSION) {
@@ -230,7 +233,7 @@ int kvc_super_save_copy(const struct kvc_store *s)
 	    !memcmp(there->secret, s->secret, sizeof s->secret) && there->device == s->device &&
 	    !strcmp(there->data, s->data))
 		return 0;
-	/* What cannot be read may be good, and what a newer one wrote is not ours to change. */
+	/* a copy that cannot be read may be good, and a newer version's copy must not be changed */
 	if (err && err != -EBADMSG && err != -ENOENT)
 		return err;
 	return kvc_super_save(s, KVC_STORE_COPY) ?: kvc_super_sync_dir(s);

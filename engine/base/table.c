@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See table.h. Linear hashing: there are `level` (a power of two) buckets and, of the next level,
- * as many as were split: buckets [0, split) and those that were split off them, [level, level +
- * split). Buckets are in parts of a fixed size, so that growing copies none.
+ * A hash table by linear hashing (table.h). There are `level` (a power of two) buckets and, of the
+ * next level, as many as were split: buckets [0, split) were split, and buckets [level, level +
+ * split) were split off them. Buckets are in parts of a fixed size, so that growing copies no
+ * buckets.
  */
 #include "table.h"
 
@@ -55,7 +56,7 @@ void kvc_table_fini(struct kvc_table *t)
 	*t = (struct kvc_table){ 0 };
 }
 
-/* One bucket more: what belongs there now leaves the one that is split. */
+/* Adds a bucket, and moves the structs that belong there from the bucket that is split. */
 static void split(struct kvc_table *t)
 {
 	struct kvc_slot **from, *s, *stay = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See util.h. */
+/* Small functions that all layers need (util.h). */
 #include "util.h"
 
 #include "library.h"
@@ -42,7 +42,9 @@ int kvc_join(pthread_t thread, uint64_t until_ns)
 {
 	uint64_t step = 100000; /* ns, doubled to 20 ms */
 
-	/* pthread_timedjoin_np goes by the calendar, and not every library has the other one */
+	/*
+	 * pthread_timedjoin_np uses calendar time, and not every libc has the variant with a clock
+	 */
 	while (pthread_tryjoin_np(thread, NULL)) {
 		uint64_t now = kvc_mono_ns();
 		struct timespec t;
@@ -281,7 +283,8 @@ void kvc_getopt_error(int got, char *const argv[], const char *program, char err
 {
 	const char *word = argv[optind - 1];
 	char letter[3] = { '-', (char)optopt, 0 };
-	bool known = optopt && !strncmp(word, "--", 2); /* a long one, by what stands for it */
+	/* a long option, known by its short character */
+	bool known = optopt && !strncmp(word, "--", 2);
 
 	if (!known && optopt)
 		word = letter;

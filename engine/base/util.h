@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small things that every room needs: lists, time, sizes, hashes, scope cleanup.
+ * Small functions that all layers need: lists, time, sizes, hashes, cleanup at the end of a scope.
  */
 #ifndef KVC_UTIL_H
 #define KVC_UTIL_H
@@ -33,7 +33,7 @@ static inline uint64_t kvc_max(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* A doubly linked ring; an unlinked element points at itself. */
+/* A doubly linked ring. An unlinked element points to itself. */
 struct kvc_list {
 	struct kvc_list *next, *prev;
 };
@@ -87,16 +87,18 @@ static inline void kvc_list_splice(struct kvc_list *to, struct kvc_list *from)
 	for (struct kvc_list *pos = (head)->next, *pos##_next = pos->next; pos != (head); \
 	     pos = pos##_next, pos##_next = pos->next)
 
-/* Now, in ns: of the calendar (what files carry), and one that never jumps (for deadlines). */
+/*
+ * The current time in ns: calendar time, as in a file's times; and monotonic time, for deadlines.
+ */
 uint64_t kvc_now_ns(void);
 uint64_t kvc_mono_ns(void);
 
-/* CPUs that the calling thread may run on; at least 1. */
+/* Returns the number of CPUs that the calling thread may run on; at least 1. */
 unsigned kvc_cpus(void);
 
 /*
- * Waits for a thread to end, at most until then (kvc_mono_ns): 0, or -ETIMEDOUT, and it can still
- * be joined or detached.
+ * Waits for a thread to end, until the time `until_ns` (kvc_mono_ns). Returns 0, or -ETIMEDOUT;
+ * then the thread still must be joined or detached.
  */
 int kvc_join(pthread_t thread, uint64_t until_ns);
 
@@ -107,8 +109,9 @@ static inline struct timespec kvc_timespec(uint64_t ns)
 }
 
 /*
- * What files carry may lie before 1970: there the 64 bits are a signed number of ns, from 1677 to
- * 2262; a time outside becomes the nearest of those. kvc_later: the later of two.
+ * Times of files may be before 1970: the 64 bits are a signed number of ns, for the years 1677 to
+ * 2262. A time outside that range becomes the nearest time in it. kvc_later returns the later of
+ * two times.
  */
 static inline struct timespec kvc_file_time(uint64_t ns)
 {
@@ -132,30 +135,35 @@ static inline uint64_t kvc_later(uint64_t a, uint64_t b)
 }
 
 /*
- * Reads a size such as 512M, 1.5G or 4096 (suffixes K M G T, powers of 1024) into *bytes.
- * 0, or -EINVAL (not a size) or -ERANGE (does not fit).
+ * Parses a size such as 512M, 1.5G or 4096 (suffixes K M G T, powers of 1024) into *bytes. Returns
+ * 0, -EINVAL (not a size) or -ERANGE (too large).
  */
 int kvc_size_parse(const char *text, uint64_t *bytes);
-/* Writes a size for people into buf (at least 32 bytes) and returns buf. */
+/* Writes a size in readable form into buf (at least 32 bytes) and returns buf. */
 const char *kvc_size_text(uint64_t bytes, char *buf);
-/* strerror(3) of it and, where somebody can do something about it, what. */
+/* Returns strerror(3) of err and, if the user can do something about the error, a hint. */
 const char *kvc_why(int err);
-/* Is something mounted there by itself (a bind mount), so that nothing else takes its place? */
+/*
+ * True if something is mounted on this path (such as a bind mount), so that no file can replace it.
+ */
 bool kvc_is_mounted(const char *path);
-/* A line for people with words from outside in it: control characters and bytes that
- * are not UTF-8 become ?, so it stays one (quote.c). */
+/*
+ * Makes a message with text from outside one line: control characters and bytes that are not UTF-8
+ * become ? (quote.c).
+ */
 void kvc_quote_one_line(char *text);
 /*
- * What getopt_long() refused, whose words begin with ':' so that it says nothing itself: `got` is
- * what it returned, : or ?. Writes a line that names the word and `program`'s --help to error.
+ * Explains an error of getopt_long(), whose option string begins with ':' so that it prints
+ * nothing. `got` is its result, : or ?. Writes one line to error that names the option and
+ * `program`'s --help.
  */
 void kvc_getopt_error(int got, char *const argv[], const char *program, char error[256]);
-/* Writes a name or path of `len` bytes, with %XX for what is no plain character. */
+/* Writes a name or path of `len` bytes, with %XX for bytes that are not plain characters. */
 void kvc_put_plain(FILE *out, const char *name, size_t len);
 
 /*
- * The position of a name in its directory: a 62-bit hash (XXH3), never below 16. Also readdir's
- * cookie.
+ * Returns the position of a name in its directory, which is also the cookie of readdir: a 62-bit
+ * hash (XXH3), never below 16.
  */
 uint64_t kvc_name_hash(const char *name);
 
@@ -163,26 +171,27 @@ struct kvc_sum { /* an XXH3-128, in canonical (big endian) order */
 	uint8_t b[16];
 };
 struct kvc_sum kvc_sum_of(const void *data, size_t len);
-/* The sum of what was put into a state of xxhash.h. */
+/* Returns the checksum of the data that was added to a state of xxhash.h. */
 struct XXH3_state_s;
 struct kvc_sum kvc_sum_digest(const struct XXH3_state_s *x);
 const char *kvc_sum_text(const struct kvc_sum *s, char *buf /* 33 bytes */);
 
-/* pread/pwrite until all is moved: 0, -errno, or -ENODATA where the file ends first. */
+/* pread and pwrite of all bytes. Return 0, a negative errno, or -ENODATA if the file ends first. */
 int kvc_pread_all(int fd, void *buf, size_t len, off_t off);
 int kvc_pwrite_all(int fd, const void *buf, size_t len, off_t off);
 
 /*
- * Opens a file that belongs to a store or to a pool: never through a symbolic link in the last
- * component, only a regular file, and for writing only a file of root or of this process's user.
- * O_CREAT makes it with mode 0600; O_TRUNC empties it after these checks. Returns a descriptor
- * (close-on-exec); -ELOOP (a symbolic link), -EISDIR or -EINVAL (not a regular file), -EPERM
- * (another user's) or another negative errno. Never blocks on a pipe.
+ * Opens a file of a store or of a pool. The last component must not be a symbolic link; the file
+ * must be regular and, for writing, must belong to root or to this process's user. O_CREAT makes it
+ * with mode 0600; O_TRUNC empties it after these checks. Returns a descriptor (close-on-exec);
+ * -ELOOP (a symbolic link), -EISDIR or -EINVAL (not a regular file), -EPERM (another user's) or
+ * another negative errno. Never blocks on a pipe.
  */
 int kvc_open_own(const char *path, int flags);
 /*
- * The same rule for a file that somebody else's code opens by its path. 0 if it is kept or no file
- * exists there; else as kvc_open_own. Does not open the file, which would end SQLite's locks on it.
+ * Applies the same rule to a file that other code opens by its path. Returns 0 if the file follows
+ * the rule or does not exist; otherwise the error of kvc_open_own. Does not open the file: closing
+ * it would release SQLite's locks on it.
  */
 int kvc_check_own(const char *path, bool writes);
 
@@ -198,7 +207,7 @@ static inline void kvc_free_ptr(void *p)
 #define KVC_FD __attribute__((cleanup(kvc_close_fd)))
 #define KVC_MEM __attribute__((cleanup(kvc_free_ptr)))
 
-/* Numbers, last in first out. Zero before the first use; the owner frees v. */
+/* A stack of numbers. Zero it before the first use; the owner frees v. */
 struct kvc_stack {
 	uint64_t *v;
 	size_t n, capacity;
@@ -207,14 +216,15 @@ int kvc_stack_push(struct kvc_stack *s, uint64_t v); /* 0 or -ENOMEM */
 bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v);
 
 /*
- * A growing array of pointers or of plain values: 0 or -ENOMEM; *n counts what is used, *room what
- * is there.
+ * Makes room for element n in a growing array of pointers or plain values, whose elements have
+ * `elem` bytes. *capacity is the number of allocated elements. Returns 0 or -ENOMEM.
  */
 int kvc_grow(void *array, size_t n, size_t *capacity, size_t elem);
 
 /*
- * n as %x and %u write it, without the 0 behind it; returns the end. For what each call on a file
- * writes, where printf would be a fifth of the call. At most 16 and 20 bytes.
+ * Write n as %x and %u do, without a terminating 0, and return the end. They are for text that
+ * every call on a file writes, where printf would take a fifth of the call. At most 16 and 20
+ * bytes.
  */
 char *kvc_put_hex(char *to, uint64_t n);
 char *kvc_put_dec(char *to, uint64_t n);

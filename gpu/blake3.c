@@ -65,7 +65,7 @@ static void compress(const uint32_t cv[8], const uint8_t block[64], uint64_t cou
 		out[i] = s[i] ^ s[i + 8];
 }
 
-/* A chunk of at most 1024 bytes; `root` when it is all there is. */
+/* Compresses a chunk of at most 1024 bytes. root: it is the only chunk. */
 static void chunk(const uint8_t *p, size_t len, uint64_t counter, uint32_t root, uint32_t cv[8])
 {
 	uint32_t flags = CHUNK_START;
@@ -112,7 +112,7 @@ void kvcachefs_blake3(const void *data, size_t len, uint8_t out[32])
 		chunk(p, 1024, n++, 0, cv);
 		p += 1024;
 		len -= 1024;
-		for (uint64_t t = n; !(t & 1); t >>= 1) /* subtrees that are full now */
+		for (uint64_t t = n; !(t & 1); t >>= 1) /* subtrees that are complete now */
 			join(stack[--depth], cv, 0, cv);
 		memcpy(stack[depth++], cv, sizeof cv);
 	}

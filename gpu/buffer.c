@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain buffers: the bytes of one file, mapped, and registered for a device where one is named. One
- * for reading is a lease with its mapping (and what maps.c keeps); one for writing is a new file
- * (file.h). One thread at a time has a buffer.
+ * Plain buffers: the bytes of one file, mapped, and registered for a device if one is given. A
+ * buffer for reading is a lease with its mapping (cached by maps.c). A buffer for writing is a new
+ * file (file.h). One thread at a time may use a buffer.
  */
 #include "file.h"
 
@@ -12,16 +12,16 @@
 #include <sys/stat.h>
 
 struct kvcachefs_buffer {
-	struct kvcachefs_lease *lease; /* for reading; NULL: for writing */
+	struct kvcachefs_lease *lease; /* for reading; NULL: the buffer is for writing */
 	struct kvcachefs_file f;
 	void *data;
 	size_t len;
 	int device;
-	bool pinned, over; /* over: it was published, or that failed */
+	bool pinned, over; /* over: it was published, or publishing failed */
 	char names[];
 };
 
-static int begin(struct kvcachefs_buffer **out, int device, size_t room)
+static int buffer_begin(struct kvcachefs_buffer **out, int device, size_t room)
 {
 	int err = device >= 0 ? kvcachefs_cuda_check(device) : 0;
 
@@ -40,7 +40,7 @@ int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, cons
 {
 	struct kvcachefs_buffer *b;
 	const void *data;
-	int err = begin(&b, device, 0);
+	int err = buffer_begin(&b, device, 0);
 
 	if (err)
 		return err;
@@ -64,7 +64,7 @@ int kvcachefs_buffer_new(struct kvcachefs_buffer **out, const char *mount, const
 {
 	struct kvcachefs_buffer *b;
 	struct stat st;
-	int err = begin(&b, device, kvcachefs_file_room(mount, path));
+	int err = buffer_begin(&b, device, kvcachefs_file_room(mount, path));
 
 	if (err)
 		return err;
@@ -81,7 +81,7 @@ int kvcachefs_buffer_new(struct kvcachefs_buffer **out, const char *mount, const
 	b->data = b->f.map;
 	b->len = len;
 	b->pinned = b->f.pinned;
-	if (len) /* the children of a program that fills it may do so too */
+	if (len) /* child processes may fill the buffer too */
 		madvise(b->data, len, MADV_DOFORK);
 	*out = b;
 	return 0;
@@ -98,8 +98,8 @@ bool kvcachefs_buffer_pinned(const struct kvcachefs_buffer *b)
 	return b->pinned;
 }
 
-/* A new file's mapping is no longer the caller's. */
-static void let_go(struct kvcachefs_buffer *b)
+/* The mapping of a new file no longer belongs to the caller. */
+static void buffer_detach(struct kvcachefs_buffer *b)
 {
 	b->pinned = false;
 	b->data = NULL;
@@ -112,7 +112,7 @@ int kvcachefs_buffer_publish(struct kvcachefs_buffer *b)
 		return kvcachefs_fail(-EINVAL, b->lease ? "the buffer is read-only"
 							: "the buffer is already published");
 	b->over = true;
-	let_go(b);
+	buffer_detach(b);
 	return kvcachefs_file_seal(&b->f, NULL) ?: kvcachefs_file_publish(&b->f);
 }
 
@@ -123,7 +123,7 @@ void kvcachefs_buffer_free(struct kvcachefs_buffer *b)
 	if (b->lease) {
 		kvcachefs_lease_free(b->lease);
 	} else {
-		let_go(b);
+		buffer_detach(b);
 		kvcachefs_file_fini(&b->f);
 	}
 	free(b);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See code.h. Pickle's stream is PROTO 5, then frames: a frame is opened by the first write after
- * the last one closed, and closed where a value begins once it has 64 KiB or more (CPython's
- * Modules/_pickle.c: save(), _Pickler_OpcodeBoundary). The last one is closed by the stream's end,
- * without its head where it has less than 4 bytes. Every bytes, text and tuple but the empty one
- * is followed by MEMOIZE.
+ * See code.h. Pickle's stream is PROTO 5, then frames. A frame is opened by the first write after
+ * the previous one was closed. It is closed at the start of a value once it has 64 KiB or more
+ * (CPython's Modules/_pickle.c: save(), _Pickler_OpcodeBoundary). The end of the stream closes the
+ * last frame, and omits its head if it has less than 4 bytes. MEMOIZE follows every bytes, text and
+ * tuple except the empty tuple.
  */
 #include "code.h"
 
@@ -58,7 +58,7 @@ void kvcachefs_put(struct kvcachefs_buf *b, const void *p, size_t n)
 
 /* ---- CBOR ---- */
 
-/* A major type and a number in its shortest form. */
+/* Writes a major type, and a number in its shortest form. */
 static void head(struct kvcachefs_buf *b, unsigned major, uint64_t v)
 {
 	uint8_t h[9];
@@ -181,7 +181,7 @@ void kvcachefs_pickle_int(struct kvcachefs_buf *b, uint64_t v)
 	} else if (v <= INT32_MAX) {
 		p[0] = BININT;
 		n = 4;
-	} else { /* two's complement, so a set top bit takes a zero byte more */
+	} else { /* two's complement: if the top bit is set, a zero byte is added */
 		p[0] = LONG1;
 		n = (64 - __builtin_clzll(v)) / 8 + 1;
 		p[1] = (uint8_t)n;
@@ -193,13 +193,14 @@ void kvcachefs_pickle_int(struct kvcachefs_buf *b, uint64_t v)
 	op(b, p, 1 + (size_t)n);
 }
 
-/* Text or bytes: the short form with one byte of length, the other with four. */
+/* Text or bytes: the short form has a length of one byte, the other of four. */
 static void pickle_string(struct kvcachefs_buf *b, int small, int large, const void *s, size_t n)
 {
 	uint8_t p[5];
 
 	value_begins(b);
-	if (n >= FRAME_TARGET) { /* CPython writes those past its frames; no key has one */
+	/* CPython writes longer strings outside of frames; no key contains one */
+	if (n >= FRAME_TARGET) {
 		b->failed = true;
 		return;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device's contexts, what is asked of the driver itself, and how its errors are told. Part of
- * cuda.cu, which alone includes it.
+ * The contexts of devices, calls of the driver, and its errors. Part of cuda.cu, the only file that
+ * includes it.
  */
 #pragma once
 
@@ -19,7 +19,8 @@ int failed(cudaError_t e, const char *what)
 {
 	if (e == cudaSuccess)
 		return 0;
-	cudaGetLastError(); /* not for the caller's next call to stumble over */
+	/* clears the error, so that the caller's next call does not report it */
+	cudaGetLastError();
 	return kvcachefs_fail(e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "CUDA: %s: %s", what,
 			      cudaGetErrorString(e));
 }
@@ -32,8 +33,8 @@ int failed(cudaError_t e, const char *what)
 	} while (0)
 
 /*
- * Of the driver itself: the runtime's cudaSetDevice() would leave the caller's thread another
- * device, or make a context there.
+ * Functions of the driver. The runtime's cudaSetDevice() would leave the caller's thread on another
+ * device, or create a context there.
  */
 struct Driver {
 	CUresult (*device)(CUdevice *, int);
@@ -41,8 +42,8 @@ struct Driver {
 	CUresult (*push)(CUcontext);
 	CUresult (*pop)(CUcontext *);
 	/*
-	 * The stream waits till a number in memory is as high, cyclically; and writes one. NULL,
-	 * both: the driver has not the two.
+	 * wait_value: the stream waits until a number in memory has reached a value, cyclically.
+	 * write_value: the stream writes a number. Both are NULL if the driver lacks one of them.
 	 */
 	CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 	CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
@@ -65,7 +66,10 @@ template <typename F> bool find_entry(const char *name, F *fn)
 	return e == cudaSuccess && found == cudaDriverEntryPointSuccess && p;
 }
 
-/* The device's own context, which the runtime uses too; kept for as long as the process lives. */
+/*
+ * Returns the device's primary context, which the runtime uses too. It is kept until the process
+ * ends.
+ */
 int primary(int device, CUcontext *out, Driver *driver)
 {
 	static std::mutex mutex;
@@ -101,9 +105,9 @@ int primary(int device, CUcontext *out, Driver *driver)
 }
 
 /*
- * While one lives, the thread works on that device. The context that was current before, which may
- * be none, is so again afterwards: a thread without one never gets one on device 0. And a graph
- * that is being captured elsewhere in the process is not broken by an allocation here.
+ * While an object of this class lives, the thread works on that device. Afterwards the earlier
+ * context is current again, possibly none: a thread without a context does not get one on device 0.
+ * Allocations here do not break a graph that is being captured elsewhere in the process.
  */
 struct Device {
 	int err;
@@ -131,8 +135,8 @@ struct Device {
 };
 
 /*
- * A stream of the library's own, on the current device. Its kernels take microseconds, and what
- * waits for them waits for a transfer: they go before those of a model.
+ * Creates a stream on the current device. Its kernels take microseconds, and their waiters wait for
+ * a transfer, so they have priority over a model's kernels.
  */
 int stream_create(cudaStream_t *out)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See copiers.h. One thread copies at a third to a tenth of what a device's link moves, so a few
- * help each other: a caller opens a batch, on its stack, and it and HELPERS threads that all
- * batches share take turns of TURN bytes from it until none is left. It returns when those that
- * took turns are done.
+ * See copiers.h. One thread reaches a third to a tenth of the speed of a device's link, so several
+ * threads cooperate. A caller opens a batch on its stack. The caller and HELPERS threads, which all
+ * batches share, take turns of TURN bytes from it until none is left. The call returns when the
+ * helpers with a turn are done.
  *
- * One lock guards the list of open batches and the numbers in them; nothing is copied under it. The
- * helpers are made at the first batch that is worth it, and stay; they wait for nothing but that
- * lock, and hold nothing when the process ends. A helper that could not be made is not missed.
+ * One lock guards the list of open batches and their members; nothing is copied while holding it.
+ * The helpers start at the first batch that is large enough, and run until the process ends. They
+ * wait for that lock only, and hold nothing when the process ends. Copies work without helpers too.
  */
 #include "copiers.h"
 
@@ -24,16 +24,16 @@ struct batch {
 	struct batch *next;
 	const struct kvcachefs_copy *v;
 	size_t n, i, at; /* the next turn begins at byte `at` of copy i */
-	unsigned busy;   /* helpers with a turn of it */
+	unsigned busy;   /* helpers that have a turn of it */
 	pthread_cond_t done;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
-static struct batch *open; /* those with turns left */
+static struct batch *open; /* batches with turns left */
 static bool started;
 
-/* Copies, or only passes over, one turn from where *i and *at are. */
+/* Copies one turn from *i and *at on, or only advances them. */
 static void turn(const struct batch *b, size_t *i, size_t *at, bool copies)
 {
 	for (size_t left = TURN; left && *i < b->n;) {
@@ -61,8 +61,8 @@ static void unlink_locked(struct batch *b)
 		*at = b->next;
 }
 
-/* Takes a turn and copies it, without the lock meanwhile. */
-static void take_locked(struct batch *b)
+/* Takes a turn and copies it. Releases the lock while it copies. */
+static void copy_turn_locked(struct batch *b)
 {
 	size_t i = b->i, at = b->at;
 
@@ -86,7 +86,7 @@ static void *help(void *arg)
 			continue;
 		}
 		b->busy++;
-		take_locked(b);
+		copy_turn_locked(b);
 		if (!--b->busy)
 			pthread_cond_signal(&b->done);
 	}
@@ -102,7 +102,7 @@ static void start_locked(void)
 	if (started)
 		return;
 	started = true;
-	sigfillset(&all); /* signals are the program's, and its own threads' */
+	sigfillset(&all); /* signals are for the program and its own threads */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_attr_init(&detached);
 	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
@@ -127,7 +127,7 @@ void kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n)
 	}
 	b.i = b.at = 0;
 	while (b.i < n)
-		take_locked(&b);
+		copy_turn_locked(&b);
 	while (b.busy)
 		pthread_cond_wait(&b.done, &lock);
 	pthread_mutex_unlock(&lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies in host memory by several threads, for what passes through pinned memory. */
+/* Copies in host memory by several threads, for bytes that pass through pinned memory. */
 #ifndef KVCACHEFS_COPIERS_H
 #define KVCACHEFS_COPIERS_H
 
@@ -16,8 +16,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(hidden)
 /*
- * Makes all n copies, which do not overlap, and returns when they are made. The caller copies too,
- * so nothing fails where there are no other threads. Any thread may call; no lock is needed.
+ * Makes all n copies and returns when they are made. They must not overlap. The calling thread
+ * copies too, so the call also works without other threads. Any thread may call, without a lock.
  */
 void kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n);
 #pragma GCC visibility pop

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a group's bytes go between the files' pages and the device's buffer, on the stream of copies:
- * one way each, a batch, a kernel, or through pinned memory with a thread on the host (stage.cuh).
- * Part of cuda.cu, which alone includes it.
+ * Copies of a group's bytes between the pages of files and the device's buffer, on the copy stream.
+ * There is one function per way: a batch, a kernel, or pinned memory with a thread on the host
+ * (stage.cuh). Part of cuda.cu, the only file that includes it.
  */
 #pragma once
 
@@ -11,21 +11,24 @@
 
 #include <atomic>
 
-#ifndef KVCACHEFS_LAUNCH /* tests have their own */
+#ifndef KVCACHEFS_LAUNCH /* tests define their own */
 #define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) \
 	kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #endif
 
 namespace {
 
-/* What kvcachefs_gpu_stats() tells. Counts of their own: no order is needed. */
+/*
+ * The numbers that kvcachefs_gpu_stats() reports. They are independent, so no memory order is
+ * needed.
+ */
 struct Counts {
 	std::atomic<uint64_t> pinned, direct, staged, refused, functions;
 } counts;
 
 CUdeviceptr address(const Word *w)
 {
-	return (CUdeviceptr)(uintptr_t)&w->value; /* one address space with the device's */
+	return (CUdeviceptr)(uintptr_t)&w->value; /* host and device share one address space */
 }
 
 int driver_failed(CUresult r, const char *what)
@@ -33,7 +36,7 @@ int driver_failed(CUresult r, const char *what)
 	return r == CUDA_SUCCESS ? 0 : kvcachefs_fail(-EIO, "CUDA: %s: error %d", what, (int)r);
 }
 
-/* A group's copies, all in one call where the toolkit and the driver have that. */
+/* Copies a group, with one call if the toolkit and the driver support that. */
 int copy_batch(kvcachefs_cuda *c, const Group &g)
 {
 	Lane *l = c->lane;
@@ -85,7 +88,7 @@ int queue_function(kvcachefs_cuda *c, cudaHostFn_t fn, size_t k)
 	return 0;
 }
 
-/* The stream goes on when the thread is done with what is staged as k. */
+/* The stream waits until the thread is done with staged group k. */
 int await_thread(kvcachefs_cuda *c, size_t k)
 {
 	Lane *l = c->lane;
@@ -98,7 +101,7 @@ int await_thread(kvcachefs_cuda *c, size_t k)
 			     "cuStreamWaitValue32");
 }
 
-/* The thread may go on behind that. */
+/* The stream tells the thread that group k was copied. */
 int tell_thread(kvcachefs_cuda *c, size_t k)
 {
 	Lane *l = c->lane;
@@ -111,7 +114,7 @@ int tell_thread(kvcachefs_cuda *c, size_t k)
 			     "cuStreamWriteValue32");
 }
 
-/* One copy of all, between the thread's work on this memory before and after. */
+/* One copy of the whole group, between the thread's work on this memory before and after. */
 int copy_staged(kvcachefs_cuda *c, const Group &g)
 {
 	Lane *l = c->lane;
@@ -126,12 +129,12 @@ int copy_staged(kvcachefs_cuda *c, const Group &g)
 			return err;
 	TRY(cudaMemcpyAsync(c->store ? host : device, c->store ? device : host, g.bytes,
 			    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, l->copies));
-	if (!c->store && !g.leaves) /* nobody comes after it */
+	if (!c->store && !g.leaves) /* no later group uses this place */
 		return 0;
 	return tell_thread(c, g.staged);
 }
 
-/* A few blocks: the link to the host is full long before the device is busy. */
+/* Uses a few blocks only: the link to the host is saturated long before the device is busy. */
 int copy_direct(kvcachefs_cuda *c, const Group &g, const Part *parts)
 {
 	uint32_t n = (uint32_t)g.n;
@@ -167,7 +170,7 @@ void count(const kvcachefs_cuda *c, const Group &g)
 	n->fetch_add(bytes, std::memory_order_relaxed);
 }
 
-/* What the thread copies, and after what. */
+/* Gives the thread its copies, and the groups that each must wait for. */
 int start_stage(kvcachefs_cuda *c)
 {
 	Stage *s = c->lane->stage.get();

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The work of one transfer on a device. A file's bytes are rows (a token's of one layer and
- * component), and those runs (kvcachefs_at: what lies in a row in the cache as in the file). A
+ * The work of one transfer on a device. The bytes of a file are rows (one token of one layer and
+ * component), and rows consist of runs (kvcachefs_at: contiguous in the cache and in the file). A
  * transfer is cut into pieces of whole rows, and pieces are gathered into groups (groups.cuh). The
- * groups take turns in a buffer on the device:
+ * groups use a buffer on the device in turn:
  *
- *   load    copies:               file pages -> buffer (one batch a group)
+ *   load    copy stream:          file pages -> buffer (one batch per group)
  *           the caller's stream:  rotate keys, scatter to the cache
  *   store   the caller's stream:  gather from the cache -> buffer
- *           copies:               buffer -> file pages
+ *           copy stream:          buffer -> file pages
  *
- * Copies have a stream of their own, so that one group is copied while the other is scattered or
- * gathered; events order the two. A load's copies do not wait for what the caller queued before; a
- * load is complete on the caller's stream when all is scattered, a store leaves that stream when
- * all is gathered and is complete when all is copied.
+ * Copies have a separate stream, so that one group is copied while another is scattered or
+ * gathered; events order the two streams. The copies of a load do not wait for work that the caller
+ * queued before. A load is complete on the caller's stream when all is scattered. A store leaves
+ * that stream when all is gathered, and is complete when all is copied.
  *
- * A file's mapping is registered (pinned for the device) where the mount takes that, and the copy
- * engine moves its very pages; those of small files a kernel, on the same stream. Otherwise, and
- * for small files of a store that were not ready, where registering would cost more than a copy,
- * the bytes pass through pinned memory, moved by threads of the library's own (stage.cuh).
+ * A file's mapping is registered (pinned for the device) if the mount allows it, and then the copy
+ * engine accesses its pages directly; for small files a kernel does, on the same stream. Otherwise,
+ * the bytes pass through pinned memory, copied by threads of the library (stage.cuh). The same
+ * holds for small files of a store that were not prepared, since registering them would cost more
+ * than a copy.
  *
- * All this (stream, events, buffer, pinned memory, thread) is a lane. A transfer takes one for
- * itself; lanes are kept for the next. Calls that wait: kvcachefs_cuda_wait, _free, and what makes
- * a lane or registers memory.
+ * The stream, events, buffer, pinned memory and thread together are a lane. A transfer has a lane
+ * for itself; lanes are kept for the next transfer. These calls wait: kvcachefs_cuda_wait,
+ * kvcachefs_cuda_free, and calls that create a lane or register memory.
  */
 #include "copies.cuh"
 #include "order.cuh"
@@ -36,7 +37,7 @@ namespace {
 
 int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Group &g)
 {
-	/* Eight warps a block of threads; no more blocks than keep the device busy. */
+	/* eight warps per block; no more blocks than keep the device busy */
 	uint64_t blocks = (g.warps + 7) / 8, busy = (uint64_t)c->lane->sms * 16 / g.n + 1;
 	dim3 grid((unsigned)(blocks < busy ? blocks : busy), (unsigned)g.n);
 
@@ -60,7 +61,7 @@ int queue_group(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, size_
 	const Events &mine = l->events[i];
 
 	if (c->store) {
-		if (g.after != NONE) /* its place is free when the last copy of it is made */
+		if (g.after != NONE) /* its place is free when the last copy from it is made */
 			TRY(cudaStreamWaitEvent(c->stream, l->events[g.after].copied, 0));
 		if (int err = launch(c, shapes, parts, g))
 			return err;
@@ -84,8 +85,8 @@ int queue_group(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, size_
 }
 
 /*
- * In order. Where that fails, of what is staged those groups are done that wait for nothing that
- * was not queued: a load's also the one that failed, whose stream may wait for it.
+ * Queues the groups in order. After a failure, the staged groups that wait only for queued work are
+ * still finished; for a load this includes the failed group, since a stream may wait for it.
  */
 int queue_groups(kvcachefs_cuda *c, const Shape *shapes, const Part *parts)
 {
@@ -109,7 +110,7 @@ int queue_groups(kvcachefs_cuda *c, const Shape *shapes, const Part *parts)
 	return 0;
 }
 
-/* The limit of what goes direct: DIRECT, or what the environment says. */
+/* Returns the size limit of the kernel's way: DIRECT, or the value of the environment variable. */
 int direct_below(size_t *out)
 {
 	const char *text = getenv("KVCACHEFS_GPU_DIRECT");
@@ -127,8 +128,8 @@ int direct_below(size_t *out)
 }
 
 /*
- * Whether anything is registered: the environment may have all of it staged, to compare, or where a
- * driver's registrations are at fault. < 0: it says what it cannot say.
+ * May mappings be registered? The environment variable can force staging, to compare, or if a
+ * driver's registrations are faulty. < 0: its value is invalid.
  */
 int registering()
 {
@@ -137,18 +138,18 @@ int registering()
 	return !text ? 1 : !strcmp(text, "off") ? 0 : -1;
 }
 
-/* Where the device sees a registered mapping; NULL: nowhere. */
+/* Returns the device's address of a registered mapping; NULL: there is none. */
 uint8_t *page_of(const kvcachefs_cuda *c, const kvcachefs_work &w)
 {
 	void *page = w.host;
 
 	if (c->lane->one_address || cudaHostGetDevicePointer(&page, w.host, 0) == cudaSuccess)
 		return (uint8_t *)page;
-	cudaGetLastError(); /* then it goes as larger ones do */
+	cudaGetLastError(); /* then it is copied like larger files */
 	return nullptr;
 }
 
-/* The files, and which of them a kernel reaches. */
+/* Lists the files, and finds those that a kernel can access. */
 int find_pages(kvcachefs_cuda *c)
 {
 	size_t below;
@@ -164,7 +165,7 @@ int find_pages(kvcachefs_cuda *c)
 	return 0;
 }
 
-/* All that the lane must have for it. */
+/* Gets everything that the transfer needs from the lane. */
 int prepare(kvcachefs_cuda *c, size_t args)
 {
 	Lane *l = c->lane;
@@ -178,18 +179,18 @@ int prepare(kvcachefs_cuda *c, size_t args)
 	return c->cut.staged ? lane_staging(l) : 0;
 }
 
-/* What the kernels read, to the device, before the first of them. */
+/* Copies the kernels' arguments to the device, before the first kernel. */
 int queue_args(kvcachefs_cuda *c)
 {
 	Lane *l = c->lane;
 	const Args &a = c->cut.args;
 
-	if (!a.bytes.empty()) { /* as where each of its files failed */
+	if (!a.bytes.empty()) { /* empty if each of its files failed */
 		memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
 		TRY(cudaMemcpyAsync(l->args.p, l->args_host.p, a.bytes.size(),
 				    cudaMemcpyHostToDevice, l->copies));
 	}
-	if (!c->store) /* whose kernels come behind copies on that stream */
+	if (!c->store) /* a load's kernels follow copies on that stream */
 		return 0;
 	TRY(cudaEventRecord(l->ready, l->copies));
 	TRY(cudaStreamWaitEvent(c->stream, l->ready, 0));
@@ -207,7 +208,7 @@ int run(kvcachefs_cuda *c)
 	err = err ? err : cut(&c->cut, c->moves, c->store);
 	if (err)
 		return err;
-	at = a.add(nullptr, 0); /* the shapes and parts come after all that they point at */
+	at = a.add(nullptr, 0); /* the shapes and parts follow everything that they point at */
 	err = prepare(c, at + c->cut.shapes.size() * sizeof(Shape) + 16 +
 				 c->cut.parts.size() * sizeof(Part));
 	if (err)
@@ -349,7 +350,7 @@ extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 		return -EAGAIN;
 	}
 	if (e == cudaSuccess && c->staged && stage_busy(c->lane->stage.get()))
-		return -EAGAIN; /* a store's last pages */
+		return -EAGAIN; /* the last pages of a store */
 	return c->result = failed(e, "the transfer");
 }
 
@@ -361,7 +362,10 @@ int wait_device(kvcachefs_cuda *c)
 		TRY(cudaEventSynchronize(c->lane->done));
 		return 0;
 	}
-	/* It ended half way: nothing may still read or write the buffers or the files. */
+	/*
+	 * It failed half way: make sure that nothing still reads or writes the buffers or the
+	 * files.
+	 */
 	TRY(cudaStreamSynchronize(c->stream));
 	TRY(cudaStreamSynchronize(c->lane->copies));
 	return 0;
@@ -373,7 +377,7 @@ int wait_for(kvcachefs_cuda *c)
 
 	if (!c->staged)
 		return err;
-	if (err) /* the device will say nothing any more */
+	if (err) /* the device will signal nothing more */
 		stage_close(c->lane->stage.get(), 0);
 	stage_wait(c->lane->stage.get());
 	return err;
@@ -400,11 +404,11 @@ extern "C" void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 	if (!c)
 		return;
 	Device here(c->device);
-	/* others may have its buffer, which is there in the order of that stream */
+	/* another lane may get its buffer, which is valid in the order of that stream */
 	if (!c->begun && cudaStreamSynchronize(c->lane->copies) != cudaSuccess)
 		cudaGetLastError();
 	if (kvcachefs_cuda_wait(c))
-		lane_bury(c->lane);
+		lane_retire(c->lane);
 	else
 		lane_put(c->lane);
 	object_put(c);

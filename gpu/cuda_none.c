@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the library was built without CUDA: a device is refused, in one place, and so nothing else
- * is called.
+ * For builds without CUDA: kvcachefs_cuda_check refuses every device, so no other function here is
+ * called.
  */
 #include "layout.h"
 
@@ -68,7 +68,7 @@ void kvcachefs_cuda_unregister(int device, void *p)
 	(void)p;
 }
 
-void kvcachefs_cuda_bury(void) {}
+void kvcachefs_cuda_reap(void) {}
 
 int kvcachefs_cuda_stream_new(int device, void **out)
 {

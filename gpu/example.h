@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the examples share: their words, and memory for a cache. EXAMPLE is whose name they say. */
+/*
+ * Code shared by the examples: their arguments, and memory for a cache. EXAMPLE is the program's
+ * name.
+ */
 #ifndef KVCACHEFS_EXAMPLE_H
 #define KVCACHEFS_EXAMPLE_H
 
@@ -25,7 +28,7 @@ static void *memory(int device, size_t len)
 	return malloc(len);
 }
 
-/* The words: MOUNT [DEVICE]. Whether they are not. */
+/* Parses the arguments MOUNT [DEVICE]. Returns true if they are wrong. */
 static bool wrong_words(int argc, char **argv, int *device)
 {
 	char none[] = "", *end = none;
@@ -43,7 +46,10 @@ static bool wrong_words(int argc, char **argv, int *device)
 	return true;
 }
 
-/* Or the files would be made in what is only a folder. */
+/*
+ * Returns true if the path is not a mount; otherwise the files would be created in an ordinary
+ * folder.
+ */
 static bool no_mount(const char *path)
 {
 	char lease[4096];
@@ -56,7 +62,7 @@ static bool no_mount(const char *path)
 	return true;
 }
 
-/* Else the library says so, at the first transfer. */
+/* Returns true if the device does not exist; otherwise the first transfer would report it. */
 static bool no_device(int device)
 {
 #ifdef EXAMPLE_CUDA

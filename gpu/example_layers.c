@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * example_layers MOUNT [DEVICE]: a paged KV cache stored and loaded again asynchronously, layer by
- * layer, as a connector of an engine does it: a thread of the library carries the transfers out,
- * and the program's own loop computes a layer, waits until that layer may be touched, and hears of
- * ends by an eventfd. DEVICE is as in example_offload.
+ * example_layers MOUNT [DEVICE]: stores and loads a paged KV cache asynchronously, layer by layer,
+ * as the connector of an engine does. A thread of the library carries the transfers out. The
+ * program's own loop computes a layer, waits until the layer may be changed, and learns from an
+ * eventfd when transfers end. DEVICE is as in example_offload.
  *
  * cc example_layers.c $(pkg-config --cflags --libs kvcachefs)
  */
@@ -23,8 +23,8 @@
 #define BLOCK_BYTES (2ull * BLOCK_SIZE * 8 * 128 * 2)
 #define LAYER_BYTES (BLOCKS * BLOCK_BYTES)
 
-/* What was queued on the device so far is done. */
-static void settle(int device)
+/* Waits until the work queued on the device is done. */
+static void wait_device(int device)
 {
 #ifdef EXAMPLE_CUDA
 	if (device >= 0)
@@ -33,22 +33,22 @@ static void settle(int device)
 	(void)device;
 }
 
-/* What the model computes for a layer. */
-static void compute(uint8_t *layer, size_t l)
+/* Fills a layer as the model would compute it. */
+static void compute_layer(uint8_t *layer, size_t l)
 {
 	for (size_t i = 0; i < LAYER_BYTES; i++)
 		layer[i] = (uint8_t)((i * 2654435761u + l) >> 9);
 }
 
-/* A layer's blocks of a chunk are given to something else. */
-static void reuse(uint8_t *layer, const int64_t *blocks)
+/* Overwrites a chunk's blocks of a layer, as an engine that reuses them does. */
+static void overwrite_blocks(uint8_t *layer, const int64_t *blocks)
 {
 	for (size_t b = 0; b < CHUNK_BLOCKS; b++)
 		memset(layer + (size_t)blocks[b] * BLOCK_BYTES, 0, BLOCK_BYTES);
 }
 
-/* The loop's part: sleeps until something has ended, and takes it. Its error. */
-static int await(struct kvcachefs_queue *queue, const char *what)
+/* The loop's part: sleeps until a transfer has ended, and takes it. Returns its error. */
+static int wait_transfer(struct kvcachefs_queue *queue, const char *what)
 {
 	struct pollfd p = { .fd = kvcachefs_queue_fd(queue), .events = POLLIN };
 	struct kvcachefs_completion end;
@@ -60,7 +60,7 @@ static int await(struct kvcachefs_queue *queue, const char *what)
 	return end.err;
 }
 
-/* All layers of all chunks: a file for each. */
+/* Fills in the items: one file for each layer of each chunk. */
 static size_t name_all(struct kvcachefs_item *items, char (*paths)[64], int64_t (*blocks)[16])
 {
 	size_t n = 0;
@@ -80,7 +80,7 @@ static size_t name_all(struct kvcachefs_item *items, char (*paths)[64], int64_t 
 	return n;
 }
 
-/* Whether it failed. Then transfers may be under way still, which write each item's err. */
+/* Returns true on failure. Then transfers may still be running and write each item's err. */
 static bool there_and_back(struct kvcachefs_queue *queue, const struct kvcachefs_paged *cache,
 			   struct kvcachefs_item *items, uint8_t *before)
 {
@@ -90,29 +90,29 @@ static bool there_and_back(struct kvcachefs_queue *queue, const struct kvcachefs
 	uint64_t store, load;
 	bool bad = false;
 
-	/* 1. All layers are to be stored. The call returns at once. */
+	/* 1. Store all layers. The call returns at once. */
 	if (kvcachefs_submit_store(queue, cache, items, n, NULL, 1, &store))
 		return true;
-	/* 2. A layer may be changed as soon as it is out of the cache: not before. */
+	/* 2. Change each layer as soon as it was read from the cache, and not earlier. */
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		if (kvcachefs_layer_wait(queue, store, l, NULL))
 			return true;
-		settle(cache->device);
+		wait_device(cache->device);
 		for (size_t c = 0; c < CHUNKS; c++)
-			reuse(cache->pointers[l], blocks[c]);
+			overwrite_blocks(cache->pointers[l], blocks[c]);
 	}
-	if (await(queue, "store"))
+	if (wait_transfer(queue, "store"))
 		return true;
-	/* 3. All layers are to be loaded, and each is used as soon as it is there. */
+	/* 3. Load all layers, and use each as soon as it is loaded. */
 	if (kvcachefs_submit_load(queue, cache, items, n, NULL, 2, &load))
 		return true;
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		if (kvcachefs_layer_wait(queue, load, l, NULL))
 			return true;
-		settle(cache->device); /* an engine queues its kernels instead */
+		wait_device(cache->device); /* an engine would queue its kernels instead */
 		bad |= memcmp(cache->pointers[l], before + l * LAYER_BYTES, LAYER_BYTES) != 0;
 	}
-	if (await(queue, "load"))
+	if (wait_transfer(queue, "load"))
 		return true;
 	printf("%s: %d layers of %d tokens stored and loaded layer by layer: %s\n",
 	       kvcachefs_version(), LAYERS, CHUNKS * CHUNK_BLOCKS * BLOCK_SIZE,
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 		.pointers = layers,
 		.device = device,
 	};
-	struct kvcachefs_item items[CHUNKS * LAYERS]; /* lives as long as the queue */
+	struct kvcachefs_item items[CHUNKS * LAYERS]; /* must live as long as the queue */
 	struct kvcachefs_queue *queue = NULL;
 	bool bad = true, have = before;
 
@@ -149,7 +149,7 @@ int main(int argc, char **argv)
 		layers[l] = memory(device, LAYER_BYTES);
 		have = layers[l];
 		if (have) {
-			compute(layers[l], l);
+			compute_layer(layers[l], l);
 			memcpy(before + l * LAYER_BYTES, layers[l], LAYER_BYTES);
 		}
 	}

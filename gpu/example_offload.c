@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * example_offload MOUNT [DEVICE]: stores a paged KV cache in a mount, a file a layer under the
- * chunk's own key, wipes the cache, loads it again, and compares. Without DEVICE (or with -1) the
- * cache is in host memory; with one it would be the engine's memory on that GPU, which this
- * example, being plain C, only takes as managed memory when it is built with -DEXAMPLE_CUDA against
- * CUDA's runtime.
+ * example_offload MOUNT [DEVICE]: stores a paged KV cache in a mount, one file per layer in a
+ * folder named by the chunk's key, wipes the cache, loads it again, and compares. Without DEVICE
+ * (or with -1) the cache is in host memory. With a DEVICE it would be the engine's memory on that
+ * GPU. This example is plain C and uses managed memory instead, if it is built with -DEXAMPLE_CUDA
+ * and CUDA's runtime.
  *
  * cc example_offload.c $(pkg-config --cflags --libs kvcachefs)
  */
@@ -21,8 +21,8 @@
 #define TOKENS 256
 #define LAYER_BYTES (2ull * BLOCKS * BLOCK_SIZE * 8 * 128 * 2)
 
-/* The chunk's key in hex, from its tokens. Whether that failed. */
-static bool key_of(char hex[KVCACHEFS_TEXT_MAX])
+/* Computes the chunk's key from its tokens, in hex. Returns true on failure. */
+static bool chunk_key(char hex[KVCACHEFS_TEXT_MAX])
 {
 	struct kvcachefs_keys how = { .scheme = KVCACHEFS_LMCACHE_MP_BLAKE3 };
 	struct kvcachefs_hasher *hasher;
@@ -42,15 +42,15 @@ static bool key_of(char hex[KVCACHEFS_TEXT_MAX])
 	return err || made != 1;
 }
 
-/* A layer's memory as the engine fills it. */
+/* Fills a layer as the engine would. */
 static void fill(uint8_t *layer, size_t l)
 {
 	for (size_t i = 0; i < LAYER_BYTES; i++)
 		layer[i] = (uint8_t)((i * 2654435761u + l) >> 9);
 }
 
-/* The engine gives a chunk's blocks to something else. */
-static void reuse(uint8_t *layer, const int64_t *blocks)
+/* Overwrites a chunk's blocks, as an engine that reuses them does. */
+static void overwrite_blocks(uint8_t *layer, const int64_t *blocks)
 {
 	const size_t block_bytes = LAYER_BYTES / 2 / BLOCKS;
 
@@ -88,10 +88,10 @@ static int offload(const char *mount, int device)
 
 	if (!before)
 		goto no_memory;
-	/* 1. The chunk's key, from its tokens. */
-	if (key_of(hex))
+	/* 1. Compute the chunk's key from its tokens. */
+	if (chunk_key(hex))
 		goto fail;
-	/* 2. A cache as an engine has it: the chunk's blocks are anywhere in it. */
+	/* 2. Make a cache as an engine has it: the chunk's blocks are anywhere in it. */
 	for (int l = 0; l < LAYERS; l++) {
 		layers[l] = memory(device, LAYER_BYTES);
 		if (!layers[l])
@@ -115,7 +115,7 @@ static int offload(const char *mount, int device)
 		goto fail;
 	/* 4. The engine reuses the memory. */
 	for (int l = 0; l < LAYERS; l++)
-		reuse(layers[l], blocks);
+		overwrite_blocks(layers[l], blocks);
 	/* 5. Load it back. */
 	if (kvcachefs_load(&transfer, mount, &cache, items, LAYERS, NULL) ||
 	    kvcachefs_transfer_free(transfer))

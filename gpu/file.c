@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See file.h. One thread at a time has a file. */
+/* See file.h. One thread at a time may use a file. */
 #include "file.h"
 #include "maps.h"
 
@@ -12,8 +12,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define SUFFIX 40  /* of a temporary name, with its NUL */
-#define OLD_MS 100 /* what was made ready longer ago than this gets a time of its own */
+#define SUFFIX 40  /* bytes of a temporary name's suffix, with its NUL */
+#define OLD_MS 100 /* a file prepared earlier than this gets the current time */
 
 size_t kvcachefs_file_room(const char *mount, const char *path)
 {
@@ -39,14 +39,14 @@ static char *temporary(const struct kvcachefs_file *f)
 	return f->path + strlen(f->path) + 1;
 }
 
-static void name_it(const struct kvcachefs_file *f)
+static void set_temporary_name(const struct kvcachefs_file *f)
 {
 	static _Atomic unsigned long count;
 	size_t n = strlen(f->path);
 	char *to = temporary(f);
 
 	memcpy(to, f->path, n);
-	/* each only has to be another */
+	/* only has to be unique */
 	snprintf(to + n, SUFFIX, ".tmp.%d.%lu", (int)getpid(),
 		 atomic_fetch_add_explicit(&count, 1, memory_order_relaxed));
 }
@@ -66,19 +66,19 @@ static int make_folders(const struct kvcachefs_file *f)
 	return 0;
 }
 
-/* A file of that length under the temporary name. */
+/* Creates a file of that length under the temporary name. */
 static int make_named(struct kvcachefs_file *f)
 {
 	int err = make_folders(f);
 
 	if (err)
 		return err;
-	name_it(f);
+	set_temporary_name(f);
 	f->fd = open(temporary(f), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (f->fd < 0)
 		return kvcachefs_fail(-errno, "%s: %s", temporary(f), strerror(errno));
 	f->named = true;
-	/* Room first: a mapping's write must not be the one that finds the pool full. */
+	/* allocate first: a write to the mapping must not be the first to find the pool full */
 	if (f->len && fallocate(f->fd, 0, 0, (off_t)f->len))
 		return kvcachefs_fail(-errno, "%s: cannot allocate %zu bytes: %s", f->path, f->len,
 				      strerror(errno));
@@ -131,12 +131,15 @@ void kvcachefs_file_pin(struct kvcachefs_file *f, int device)
 	f->m->rw_pinned = f->pinned = true;
 }
 
-/* What could not be linked, since its folder is of another quota, is written anew. */
-static int write_anew(struct kvcachefs_file *f)
+/*
+ * Copies a prepared file that cannot be linked, because its folder has another quota, to a new
+ * file.
+ */
+static int write_again(struct kvcachefs_file *f)
 {
 	int old = f->fd, err;
 
-	f->fd = -1; /* should there be no other, it is not closed twice */
+	f->fd = -1; /* if no new file can be made, it is not closed twice */
 	err = make_named(f);
 	close(old);
 	for (size_t at = 0; at < f->len && !err;) {
@@ -146,20 +149,20 @@ static int write_anew(struct kvcachefs_file *f)
 			err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
 		at += n > 0 ? (size_t)n : 0;
 	}
-	/* the mapping is of the other, and serves no load */
+	/* the mapping belongs to the old file and cannot serve loads */
 	if (f->m->data)
 		munmap(f->m->data, f->len);
 	f->m->data = NULL;
 	return err;
 }
 
-/* One that was ready gets the temporary name. */
-static int link_it(struct kvcachefs_file *f)
+/* Gives a prepared file the temporary name. */
+static int link_file(struct kvcachefs_file *f)
 {
 	char path[40];
 
 	snprintf(path, sizeof path, "/proc/self/fd/%d", f->fd);
-	name_it(f);
+	set_temporary_name(f);
 	for (int again = 0; again < 2; again++) {
 		int err;
 
@@ -172,7 +175,7 @@ static int link_it(struct kvcachefs_file *f)
 		if (err)
 			return err;
 	}
-	return write_anew(f);
+	return write_again(f);
 }
 
 int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
@@ -185,14 +188,15 @@ int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
 		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT },
 					       { .tv_nsec = UTIME_NOW } };
 
-		/* its time is that of its making: an error leaves it that */
+		/* the file has the time of its preparation; an error is ignored */
 		if (kvcachefs_now_ms() - f->m->made_ms > OLD_MS)
 			futimens(f->fd, t);
-		err = link_it(f);
+		err = link_file(f);
 	}
 	f->map = NULL;
 	/*
-	 * Where it is not registered the mount may see what was written only when it is unmapped.
+	 * If the mapping is not registered, the mount may see the written bytes only after it is
+	 * unmapped.
 	 */
 	if (f->m && !f->pinned) {
 		kvcachefs_map_free(f->m);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A new file of a mount: at its final size with room prepared, and mapped; made now under a
- * temporary name beside its own, or ready without a name (ready.h). It is filled, gets the
- * temporary name where it has none, and its own when it is whole; what its mapping can serve a load
- * with is the cache's then (maps.h), and what was registered is unregistered by aside.c.
+ * A new file of a mount, with its final size, allocated and mapped. It is either created under a
+ * temporary name beside its final name, or taken from the prepared files, which have no name
+ * (ready.h). It is filled, gets the temporary name if it has none, and gets its final name when it
+ * is complete. Then the cache of mappings owns its mapping if that can serve a load (maps.h);
+ * unmap.c unregisters the rest.
  */
 #ifndef KVCACHEFS_FILE_H
 #define KVCACHEFS_FILE_H
@@ -13,9 +14,9 @@
 #define KVCACHEFS_LAYOUT_XATTR "user.kvc.layout"
 
 struct kvcachefs_file {
-	char *path; /* then, behind its NUL, room for a temporary name */
+	char *path; /* followed, behind its NUL, by space for a temporary name */
 	size_t len, mount_len;
-	void *map;          /* writable; NULL: there is none, or no bytes */
+	void *map;          /* writable; NULL: not mapped, or the file is empty */
 	bool named, pinned; /* it has the temporary name; the mapping is registered */
 	int fd;             /* -1: none */
 	struct kvcachefs_map *m;
@@ -23,23 +24,33 @@ struct kvcachefs_file {
 };
 
 #pragma GCC visibility push(hidden)
-/* How much memory the names take. */
+/* Returns the size of the memory for the names. */
 size_t kvcachefs_file_room(const char *mount, const char *path);
-/* MOUNT/PATH and the length; nothing is made yet. `room` is the caller's, and stays till fini. */
+/*
+ * Sets the path to MOUNT/PATH, and the length. Creates nothing. The caller provides the memory
+ * `room`, which must live until fini.
+ */
 void kvcachefs_file_init(struct kvcachefs_file *f, char *room, const char *mount, const char *path,
 			 size_t len);
 /*
- * Makes the file, with the folders of its path below the mount, whose device number is `dev`, and
- * maps it, to be written; what was ready is registered for the device where that is >= 0.
+ * Creates the file, with the missing folders of its path below the mount with device number `dev`,
+ * and maps it for writing. A prepared file is registered for `device` if that is >= 0. Returns 0 or
+ * a negative errno. Blocks.
  */
 int kvcachefs_file_make(struct kvcachefs_file *f, uint64_t dev, int device);
-/* One that is not is registered all the same; f->pinned says whether it is. */
+/* Registers the mapping if it is not registered. f->pinned tells the result. */
 void kvcachefs_file_pin(struct kvcachefs_file *f, int device);
-/* It is whole: given that layout (NULL: none) and closed; not published yet. No more is written. */
+/*
+ * Completes the file: sets its layout (NULL: none) and closes it. It is not published yet, and must
+ * not be written any more. Returns 0 or a negative errno.
+ */
 int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout);
-/* Gives a sealed file its name. */
+/* Gives a sealed file its name. Returns 0 or a negative errno. */
 int kvcachefs_file_publish(struct kvcachefs_file *f);
-/* Removes what was not published. Any state after init, also where that failed. */
+/*
+ * Removes the file if it was not published, and frees the members. Allowed in any state after init,
+ * also after an error.
+ */
 void kvcachefs_file_fini(struct kvcachefs_file *f);
 #pragma GCC visibility pop
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a transfer is cut: its files into pieces of whole rows, the pieces into groups that are
- * copied as one, and the memory that groups take turns in. A group's pieces all go the same way.
- * Part of cuda.cu, which alone includes it.
+ * Cuts a transfer: files into pieces of whole rows, pieces into groups that are copied as a unit,
+ * and the memory that groups use in turn. All pieces of a group are copied the same way. Part of
+ * cuda.cu, the only file that includes it.
  */
 #pragma once
 
@@ -16,39 +16,43 @@
 namespace {
 
 enum class Way {
-	PINNED, /* the copy engine moves the file's very pages, a batch a group */
-	DIRECT, /* a kernel does, on the stream of copies: small files */
-	STAGED, /* through pinned memory: one copy of all, and stage.cuh's on the host */
+	PINNED, /* the copy engine copies the file's own pages, one batch per group */
+	DIRECT, /* a kernel copies them, on the copy stream: small files */
+	/* through pinned memory: one copy of the group, and stage.cuh's copies on the host */
+	STAGED,
 };
 
-struct Piece { /* one piece of a file, for the host */
+struct Piece { /* one piece of a file, as the host sees it */
 	uint8_t *host;
-	size_t len, at; /* at: in the group */
+	size_t len, at; /* at: offset in the group */
 };
 
 struct Group {
 	Way way;
-	size_t first, n;     /* of the cut's pieces, and of its parts */
-	size_t bytes, warps; /* warps: that the runs of a piece fill, at most */
+	size_t first, n;     /* of the cut's pieces and parts */
+	size_t bytes, warps; /* warps: upper limit of the warps that the runs of a piece fill */
 	bool rotates;
-	size_t at, after; /* in the lane's buffer, and the group that had that place before */
-	/* STAGED: which of those it is; in the pinned memory, and who had that place. */
+	size_t at, after; /* place in the lane's buffer, and the group that had this place before */
+	/*
+	 * STAGED: its number among staged groups, its place in pinned memory, and the group that
+	 * had this place before
+	 */
 	size_t staged, staging_at, staging_after;
-	bool leaves; /* somebody has that place after it */
+	bool leaves; /* a later group uses the place */
 };
 
 /*
- * Memory that groups take turns in, in their order. Places are counted on and on, and wrap where
- * they become an offset; so whoever overlaps a new one was placed a length before its end.
+ * Memory that groups use in turn. Positions grow without end and are reduced to an offset by
+ * modulo; so the groups that overlap a new one were placed at most one length before its end.
  */
 struct Ring {
-	size_t len = 0, end = 0, left = 0; /* left: so many of the taken were waited for */
+	size_t len = 0, end = 0, left = 0; /* left: how many of the taken places were waited for */
 	struct Taken {
 		size_t from, group;
 	};
 	std::vector<Taken> taken;
 
-	/* All of n bytes is free. */
+	/* Makes all n bytes free. */
 	void reset(size_t n)
 	{
 		len = n;
@@ -56,8 +60,8 @@ struct Ring {
 		taken.clear();
 	}
 	/*
-	 * A place of so many bytes, at most the length, and the last group that has to leave it
-	 * first, or NONE. Groups leave in their order, so that a group is named once.
+	 * Returns a place of `bytes` bytes, at most the length, and sets *after to the last group
+	 * that must leave it first, or NONE. Groups leave in order, so each group is named once.
 	 */
 	size_t place(size_t bytes, size_t group, size_t *after)
 	{
@@ -76,12 +80,12 @@ struct Ring {
 };
 
 /*
- * Lays out the memory that the kernels read: pointers, ids, turns, parts. On the host it is filled,
- * on the device it is the same.
+ * Lays out the memory that the kernels read: pointers, ids, sines and cosines, parts. It is filled
+ * on the host, and copied to the device unchanged.
  */
 struct Args {
 	std::vector<uint8_t> bytes;
-	/* Where so many bytes are to be written. */
+	/* Returns the offset for `len` bytes. */
 	size_t room(size_t len)
 	{
 		size_t at = (bytes.size() + 15) / 16 * 16;
@@ -99,10 +103,13 @@ struct Args {
 	}
 };
 
-/* Where each rotation's turns are among the arguments; the host's are held until all is copied. */
+/*
+ * The offsets of each rotation's sines and cosines in the arguments. References are held until
+ * everything is copied.
+ */
 struct Turns {
 	struct Held {
-		const kvcachefs_turns *of;
+		const kvcachefs_rotation *of;
 		size_t at;
 	};
 	std::vector<Held> held;
@@ -115,15 +122,15 @@ struct Turns {
 	{
 		for (const Held &h : held)
 			if (h.of)
-				kvcachefs_turns_put(h.of);
+				kvcachefs_rotation_put(h.of);
 		held.clear();
 	}
-	int add(Args *a, const kvcachefs_rope *r, uint32_t head_size, const kvcachefs_turns **out,
-		size_t *where)
+	int add(Args *a, const kvcachefs_rope *r, uint32_t head_size,
+		const kvcachefs_rotation **out, size_t *where)
 	{
-		held.push_back({}); /* first: what may throw does so before there is a reference */
+		held.push_back({}); /* first, because it may throw before there is a reference */
 		Held &last = held.back();
-		int err = kvcachefs_turns_get(r, head_size, &last.of);
+		int err = kvcachefs_rotation_get(r, head_size, &last.of);
 
 		if (err) {
 			held.pop_back();
@@ -131,9 +138,9 @@ struct Turns {
 		}
 		*out = last.of;
 		for (size_t i = held.size() - 1; i-- > 0;)
-			if (held[i].of == last.of) { /* its reference will do */
+			if (held[i].of == last.of) { /* one reference suffices */
 				*where = held[i].at;
-				kvcachefs_turns_put(last.of);
+				kvcachefs_rotation_put(last.of);
 				held.pop_back();
 				return 0;
 			}
@@ -147,19 +154,19 @@ struct Turns {
 };
 
 /*
- * All that a transfer is cut into. Addresses are offsets until the lane's memory is there. Reset,
- * its lists keep their memory for the next.
+ * The result of cutting a transfer. Addresses are offsets until the lane's memory is known. reset()
+ * keeps the memory of the lists.
  */
 struct Cut {
 	Args args;
 	std::vector<Group> groups;
-	std::vector<Piece> pieces; /* of all groups; what the kernels read of each is a part */
+	std::vector<Piece> pieces; /* of all groups; the kernels read a Part for each */
 	std::vector<Part> parts;
 	std::vector<Shape> shapes;
-	std::vector<const kvcachefs_strides *> known; /* of which they are */
+	std::vector<const kvcachefs_strides *> known; /* the strides of each shape */
 	Turns turns;
 	Ring device, staging;
-	size_t staged = 0; /* groups of that way */
+	size_t staged = 0; /* number of staged groups */
 
 	void reset()
 	{
@@ -174,7 +181,7 @@ struct Cut {
 	}
 };
 
-/* A file to be moved: `page` is where the device sees its pages, where a kernel moves them. */
+/* A file to move. `page`: the device's address of its pages, if a kernel copies them. */
 struct Move {
 	const kvcachefs_work *w;
 	uint8_t *page;
@@ -186,8 +193,8 @@ Way way_of(const Move &m)
 }
 
 /*
- * Small groups where bytes are staged: the first is on the host for as long as it takes, and what
- * follows overlaps.
+ * Staged groups are small, because the first one is copied on the host before the device can start;
+ * later groups overlap.
  */
 size_t room_of(Way way, size_t row)
 {
@@ -197,12 +204,12 @@ size_t room_of(Way way, size_t row)
 }
 
 /*
- * The shape of a cache, once; its pointers are an offset among the arguments until they are an
- * address.
+ * Adds the shape of a cache, once. Its pointers are an offset in the arguments until addresses are
+ * set.
  */
 uint32_t shape_of(Cut *c, const kvcachefs_work &w)
 {
-	for (size_t i = c->known.size(); i-- > 0;) /* files of one are mostly together */
+	for (size_t i = c->known.size(); i-- > 0;) /* files of one cache are mostly adjacent */
 		if (c->known[i] == w.s)
 			return (uint32_t)i;
 	size_t at = c->args.add(w.p->pointers, w.s->npointers * sizeof(void *));
@@ -212,12 +219,12 @@ uint32_t shape_of(Cut *c, const kvcachefs_work &w)
 	return (uint32_t)c->known.size() - 1;
 }
 
-/* What the parts of one file have in common. */
+/* Sets the members that all parts of a file share. */
 int part_of(Cut *c, const kvcachefs_work &w, bool store, Part *p)
 {
 	const kvcachefs_tokens *t = &w.item->tokens;
 	const kvcachefs_rope *r = store ? nullptr : w.item->rope;
-	const kvcachefs_turns *turn = nullptr;
+	const kvcachefs_rotation *turn = nullptr;
 	size_t where = 0,
 	       ids = c->args.add(t->slots ? t->slots : t->block_ids, t->n * sizeof(int64_t));
 	int err = r ? c->turns.add(&c->args, r, w.p->head_size, &turn, &where) : 0;
@@ -242,7 +249,7 @@ int part_of(Cut *c, const kvcachefs_work &w, bool store, Part *p)
 	return 0;
 }
 
-/* One file, onto the last group while there is room in it. */
+/* Cuts one file; appends to the last group while that has space. */
 int cut_file(Cut *c, const Move &m, bool store, Way way)
 {
 	const kvcachefs_work &w = *m.w;
@@ -284,7 +291,9 @@ int cut_file(Cut *c, const Move &m, bool store, Way way)
 	return 0;
 }
 
-/* The same way one after the other; who is staged last has the threads at work meanwhile. */
+/*
+ * Groups of the same way are adjacent; staged groups come last, so that the threads work meanwhile.
+ */
 int cut(Cut *c, const std::vector<Move> &moves, bool store)
 {
 	for (Way way : { Way::PINNED, Way::DIRECT, Way::STAGED })
@@ -295,7 +304,7 @@ int cut(Cut *c, const std::vector<Move> &moves, bool store)
 	return 0;
 }
 
-/* Where each group is, in a buffer of so many bytes. */
+/* Places each group in a buffer of `buffer` bytes. */
 void place(Cut *c, size_t buffer)
 {
 	c->device.reset(buffer);
@@ -331,7 +340,7 @@ size_t largest_of(const Cut &c)
 	return n;
 }
 
-/* Offsets become addresses: of the arguments, and of each part in the buffer. */
+/* Turns offsets into addresses, for the arguments and for each part in the buffer. */
 void set_addresses(Cut *c, uint8_t *args, uint8_t *buffer)
 {
 	for (Shape &s : c->shapes)

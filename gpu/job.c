@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One transfer of a queue. What was submitted is copied into one piece of memory and sorted by
- * layer; items of one layer are a step, and a step is a transfer (transfer.c). On a device all
- * steps go down one stream, the thread's own, behind the mark that was set on the caller's stream
- * when it was submitted; after each its own mark, which kvcachefs_layer_wait() has other streams
- * wait for. DEPTH steps are under way at once, so that files are made or mapped for the next while
- * one is copied, and no more, as each has buffers on the device.
+ * One transfer of a queue. The submitted arguments are copied into one block of memory, and the
+ * items are sorted by layer. The items of one layer are a step, and a step is a transfer
+ * (transfer.c). On a device all steps use one stream, the thread's own. They follow the mark that
+ * was set on the caller's stream at submission, and each step sets a mark behind its work, which
+ * kvcachefs_layer_wait() makes other streams wait for. DEPTH steps run at once, so that files of
+ * the next step are created or mapped while one is copied. There are no more, since each needs
+ * buffers on the device.
  *
- * A load of several steps leases all its objects at once where they are in the pool already: the
- * mount is called once. Where some are not, it asks for all of them, and leases step by step: the
- * first layers are moved while the later ones are still on their way from a tier.
+ * If all objects of a load are in the pool, a load of several steps takes one lease for all of
+ * them, so the mount is called once. Otherwise, it requests all objects and takes a lease for each
+ * step: the first layers are copied while later ones are still being loaded from a tier.
  *
- * A store's files are whole, but not published, when its step is over; all are published at the
- * end, or none where it was cancelled.
+ * When a step of a store ends, its files are complete but not published. All files are published at
+ * the end, or none if the job was cancelled.
  */
 #include "job.h"
 
@@ -24,12 +25,12 @@
 
 struct kvcachefs_job_cache {
 	struct kvcachefs_job_cache *next;
-	const struct kvcachefs_paged *of; /* the caller's */
+	const struct kvcachefs_paged *of; /* the caller's struct */
 	struct kvcachefs_paged p;
 	void *pointers[];
 };
 
-/* ---- Copies ---- */
+/* ---- Copies of the arguments ---- */
 
 static int by_layer(const void *a, const void *b, void *arg)
 {
@@ -187,15 +188,15 @@ void kvcachefs_job_free(struct kvcachefs_job *j)
 	free(j);
 }
 
-/* ---- Carrying it out ---- */
+/* ---- Running ---- */
 
-/* A mount that goes away may say so of a call: only the caller cancels a job. */
+/* A mount that is going away may return -ECANCELED, but only the caller cancels a job. */
 static int of_mount(int err)
 {
 	return err == -ECANCELED ? -EIO : err;
 }
 
-static void note(struct kvcachefs_job *j, int err, const char *why)
+static void job_note(struct kvcachefs_job *j, int err, const char *why)
 {
 	if (!err || j->err)
 		return;
@@ -203,7 +204,7 @@ static void note(struct kvcachefs_job *j, int err, const char *why)
 	snprintf(j->error, sizeof j->error, "%s", why);
 }
 
-/* One lease of all where nothing must be loaded first; else all of it is asked for. */
+/* Takes one lease for all objects if none must be loaded first; otherwise requests all of them. */
 static int lease_or_ask(const struct kvcachefs_job *j, const char *mount,
 			struct kvcachefs_lease **out)
 {
@@ -239,14 +240,14 @@ struct run {
 	struct kvcachefs_lease *lease;
 };
 
-/* Its work is done. */
-static void land(const struct run *r, struct kvcachefs_step *s)
+/* The step's work is done. */
+static void step_land(const struct run *r, struct kvcachefs_step *s)
 {
 	if (!s->t)
 		return;
 	int err = of_mount(kvcachefs_transfer_land(s->t));
 
-	note(r->j, err, kvcachefs_transfer_error(s->t));
+	job_note(r->j, err, kvcachefs_transfer_error(s->t));
 	if (!r->j->store) {
 		kvcachefs_transfer_free(s->t);
 		s->t = NULL;
@@ -262,8 +263,8 @@ static int first_error(const struct kvcachefs_job *j, const struct kvcachefs_ste
 	return 0;
 }
 
-/* An error is of the whole step, and of what comes after. */
-static int begin(const struct run *r, struct kvcachefs_step *s)
+/* Starts a step. An error fails the whole step and the steps after it. */
+static int step_begin(const struct run *r, struct kvcachefs_step *s)
 {
 	struct kvcachefs_job *j = r->j;
 	struct kvcachefs_begin b = {
@@ -282,14 +283,15 @@ static int begin(const struct run *r, struct kvcachefs_step *s)
 			r->w->tell(r->w->arg, s, KVCACHEFS_STEP_QUEUED, mark, first_error(j, s));
 	}
 	if (err) {
-		note(j, err, kvcachefs_error());
+		job_note(j, err, kvcachefs_error());
 		r->w->tell(r->w->arg, s, KVCACHEFS_STEP_OVER, mark, err);
 	}
 	return err;
 }
 
-/* What has not begun does not. */
-static void skip(struct kvcachefs_job *j, size_t step, int err, const struct kvcachefs_job_watch *w)
+/* Skips the steps that have not begun. */
+static void steps_skip(struct kvcachefs_job *j, size_t step, int err,
+		       const struct kvcachefs_job_watch *w)
 {
 	for (size_t k = step; k < j->nsteps; k++) {
 		struct kvcachefs_step *s = &j->steps[k];
@@ -316,8 +318,8 @@ static void finish(struct kvcachefs_job *j)
 
 void kvcachefs_job_drop(struct kvcachefs_job *j, int err, const struct kvcachefs_job_watch *w)
 {
-	note(j, err, err == -ECANCELED ? "cancelled" : kvcachefs_error());
-	skip(j, 0, err, w);
+	job_note(j, err, err == -ECANCELED ? "cancelled" : kvcachefs_error());
+	steps_skip(j, 0, err, w);
 	finish(j);
 }
 
@@ -330,19 +332,19 @@ void kvcachefs_job_run(struct kvcachefs_job *j, const char *mount, void *stream,
 
 	if (!err && !j->store && j->nsteps > 1)
 		err = of_mount(lease_or_ask(j, mount, &r.lease));
-	note(j, err, kvcachefs_error());
+	job_note(j, err, kvcachefs_error());
 	while (k < j->nsteps && !err && !w->cancelled(w->arg)) {
-		err = begin(&r, &j->steps[k]);
+		err = step_begin(&r, &j->steps[k]);
 		k++;
 		while (landed < k && (j->p->device < 0 || landed + DEPTH <= k))
-			land(&r, &j->steps[landed++]);
+			step_land(&r, &j->steps[landed++]);
 	}
 	while (landed < k)
-		land(&r, &j->steps[landed++]);
-	skip(j, k, err ?: -ECANCELED, w);
+		step_land(&r, &j->steps[landed++]);
+	steps_skip(j, k, err ?: -ECANCELED, w);
 	if (!w->commit(w->arg)) {
-		j->err = 0; /* that it was cancelled goes before what else there was */
-		note(j, -ECANCELED, "cancelled");
+		j->err = 0; /* a cancellation has precedence over other errors */
+		job_note(j, -ECANCELED, "cancelled");
 		for (size_t i = 0; i < k; i++)
 			if (j->steps[i].t)
 				kvcachefs_transfer_undo(j->steps[i].t, -ECANCELED);
@@ -350,7 +352,7 @@ void kvcachefs_job_run(struct kvcachefs_job *j, const char *mount, void *stream,
 	for (size_t i = 0; i < k; i++)
 		if (j->steps[i].t) {
 			err = of_mount(kvcachefs_transfer_free(j->steps[i].t));
-			note(j, err, kvcachefs_error());
+			job_note(j, err, kvcachefs_error());
 			j->steps[i].t = NULL;
 		}
 	kvcachefs_lease_free(r.lease);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What runs on the device: gather and scatter of runs, and the rotation of keys, over the parts of
- * a group. Part of cuda.cu, which alone includes it.
+ * Kernels: gather and scatter of runs, and the rotation of keys, for the parts of a group. Part of
+ * cuda.cu, the only file that includes it.
  */
 #pragma once
 
@@ -22,22 +22,23 @@ struct Shape { /* of a cache, for the kernels */
 struct Part { /* one piece of a file, for the kernels */
 	const int64_t *slots, *block_ids;
 	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
-	uint8_t *at;                         /* where it is in the buffer */
-	uint8_t *page;                       /* and in the file, for pages_kernel */
+	uint8_t *at;                         /* its place in the buffer */
+	uint8_t *page;                       /* its place in the file, for pages_kernel */
 	uint64_t len;
-	uint32_t shape; /* which cache */
+	uint32_t shape; /* number of its cache */
 	uint32_t layer, nlayers;
 	/* cos and sin of each pair; NULL: keys are not rotated */
 	const float *turns;
-	uint64_t key_rows; /* the file's first so many rows have keys */
+	uint64_t key_rows; /* how many of the file's first rows have keys */
 	uint32_t turn_first, turn_dims, type;
 	bool interleaved;
-	bool by_slots; /* for the host: which of slots and block_ids is to become an address */
+	bool by_slots; /* for the host: which of slots and block_ids must become an address */
 };
 
 /*
- * Of n units those from i on, each `step`. Four are on their way before the first is written: one
- * load at a time waits for memory most of the time, and over the link to the host nearly always.
+ * Copies units i, i + step, ... of n. Four loads are in flight before the first store: with one
+ * load at a time, the thread would mostly wait for memory, and even more so over the link to the
+ * host.
  */
 template <typename T>
 __device__ void copy_units(T *to, const T *from, uint64_t n, uint64_t i, uint64_t step)
@@ -55,8 +56,8 @@ __device__ void copy_units(T *to, const T *from, uint64_t n, uint64_t i, uint64_
 }
 
 /*
- * `step` threads, of which this is number i, move one span, in the widest units that both addresses
- * allow; what is left of the last unit goes by bytes.
+ * Copies one span with `step` threads; this is thread i. Uses the widest units that both addresses
+ * allow, and bytes for the rest.
  */
 __device__ void copy_widest(uint8_t *to, const uint8_t *from, uint64_t bytes, uint64_t i,
 			    uint64_t step)
@@ -78,8 +79,8 @@ __device__ void copy_widest(uint8_t *to, const uint8_t *from, uint64_t bytes, ui
 }
 
 /*
- * How many threads move a run: as many as have four units of 16 bytes each, from 2 (a sector of 32
- * bytes) to a warp.
+ * Returns how many threads copy a run: as many as have four units of 16 bytes each, from 2 (a
+ * sector of 32 bytes) to a warp.
  */
 __host__ __device__ inline uint32_t team_of(const kvcachefs_strides &s, uint32_t elem)
 {
@@ -90,7 +91,7 @@ __host__ __device__ inline uint32_t team_of(const kvcachefs_strides &s, uint32_t
 	return n;
 }
 
-/* blockIdx.y is the part. A team of threads moves a run. */
+/* blockIdx.y is the part. A team of threads copies a run. */
 template <bool STORE>
 __global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts)
 {
@@ -115,7 +116,9 @@ __global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__rest
 		uint32_t bytes = r.len * c.elem;
 
 		if (slot < 0) {
-			/* what is not there is zero, and never what was in memory before */
+			/*
+			 * missing tokens become zero, so that no earlier memory content is stored
+			 */
 			if (STORE)
 				for (uint32_t k = me; k < bytes; k += team)
 					at[k] = 0;
@@ -130,7 +133,7 @@ __global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__rest
 	}
 }
 
-/* Between the buffer and the pages of n files themselves. */
+/* Copies between the buffer and the pages of n files. */
 template <bool STORE> __global__ void pages_kernel(const Part *__restrict__ parts, uint32_t n)
 {
 	for (uint32_t k = blockIdx.x; k < n; k += gridDim.x) {
@@ -209,7 +212,7 @@ __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width, u
 	}
 }
 
-/* One thread a pair of a head. */
+/* One thread per pair of a head. */
 __global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts)
 {
 	const Part p = parts[blockIdx.y];

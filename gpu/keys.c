@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunk keys. A scheme is a row: how (parent, tokens, extra) is written, what digest is taken of
- * it, and whether that is folded to a number. One context of OpenSSL's digest is used over and
- * over; a block is written into one buffer and hashed in one pass. Tokens that do not fill a block
- * wait in h->tokens.
+ * Chunk keys. A scheme is a row: the encoding of (parent, tokens, extra), its digest, and whether
+ * the digest is folded to a number. One context of OpenSSL's digest is reused. A block is written
+ * into one buffer and hashed in one pass. Tokens that do not fill a block wait in h->tokens.
  */
 #include "code.h"
 
@@ -12,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL /* nothing to link */
+#define XXH_INLINE_ALL /* header only, nothing to link */
 #include <xxhash.h>
 
 static _Thread_local char message[1024];
@@ -48,10 +47,10 @@ struct kvcachefs_hasher {
 	EVP_MD *sha;
 	size_t key_len, digest_len;
 	uint8_t none[KVCACHEFS_KEY_MAX], parent[KVCACHEFS_KEY_MAX];
-	bool rootless; /* the first block has no parent at all */
+	bool rootless; /* the first block has no parent */
 	unsigned block, have;
-	uint64_t blocks;  /* made so far */
-	uint32_t *tokens; /* block of them */
+	uint64_t blocks;  /* completed blocks */
+	uint32_t *tokens; /* space for one block */
 	struct kvcachefs_buf buf;
 };
 
@@ -117,7 +116,7 @@ static int sha256(struct kvcachefs_hasher *h, const void *p, size_t len, uint8_t
 	return 0;
 }
 
-/* The digest of the buffer, folded where the scheme has it so: a key. */
+/* Computes the key: the digest of the buffer, folded if the scheme requires it. */
 static int digest(struct kvcachefs_hasher *h, uint8_t *out)
 {
 	uint8_t sum[KVCACHEFS_KEY_MAX];
@@ -164,7 +163,7 @@ static void tag(struct kvcachefs_hasher *h, unsigned items, const char *name)
 }
 
 /* vLLM's extra keys (generate_block_hash_extra_keys). */
-static int extra(struct kvcachefs_hasher *h)
+static int extra_keys(struct kvcachefs_hasher *h)
 {
 	const struct kvcachefs_keys *k = &h->k;
 	struct kvcachefs_buf *b = &h->buf;
@@ -229,7 +228,7 @@ static int write_cbor(struct kvcachefs_hasher *h, const uint8_t *parent, const u
 	for (size_t i = 0; i < n; i++)
 		kvcachefs_cbor_int(b, false, tokens[i]);
 	if (h->s->engine != LMCACHE)
-		return extra(h);
+		return extra_keys(h);
 	kvcachefs_cbor_array(b, 0);
 	return 0;
 }
@@ -276,9 +275,9 @@ static void write_words(struct kvcachefs_hasher *h, const uint8_t *parent, const
 	}
 }
 
-/* The key of these tokens after that parent; out may be parent. */
-static int key_of(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens,
-		  size_t n, uint8_t *out)
+/* Computes the key of n tokens after a parent; out may be parent. */
+static int block_key(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens,
+		     size_t n, uint8_t *out)
 {
 	int err = 0;
 
@@ -295,8 +294,8 @@ static int key_of(struct kvcachefs_hasher *h, const uint8_t *parent, const uint3
 /* ---- The first parent ---- */
 
 /*
- * storage_namespace_seed of sglang/srt/mem_cache/utils.py: who is there and how long, then the
- * bytes.
+ * storage_namespace_seed of sglang/srt/mem_cache/utils.py: the names and lengths of the given
+ * values, then their bytes.
  */
 static int sglang_namespace(struct kvcachefs_hasher *h)
 {
@@ -424,7 +423,7 @@ void kvcachefs_hasher_free(struct kvcachefs_hasher *h)
 	free(h);
 }
 
-/* The parent of the next block; NULL: it has none. */
+/* Returns the parent of the next block; NULL: it has none. */
 static const uint8_t *parent_of(const struct kvcachefs_hasher *h)
 {
 	return h->rootless && !h->blocks ? NULL : h->parent;
@@ -449,7 +448,7 @@ int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, si
 		n -= take;
 		if (h->have < h->block)
 			break;
-		err = key_of(h, parent_of(h), h->tokens, h->block, h->parent);
+		err = block_key(h, parent_of(h), h->tokens, h->block, h->parent);
 		if (err)
 			return err;
 		memcpy(to + (*made)++ * h->key_len, h->parent, h->key_len);
@@ -463,7 +462,7 @@ int kvcachefs_hasher_rest(struct kvcachefs_hasher *h, void *out)
 {
 	if (!h->have)
 		return kvcachefs_fail(-ENODATA, "no tokens remain");
-	return key_of(h, parent_of(h), h->tokens, h->have, out);
+	return block_key(h, parent_of(h), h->tokens, h->have, out);
 }
 
 size_t kvcachefs_hasher_key_len(const struct kvcachefs_hasher *h)
@@ -505,7 +504,7 @@ int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_
 	for (size_t i = 0; i <= n; i++) {
 		bool last = i == n;
 		/*
-		 * where separators overlap, LMCache cuts an empty piece and goes on behind the
+		 * if separators overlap, LMCache produces an empty segment and continues behind the
 		 * second
 		 */
 		size_t end = i > start ? i : start,
@@ -514,7 +513,7 @@ int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_
 		if (!last && (n - i < nsep || memcmp(tokens + i, separator, nsep * sizeof *tokens)))
 			continue;
 		if (count < room) {
-			int err = key_of(h, h->none, tokens + start, len, out[count].key);
+			int err = block_key(h, h->none, tokens + start, len, out[count].key);
 
 			if (err)
 				return err;

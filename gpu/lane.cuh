@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes: the stream, events, buffer, pinned memory and thread of a transfer, kept for the next one.
+ * Lanes: the stream, events, buffer, pinned memory and thread of a transfer, which are kept for the
+ * next transfer.
  *
- * cudaFree(), cudaFreeHost() and cudaHostUnregister() wait until all that runs on the device is
- * over, the program's own kernels too (measured: 140 ms beside a kernel that had as long to go),
- * and a transfer waits for none of that. So device memory is given and taken in the order of the
- * lane's stream, where the device has that; pinned memory grows by new one beside the old; and a
- * lane that is not kept is ended by the thread that unregisters (kvcachefs_cuda_bury()).
+ * cudaFree(), cudaFreeHost() and cudaHostUnregister() wait until the device is idle, including the
+ * program's own kernels (measured: 140 ms beside a kernel of that length). A transfer must not wait
+ * for that. So device memory is allocated and freed in the order of the lane's stream, if the
+ * device supports it. Pinned memory grows by a new allocation beside the old one. A lane that is
+ * not kept is destroyed by the thread that unregisters (kvcachefs_cuda_reap()).
  *
- * Part of cuda.cu, which alone includes it.
+ * Part of cuda.cu, the only file that includes it.
  */
 #pragma once
 
 #include "stage.cuh"
 
 extern "C" {
-#include "aside.h"
+#include "unmap.h"
 }
 
 namespace {
@@ -23,18 +24,21 @@ namespace {
 constexpr size_t LANES_KEPT = 8, ALIGN = 256;
 
 /*
- * Registered files below this go by a kernel that reads or writes their pages itself: as pieces of
- * a batch the copy engine moves them slowly. Measured on an H200 (kvcachefs-gpu(7)): a kernel is
- * quicker up to 256 KiB, by less than a tenth from 128 on. KVCACHEFS_GPU_DIRECT= says another.
+ * Registered files smaller than this are copied by a kernel that reads or writes their pages, since
+ * the copy engine is slow with small pieces of a batch. Measured on an H200 (kvcachefs-gpu(7)): a
+ * kernel is faster up to 256 KiB, but by less than a tenth from 128 KiB on. KVCACHEFS_GPU_DIRECT=
+ * overrides it.
  */
 constexpr size_t DIRECT = 128u << 10;
-constexpr unsigned PIECES_MOST = 32768; /* of a group: a dimension of a kernel's grid has 65535 */
+/* pieces of a group; a dimension of a kernel's grid is limited to 65535 */
+constexpr unsigned PIECES_MOST = 32768;
 
 /*
- * Bytes: of a group, at most; of a lane's buffer on the device and of its pinned memory, in which
- * groups take turns. A store holds the caller's stream only until its last groups have a place in
- * the buffer: one that fits into it, for no longer than its kernels run. Transfers of up to `few`
- * have a buffer of that size. Multiples of ALIGN; tests make them small.
+ * Sizes in bytes: the largest group, the largest staged group, a lane's buffer on the device, and
+ * its pinned memory; groups use both in turn. A store occupies the caller's stream only until its
+ * last groups have a place in the buffer; a store that fits the buffer, only while its kernels run.
+ * Transfers of up to `few` bytes have a buffer of that size. All are multiples of ALIGN; tests make
+ * them small.
  */
 struct Sizes {
 	size_t group, staged_group, few, buffer, staging;
@@ -47,49 +51,49 @@ struct Grow { /* memory that only grows */
 	size_t len = 0;
 };
 
-struct Events { /* of a group: its bytes were copied; and moved by a kernel */
+struct Events { /* of a group: its bytes were copied; a kernel has moved them */
 	cudaEvent_t copied, moved;
 };
 
 struct Lane {
 	int device = -1, sms = 0;
-	int one_address = 0; /* registered memory has the same address for the device */
-	int ordered = 0;     /* its memory is given and taken in the order of a stream */
+	int one_address = 0; /* registered memory has the same address on the device */
+	int ordered = 0;     /* memory is allocated and freed in the order of a stream */
 	cudaStream_t copies = nullptr;
 	cudaEvent_t ready = nullptr, done = nullptr;
 	std::vector<Events> events;
 	Grow buffer, staging;
-	size_t wanted = 0;            /* of the buffer, as in a Spare */
+	size_t wanted = 0;            /* wanted size of the buffer, as in a Spare */
 	Grow args, args_host;         /* what the kernels read, and its pinned original */
-	std::vector<void *> outgrown; /* pinned memory that was too small */
+	std::vector<void *> outgrown; /* pinned memory that became too small */
 	std::shared_ptr<Stage> stage;
 };
 
 std::mutex lock;
-/* never destroyed: at the process's end there may be no CUDA to call any more */
+/* never destroyed: at the process's end CUDA may be gone already */
 std::vector<Lane *> &kept = *new std::vector<Lane *>;
-struct Spare { /* a buffer that no lane has */
+struct Spare { /* a buffer without a lane */
 	int device;
-	size_t wanted; /* its length, where the device had room */
+	size_t wanted; /* its length, if the device had enough memory */
 	Grow buffer;
 };
 std::vector<Spare> &spares = *new std::vector<Spare>;
 
-std::vector<Lane *> &buried = *new std::vector<Lane *>; /* to be ended */
+std::vector<Lane *> &retired = *new std::vector<Lane *>; /* to be destroyed */
 
 cudaError_t device_get(const Lane *l, void **p, size_t len)
 {
 	return l->ordered ? cudaMallocAsync(p, len, l->copies) : cudaMalloc(p, len);
 }
 
-/* What used it is over. */
+/* The work that used the memory must be finished. */
 void device_put(const Lane *l, void *p)
 {
 	if (p && (l->ordered ? cudaFreeAsync(p, l->copies) : cudaFree(p)) != cudaSuccess)
 		cudaGetLastError();
 }
 
-/* Waits for all of the device. */
+/* Waits until the device is idle. */
 void lane_free(Lane *l)
 {
 	device_put(l, l->buffer.p);
@@ -160,7 +164,7 @@ int lane_get(int device, Lane **out)
 	return 0;
 }
 
-/* Pinned memory of at least so many bytes; what was in it is lost. */
+/* Grows pinned memory to at least len bytes; the content is lost. */
 int grow_host(Lane *l, Grow *g, size_t len)
 {
 	if (g->len >= len)
@@ -173,7 +177,7 @@ int grow_host(Lane *l, Grow *g, size_t len)
 	return 0;
 }
 
-/* By halves at least, so that what was outgrown is less than what is there. */
+/* Grows by doubling, so that outgrown memory is less than current memory. */
 int lane_args(Lane *l, size_t len)
 {
 	size_t room = ARGS_LEAST;
@@ -190,8 +194,8 @@ int lane_args(Lane *l, size_t len)
 }
 
 /*
- * The buffer, for groups of so many bytes in all and `largest`; smaller where the device has no
- * room. lane_put() gives it back.
+ * Gets the buffer for groups of `bytes` bytes in all, the largest of `largest` bytes; smaller if
+ * the device has not enough memory. lane_put() returns it.
  */
 int lane_buffer(Lane *l, size_t bytes, size_t largest)
 {
@@ -218,7 +222,7 @@ int lane_buffer(Lane *l, size_t bytes, size_t largest)
 	return failed(e, "a buffer on the device");
 }
 
-/* The lane's buffer, for another, or back to the device. */
+/* Returns the lane's buffer to the spares, or to the device. */
 void buffer_put(Lane *l)
 {
 	Grow b = l->buffer;
@@ -238,7 +242,7 @@ void buffer_put(Lane *l)
 	device_put(l, b.p);
 }
 
-/* Pinned memory, and the thread's numbers. */
+/* Allocates the pinned memory, and the thread's numbers. */
 int lane_staging(Lane *l)
 {
 	if (!l->stage) {
@@ -252,7 +256,7 @@ int lane_staging(Lane *l)
 	return grow_host(l, &l->staging, sizes.staging);
 }
 
-/* Two for each of n groups. */
+/* Creates two events for each of n groups. */
 int lane_events(Lane *l, size_t n)
 {
 	while (l->events.size() < n) {
@@ -269,16 +273,16 @@ int lane_events(Lane *l, size_t n)
 	return 0;
 }
 
-/* It is ended, by whoever may wait for that. */
-void lane_bury(Lane *l)
+/* Hands the lane to the thread that destroys it, which may wait. */
+void lane_retire(Lane *l)
 {
 	{
 		std::lock_guard<std::mutex> hold(lock);
 
-		buried.push_back(l);
+		retired.push_back(l);
 	}
-	if (!kvcachefs_aside_wake())
-		kvcachefs_cuda_bury();
+	if (!kvcachefs_unmap_wake())
+		kvcachefs_cuda_reap();
 }
 
 void lane_put(Lane *l)
@@ -292,19 +296,19 @@ void lane_put(Lane *l)
 			return;
 		}
 	}
-	lane_bury(l);
+	lane_retire(l);
 }
 
 } // namespace
 
-extern "C" void kvcachefs_cuda_bury(void)
+extern "C" void kvcachefs_cuda_reap(void)
 {
 	std::vector<Lane *> mine;
 
 	{
 		std::lock_guard<std::mutex> hold(lock);
 
-		mine.swap(buried);
+		mine.swap(retired);
 	}
 	for (Lane *l : mine) {
 		Device here(l->device);

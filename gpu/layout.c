@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See layout.h; and gather and scatter in host memory, by the same arithmetic as the kernels. */
+/* See layout.h. Also gather and scatter in host memory, with the same arithmetic as the kernels. */
 #include "layout.h"
 
 #include <string.h>
 
 /*
  * Dimensions: L layer, K key or value, B block, S slot in a block, H head, E element; P plane of a
- * layer. Where K stands before E, a file may hold the two together (fused). `single`: heads must
- * be 1.
+ * layer. If K precedes E, a file may hold K and V together (fused). `single`: heads must be 1.
  */
 #define ROW(name, p, o, one) [KVCACHEFS_##name] = { #name, p, o, one }
 static const struct {
@@ -86,7 +85,7 @@ static int padded(uint64_t given, uint64_t dense, uint64_t *stride)
 	return 0;
 }
 
-/* Strides from the innermost dimension out. */
+/* Computes strides from the innermost dimension outwards. */
 static int by_order(const struct kvcachefs_paged *p, const char *order, struct kvcachefs_strides *s)
 {
 	uint64_t stride = 1;
@@ -124,19 +123,19 @@ static int by_order(const struct kvcachefs_paged *p, const char *order, struct k
 		stride *= n;
 	}
 	s->width = p->head_size;
-	if (p->fused) { /* the K and V of a head are one of twice the size */
+	if (p->fused) { /* K and V of a head are one head of twice the size */
 		s->kvs = 1;
 		s->kv = 0;
 		s->width *= 2;
 	}
-	/* heads that follow each other in the cache as in the file */
+	/* heads that are contiguous in the cache as in the file */
 	s->run_heads = s->head == s->width || p->heads == 1 ? p->heads : 1;
 	s->runs = p->heads / s->run_heads;
 	s->run = s->run_heads * s->width;
 	return 0;
 }
 
-/* Formats whose rows are of several places. */
+/* Computes the places of formats whose rows consist of planes. */
 static int by_planes(const struct kvcachefs_paged *p, struct kvcachefs_strides *s)
 {
 	bool indexer = p->format == KVCACHEFS_NL_X_NB_BSV_BSS;
@@ -196,7 +195,7 @@ int kvcachefs_shape_of(const struct kvcachefs_paged *p, struct kvcachefs_strides
 	err = *order ? by_order(p, order, s) : by_planes(p, s);
 	s->npointers = 1;
 	for (const char *d = pointers + strlen(pointers);
-	     d-- > pointers;) /* from the one that changes fastest */
+	     d-- > pointers;) /* begins with the pointer that changes fastest */
 		switch (*d) {
 		case 'L':
 			s->pointer_layer = s->npointers;
@@ -236,7 +235,7 @@ uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers,
 
 	if (kvcachefs_shape_of(p, &s))
 		return 0;
-	/* a row has less than 2^34 bytes; layers and tokens are whatever is asked for */
+	/* a row has less than 2^34 bytes; the numbers of layers and tokens are unlimited */
 	row = (uint64_t)s.heads * s.width * p->elem * s.kvs;
 	if ((!t->slots && t->n > SIZE_MAX / p->block_size) ||
 	    __builtin_mul_overflow(row, tokens_of(p, t), &size) ||
@@ -271,22 +270,22 @@ int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nl
 }
 
 /*
- * The row of that file, or a copy with its keys turned: fused, they are the first half of each
- * head.
+ * Returns the row of the file, or a copy with its keys rotated. If K and V are fused, the keys are
+ * the first half of each head.
  */
 static uint8_t *row_of(const struct kvcachefs_strides *s, uint32_t kv, uint8_t *file, size_t row,
-		       const struct kvcachefs_turned *turned)
+		       const struct kvcachefs_rotated *rotated)
 {
-	if (!turned || kv)
+	if (!rotated || kv)
 		return file;
-	memcpy(turned->row, file, row);
-	kvcachefs_turn(turned->turns, turned->rope, turned->row, s->heads, s->width);
-	return turned->row;
+	memcpy(rotated->row, file, row);
+	kvcachefs_rotate(rotated->rotation, rotated->rope, rotated->row, s->heads, s->width);
+	return rotated->row;
 }
 
 static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
 		const struct kvcachefs_tokens *t, uint8_t *file, bool store,
-		const struct kvcachefs_turned *turned)
+		const struct kvcachefs_rotated *rotated)
 {
 	struct kvcachefs_strides s;
 	uint64_t n;
@@ -309,12 +308,15 @@ static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayer
 									    p->block_size, i);
 
 				if (slot < 0) {
-					if (store) /* what is not there is zero, and never what was
-						      in memory before */
+					/*
+					 * missing tokens become zero, so that no earlier memory
+					 * content is stored
+					 */
+					if (store)
 						memset(file, 0, row);
 					continue;
 				}
-				uint8_t *from = row_of(&s, kv, file, row, turned);
+				uint8_t *from = row_of(&s, kv, file, row, rotated);
 
 				for (uint32_t k = 0; k < s.runs; k++) {
 					struct kvcachefs_run r = kvcachefs_at(&s, l, kv,
@@ -342,9 +344,9 @@ int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t 
 	return move(p, layer, nlayers, t, (uint8_t *)(uintptr_t)in, false, NULL);
 }
 
-int kvcachefs_scatter_turned(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
-			     const struct kvcachefs_tokens *t, const void *in,
-			     const struct kvcachefs_turned *turned)
+int kvcachefs_scatter_rotated(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+			      const struct kvcachefs_tokens *t, const void *in,
+			      const struct kvcachefs_rotated *rotated)
 {
-	return move(p, layer, nlayers, t, (uint8_t *)(uintptr_t)in, false, turned);
+	return move(p, layer, nlayers, t, (uint8_t *)(uintptr_t)in, false, rotated);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where an element of a paged KV cache lies. A format is a row in layout.c: which dimensions choose
- * the pointer, and the order of the others from the outermost in. From it and the shape come
- * strides, and kvcachefs_at() is the one place where they become an offset, on the host and in the
- * kernels.
+ * Offsets of elements in a paged KV cache. A format is a row in layout.c: the dimensions that
+ * choose the pointer, and the order of the other dimensions from the outermost inwards. Strides are
+ * computed from the format and the shape. Only kvcachefs_at() turns them into an offset, on the
+ * host and in the kernels.
  */
 #ifndef KVCACHEFS_LAYOUT_H
 #define KVCACHEFS_LAYOUT_H
@@ -11,32 +11,32 @@
 #include "rope.h"
 
 /*
- * A token's row in a file, of one component (K or V) and one layer, is cut into runs: what lies in
- * a row in the cache as well. By heads they are all alike; planes (formats 14 and 17) each have
- * their own place.
+ * A row of a file is one token of one component (K or V) and one layer. It is cut into runs, which
+ * are contiguous in the cache too. Runs of heads all have the same length; planes (formats 14 and
+ * 17) each have their own place.
  */
 struct kvcachefs_strides { /* in elements */
 	uint64_t layer, kv, block, slot, head;
-	uint32_t pointer_layer, pointer_kv; /* which pointer: layer * pointer_layer + kv *
-					       pointer_kv + the plane's */
+	/* pointer number = layer * pointer_layer + kv * pointer_kv + the plane's pointer */
+	uint32_t pointer_layer, pointer_kv;
 	uint32_t npointers;
 	uint32_t kvs;          /* components of a file: 2 or 1 */
 	uint32_t heads, width; /* of a row */
 	uint32_t block_size;
-	uint32_t runs;      /* of a row */
-	uint32_t run;       /* elements of one, by heads */
-	uint32_t run_heads; /* heads of one: all, or 1 */
-	uint32_t planes;    /* 0: by heads */
+	uint32_t runs;      /* per row */
+	uint32_t run;       /* elements per run, for runs of heads */
+	uint32_t run_heads; /* heads per run: all, or 1 */
+	uint32_t planes;    /* 0: runs of heads */
 	struct {
 		uint64_t base, block, slot;
-		uint32_t pointer, at, width; /* at: in the row */
+		uint32_t pointer, at, width; /* at: offset in the row */
 	} plane[KVCACHEFS_PLANES];
 };
 
 struct kvcachefs_run {    /* in elements */
 	uint64_t offset;  /* from the pointer */
-	uint32_t pointer; /* which */
-	uint32_t at, len; /* in the row */
+	uint32_t pointer; /* number of the pointer */
+	uint32_t at, len; /* offset and length in the row */
 };
 
 static inline KVCACHEFS_BOTH struct kvcachefs_run kvcachefs_at(const struct kvcachefs_strides *s,
@@ -62,7 +62,7 @@ static inline KVCACHEFS_BOTH struct kvcachefs_run kvcachefs_at(const struct kvca
 	return r;
 }
 
-/* The slot of token i; negative: skipped. */
+/* Returns the slot of token i; negative: the token is skipped. */
 static inline KVCACHEFS_BOTH int64_t kvcachefs_slot(const int64_t *slots, const int64_t *block_ids,
 						    uint32_t block_size, uint64_t i)
 {
@@ -78,68 +78,77 @@ extern "C" {
 #endif
 #pragma GCC visibility push(hidden)
 /*
- * 0, or -EINVAL where the shape is none or a pointer is missing; shape_of does not look at those.
+ * Compute strides. Return 0, or -EINVAL if the shape is invalid or a pointer is missing. shape_of
+ * does not check the pointers.
  */
 int kvcachefs_shape_of(const struct kvcachefs_paged *p, struct kvcachefs_strides *s);
 int kvcachefs_strides_of(const struct kvcachefs_paged *p, struct kvcachefs_strides *s);
 /*
- * Checks all slots, the layers and the skip; *ntokens is how many tokens there are. 0, -EINVAL,
- * -ERANGE.
+ * Checks all slots, the layers and the skip. Sets *ntokens to the number of tokens. Returns 0,
+ * -EINVAL or -ERANGE.
  */
 int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
 		    const struct kvcachefs_tokens *t, uint64_t *ntokens);
 
 /*
- * lease.c: maps object i where it is not, and gives the layout that the file says it has, "" where
- * it says none.
+ * lease.c: maps object i if it is not mapped, and copies the layout that the file records, or "" if
+ * it has none. Returns 0 or a negative errno.
  */
 #define KVCACHEFS_LAYOUT_MAX 160
 int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCACHEFS_LAYOUT_MAX]);
 /*
- * lease.c: a lease, or a look, of which is known what answers each path; errors as of those. _part:
- * how many objects answer path i, and the first of them: 0 of a folder without files.
+ * lease.c: takes a lease, or with `look` only looks up the objects, and records which objects
+ * answer each path. Errors are those of a lease. kvcachefs_lease_part returns the number of objects
+ * that answer path i, and sets *first to the first one; 0 for a folder without files.
  */
 int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
 			   const char *const *paths, size_t n, bool look);
 size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first);
-/* Registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
+/*
+ * Registers the mapping of object i, which must be mapped, for devices; only once. Returns false if
+ * that is not possible.
+ */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
-/* Would that call the driver, or wait for who does? */
+/* Would kvcachefs_lease_pin call the driver, or wait for another thread that does? */
 bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i);
 
-struct kvcachefs_turned { /* keys that move on their way */
-	const struct kvcachefs_turns *turns;
+struct kvcachefs_rotated { /* keys that are rotated during the transfer */
+	const struct kvcachefs_rotation *rotation;
 	const struct kvcachefs_rope *rope;
-	void *row; /* room for one row of a file */
+	void *row; /* memory for one row of a file */
 };
-/* kvcachefs_scatter(), and the keys turned; the file stays as it is. */
-int kvcachefs_scatter_turned(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
-			     const struct kvcachefs_tokens *t, const void *in,
-			     const struct kvcachefs_turned *turned);
+/* The same as kvcachefs_scatter(), and rotates the keys; the file is not changed. */
+int kvcachefs_scatter_rotated(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+			      const struct kvcachefs_tokens *t, const void *in,
+			      const struct kvcachefs_rotated *rotated);
 
-/* cuda.cu, or cuda_none.c where there is no CUDA: one transfer's work on a device. */
+/* cuda.cu, or cuda_none.c in a build without CUDA: the work of one transfer on a device. */
 struct kvcachefs_work {                    /* one file */
-	const struct kvcachefs_item *item; /* with its arrays it lives until free */
-	const struct kvcachefs_paged *p;   /* its cache, until free */
+	const struct kvcachefs_item *item; /* lives with its arrays until kvcachefs_cuda_free */
+	const struct kvcachefs_paged *p;   /* its cache; lives until kvcachefs_cuda_free */
 	const struct kvcachefs_strides *s;
 	uint64_t ntokens;
-	void *host;   /* its mapping, until free */
-	uint64_t len; /* bytes, not 0 */
+	void *host;   /* the file's mapping; lives until kvcachefs_cuda_free */
+	uint64_t len; /* bytes; not 0 */
 	bool pinned;  /* the mapping is registered */
 };
 struct kvcachefs_cuda;
-/* -EBUSY: the stream is being captured. */
+/*
+ * Creates the work of one transfer. Returns 0, or a negative errno; -EBUSY: the stream is being
+ * captured.
+ */
 int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream);
 int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcachefs_work *w);
-/* Queues all that was added; once. */
+/* Queues all added work; called once. */
 int kvcachefs_cuda_run(struct kvcachefs_cuda *c);
 int kvcachefs_cuda_poll(struct kvcachefs_cuda *c); /* 0, -EAGAIN, -EIO */
 int kvcachefs_cuda_wait(struct kvcachefs_cuda *c);
 void kvcachefs_cuda_free(struct kvcachefs_cuda *c); /* waits first */
 /*
- * order.cuh: none of these waits for the device. Is there such a device: 0 or -ENODEV; a stream; a
- * mark of what was queued on a stream so far (-EBUSY: it is being captured); what is queued on a
- * stream later waits for a mark; a mark that nobody will wait for any more is given back.
+ * order.cuh; none of these calls waits for the device. check: returns 0, or -ENODEV if the device
+ * does not exist. stream_new, stream_free: a stream. mark: sets a mark behind the work queued on a
+ * stream so far; -EBUSY: the stream is being captured. after: work queued on the stream later waits
+ * for the mark. unmark: returns a mark that no call waits for any more.
  */
 int kvcachefs_cuda_check(int device);
 int kvcachefs_cuda_stream_new(int device, void **out);
@@ -147,11 +156,11 @@ void kvcachefs_cuda_stream_free(int device, void *stream);
 int kvcachefs_cuda_mark(int device, void *stream, void **mark);
 int kvcachefs_cuda_after(int device, void *stream, void *mark);
 void kvcachefs_cuda_unmark(int device, void *mark);
-/* Pins host memory for devices; unpinned on the device that it was pinned on. */
+/* Pins host memory for all devices. Memory is unpinned on the device that pinned it. */
 int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly);
-void kvcachefs_cuda_unregister(int device, void *p); /* waits until all of the device rests */
-/* Ends what is not kept of transfers; waits likewise. */
-void kvcachefs_cuda_bury(void);
+void kvcachefs_cuda_unregister(int device, void *p); /* waits until the device is idle */
+/* Frees transfer resources that are not kept. Waits until the device is idle. */
+void kvcachefs_cuda_reap(void);
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

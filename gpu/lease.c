@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases over .kvcachefs/lease. A lease is that file's descriptor: the kernel closes it when the
- * process dies. The mappings of its objects are of maps.c. A lease that is freed is kept with its
- * memory for the next, so that one like those before allocates nothing.
+ * Leases through .kvcachefs/lease. A lease is a descriptor of that file, which the kernel closes
+ * when the process dies. maps.c owns the mappings of its objects. A freed lease is kept with its
+ * memory for the next one, so that a lease similar to earlier ones allocates nothing.
  *
- * A folder is answered with a line a file, so that the lines do not say which path they answer
- * where one is in another or is named twice. Who has to know asks in parts: BETWEEN stands behind
- * each path, and the mount refuses it, by a line of its own.
+ * The mount answers a folder with one line per file, so the lines do not tell which path they
+ * answer if one path is inside another or is named twice. A caller that needs this asks in parts:
+ * BETWEEN is written behind each path, and the mount refuses it with a line of its own.
  */
 #include "maps.h"
 
@@ -20,19 +20,19 @@
 
 #define BETWEEN ".."
 #define KEPT 16
-#define KEPT_BYTES (1u << 20) /* an answer of more is not kept */
+#define KEPT_BYTES (1u << 20) /* a larger answer is not kept */
 
 struct kvcachefs_lease {
-	struct kvcachefs_lease *next; /* kept */
+	struct kvcachefs_lease *next; /* the next kept lease */
 	int fd;
 	uint64_t dev;
-	char *list, *text; /* what is asked, with the mount's path behind it; the answer */
+	char *list, *text; /* list: the request, followed by the mount's path; text: the answer */
 	const char *mount;
-	size_t n, room, maps_room, list_room, text_room; /* room: of v */
+	size_t n, room, maps_room, list_room, text_room; /* room: capacity of v */
 	struct kvcachefs_object *v;
 	struct kvcachefs_map **maps;
 	bool parted;
-	size_t nparts, parts_room, *parts; /* of each path the first object behind its own */
+	size_t nparts, parts_room, *parts; /* for each path, the index behind its last object */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
@@ -82,7 +82,9 @@ static void lease_put(struct kvcachefs_lease *l)
 	free(l);
 }
 
-/* At least so many, with what was there; *p stays as it is where there is no memory. */
+/*
+ * Grows *p to at least `need` elements and keeps the content. *p is unchanged if memory is short.
+ */
 static int grow(void *p, size_t *room, size_t need, size_t each)
 {
 	void *more;
@@ -161,7 +163,7 @@ static int error_of(const char *name)
 	return 0;
 }
 
-/* "path inode size state", the path may have spaces. */
+/* The line is "path inode size state"; the path may contain spaces. */
 static int parse_line(struct kvcachefs_lease *l, char *line)
 {
 	char *state = strrchr(line, ' '), *size, *ino;
@@ -222,8 +224,8 @@ static int read_lines(struct kvcachefs_lease *l)
 	return err;
 }
 
-static int take(struct kvcachefs_lease **out, const char *mount, const char *word,
-		const char *const *paths, size_t n, bool parted)
+static int lease_take(struct kvcachefs_lease **out, const char *mount, const char *word,
+		      const char *const *paths, size_t n, bool parted)
 {
 	struct kvcachefs_lease *l = lease_get();
 	struct stat st;
@@ -252,19 +254,19 @@ static int take(struct kvcachefs_lease **out, const char *mount, const char *wor
 int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 			size_t n)
 {
-	return take(out, mount, "", paths, n, false);
+	return lease_take(out, mount, "", paths, n, false);
 }
 
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 		   size_t n)
 {
-	return take(out, mount, "look\n", paths, n, false);
+	return lease_take(out, mount, "look\n", paths, n, false);
 }
 
 int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
 			   const char *const *paths, size_t n, bool look)
 {
-	return take(out, mount, look ? "look\n" : "", paths, n, true);
+	return lease_take(out, mount, look ? "look\n" : "", paths, n, true);
 }
 
 size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first)
@@ -298,7 +300,7 @@ const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lea
 	return i < l->n ? &l->v[i] : NULL;
 }
 
-/* The mapping of object i. */
+/* Maps object i. */
 static int map_of(struct kvcachefs_lease *l, size_t i, bool layout)
 {
 	char path[8400];
@@ -340,7 +342,8 @@ bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i)
 
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
 {
-	return kvcachefs_map_pin(l->maps[i], device); /* this lease uses it, so it stays */
+	/* the lease holds a reference, so the mapping stays */
+	return kvcachefs_map_pin(l->maps[i], device);
 }
 
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)
@@ -354,6 +357,6 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)
 	l->parted = false;
 	l->fd = open_lease(mount, &st);
 	err = l->fd < 0 ? l->fd : send_list(l, mount, "prefetch\n", paths, n);
-	kvcachefs_lease_free(l); /* its close begins it */
+	kvcachefs_lease_free(l); /* closing the descriptor starts it */
 	return err;
 }

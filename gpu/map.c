@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See map.h. A file that anybody has mapped for writing is not copied to a tier by the mount, so
- * the writable mapping of a new one must not outlive its publishing for long, and no registration
- * of it can stay: it is of that mapping. The read-only one beside it is of a descriptor of its own,
- * and is registered in its place.
+ * See map.h. While any process has a file mapped for writing, the mount does not copy it to a tier.
+ * So the writable mapping of a new file is removed soon after publishing, together with its
+ * registration, which belongs to that mapping. The read-only mapping beside it uses a separate
+ * descriptor, and is registered instead.
  */
 #include "map.h"
-#include "aside.h"
+#include "unmap.h"
 #include "file.h"
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ void kvcachefs_map_shut(struct kvcachefs_map *m)
 	const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
 	void *p = m->rw_pinned ? mmap(m->rw, m->len, PROT_NONE, how, -1, 0) : MAP_FAILED;
 
-	if (p != MAP_FAILED) /* else the mapping stays until it is unregistered */
+	if (p != MAP_FAILED) /* otherwise the mapping stays until it is unregistered */
 		m->rw = p;
 }
 
@@ -62,8 +62,8 @@ void kvcachefs_map_free(struct kvcachefs_map *m)
 	free(m);
 }
 
-/* Opens the object, and sees that it is still that one. */
-static int open_same(const char *path, uint64_t ino, size_t len)
+/* Opens the path and checks that it still is the same object. */
+static int open_checked(const char *path, uint64_t ino, size_t len)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	struct stat st;
@@ -82,12 +82,12 @@ static int open_same(const char *path, uint64_t ino, size_t len)
 	return fd;
 }
 
-/* What the file says of itself. */
+/* Reads the layout that the file records. */
 static int layout_read(int fd, const char *path, char layout[KVCACHEFS_LAYOUT_MAX])
 {
 	ssize_t n = fgetxattr(fd, KVCACHEFS_LAYOUT_XATTR, layout, KVCACHEFS_LAYOUT_MAX - 1);
 
-	if (n < 0 && errno == ERANGE) { /* longer than any of ours */
+	if (n < 0 && errno == ERANGE) { /* longer than any known layout */
 		strcpy(layout, "a layout that this library does not know");
 		return 0;
 	}
@@ -102,7 +102,7 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 		       struct kvcachefs_map **out)
 {
 	struct kvcachefs_map *m = map_new(len);
-	int fd = m ? open_same(path, ino, len) : -ENOMEM, err = fd < 0 ? fd : 0;
+	int fd = m ? open_checked(path, ino, len) : -ENOMEM, err = fd < 0 ? fd : 0;
 
 	if (!err && layout) {
 		err = layout_read(fd, path, m->layout);
@@ -124,7 +124,10 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 	return err;
 }
 
-/* What of it can stay when it was published. Without that it is mapped again by who loads it. */
+/*
+ * Makes the read-only mapping that stays after publishing. If that fails, the next load maps the
+ * file.
+ */
 static void map_beside(struct kvcachefs_map *m, int fd)
 {
 	char path[40];
@@ -153,17 +156,20 @@ int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcache
 	m->rw_device = device;
 	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	m->rw = p == MAP_FAILED ? NULL : p;
-	/* a child's copy of a writable mapping would keep the file from the tiers while it lives */
+	/*
+	 * a child's copy of a writable mapping would keep the file from the tiers while the child
+	 * lives
+	 */
 	if (m->rw)
 		madvise(m->rw, len, MADV_DONTFORK);
-	/* kernels before 5.14 cannot: then it is faulted as it is written */
+	/* kernels before 5.14 do not support it; then the pages are faulted by the writes */
 	if (!m->rw || (ahead && madvise(m->rw, len, MADV_POPULATE_WRITE) && errno != EINVAL)) {
 		int err = kvcachefs_fail(-errno, "cannot map a new file: %s", strerror(errno));
 
 		kvcachefs_map_free(m);
 		return err;
 	}
-	m->rw_pinned = device >= 0 && ahead && !kvcachefs_aside_behind() &&
+	m->rw_pinned = device >= 0 && ahead && !kvcachefs_unmap_behind() &&
 		       !kvcachefs_cuda_register(device, m->rw, len, false);
 	if (m->rw_pinned)
 		map_beside(m, fd);
@@ -177,8 +183,8 @@ int kvcachefs_map_layout(struct kvcachefs_map *m, const char *path,
 	int fd, err = 0;
 
 	pthread_mutex_lock(&m->lock);
-	if (!m->layout_known) { /* it was mapped without looking at that */
-		fd = open_same(path, m->ino, m->len);
+	if (!m->layout_known) { /* it was mapped without reading the layout */
+		fd = open_checked(path, m->ino, m->len);
 		err = fd < 0 ? fd : layout_read(fd, path, m->layout);
 		m->layout_known = !err;
 		if (fd >= 0)
@@ -200,15 +206,15 @@ bool kvcachefs_map_registers(struct kvcachefs_map *m)
 {
 	bool would = true;
 
-	if (!pthread_mutex_trylock(&m->lock)) { /* it is held while it is registered */
-		would = !m->pinned && !m->wait && !kvcachefs_aside_behind();
+	if (!pthread_mutex_trylock(&m->lock)) { /* the lock is held during registration */
+		would = !m->pinned && !m->wait && !kvcachefs_unmap_behind();
 		pthread_mutex_unlock(&m->lock);
 	}
 	return would;
 }
 
 /*
- * A refusal may be of the moment (memory, limits): it is tried again after 1, 3, 7, ... 63 more
+ * A refusal may be temporary (memory, limits): another attempt follows after 1, 3, 7, ... 63 more
  * uses.
  */
 bool kvcachefs_map_pin(struct kvcachefs_map *m, int device)
@@ -216,7 +222,7 @@ bool kvcachefs_map_pin(struct kvcachefs_map *m, int device)
 	bool pinned, tries;
 
 	pthread_mutex_lock(&m->lock);
-	tries = !m->pinned && !kvcachefs_aside_behind();
+	tries = !m->pinned && !kvcachefs_unmap_behind();
 	if (tries && m->wait) {
 		m->wait--;
 	} else if (tries && !kvcachefs_cuda_register(device, m->data, m->len, true)) {

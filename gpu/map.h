@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One mapping of an object. That of a file which is there is read-only; that of a new one is
- * writable, and has a read-only one beside it where it is registered, which stays when the file was
- * published. maps.c finds mappings and keeps them; whoever is named by none of its tables has one
- * alone.
+ * One mapping of an object. The mapping of an existing file is read-only. A new file has a writable
+ * mapping; if that is registered it also has a read-only one, which stays when the file is
+ * published. maps.c finds and caches mappings; a mapping outside its tables has one owner.
  */
 #ifndef KVCACHEFS_MAP_H
 #define KVCACHEFS_MAP_H
@@ -13,61 +12,67 @@
 #include <pthread.h>
 
 struct kvcachefs_map {
-	struct kvcachefs_map *next;          /* in its bucket, or of what is ready */
-	struct kvcachefs_map *newer, *older; /* among the unused */
-	struct kvcachefs_map *going;         /* of what is to go */
+	struct kvcachefs_map *next;          /* in its bucket, or in a list of prepared mappings */
+	struct kvcachefs_map *newer, *older; /* in the list of unused mappings */
+	struct kvcachefs_map *going;         /* in a list of mappings to remove */
 	uint64_t dev, ino, used_ms;
 	size_t len;
-	void *data; /* read-only; NULL: there is none, or no bytes */
+	void *data; /* read-only; NULL: not mapped, or the file is empty */
 	unsigned users;
-	/* of a new file: its writable mapping, and where that is registered */
+	/* of a new file: its writable mapping, and the device that it is registered on */
 	void *rw;
-	bool rw_pinned, listed; /* listed: published and in a bucket; aside.c is one of its users */
+	/* listed: published and in a bucket; then unmap.c holds one of its references */
+	bool rw_pinned, listed;
 	int rw_device;
-	int fd; /* while it is ready (ready.c); else -1 */
+	int fd; /* while it is prepared (ready.c); otherwise -1 */
 	uint64_t made_ms;
-	/* guards what follows while there are users; held while it is registered */
+	/* guards the members below while there are users; held during registration */
 	pthread_mutex_t lock;
 	bool pinned; /* data is registered, on this device */
 	int device;
-	unsigned refusals; /* of registering, in a row, up to 6 */
-	unsigned wait;     /* so many uses more without trying again */
+	unsigned refusals; /* consecutive refusals to register, up to 6 */
+	unsigned wait;     /* uses to skip before the next attempt */
 	bool layout_known;
-	char layout[KVCACHEFS_LAYOUT_MAX]; /* "": the file says none */
+	char layout[KVCACHEFS_LAYOUT_MAX]; /* "": the file records none */
 };
 
 #pragma GCC visibility push(hidden)
 /*
- * The object of that path, number and length, read-only; its layout too where `layout`. -ESTALE:
- * another has the path now; errors of opening and mapping. Blocks.
+ * Maps the object with that path, inode number and length read-only. `layout`: also reads its
+ * layout. Returns 0 and sets *out; -ESTALE if the path has another object now; or an error of open
+ * or mmap. Blocks.
  */
 int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len, bool layout,
 		       struct kvcachefs_map **out);
 /*
- * The new file of that descriptor (which stays the caller's), writable, of len > 0 bytes that have
- * their room. Made `ahead` of its use, all its pages are there, and it is registered for the device
- * where that is >= 0 and the mount and driver take it; else it is not: that takes longer than to
- * stage the bytes. A child of a fork has none of it. -errno of mapping. Blocks.
+ * Maps the new file fd (which stays the caller's) for writing; it has len > 0 allocated bytes. If
+ * the file is prepared `ahead` of its use, all pages are faulted in, and it is registered for
+ * `device` if that is >= 0 and both the mount and the driver allow it. Otherwise it is not
+ * registered, since that takes longer than staging the bytes. Children of a fork do not inherit the
+ * mapping. Returns 0 or a negative errno. Blocks.
  */
 int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcachefs_map **out);
 /*
- * The writable mapping of a new one goes, so that the mount sees a file that nobody writes; where
- * it is registered its addresses stay taken, and its pages pinned, until it is settled. Waits for
- * no device, but for whoever maps or fills memory of this process.
+ * Removes the writable mapping of a new file, so that the mount sees no writer. If it is
+ * registered, its addresses stay reserved and its pages pinned until kvcachefs_map_settle. Does not
+ * wait for a device, but for other threads of this process that map memory or fault pages.
  */
 void kvcachefs_map_shut(struct kvcachefs_map *m);
-/* The writable part of a new one goes, unregistered. Waits for the device. */
+/* Removes the writable part of a new file's mapping and unregisters it. Waits for the device. */
 void kvcachefs_map_settle(struct kvcachefs_map *m);
-/* Unregisters, unmaps, frees all of it; not its fd. */
+/* Unregisters, unmaps and frees everything except the descriptor. */
 void kvcachefs_map_free(struct kvcachefs_map *m);
 
 void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len);
-/* The layout that the file says it has, "" where it says none; read once. */
+/*
+ * Copies the layout that the file records, or "" if it has none. The file is read once only.
+ * Returns 0 or a negative errno.
+ */
 int kvcachefs_map_layout(struct kvcachefs_map *m, const char *path,
 			 char layout[KVCACHEFS_LAYOUT_MAX]);
-/* Would that register it now? It may be that another thread does. */
+/* Would kvcachefs_map_pin register the mapping now, or wait for a thread that does? */
 bool kvcachefs_map_registers(struct kvcachefs_map *m);
-/* Registers it for devices, once. false: it cannot be. */
+/* Registers the mapping for devices, once. Returns false if that is not possible. */
 bool kvcachefs_map_pin(struct kvcachefs_map *m, int device);
 #pragma GCC visibility pop
 

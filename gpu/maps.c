@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mappings of objects, found by (device, inode, size). What a lease uses is counted; what nobody
- * uses stays mapped for the next lease, the least lately used going first where the cache's bytes
- * or number are above their bound. A mapping that a device uses is registered once and stays so,
- * and the layout that the file says it has is read once: a load that finds all this makes no call.
- * The mapping of a file that was stored through a registration comes here when it is published.
+ * Mappings of objects, found by (device, inode, size). Mappings that leases use are counted. Unused
+ * ones stay mapped for the next lease; if the cache's bytes or number are above the limit, the
+ * least recently used ones are removed first. A mapping that a device uses is registered once, and
+ * its layout is read once, so a load that finds them needs no system call. The mapping of a file
+ * that was stored through a registration enters the cache when the file is published.
  *
- * To the mount a kept mapping is an open file: it stays in the pool, and is not let go of while it
- * is kept. So the bound that nobody has set is a small part of the pool, and what has not been used
- * for IDLE_MS is unmapped: a process that rests holds nothing. A bound that was set is kept to
- * without that.
+ * To the mount a cached mapping is an open file: it stays in the pool and cannot be evicted. So the
+ * default limit is a small part of the pool, and mappings that were not used for IDLE_MS are
+ * unmapped: an idle process holds none. If the caller has set the limit, idle mappings stay.
  *
- * What was registered goes by way of aside.c, what was not is unmapped by who drops it; neither is
- * done under the lock, which guards the table, the list of the unused and the bound, and under
- * which no other is taken.
+ * Registered mappings are removed by unmap.c, others by the thread that drops them. Neither is done
+ * while holding the lock. The lock guards the table, the list of unused mappings and the limit; no
+ * other lock is taken under it.
  */
 #include "maps.h"
-#include "aside.h"
+#include "unmap.h"
 #include "ready.h"
 
 #include <fcntl.h>
@@ -28,7 +27,7 @@
 #define BUCKETS 4096
 #define MAPS_MOST 16384 /* a process may have 65530 */
 #define BYTES_MOST (4ull << 30)
-#define PART 16 /* of the pool: several processes on a machine have a cache each */
+#define PART 16 /* of the pool; each process on a machine has its own cache */
 
 unsigned kvcachefs_map_idle_ms = 5000;
 
@@ -36,7 +35,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvcachefs_map *buckets[BUCKETS], *oldest, *newest;
 static size_t unused_bytes, unused, cache_bytes;
 static bool chosen;       /* by the caller */
-static uint64_t asked[4]; /* mounts whose pool is known */
+static uint64_t asked[4]; /* mounts whose pool size is known */
 static unsigned nasked;
 
 static struct kvcachefs_map **bucket(uint64_t dev, uint64_t ino)
@@ -53,7 +52,7 @@ static void unused_remove(struct kvcachefs_map *m)
 	unused--;
 }
 
-static void list_locked(struct kvcachefs_map *m)
+static void insert_locked(struct kvcachefs_map *m)
 {
 	struct kvcachefs_map **at = bucket(m->dev, m->ino);
 
@@ -61,7 +60,7 @@ static void list_locked(struct kvcachefs_map *m)
 	*at = m;
 }
 
-/* Takes what is over the bound, or idle, out of the tables: they are the caller's to free. */
+/* Removes mappings that are idle or above the limit from the tables. The caller frees them. */
 static struct kvcachefs_map *trim_locked(uint64_t before_ms)
 {
 	struct kvcachefs_map *mine = NULL;
@@ -94,7 +93,7 @@ void kvcachefs_maps_free(struct kvcachefs_map *m)
 			kvcachefs_map_free(m);
 		}
 	}
-	kvcachefs_aside(theirs);
+	kvcachefs_unmap(theirs);
 }
 
 struct kvcachefs_map *kvcachefs_maps_idle(uint64_t *wait_ms)
@@ -109,7 +108,10 @@ struct kvcachefs_map *kvcachefs_maps_idle(uint64_t *wait_ms)
 	return mine;
 }
 
-/* The child shares what is mapped. Only whose thread was in a call is for ever in use there. */
+/*
+ * The child shares the mappings. A mapping that a thread used in a call during the fork stays in
+ * use in the child.
+ */
 KVCACHEFS_FREE_IN_CHILD(lock)
 
 void kvcachefs_map_cache(size_t bytes)
@@ -123,7 +125,7 @@ void kvcachefs_map_cache(size_t bytes)
 	pthread_mutex_unlock(&lock);
 	kvcachefs_maps_free(mine);
 	kvcachefs_ready_trim();
-	kvcachefs_aside_wait();
+	kvcachefs_unmap_wait();
 }
 
 size_t kvcachefs_maps_bytes(void)
@@ -153,7 +155,7 @@ bool kvcachefs_mount_says(const char *mount, const char *what, char *text, size_
 	return true;
 }
 
-/* The pool's bytes by the mount's own word; 0: it does not say. */
+/* Returns the size of the mount's pool in bytes; 0: the mount does not report it. */
 static uint64_t pool_of(const char *mount)
 {
 	char text[8192], *line;
@@ -179,7 +181,8 @@ void kvcachefs_maps_bound(const char *mount, uint64_t dev)
 	part = pool_of(mount) / PART;
 	pthread_mutex_lock(&lock);
 	asked[nasked++ % (sizeof asked / sizeof *asked)] = dev;
-	if (!chosen && part && (!cache_bytes || part < cache_bytes)) /* of several the smallest */
+	/* with several mounts, the smallest */
+	if (!chosen && part && (!cache_bytes || part < cache_bytes))
 		cache_bytes = part < BYTES_MOST ? part : BYTES_MOST;
 	pthread_mutex_unlock(&lock);
 }
@@ -198,16 +201,17 @@ void kvcachefs_map_put(struct kvcachefs_map *m)
 		unused_bytes += m->len;
 		unused++;
 		m->used_ms = kvcachefs_now_ms();
-		wakes = !m->older && !chosen; /* the first: from now on there is a when */
+		/* the first unused mapping: there is an idle time from now on */
+		wakes = !m->older && !chosen;
 		mine = trim_locked(0);
 	}
 	pthread_mutex_unlock(&lock);
 	if (wakes)
-		kvcachefs_aside_wake();
+		kvcachefs_unmap_wake();
 	kvcachefs_maps_free(mine);
 }
 
-static struct kvcachefs_map *look_locked(uint64_t dev, uint64_t ino, size_t len)
+static struct kvcachefs_map *lookup_locked(uint64_t dev, uint64_t ino, size_t len)
 {
 	struct kvcachefs_map *m = *bucket(dev, ino);
 
@@ -216,9 +220,9 @@ static struct kvcachefs_map *look_locked(uint64_t dev, uint64_t ino, size_t len)
 	return m;
 }
 
-static struct kvcachefs_map *find_locked(uint64_t dev, uint64_t ino, size_t len)
+static struct kvcachefs_map *lookup_use_locked(uint64_t dev, uint64_t ino, size_t len)
 {
-	struct kvcachefs_map *m = look_locked(dev, ino, len);
+	struct kvcachefs_map *m = lookup_locked(dev, ino, len);
 
 	if (m && !m->users++)
 		unused_remove(m);
@@ -232,7 +236,7 @@ int kvcachefs_map_get(const char *path, uint64_t dev, uint64_t ino, size_t len, 
 	int err;
 
 	pthread_mutex_lock(&lock);
-	*out = find_locked(dev, ino, len);
+	*out = lookup_use_locked(dev, ino, len);
 	pthread_mutex_unlock(&lock);
 	if (*out)
 		return 0;
@@ -241,9 +245,9 @@ int kvcachefs_map_get(const char *path, uint64_t dev, uint64_t ino, size_t len, 
 		return err;
 	m->users = 1;
 	pthread_mutex_lock(&lock);
-	other = find_locked(dev, ino, len); /* another thread's meanwhile */
+	other = lookup_use_locked(dev, ino, len); /* another thread was faster */
 	if (!other)
-		list_locked(m);
+		insert_locked(m);
 	pthread_mutex_unlock(&lock);
 	if (other)
 		kvcachefs_map_free(m);
@@ -256,14 +260,15 @@ void kvcachefs_map_over(struct kvcachefs_map *m, bool published)
 	m->going = NULL;
 	pthread_mutex_lock(&lock);
 	m->listed = published && m->data && m->len <= cache_bytes &&
-		    !look_locked(m->dev, m->ino, m->len); /* of a load that was there first */
+		    /* unless a load has mapped the file already */
+		    !lookup_locked(m->dev, m->ino, m->len);
 	if (m->listed) {
-		m->users = 1; /* aside.c */
-		list_locked(m);
+		m->users = 1; /* for unmap.c */
+		insert_locked(m);
 	}
 	pthread_mutex_unlock(&lock);
 	if (m->rw_pinned)
-		kvcachefs_aside(m);
+		kvcachefs_unmap(m);
 	else
 		kvcachefs_map_free(m);
 }

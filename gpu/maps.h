@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mappings of objects, and the cache of those that nobody uses. All calls are for any thread.
+ * The mappings of objects, and the cache of unused mappings. Any thread may call these functions.
  */
 #ifndef KVCACHEFS_MAPS_H
 #define KVCACHEFS_MAPS_H
@@ -8,32 +8,41 @@
 #include "map.h"
 
 #pragma GCC visibility push(hidden)
-/* After so long without use the mappings of a cache that nobody sized go; tests shorten it. */
+/*
+ * Time without use after which mappings are removed, if the caller has not set the cache's size.
+ * Tests shorten it.
+ */
 extern unsigned kvcachefs_map_idle_ms;
 /*
- * A use of the mapping of that object, given back by kvcachefs_map_put(). Where it is new and
- * `layout`, the file's layout is read with it. -ESTALE: another object has the path now; errors of
- * opening and mapping. Blocks where the mapping is not there yet.
+ * Returns a reference to the mapping of an object, which kvcachefs_map_put() releases. If the
+ * mapping is new and `layout` is set, the file's layout is read too. Returns 0 and sets *out;
+ * -ESTALE if the path has another object now; or an error of open or mmap. Blocks if the object is
+ * not mapped yet.
  */
 int kvcachefs_map_get(const char *path, uint64_t dev, uint64_t ino, size_t len, bool layout,
 		      struct kvcachefs_map **out);
 void kvcachefs_map_put(struct kvcachefs_map *m);
-/* Those of a list that aside.c had no work with: unmapped here, the others there. */
+/*
+ * Frees a list of mappings. Mappings without work for unmap.c are unmapped here, the others there.
+ */
 void kvcachefs_maps_free(struct kvcachefs_map *list);
 /*
- * A new file was published, or will never be: its mapping is the library's now. What can serve a
- * load is found by one from here on. Nothing is unregistered here.
+ * Hands over the mapping of a new file that was published, or that will never be. If it can serve
+ * loads, they find it from now on. Does not unregister anything.
  */
 void kvcachefs_map_over(struct kvcachefs_map *m, bool published);
-/* At a lease: how much the cache may keep where the caller has not said; asks each mount once. */
+/* Called at a lease: limits the cache if the caller has set no size. Asks each mount once. */
 void kvcachefs_maps_bound(const char *mount, uint64_t dev);
-/* What its file .kvcachefs/WHAT says, as far as there is room; false: there is none. */
+/*
+ * Reads the file .kvcachefs/WHAT of the mount into text, up to `room` bytes. Returns false if there
+ * is none.
+ */
 bool kvcachefs_mount_says(const char *mount, const char *what, char *text, size_t room);
-/* The cache's bytes. */
+/* Returns the cache's size in bytes. */
 size_t kvcachefs_maps_bytes(void);
 /*
- * For aside.c: what is idle or over the bound, to be freed; *wait_ms until there may be more, 0:
- * nobody knows.
+ * For unmap.c: removes mappings that are idle or above the limit, and returns them for freeing.
+ * Sets *wait_ms to the time until there may be more; 0: unknown.
  */
 struct kvcachefs_map *kvcachefs_maps_idle(uint64_t *wait_ms);
 #pragma GCC visibility pop

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names on disk: a row each, a builder and a parser. A parser takes a path apart leniently and then
- * builds it anew: only where that gives the same path was it one of that naming, so the two cannot
- * disagree.
+ * Names on disk: each naming is a row with a builder and a parser. A parser splits a path leniently
+ * and then builds it again; the path has that naming only if the result is identical. So the two
+ * cannot disagree.
  */
 #include "priv.h"
 
@@ -18,7 +18,7 @@ static const char *const dtypes[] = {
 	"half",  "bfloat16", "float", "double",     "int8",         "uint8",    "int16",
 	"int32", "int64",    "bool",  "fp8_e4m3fn", "fp8_e4m3fnuz", "fp8_e5m2", "fp8_e5m2fnuz",
 };
-/* SGLang's PoolName, but for kv, whose files have no pool in their names. */
+/* SGLang's PoolName, except kv, whose files have no pool in their names. */
 static const char *const pools[] = {
 	"mamba",
 	"swa",
@@ -44,13 +44,13 @@ static const char *const pools[] = {
 	"draft_swa",
 };
 
-struct text { /* what is being built */
+struct text { /* the text being built */
 	char *p;
 	size_t len, room;
 	bool full;
 };
 
-static void add(struct text *t, const char *s, size_t n)
+static void text_add(struct text *t, const char *s, size_t n)
 {
 	if (n >= t->room - t->len) {
 		t->full = true;
@@ -70,17 +70,17 @@ static void __attribute__((format(printf, 2, 3))) addf(struct text *t, const cha
 	int n = vsnprintf(s, sizeof s, format, ap);
 
 	va_end(ap);
-	add(t, s, (size_t)n < sizeof s ? (size_t)n : t->room);
+	text_add(t, s, (size_t)n < sizeof s ? (size_t)n : t->room);
 }
 
-/* With every "/" as `slash`. */
+/* Adds s with every "/" replaced by `slash`. */
 static void add_flat(struct text *t, const char *s, const char *slash)
 {
 	for (; *s; s++)
 		if (*s == '/')
-			add(t, slash, strlen(slash));
+			text_add(t, slash, strlen(slash));
 		else
-			add(t, s, 1);
+			text_add(t, s, 1);
 }
 
 static uint32_t at_least_1(uint32_t n)
@@ -97,7 +97,7 @@ static bool among(const char *s, const char *const *list, size_t n)
 }
 #define AMONG(s, list) among(s, list, sizeof(list) / sizeof *(list))
 
-/* Lower-case hex digits alone, least to most of them. */
+/* Does s consist of `least` to `most` lower-case hex digits? */
 static bool is_hex(const char *s, size_t least, size_t most)
 {
 	size_t n = strspn(s, "0123456789abcdef");
@@ -166,10 +166,10 @@ static int lmcache_build(const struct kvcachefs_name *n, struct text *t, const c
 	if (n->has_layer)
 		addf(t, "@%u", n->layer);
 	if (*n->tags) {
-		add(t, "@", 1);
+		text_add(t, "@", 1);
 		add_flat(t, n->tags, slash);
 	}
-	add(t, suffix, strlen(suffix));
+	text_add(t, suffix, strlen(suffix));
 	return 0;
 }
 
@@ -205,10 +205,10 @@ static int l2_build(const struct kvcachefs_name *n, struct text *t)
 	add_flat(t, n->model, "-SEP-");
 	addf(t, "@0x%08x@%x@%s", n->kv_rank, n->group, n->key);
 	if (*n->salt) {
-		add(t, "@", 1);
-		add(t, n->salt, strlen(n->salt));
+		text_add(t, "@", 1);
+		text_add(t, n->salt, strlen(n->salt));
 	}
-	add(t, ".data", 5);
+	text_add(t, ".data", 5);
 	return 0;
 }
 
@@ -235,14 +235,13 @@ static int sglang_build(const struct kvcachefs_name *n, struct text *t)
 	if (n->dcp_size > 1 && (!n->mla || !n->page))
 		return kvcachefs_fail(-EINVAL,
 				      "dcp_size above 1 requires MLA and a page of several tokens");
-	add(t, n->key, 64);
+	text_add(t, n->key, 64);
 	if (*n->pool)
 		addf(t, ".%s", n->pool);
-	add(t, "_", 1);
+	text_add(t, "_", 1);
 	add_flat(t, n->model, "-");
 	if (!n->mla ||
-	    !strcmp(n->pool,
-		    "mamba")) /* MLA's KV is the same on all of them, mamba's state is not */
+	    !strcmp(n->pool, "mamba")) /* MLA's KV is the same on all ranks, mamba's state is not */
 		addf(t, "_%u_%u", n->tp_rank, at_least_1(n->tp_size));
 	if (n->pp_size > 1)
 		addf(t, "_%u_%u", n->pp_size, n->pp_rank);
@@ -251,7 +250,7 @@ static int sglang_build(const struct kvcachefs_name *n, struct text *t)
 	if (n->dcp_size > 1)
 		addf(t, "_tp%u_dcp%u_%u_page%u", at_least_1(n->tp_size), n->dcp_rank, n->dcp_size,
 		     n->page);
-	add(t, ".bin", 4);
+	text_add(t, ".bin", 4);
 	return 0;
 }
 
@@ -275,7 +274,7 @@ static int vllm_build(const struct kvcachefs_name *n, struct text *t)
 	return 0;
 }
 
-/* ---- Parsers: into pieces; the build that follows is the judge ---- */
+/* ---- Parsers: split a path; the build that follows checks the result ---- */
 
 static bool number(const char *s, size_t len, int base, uint32_t *out)
 {
@@ -298,8 +297,11 @@ static bool number(const char *s, size_t len, int base, uint32_t *out)
 	return true;
 }
 
-/* [s, end) to a member, every `from` in it as "/" where that is not NULL. false: it is too long. */
-static bool take(char *to, size_t room, const char *s, const char *end, const char *from)
+/*
+ * Copies [s, end) to a member, with every `from` (if not NULL) replaced by "/". Returns false if it
+ * is too long.
+ */
+static bool copy_text(char *to, size_t room, const char *s, const char *end, const char *from)
 {
 	size_t n = 0, len = from ? strlen(from) : 0;
 
@@ -314,17 +316,17 @@ static bool take(char *to, size_t room, const char *s, const char *end, const ch
 	to[n] = 0;
 	return true;
 }
-#define TAKE(member, s, end, from) take(member, sizeof(member), s, end, from)
+#define TAKE(member, s, end, from) copy_text(member, sizeof(member), s, end, from)
 
-/* The end of s without that suffix; NULL: it has another. */
-static const char *without(const char *s, const char *suffix)
+/* Returns the end of s without the suffix; NULL: s does not end with it. */
+static const char *strip_suffix(const char *s, const char *suffix)
 {
 	size_t n = strlen(s), len = strlen(suffix);
 
 	return n >= len && !strcmp(s + n - len, suffix) ? s + n - len : NULL;
 }
 
-/* The parts between the "@"s of [s, end): at most n; how many there are. */
+/* Splits [s, end) at "@" into at most n parts. Returns the number of parts. */
 static size_t split(const char *s, const char *end, const char *part[], const char *part_end[],
 		    size_t n)
 {
@@ -347,7 +349,7 @@ static size_t split(const char *s, const char *end, const char *part[], const ch
 static bool lmcache_take(const char *path, struct kvcachefs_name *n, const char *slash,
 			 const char *suffix)
 {
-	const char *end = without(path, suffix), *part[7], *stop[7];
+	const char *end = strip_suffix(path, suffix), *part[7], *stop[7];
 	size_t parts = end ? split(path, end, part, stop, 7) : 0, tags = 5;
 
 	if (parts < 5 || !TAKE(n->model, part[0], stop[0], slash) ||
@@ -374,7 +376,7 @@ static bool lmcache_disk_parse(const char *path, struct kvcachefs_name *n)
 
 static bool l2_parse(const char *path, struct kvcachefs_name *n)
 {
-	const char *end = without(path, ".data"), *part[5], *stop[5];
+	const char *end = strip_suffix(path, ".data"), *part[5], *stop[5];
 	size_t parts = end ? split(path, end, part, stop, 5) : 0;
 
 	return (parts == 4 || parts == 5) && TAKE(n->model, part[0], stop[0], "-SEP-") &&
@@ -384,8 +386,9 @@ static bool l2_parse(const char *path, struct kvcachefs_name *n)
 	       (parts == 4 || TAKE(n->salt, part[4], stop[4], NULL));
 }
 
-/* Takes "WORDa_b" off the end of [s, *end): PREFIX is "_", "_cp" and so on. */
-static bool pair(const char *s, const char **end, const char *prefix, uint32_t *a, uint32_t *b)
+/* Removes a suffix PREFIX a "_" b from [s, *end); the prefix is "_", "_cp" and so on. */
+static bool strip_pair(const char *s, const char **end, const char *prefix, uint32_t *a,
+		       uint32_t *b)
 {
 	const char *second = *end, *first;
 	size_t len = strlen(prefix);
@@ -405,7 +408,7 @@ static bool pair(const char *s, const char **end, const char *prefix, uint32_t *
 
 static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 {
-	const char *end = without(path, ".bin"), *s, *at, *page;
+	const char *end = strip_suffix(path, ".bin"), *s, *at, *page;
 	size_t longest = 0;
 	uint32_t a, b;
 
@@ -433,7 +436,7 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 	at = page - 1;
 	if (page > s && !strncmp(page, "page", 4) &&
 	    number(page + 4, (size_t)(end - page - 4), 10, &n->page) &&
-	    pair(s, &at, "_dcp", &n->dcp_rank, &n->dcp_size)) {
+	    strip_pair(s, &at, "_dcp", &n->dcp_rank, &n->dcp_size)) {
 		const char *tp = at;
 
 		while (tp > s && tp[-1] != '_')
@@ -446,19 +449,19 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 		n->page = n->dcp_rank = n->dcp_size = 0;
 	}
 	at = end;
-	if (pair(s, &at, "_cp", &n->cp_rank, &n->cp_size))
+	if (strip_pair(s, &at, "_cp", &n->cp_rank, &n->cp_size))
 		end = at;
 	else
 		n->cp_rank = n->cp_size = 0;
 	at = end;
-	if (pair(s, &at, "_", &a, &b) && a > b && a > 1) { /* size, rank */
+	if (strip_pair(s, &at, "_", &a, &b) && a > b && a > 1) { /* size, rank */
 		n->pp_size = a;
 		n->pp_rank = b;
 		end = at;
 	}
 	at = end;
-	/* rank, size; beside dcp, which is for MLA, only mamba's have it */
-	if (pair(s, &at, "_", &a, &b) && a < b &&
+	/* rank, size; besides dcp, which is for MLA, only mamba's names have it */
+	if (strip_pair(s, &at, "_", &a, &b) && a < b &&
 	    (!n->dcp_size || (b == n->tp_size && !strcmp(n->pool, "mamba")))) {
 		n->tp_rank = a;
 		n->tp_size = b;
@@ -470,7 +473,7 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 
 static bool vllm_parse(const char *path, struct kvcachefs_name *n)
 {
-	const char *end = without(path, ".bin"), *slash = strchr(path, '/'),
+	const char *end = strip_suffix(path, ".bin"), *slash = strchr(path, '/'),
 		   *key = strrchr(path, '/'), *r, *g;
 
 	if (!end || !slash || key - slash < 4)

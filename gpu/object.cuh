@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device's part of a transfer, and the lists it is made of. One that is over is kept with the
- * memory of its lists for the next, so that a transfer like those before allocates nothing. Part of
- * cuda.cu, which alone includes it.
+ * The device's part of a transfer and its lists. A finished one is kept with the memory of its
+ * lists for the next transfer, so that a transfer similar to earlier ones allocates nothing. Part
+ * of cuda.cu, the only file that includes it.
  */
 #pragma once
 
@@ -17,13 +17,13 @@ struct kvcachefs_cuda {
 	cudaStream_t stream;
 	int device;
 	bool store, batches, queued, waited, begun, staged;
-	int result; /* of a poll or wait that failed: it stays so */
+	int result; /* of a failed poll or wait; it does not change any more */
 	Driver driver;
-	uint32_t base; /* of what is staged: its numbers begin behind it */
+	uint32_t base; /* the numbers of its staged groups begin after this one */
 	std::vector<kvcachefs_work> work;
 	std::vector<Move> moves; /* of the work */
 	Cut cut;
-	/* a batch's */
+	/* of a batch */
 	std::vector<void *> to;
 	std::vector<const void *> from;
 	std::vector<size_t> len;
@@ -32,9 +32,9 @@ struct kvcachefs_cuda {
 namespace {
 
 constexpr size_t OBJECTS_KEPT = LANES_KEPT,
-		 LISTS_MOST = 4u << 20; /* bytes of lists: one with more is not kept */
+		 LISTS_MOST = 4u << 20; /* bytes of lists; a larger object is not kept */
 
-/* never destroyed, as the lanes; under their lock */
+/* never destroyed, like the lanes; guarded by their lock */
 std::vector<kvcachefs_cuda *> &objects = *new std::vector<kvcachefs_cuda *>;
 
 template <typename T> size_t held_by(const std::vector<T> &v)
@@ -52,7 +52,7 @@ size_t lists_of(const kvcachefs_cuda *c)
 	       held_by(k.device.taken) + held_by(k.staging.taken);
 }
 
-/* NULL: no memory. */
+/* Returns NULL if memory is short. */
 kvcachefs_cuda *object_get()
 {
 	std::lock_guard<std::mutex> hold(lock);
@@ -65,7 +65,7 @@ kvcachefs_cuda *object_get()
 	return c;
 }
 
-/* Its lane is not its own any more. */
+/* Keeps or frees the object. Its lane belongs to another owner already. */
 void object_put(kvcachefs_cuda *c)
 {
 	c->lane = nullptr;

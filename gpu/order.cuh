@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Order between streams, for the queue: a stream of its own for each of its threads, and marks
- * (events) that say "up to here" of one stream and that another waits for. Both are kept for
- * reuse. Nothing here waits for a device. Part of cuda.cu, which alone includes it.
+ * Order between streams, for the queue: a stream for each of its threads, and marks (events). A
+ * mark is a position in one stream that another stream can wait for. Streams and marks are kept for
+ * reuse. Nothing here waits for a device. Part of cuda.cu, the only file that includes it.
  */
 #pragma once
 
@@ -15,13 +15,13 @@ namespace {
 constexpr size_t MARKS_KEPT = 256, STREAMS_KEPT = 16;
 
 std::mutex marks_lock;
-/* by device; never destroyed, as the lanes */
+/* by device; never destroyed, like the lanes */
 std::vector<std::pair<int, cudaEvent_t>> &marks = *new std::vector<std::pair<int, cudaEvent_t>>;
 
 std::vector<std::pair<int, cudaStream_t>> &streams =
-	*new std::vector<std::pair<int, cudaStream_t>>; /* under marks_lock too */
+	*new std::vector<std::pair<int, cudaStream_t>>; /* guarded by marks_lock too */
 
-/* One of that device to *out, which leaves them; false: there is none. */
+/* Removes one entry of that device from v and sets *out to it. Returns false if there is none. */
 template <typename T> bool reuse(std::vector<std::pair<int, T>> &v, int device, T *out)
 {
 	std::lock_guard<std::mutex> hold(marks_lock);
@@ -50,8 +50,8 @@ template <typename T> bool keep(std::vector<std::pair<int, T>> &v, size_t most, 
 }
 
 /*
- * A stream that is being captured would make a graph of what must run now, and waiting for it
- * breaks the graph.
+ * Checks that the stream is not being captured: the work would become part of a graph instead of
+ * running now, and waiting for it would break the graph.
  */
 int check_stream(cudaStream_t stream)
 {
@@ -67,7 +67,7 @@ int check_stream(cudaStream_t stream)
 	return failed(e, "asking whether the stream is being captured");
 }
 
-/* Is there such a device? */
+/* Checks that the device exists. Returns 0 or -ENODEV. */
 int check_device(int device)
 {
 	int n = 0;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The longest cached prefix of a list of paths, by one look at the mount: its answer has a line a
- * file, in the order of the paths, and that of a folder has one for each file in it (lease.c tells
- * which are whose). Cached is what is in the pool, on the way there, or in a tier.
+ * Finds the longest cached prefix of a list of paths with one lookup. The mount answers with one
+ * line per file in the order of the paths, and with one line for each file of a folder (lease.c
+ * maps lines to paths). Objects count as cached if they are in the pool, being loaded, or in a
+ * tier.
  */
 #include "layout.h"
 
-/* Is all of path i there? */
-static bool there(const struct kvcachefs_lease *l, size_t i, bool held)
+/* Is the whole path i cached? */
+static bool is_cached(const struct kvcachefs_lease *l, size_t i, bool held)
 {
 	size_t at, n = kvcachefs_lease_part(l, i, &at);
 	bool all = n > 0;
@@ -24,7 +25,7 @@ static size_t leading(const struct kvcachefs_lease *l, size_t n, bool held)
 {
 	size_t i = 0;
 
-	while (i < n && there(l, i, held))
+	while (i < n && is_cached(l, i, held))
 		i++;
 	return i;
 }
@@ -50,7 +51,7 @@ int kvcachefs_prefix_lease(struct kvcachefs_lease **out, const char *mount,
 	size_t most;
 	int err = kvcachefs_prefix(mount, paths, n, &most);
 
-	/* What is lost between the look and the lease ends the prefix before it. */
+	/* objects dropped between the lookup and the lease end the prefix before them */
 	while (!err && most) {
 		size_t held;
 

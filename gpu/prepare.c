@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One file that is made ready: without a name (O_TMPFILE), in the folder of its model, whose quota
- * it is counted to. So whatever becomes of this process, the kernel closes it, and the mount
- * destroys what has no name by then.
+ * Prepares one file: it has no name (O_TMPFILE), and is in the folder of its model, which is
+ * charged for it. If the process dies, the kernel closes the file and the mount destroys it.
  *
- * A mount serves the first file of a model, whose usual size it cannot know, by plain requests,
- * whose pages cannot be registered. Where that is met for a device a small file is made in the
- * folder and removed again; the next can be registered.
+ * The mount does not know the usual file size of a new model, and serves its first file by plain
+ * requests, whose pages cannot be registered. If a device needs such a file, a small file is
+ * created in the folder and removed again; then the next file can be registered.
  */
 #include "maps.h"
 #include "ready.h"
@@ -44,8 +43,8 @@ bool kvcachefs_prepare_look(const char *mount, uint64_t *waits, uint64_t *spare)
 	return true;
 }
 
-/* The folder knows the size of a file from here on. */
-static void teach(const char *folder)
+/* Creates and removes a small file, so that the folder knows a file size. */
+static void teach_size(const char *folder)
 {
 	char path[4200], other[4220];
 	int fd;
@@ -58,14 +57,14 @@ static void teach(const char *folder)
 	if (fallocate(fd, 0, 0, 4096))
 		other[0] = 0;
 	close(fd);
-	/* a rename waits until it is published, which is when its size counts */
+	/* a rename waits until the file is published, and only then its size counts */
 	if (!other[0] || rename(path, other))
 		unlink(path);
 	else
 		unlink(other);
 }
 
-static int make(const char *folder, const struct kvcachefs_want *w, struct kvcachefs_map **out)
+static int make_file(const char *folder, const struct kvcachefs_want *w, struct kvcachefs_map **out)
 {
 	struct stat st;
 	int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666), err = 0;
@@ -102,18 +101,18 @@ int kvcachefs_prepare(const char *folder, const struct kvcachefs_want *w, bool m
 		return kvcachefs_fail(-ENOSPC,
 				      "%s: the pool has no free space for files made in advance",
 				      w->mount);
-	err = make(folder, w, out);
+	err = make_file(folder, w, out);
 	if (err == -EAGAIN && makes) {
 		if (mkdir(folder, 0777) && errno != EEXIST)
 			return kvcachefs_fail(-errno, "%s: %s", folder, strerror(errno));
-		err = make(folder, w, out);
+		err = make_file(folder, w, out);
 	}
 	if (!err && *teaches && w->device >= 0 && !(*out)->rw_pinned) {
-		*teaches = false; /* once: a mount may give no pins at all */
+		*teaches = false; /* once only: some mounts never allow registration */
 		close((*out)->fd);
 		kvcachefs_map_free(*out);
-		teach(folder);
-		err = make(folder, w, out);
+		teach_size(folder);
+		err = make_file(folder, w, out);
 	}
 	return err;
 }

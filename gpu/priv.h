@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library's files share. */
+/* Functions that all files of the library use. */
 #ifndef KVCACHEFS_PRIV_H
 #define KVCACHEFS_PRIV_H
 
@@ -12,7 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Notes what went wrong for kvcachefs_error() and returns err. */
+/* Stores the error text for kvcachefs_error(), and returns err. */
 int kvcachefs_fail(int err, const char *format, ...)
 	__attribute__((format(printf, 2, 3), visibility("hidden")));
 #ifdef __cplusplus
@@ -23,11 +23,14 @@ static inline uint64_t kvcachefs_now_ms(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &t); /* no system call */
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t); /* needs no system call */
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* Waits so long at most, whatever somebody does to the wall clock: 0, or ETIMEDOUT. */
+/*
+ * Waits for at most ms milliseconds, unaffected by changes of the wall clock. Returns 0 or
+ * ETIMEDOUT.
+ */
 static inline int kvcachefs_wait_ms(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ms)
 {
 	struct timespec t;
@@ -40,7 +43,10 @@ static inline int kvcachefs_wait_ms(pthread_cond_t *c, pthread_mutex_t *m, uint6
 	return pthread_cond_clockwait(c, m, CLOCK_MONOTONIC, &t);
 }
 
-/* A file's lock that a child of fork finds free, whatever the parent's threads were at. */
+/*
+ * Defines fork handlers, so that a child of fork finds the file's lock free, whatever the parent's
+ * threads did.
+ */
 #define KVCACHEFS_FREE_IN_CHILD(lock)                                \
 	static void before_fork(void)                                \
 	{                                                            \

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue of transfers for one mount. A job (job.h) goes
+ * A queue of transfers for one mount. The states of a job (job.h) are
  *
  *   waiting -> running -> over -> taken     cancelled while it waits: waiting -> over
  *
- * One lock guards the lists, the state of jobs and of their steps, and the count in the eventfd; no
- * call to the mount or a device is made under it. The threads take the oldest waiting job, each has
- * one at a time, and a stream of its own on the device that it last worked for. All jobs that are
- * not taken are in a table by their number, and how the last ones ended is remembered after that:
- * a thread that waits for a layer need not hurry to be there before the one that takes completions.
+ * One lock guards the lists, the states of jobs and steps, and the counter of the eventfd; neither
+ * the mount nor a device is called while holding it. Each thread takes the oldest waiting job, runs
+ * one job at a time, and has a stream on the device of its last job. All jobs that are not taken
+ * are in a table by number. The results of the last taken jobs are remembered, so a thread that
+ * waits for a layer may arrive after the job was taken.
  *
- * The eventfd is written when the list of those that are over gets its first, and read empty when
- * its last is taken, both under the lock: it is readable exactly while there are some.
+ * The eventfd is written when the list of finished jobs gets its first entry, and read when its
+ * last entry is taken, both under the lock. So it is readable exactly while there are finished
+ * jobs.
  */
 #include "queue.h"
 
@@ -186,7 +187,7 @@ size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v,
 		}
 	}
 	if (n && !q->over.head && read(q->fd, &count, sizeof count) < 0)
-		abort(); /* it was written when the first came */
+		abort(); /* it was written when the first entry was added */
 	pthread_mutex_unlock(&q->lock);
 	while ((e = done)) {
 		done = e->next;
@@ -221,10 +222,10 @@ int kvcachefs_cancel(struct kvcachefs_queue *q, uint64_t id)
 /* ---- Layers ---- */
 
 /*
- * Are the steps up to that layer far enough? 0, the first error, or -EAGAIN; *mark is the last
- * step's that has one: they are on one stream.
+ * Checks the steps up to that layer. Returns 0 if they are far enough, the first error, or -EAGAIN.
+ * Sets *mark to the mark of the last step that has one; all are on one stream.
  */
-static int look_locked(const struct kvcachefs_entry *e, uint32_t layer, void **mark)
+static int check_steps_locked(const struct kvcachefs_entry *e, uint32_t layer, void **mark)
 {
 	const struct kvcachefs_job *j = e->j;
 	int err = 0;
@@ -262,7 +263,7 @@ static int layer(struct kvcachefs_queue *q, uint64_t id, uint32_t n, void *strea
 						      (unsigned long long)id);
 	}
 	e->users++;
-	while ((err = look_locked(e, n, &mark)) == -EAGAIN && waits)
+	while ((err = check_steps_locked(e, n, &mark)) == -EAGAIN && waits)
 		pthread_cond_wait(&q->moved, &q->lock);
 	pthread_mutex_unlock(&q->lock);
 	if (mark && err != -EAGAIN)

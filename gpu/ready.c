@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that are made ready, so that a store takes one, fills it and gives it its name, and waits
- * for no room, page or registration. Files alike are a class; a class has a list of those that are
- * ready, and says how many it wants: as many as were in the hands of stores at once, from its
- * second file on, or as kvcachefs_gpu_warm() named. A file goes
+ * Files that are prepared, so that a store only takes one, fills it and names it, and does not wait
+ * for space, pages or registration. Similar files are a class. A class has a list of prepared files
+ * and a target number: from its second file on, the number of files that stores used at once, or
+ * the number given to kvcachefs_gpu_warm(). The states of a file are
  *
  *   wanted -> being made -> ready -> taken -> published, or closed without a name
  *                             |
  *                             +-> dropped (closed, and so destroyed by the mount)
  *
- *   wanted       by the number above, while the bounds allow it: FILES_MOST, a part of the limit of
+ *   wanted       up to the target number, within the limits: FILES_MOST, a part of the limit of
  *                descriptors, and half of the bytes that the cache of mappings may keep (maps.c),
- *                which is a part of the pool; and while the mount is not short
- *   being made   by the one thread of refill.c, under no lock (prepare.c)
- *   ready        nobody uses it; without a name nothing is left of it when the process dies
- *   taken        it is one store's (file.c); its place may be made ready again at once
- *   dropped      its class was not used for IDLE, or longer where it was warmed; over the bounds;
- *                the pool is short; in the child of a fork, which only closes its copy
+ *                which is a part of the pool; and while the mount is not short of space
+ *   being made   by the thread of refill.c, without locks (prepare.c)
+ *   ready        unused; it has no name, so nothing is left of it when the process dies
+ *   taken        owned by one store (file.c); the next one may be prepared at once
+ *   dropped      its class was not used for IDLE, or longer if it was warmed; above the limits;
+ *                the pool is short of space; in the child of a fork, which only closes its copy
  *
- * A mount is short for IDLE after a file was refused its room, or when its pool has not so much
- * free, or when anybody has had to wait for room in it since it was last looked at, which is done
- * every LOOK while something is ready.
+ * A mount counts as short of space for IDLE after a file was refused space, if its pool has less
+ * free than needed, or if any call has waited for space since the last check. It is checked every
+ * LOOK while files are prepared.
  *
- * The lock guards all of it. Under it maps.c's is taken, and no call is made that waits.
+ * The lock guards all of this. The lock of maps.c is taken under it, and no call that waits is
+ * made.
  */
-#include "aside.h"
+#include "unmap.h"
 #include "maps.h"
 #include "ready_priv.h"
 
@@ -58,7 +59,7 @@ static struct kvcachefs_place *place_locked(const struct kvcachefs_want *w)
 	return unused->path ? unused : NULL;
 }
 
-/* Of a path the folder: as long as its first name, where there is a second. */
+/* Returns the length of the path's first name if a second one follows, otherwise 0. */
 size_t kvcachefs_folder_len(const char *path)
 {
 	size_t n = strcspn(path, "/");
@@ -66,7 +67,7 @@ size_t kvcachefs_folder_len(const char *path)
 	return path[n] ? n : 0;
 }
 
-static struct kvcachefs_class *find_locked(const struct kvcachefs_want *w)
+static struct kvcachefs_class *class_find_locked(const struct kvcachefs_want *w)
 {
 	size_t n = kvcachefs_folder_len(w->path);
 
@@ -80,7 +81,7 @@ static struct kvcachefs_class *find_locked(const struct kvcachefs_want *w)
 
 static struct kvcachefs_class *class_locked(const struct kvcachefs_want *w)
 {
-	struct kvcachefs_class *c = find_locked(w);
+	struct kvcachefs_class *c = class_find_locked(w);
 	size_t n = kvcachefs_folder_len(w->path), m = strlen(w->mount);
 	struct kvcachefs_place *p;
 
@@ -150,7 +151,7 @@ bool kvcachefs_ready_short(uint64_t dev)
 	if (!gone)
 		return false;
 	kvcachefs_ready_free(gone);
-	kvcachefs_aside_wait(); /* their pages are free when they are unmapped */
+	kvcachefs_unmap_wait(); /* their pages are free when they are unmapped */
 	return true;
 }
 
@@ -160,7 +161,7 @@ void kvcachefs_ready_trim(void)
 
 	pthread_mutex_lock(&r->lock);
 	kvcachefs_ready_trim_locked(kvcachefs_now_ms(), &gone);
-	pthread_cond_broadcast(&r->made); /* the bounds may be others now */
+	pthread_cond_broadcast(&r->made); /* the limits may have changed */
 	while (r->freeing || (r->making && r->bytes > kvcachefs_maps_bytes() / 2))
 		pthread_cond_wait(&r->made, &r->lock);
 	pthread_mutex_unlock(&r->lock);
@@ -185,7 +186,7 @@ int kvcachefs_ready_warm(const struct kvcachefs_want *w, unsigned n, uint64_t ke
 	c->keep_ms = keep_ms;
 	c->makes = true;
 	c->refused_ms = c->place->short_ms = 0;
-	c->out++; /* so it stays */
+	c->out++; /* keeps the class */
 	pthread_cond_signal(&r->more);
 	while (c->nready < n && !err) {
 		uint64_t now = kvcachefs_now_ms();
@@ -200,7 +201,7 @@ int kvcachefs_ready_warm(const struct kvcachefs_want *w, unsigned n, uint64_t ke
 			err = kvcachefs_fail(
 				-ENOSPC, "%u files of %zu bytes exceed the limit of prepared files",
 				n, w->len);
-		if (!err && c->warmed < n) { /* another asked for fewer since */
+		if (!err && c->warmed < n) { /* another call asked for fewer since */
 			c->warmed = n;
 			pthread_cond_signal(&r->more);
 		}

@@ -1,54 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are made ready before a store needs them. All calls are for any thread. */
+/* Files that are prepared before a store needs them. Any thread may call these functions. */
 #ifndef KVCACHEFS_READY_H
 #define KVCACHEFS_READY_H
 
 #include "map.h"
 
-struct kvcachefs_class; /* files alike: of one length, for one folder and device */
+struct kvcachefs_class; /* files of the same length, for the same folder and device */
 struct kvcachefs_want {
 	const char *mount;
-	uint64_t dev;     /* the mount's */
-	const char *path; /* below the mount: of its first folder, or of none */
+	uint64_t dev;     /* of the mount */
+	const char *path; /* below the mount; only its first folder is used */
 	size_t len;
 	int device;
 };
 
 #pragma GCC visibility push(hidden)
-/* The folder that a file of that path is made ready in: its first so many characters. */
+/* Returns the length of the folder in `path` in which the file is prepared. */
 size_t kvcachefs_folder_len(const char *path);
-/* For tests: after so long without a store they go, and what was refused is tried again. */
+/* For tests: sets the time after which unused files are removed, and refused ones tried again. */
 void kvcachefs_ready_idle(unsigned ms);
 /*
- * A new file of that length, without a name, open (m->fd) and mapped, to *m: true. false: none is
- * ready. Either way *of, where it is not NULL, is given back when that file is over; and more are
- * made ready. Blocks on nothing and allocates nothing where one is ready.
+ * Takes a prepared file of that length, without a name, open (m->fd) and mapped. Returns true and
+ * sets *m, or false if none is prepared. In both cases, if *of is not NULL the caller passes it to
+ * kvcachefs_ready_back when that file is finished; and more files are prepared. Neither blocks nor
+ * allocates if a file is prepared.
  */
 bool kvcachefs_ready_take(const struct kvcachefs_want *w, struct kvcachefs_class **of,
 			  struct kvcachefs_map **m);
 void kvcachefs_ready_back(struct kvcachefs_class *of);
-/* There was no room: all that is ready of that mount goes. false: nothing was. */
+/*
+ * A file found no space: removes all prepared files of that mount. Returns false if there were
+ * none.
+ */
 bool kvcachefs_ready_short(uint64_t dev);
-/* What is over the bound is gone when this returns, and none is being made beyond it. */
+/* Removes the files above the limit before it returns, and none is being prepared above it. */
 void kvcachefs_ready_trim(void);
 /*
- * Waits until n of them are ready, which stay so without a store for keep_ms where that is more
- * than what all have. -ENOSPC: the bounds or the pool have not the room; else why none can be made.
+ * Waits until n files are prepared. They stay without a store for keep_ms if that is longer than
+ * the default. Returns 0; -ENOSPC if the limits or the pool have no space; or the reason why no
+ * file can be prepared.
  */
 int kvcachefs_ready_warm(const struct kvcachefs_want *w, unsigned n, uint64_t keep_ms);
-/* How many are ready; for tests. */
+/* Returns the number of prepared files; for tests. */
 unsigned kvcachefs_ready_count(void);
 
 /*
- * prepare.c, for ready.c's thread: one file, made and mapped, in `folder`, which begins with the
- * mount; makes: the folder too; *teaches: see there. -ENOSPC: the pool has no room to spare;
- * -ESTALE: another mount is there now; -EAGAIN: the folder is not there.
+ * prepare.c, for ready.c's thread: creates and maps one file in `folder`, a path that begins with
+ * the mount. makes: also creates the folder. *teaches: see prepare.c. Returns 0 and sets *out;
+ * -ENOSPC if the pool has no spare space; -ESTALE if another mount is at the path; -EAGAIN if the
+ * folder does not exist; or another negative errno.
  */
 int kvcachefs_prepare(const char *folder, const struct kvcachefs_want *w, bool makes, bool *teaches,
 		      struct kvcachefs_map **out);
 /*
- * How often somebody has waited for room in that mount, or was refused it, and how much of the
- * pool is free; false: it does not say.
+ * Reads how many calls have waited for space in that mount or were refused it, and how much of the
+ * pool is free. Returns false if the mount does not report it.
  */
 bool kvcachefs_prepare_look(const char *mount, uint64_t *waits, uint64_t *spare);
 #pragma GCC visibility pop

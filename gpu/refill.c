@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The thread that makes files ready and lets go of them (ready.c says of which, and when), and the
- * bounds. It begins with the first class and ends with the process; in the child of a fork there is
- * none, and nothing is ready.
+ * The thread that prepares files and removes them (ready.c describes which and when), and the
+ * limits. It starts with the first class and ends with the process. The child of a fork has no
+ * thread and no prepared files.
  */
 #include "maps.h"
 #include "ready_priv.h"
@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #define FILES_MOST 128
-#define LOOK_MS 500
-#define END_MS 2000 /* a mount that hangs is left alone at the process's end */
+#define CHECK_MS 500
+#define END_MS 2000 /* at the process's end, how long to wait for a mount that hangs */
 
 struct kvcachefs_readiness kvcachefs_ready = {
 	.idle_ms = 5000,
@@ -24,9 +24,9 @@ struct kvcachefs_readiness kvcachefs_ready = {
 	.made = PTHREAD_COND_INITIALIZER,
 };
 static struct kvcachefs_readiness *const r = &kvcachefs_ready;
-static bool helped, stopping; /* the thread: is there, is to end */
+static bool helped, stopping; /* helped: the thread runs; stopping: it must end */
 
-/* ---- Bounds ---- */
+/* ---- Limits ---- */
 
 bool kvcachefs_ready_fits_locked(size_t len)
 {
@@ -51,7 +51,7 @@ static uint64_t kept_ms(const struct kvcachefs_class *c)
 	return c->keep_ms > r->idle_ms ? c->keep_ms : r->idle_ms;
 }
 
-/* ---- Letting go ---- */
+/* ---- Removal ---- */
 
 struct kvcachefs_map *kvcachefs_ready_pop_locked(struct kvcachefs_class *c)
 {
@@ -87,15 +87,15 @@ void kvcachefs_ready_short_locked(struct kvcachefs_place *p, uint64_t now,
 				  struct kvcachefs_map **gone)
 {
 	p->short_ms = now + r->idle_ms;
-	pthread_cond_broadcast(&r->made); /* who waits for what is made is told that none will be */
+	pthread_cond_broadcast(&r->made); /* waiters learn that no file will be prepared */
 	for (struct kvcachefs_class *c = r->classes; c; c = c->next)
 		if (c->place == p)
 			drop_locked(c, 0, gone);
 }
 
 /*
- * What is idle, over the bounds or not wanted any more; r->classes that nobody uses any more are
- * freed.
+ * Collects files that are idle, above the limits or no longer wanted. Frees classes that are no
+ * longer used.
  */
 void kvcachefs_ready_trim_locked(uint64_t now, struct kvcachefs_map **gone)
 {
@@ -125,8 +125,8 @@ void kvcachefs_ready_trim_locked(uint64_t now, struct kvcachefs_map **gone)
 
 /* ---- The thread ---- */
 
-/* Comes back with the lock. Who trims waits until it is over. */
-static void let_go(struct kvcachefs_map *gone)
+/* Frees the files. Releases the lock and takes it again. kvcachefs_ready_trim waits for the end. */
+static void free_files(struct kvcachefs_map *gone)
 {
 	if (!gone)
 		return;
@@ -147,8 +147,8 @@ static struct kvcachefs_class *next_locked(uint64_t now)
 	return NULL;
 }
 
-/* Makes one; comes back with the lock. */
-static void make(struct kvcachefs_class *c)
+/* Prepares one file. Releases the lock and takes it again. */
+static void prepare_one(struct kvcachefs_class *c)
 {
 	struct kvcachefs_map *m = NULL, *gone = NULL;
 	bool makes = c->makes;
@@ -177,16 +177,16 @@ static void make(struct kvcachefs_class *c)
 		c->nready++;
 		r->nready++;
 		c->err = 0;
-		/* the bounds may be others now */
+		/* the limits may have changed */
 		kvcachefs_ready_trim_locked(kvcachefs_now_ms(), &gone);
 	}
-	let_go(gone);
+	free_files(gone);
 	r->making--;
 	pthread_cond_broadcast(&r->made);
 }
 
-/* Has anybody waited for room? Comes back with the lock. */
-static void look(struct kvcachefs_place *p, uint64_t now)
+/* Checks whether a call has waited for space. Releases the lock and takes it again. */
+static void check_place(struct kvcachefs_place *p, uint64_t now)
 {
 	struct kvcachefs_map *gone = NULL;
 	uint64_t waits, spare, last_ms = p->looked_ms;
@@ -197,18 +197,18 @@ static void look(struct kvcachefs_place *p, uint64_t now)
 	pthread_mutex_unlock(&r->lock);
 	known = kvcachefs_prepare_look(p->path, &waits, &spare);
 	pthread_mutex_lock(&r->lock);
-	/* a mount that does not answer any more gives no room either */
-	if (p->waits && (!known || (waits + 1 != p->waits && now - last_ms < 4ull * LOOK_MS)))
+	/* a mount that does not answer counts as short of space */
+	if (p->waits && (!known || (waits + 1 != p->waits && now - last_ms < 4ull * CHECK_MS)))
 		kvcachefs_ready_short_locked(p, now, &gone);
 	p->waits = known ? waits + 1 : 0;
 	p->busy = false;
-	let_go(gone);
+	free_files(gone);
 }
 
 static struct kvcachefs_place *unlooked_locked(uint64_t now)
 {
 	for (const struct kvcachefs_class *c = r->classes; c; c = c->next)
-		if (c->nready && now - c->place->looked_ms >= LOOK_MS)
+		if (c->nready && now - c->place->looked_ms >= CHECK_MS)
 			return c->place;
 	return NULL;
 }
@@ -221,11 +221,11 @@ static struct kvcachefs_place *unasked_locked(void)
 	return NULL;
 }
 
-/* How much of it may be ready. Comes back with the lock. */
-static void ask(struct kvcachefs_place *p)
+/* Asks how much of the pool may be prepared. Releases the lock and takes it again. */
+static void ask_bound(struct kvcachefs_place *p)
 {
 	p->asked = p->busy = true;
-	r->making++; /* who waits for what is made has the bound then */
+	r->making++; /* waiters then know the limit */
 	pthread_mutex_unlock(&r->lock);
 	kvcachefs_maps_bound(p->path, p->dev);
 	pthread_mutex_lock(&r->lock);
@@ -234,16 +234,16 @@ static void ask(struct kvcachefs_place *p)
 	pthread_cond_broadcast(&r->made);
 }
 
-static void rest_locked(void)
+static void refill_rest_locked(void)
 {
 	if (r->classes)
 		kvcachefs_wait_ms(&r->more, &r->lock,
-				  (LOOK_MS < r->idle_ms ? LOOK_MS : r->idle_ms) + 1);
+				  (CHECK_MS < r->idle_ms ? CHECK_MS : r->idle_ms) + 1);
 	else
 		pthread_cond_wait(&r->more, &r->lock);
 }
 
-static void *work(void *arg)
+static void *refill_thread(void *arg)
 {
 	(void)arg;
 	pthread_mutex_lock(&r->lock);
@@ -255,23 +255,23 @@ static void *work(void *arg)
 
 		kvcachefs_ready_trim_locked(now, &gone);
 		if (gone) {
-			let_go(gone);
+			free_files(gone);
 		} else if ((p = unasked_locked())) {
-			ask(p);
+			ask_bound(p);
 		} else if ((p = unlooked_locked(now))) {
-			look(p, now);
+			check_place(p, now);
 		} else if ((c = next_locked(now))) {
-			make(c);
+			prepare_one(c);
 		} else {
-			rest_locked();
+			refill_rest_locked();
 		}
 	}
 	pthread_mutex_unlock(&r->lock);
 	return NULL;
 }
 
-/* At the process's end a device is not called behind its back. */
-static void stop(void)
+/* Runs at the process's end, so that no device is called during exit. */
+static void refill_stop(void)
 {
 	uint64_t until = kvcachefs_now_ms() + END_MS, now;
 
@@ -283,18 +283,18 @@ static void stop(void)
 	pthread_mutex_unlock(&r->lock);
 }
 
-static void before_fork(void)
+static void refill_before_fork(void)
 {
 	pthread_mutex_lock(&r->lock);
 }
 
-static void after_fork(void)
+static void refill_after_fork(void)
 {
 	pthread_mutex_unlock(&r->lock);
 }
 
-/* A child's copy of a descriptor would keep the file open: unpublished, or alive. */
-static void in_child(void)
+/* a child's copy of a descriptor would keep the file open */
+static void refill_in_child(void)
 {
 	for (struct kvcachefs_class *c = r->classes; c; c = c->next)
 		for (struct kvcachefs_map *m = c->ready; m; m = m->next)
@@ -305,13 +305,13 @@ static void in_child(void)
 	helped = r->freeing = false;
 	pthread_cond_init(&r->more, NULL);
 	pthread_cond_init(&r->made, NULL);
-	after_fork();
+	refill_after_fork();
 }
 
-static void once(void)
+static void refill_once(void)
 {
-	atexit(stop);
-	pthread_atfork(before_fork, after_fork, in_child);
+	atexit(refill_stop);
+	pthread_atfork(refill_before_fork, refill_after_fork, refill_in_child);
 }
 
 bool kvcachefs_refill_locked(void)
@@ -322,10 +322,10 @@ bool kvcachefs_refill_locked(void)
 
 	if (helped || stopping)
 		return helped;
-	pthread_once(&at_first, once);
+	pthread_once(&at_first, refill_once);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	helped = !pthread_create(&thread, NULL, work, NULL);
+	helped = !pthread_create(&thread, NULL, refill_thread, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (helped)
 		pthread_detach(thread);

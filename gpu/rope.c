@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RoPE on the host, and the turns for both sides. Turns are kept in a small table under one lock,
- * found by what they were made of (delta, dims, the way, and theta, the frequencies or the table's
- * row); the least lately used that nobody holds makes room.
+ * RoPE on the host, and the sines and cosines for host and device. They are cached in a small table
+ * under one lock, found by their parameters: delta, dims, the way, and theta, the frequencies or
+ * the table's row. If the table is full, the least recently used unreferenced entry is replaced.
  */
 #include "rope.h"
 
@@ -13,18 +13,18 @@
 
 #define KEPT 64
 
-/* What a rotation is made of: the same bytes mean other turns in another way. */
+/* The parameters of a rotation; equal bytes mean different rotations in different ways. */
 enum way { THETA, FREQUENCIES, TABLE };
 
 struct kept {
-	struct kvcachefs_turns t; /* first: a turns is its kept */
+	struct kvcachefs_rotation t; /* must be first: a pointer to it is a pointer to the entry */
 	unsigned users;
 	bool listed;
 	uint64_t used;
 	int64_t delta;
 	enum way way;
 	size_t len;
-	uint8_t *of; /* what it was made of */
+	uint8_t *of; /* its parameters */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -88,7 +88,7 @@ static const void *made_of(const struct kvcachefs_rope *r, uint32_t dims, size_t
 	return &r->theta;
 }
 
-static void compute(const struct kvcachefs_rope *r, uint32_t dims, double *v)
+static void rotation_compute(const struct kvcachefs_rope *r, uint32_t dims, double *v)
 {
 	uint32_t half = dims / 2;
 
@@ -105,7 +105,7 @@ static void compute(const struct kvcachefs_rope *r, uint32_t dims, double *v)
 			v[2 * i + 1] = length > 0 ? s / length : 0;
 			continue;
 		}
-		/* in double: positions go to millions, and a float's angle would be noise there */
+		/* in double: positions reach millions, and a float's angle would be noise there */
 		angle = (double)r->delta *
 			(r->inv_freq ? r->inv_freq[i] : pow(r->theta, -2.0 * i / dims));
 		v[2 * i] = cos(angle);
@@ -113,7 +113,7 @@ static void compute(const struct kvcachefs_rope *r, uint32_t dims, double *v)
 	}
 }
 
-static void kept_free(struct kept *k)
+static void rotation_free(struct kept *k)
 {
 	if (k) {
 		free(k->t.v);
@@ -122,8 +122,8 @@ static void kept_free(struct kept *k)
 	}
 }
 
-static struct kept *find_locked(const struct kvcachefs_rope *r, uint32_t dims, const void *of,
-				size_t len)
+static struct kept *rotation_find_locked(const struct kvcachefs_rope *r, uint32_t dims,
+					 const void *of, size_t len)
 {
 	for (int i = 0; i < KEPT; i++) {
 		struct kept *k = kept[i];
@@ -138,8 +138,11 @@ static struct kept *find_locked(const struct kvcachefs_rope *r, uint32_t dims, c
 	return NULL;
 }
 
-/* Into a free place, or that of the oldest without users; without one it is its user's alone. */
-static void list_locked(struct kept *k)
+/*
+ * Stores the entry in a free place, or in the place of the oldest unreferenced one. If there is
+ * none, only its user has it.
+ */
+static void rotation_store_locked(struct kept *k)
 {
 	int at = -1;
 
@@ -153,14 +156,14 @@ static void list_locked(struct kept *k)
 	}
 	if (at < 0)
 		return;
-	kept_free(kept[at]);
+	rotation_free(kept[at]);
 	kept[at] = k;
 	k->listed = true;
 	k->used = ++now;
 }
 
-int kvcachefs_turns_get(const struct kvcachefs_rope *r, uint32_t head_size,
-			const struct kvcachefs_turns **out)
+int kvcachefs_rotation_get(const struct kvcachefs_rope *r, uint32_t head_size,
+			   const struct kvcachefs_rotation **out)
 {
 	uint32_t dims = dims_of(r, head_size);
 	size_t len;
@@ -168,7 +171,7 @@ int kvcachefs_turns_get(const struct kvcachefs_rope *r, uint32_t head_size,
 	struct kept *k, *other;
 
 	pthread_mutex_lock(&lock);
-	k = find_locked(r, dims, of, len);
+	k = rotation_find_locked(r, dims, of, len);
 	pthread_mutex_unlock(&lock);
 	if (k) {
 		*out = &k->t;
@@ -176,7 +179,7 @@ int kvcachefs_turns_get(const struct kvcachefs_rope *r, uint32_t head_size,
 	}
 	k = calloc(1, sizeof *k);
 	if (!k || !(k->t.v = malloc(dims * sizeof(double) + 1)) || !(k->of = malloc(len + 1))) {
-		kept_free(k);
+		rotation_free(k);
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	}
 	k->t.first = r->first;
@@ -185,23 +188,23 @@ int kvcachefs_turns_get(const struct kvcachefs_rope *r, uint32_t head_size,
 	k->way = way_of(r);
 	k->len = len;
 	memcpy(k->of, of, len);
-	compute(r, dims, k->t.v);
+	rotation_compute(r, dims, k->t.v);
 	k->users = 1;
 	pthread_mutex_lock(&lock);
 	made++;
-	other = find_locked(r, dims, of, len); /* another thread's meanwhile */
+	other = rotation_find_locked(r, dims, of, len); /* another thread was faster */
 	if (!other)
-		list_locked(k);
+		rotation_store_locked(k);
 	pthread_mutex_unlock(&lock);
 	if (other) {
-		kept_free(k);
+		rotation_free(k);
 		k = other;
 	}
 	*out = &k->t;
 	return 0;
 }
 
-void kvcachefs_turns_put(const struct kvcachefs_turns *t)
+void kvcachefs_rotation_put(const struct kvcachefs_rotation *t)
 {
 	struct kept *k = (struct kept *)(uintptr_t)t;
 	bool gone;
@@ -212,10 +215,10 @@ void kvcachefs_turns_put(const struct kvcachefs_turns *t)
 	gone = !--k->users && !k->listed;
 	pthread_mutex_unlock(&lock);
 	if (gone)
-		kept_free(k);
+		rotation_free(k);
 }
 
-unsigned long kvcachefs_turns_made(void)
+unsigned long kvcachefs_rotations_made(void)
 {
 	unsigned long n;
 
@@ -260,7 +263,7 @@ static void set(uint8_t *p, enum kvcachefs_float type, float f)
 	}
 	memcpy(&u, &f, 4);
 	if (type == KVCACHEFS_BF16) {
-		if ((u & 0x7fffffff) <= 0x7f800000) /* not of a NaN */
+		if ((u & 0x7fffffff) <= 0x7f800000) /* not for a NaN */
 			u += 0x7fff + (u >> 16 & 1);
 		u >>= 16;
 		memcpy(p, &u, 2);
@@ -269,8 +272,8 @@ static void set(uint8_t *p, enum kvcachefs_float type, float f)
 	}
 }
 
-void kvcachefs_turn(const struct kvcachefs_turns *t, const struct kvcachefs_rope *r, void *keys,
-		    size_t n, size_t width)
+void kvcachefs_rotate(const struct kvcachefs_rotation *t, const struct kvcachefs_rope *r,
+		      void *keys, size_t n, size_t width)
 {
 	size_t elem = kvcachefs_float_size(r->type), half = t->dims / 2;
 
@@ -292,19 +295,19 @@ void kvcachefs_turn(const struct kvcachefs_turns *t, const struct kvcachefs_rope
 int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads,
 			 uint32_t head_size)
 {
-	const struct kvcachefs_turns *t;
+	const struct kvcachefs_rotation *t;
 	int err = kvcachefs_rope_check(r, head_size);
 
 	if (!err)
-		err = kvcachefs_turns_get(r, head_size, &t);
+		err = kvcachefs_rotation_get(r, head_size, &t);
 	if (err)
 		return err;
-	kvcachefs_turn(t, r, keys, n * heads, head_size);
-	kvcachefs_turns_put(t);
+	kvcachefs_rotate(t, r, keys, n * heads, head_size);
+	kvcachefs_rotation_put(t);
 	return 0;
 }
 
-/* ---- Frequencies as models scale them ---- */
+/* ---- Frequencies with the scaling of models ---- */
 
 static int check_scaling(double theta, uint32_t dims, double factor, double a, double b,
 			 double original)
@@ -327,8 +330,8 @@ int kvcachefs_rope_llama3(double theta, uint32_t dims, double factor, double low
 		double f = pow(theta, -2.0 * i / dims), wave = 2 * M_PI / f,
 		       smooth = (original / wave - low) / (high - low);
 
-		if (wave > original / low) /* long waves are stretched, short ones left, those
-					      between in between */
+		/* long waves are stretched, short ones are not, and those between partly */
+		if (wave > original / low)
 			out[i] = f / factor;
 		else if (wave < original / high)
 			out[i] = f;
@@ -338,7 +341,7 @@ int kvcachefs_rope_llama3(double theta, uint32_t dims, double factor, double low
 	return err;
 }
 
-/* The dimension whose pair makes so many turns over the original positions. */
+/* Returns the dimension whose pair rotates `turns` times over the original positions. */
 static double turns_dimension(double turns, uint32_t dims, double theta, double original)
 {
 	return dims * log(original / (turns * 2 * M_PI)) / (2 * log(theta));

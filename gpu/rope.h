@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Turns of a rotation, kept by value; and fp8, by the same arithmetic on the host and in the
- * kernels.
+ * Sines and cosines of rotations, cached by their parameters; and fp8, with the same arithmetic on
+ * the host and in the kernels.
  */
 #ifndef KVCACHEFS_ROPE_H
 #define KVCACHEFS_ROPE_H
@@ -17,8 +17,8 @@
 #endif
 
 /*
- * e4m3fn: 3 bits of mantissa, bias 7, all ones is NaN. e5m2: 2 bits, bias 15, infinities and NaNs
- * as IEEE has them.
+ * e4m3fn: 3 bits of mantissa, bias 7, all ones is NaN. e5m2: 2 bits of mantissa, bias 15,
+ * infinities and NaNs as in IEEE 754.
  */
 static inline KVCACHEFS_BOTH float kvcachefs_from_fp8(uint8_t b, bool e5m2)
 {
@@ -34,7 +34,10 @@ static inline KVCACHEFS_BOTH float kvcachefs_from_fp8(uint8_t b, bool e5m2)
 	return b >> 7 ? -v : v;
 }
 
-/* To nearest, ties to even; too large a number is the largest (CUDA's satfinite). */
+/*
+ * Rounds to nearest, ties to even. Numbers that are too large become the largest finite number
+ * (CUDA's satfinite).
+ */
 static inline KVCACHEFS_BOTH uint8_t kvcachefs_to_fp8(float v, bool e5m2)
 {
 	int mant = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7, e;
@@ -48,12 +51,13 @@ static inline KVCACHEFS_BOTH uint8_t kvcachefs_to_fp8(float v, bool e5m2)
 	if (a == 0)
 		return sign;
 	frexpf(a, &e);
-	e = e - 1 < 1 - bias ? 1 - bias : e - 1; /* below that, steps stay as large */
+	/* below that the steps stay the same (subnormals) */
+	e = e - 1 < 1 - bias ? 1 - bias : e - 1;
 	return (uint8_t)(sign |
 			 (((e + bias) << mant) + (int)rintf(ldexpf(a, mant - e)) - (1 << mant)));
 }
 
-struct kvcachefs_turns {
+struct kvcachefs_rotation {
 	uint32_t first, dims;
 	double *v; /* cos and sin of each pair */
 };
@@ -62,17 +66,20 @@ struct kvcachefs_turns {
 extern "C" {
 #endif
 #pragma GCC visibility push(hidden)
-/* 0, -EINVAL or -ERANGE. head_size: elements of the key. */
+/* Checks a rotation. head_size: elements of the key. Returns 0, -EINVAL or -ERANGE. */
 int kvcachefs_rope_check(const struct kvcachefs_rope *r, uint32_t head_size);
-/* The turns of a rotation that was checked; given back by put. -ENOMEM. */
-int kvcachefs_turns_get(const struct kvcachefs_rope *r, uint32_t head_size,
-			const struct kvcachefs_turns **out);
-void kvcachefs_turns_put(const struct kvcachefs_turns *t);
-/* How often turns were computed, for tests. */
-unsigned long kvcachefs_turns_made(void);
-/* n heads, `width` elements from one to the next. */
-void kvcachefs_turn(const struct kvcachefs_turns *t, const struct kvcachefs_rope *r, void *keys,
-		    size_t n, size_t width);
+/*
+ * Returns the sines and cosines of a checked rotation, which kvcachefs_rotation_put releases.
+ * Returns 0 or -ENOMEM.
+ */
+int kvcachefs_rotation_get(const struct kvcachefs_rope *r, uint32_t head_size,
+			   const struct kvcachefs_rotation **out);
+void kvcachefs_rotation_put(const struct kvcachefs_rotation *t);
+/* How often sines and cosines were computed, for tests. */
+unsigned long kvcachefs_rotations_made(void);
+/* Rotates n heads; `width` is the distance from one head to the next in elements. */
+void kvcachefs_rotate(const struct kvcachefs_rotation *t, const struct kvcachefs_rope *r,
+		      void *keys, size_t n, size_t width);
 #pragma GCC visibility pop
 static inline uint32_t kvcachefs_float_size(enum kvcachefs_float type)
 {

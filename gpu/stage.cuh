@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host's half of what passes through pinned memory: a thread for each lane that needs one, so
- * that a transfer that stands (a store behind a long computation) keeps no other from going on, and
- * copiers.h's to help it. A transfer gives it its groups in their order:
+ * The host's half of copies through pinned memory. Each lane that needs it has a thread, so that a
+ * blocked transfer (a store behind a long computation) does not delay others; the threads of
+ * copiers.h help. A transfer gives the thread its groups in order:
  *
- *   load    thread: wait till the copy before has left this memory, fill it, say so
- *           stream of copies: wait for that, copy to the device, say so
- *   store   stream of copies: wait till the thread has emptied this memory, copy from the device,
- *           say so
- *           thread: wait for that, write the file's pages, say so
+ *   load    thread: wait until the copy before has left this memory, fill it, signal
+ *           copy stream: wait for that, copy to the device, signal
+ *   store   copy stream: wait until the thread has emptied this memory, copy from the device,
+ *           signal
+ *           thread: wait for that, write the file's pages, signal
  *
- * Both say so by a number in pinned memory, of the last group that they are done with: `handled` is
- * the thread's, and a stream waits for it (cuStreamWaitValue32); `copied` is the stream's
- * (cuStreamWriteValue32), and the thread looks at it now and then. So all of a transfer is queued
- * at once, no stream waits for a function of the host, and the thread makes no call to CUDA: one
- * that waits there with a lock held (cudaFree, until all streams rest) does not stop it.
+ * A signal is a number in pinned memory: the last group that the signalling side has finished.
+ * `handled` is written by the thread, and a stream waits for it (cuStreamWaitValue32). `copied` is
+ * written by the stream (cuStreamWriteValue32), and the thread polls it. So a whole transfer is
+ * queued at once, no stream waits for a host function, and the thread does not call CUDA: a CUDA
+ * call that waits with a lock held (cudaFree, until all streams are idle) does not stop it.
  *
- * Where the driver has not these two, functions of the host on the stream wait and say so instead.
- * CUDA runs such functions one after the other, of all streams: one that waits holds up the
- * program's own for as long as the thread copies a group.
+ * If the driver lacks these two functions, host functions on the stream wait and signal instead.
+ * CUDA runs host functions of all streams one after the other, so one that waits delays the
+ * program's own host functions while the thread copies a group.
  *
- * Numbers go on from transfer to transfer of a lane, and wrap. Whatever happens, `handled` comes to
- * the last group: no stream is left waiting.
+ * The numbers continue from transfer to transfer of a lane, and wrap. `handled` always reaches the
+ * last group, whatever fails, so that no stream waits for ever.
  */
 #pragma once
 
@@ -48,40 +48,42 @@ struct Staged {          /* one group, for the thread */
 	size_t first, n; /* of the stage's copies */
 };
 
-struct alignas(64) Word { /* each on a line of its own */
+struct alignas(64) Word { /* each in a cache line of its own */
 	uint32_t value;
 };
 
 struct Stage;
 
-struct Number { /* for a function of the host: that of a group */
+struct Number { /* of a group; the argument of a host function */
 	Stage *stage;
 	uint32_t value;
 };
 
 struct Stage {
 	Word *handled = nullptr, *copied = nullptr; /* pinned; `copied` is behind `handled` */
-	std::atomic<size_t> limit{ 0 };             /* no more groups than these will come */
+	/* the number of groups that will come, at most */
+	std::atomic<size_t> limit{ 0 };
 	/*
-	 * The transfer's that has the lane; while it is busy the thread's. They keep their memory.
+	 * Owned by the transfer that has the lane; while the stage is busy, by the thread. They
+	 * keep their memory.
 	 */
 	std::vector<Staged> groups;
 	std::vector<kvcachefs_copy> copies;
-	std::vector<Number> numbers; /* the transfer's alone: of each group */
-	std::mutex mutex;            /* guards what follows */
+	std::vector<Number> numbers; /* of each group; owned by the transfer */
+	std::mutex mutex;            /* guards the members below */
 	std::condition_variable changed;
 	uint32_t base = 0; /* the number before the first group's */
 	bool busy = false, started = false, stop = false;
 };
 
 /*
- * At the process's end, where transfers were left under way: no stream is left waiting, and then
- * pinned memory goes, so no thread may use it any more.
+ * Set at the process's end if transfers are still running: no stream is left waiting. Pinned memory
+ * is freed afterwards, so no thread may use it any more.
  */
 std::atomic<bool> ending;
-std::atomic<unsigned> carrying; /* transfers that a thread has */
+std::atomic<unsigned> carrying; /* transfers that a thread is working on */
 
-pid_t owner; /* of the threads: a child that was forked has none */
+pid_t owner; /* of the threads; a forked child has none */
 
 void stage_end()
 {
@@ -90,12 +92,12 @@ void stage_end()
 		usleep(100);
 }
 
-/* Waits till the copy of a group is made. false: it never will be. */
+/* Waits until the copy of a group is made. Returns false if it never will be. */
 bool stage_copied(const Stage *s, size_t group)
 {
 	uint32_t value = s->base + (uint32_t)group + 1;
 
-	/* acquire: the bytes that came with it */
+	/* acquire: orders the bytes behind the number */
 	for (unsigned n = 0;
 	     (int32_t)(__atomic_load_n(&s->copied->value, __ATOMIC_ACQUIRE) - value) < 0; n++) {
 		if (group >= s->limit || ending)
@@ -107,16 +109,19 @@ bool stage_copied(const Stage *s, size_t group)
 
 void stage_say(Stage *s, uint32_t value)
 {
-	/* release: the bytes are there before the number is */
+	/* release: the bytes are visible before the number */
 	__atomic_store_n(&s->handled->value, value, __ATOMIC_RELEASE);
 }
 
-/* A Number's: the thread has come to it; waits for that; the stream has come to it. */
+/*
+ * Host functions; the argument is a Number. stage_handled: has the thread reached it? stage_await:
+ * waits for that. stage_tell: the stream has reached it.
+ */
 bool stage_handled(void *number)
 {
 	const Number *n = static_cast<Number *>(number);
 
-	/* acquire: the bytes that came with it */
+	/* acquire: orders the bytes behind the number */
 	return (int32_t)(__atomic_load_n(&n->stage->handled->value, __ATOMIC_ACQUIRE) - n->value) >=
 	       0;
 }
@@ -131,7 +136,7 @@ void CUDART_CB stage_tell(void *number)
 {
 	const Number *n = static_cast<Number *>(number);
 
-	/* release: the bytes are there before the number is */
+	/* release: the bytes are visible before the number */
 	__atomic_store_n(&n->stage->copied->value, n->value, __ATOMIC_RELEASE);
 }
 
@@ -156,7 +161,7 @@ void stage_thread(const std::shared_ptr<Stage> &s)
 		s->changed.wait(hold, [&] { return s->busy || s->stop; });
 		if (s->stop)
 			return;
-		hold.unlock(); /* while it is busy nobody else changes its groups */
+		hold.unlock(); /* while it is busy no other thread changes its groups */
 		stage_carry(s.get());
 		carrying--;
 		hold.lock();
@@ -167,8 +172,8 @@ void stage_thread(const std::shared_ptr<Stage> &s)
 }
 
 /*
- * Its groups are those of a transfer, none of which is queued yet; group k is done with where a
- * number is at *base + k + 1.
+ * Starts the thread's work on the groups of a transfer, none of which is queued yet. Group k is
+ * finished when a number has reached *base + k + 1.
  */
 int stage_start(const std::shared_ptr<Stage> &s, uint32_t *base)
 {
@@ -181,10 +186,11 @@ int stage_start(const std::shared_ptr<Stage> &s, uint32_t *base)
 		atexit(stage_end);
 	});
 	if (!s->started) {
-		sigfillset(&all); /* signals are the program's, and its own threads' */
+		sigfillset(&all); /* signals are for the program and its own threads */
 		pthread_sigmask(SIG_SETMASK, &all, &old);
 		try {
-			std::thread(stage_thread, s).detach(); /* it holds what it uses */
+			/* it holds a reference to what it uses */
+			std::thread(stage_thread, s).detach();
 			s->started = true;
 		} catch (const std::system_error &) {
 		}
@@ -203,7 +209,7 @@ int stage_start(const std::shared_ptr<Stage> &s, uint32_t *base)
 	return 0;
 }
 
-/* Not all will come: the first n are on their streams, and no more. */
+/* Only the first n groups are queued on their streams; no more will come. */
 void stage_close(Stage *s, size_t n)
 {
 	if (n < s->limit)
@@ -224,7 +230,7 @@ void stage_wait(Stage *s)
 	s->changed.wait(hold, [&] { return !s->busy; });
 }
 
-/* Its thread, which has nothing to do, ends. */
+/* Ends the thread, which must be idle. */
 void stage_stop(const std::shared_ptr<Stage> &s)
 {
 	std::lock_guard<std::mutex> hold(s->mutex);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many objects in one call. A store makes each file or takes one that is ready, mapped (file.h);
- * the bytes come from the cache by gather (host) or from the device (cuda.cu); when all is there,
- * the transfer has landed, the layout is set, and freeing it renames the file to its name. A load
- * leases all its files at once, or is lent a lease, and maps them; its pieces' files are only names
- * and lengths. On a device what is registered already is begun first, or one half where nothing is,
- * and the rest is registered while that is copied: a part of its own on the device (`late`), on the
- * same stream.
+ * Moves many objects in one call. A store creates each file or takes a prepared one, mapped
+ * (file.h). The bytes come from the cache by gather (host) or from the device (cuda.cu). When all
+ * bytes are written the layout is set, and freeing the transfer renames the files. A load takes a
+ * lease of all its files, or uses a lease of the caller, and maps them; the `file` member of its
+ * pieces only holds names and lengths. On a device, the registered files start first (or one half
+ * if none is registered), and the rest is registered while they are copied. The rest is a second
+ * part on the device (`late`), on the same stream.
  *
- * All that a transfer names and notes is in one block of memory. A transfer that is freed is kept
- * with its block for the next, so that one like those before allocates nothing.
+ * All data of a transfer is in one block of memory. A freed transfer is kept with its block for the
+ * next one, so that a transfer similar to earlier ones allocates nothing.
  */
 #include "transfer.h"
 #include "file.h"
@@ -21,38 +21,38 @@
 #include <sys/stat.h>
 
 #define KEPT 16
-#define KEPT_BYTES (1u << 20) /* a block of more is not kept */
+#define KEPT_BYTES (1u << 20) /* a larger block is not kept */
 
 struct piece {
 	struct kvcachefs_file f;
-	bool pinned, late; /* late: it is still to be registered */
+	bool pinned, late; /* late: not registered yet */
 	const struct cache *cache;
 };
 
-struct cache { /* one that items belong to, and what follows from its shape */
+struct cache { /* a cache that items belong to, and its strides */
 	const struct kvcachefs_paged *p;
 	struct kvcachefs_strides s;
 };
 
 struct kvcachefs_transfer {
-	struct kvcachefs_transfer *next; /* kept */
+	struct kvcachefs_transfer *next; /* the next kept transfer */
 	char *block;
 	size_t room;
-	bool store, staged, landed, lent; /* lent: the lease is another's */
+	bool store, staged, landed, lent; /* lent: the lease is the caller's */
 	const char *mount;
-	uint64_t dev;             /* the mount's, of a store */
-	struct kvcachefs_paged p; /* the call's */
-	struct cache *caches;     /* its, and what the items name */
+	uint64_t dev;             /* of the mount; for a store */
+	struct kvcachefs_paged p; /* the cache of the call */
+	struct cache *caches;     /* the cache of the call, and the caches of items */
 	size_t ncaches;
-	const char **paths; /* a load's */
+	const char **paths; /* for a load */
 	struct kvcachefs_item *items;
 	struct piece *pieces;
-	void *row; /* room for one of a file whose keys are turned in host memory */
+	void *row; /* memory for one row of a file whose keys are rotated on the host */
 	size_t n;
 	struct kvcachefs_lease *lease;
-	size_t first;                       /* the lease's object of item 0 */
-	struct kvcachefs_cuda *cuda, *late; /* late: NULL where all could begin at once */
-	int err;                            /* of the first item that failed */
+	size_t first;                       /* index in the lease of the object of item 0 */
+	struct kvcachefs_cuda *cuda, *late; /* late: NULL if everything could start at once */
+	int err;                            /* of the first failed item */
 	char error[160];                    /* its text */
 };
 
@@ -64,7 +64,7 @@ KVCACHEFS_FREE_IN_CHILD(lock)
 
 /* ---- Memory ---- */
 
-static struct kvcachefs_transfer *take(void)
+static struct kvcachefs_transfer *transfer_get(void)
 {
 	struct kvcachefs_transfer *t;
 
@@ -106,8 +106,8 @@ static void *part(char **at, size_t len)
 	return p;
 }
 
-/* The longest row of a file whose keys are turned in host memory; 0: there is none. */
-static size_t longest_turned(const struct kvcachefs_begin *b)
+/* Returns the longest row of a file whose keys are rotated on the host; 0: there is none. */
+static size_t longest_rotated(const struct kvcachefs_begin *b)
 {
 	const struct kvcachefs_paged *last = NULL;
 	struct kvcachefs_strides s;
@@ -117,7 +117,7 @@ static size_t longest_turned(const struct kvcachefs_begin *b)
 		const struct kvcachefs_paged *p = b->items[i].cache ?: b->p;
 
 		if (!b->items[i].rope || p == last || kvcachefs_shape_of(p, &s))
-			continue; /* of a shape that is none nothing is moved */
+			continue; /* an invalid shape fails later */
 		size_t row = (size_t)s.heads * s.width * p->elem;
 
 		last = p;
@@ -126,10 +126,11 @@ static size_t longest_turned(const struct kvcachefs_begin *b)
 	return longest;
 }
 
-/* The block, with its parts; *names: what is left of it, for the files'. */
-static int lay_out(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b, char **names)
+/* Allocates the block and divides it. Sets *names to the space for the names of the files. */
+static int allocate_block(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b,
+			  char **names)
 {
-	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, row = longest_turned(b), room = 0;
+	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, row = longest_rotated(b), room = 0;
 	char *at;
 
 	for (size_t i = 0; i < n; i++) {
@@ -157,17 +158,17 @@ static int lay_out(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 	return 0;
 }
 
-/* ---- What an item is ---- */
+/* ---- Items ---- */
 
 static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 {
 	const char *path = t->items[i].path;
 
 	t->items[i].err = err;
-	if (t->err) /* whose line stays, where this one has none of its own */
+	if (t->err) /* the text of the first error stays */
 		return err;
 	t->err = err;
-	if (!strstr(kvcachefs_error(), path)) { /* say which object it was */
+	if (!strstr(kvcachefs_error(), path)) { /* add the name of the object */
 		char text[512];
 
 		snprintf(text, sizeof text, "%s", kvcachefs_error());
@@ -177,7 +178,7 @@ static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 	return err;
 }
 
-/* What a file holds, so that another layout is refused. */
+/* Describes the layout of a file, so that another layout is refused. */
 static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf, size_t room)
 {
 	const struct kvcachefs_item *it = &t->items[i];
@@ -223,24 +224,24 @@ static int store_open(struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
-/* In host memory; keys that are turned are so row by row, on a copy. */
+/* Moves an item in host memory. Keys are rotated row by row, on a copy. */
 static int move_host(struct kvcachefs_transfer *t, size_t i)
 {
 	struct kvcachefs_item *it = &t->items[i];
 	struct piece *c = &t->pieces[i];
 	const struct kvcachefs_paged *p = c->cache->p;
-	struct kvcachefs_turned turned = { .rope = it->rope, .row = t->row };
+	struct kvcachefs_rotated rotated = { .rope = it->rope, .row = t->row };
 	int err;
 
 	if (t->store)
 		return kvcachefs_gather(p, it->layer, it->nlayers, &it->tokens, c->f.map);
 	if (!it->rope)
 		return kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, c->f.map);
-	err = kvcachefs_turns_get(it->rope, p->head_size, &turned.turns);
+	err = kvcachefs_rotation_get(it->rope, p->head_size, &rotated.rotation);
 	if (err)
 		return err;
-	err = kvcachefs_scatter_turned(p, it->layer, it->nlayers, &it->tokens, c->f.map, &turned);
-	kvcachefs_turns_put(turned.turns);
+	err = kvcachefs_scatter_rotated(p, it->layer, it->nlayers, &it->tokens, c->f.map, &rotated);
+	kvcachefs_rotation_put(rotated.rotation);
 	return err;
 }
 
@@ -258,7 +259,7 @@ static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
-/* The work of an item whose file is open. */
+/* Adds the work of an item whose file is open. */
 static int item_add(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t i)
 {
 	struct kvcachefs_item *it = &t->items[i];
@@ -292,7 +293,7 @@ static int item_begin(struct kvcachefs_transfer *t, size_t i)
 	return t->cuda ? item_add(t, t->cuda, i) : move_host(t, i);
 }
 
-/* Registers so many of those that are late, which are so no more. */
+/* Registers up to `most` of the late files and adds their work. */
 static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t most)
 {
 	for (size_t i = 0; i < t->n && most; i++) {
@@ -353,7 +354,7 @@ static int lease_all(struct kvcachefs_transfer *t)
 	return err;
 }
 
-/* The cache of an item: one entry for each that is named. */
+/* Finds the cache of an item; each cache gets one entry. */
 static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged *p,
 		      const struct cache **out)
 {
@@ -382,7 +383,7 @@ static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 {
 	struct stat st;
 	char *names = NULL;
-	int err = lay_out(t, b, &names);
+	int err = allocate_block(t, b, &names);
 
 	if (!err && b->store && stat(t->mount, &st))
 		err = kvcachefs_fail(-errno, "%s: %s", t->mount, strerror(errno));
@@ -404,7 +405,7 @@ static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 
 int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcachefs_begin *b)
 {
-	struct kvcachefs_transfer *t = take();
+	struct kvcachefs_transfer *t = transfer_get();
 	int err;
 
 	if (!t)
@@ -481,7 +482,7 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 		return t->err;
 	t->landed = true;
 	kvcachefs_transfer_wait(t);
-	/* before the mappings go that they read or write; what is freed last is taken next */
+	/* before their mappings are removed; the one freed last is taken next */
 	kvcachefs_cuda_free(t->late);
 	kvcachefs_cuda_free(t->cuda);
 	t->cuda = t->late = NULL;
@@ -489,7 +490,7 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 		int err = 0;
 
 		if (!t->store) {
-			t->pieces[i].f.map = NULL; /* the lease's */
+			t->pieces[i].f.map = NULL; /* belongs to the lease */
 		} else if (!t->items[i].err) {
 			layout_text(t, i, text, sizeof text);
 			err = kvcachefs_file_seal(&t->pieces[i].f, text);

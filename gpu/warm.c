@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachefs_gpu_warm(): transfers like those that are to come, of which nothing is seen. Stores go
- * all their way and are undone before they publish, once with their registrations and once with
- * none; a load goes to no slot, on the device alone. What they took (transfers' memory, lanes,
- * streams, marks; the kernels, which CUDA loads at their first use) is kept, each by who made it.
- * Then files of their sizes are made ready (ready.c), at last, since the stores have taken some.
+ * kvcachefs_gpu_warm(): performs transfers like the coming ones without visible effect. Stores run
+ * completely and are undone before they publish, once with registrations and once without. A load
+ * uses skipped slots, and runs on the device only. The resources that they used (memory of
+ * transfers, lanes, streams, marks; the kernels, which CUDA loads at their first use) are kept by
+ * their owners. Finally, files of the same sizes are prepared (ready.c), because the stores have
+ * taken some.
  */
 #include "ready.h"
 #include "transfer.h"
@@ -33,8 +34,8 @@ static uint64_t size_of(const struct warm *w, size_t i)
 	return kvcachefs_file_size(it->cache ?: w->p, it->nlayers, &it->tokens);
 }
 
-/* So many at once, each with a lane of its own. */
-static int stores(const struct warm *w, bool staged)
+/* Runs several stores at once, each with a lane of its own. */
+static int run_stores(const struct warm *w, bool staged)
 {
 	struct kvcachefs_transfer *t[TRANSFERS_MOST];
 	unsigned n = 0;
@@ -63,9 +64,9 @@ static int stores(const struct warm *w, bool staged)
 	return err;
 }
 
-/* One item's work, whose slots or blocks are all none. */
-static int add(struct kvcachefs_cuda *c, const struct warm *w, struct kvcachefs_item *it,
-	       struct kvcachefs_strides *s, const int64_t *none, void *zeros)
+/* Adds the work of one item whose slots or blocks are all skipped. */
+static int add_work(struct kvcachefs_cuda *c, const struct warm *w, struct kvcachefs_item *it,
+		    struct kvcachefs_strides *s, const int64_t *none, void *zeros)
 {
 	struct kvcachefs_work work = {
 		.item = it,
@@ -83,8 +84,8 @@ static int add(struct kvcachefs_cuda *c, const struct warm *w, struct kvcachefs_
 	return !err && work.len ? kvcachefs_cuda_add(c, &work) : err;
 }
 
-/* What a load does on the device, from a file of zeros to slots that are skipped. */
-static int load(const struct warm *w)
+/* Runs a load on the device, from a file of zeros to skipped slots. */
+static int run_load(const struct warm *w)
 {
 	struct kvcachefs_item *items = calloc(w->n ?: 1, sizeof *items);
 	struct kvcachefs_strides *s = calloc(w->n ?: 1, sizeof *s);
@@ -107,7 +108,7 @@ static int load(const struct warm *w)
 		memcpy(items, w->items, w->n * sizeof *items);
 	}
 	for (size_t i = 0; i < w->n && !err; i++)
-		err = add(c, w, &items[i], &s[i], none, zeros);
+		err = add_work(c, w, &items[i], &s[i], none, zeros);
 	if (!err)
 		err = kvcachefs_cuda_run(c) ?: kvcachefs_cuda_wait(c);
 	kvcachefs_cuda_free(c);
@@ -118,8 +119,11 @@ static int load(const struct warm *w)
 	return err;
 }
 
-/* As many as a queue may have at once for these: one for each layer, and one for the whole. */
-static int marks(const struct warm *w)
+/*
+ * Creates as many marks as a queue may need at once for these transfers: one per layer, and one for
+ * the whole.
+ */
+static int make_marks(const struct warm *w)
 {
 	size_t n = w->how.transfers * (w->n + 1), made = 0;
 	void **v;
@@ -147,7 +151,7 @@ static int on_device(struct warm *w)
 		err = kvcachefs_cuda_stream_new(w->p->device, &streams[n]);
 	if (!err) {
 		w->stream = streams[0];
-		err = stores(w, false) ?: stores(w, true) ?: load(w) ?: marks(w);
+		err = run_stores(w, false) ?: run_stores(w, true) ?: run_load(w) ?: make_marks(w);
 	}
 	while (n)
 		kvcachefs_cuda_stream_free(w->p->device, streams[--n]);
@@ -162,7 +166,7 @@ static bool alike(const struct warm *w, size_t i, size_t k)
 	       !strncmp(w->items[i].path, w->items[k].path, n);
 }
 
-static int files(const struct warm *w, uint64_t dev)
+static int prepare_files(const struct warm *w, uint64_t dev)
 {
 	int err = 0;
 
@@ -175,7 +179,7 @@ static int files(const struct warm *w, uint64_t dev)
 
 		while (k < i && !alike(w, i, k))
 			k++;
-		if (k < i || !want.len) /* it was counted with that one */
+		if (k < i || !want.len) /* counted with an earlier item */
 			continue;
 		for (k = i + 1; k < w->n; k++)
 			same += alike(w, i, k);
@@ -184,8 +188,8 @@ static int files(const struct warm *w, uint64_t dev)
 	return err;
 }
 
-/* The items, with names of their own in the same folders: the others' folders may not be there. */
-static int copy(struct warm *w, const struct kvcachefs_item *items, char **names)
+/* Copies the items with new names in the same folders, since other folders may not exist. */
+static int copy_items(struct warm *w, const struct kvcachefs_item *items, char **names)
 {
 	size_t room = 1;
 	char *at;
@@ -223,13 +227,13 @@ int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
 				      TRANSFERS_MOST);
 	if (stat(mount, &st))
 		return kvcachefs_fail(-errno, "%s: %s", mount, strerror(errno));
-	err = copy(&w, items, &names);
+	err = copy_items(&w, items, &names);
 	if (!err && how->files) /* the stores take them */
-		err = files(&w, st.st_dev);
+		err = prepare_files(&w, st.st_dev);
 	if (!err)
-		err = p->device >= 0 ? on_device(&w) : stores(&w, false);
+		err = p->device >= 0 ? on_device(&w) : run_stores(&w, false);
 	if (!err && how->files)
-		err = files(&w, st.st_dev);
+		err = prepare_files(&w, st.st_dev);
 	free(w.items);
 	free(names);
 	return err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The threads of a queue, and what a running job asks of it and tells it. A thread takes the oldest
- * waiting job; it has one at a time, and a stream of its own on the device that it last worked for.
+ * The threads of a queue, and the callbacks of a running job. A thread takes the oldest waiting
+ * job, runs one job at a time, and has a stream on the device of its last job.
  */
 #include "queue.h"
 
@@ -32,12 +32,12 @@ void kvcachefs_over_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
 
 	e->state = KVCACHEFS_OVER;
 	if (!q->over.head && write(q->fd, &one, sizeof one) < 0)
-		abort(); /* of a counter that is 0 it cannot fail */
+		abort(); /* the counter is 0, so the write cannot fail */
 	kvcachefs_list_add(&q->over, e);
 	pthread_cond_broadcast(&q->moved);
 }
 
-/* ---- What a running job asks and tells ---- */
+/* ---- Callbacks of a running job ---- */
 
 static bool cancelled(void *arg)
 {
@@ -84,12 +84,12 @@ static void tell(void *arg, struct kvcachefs_step *s, enum kvcachefs_step_state 
 
 /* ---- Threads ---- */
 
-struct own { /* a thread's stream */
+struct thread_stream { /* a thread's stream */
 	void *stream;
 	int device;
 };
 
-static int stream_for(struct own *o, int device)
+static int stream_for(struct thread_stream *o, int device)
 {
 	int err;
 
@@ -103,10 +103,10 @@ static int stream_for(struct own *o, int device)
 	return err;
 }
 
-static void *work(void *arg)
+static void *worker_thread(void *arg)
 {
 	struct kvcachefs_queue *q = arg;
-	struct own o = { NULL, -1 };
+	struct thread_stream o = { NULL, -1 };
 	struct kvcachefs_entry *e;
 
 	pthread_mutex_lock(&q->lock);
@@ -141,10 +141,10 @@ int kvcachefs_workers_start(struct kvcachefs_queue *q, unsigned threads)
 	sigset_t all, old;
 	int err = 0;
 
-	sigfillset(&all); /* signals are the program's, and its own threads' */
+	sigfillset(&all); /* signals are for the program and its own threads */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	while (q->nthreads < threads && !err) {
-		err = pthread_create(&q->threads[q->nthreads], NULL, work, q);
+		err = pthread_create(&q->threads[q->nthreads], NULL, worker_thread, q);
 		q->nthreads += !err;
 	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -296,28 +296,28 @@ static void kept(void **state)
 	memset(keys, 0, sizeof keys);
 	for (int i = 0; i < 32; i++)
 		a[i] = b[i] = 1.0 / (i + 3);
-	before = kvcachefs_turns_made();
+	before = kvcachefs_rotations_made();
 	for (int i = 0; i < 10; i++) {
 		r.inv_freq = i % 2 ? a : b;
 		assert_int_equal(kvcachefs_rope_shift(&r, keys, 1, 1, 64), 0);
 	}
-	assert_int_equal(kvcachefs_turns_made(), before + 1);
+	assert_int_equal(kvcachefs_rotations_made(), before + 1);
 	a[31] = 5; /* another table at the same place */
 	r.inv_freq = a;
 	assert_int_equal(kvcachefs_rope_shift(&r, keys, 1, 1, 64), 0);
-	assert_int_equal(kvcachefs_turns_made(), before + 2);
+	assert_int_equal(kvcachefs_rotations_made(), before + 2);
 	for (r.delta = 1000; r.delta < 1200; r.delta++)
 		assert_int_equal(kvcachefs_rope_shift(&r, keys, 1, 1, 64), 0);
-	assert_int_equal(kvcachefs_turns_made(), before + 202);
-	const struct kvcachefs_turns *held[100];
+	assert_int_equal(kvcachefs_rotations_made(), before + 202);
+	const struct kvcachefs_rotation *held[100];
 
 	for (int i = 0; i < 100; i++) { /* all held at once */
 		r.delta = 5000 + i;
-		assert_int_equal(kvcachefs_turns_get(&r, 64, &held[i]), 0);
+		assert_int_equal(kvcachefs_rotation_get(&r, 64, &held[i]), 0);
 	}
 	for (int i = 0; i < 100; i++) {
 		assert_true(held[i]->v[0] == cos((5000 + i) * a[0]));
-		kvcachefs_turns_put(held[i]);
+		kvcachefs_rotation_put(held[i]);
 	}
 }
 
@@ -333,13 +333,13 @@ static void ways_apart(void **state)
 		{ .cos_sin = table, .rows = 4, .dims = 4, .delta = 3 },
 	};
 	const double angle[] = { 3, 1.5, 0.75 }; /* of the first pair */
-	const struct kvcachefs_turns *t[4];
+	const struct kvcachefs_rotation *t[4];
 
 	(void)state;
 	memset(table, 0, sizeof table);
 	memcpy(table + 12, row, sizeof row);
 	for (int i = 0; i < 4; i++)
-		assert_int_equal(kvcachefs_turns_get(&v[i], 4, &t[i]), 0);
+		assert_int_equal(kvcachefs_rotation_get(&v[i], 4, &t[i]), 0);
 	for (int i = 0; i < 3; i++)
 		assert_true(t[i]->v[0] == cos(angle[i]) && t[i]->v[1] == sin(angle[i]));
 	/* the row's own numbers, brought to length 1 */
@@ -350,7 +350,7 @@ static void ways_apart(void **state)
 		assert_true(t[3]->v[2 * i + 1] == (length > 0 ? s / length : 0));
 	}
 	for (int i = 0; i < 4; i++)
-		kvcachefs_turns_put(t[i]);
+		kvcachefs_rotation_put(t[i]);
 }
 
 int main(void)

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See aside.h. Two threads, which begin with the first work and end with the process (a library
- * that has begun them is not unloaded: -z nodelete):
+ * See unmap.h. There are two threads. They start with the first work and run until the process ends
+ * (a library that has started them is not unloaded: -z nodelete):
  *
- *   shuts   takes writable mappings away, so that the mount sees a file that nobody writes. That
- *           waits for whoever maps or fills memory, not for a device.
- *   ends    unregisters, which waits until a device rests, as long as that takes. Between its work
- *           it looks after what the cache of mappings has had idle for too long (maps.c says when),
- *           and ends what is not kept of transfers.
+ *   shuts   removes writable mappings, so that the mount sees no writer. It waits for threads
+ *           that map memory or fault pages, but not for a device.
+ *   ends    unregisters, which waits until a device is idle, however long that takes. Between
+ *           its work it removes mappings that the cache has had idle for too long (maps.c), and
+ *           frees transfer resources that are not kept.
  *
- * A mapping goes from the caller to the one and from there to the other. The lock guards both
- * lists and the threads' states; nothing is done under it, and no other lock is taken under it.
+ * A mapping passes from the caller to the first thread and then to the second. The lock guards both
+ * lists and the states of the threads. No work is done while holding it, and no other lock is
+ * taken.
  *
- * In the child of a fork there are no threads, and what the parent's had to do is the parent's.
+ * The child of a fork has no threads; the parent's work stays the parent's.
  */
-#include "aside.h"
+#include "unmap.h"
 #include "maps.h"
 
 #include <signal.h>
@@ -22,14 +23,14 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define LATE 64    /* more than this waits: nothing is registered any more */
-#define END_SECS 2 /* a device that does not rest is left alone at the process's end */
+#define BACKLOG_MAX 64 /* if more mappings wait, no more are registered */
+#define END_SECS 2     /* at the process's end, how long to wait for a busy device */
 
 struct worker {
-	struct kvcachefs_map *first, **last; /* by `going` */
+	struct kvcachefs_map *first, **last; /* linked by `going` */
 	pthread_cond_t more;
 	pthread_t thread;
-	bool there, busy, woken; /* woken: it is to look */
+	bool running, busy, woken; /* woken: it must check for work */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -37,7 +38,7 @@ static pthread_cond_t done = PTHREAD_COND_INITIALIZER;
 static struct worker shuts = { .last = &shuts.first, .more = PTHREAD_COND_INITIALIZER };
 static struct worker ends = { .last = &ends.first, .more = PTHREAD_COND_INITIALIZER };
 static bool stopping;
-static atomic_uint waiting; /* mappings that are to be ended; a count of its own */
+static atomic_uint waiting; /* mappings to unregister; independent of other data */
 
 static unsigned count(const struct kvcachefs_map *m)
 {
@@ -55,7 +56,7 @@ static void end(struct kvcachefs_map *m)
 		kvcachefs_map_free(m);
 		return;
 	}
-	kvcachefs_map_pin(m, m->rw_device); /* not where too much waits */
+	kvcachefs_map_pin(m, m->rw_device); /* refused if too many wait */
 	kvcachefs_map_put(m);
 }
 
@@ -68,7 +69,7 @@ static void end_all(struct kvcachefs_map *m)
 	}
 }
 
-static void give_locked(struct worker *w, struct kvcachefs_map *list)
+static void unmap_give_locked(struct worker *w, struct kvcachefs_map *list)
 {
 	struct kvcachefs_map *tail = list;
 
@@ -79,8 +80,8 @@ static void give_locked(struct worker *w, struct kvcachefs_map *list)
 	pthread_cond_signal(&w->more);
 }
 
-/* All that it was given, which it is at now. */
-static struct kvcachefs_map *take_locked(struct worker *w)
+/* Takes all work of the list; the thread is busy with it now. */
+static struct kvcachefs_map *unmap_take_locked(struct worker *w)
 {
 	struct kvcachefs_map *list = w->first;
 
@@ -91,7 +92,7 @@ static struct kvcachefs_map *take_locked(struct worker *w)
 	return list;
 }
 
-static void rest_locked(struct worker *w, uint64_t wait_ms)
+static void unmap_rest_locked(struct worker *w, uint64_t wait_ms)
 {
 	if (wait_ms)
 		kvcachefs_wait_ms(&w->more, &lock, wait_ms + 1);
@@ -99,8 +100,8 @@ static void rest_locked(struct worker *w, uint64_t wait_ms)
 		pthread_cond_wait(&w->more, &lock);
 }
 
-/* It has done what it took. */
-static void over_locked(struct worker *w)
+/* The thread has finished its work. */
+static void unmap_done_locked(struct worker *w)
 {
 	w->busy = false;
 	pthread_cond_broadcast(&done);
@@ -111,17 +112,17 @@ static void *shut_them(void *arg)
 	(void)arg;
 	pthread_mutex_lock(&lock);
 	while (!stopping) {
-		struct kvcachefs_map *list = take_locked(&shuts);
+		struct kvcachefs_map *list = unmap_take_locked(&shuts);
 
 		pthread_mutex_unlock(&lock);
 		for (struct kvcachefs_map *m = list; m; m = m->going)
 			kvcachefs_map_shut(m);
 		pthread_mutex_lock(&lock);
 		if (list)
-			give_locked(&ends, list);
-		over_locked(&shuts);
+			unmap_give_locked(&ends, list);
+		unmap_done_locked(&shuts);
 		if (!shuts.first && !stopping)
-			rest_locked(&shuts, 0);
+			unmap_rest_locked(&shuts, 0);
 	}
 	pthread_mutex_unlock(&lock);
 	return NULL;
@@ -134,18 +135,18 @@ static void *end_them(void *arg)
 	(void)arg;
 	pthread_mutex_lock(&lock);
 	while (!stopping) {
-		struct kvcachefs_map *list = take_locked(&ends);
+		struct kvcachefs_map *list = unmap_take_locked(&ends);
 
 		pthread_mutex_unlock(&lock);
 		end_all(list);
-		kvcachefs_cuda_bury();
+		kvcachefs_cuda_reap();
 		list = kvcachefs_maps_idle(&wait_ms);
 		atomic_fetch_add_explicit(&waiting, count(list), memory_order_relaxed);
 		end_all(list);
 		pthread_mutex_lock(&lock);
-		over_locked(&ends);
+		unmap_done_locked(&ends);
 		if (!ends.first && !ends.woken && !stopping && !list)
-			rest_locked(&ends, wait_ms);
+			unmap_rest_locked(&ends, wait_ms);
 	}
 	pthread_mutex_unlock(&lock);
 	return NULL;
@@ -161,15 +162,15 @@ static void stop_one(struct worker *w, bool was)
 		pthread_timedjoin_np(w->thread, NULL, &until);
 }
 
-/* At the process's end: no device is called behind its back. */
-static void stop(void)
+/* Runs at the process's end, so that no thread calls a device during exit. */
+static void unmap_stop(void)
 {
 	bool shut, ended;
 
 	pthread_mutex_lock(&lock);
-	shut = shuts.there;
-	ended = ends.there;
-	shuts.there = ends.there = false;
+	shut = shuts.running;
+	ended = ends.running;
+	shuts.running = ends.running = false;
 	stopping = true;
 	pthread_cond_signal(&shuts.more);
 	pthread_cond_signal(&ends.more);
@@ -178,55 +179,55 @@ static void stop(void)
 	stop_one(&ends, ended);
 }
 
-static void before_fork(void)
+static void unmap_before_fork(void)
 {
 	pthread_mutex_lock(&lock);
 }
 
-static void after_fork(void)
+static void unmap_after_fork(void)
 {
 	pthread_mutex_unlock(&lock);
 }
 
-/* Threads are not inherited; what is registered by the parent is not the child's to undo. */
-static void forget(struct worker *w)
+/* Threads are not inherited, and the child must not undo the parent's registrations. */
+static void worker_reset(struct worker *w)
 {
 	*w = (struct worker){ .last = &w->first };
 	pthread_cond_init(&w->more, NULL);
 }
 
-static void in_child(void)
+static void unmap_in_child(void)
 {
-	forget(&shuts);
-	forget(&ends);
+	worker_reset(&shuts);
+	worker_reset(&ends);
 	atomic_store_explicit(&waiting, 0, memory_order_relaxed);
 	pthread_cond_init(&done, NULL);
-	after_fork();
+	unmap_after_fork();
 }
 
-static void once(void)
+static void unmap_once(void)
 {
-	atexit(stop);
-	pthread_atfork(before_fork, after_fork, in_child);
+	atexit(unmap_stop);
+	pthread_atfork(unmap_before_fork, unmap_after_fork, unmap_in_child);
 }
 
-/* false: there is no thread. */
-static bool begun_locked(struct worker *w, void *(*work)(void *))
+/* Returns false if there is no thread. */
+static bool unmap_start_locked(struct worker *w, void *(*work)(void *))
 {
 	static pthread_once_t at_first = PTHREAD_ONCE_INIT;
 	sigset_t all, old;
 
-	if (w->there || stopping)
-		return w->there;
-	pthread_once(&at_first, once);
+	if (w->running || stopping)
+		return w->running;
+	pthread_once(&at_first, unmap_once);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	w->there = !pthread_create(&w->thread, NULL, work, NULL);
+	w->running = !pthread_create(&w->thread, NULL, work, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return w->there;
+	return w->running;
 }
 
-void kvcachefs_aside(struct kvcachefs_map *list)
+void kvcachefs_unmap(struct kvcachefs_map *list)
 {
 	bool taken;
 
@@ -234,38 +235,38 @@ void kvcachefs_aside(struct kvcachefs_map *list)
 		return;
 	atomic_fetch_add_explicit(&waiting, count(list), memory_order_relaxed);
 	pthread_mutex_lock(&lock);
-	taken = begun_locked(&ends, end_them);
-	if (taken) /* without the one the other does both */
-		give_locked(begun_locked(&shuts, shut_them) ? &shuts : &ends, list);
+	taken = unmap_start_locked(&ends, end_them);
+	if (taken) /* without the first thread, the second does the work of both */
+		unmap_give_locked(unmap_start_locked(&shuts, shut_them) ? &shuts : &ends, list);
 	pthread_mutex_unlock(&lock);
 	if (!taken)
 		end_all(list);
 }
 
-bool kvcachefs_aside_wake(void)
+bool kvcachefs_unmap_wake(void)
 {
-	bool there;
+	bool running;
 
 	pthread_mutex_lock(&lock);
-	there = begun_locked(&ends, end_them);
-	if (there) {
+	running = unmap_start_locked(&ends, end_them);
+	if (running) {
 		ends.woken = true;
 		pthread_cond_signal(&ends.more);
 	}
 	pthread_mutex_unlock(&lock);
-	return there;
+	return running;
 }
 
-bool kvcachefs_aside_behind(void)
+bool kvcachefs_unmap_behind(void)
 {
-	return atomic_load_explicit(&waiting, memory_order_relaxed) > LATE;
+	return atomic_load_explicit(&waiting, memory_order_relaxed) > BACKLOG_MAX;
 }
 
-void kvcachefs_aside_wait(void)
+void kvcachefs_unmap_wait(void)
 {
 	pthread_mutex_lock(&lock);
-	while ((shuts.there && (shuts.first || shuts.busy)) ||
-	       (ends.there && (ends.first || ends.busy)))
+	while ((shuts.running && (shuts.first || shuts.busy)) ||
+	       (ends.running && (ends.first || ends.busy)))
 		pthread_cond_wait(&done, &lock);
 	pthread_mutex_unlock(&lock);
 }

@@ -22,8 +22,8 @@ _Static_assert(KVC_CHAIN_INFER_THREAD == KVC_CLIENTS_END && KVC_CHAIN_INFER_THRE
 	       "client ids");
 
 /* Adds the access to the access ring, if a reader is open. */
-static void record(struct kvc *k, struct kvc_client *u, const struct kvc_chunk *c, uint64_t file,
-		   bool made, uint64_t ns)
+static void ring_record(struct kvc *k, struct kvc_client *u, const struct kvc_chunk *c,
+			uint64_t file, bool made, uint64_t ns)
 {
 	if (!k->access_ring || (made ? u->recorded : u->ahead))
 		return;
@@ -44,14 +44,15 @@ static void record(struct kvc *k, struct kvc_client *u, const struct kvc_chunk *
 
 /* ---- what policies hear ---- */
 
-static void begin(struct kvc *k, struct kvc_client *u, unsigned class)
+static void request_begin(struct kvc *k, struct kvc_client *u, unsigned class)
 {
 	for (int i = 0; i < KVC_CACHES; i++) {
-		struct kvc_replacer *keep = kvc_replacers_of_locked(k, (enum kvc_cache)i, class);
+		struct kvc_replacer *replacer = kvc_replacers_of_locked(k, (enum kvc_cache)i,
+									class);
 
-		if (!keep)
+		if (!replacer)
 			continue;
-		kvc_replacer_begin(keep, &u->request[i]);
+		kvc_replacer_begin(replacer, &u->request[i]);
 		u->request[i].loose = u->loose;
 	}
 	u->class = class;
@@ -65,7 +66,7 @@ static void begin(struct kvc *k, struct kvc_client *u, unsigned class)
  * chunk of the prompt gets the latest stamp, so that by rank no chunk is evicted before its
  * children.
  */
-static void end(struct kvc *k, struct kvc_client *u)
+static void request_end(struct kvc *k, struct kvc_client *u)
 {
 	struct kvc_request *one = &u->request[KVC_CACHE_POOL];
 	bool several = one->nr && one->n > 1;
@@ -95,7 +96,7 @@ static void end(struct kvc *k, struct kvc_client *u)
 /*
  * Reports a use to the replacers. made: the request created the chunk, and it is still in the pool.
  */
-static void touch(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made)
+static void request_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made)
 {
 	c->used_in = u->serial;
 	u->noted = c->id;
@@ -111,14 +112,14 @@ static void touch(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 }
 
 /* A use by an unknown client: a request by itself. */
-static void alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
+static void use_alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
 {
 	struct kvc_client u = { 0 };
 
-	record(k, &u, c, file, false, kvc_mono_ns());
-	begin(k, &u, c->policy);
-	touch(k, &u, c, false);
-	end(k, &u);
+	ring_record(k, &u, c, file, false, kvc_mono_ns());
+	request_begin(k, &u, c->policy);
+	request_use(k, &u, c, false);
+	request_end(k, &u);
 	for (int i = 0; i < KVC_CACHES; i++)
 		kvc_replacer_request_free(&u.request[i]);
 }
@@ -127,7 +128,8 @@ static void alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
  * Determines the chunk's parent, as a client told it or as inferred from the order of calls.
  * Returns true if a request begins with this chunk.
  */
-static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made, uint64_t ns)
+static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made,
+			uint64_t ns)
 {
 	struct kvc_seen seen = { .parent = c->parent & ~KVC_TOLD };
 
@@ -148,25 +150,26 @@ static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 	return seen.begins;
 }
 
-static void note(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made, uint64_t ns)
+static void report_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made,
+		       uint64_t ns)
 {
 	bool again = u->serial && c->used_in == u->serial, begins;
 
-	record(k, u, c, made ? 0 : c->used_first, made, ns);
-	begins = place(k, u, c, made, ns) || again;
+	ring_record(k, u, c, made ? 0 : c->used_first, made, ns);
+	begins = find_parent(k, u, c, made, ns) || again;
 
 	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST))
-		end(k, u);
+		request_end(k, u);
 	if (!u->serial)
-		begin(k, u, c->policy);
-	touch(k, u, c, made && c->nnodes && !c->detached);
+		request_begin(k, u, c->policy);
+	request_use(k, u, c, made && c->nnodes && !c->detached);
 }
 
 /* ---- clients ---- */
 
-static uint32_t id_of(struct kvc *k, uint64_t who)
+static uint32_t client_id(struct kvc *k, uint64_t caller)
 {
-	uint32_t process = (uint32_t)who, thread = (uint32_t)(who >> 32);
+	uint32_t process = (uint32_t)caller, thread = (uint32_t)(caller >> 32);
 
 	return thread && k->access->infer
 		       ? kvc_chain_infer_client(k->access->infer, process, thread)
@@ -174,7 +177,7 @@ static uint32_t id_of(struct kvc *k, uint64_t who)
 }
 
 /* Reports the chunk that the client was creating. */
-static void flush(struct kvc *k, struct kvc_client *u)
+static void report_fresh(struct kvc *k, struct kvc_client *u)
 {
 	struct kvc_chunk *c = u->fresh;
 
@@ -183,30 +186,30 @@ static void flush(struct kvc *k, struct kvc_client *u)
 	u->fresh = NULL;
 	c->fresh = false;
 	if (!c->gone)
-		note(k, u, c, true, u->made_ns);
+		report_use(k, u, c, true, u->made_ns);
 	c->inflight--;
 	kvc_chunk_settle_locked(k, c);
 }
 
-static void quiet(struct kvc *k, struct kvc_client *u)
+static void client_idle(struct kvc *k, struct kvc_client *u)
 {
-	flush(k, u);
+	report_fresh(k, u);
 	if (u->serial)
-		end(k, u);
+		request_end(k, u);
 	u->last = u->noted = 0;
 }
 
-static struct kvc_client *find(struct kvc *k, uint32_t id)
+static struct kvc_client *client_find(struct kvc *k, uint32_t id)
 {
-	struct kvc_access_tracker *used = k->access;
+	struct kvc_access_tracker *tracker = k->access;
 
 	/* consecutive calls are often of one thread */
-	if (used->ids[used->latest] == id)
-		return &used->client[used->latest];
+	if (tracker->ids[tracker->latest] == id)
+		return &tracker->client[tracker->latest];
 	for (unsigned i = 0; i < KVC_CLIENTS; i++)
-		if (used->ids[i] == id) {
-			used->latest = i;
-			return &used->client[i];
+		if (tracker->ids[i] == id) {
+			tracker->latest = i;
+			return &tracker->client[i];
 		}
 	return NULL;
 }
@@ -214,14 +217,14 @@ static struct kvc_client *find(struct kvc *k, uint32_t id)
 /* Returns the client's record; a new client takes over the record that was idle for longest. */
 static struct kvc_client *client_of(struct kvc *k, uint32_t id)
 {
-	struct kvc_client *u = find(k, id), *old = &k->access->client[0];
+	struct kvc_client *u = client_find(k, id), *old = &k->access->client[0];
 
 	if (u)
 		return u;
 	for (int i = 1; i < KVC_CLIENTS; i++)
 		if (k->access->client[i].last_ns < old->last_ns)
 			old = &k->access->client[i];
-	quiet(k, old);
+	client_idle(k, old);
 	old->id = k->access->ids[old - k->access->client] = id;
 	old->ahead = false;
 	return old;
@@ -232,7 +235,7 @@ static struct kvc_client *client_of(struct kvc *k, uint32_t id)
  * does if the order of the chunks in the request is not known and the use is not soon after the
  * last one.
  */
-static bool is_anew(const struct kvc_client *u, const struct kvc_chunk *c, bool soon)
+static bool is_another_use(const struct kvc_client *u, const struct kvc_chunk *c, bool soon)
 {
 	return u->loose && !soon && !c->used_first && u->last != c->id;
 }
@@ -241,29 +244,29 @@ static bool is_anew(const struct kvc_client *u, const struct kvc_chunk *c, bool 
  * Returns the client if this is another chunk of it, or another use of one of its request's chunks;
  * NULL if it is the same use. soon: it comes soon after the chunk's last use.
  */
-static struct kvc_client *goes_on(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t id,
-				  bool soon)
+static struct kvc_client *client_uses(struct kvc *k, struct kvc_chunk *c, uint64_t file,
+				      uint32_t id, bool soon)
 {
 	struct kvc_client *u = client_of(k, id);
 	uint64_t now = kvc_mono_ns();
 
 	if (now - u->last_ns > PAUSE_NS)
-		quiet(k, u);
+		client_idle(k, u);
 	u->last_ns = now;
 	if ((u->last == c->id || (u->serial && c->used_in == u->serial)) &&
-	    (!file || (c->used_first != file && !is_anew(u, c, soon)))) {
+	    (!file || (c->used_first != file && !is_another_use(u, c, soon)))) {
 		/*
 		 * for the policies it is the same request; a reader of the ring may see another one
 		 * begin
 		 */
 		if (k->access_ring && u->last != c->id && file && !c->used_first) {
 			if (u->fresh)
-				record(k, u, u->fresh, 0, true, u->made_ns);
-			record(k, u, c, file, false, now);
+				ring_record(k, u, u->fresh, 0, true, u->made_ns);
+			ring_record(k, u, c, file, false, now);
 		}
 		return NULL;
 	}
-	flush(k, u);
+	report_fresh(k, u);
 	u->last = c->id;
 	c->used_first = file;
 	return u;
@@ -273,7 +276,7 @@ void kvc_access_settle_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	for (int i = 0; i < KVC_CLIENTS && c->fresh; i++)
 		if (k->access->client[i].fresh == c)
-			flush(k, &k->access->client[i]);
+			report_fresh(k, &k->access->client[i]);
 }
 
 uint64_t kvc_access_lease_client_locked(struct kvc *k)
@@ -281,10 +284,10 @@ uint64_t kvc_access_lease_client_locked(struct kvc *k)
 	return LEASE | k->access->leases++;
 }
 
-void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t who,
+void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t caller,
 			      bool hit)
 {
-	uint32_t client = id_of(k, who);
+	uint32_t client = client_id(k, caller);
 	/* a use soon after another one is the same use */
 	bool soon = kvc_chunk_young(k, c->use.last_ns), asks = hit && !soon;
 	struct kvc_client *u;
@@ -294,13 +297,13 @@ void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 	kvc_chunk_accessed_locked(k, c, hit);
 	/* in no order yet, but a client other than its creator may have requested it */
 	if (c->fresh) {
-		u = client ? find(k, client) : NULL;
+		u = client ? client_find(k, client) : NULL;
 		asks = asks && client && !(u && u->fresh == c);
 	} else if (!client) {
-		alone(k, c, file);
-	} else if ((u = goes_on(k, c, file, client, soon))) {
+		use_alone(k, c, file);
+	} else if ((u = client_uses(k, c, file, client, soon))) {
 		u->ahead = !hit;
-		note(k, u, c, false, u->last_ns);
+		report_use(k, u, c, false, u->last_ns);
 		asks = hit;
 	} else {
 		asks = false;
@@ -309,14 +312,14 @@ void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 		kvc_admission_asked_locked(k, c);
 }
 
-static void made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
+static void chunk_made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 {
 	struct kvc_client *u;
 
-	if (c->fresh || !client || !(u = goes_on(k, c, 0, client, true)))
+	if (c->fresh || !client || !(u = client_uses(k, c, 0, client, true)))
 		return;
 	if (c->use.created_ns || kvc_replacers_has_locked(k, KVC_CACHE_POOL, c)) {
-		note(k, u, c, false, u->last_ns);
+		report_use(k, u, c, false, u->last_ns);
 		return;
 	}
 	u->fresh = c;
@@ -326,19 +329,19 @@ static void made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 	c->inflight++;
 }
 
-void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t who)
+void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t caller)
 {
-	made(k, c, id_of(k, who));
+	chunk_made(k, c, client_id(k, caller));
 }
 
-void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t who)
+void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t caller)
 {
-	uint32_t client = id_of(k, who);
-	struct kvc_client *u = client ? find(k, client) : NULL;
+	uint32_t client = client_id(k, caller);
+	struct kvc_client *u = client ? client_find(k, client) : NULL;
 	struct kvc_chunk *was = u ? u->fresh : NULL;
 
 	if (!was || was->id != from || c->fresh || c->use.created_ns) {
-		made(k, c, client);
+		chunk_made(k, c, client);
 		return;
 	}
 	u->fresh = c;
@@ -372,14 +375,14 @@ void kvc_access_renamed_locked(struct kvc *k, uint64_t ino)
 	kvc_access_ring_put_locked(k, &u);
 }
 
-void kvc_access_request_end_locked(struct kvc *k, uint64_t who)
+void kvc_access_request_end_locked(struct kvc *k, uint64_t caller)
 {
-	uint32_t client = id_of(k, who);
-	struct kvc_client *u = find(k, client);
+	uint32_t client = client_id(k, caller);
+	struct kvc_client *u = client_find(k, client);
 
 	if (!u)
 		return;
-	quiet(k, u);
+	client_idle(k, u);
 	if (k->access_ring)
 		kvc_access_ring_put_locked(k, &(struct kvc_access_seen){ .ns = kvc_mono_ns(),
 									 .client = client,
@@ -394,7 +397,7 @@ void kvc_access_tick_locked(struct kvc *k)
 		struct kvc_client *u = &k->access->client[i];
 
 		if ((u->fresh || u->serial) && now - u->last_ns > PAUSE_NS)
-			quiet(k, u);
+			client_idle(k, u);
 	}
 }
 
@@ -407,7 +410,7 @@ bool kvc_access_loosen_locked(struct kvc *k)
 
 		any |= u->fresh || u->serial;
 		if (u->fresh || u->serial)
-			quiet(k, u);
+			client_idle(k, u);
 	}
 	return any;
 }
@@ -417,7 +420,7 @@ void kvc_access_free(struct kvc *k)
 	for (int i = 0; i < KVC_CLIENTS; i++) {
 		struct kvc_client *u = &k->access->client[i];
 
-		quiet(k, u);
+		client_idle(k, u);
 		for (int j = 0; j < KVC_CACHES; j++)
 			kvc_replacer_request_free(&u->request[j]);
 	}

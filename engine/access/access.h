@@ -53,12 +53,12 @@ uint64_t kvc_access_lease_client_locked(struct kvc *k);
  * A client (0: unknown) uses a file of a chunk. hit: the object was in the pool. All files of a
  * chunk in one request are one use; if the request's first file is used again, that is another use.
  */
-void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t who,
+void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t caller,
 			      bool hit);
 /* The client created one of the chunk's files. */
-void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t who);
+void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t caller);
 /* A file that was chunk `from` by itself is now part of chunk c. */
-void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t who);
+void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t caller);
 /* A file or folder was renamed. */
 void kvc_access_renamed_locked(struct kvc *k, uint64_t ino);
 /* A client told the chunk's parent (0: it has none). */
@@ -66,7 +66,7 @@ void kvc_access_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t p
 /* The chunk is the next victim: ends its time as a fresh chunk. */
 void kvc_access_settle_locked(struct kvc *k, struct kvc_chunk *c);
 /* The client's request has ended. */
-void kvc_access_request_end_locked(struct kvc *k, uint64_t who);
+void kvc_access_request_end_locked(struct kvc *k, uint64_t caller);
 /* Called periodically: ends the requests of clients that pause. */
 void kvc_access_tick_locked(struct kvc *k);
 /*

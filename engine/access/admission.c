@@ -57,19 +57,19 @@
 #define GONE_MOST (1u << 20)
 #define ABOVE 512 /* maximum number of ancestors that are marked */
 
-static bool bounded(const struct kvc *k)
+static bool has_limits(const struct kvc *k)
 {
 	return k->tier[KVC_DISK].t && (k->opt.daily_bytes || k->opt.admit != KVC_ADMISSION_ALL);
 }
 
 /* Returns the maximum size of the file's frame, counted as in kvc_tier_took_locked. */
-static uint64_t cost(const struct kvc_node *n)
+static uint64_t frame_cost(const struct kvc_node *n)
 {
 	return kvc_round_up(n->object.size, KVC_PAGE) + kvc_payload_table(n->object.size);
 }
 
 /* Returns true if the file is admitted regardless of the day's bytes. */
-static bool anyway(const struct kvc_node *n, unsigned tier)
+static bool always_admitted(const struct kvc_node *n, unsigned tier)
 {
 	const struct kvc_chunk *c = n->chunk;
 
@@ -81,11 +81,11 @@ enum kvc_refusal kvc_admission_check_locked(struct kvc *k, const struct kvc_node
 {
 	uint64_t most = k->opt.daily_bytes;
 
-	if (tier != KVC_DISK || !bounded(k) || anyway(n, tier))
+	if (tier != KVC_DISK || !has_limits(k) || always_admitted(n, tier))
 		return KVC_ADMISSION_OK;
 	if (k->opt.admit == KVC_ADMISSION_TWICE && n->chunk->asked < 2 && !k->stopping)
 		return KVC_REFUSED_twice;
-	if (most && kvc_wear_show_locked(k, tier).today + k->admission->under_way + cost(n) +
+	if (most && kvc_wear_show_locked(k, tier).today + k->admission->under_way + frame_cost(n) +
 				    kvc_wear_access_show_locked(k).today >
 			    most)
 		return KVC_REFUSED_daily;
@@ -97,7 +97,7 @@ enum kvc_refusal kvc_admission_begin_locked(struct kvc *k, const struct kvc_node
 {
 	enum kvc_refusal why = kvc_admission_check_locked(k, n, tier);
 
-	*bytes = why || tier != KVC_DISK ? 0 : cost(n);
+	*bytes = why || tier != KVC_DISK ? 0 : frame_cost(n);
 	k->admission->under_way += *bytes;
 	return why;
 }
@@ -131,7 +131,7 @@ void kvc_admission_made_locked(struct kvc *k, struct kvc_node *n)
  * Marks the ancestors as requested twice. They are copied when they are used again or about to be
  * evicted.
  */
-static void want_above(struct kvc *k, const struct kvc_chunk *c)
+static void request_ancestors(struct kvc *k, const struct kvc_chunk *c)
 {
 	struct kvc_chunk *p;
 
@@ -145,18 +145,18 @@ static void want_above(struct kvc *k, const struct kvc_chunk *c)
 
 void kvc_admission_asked_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (!bounded(k) || kvc_chunk_young(k, c->asked_ns))
+	if (!has_limits(k) || kvc_chunk_young(k, c->asked_ns))
 		return;
 	c->asked += c->asked < 2;
 	c->asked_ns = kvc_clock_ns(k);
 	kvc_admission_retry_locked(k, c);
 	if (c->asked == 2)
-		want_above(k, c);
+		request_ancestors(k, c);
 }
 
 void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (!bounded(k) || c->detached)
+	if (!has_limits(k) || c->detached)
 		return;
 	for (unsigned i = kvc_min(c->nnodes, AGAIN); i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, chunk_link);

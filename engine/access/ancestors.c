@@ -54,7 +54,7 @@ static int stamp_both(struct kvc *k, uint64_t id, uint64_t than, uint64_t *last,
 }
 
 /* Walks up from the chunk. Returns the number of chunks visited. */
-static unsigned go_up(struct kvc *k, uint64_t id)
+static unsigned walk_up(struct kvc *k, uint64_t id)
 {
 	uint64_t last = 0, first = id;
 	unsigned n = 0;
@@ -77,7 +77,7 @@ void kvc_ancestors_stamp(struct kvc *k)
 	struct kvc_ancestors *a = &k->access->ancestors;
 	uint64_t id;
 
-	for (unsigned n = 0; n < TURN; n += go_up(k, id)) {
+	for (unsigned n = 0; n < TURN; n += walk_up(k, id)) {
 		kvc_lock(k);
 		/* any order will do: each walk ends at an ancestor with a later use */
 		id = a->n ? a->of[--a->n].id : 0;

@@ -27,7 +27,7 @@ struct part {
 	uint64_t len; /* of the data that follows, from kvc_replacer_save */
 };
 
-static char *read_all(const char *path, size_t *len)
+static char *read_file(const char *path, size_t *len)
 {
 	KVC_FD int fd = kvc_open_own(path, O_RDONLY);
 	struct stat st;
@@ -47,8 +47,8 @@ void kvc_replacers_load(struct kvc *k)
 {
 	char path[1280];
 	size_t len = 0;
-	KVC_MEM char *all = read_all(kvc_super_path(k->store, KVC_STORE_POLICIES, path), &len);
-	struct kvc_replacer *keep;
+	KVC_MEM char *all = read_file(kvc_super_path(k->store, KVC_STORE_POLICIES, path), &len);
+	struct kvc_replacer *replacer;
 	struct part part;
 
 	for (size_t at = 0; all && len - at >= sizeof part; at += part.len) {
@@ -65,9 +65,9 @@ void kvc_replacers_load(struct kvc *k)
 		}
 		if (!kvc_replacers_has_order(k, (enum kvc_cache)part.cache, part.class))
 			continue;
-		keep = kvc_replacers_of_locked(k, (enum kvc_cache)part.cache, part.class);
+		replacer = kvc_replacers_of_locked(k, (enum kvc_cache)part.cache, part.class);
 		/* the section is damaged, or from another policy that the mount had then */
-		if (keep && kvc_replacer_load(keep, all + at, part.len))
+		if (replacer && kvc_replacer_load(replacer, all + at, part.len))
 			kvc_info(
 				"the policy %s starts without its learned state",
 				kvc_policy_table[kvc_replacers_policy_of(
@@ -77,14 +77,14 @@ void kvc_replacers_load(struct kvc *k)
 }
 
 /* Serializes one replacer. The lock is released between the pieces. */
-static int save_one(struct kvc *k, const struct kvc_replacer *keep, void **blob, size_t *len)
+static int save_one(struct kvc *k, const struct kvc_replacer *replacer, void **blob, size_t *len)
 {
 	struct kvc_saving *s = NULL;
 	int more;
 
 	do {
 		kvc_lock(k);
-		more = kvc_replacer_save_piece(keep, &s);
+		more = kvc_replacer_save_piece(replacer, &s);
 		kvc_unlock(k);
 		kvc_replacer_save_between(s);
 		kvc_lock_pause(&k->lock);
@@ -122,14 +122,14 @@ static int write_parts(struct kvc *k, int fd)
 		for (uint32_t j = 0; j < KVC_CLASSES; j++) {
 			KVC_MEM void *blob = NULL;
 			struct part part = { i, j, 0 };
-			struct kvc_replacer *keep;
+			struct kvc_replacer *replacer;
 
 			kvc_lock(k);
-			keep = k->replacers->replacer[i][j];
+			replacer = k->replacers->replacer[i][j];
 			kvc_unlock(k);
-			if (!keep)
+			if (!replacer)
 				continue;
-			err = save_one(k, keep, &blob, &part.len);
+			err = save_one(k, replacer, &blob, &part.len);
 			err = err ?: kvc_pwrite_all(fd, &part, sizeof part, at);
 			at += (off_t)sizeof part;
 			err = err ?: kvc_pwrite_all(fd, blob, part.len, at);
@@ -174,7 +174,7 @@ void kvc_replacers_save(struct kvc *k)
 }
 
 /* Returns the time from the start of one save to the start of the next. */
-static uint64_t pause_ns(const struct kvc *k)
+static uint64_t save_pause_ns(const struct kvc *k)
 {
 	return kvc_max(k->opt.save_s * 1000000000, k->replacers->bytes * (1000000000 / RATE));
 }
@@ -190,7 +190,7 @@ void *kvc_replacers_saver(void *arg)
 
 		kvc_lock_wait(&k->lock, &k->replacers->cond, &until);
 		if (k->stopping || !k->opt.save_s || k->access->serial == serial ||
-		    kvc_mono_ns() - began < pause_ns(k))
+		    kvc_mono_ns() - began < save_pause_ns(k))
 			continue;
 		if (kvc_catalog_takes(k->cat, false))
 			continue; /* the remaining space is for the catalog */

@@ -39,7 +39,7 @@ const char *const kvc_breaker_call_names[KVC_CALLS] = { KVC_CALLS_TABLE(X) };
 const char *const kvc_breaker_call_words[KVC_CALLS] = { KVC_CALLS_TABLE(X) };
 #undef X
 
-static enum kvc_breaker_says refusal(enum kvc_call call)
+static enum kvc_breaker_says refusal_means(enum kvc_call call)
 {
 	return call == KVC_CALL_READ ? KVC_SAYS_OBJECT : KVC_SAYS_REFUSED;
 }
@@ -67,7 +67,7 @@ enum kvc_breaker_says kvc_breaker_says(unsigned caps, enum kvc_call call, int er
 	case -EPERM: return KVC_SAYS_OBJECT;
 	case -EROFS:
 	case -EDQUOT:
-	case -EBUSY: return refusal(call);
+	case -EBUSY: return refusal_means(call);
 	case -EIO:
 	case -ENODATA: /* a block device's medium error */
 	case -EILSEQ:  /* and its protection error */
@@ -163,7 +163,7 @@ static void suspend(struct kvc_breaker_class *c, enum kvc_breaker_is is, int err
 	c->probing = false;
 }
 
-static enum kvc_breaker_event nobody_there(struct kvc_breaker *b, int err, uint64_t now_ns)
+static enum kvc_breaker_event suspend_closed(struct kvc_breaker *b, int err, uint64_t now_ns)
 {
 	bool was = false;
 
@@ -205,7 +205,7 @@ enum kvc_breaker_event kvc_breaker_result(struct kvc_breaker *b, unsigned caps, 
 	    b->nobody < KVC_FAILURES)
 		return KVC_BREAKER_SAME;
 	suspend(c, is, err, now_ns);
-	if (says == KVC_SAYS_NOBODY && nobody_there(b, err, now_ns) != KVC_BREAKER_SAME)
+	if (says == KVC_SAYS_NOBODY && suspend_closed(b, err, now_ns) != KVC_BREAKER_SAME)
 		return KVC_BREAKER_TRIPPED_ALL;
 	if (was == KVC_BREAKER_CLOSED)
 		return KVC_BREAKER_TRIPPED;

@@ -39,26 +39,26 @@ struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id)
 
 /* ---- those that end ---- */
 
-static void place(struct kvc_pins *p, size_t at, struct kvc_pin *pin)
+static void heap_place(struct kvc_pins *p, size_t at, struct kvc_pin *pin)
 {
 	p->heap[at] = pin;
 	pin->heap_at = at + 1;
 }
 
-static void sift(struct kvc_pins *p, size_t at)
+static void heap_sift(struct kvc_pins *p, size_t at)
 {
 	struct kvc_pin *pin = p->heap[at];
 
 	for (; at && pin->until_ns < p->heap[(at - 1) / 2]->until_ns; at = (at - 1) / 2)
-		place(p, at, p->heap[(at - 1) / 2]);
+		heap_place(p, at, p->heap[(at - 1) / 2]);
 	for (size_t child; (child = 2 * at + 1) < p->nheap; at = child) {
 		if (child + 1 < p->nheap && p->heap[child + 1]->until_ns < p->heap[child]->until_ns)
 			child++;
 		if (p->heap[child]->until_ns >= pin->until_ns)
 			break;
-		place(p, at, p->heap[child]);
+		heap_place(p, at, p->heap[child]);
 	}
-	place(p, at, pin);
+	heap_place(p, at, pin);
 }
 
 static void heap_remove(struct kvc_pins *p, struct kvc_pin *pin)
@@ -71,8 +71,8 @@ static void heap_remove(struct kvc_pins *p, struct kvc_pin *pin)
 	last = p->heap[--p->nheap];
 	pin->heap_at = 0;
 	if (last != pin) {
-		place(p, at, last);
-		sift(p, at);
+		heap_place(p, at, last);
+		heap_sift(p, at);
 	}
 }
 
@@ -88,8 +88,8 @@ int kvc_pin_end_locked(struct kvc *k, struct kvc_pin *p, uint64_t until_ns)
 		heap_remove(all, p);
 	} else {
 		if (!p->heap_at)
-			place(all, all->nheap++, p);
-		sift(all, p->heap_at - 1);
+			heap_place(all, all->nheap++, p);
+		heap_sift(all, p->heap_at - 1);
 	}
 	return 0;
 }
@@ -108,7 +108,7 @@ static uint64_t chunk_bytes(const struct kvc_pin *p)
 	return p->chunk ? p->chunk->bytes : 0;
 }
 
-static void take(struct kvc *k, struct kvc_pin *p, struct kvc_user *u)
+static void link_user(struct kvc *k, struct kvc_pin *p, struct kvc_user *u)
 {
 	p->user = u;
 	k->pins->users += !u->pins++;
@@ -116,7 +116,7 @@ static void take(struct kvc *k, struct kvc_pin *p, struct kvc_user *u)
 	u->pinned_disk += p->disk;
 }
 
-static void untake(struct kvc *k, struct kvc_pin *p)
+static void unlink_user(struct kvc *k, struct kvc_pin *p)
 {
 	struct kvc_user *u = p->user;
 
@@ -149,7 +149,7 @@ struct kvc_pin *kvc_pin_new_locked(struct kvc *k, uint64_t id, uint32_t uid, uin
 		c->pin = p;
 	p->slot.key = id;
 	kvc_table_add(&k->pins->table, &p->slot);
-	take(k, p, u);
+	link_user(k, p, u);
 	k->pins->pool += chunk_bytes(p);
 	k->pins->disk += p->disk;
 	return p;
@@ -160,7 +160,7 @@ void kvc_pin_free_locked(struct kvc *k, struct kvc_pin *p)
 	heap_remove(k->pins, p);
 	k->pins->pool -= chunk_bytes(p);
 	k->pins->disk -= p->disk;
-	untake(k, p);
+	unlink_user(k, p);
 	kvc_table_del(&k->pins->table, &p->slot);
 	if (p->chunk)
 		p->chunk->pin = NULL;
@@ -174,8 +174,8 @@ int kvc_pin_give_locked(struct kvc *k, struct kvc_pin *p, uint32_t uid)
 	if (!u)
 		return -ENOMEM;
 	if (u != p->user) {
-		untake(k, p);
-		take(k, p, u);
+		unlink_user(k, p);
+		link_user(k, p, u);
 	}
 	return 0;
 }
@@ -198,12 +198,12 @@ void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by)
 
 /* ---- the bound ---- */
 
-static uint64_t pool_most(const struct kvc *k)
+static uint64_t pool_limit(const struct kvc *k)
 {
 	return k->pool.bytes * k->opt.pins_pct / 100;
 }
 
-static uint64_t disk_most(const struct kvc *k)
+static uint64_t disk_limit(const struct kvc *k)
 {
 	return k->pins->disk_size ? k->pins->disk_size * k->opt.pins_pct / 100 : UINT64_MAX;
 }
@@ -213,13 +213,13 @@ int kvc_pin_excess_locked(struct kvc *k, const struct kvc_pin *p)
 	const struct kvc_user *u = p->user;
 
 	if (k->opt.pins_pct && u->slot.key &&
-	    (u->pinned_pool > pool_most(k) / 2 || u->pinned_disk > disk_most(k) / 2 ||
+	    (u->pinned_pool > pool_limit(k) / 2 || u->pinned_disk > disk_limit(k) / 2 ||
 	     u->pins > PINS / 2))
 		/*
 		 * reported even if all pins are over the limit, since the user can change this one
 		 */
 		return -EDQUOT;
-	if (!k->opt.pins_pct || k->pins->pool > pool_most(k) || k->pins->disk > disk_most(k) ||
+	if (!k->opt.pins_pct || k->pins->pool > pool_limit(k) || k->pins->disk > disk_limit(k) ||
 	    k->pins->table.n > PINS)
 		return -ENOSPC;
 	return 0;
@@ -229,8 +229,8 @@ int kvc_pin_excess_locked(struct kvc *k, const struct kvc_pin *p)
  * Returns true if the user is over its limit, or if all users together are over theirs and this
  * user has at least the average.
  */
-static bool beyond(const struct kvc *k, const struct kvc_user *u, uint64_t has, uint64_t all,
-		   uint64_t most)
+static bool over_limit(const struct kvc *k, const struct kvc_user *u, uint64_t has, uint64_t all,
+		       uint64_t most)
 {
 	return (u->slot.key && has > most / 2) || (all > most && has >= all / k->pins->users);
 }
@@ -244,9 +244,9 @@ bool kvc_pin_holds_locked(struct kvc *k, uint64_t id, uint64_t until_ns, enum kv
 		return false;
 	switch (what) {
 	case KVC_PIN_POOL:
-		return !beyond(k, u, u->pinned_pool, k->pins->pool, pool_most(k)) &&
+		return !over_limit(k, u, u->pinned_pool, k->pins->pool, pool_limit(k)) &&
 		       !(u->slot.key && u->held + u->pinned_pool > kvc_user_share(k));
-	case KVC_PIN_DISK: return !beyond(k, u, u->pinned_disk, k->pins->disk, disk_most(k));
+	case KVC_PIN_DISK: return !over_limit(k, u, u->pinned_disk, k->pins->disk, disk_limit(k));
 	case KVC_PIN_ALL: break;
 	}
 	return true;
@@ -270,7 +270,7 @@ bool kvc_pin_out_locked(struct kvc *k, struct kvc_chunk *c)
 	return true;
 }
 
-static struct kvc_chunk *first_out(struct kvc_list *list)
+static struct kvc_chunk *pop_out(struct kvc_list *list)
 {
 	struct kvc_chunk *c = kvc_of(list->next, struct kvc_chunk, out);
 
@@ -287,7 +287,7 @@ struct kvc_chunk *kvc_pin_back_locked(struct kvc *k)
 	struct kvc_pins *p = k->pins;
 
 	if (!kvc_list_empty(&p->back))
-		return first_out(&p->back);
+		return pop_out(&p->back);
 	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(&p->out_users); i++) {
 		struct kvc_user *u = kvc_of(p->out_users.next, struct kvc_user, out_link);
 		const struct kvc_chunk *c = kvc_of(u->out.next, struct kvc_chunk, out);
@@ -297,7 +297,7 @@ struct kvc_chunk *kvc_pin_back_locked(struct kvc *k)
 			continue;
 		kvc_list_add_tail(&p->out_users, &u->out_link);
 		if (!kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
-			return first_out(&u->out);
+			return pop_out(&u->out);
 	}
 	return NULL;
 }

@@ -26,14 +26,14 @@
 #include "user_share.h"
 
 /* Returns the bytes of the pool that the node takes while a user has it open or leased. */
-static uint64_t weight(const struct kvc_node *n)
+static uint64_t share_weight(const struct kvc_node *n)
 {
 	if (n->state == KVC_LOADING)
 		return kvc_max(n->reserved, kvc_round_up(n->row.blocks * 512, KVC_PAGE));
 	return kvc_has_segment(n) ? n->reserved : 0;
 }
 
-static struct kvc_user_hold *find(const struct kvc_node *n, const struct kvc_user *u)
+static struct kvc_user_hold *share_find(const struct kvc_node *n, const struct kvc_user *u)
 {
 	struct kvc_user_hold *h = n->holders;
 
@@ -50,7 +50,7 @@ bool kvc_user_share_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_no
 	if (!uid || k->opt.share_pct >= 100)
 		return true;
 	u = kvc_user_find_locked(k, uid);
-	if (n && !(u && find(n, u)))
+	if (n && !(u && share_find(n, u)))
 		more += kvc_has_segment(n) ? n->reserved
 					   : kvc_round_up(n->row.blocks * 512, KVC_PAGE);
 	return !more || (u ? u->held : 0) + more <= kvc_user_share(k);
@@ -65,7 +65,7 @@ int kvc_user_share_check_locked(struct kvc *k, const struct kvc_wait *w, const s
 int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n)
 {
 	const struct kvc_user *u = uid ? kvc_user_find_locked(k, uid) : NULL;
-	const struct kvc_user_hold *h = u && n ? find(n, u) : NULL;
+	const struct kvc_user_hold *h = u && n ? share_find(n, u) : NULL;
 
 	if (!u || !k->users->files_max || u->files < k->users->files_max || (h && h->opens))
 		return 0;
@@ -76,7 +76,7 @@ int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc
 void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open)
 {
 	struct kvc_user *u = uid ? kvc_user_get_locked(k, uid) : NULL;
-	struct kvc_user_hold *h = u ? find(n, u) : NULL;
+	struct kvc_user_hold *h = u ? share_find(n, u) : NULL;
 
 	if (!u)
 		return;
@@ -120,7 +120,7 @@ void kvc_user_share_forget_locked(struct kvc *k, struct kvc_user_hold *h)
 void kvc_user_share_remove_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open)
 {
 	struct kvc_user *u = uid ? kvc_user_find_locked(k, uid) : NULL;
-	struct kvc_user_hold *h = u ? find(n, u) : NULL;
+	struct kvc_user_hold *h = u ? share_find(n, u) : NULL;
 
 	if (!h || !h->count)
 		return;
@@ -128,7 +128,7 @@ void kvc_user_share_remove_locked(struct kvc *k, struct kvc_node *n, uint32_t ui
 		u->files--;
 	if (--h->count)
 		return;
-	if (weight(n))
+	if (share_weight(n))
 		kvc_list_add_tail(&u->idle, &h->idle);
 	else
 		kvc_user_share_forget_locked(k, h);
@@ -136,7 +136,7 @@ void kvc_user_share_remove_locked(struct kvc *k, struct kvc_node *n, uint32_t ui
 
 void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = weight(n), was = n->held;
+	uint64_t now = share_weight(n), was = n->held;
 
 	if (now == was)
 		return;

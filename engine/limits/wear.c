@@ -18,7 +18,7 @@
 #define KEY "written:"
 #define ACCESS_KEY KEY "accesses"
 
-static struct kvc_wear written_now(const struct kvc *k, struct kvc_wear w)
+static struct kvc_wear wear_now(const struct kvc *k, struct kvc_wear w)
 {
 	uint64_t day = kvc_clock_ns(k) / DAY_NS;
 
@@ -28,34 +28,34 @@ static struct kvc_wear written_now(const struct kvc *k, struct kvc_wear w)
 	return w;
 }
 
-static void written_add(const struct kvc *k, struct kvc_wear *w, uint64_t bytes)
+static void wear_add(const struct kvc *k, struct kvc_wear *w, uint64_t bytes)
 {
-	*w = written_now(k, *w);
+	*w = wear_now(k, *w);
 	w->today += bytes;
 	w->all += bytes;
 }
 
 struct kvc_wear kvc_wear_show_locked(struct kvc *k, unsigned tier)
 {
-	return written_now(k, k->tier[tier].written);
+	return wear_now(k, k->tier[tier].written);
 }
 
 void kvc_wear_add_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
-	written_add(k, &k->tier[tier].written, bytes);
+	wear_add(k, &k->tier[tier].written, bytes);
 }
 
 struct kvc_wear kvc_wear_access_show_locked(struct kvc *k)
 {
-	return written_now(k, k->committer->accesses.written);
+	return wear_now(k, k->committer->accesses.written);
 }
 
 void kvc_wear_access_add_locked(struct kvc *k, uint64_t bytes)
 {
-	written_add(k, &k->committer->accesses.written, bytes);
+	wear_add(k, &k->committer->accesses.written, bytes);
 }
 
-static void written_save(struct kvc *k, const char *key, const struct kvc_wear *w)
+static void wear_save(struct kvc *k, const char *key, const struct kvc_wear *w)
 {
 	char value[80];
 
@@ -70,12 +70,12 @@ void kvc_wear_save_both(struct kvc *k)
 
 	kvc_tier_each(k, t) {
 		snprintf(key, sizeof key, KEY "%u", t);
-		written_save(k, key, &k->tier[t].written);
+		wear_save(k, key, &k->tier[t].written);
 	}
-	written_save(k, ACCESS_KEY, &k->committer->accesses.written);
+	wear_save(k, ACCESS_KEY, &k->committer->accesses.written);
 }
 
-static int written_load(struct kvc *k, const char *key, struct kvc_wear *to)
+static int wear_load(struct kvc *k, const char *key, struct kvc_wear *to)
 {
 	char value[80];
 	struct kvc_wear w;
@@ -90,11 +90,11 @@ static int written_load(struct kvc *k, const char *key, struct kvc_wear *to)
 int kvc_wear_load_both(struct kvc *k)
 {
 	char key[32];
-	int err = written_load(k, ACCESS_KEY, &k->committer->accesses.written);
+	int err = wear_load(k, ACCESS_KEY, &k->committer->accesses.written);
 
 	kvc_tier_each(k, t) {
 		snprintf(key, sizeof key, KEY "%u", t);
-		err = err ?: written_load(k, key, &k->tier[t].written);
+		err = err ?: wear_load(k, key, &k->tier[t].written);
 	}
 	return err;
 }

@@ -119,7 +119,7 @@ static void collect_locked(struct kvc *k, struct batch *b)
 	}
 }
 
-static int by_id(const void *x, const void *y)
+static int row_by_id(const void *x, const void *y)
 {
 	const struct kvc_chunk_row *a = x, *b = y;
 
@@ -142,7 +142,7 @@ static void settle_batch_locked(struct kvc *k, struct batch *b, bool written)
 }
 
 /* Called without locks. */
-static int write_rows(struct kvc *k, const struct kvc_chunk_row *row, size_t n)
+static int write_access_rows(struct kvc *k, const struct kvc_chunk_row *row, size_t n)
 {
 	uint64_t bytes = 0;
 	int err;
@@ -174,8 +174,8 @@ void kvc_access_save_some(struct kvc *k)
 	if (!b.n)
 		return;
 	memcpy(sorted, b.row, b.n * sizeof *sorted);
-	qsort(sorted, b.n, sizeof *sorted, by_id);
-	err = write_rows(k, sorted, b.n);
+	qsort(sorted, b.n, sizeof *sorted, row_by_id);
+	err = write_access_rows(k, sorted, b.n);
 	kvc_lock(k);
 	settle_batch_locked(k, &b, !err);
 	kvc_unlock(k);
@@ -206,7 +206,7 @@ bool kvc_access_overdue(struct kvc *k)
 
 /* ---- the end ---- */
 
-static size_t count_all(struct kvc *k)
+static size_t count_queued(struct kvc *k)
 {
 	size_t n = 0;
 
@@ -225,7 +225,7 @@ void kvc_access_save_all(struct kvc *k)
 	int err = 0;
 
 	kvc_lock(k);
-	capacity = count_all(k);
+	capacity = count_queued(k);
 	row = capacity ? malloc(capacity * sizeof *row) : NULL;
 	kvc_table_each(&k->chunks->table, s) {
 		struct kvc_chunk *c = kvc_of(s, struct kvc_chunk, slot);
@@ -237,9 +237,9 @@ void kvc_access_save_all(struct kvc *k)
 	if (capacity && !row)
 		err = -ENOMEM;
 	if (n)
-		qsort(row, n, sizeof *row, by_id);
+		qsort(row, n, sizeof *row, row_by_id);
 	for (size_t i = 0; i < n && !err; i += ROWS_LAST)
-		err = write_rows(k, row + i, kvc_min(n - i, (size_t)ROWS_LAST));
+		err = write_access_rows(k, row + i, kvc_min(n - i, (size_t)ROWS_LAST));
 	if (err)
 		kvc_warn("cannot save the latest accesses of %zu chunks: %s; the next mount may "
 			 "evict chunks in another order",

@@ -60,7 +60,7 @@ static bool gather_locked(struct kvc *k, struct rows *r, size_t *bucket)
  * Sorts by id. A chunk that the table moved during the walk is present twice; its later use sorts
  * last.
  */
-static int by_id(const void *x, const void *y)
+static int record_by_id(const void *x, const void *y)
 {
 	const struct kvc_access_record *a = x, *b = y;
 
@@ -69,7 +69,7 @@ static int by_id(const void *x, const void *y)
 	return a->last_ns < b->last_ns ? -1 : a->last_ns > b->last_ns;
 }
 
-static void write_rows(struct kvc_out *o, const struct rows *r)
+static void write_records(struct kvc_out *o, const struct rows *r)
 {
 	size_t n = 0;
 
@@ -108,9 +108,9 @@ int kvc_access_state_save(struct kvc *k, struct kvc_out *o)
 		kvc_lock_pause(&k->lock);
 	} while (more);
 	if (r.n)
-		qsort(r.v, r.n, sizeof *r.v, by_id);
+		qsort(r.v, r.n, sizeof *r.v, record_by_id);
 	kvc_state_out_bytes(o, &sum, sizeof sum);
-	write_rows(o, &r);
+	write_records(o, &r);
 	free(r.v);
 	if (o->failed) {
 		o->n = was;
@@ -156,7 +156,7 @@ int kvc_access_state_load(struct kvc *k, const void *v, size_t len)
 	return 0;
 }
 
-static int by_key(const void *x, const void *y)
+static int id_to_record(const void *x, const void *y)
 {
 	const struct kvc_access_record *r = y;
 	uint64_t id = *(const uint64_t *)x;
@@ -171,7 +171,7 @@ bool kvc_access_state_meet_locked(struct kvc *k, struct kvc_chunk *c)
 
 	if (!a->nloaded)
 		return false;
-	r = bsearch(&c->id, a->loaded, a->nloaded, sizeof *r, by_key);
+	r = bsearch(&c->id, a->loaded, a->nloaded, sizeof *r, id_to_record);
 	if (!r || r->created_ns != c->use.created_ns || r->last_ns <= c->use.last_ns ||
 	    r->last_ns > kvc_clock_ns(k))
 		return false;

@@ -16,7 +16,7 @@
 #include <string.h>
 
 /* Ends the exclusion of the chunk from the pool's order by a pin (limits/pin.h). */
-static void out_no_more(struct kvc_chunk *c)
+static void end_exclusion(struct kvc_chunk *c)
 {
 	kvc_list_del(&c->out);
 	kvc_list_del(&c->out_chain);
@@ -24,7 +24,7 @@ static void out_no_more(struct kvc_chunk *c)
 
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	out_no_more(c);
+	end_exclusion(c);
 	if (!c->nnodes || c->detached || !k->replacers->ready)
 		return;
 	if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c))
@@ -34,7 +34,7 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 }
 
 /* The policy that defines the rank in the catalog, which tiers use. */
-static const struct kvc_policy *policy(const struct kvc *k, unsigned class)
+static const struct kvc_policy *rank_policy(const struct kvc *k, unsigned class)
 {
 	return &kvc_policy_table[kvc_replacers_policy_of(k, KVC_CACHE_DISK, class)];
 }
@@ -51,7 +51,7 @@ struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
 	return s ? kvc_of(s, struct kvc_chunk, slot) : NULL;
 }
 
-static int by_use(const void *a, const void *b)
+static int by_last_use(const void *a, const void *b)
 {
 	const struct kvc_access *x = &(*(struct kvc_chunk *const *)a)->use;
 	const struct kvc_access *y = &(*(struct kvc_chunk *const *)b)->use;
@@ -85,7 +85,7 @@ int kvc_chunks_ready_locked(struct kvc *k)
 			kvc_replacers_restore_locked(k, KVC_CACHE_POOL, &r, c->bytes);
 	}
 	if (n)
-		qsort(v, n, sizeof *v, by_use);
+		qsort(v, n, sizeof *v, by_last_use);
 	for (size_t i = 0; i < n; i++)
 		if (!v[i]->facts[KVC_CACHE_POOL])
 			kvc_replacers_add_locked(k, KVC_CACHE_POOL, v[i]);
@@ -100,11 +100,11 @@ int kvc_chunks_ready_locked(struct kvc *k)
 
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 {
-	struct kvc_replacer *const *keep = k->replacers->replacer[KVC_CACHE_POOL];
+	struct kvc_replacer *const *replacers = k->replacers->replacer[KVC_CACHE_POOL];
 	unsigned class;
 	uint64_t id;
 
-	while ((id = kvc_turns_victim(&k->chunks->turns, keep, &class))) {
+	while ((id = kvc_turns_victim(&k->chunks->turns, replacers, &class))) {
 		struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
 		if (c) {
@@ -117,16 +117,16 @@ struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 	return NULL;
 }
 
-static struct kvc_access use_of(const struct kvc_chunk_row *r)
+static struct kvc_access access_of_row(const struct kvc_chunk_row *r)
 {
 	return (struct kvc_access){ r->created_ns, r->last_ns, r->hits };
 }
 
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r)
 {
-	struct kvc_access u = use_of(r);
+	struct kvc_access u = access_of_row(r);
 
-	return policy(k, r->policy)->rank(&u);
+	return rank_policy(k, r->policy)->rank(&u);
 }
 
 struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct kvc_chunk_row *r)
@@ -137,7 +137,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 		return NULL;
 	c->id = id;
 	if (r) {
-		c->use = use_of(r);
+		c->use = access_of_row(r);
 		c->pin_until_ns = r->pin_until_ns;
 		c->ttl_s = r->ttl_s;
 		c->expires_ns = r->expires_ns;
@@ -162,7 +162,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 	kvc_table_add(&k->chunks->table, &c->slot);
 	kvc_pin_meet_locked(k, c);
 	if (r && kvc_access_state_meet_locked(k, c)) {
-		c->rank = policy(k, c->policy)->rank(&c->use);
+		c->rank = rank_policy(k, c->policy)->rank(&c->use);
 		kvc_chunk_dirty_locked(k, c);
 	}
 	return c;
@@ -173,7 +173,7 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 	if (c->inflight || (c->dirty && !kvc_committer_access_release_locked(k, c)))
 		return;
 	kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
-	out_no_more(c);
+	end_exclusion(c);
 	kvc_table_del(&k->chunks->table, &c->slot);
 	if (c->pin)
 		c->pin->chunk = NULL;
@@ -229,7 +229,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 	kvc_list_del(&n->chunk_link);
 	kvc_chunk_count_locked(k, n);
 	if (!--n->chunk->nnodes) {
-		out_no_more(n->chunk);
+		end_exclusion(n->chunk);
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
 	}
 }
@@ -257,7 +257,7 @@ uint64_t kvc_chunk_next_stamp_locked(struct kvc *k)
 void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	c->use.last_ns = kvc_chunk_next_stamp_locked(k);
-	c->rank = policy(k, c->policy)->rank(&c->use);
+	c->rank = rank_policy(k, c->policy)->rank(&c->use);
 }
 
 void kvc_chunk_accessed_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
@@ -266,7 +266,7 @@ void kvc_chunk_accessed_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 	kvc_chunk_stamp_locked(k, c);
 	if (!c->use.created_ns) {
 		c->use.created_ns = c->use.last_ns;
-		c->rank = policy(k, c->policy)->rank(&c->use);
+		c->rank = rank_policy(k, c->policy)->rank(&c->use);
 	}
 	kvc_chunk_dirty_locked(k, c);
 }
@@ -300,7 +300,7 @@ void kvc_chunk_take_access_locked(struct kvc *k, struct kvc_chunk *c, const stru
 		c->use.created_ns = r->created_ns;
 	c->use.hits = kvc_max(c->use.hits, r->hits);
 	c->asked = kvc_max(c->asked, 1u + !!r->hits);
-	c->rank = policy(k, c->policy)->rank(&c->use);
+	c->rank = rank_policy(k, c->policy)->rank(&c->use);
 	c->known = false; /* the next commit writes the row */
 	kvc_chunk_dirty_locked(k, c);
 }
@@ -336,7 +336,7 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 		c->policy = class;
 		/* the state of another policy means nothing here */
 		memset(c->facts, 0, sizeof c->facts);
-		c->rank = policy(k, class)->rank(&c->use);
+		c->rank = rank_policy(k, class)->rank(&c->use);
 		kvc_chunk_push_locked(k, c);
 	}
 	c->quota = quota;

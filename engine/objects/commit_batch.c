@@ -132,7 +132,7 @@ static int put_chunks(struct kvc *k, bool gently)
 	return err;
 }
 
-static bool is_long(const struct kvc_list *l)
+static bool more_than_few(const struct kvc_list *l)
 {
 	unsigned n = 0;
 
@@ -156,7 +156,7 @@ static int put_most_lock_both(struct kvc *k)
 		err = put_nodes(k, true) ?: put_chunks(k, true);
 		kvc_lock(k);
 		if (err || round == ROUNDS ||
-		    (!is_long(&k->committer->nodes) && !is_long(&k->committer->chunks)))
+		    (!more_than_few(&k->committer->nodes) && !more_than_few(&k->committer->chunks)))
 			return err;
 		kvc_unlock_both(k);
 	}
@@ -178,7 +178,7 @@ static void sync_run(struct kvc *k, struct kvc_job *j)
 }
 
 /* The fsyncs that waited for the commit now wait for a sync of the disk. */
-static void sync_locked(struct kvc *k, struct kvc_list *waits)
+static void queue_sync_locked(struct kvc *k, struct kvc_list *waits)
 {
 	struct sync_job *s;
 
@@ -223,12 +223,12 @@ static void measure_locked(struct kvc *k, size_t changes, uint64_t took_ns)
 
 int kvc_commit_once(struct kvc *k)
 {
-	struct kvc_list trash, waits;
+	struct kvc_list freed, waits;
 	uint64_t txn = 0, begun = kvc_mono_ns(), since = begun;
 	size_t changes = 0;
 	int err;
 
-	kvc_list_init(&trash);
+	kvc_list_init(&freed);
 	kvc_list_init(&waits);
 	kvc_catalog_gate(k->cat);
 	kvc_lock(k);
@@ -237,7 +237,7 @@ int kvc_commit_once(struct kvc *k)
 	err = put_most_lock_both(k);
 	k->committer->soon = !kvc_list_empty(&k->committer->lingering[1]);
 	k->committer->now = false;
-	kvc_list_splice(&trash, &k->deferred_free->list);
+	kvc_list_splice(&freed, &k->deferred_free->list);
 	kvc_list_splice(&waits, &k->committer->sync_waiters);
 	kvc_unlock(k);
 	err = err ?: put_nodes(k, false) ?: put_chunks(k, false);
@@ -261,8 +261,8 @@ int kvc_commit_once(struct kvc *k)
 	kvc_lock(k);
 	if (err) {
 		kvc_count(&k->stats, commit_failures);
-		kvc_list_splice(&trash, &k->deferred_free->list);
-		kvc_list_splice(&k->deferred_free->list, &trash);
+		kvc_list_splice(&freed, &k->deferred_free->list);
+		kvc_list_splice(&k->deferred_free->list, &freed);
 		kvc_wait_wake_all_locked(k, &waits, err);
 		k->committer->soon = true;
 	} else {
@@ -272,10 +272,10 @@ int kvc_commit_once(struct kvc *k)
 		k->committer->committed = txn;
 		pthread_cond_broadcast(&k->committer->committed_cond);
 		pthread_cond_signal(&k->reservations.pressed);
-		sync_locked(k, &waits);
+		queue_sync_locked(k, &waits);
 	}
 	kvc_unlock(k);
-	kvc_deferred_free_committed(k, &trash);
+	kvc_deferred_free_committed(k, &freed);
 	return err;
 }
 
@@ -283,7 +283,7 @@ int kvc_commit_once(struct kvc *k)
  * Nothing is to be committed: writes a few accesses, and retries a failing catalog. Returns whether
  * a commit is due. Called and returns with k->lock.
  */
-static bool idle_locked(struct kvc *k)
+static bool commit_idle_locked(struct kvc *k)
 {
 	struct timespec t = kvc_timespec(kvc_mono_ns() + kvc_access_pause_locked(k, IDLE_NS));
 
@@ -305,7 +305,7 @@ void *kvc_commit_thread(void *arg)
 	while (!k->draining) {
 		struct timespec t;
 
-		if (!k->committer->soon && !idle_locked(k))
+		if (!k->committer->soon && !commit_idle_locked(k))
 			continue;
 		t = kvc_timespec(kvc_mono_ns() + k->opt.commit_ms * 1000000);
 		while (!k->committer->now && !k->draining &&

@@ -47,7 +47,7 @@ struct kvc_deferred_item {
 	uint64_t copy;
 };
 
-static void trash_add(struct kvc *k, const struct kvc_deferred_item *t)
+static void item_add(struct kvc *k, const struct kvc_deferred_item *t)
 {
 	struct kvc_deferred_item *copy = malloc(sizeof *copy);
 
@@ -65,11 +65,11 @@ static void trash_add(struct kvc *k, const struct kvc_deferred_item *t)
 
 void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t reserved)
 {
-	trash_add(k, &(struct kvc_deferred_item){ .kind = s->kind,
-						  .ino = s->ino,
-						  .gen = s->gen,
-						  .reserved = reserved,
-						  .tier = -1 });
+	item_add(k, &(struct kvc_deferred_item){ .kind = s->kind,
+						 .ino = s->ino,
+						 .gen = s->gen,
+						 .reserved = reserved,
+						 .tier = -1 });
 }
 
 /*
@@ -79,24 +79,24 @@ void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s
 void kvc_deferred_free_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
 {
 	if (k->tier[tier].t && !(k->tier[tier].t->ops->caps & KVC_TIER_SHARED))
-		trash_add(k, &(struct kvc_deferred_item){ .tier = (int)tier, .where = p->where });
+		item_add(k, &(struct kvc_deferred_item){ .tier = (int)tier, .where = p->where });
 }
 
 void kvc_deferred_free_shared_locked(struct kvc *k, unsigned tier, uint64_t ino,
 				     const struct kvc_place *p)
 {
-	trash_add(k, &(struct kvc_deferred_item){
-			     .tier = (int)tier, .ino = ino, .where = p->where, .sum = p->sum });
+	item_add(k, &(struct kvc_deferred_item){
+			    .tier = (int)tier, .ino = ino, .where = p->where, .sum = p->sum });
 }
 
 void kvc_deferred_free_undone_locked(struct kvc *k, unsigned tier, uint64_t ino,
 				     const struct kvc_place *p)
 {
-	trash_add(k, &(struct kvc_deferred_item){ .tier = (int)tier,
-						  .ino = ino,
-						  .where = p->where,
-						  .sum = p->sum,
-						  .copy = p->gen });
+	item_add(k, &(struct kvc_deferred_item){ .tier = (int)tier,
+						 .ino = ino,
+						 .where = p->where,
+						 .sum = p->sum,
+						 .copy = p->gen });
 }
 
 static void remove_run(struct kvc *k, struct kvc_job *j);
@@ -193,9 +193,9 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 		kvc_warn("tier %s: cannot remove a frame: %s", t->ops->name, strerror(-err));
 }
 
-void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *trash)
+void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *items)
 {
-	kvc_list_each_safe(e, trash) {
+	kvc_list_each_safe(e, items) {
 		struct kvc_deferred_item *t = kvc_of(e, struct kvc_deferred_item, link);
 		struct kvc_segment s = { t->kind, t->ino, t->gen };
 
@@ -268,7 +268,7 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
  * A tier retries extents that it could not clear whenever it is used. This retries them for tiers
  * that are not used.
  */
-static void clear_again(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
+static void retry_clearing(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
 {
 	struct kvc_tier_usage u;
 	uint64_t left = 0;
@@ -322,7 +322,7 @@ void *kvc_deferred_free_syncer(void *arg)
 			t = kvc_timespec(due);
 			kvc_lock_wait(&k->lock, &k->deferred_free->sync_cond, &t);
 			kvc_unlock(k);
-			clear_again(k, &clear_ns, &pause_ns);
+			retry_clearing(k, &clear_ns, &pause_ns);
 			kvc_lock(k);
 			continue;
 		}

@@ -25,7 +25,7 @@ void *kvc_deferred_free_syncer(void *arg);
  * Releases the items of a committed transaction: frees segments, and hands extents and shared
  * frames to the syncer. Empties the list. Called without locks.
  */
-void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *trash);
+void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *items);
 void kvc_deferred_free_clear(struct kvc *k);
 void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s,
 				      uint64_t reserved);

@@ -155,7 +155,7 @@ int kvc_file_node_fd_locked(struct kvc *k, struct kvc_node *n)
  * The file is not written any more: makes n->fd read-only or closes it. A segment that is open for
  * writing must mean that a client writes, since copies wait for that (tiering/spill.c).
  */
-static void only_read_locked(struct kvc *k, struct kvc_node *n)
+static void make_fd_read_only_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (!n->nopen)
 		close_fd(n);
@@ -197,7 +197,7 @@ int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n)
 		return err;
 	to.kind = 'o';
 	if ((err = kvc_pool_segment_rename(&k->pool, &from, &to))) {
-		only_read_locked(k, n);
+		make_fd_read_only_locked(k, n);
 		return err;
 	}
 	futimens(n->fd, mark);
@@ -235,7 +235,7 @@ void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n)
  * The segment could not be renamed to its published name: the file stays OPEN, and the committer
  * tries again.
  */
-static void unpublished_locked(struct kvc *k, struct kvc_node *n, int err)
+static void publish_failed_locked(struct kvc *k, struct kvc_node *n, int err)
 {
 	if (!n->unpublished)
 		kvc_warn("inode %llx cannot be published: %s; tried again",
@@ -252,7 +252,7 @@ static void set_mtime(int fd, uint64_t ns)
 }
 
 /* Frees preallocated pages behind the end of the file, and keeps its times. */
-static void give_back(struct kvc_node *n, int fd, struct stat *st, uint64_t mtime_ns)
+static void free_prepared(struct kvc_node *n, int fd, struct stat *st, uint64_t mtime_ns)
 {
 	if (n->prepared > kvc_round_up((uint64_t)st->st_size, KVC_PAGE) &&
 	    !ftruncate(fd, st->st_size)) {
@@ -275,7 +275,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	int fd = kvc_file_node_fd_locked(k, n), err;
 
 	if (fd < 0 || fstat(fd, &st)) {
-		unpublished_locked(k, n, fd < 0 ? fd : -errno);
+		publish_failed_locked(k, n, fd < 0 ? fd : -errno);
 		return;
 	}
 	uint64_t size = (uint64_t)st.st_size, mtime = kvc_ns(st.st_mtim);
@@ -290,7 +290,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 		set_mtime(fd, n->row.mtime_ns);
 	to = (struct kvc_segment){ 'p', n->row.ino, n->object.gen + written };
 	if ((err = kvc_pool_segment_rename(&k->pool, &from, &to))) {
-		unpublished_locked(k, n, err);
+		publish_failed_locked(k, n, err);
 		return;
 	}
 	n->unpublished = n->unborn = false;
@@ -316,7 +316,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 		if (size > n->object.size)
 			kvc_folder_grew_locked(k, n, size - n->object.size);
 	}
-	give_back(n, fd, &st, doubt ? KVC_MARK_NS : n->row.mtime_ns);
+	free_prepared(n, fd, &st, doubt ? KVC_MARK_NS : n->row.mtime_ns);
 	kvc_account_set_ahead_locked(k, n, 0);
 	/* the copy of the version that is published now serves the waiting fsyncs */
 	n->snapshot = false;
@@ -326,7 +326,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	kvc_model_hint_add_locked(k, n->model, size);
 	k->objects_up->made_locked(k, n);
 	kvc_file_become_locked(k, n, kvc_file_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
-	only_read_locked(k, n);
+	make_fd_read_only_locked(k, n);
 	kvc_account_quota_count_locked(k, n);
 	if (n->chunk)
 		kvc_chunk_accessed_locked(k, n->chunk, false);

@@ -18,7 +18,7 @@ void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
 	kvc_node_dirty_locked(k, folder);
 }
 
-static int take_entry(void *arg, const struct kvc_name *n)
+static int entry_add(void *arg, const struct kvc_name *n)
 {
 	struct kvc_entries *e = arg;
 
@@ -33,53 +33,53 @@ static int take_entry(void *arg, const struct kvc_name *n)
 
 int kvc_folder_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e)
 {
-	return kvc_name_each(k->cat, folder, 0, take_entry, e);
+	return kvc_name_each(k->cat, folder, 0, entry_add, e);
 }
 
-struct some {
+struct some_entries {
 	struct kvc_entries *e;
 	uint64_t hash; /* hash of the last name */
 };
 
 /* Stops only between two different hashes, so that the next call skips no name. */
-static int take_some(void *arg, const struct kvc_name *n)
+static int entry_add_some(void *arg, const struct kvc_name *n)
 {
-	struct some *s = arg;
+	struct some_entries *s = arg;
 
 	if (s->e->n >= SOME && n->hash != s->hash)
 		return 1;
 	s->hash = n->hash;
-	return take_entry(s->e, n);
+	return entry_add(s->e, n);
 }
 
 int kvc_folder_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after,
 				 struct kvc_entries *e)
 {
-	struct some s = { e, *after };
+	struct some_entries s = { e, *after };
 	int got;
 
 	e->n = 0;
-	got = kvc_name_each(k->cat, folder, *after, take_some, &s);
+	got = kvc_name_each(k->cat, folder, *after, entry_add_some, &s);
 	*after = s.hash;
 	return got;
 }
 
 int kvc_folder_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)
 {
-	return kvc_name_of(k->cat, ino, take_entry, e);
+	return kvc_name_of(k->cat, ino, entry_add, e);
 }
 
 int kvc_folder_entries_of_peeked_both(struct kvc *k, const struct kvc_peek_names *p,
 				      struct kvc_entries *e)
 {
-	return kvc_name_of_peeked(k->cat, p, take_entry, e);
+	return kvc_name_of_peeked(k->cat, p, entry_add, e);
 }
 
 int kvc_folder_entries_of_some_both(struct kvc *k, uint64_t ino, struct kvc_name_at *at,
 				    struct kvc_entries *e)
 {
 	e->n = 0;
-	return kvc_name_of_some(k->cat, ino, at, SOME, take_entry, e);
+	return kvc_name_of_some(k->cat, ino, at, SOME, entry_add, e);
 }
 
 static int any_name(void *arg, const struct kvc_name *n)

@@ -14,7 +14,7 @@
 #include "pin.h"
 
 /* Gets the class and the quota that the model gives to its chunks. */
-static int belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
+static int model_class_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
 {
 	int policy, err = kvc_model_attr_both(k, model, KVC_MODEL_POLICY, &policy);
 
@@ -33,12 +33,13 @@ static void begin_ttl(struct kvc *k, struct kvc_chunk *c, uint64_t ttl_s)
 }
 
 /* Creates a chunk in the model. Reads the model's settings first, since that can fail. */
-static int make_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chunk **out)
+static int chunk_make_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chunk **out)
 {
 	uint64_t quota, ttl_s;
 	struct kvc_chunk *c;
 	unsigned class;
-	int err = belongs_both(k, model, &class, &quota) ?: kvc_model_ttl_both(k, model, &ttl_s);
+	int err = model_class_both(k, model, &class, &quota)
+			  ?: kvc_model_ttl_both(k, model, &ttl_s);
 
 	if (err)
 		return err;
@@ -55,8 +56,8 @@ static int make_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chun
  * Gets the chunk with this id, with a reference for a file of this model. known: its row, with id 0
  * if it has none; NULL: the row was not read.
  */
-static int hold_both(struct kvc *k, uint64_t id, uint64_t model, const struct kvc_chunk_row *known,
-		     struct kvc_chunk **out)
+static int chunk_get_both(struct kvc *k, uint64_t id, uint64_t model,
+			  const struct kvc_chunk_row *known, struct kvc_chunk **out)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 	struct kvc_chunk_row r;
@@ -71,7 +72,7 @@ static int hold_both(struct kvc *k, uint64_t id, uint64_t model, const struct kv
 			err = kvc_chunk_get(k->cat, id, &r);
 		}
 		if (err == -ENOENT)
-			err = make_both(k, id, model, &c);
+			err = chunk_make_both(k, id, model, &c);
 		else if (!err && !(c = kvc_chunk_new_locked(k, id, &r)))
 			err = -ENOMEM;
 		if (err)
@@ -92,13 +93,13 @@ static int hold_both(struct kvc *k, uint64_t id, uint64_t model, const struct kv
 
 int kvc_membership_join_both(struct kvc *k, struct kvc_node *n)
 {
-	return n->chunk ? 0 : hold_both(k, n->row.chunk, n->model, NULL, &n->chunk);
+	return n->chunk ? 0 : chunk_get_both(k, n->row.chunk, n->model, NULL, &n->chunk);
 }
 
 int kvc_membership_join_known_both(struct kvc *k, struct kvc_node *n,
 				   const struct kvc_chunk_row *row)
 {
-	return n->chunk ? 0 : hold_both(k, n->row.chunk, n->model, row, &n->chunk);
+	return n->chunk ? 0 : chunk_get_both(k, n->row.chunk, n->model, row, &n->chunk);
 }
 
 void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
@@ -128,7 +129,7 @@ int kvc_membership_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, b
 {
 	uint64_t old = n->row.chunk;
 	struct kvc_chunk *c;
-	int err = hold_both(k, id, n->model, NULL, &c);
+	int err = chunk_get_both(k, id, n->model, NULL, &c);
 
 	if (err)
 		return err;
@@ -145,7 +146,7 @@ int kvc_membership_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, b
 
 int kvc_membership_found_both(struct kvc *k, struct kvc_node *n)
 {
-	int err = make_both(k, n->row.chunk, n->model, &n->chunk);
+	int err = chunk_make_both(k, n->row.chunk, n->model, &n->chunk);
 
 	if (!err)
 		n->chunk->inflight++;
@@ -159,7 +160,7 @@ int kvc_membership_reclass_both(struct kvc *k, uint64_t id, uint64_t model,
 	struct kvc_chunk_row r = { 0 };
 	unsigned class;
 	uint64_t quota;
-	int err = belongs_both(k, model, &class, &quota);
+	int err = model_class_both(k, model, &class, &quota);
 
 	if (err)
 		return err;

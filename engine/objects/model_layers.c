@@ -19,7 +19,7 @@ struct kvc_layers {
 	unsigned n;
 };
 
-static struct kvc_layers *find_locked(struct kvc *k, uint64_t model)
+static struct kvc_layers *layers_find_locked(struct kvc *k, uint64_t model)
 {
 	kvc_list_each(e, &k->models->layered) {
 		struct kvc_layers *l = kvc_of(e, struct kvc_layers, link);
@@ -32,14 +32,14 @@ static struct kvc_layers *find_locked(struct kvc *k, uint64_t model)
 
 unsigned kvc_layers_of_locked(struct kvc *k, uint64_t model)
 {
-	const struct kvc_layers *l = kvc_layers_any(k) ? find_locked(k, model) : NULL;
+	const struct kvc_layers *l = kvc_layers_any(k) ? layers_find_locked(k, model) : NULL;
 
 	return l ? l->n : 0;
 }
 
-static int add_locked(struct kvc *k, uint64_t model, unsigned layers)
+static int layers_add_locked(struct kvc *k, uint64_t model, unsigned layers)
 {
-	struct kvc_layers *l = find_locked(k, model);
+	struct kvc_layers *l = layers_find_locked(k, model);
 
 	if (!l) {
 		if (!(l = calloc(1, sizeof *l)))
@@ -52,9 +52,9 @@ static int add_locked(struct kvc *k, uint64_t model, unsigned layers)
 	return 0;
 }
 
-static void remove_locked(struct kvc *k, uint64_t model)
+static void layers_remove_locked(struct kvc *k, uint64_t model)
 {
-	struct kvc_layers *l = find_locked(k, model);
+	struct kvc_layers *l = layers_find_locked(k, model);
 
 	if (!l)
 		return;
@@ -73,15 +73,15 @@ int kvc_layers_set_both(struct kvc *k, uint64_t model, unsigned layers)
 		return 0;
 	snprintf(key, sizeof key, KEY "%" PRIx64, model);
 	snprintf(value, sizeof value, "%u", layers);
-	if (layers && (err = add_locked(k, model, layers)))
+	if (layers && (err = layers_add_locked(k, model, layers)))
 		return err;
 	err = layers ? kvc_meta_set(k->cat, key, value) : kvc_meta_del(k->cat, key);
 	if (!err && !layers)
-		remove_locked(k, model);
+		layers_remove_locked(k, model);
 	if (err && layers && before)
-		add_locked(k, model, before);
+		layers_add_locked(k, model, before);
 	else if (err && layers)
-		remove_locked(k, model);
+		layers_remove_locked(k, model);
 	return err;
 }
 
@@ -104,7 +104,7 @@ int kvc_layers_load_both(struct kvc *k)
 			kvc_meta_del(k->cat, key);
 			continue;
 		}
-		if (err || (err = add_locked(k, model, layers)))
+		if (err || (err = layers_add_locked(k, model, layers)))
 			return err;
 	}
 	return err == -ENOENT ? 0 : err;

@@ -43,7 +43,7 @@
 #define SMALL_MS 100 /* maximum time that a caller waits */
 #define AGAIN_NS 100000000ull
 
-struct survey {
+struct rescan {
 	struct kvc_list link; /* on k->model_rescan->asked */
 	uint64_t model, at, limit, txn;
 	bool begun, stale; /* stale: requested again since it began */
@@ -54,27 +54,27 @@ struct memo {
 	uint64_t folder, model;
 };
 
-static void key_of(uint64_t model, char key[64])
+static void rescan_key(uint64_t model, char key[64])
 {
 	snprintf(key, 64, KEY "%" PRIx64, model);
 }
 
 int kvc_model_rescan_ask_both(struct kvc *k, uint64_t model)
 {
-	struct survey *s = NULL, *under_way = NULL;
+	struct rescan *s = NULL, *under_way = NULL;
 	char key[64];
 	int err;
 
 	/* at most one that runs and one that waits, however often it is requested */
 	kvc_list_each(e, &k->model_rescan->asked) {
-		struct survey *x = kvc_of(e, struct survey, link);
+		struct rescan *x = kvc_of(e, struct rescan, link);
 
 		if (x->model == model && x->begun)
 			under_way = x;
 		else if (x->model == model)
 			s = x;
 	}
-	key_of(model, key);
+	rescan_key(model, key);
 	err = kvc_meta_set(k->cat, key, "1");
 	if (err)
 		return err;
@@ -103,7 +103,7 @@ void kvc_model_rescan_count_locked(struct kvc *k, struct kvc_quota *q)
 bool kvc_model_rescan_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_t *limit)
 {
 	kvc_list_each(e, &k->model_rescan->asked) {
-		const struct survey *s = kvc_of(e, struct survey, link);
+		const struct rescan *s = kvc_of(e, struct rescan, link);
 
 		if (s->model == model && !s->stale) {
 			*at = s->at;
@@ -161,7 +161,7 @@ static int model_of_both(struct kvc *k, uint64_t folder, const struct kvc_row *r
 }
 
 /* Visits one inode of any model, given as it was read before; it may have been deleted since. */
-static int visit_both(struct kvc *k, struct survey *s, const struct kvc_peeked *p, struct memo *m,
+static int visit_both(struct kvc *k, struct rescan *s, const struct kvc_peeked *p, struct memo *m,
 		      unsigned *steps)
 {
 	uint64_t ino = p->row.ino;
@@ -205,13 +205,13 @@ static int visit_both(struct kvc *k, struct survey *s, const struct kvc_peeked *
 	return err == -ENOENT ? 0 : err;
 }
 
-static void end_both(struct kvc *k, struct survey *s)
+static void rescan_end_both(struct kvc *k, struct rescan *s)
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, s->model);
 	char key[64];
 
 	if (!s->stale) {
-		key_of(s->model, key);
+		rescan_key(s->model, key);
 		kvc_meta_del(k->cat, key);
 		if (q) {
 			q->counting = false;
@@ -232,7 +232,7 @@ static void end_both(struct kvc *k, struct survey *s)
  * Visits the next inodes. Returns their number, 0 at the end, or a negative errno; -ECANCELED if
  * the rescan must stop.
  */
-static int some(struct kvc *k, struct survey *s, struct memo *m)
+static int rescan_some(struct kvc *k, struct rescan *s, struct memo *m)
 {
 	struct kvc_peeked p[SOME];
 	size_t n = 0;
@@ -254,32 +254,32 @@ static int some(struct kvc *k, struct survey *s, struct memo *m)
 	return err ?: (int)n;
 }
 
-static void run(struct kvc *k, struct survey *s)
+static void rescan_run(struct kvc *k, struct rescan *s)
 {
 	struct memo m = { 0 };
-	bool told = false;
+	bool warned = false;
 	int got;
 
-	while ((got = some(k, s, &m)) && got != -ECANCELED)
+	while ((got = rescan_some(k, s, &m)) && got != -ECANCELED)
 		if (got < 0) {
-			if (!told)
+			if (!warned)
 				kvc_warn("the survey of a model's files waits: %s", strerror(-got));
-			told = true;
+			warned = true;
 			if (kvc_stopping(k))
 				break;
 			usleep(AGAIN_NS / 1000);
 		}
 	kvc_lock_both(k);
 	if (!k->stopping)
-		end_both(k, s);
+		rescan_end_both(k, s);
 	kvc_unlock_both(k);
 }
 
 /* Returns the first rescan that can begin: SQLite has every inode below its limit. */
-static struct survey *next_locked(struct kvc *k)
+static struct rescan *rescan_next_locked(struct kvc *k)
 {
 	kvc_list_each(e, &k->model_rescan->asked) {
-		struct survey *s = kvc_of(e, struct survey, link);
+		struct rescan *s = kvc_of(e, struct rescan, link);
 
 		if (k->committer->committed >= s->txn)
 			return s;
@@ -287,14 +287,14 @@ static struct survey *next_locked(struct kvc *k)
 	return NULL;
 }
 
-static void *surveyor(void *arg)
+static void *rescan_thread(void *arg)
 {
 	struct kvc *k = arg;
 
 	kvc_lock(k);
 	while (!k->stopping) {
 		struct timespec until = kvc_timespec(kvc_mono_ns() + AGAIN_NS);
-		struct survey *s = next_locked(k);
+		struct rescan *s = rescan_next_locked(k);
 
 		if (kvc_list_empty(&k->model_rescan->asked)) {
 			kvc_lock_wait(&k->lock, &k->model_rescan->cond, NULL);
@@ -306,7 +306,7 @@ static void *surveyor(void *arg)
 		}
 		s->begun = true;
 		kvc_unlock(k);
-		run(k, s);
+		rescan_run(k, s);
 		kvc_lock(k);
 	}
 	kvc_unlock(k);
@@ -339,7 +339,7 @@ int kvc_model_rescan_load_both(struct kvc *k)
 
 int kvc_model_rescan_start(struct kvc *k)
 {
-	int err = -pthread_create(&k->model_rescan->thread, NULL, surveyor, k);
+	int err = -pthread_create(&k->model_rescan->thread, NULL, rescan_thread, k);
 
 	k->model_rescan->has_thread = !err;
 	return err;
@@ -359,6 +359,6 @@ void kvc_model_rescan_stop(struct kvc *k)
 void kvc_model_rescan_free(struct kvc *k)
 {
 	kvc_list_each_safe(e, &k->model_rescan->asked)
-		free(kvc_of(e, struct survey, link));
+		free(kvc_of(e, struct rescan, link));
 	kvc_list_init(&k->model_rescan->asked);
 }

@@ -78,10 +78,10 @@ int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint
 }
 
 /* Creates a node from its rows in the catalog. */
-static int bring_locked(struct kvc *k, const struct kvc_row *row,
-			const struct kvc_object_row *object,
-			const struct kvc_place place[KVC_TIERS], uint64_t model,
-			struct kvc_node **out)
+static int node_load_locked(struct kvc *k, const struct kvc_row *row,
+			    const struct kvc_object_row *object,
+			    const struct kvc_place place[KVC_TIERS], uint64_t model,
+			    struct kvc_node **out)
 {
 	struct kvc_node *n = kvc_node_new_locked(k, row);
 
@@ -103,8 +103,9 @@ static int bring_locked(struct kvc *k, const struct kvc_row *row,
 }
 
 /* The same, with the model of its folder. */
-static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc_object_row *object,
-		      const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
+static int node_load_both(struct kvc *k, const struct kvc_row *row,
+			  const struct kvc_object_row *object,
+			  const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
 {
 	uint64_t model = 0;
 	int err = S_ISREG(row->mode) ? kvc_node_model_both(k, row->parent, &model) : 0;
@@ -112,7 +113,7 @@ static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc
 	/* its folder may be deleted while it is open, or deeper than the supported depth */
 	if (err && err != -ENOENT && err != -ELOOP)
 		return err;
-	return bring_locked(k, row, object, place, model, out);
+	return node_load_locked(k, row, object, place, model, out);
 }
 
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
@@ -136,14 +137,14 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 		if ((err = kvc_place_get(k->cat, ino, place)))
 			return err;
 	}
-	return bring_both(k, &row, &object, place, out);
+	return node_load_both(k, &row, &object, place, out);
 }
 
 int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **out)
 {
 	*out = kvc_node_find_locked(k, p->ino);
 	return *out ? (kvc_node_gone(*out) ? -ENOENT : 0)
-		    : bring_both(k, &p->row, &p->object, p->place, out);
+		    : node_load_both(k, &p->row, &p->object, p->place, out);
 }
 
 int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_t model,
@@ -151,7 +152,7 @@ int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_
 {
 	*out = kvc_node_find_locked(k, p->ino);
 	return *out ? (kvc_node_gone(*out) ? -ENOENT : 0)
-		    : bring_locked(k, &p->row, &p->object, p->place, model, out);
+		    : node_load_locked(k, &p->row, &p->object, p->place, model, out);
 }
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)

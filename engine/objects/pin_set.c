@@ -52,7 +52,7 @@ struct inos {
 /*
  * Returns the pin that is being counted, or NULL if it was removed while the locks were released.
  */
-static struct kvc_pin *still(struct kvc *k, uint64_t chunk, uint64_t serial)
+static struct kvc_pin *same_pin(struct kvc *k, uint64_t chunk, uint64_t serial)
 {
 	struct kvc_pin *p = kvc_pin_find_locked(k, chunk);
 
@@ -60,7 +60,7 @@ static struct kvc_pin *still(struct kvc *k, uint64_t chunk, uint64_t serial)
 }
 
 /* Lists the inode numbers of all regular files in the folder. Releases the locks in between. */
-static int list_both(struct kvc *k, uint64_t folder, struct inos *a)
+static int list_inos_both(struct kvc *k, uint64_t folder, struct inos *a)
 {
 	struct kvc_entries e = { 0 };
 	uint64_t after = 0;
@@ -90,7 +90,7 @@ static int by_number(const void *a, const void *b)
 }
 
 /* Sorts the numbers and removes duplicates, since a file can have several names in the folder. */
-static void sort_both(struct kvc *k, struct inos *a)
+static void sort_inos_both(struct kvc *k, struct inos *a)
 {
 	size_t n = 0;
 
@@ -131,15 +131,15 @@ static int count_folder_both(struct kvc *k, struct kvc_pin *p)
 	const uint64_t chunk = p->slot.key, serial = p->serial;
 	KVC_MEM struct kvc_peek *peek = calloc(SOME, sizeof *peek);
 	struct inos a = { 0 };
-	int err = peek ? list_both(k, chunk, &a) : -ENOMEM;
+	int err = peek ? list_inos_both(k, chunk, &a) : -ENOMEM;
 
 	if (!err)
-		sort_both(k, &a);
+		sort_inos_both(k, &a);
 	for (size_t i = 0; i < a.n && !err; i += SOME) {
 		size_t n = kvc_min(a.n - i, SOME);
 
 		read_some_both(k, a.v + i, n, peek);
-		if (!(p = still(k, chunk, serial))) {
+		if (!(p = same_pin(k, chunk, serial))) {
 			err = -EBUSY;
 			break;
 		}
@@ -151,14 +151,14 @@ static int count_folder_both(struct kvc *k, struct kvc_pin *p)
 		}
 	}
 	free(a.v);
-	return err ?: still(k, chunk, serial) ? 0 : -EBUSY;
+	return err ?: same_pin(k, chunk, serial) ? 0 : -EBUSY;
 }
 
 /*
  * Counts the files of a pin. Releases the locks in between if the chunk is a folder; after an error
  * the pin may be gone.
  */
-static int count_both(struct kvc *k, struct kvc_pin *p, const struct kvc_row *self)
+static int count_pin_both(struct kvc *k, struct kvc_pin *p, const struct kvc_row *self)
 {
 	int err;
 
@@ -178,22 +178,22 @@ static int count_both(struct kvc *k, struct kvc_pin *p, const struct kvc_row *se
 	return err;
 }
 
-static const char *key_of(uint64_t chunk, char key[40])
+static const char *pin_key(uint64_t chunk, char key[40])
 {
 	snprintf(key, 40, KVC_PIN_KEY "%" PRIx64, chunk);
 	return key;
 }
 
-static int note_both(struct kvc *k, uint64_t chunk, uint32_t uid)
+static int pin_key_write_both(struct kvc *k, uint64_t chunk, uint32_t uid)
 {
 	char key[40], value[16];
 
 	snprintf(value, sizeof value, "%u", uid);
-	return kvc_meta_set(k->cat, key_of(chunk, key), value);
+	return kvc_meta_set(k->cat, pin_key(chunk, key), value);
 }
 
 /* Changes the end and the user of an existing pin. */
-static int change_both(struct kvc *k, struct kvc_pin *p, uint32_t uid, uint64_t until_ns)
+static int pin_change_both(struct kvc *k, struct kvc_pin *p, uint32_t uid, uint64_t until_ns)
 {
 	uint32_t was = (uint32_t)p->user->slot.key;
 	uint64_t before = p->until_ns;
@@ -202,7 +202,7 @@ static int change_both(struct kvc *k, struct kvc_pin *p, uint32_t uid, uint64_t 
 	if (err || was == uid)
 		return err;
 	if (!(err = kvc_pin_give_locked(k, p, uid)))
-		err = kvc_pin_excess_locked(k, p) ?: note_both(k, p->slot.key, uid);
+		err = kvc_pin_excess_locked(k, p) ?: pin_key_write_both(k, p->slot.key, uid);
 	if (err) {
 		kvc_pin_give_locked(k, p, was);
 		kvc_pin_end_locked(k, p, before);
@@ -211,8 +211,8 @@ static int change_both(struct kvc *k, struct kvc_pin *p, uint32_t uid, uint64_t 
 }
 
 /* Creates a pin and counts its files. *out is NULL if it was removed in the meantime. */
-static int try_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns,
-		    struct kvc_pin **out)
+static int pin_try_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns,
+			struct kvc_pin **out)
 {
 	struct kvc_pin *p = kvc_pin_new_locked(k, chunk, uid, until_ns,
 					       kvc_chunk_find_locked(k, chunk));
@@ -220,8 +220,8 @@ static int try_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_
 	uint64_t serial = p ? p->serial : 0;
 	int err = p ? kvc_node_row_both(k, chunk, &self) : -ENOMEM;
 
-	err = err ?: count_both(k, p, &self);
-	*out = p ? still(k, chunk, serial) : NULL;
+	err = err ?: count_pin_both(k, p, &self);
+	*out = p ? same_pin(k, chunk, serial) : NULL;
 	if (err && *out) {
 		kvc_pin_free_locked(k, *out);
 		*out = NULL;
@@ -233,20 +233,20 @@ static int try_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_
  * Files that join the chunk from another chunk during the count may be missed; then all files are
  * counted again. If files keep being moved into the chunk, the call fails.
  */
-static int new_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns)
+static int pin_new_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns)
 {
 	struct kvc_pin *p;
 	int err;
 
 	for (unsigned i = 0; i < TRIES; i++) {
-		err = try_both(k, chunk, uid, until_ns, &p);
+		err = pin_try_both(k, chunk, uid, until_ns, &p);
 		if (err)
 			return err;
 		if (!p->again) {
 			/* may have changed in the meantime */
 			uint32_t owner = (uint32_t)p->user->slot.key;
 
-			err = kvc_pin_excess_locked(k, p) ?: note_both(k, chunk, owner);
+			err = kvc_pin_excess_locked(k, p) ?: pin_key_write_both(k, chunk, owner);
 			if (err)
 				kvc_pin_free_locked(k, p);
 			return err;
@@ -267,7 +267,7 @@ int kvc_pin_set_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until
 		return 0;
 	}
 	p = kvc_pin_find_locked(k, chunk);
-	err = p ? change_both(k, p, uid, until_ns) : new_both(k, chunk, uid, until_ns);
+	err = p ? pin_change_both(k, p, uid, until_ns) : pin_new_both(k, chunk, uid, until_ns);
 	if (err == -EDQUOT || err == -ENOSPC)
 		kvc_count(&k->stats, pin_refusals);
 	return err;
@@ -286,19 +286,19 @@ bool kvc_pins_end_both(struct kvc *k)
 }
 
 /* Gets the user that set the pin. */
-static int user_both(struct kvc *k, const struct kvc_row *self, uint32_t *uid)
+static int pin_user_both(struct kvc *k, const struct kvc_row *self, uint32_t *uid)
 {
 	char key[40], value[64];
-	int is = kvc_meta_read(k->cat, key_of(self->ino, key), value, sizeof value);
+	int is = kvc_meta_read(k->cat, pin_key(self->ino, key), value, sizeof value);
 
 	if (is < 0 || (is && sscanf(value, "%" SCNu32, uid) == 1))
 		return is < 0 ? is : 0;
 	*uid = self->uid;
-	return note_both(k, self->ino, *uid);
+	return pin_key_write_both(k, self->ino, *uid);
 }
 
 /* Pins over the limit are loaded and counted too: they protect nothing now, but may do so later. */
-static int load_both(struct kvc *k, const struct kvc_chunk_row *r)
+static int pin_load_both(struct kvc *k, const struct kvc_chunk_row *r)
 {
 	struct kvc_pin *p;
 	struct kvc_row self;
@@ -307,14 +307,14 @@ static int load_both(struct kvc *k, const struct kvc_chunk_row *r)
 
 	if (err) /* its last file was deleted */
 		return err == -ENOENT ? 0 : err;
-	if ((err = user_both(k, &self, &uid)))
+	if ((err = pin_user_both(k, &self, &uid)))
 		return err;
 	p = kvc_pin_new_locked(k, r->id, uid, r->pin_until_ns, NULL);
-	return p ? count_both(k, p, &self) : -ENOMEM;
+	return p ? count_pin_both(k, p, &self) : -ENOMEM;
 }
 
 /* Deletes the keys of pins that do not exist any more: of a killed daemon, or expired since. */
-static int sweep_both(struct kvc *k)
+static int pin_keys_sweep_both(struct kvc *k)
 {
 	char key[64] = KVC_PIN_KEY, value[16];
 	uint64_t id;
@@ -339,10 +339,10 @@ int kvc_pins_load_both(struct kvc *k)
 		err = kvc_chunk_some_pinned(k->cat, after, BATCH, v, &n);
 		for (size_t i = 0; i < n && !err; i++) {
 			after = v[i].id;
-			err = load_both(k, &v[i]);
+			err = pin_load_both(k, &v[i]);
 		}
 	} while (!err && n == BATCH);
 	while (!err && kvc_pins_end_both(k))
 		;
-	return err ?: sweep_both(k);
+	return err ?: pin_keys_sweep_both(k);
 }

@@ -46,7 +46,7 @@ bool kvc_replacers_infer_parents(const struct kvc *k, unsigned class)
 
 struct kvc_replacer *kvc_replacers_of_locked(struct kvc *k, enum kvc_cache cache, unsigned class)
 {
-	struct kvc_replacer **keep = &k->replacers->replacer[cache][class];
+	struct kvc_replacer **replacer = &k->replacers->replacer[cache][class];
 	uint64_t bytes = cache == KVC_CACHE_POOL ? k->pool.bytes : k->pins->disk_size;
 	struct kvc_replacer_conf conf = {
 		kvc_replacers_policy_of(k, cache, class),
@@ -54,19 +54,20 @@ struct kvc_replacer *kvc_replacers_of_locked(struct kvc *k, enum kvc_cache cache
 		1,
 	};
 
-	if (!*keep && kvc_replacers_has_order(k, cache, class) && kvc_replacer_open(keep, &conf))
-		*keep = NULL;
-	return *keep;
+	if (!*replacer && kvc_replacers_has_order(k, cache, class) &&
+	    kvc_replacer_open(replacer, &conf))
+		*replacer = NULL;
+	return *replacer;
 }
 
 bool kvc_replacers_has_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk *c)
 {
-	struct kvc_replacer *keep = k->replacers->replacer[cache][c->policy];
+	struct kvc_replacer *replacer = k->replacers->replacer[cache][c->policy];
 
-	return keep && kvc_replacer_has(keep, c->id);
+	return replacer && kvc_replacer_has(replacer, c->id);
 }
 
-static uint64_t bytes_of(enum kvc_cache cache, const struct kvc_chunk *c)
+static uint64_t bytes_in_cache(enum kvc_cache cache, const struct kvc_chunk *c)
 {
 	uint64_t bytes = cache == KVC_CACHE_POOL ? c->bytes : c->most;
 
@@ -75,26 +76,28 @@ static uint64_t bytes_of(enum kvc_cache cache, const struct kvc_chunk *c)
 
 void kvc_replacers_add_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c)
 {
-	struct kvc_replacer *keep = kvc_replacers_of_locked(k, cache, c->policy);
+	struct kvc_replacer *replacer = kvc_replacers_of_locked(k, cache, c->policy);
 
-	if (keep)
-		kvc_replacer_add(keep, NULL, c->id, c->parent & ~KVC_TOLD, bytes_of(cache, c));
+	if (replacer)
+		kvc_replacer_add(replacer, NULL, c->id, c->parent & ~KVC_TOLD,
+				 bytes_in_cache(cache, c));
 }
 
 void kvc_replacers_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
 				struct kvc_request *r)
 {
 	kvc_replacer_claim(k->replacers->replacer[cache][c->policy], r, c->id,
-			   c->parent & ~KVC_TOLD, bytes_of(cache, c));
+			   c->parent & ~KVC_TOLD, bytes_in_cache(cache, c));
 }
 
 uint64_t kvc_replacers_saved_state_locked(const struct kvc *k, enum kvc_cache cache,
 					  const struct kvc_chunk *c)
 {
-	struct kvc_replacer *keep = k->replacers->replacer[cache][c->policy];
+	struct kvc_replacer *replacer = k->replacers->replacer[cache][c->policy];
 
-	return keep && kvc_replacer_has(keep, c->id) ? kvc_replacer_saved_state(keep, c->id)
-						     : c->facts[cache];
+	return replacer && kvc_replacer_has(replacer, c->id)
+		       ? kvc_replacer_saved_state(replacer, c->id)
+		       : c->facts[cache];
 }
 
 void kvc_replacers_resize_locked(struct kvc *k, const struct kvc_chunk *c)
@@ -102,18 +105,18 @@ void kvc_replacers_resize_locked(struct kvc *k, const struct kvc_chunk *c)
 	for (int i = 0; i < KVC_CACHES; i++)
 		if (k->replacers->replacer[i][c->policy])
 			kvc_replacer_resize(k->replacers->replacer[i][c->policy], c->id,
-					    bytes_of((enum kvc_cache)i, c));
+					    bytes_in_cache((enum kvc_cache)i, c));
 }
 
 void kvc_replacers_remove_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
 				 bool evicted)
 {
-	struct kvc_replacer *keep = k->replacers->replacer[cache][c->policy];
+	struct kvc_replacer *replacer = k->replacers->replacer[cache][c->policy];
 
-	if (!keep || !kvc_replacer_has(keep, c->id))
+	if (!replacer || !kvc_replacer_has(replacer, c->id))
 		return;
-	c->facts[cache] = kvc_replacer_saved_state(keep, c->id);
-	kvc_replacer_del(keep, c->id, evicted);
+	c->facts[cache] = kvc_replacer_saved_state(replacer, c->id);
+	kvc_replacer_del(replacer, c->id, evicted);
 }
 
 void kvc_replacers_forget_locked(struct kvc *k, uint64_t id)
@@ -139,12 +142,12 @@ uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsign
 }
 
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
-				  bool aside)
+				  bool excluded)
 {
-	struct kvc_replacer *keep = k->replacers->replacer[cache][class];
+	struct kvc_replacer *replacer = k->replacers->replacer[cache][class];
 
-	if (keep && kvc_replacer_has(keep, id))
-		kvc_replacer_exclude(keep, id, aside);
+	if (replacer && kvc_replacer_has(replacer, id))
+		kvc_replacer_exclude(replacer, id, excluded);
 }
 
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
@@ -165,46 +168,46 @@ void kvc_replacers_part_locked(struct kvc *k, struct kvc_chunk *c)
 void kvc_replacers_restore_locked(struct kvc *k, enum kvc_cache cache,
 				  const struct kvc_chunk_row *r, uint64_t bytes)
 {
-	struct kvc_replacer *keep = kvc_replacers_of_locked(k, cache, r->policy);
+	struct kvc_replacer *replacer = kvc_replacers_of_locked(k, cache, r->policy);
 
-	if (keep)
-		kvc_replacer_restore(keep, r->id, 0, bytes ?: r->bytes ?: USUAL,
+	if (replacer)
+		kvc_replacer_restore(replacer, r->id, 0, bytes ?: r->bytes ?: USUAL,
 				 cache == KVC_CACHE_POOL ? r->pool_facts : r->facts);
 }
 
 void kvc_replacers_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r)
 {
-	struct kvc_replacer *keep = k->replacers->replacer[cache][r->policy];
+	struct kvc_replacer *replacer = k->replacers->replacer[cache][r->policy];
 
-	if (keep && r->parent)
-		kvc_replacer_set_parent(keep, r->id, r->parent & ~KVC_TOLD);
+	if (replacer && r->parent)
+		kvc_replacer_set_parent(replacer, r->id, r->parent & ~KVC_TOLD);
 }
 
 void kvc_replacers_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r)
 {
-	struct kvc_replacer *keep = k->replacers->replacer[cache][r->policy];
+	struct kvc_replacer *replacer = k->replacers->replacer[cache][r->policy];
 
-	if (!keep || !kvc_replacer_has(keep, r->id))
+	if (!replacer || !kvc_replacer_has(replacer, r->id))
 		return;
-	*(cache == KVC_CACHE_POOL ? &r->pool_facts : &r->facts) = kvc_replacer_saved_state(keep,
+	*(cache == KVC_CACHE_POOL ? &r->pool_facts : &r->facts) = kvc_replacer_saved_state(replacer,
 											   r->id);
-	kvc_replacer_del(keep, r->id, true);
+	kvc_replacer_del(replacer, r->id, true);
 }
 
 bool kvc_replacers_holds_locked(const struct kvc *k, enum kvc_cache cache,
 				const struct kvc_chunk_row *r)
 {
-	struct kvc_replacer *keep = k->replacers->replacer[cache][r->policy];
+	struct kvc_replacer *replacer = k->replacers->replacer[cache][r->policy];
 
-	return keep && kvc_replacer_has(keep, r->id);
+	return replacer && kvc_replacer_has(replacer, r->id);
 }
 
 uint32_t kvc_replacers_children_locked(const struct kvc *k, enum kvc_cache cache,
 				       const struct kvc_chunk_row *r)
 {
-	struct kvc_replacer *keep = k->replacers->replacer[cache][r->policy];
+	struct kvc_replacer *replacer = k->replacers->replacer[cache][r->policy];
 
-	return keep ? kvc_replacer_children(keep, r->id) : 0;
+	return replacer ? kvc_replacer_children(replacer, r->id) : 0;
 }
 
 void kvc_replacers_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class)
@@ -230,18 +233,18 @@ void kvc_replacers_text_locked(struct kvc *k, FILE *f)
 {
 	for (int i = 0; i < KVC_CACHES; i++)
 		for (unsigned j = 0; j < KVC_CLASSES; j++) {
-			struct kvc_replacer *keep = k->replacers->replacer[i][j];
+			struct kvc_replacer *replacer = k->replacers->replacer[i][j];
 			char text[4096], *save = NULL;
 
-			if (!keep)
+			if (!replacer)
 				continue;
 			fprintf(f, "%s %s%s\n  chunks %llu\n  memory %llu\n", i ? "disk" : "pool",
 				kvc_policy_table[kvc_replacers_policy_of(k, (enum kvc_cache)i, j)]
 					.name,
 				j ? " (models of their own)" : "",
-				(unsigned long long)kvc_replacer_chunks(keep),
-				(unsigned long long)kvc_replacer_bytes(keep));
-			kvc_replacer_text(keep, text, sizeof text);
+				(unsigned long long)kvc_replacer_chunks(replacer),
+				(unsigned long long)kvc_replacer_bytes(replacer));
+			kvc_replacer_text(replacer, text, sizeof text);
 			for (char *l = strtok_r(text, "\n", &save); l;
 			     l = strtok_r(NULL, "\n", &save))
 				fprintf(f, "  %s\n", l);

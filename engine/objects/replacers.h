@@ -54,7 +54,7 @@ uint64_t kvc_replacers_count_locked(const struct kvc *k, enum kvc_cache cache, u
 uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsigned class);
 /* Excludes the chunk and its ancestors from eviction, or (false) ends that. */
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
-				  bool aside);
+				  bool excluded);
 /* Sets the chunk's parent in all caches (0: none). */
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
 /* Its parent need not stay in the pool for it any more, until the chunk enters the pool again. */

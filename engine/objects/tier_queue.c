@@ -28,8 +28,8 @@
 
 #include <string.h>
 
-#define ANEW_MIN_NS 1000000000ull
-#define ANEW_MAX_NS (ANEW_MIN_NS << (KVC_AGAINS - 1))
+#define RETRY_MIN_NS 1000000000ull
+#define RETRY_MAX_NS (RETRY_MIN_NS << (KVC_AGAINS - 1))
 #define UNTOLD_PARTS 16u /* the trimmer is woken after each such part of the space above high= */
 /* copies that wait for a shared tier; beyond that the oldest are dropped */
 #define COPIES_MAX 4096u
@@ -239,7 +239,7 @@ void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where
 		}
 }
 
-static void tell_suspended(const struct kvc_tier_state *t, enum kvc_call call, bool all)
+static void log_suspended(const struct kvc_tier_state *t, enum kvc_call call, bool all)
 {
 	const struct kvc_breaker_class *c = &t->breaker.of[call];
 
@@ -274,7 +274,7 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, ui
 	if (event == KVC_BREAKER_RESTORED)
 		kvc_info("tier %s: %s work again", t->t->ops->name, kvc_breaker_call_words[call]);
 	else if (event != KVC_BREAKER_SAME)
-		tell_suspended(t, call, event == KVC_BREAKER_TRIPPED_ALL);
+		log_suspended(t, call, event == KVC_BREAKER_TRIPPED_ALL);
 	if (writes && t->breaker.of[KVC_CALL_WRITE].is == KVC_BREAKER_CLOSED)
 		kvc_tier_retry_locked(k, tier);
 }
@@ -283,7 +283,7 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, ui
  * Takes a load of a tier that hangs, for a thread of the common queue, since the tier's own threads
  * may never return to run it.
  */
-static struct kvc_job *take_stuck_locked(struct kvc *k, uint64_t *until)
+static struct kvc_job *take_hung_load_locked(struct kvc *k, uint64_t *until)
 {
 	kvc_tier_each(k, t) {
 		struct kvc_tier_state *ts = &k->tier[t];
@@ -325,8 +325,8 @@ static bool suspended_locked(const struct kvc *k, const struct kvc_tier_state *t
  * Takes the next job for this thread. Returns NULL if none is due; then *until is when to check
  * again.
  */
-static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies,
-				   uint64_t *until)
+static struct kvc_job *next_job_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies,
+				       uint64_t *until)
 {
 	uint64_t now = kvc_mono_ns(), early = 0;
 
@@ -364,15 +364,15 @@ static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, boo
 }
 
 /* A thread begins, or ends, a call that may never return. */
-static void calling_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me,
-			   const struct kvc_node *n)
+static void call_begin_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me,
+			      const struct kvc_node *n)
 {
 	if (ts->t && (ts->t->ops->caps & KVC_TIER_PATIENT))
 		ts->overdue_ns[me] = kvc_mono_ns() + k->opt.deadline_ms * 1000000 +
 				     (n ? n->row.size / SLOWEST * 1000000000 : 0);
 }
 
-static void called_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me)
+static void call_end_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me)
 {
 	ts->overdue_ns[me] = 0;
 	if (!ts->stuck || overdue_locked(ts))
@@ -384,15 +384,15 @@ static void called_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me)
 }
 
 /* A copy succeeded: retries the copies that failed. */
-static void anew_locked(struct kvc *k, struct kvc_tier_state *ts)
+static void retry_after_success_locked(struct kvc *k, struct kvc_tier_state *ts)
 {
 	uint64_t now = kvc_mono_ns();
 
 	if (now < ts->anew_ns)
 		return;
 	ts->anew_wait_ns = !ts->failing       ? 0
-			   : ts->anew_wait_ns ? kvc_min(2 * ts->anew_wait_ns, ANEW_MAX_NS)
-					      : ANEW_MIN_NS;
+			   : ts->anew_wait_ns ? kvc_min(2 * ts->anew_wait_ns, RETRY_MAX_NS)
+					      : RETRY_MIN_NS;
 	ts->anew_ns = now + ts->anew_wait_ns;
 	if (ts->failing)
 		kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
@@ -405,7 +405,7 @@ void kvc_tier_failed_locked(struct kvc *k, unsigned tier)
 	k->tier[tier].taking = false;
 }
 
-static void *work(void *arg)
+static void *worker(void *arg)
 {
 	struct kvc_tier_state *ts = arg;
 	struct kvc *k = ts->k;
@@ -421,10 +421,10 @@ static void *work(void *arg)
 		if (k->work->over)
 			break;
 		if (ts->taking)
-			anew_locked(k, ts);
-		j = take_locked(k, ts, copies, &until);
+			retry_after_success_locked(k, ts);
+		j = next_job_locked(k, ts, copies, &until);
 		if (!j && !ts->t)
-			j = take_stuck_locked(k, &until);
+			j = take_hung_load_locked(k, &until);
 		if (j) {
 			struct kvc_node *n = j->node;
 			bool removes = j->priority == KVC_P_REMOVE ||
@@ -440,11 +440,11 @@ static void *work(void *arg)
 			if (k->work->queued)
 				/* the next job may be due too, while all other threads sleep */
 				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
-			calling_locked(k, ts, me, n);
+			call_begin_locked(k, ts, me, n);
 			kvc_unlock(k);
 			j->run(k, j);
 			kvc_lock(k);
-			called_locked(k, ts, me);
+			call_end_locked(k, ts, me);
 			k->work->running--;
 			ts->running--;
 			ts->removing -= removes;
@@ -502,7 +502,7 @@ int kvc_tiers_start(struct kvc *k)
 
 		kvc_lock(k); /* the first threads read nthreads */
 		while (ts->nthreads < want && !err)
-			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts)))
+			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, worker, ts)))
 				ts->nthreads++;
 		kvc_unlock(k);
 	}

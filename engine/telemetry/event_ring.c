@@ -37,12 +37,12 @@ void kvc_event_ring_close_locked(struct kvc *k)
 	k->event_ring = NULL;
 }
 
-static uint64_t *chain(struct kvc_event_ring *r, uint64_t ino)
+static uint64_t *chain_head(struct kvc_event_ring *r, uint64_t ino)
 {
 	return &r->newest[(ino * 0x9e3779b97f4a7c15u >> 32) % CHAINS];
 }
 
-static void put(struct kvc_event_ring *r, struct kvc_event_ring_item v)
+static void ring_put(struct kvc_event_ring *r, struct kvc_event_ring_item v)
 {
 	struct kvc_event_ring_item *to = &r->v[r->n % KVC_EVENT_RING_MAX];
 
@@ -50,12 +50,12 @@ static void put(struct kvc_event_ring *r, struct kvc_event_ring_item v)
 	*to = v;
 	r->n++;
 	if (v.gone) {
-		to->before = *chain(r, v.ino);
-		*chain(r, v.ino) = r->n;
+		to->before = *chain_head(r, v.ino);
+		*chain_head(r, v.ino) = r->n;
 	}
 }
 
-static uint8_t where(const struct kvc *k, const struct kvc_node *n)
+static uint8_t where_bits(const struct kvc *k, const struct kvc_node *n)
 {
 	unsigned bits = kvc_has_segment(n) && n->object.gen ? KVC_EVENT_RING_IN_POOL : 0;
 
@@ -64,8 +64,8 @@ static uint8_t where(const struct kvc *k, const struct kvc_node *n)
 	return (uint8_t)bits;
 }
 
-static struct kvc_event_ring_item item(const struct kvc *k, enum kvc_event_kind what, int tier,
-				       const struct kvc_node *n)
+static struct kvc_event_ring_item item_of(const struct kvc *k, enum kvc_event_kind what, int tier,
+					  const struct kvc_node *n)
 {
 	bool folder = S_ISDIR(n->row.mode);
 
@@ -75,7 +75,7 @@ static struct kvc_event_ring_item item(const struct kvc *k, enum kvc_event_kind 
 		.bytes = folder ? 0 : n->object.size,
 		.tier = (int8_t)tier,
 		.what = (uint8_t)what,
-		.where = S_ISREG(n->row.mode) ? where(k, n) : 0,
+		.where = S_ISREG(n->row.mode) ? where_bits(k, n) : 0,
 		.folder = folder,
 		.alone = n->row.chunk == n->row.ino,
 	};
@@ -85,7 +85,7 @@ void kvc_event_ring_put_locked(struct kvc *k, enum kvc_event_kind what, int tier
 			       const struct kvc_node *n)
 {
 	if (k->event_ring && !n->unnamed && !n->lost)
-		put(k->event_ring, item(k, what, tier, n));
+		ring_put(k->event_ring, item_of(k, what, tier, n));
 }
 
 void kvc_event_ring_gone_locked(struct kvc *k, enum kvc_event_kind what, const struct kvc_node *n,
@@ -97,9 +97,9 @@ void kvc_event_ring_gone_locked(struct kvc *k, enum kvc_event_kind what, const s
 		free(gone);
 		return;
 	}
-	v = item(k, what, KVC_EVENT_RING_NONE, n);
+	v = item_of(k, what, KVC_EVENT_RING_NONE, n);
 	v.gone = gone;
-	put(k->event_ring, v);
+	ring_put(k->event_ring, v);
 }
 
 bool kvc_event_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_event_ring_item *v,
@@ -121,7 +121,7 @@ const char *kvc_event_ring_path_locked(struct kvc *k, uint64_t ino, uint64_t num
 {
 	struct kvc_event_ring *r = k->event_ring;
 	uint64_t first = r->n > KVC_EVENT_RING_MAX ? r->n - KVC_EVENT_RING_MAX : 0,
-		 at = *chain(r, ino);
+		 at = *chain_head(r, ino);
 	const char *found = NULL;
 
 	while (at > first && at - 1 > number) {

@@ -13,7 +13,7 @@
 
 _Static_assert(KVC_PLACES == KVC_TIERS + 1, "a place for each tier and one for the pool");
 
-static bool old(const struct kvc_latency_slow *s, uint64_t now)
+static bool is_old(const struct kvc_latency_slow *s, uint64_t now)
 {
 	return !s->took_ns || now - s->ended_ns > RECENT_NS;
 }
@@ -24,21 +24,21 @@ static void set_least(struct kvc_latency_slow_set *t, uint64_t now)
 	uint64_t least = UINT64_MAX, until = UINT64_MAX;
 
 	for (unsigned i = 0; i < KVC_SLOW_EACH; i++) {
-		least = kvc_min(least, old(&t->v[i], now) ? 0 : t->v[i].took_ns);
+		least = kvc_min(least, is_old(&t->v[i], now) ? 0 : t->v[i].took_ns);
 		until = kvc_min(until, t->v[i].ended_ns + RECENT_NS);
 	}
 	atomic_store_explicit(&t->least_ns, least, memory_order_relaxed);
 	atomic_store_explicit(&t->until_ns, until, memory_order_relaxed);
 }
 
-static void keep(struct kvc_latency_slow_set *t, const struct kvc_latency_slow *s)
+static void insert_slow(struct kvc_latency_slow_set *t, const struct kvc_latency_slow *s)
 {
 	struct kvc_latency_slow *to = &t->v[0];
 
-	for (unsigned i = 0; i < KVC_SLOW_EACH && !old(to, s->ended_ns); i++)
-		if (old(&t->v[i], s->ended_ns) || t->v[i].took_ns < to->took_ns)
+	for (unsigned i = 0; i < KVC_SLOW_EACH && !is_old(to, s->ended_ns); i++)
+		if (is_old(&t->v[i], s->ended_ns) || t->v[i].took_ns < to->took_ns)
 			to = &t->v[i];
-	if (old(to, s->ended_ns) || to->took_ns < s->took_ns)
+	if (is_old(to, s->ended_ns) || to->took_ns < s->took_ns)
 		*to = *s;
 	set_least(t, s->ended_ns);
 }
@@ -55,7 +55,7 @@ void kvc_latency_record(struct kvc *k, enum kvc_operation op, unsigned tier, uin
 	    now <= atomic_load_explicit(&t->until_ns, memory_order_relaxed))
 		return;
 	pthread_mutex_lock(&k->latency->lock);
-	keep(t, &s);
+	insert_slow(t, &s);
 	pthread_mutex_unlock(&k->latency->lock);
 }
 
@@ -75,7 +75,7 @@ size_t kvc_latency_slowest(struct kvc *k, struct kvc_latency_slow v[KVC_SLOWEST]
 	pthread_mutex_lock(&t->lock);
 	for (unsigned op = 0; op < KVC_OPERATIONS_N; op++)
 		for (unsigned i = 0; i < KVC_SLOW_EACH; i++)
-			if (!old(&t->of[op].v[i], now))
+			if (!is_old(&t->of[op].v[i], now))
 				v[n++] = t->of[op].v[i];
 	pthread_mutex_unlock(&t->lock);
 	qsort(v, n, sizeof *v, slower);

@@ -18,7 +18,7 @@ void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stat
  * Returns the least recently used of the next LOOKS statistics that have no bytes in the pool, or
  * NULL.
  */
-static struct kvc_model_stats *oldest(struct kvc_model_stats_table *all)
+static struct kvc_model_stats *oldest_stats(struct kvc_model_stats_table *all)
 {
 	struct kvc_model_stats *old = NULL;
 
@@ -31,12 +31,12 @@ static struct kvc_model_stats *oldest(struct kvc_model_stats_table *all)
 	return old;
 }
 
-static struct kvc_model_stats *add_new(struct kvc_model_stats_table *all, uint64_t model)
+static struct kvc_model_stats *stats_new(struct kvc_model_stats_table *all, uint64_t model)
 {
 	struct kvc_model_stats *t;
 
 	if (all->n == KVC_MODEL_STATS_MAX) {
-		if (!(t = oldest(all)))
+		if (!(t = oldest_stats(all)))
 			return &all->others;
 		kvc_table_del(&all->table, &t->slot);
 		kvc_model_stats_add(&all->others, t);
@@ -60,7 +60,7 @@ struct kvc_model_stats *kvc_model_stats_of_locked(struct kvc *k, uint64_t model)
 	struct kvc_model_stats_table *all = k->model_stats;
 	struct kvc_slot *s = kvc_table_find(&all->table, model);
 	struct kvc_model_stats *t = s ? kvc_of(s, struct kvc_model_stats, slot)
-				      : add_new(all, model);
+				      : stats_new(all, model);
 
 	t->last = ++all->uses;
 	return t;

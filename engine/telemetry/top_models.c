@@ -13,21 +13,21 @@
 
 #define AT_ONCE 256u /* statistics read under one hold of the lock */
 
-struct seen {
+struct candidate {
 	uint64_t model, opens;
 	bool shown;
 };
 
-static struct kvc_model_stats *find_locked(struct kvc *k, uint64_t model)
+static struct kvc_model_stats *stats_find_locked(struct kvc *k, uint64_t model)
 {
 	struct kvc_slot *s = kvc_table_find(&k->model_stats->table, model);
 
 	return s ? kvc_of(s, struct kvc_model_stats, slot) : NULL;
 }
 
-static int more(const void *a, const void *b)
+static int by_opens(const void *a, const void *b)
 {
-	const struct seen *x = a, *y = b;
+	const struct candidate *x = a, *y = b;
 
 	return (x->opens < y->opens) - (x->opens > y->opens);
 }
@@ -36,10 +36,10 @@ static int more(const void *a, const void *b)
  * Lists all models with opens, most opens first, and after them the shown models without opens.
  * Returns NULL if out of memory.
  */
-static struct seen *look(struct kvc *k, size_t *n)
+static struct candidate *list_candidates(struct kvc *k, size_t *n)
 {
 	const struct kvc_model_stats_table *all = k->model_stats;
-	struct seen *v = calloc(KVC_MODEL_STATS_MAX, sizeof *v);
+	struct candidate *v = calloc(KVC_MODEL_STATS_MAX, sizeof *v);
 
 	*n = 0;
 	if (!v)
@@ -49,18 +49,22 @@ static struct seen *look(struct kvc *k, size_t *n)
 		const struct kvc_model_stats *t = all->v[i];
 
 		if (t->slot.key && (t->hits + t->misses || t->shown) && t->nameless != t->last)
-			v[(*n)++] = (struct seen){ t->slot.key, t->hits + t->misses, t->shown };
+			v[(*n)++] = (struct candidate){
+				t->slot.key,
+				t->hits + t->misses,
+				t->shown,
+			};
 		if (i % AT_ONCE == AT_ONCE - 1)
 			kvc_pause_locked(k);
 	}
 	kvc_unlock(k);
-	qsort(v, *n, sizeof *v, more);
+	qsort(v, *n, sizeof *v, by_opens);
 	return v;
 }
 
 static void show_locked(struct kvc *k, uint64_t model, bool show)
 {
-	struct kvc_model_stats *t = find_locked(k, model);
+	struct kvc_model_stats *t = stats_find_locked(k, model);
 
 	if (!t || t->shown == show || (show && k->model_stats->shown >= KVC_TOP_MODELS))
 		return;
@@ -71,7 +75,7 @@ static void show_locked(struct kvc *k, uint64_t model, bool show)
 }
 
 /* Chooses the models to show; v is sorted by opens, most first. */
-static void choose(struct kvc *k, const struct seen *v, size_t n)
+static void choose_shown(struct kvc *k, const struct candidate *v, size_t n)
 {
 	size_t up = 0, down = n;
 
@@ -91,7 +95,7 @@ static void choose(struct kvc *k, const struct seen *v, size_t n)
 	kvc_unlock(k);
 }
 
-static int take_name(void *arg, const struct kvc_name *n)
+static int copy_name(void *arg, const struct kvc_name *n)
 {
 	snprintf(arg, 256, "%s", n->name);
 	return n->parent == KVC_ROOT;
@@ -103,7 +107,7 @@ int kvc_top_models_name(struct kvc *k, uint64_t model, char *name)
 
 	*name = 0;
 	kvc_catalog_lock(k->cat);
-	is = kvc_name_of(k->cat, model, take_name, name);
+	is = kvc_name_of(k->cat, model, copy_name, name);
 	kvc_catalog_unlock(k->cat);
 	return is;
 }
@@ -112,7 +116,8 @@ int kvc_top_models_name(struct kvc *k, uint64_t model, char *name)
  * Gets the model's name. A model whose folder was deleted gives up its place. Returns false if it
  * has no name, or if the list has that name already because of a rename in between.
  */
-static bool named(struct kvc *k, const struct kvc_top_models_list *out, struct kvc_top_models *s)
+static bool has_new_name(struct kvc *k, const struct kvc_top_models_list *out,
+			 struct kvc_top_models *s)
 {
 	int is = kvc_top_models_name(k, s->model, s->name);
 
@@ -121,7 +126,7 @@ static bool named(struct kvc *k, const struct kvc_top_models_list *out, struct k
 
 		kvc_lock(k);
 		show_locked(k, s->model, false);
-		if ((t = find_locked(k, s->model)))
+		if ((t = stats_find_locked(k, s->model)))
 			t->nameless = t->last;
 		kvc_unlock(k);
 	}
@@ -134,13 +139,14 @@ static bool named(struct kvc *k, const struct kvc_top_models_list *out, struct k
 }
 
 /* Copies the figures of those models that are shown. Returns their number. */
-static size_t take(struct kvc *k, const struct seen *v, size_t n, struct kvc_top_models_list *out)
+static size_t copy_shown(struct kvc *k, const struct candidate *v, size_t n,
+			 struct kvc_top_models_list *out)
 {
 	size_t at = 0;
 
 	kvc_lock(k);
 	for (size_t i = 0; i < n && at < KVC_TOP_MODELS; i++) {
-		const struct kvc_model_stats *t = find_locked(k, v[i].model);
+		const struct kvc_model_stats *t = stats_find_locked(k, v[i].model);
 
 		if (t && t->shown && v[i].opens)
 			out->v[at++] = (struct kvc_top_models){
@@ -160,7 +166,7 @@ static size_t take(struct kvc *k, const struct seen *v, size_t n, struct kvc_top
 int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
 {
 	size_t n, at;
-	KVC_MEM struct seen *v = look(k, &n);
+	KVC_MEM struct candidate *v = list_candidates(k, &n);
 
 	*out = (struct kvc_top_models_list){ .models = n };
 	while (v && out->models && !v[out->models - 1].opens)
@@ -170,8 +176,8 @@ int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
 		free(out->v);
 		return -ENOMEM;
 	}
-	choose(k, v, n);
-	at = take(k, v, n, out);
+	choose_shown(k, v, n);
+	at = copy_shown(k, v, n, out);
 	out->rest = out->all;
 	for (size_t i = 0; i < at; i++) {
 		struct kvc_top_models *to = &out->v[out->n];
@@ -180,7 +186,7 @@ int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
 		/* subtracted even if the model has no name now: it may have it again */
 		out->rest.hits -= to->n.hits;
 		out->rest.misses -= to->n.misses;
-		if (named(k, out, to))
+		if (has_new_name(k, out, to))
 			out->n++;
 		else
 			out->models--;

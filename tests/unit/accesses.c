@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a kill leaves of the eviction order: how far the rows of chunks are behind their accesses.
- * The committer's thread does not run; each transaction is a call of this test.
+ * The eviction order after a kill: how far the rows of chunks are behind their accesses. No
+ * committer thread runs; each transaction is a call by this test.
  */
 #include "access_save.h"
 #include "committer.h"
@@ -22,7 +22,7 @@
 #define FILES 200u
 #define SECOND_NS 1000000000ull
 #define HOUR_NS (3600 * SECOND_NS)
-#define TURNS 4u /* transactions of 64 rows that hold all of them */
+#define TURNS 4u /* transactions of 64 rows that hold all chunks */
 
 static uint64_t ino[FILES];
 
@@ -67,7 +67,7 @@ static uint64_t stored(unsigned i)
 	return r.last_ns;
 }
 
-/* The file's node comes into memory, and with it its chunk. */
+/* Loads the file's node, and with it its chunk. */
 static void in_memory(unsigned i)
 {
 	struct kvc_node *n;
@@ -78,7 +78,7 @@ static void in_memory(unsigned i)
 	kvc_unlock_both(engine);
 }
 
-/* A reader at full rate uses every chunk again between two transactions; no row is left out. */
+/* A reader uses every chunk again between two transactions; every row is still written. */
 static void every_row_has_its_turn(void **state)
 {
 	uint64_t was[FILES], rows = rows_written();
@@ -102,7 +102,7 @@ static void every_row_has_its_turn(void **state)
 	assert_in_range(rows_written() - rows, FILES, TURNS * 64);
 }
 
-/* With credit, and without more uses, rows are behind by at most an eighth of the chunk's age. */
+/* With credit and without further uses, rows are behind by at most an eighth of the chunk's age. */
 static void rows_are_behind_by_an_eighth(void **state)
 {
 	uint64_t rows;
@@ -121,7 +121,7 @@ static void rows_are_behind_by_an_eighth(void **state)
 	credit(1 << 20);
 	kvc_access_save_some(engine);
 	assert_int_equal(rows_written(), rows);
-	/* the bound is ten minutes, however old the chunk is */
+	/* a row is behind by at most ten minutes, however old the chunk is */
 	engine_later_ns += 601 * SECOND_NS;
 	use(7);
 	kvc_access_save_some(engine);
@@ -139,13 +139,13 @@ static void no_row_without_credit(void **state)
 	for (unsigned i = 0; i < FILES; i++)
 		use(i);
 	rows = rows_written();
-	credit(-(64 << 20)); /* what comes back in a minute is less */
+	credit(-(64 << 20)); /* a minute adds less */
 	for (unsigned turn = 0; turn < TURNS; turn++)
 		kvc_access_save_some(engine);
 	assert_int_equal(rows_written(), rows);
 	bytes = kvc_counted(&engine->stats, access_bytes);
 	credit(1);
-	kvc_access_save_some(engine); /* one transaction, and the credit is spent */
+	kvc_access_save_some(engine); /* one transaction uses up the credit */
 	assert_int_equal(rows_written(), rows + 64);
 	assert_true(kvc_counted(&engine->stats, access_bytes) > bytes);
 	assert_true(engine->committer->accesses.credit < 0);
@@ -160,7 +160,7 @@ static int by_row(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Rows written in any order of chunks have the order of the uses. */
+/* Rows that are written in any order of chunks keep the order of the uses. */
 static void rows_have_the_order_of_uses(void **state)
 {
 	unsigned order[FILES];
@@ -181,8 +181,8 @@ static void rows_have_the_order_of_uses(void **state)
 }
 
 /*
- * Rows have nothing of the uses, for lack of credit. After a kill chunks have what the saver of the
- * policies wrote last, and what came after that is lost.
+ * The rows lack all uses, for lack of credit. After a kill, chunks have the accesses that the saver
+ * of the policies last wrote; later ones are lost.
  */
 static void the_saver_keeps_the_order(void **state)
 {
@@ -212,7 +212,7 @@ static void the_saver_keeps_the_order(void **state)
 		assert_int_equal(last_use(i), was[i]);
 		assert_int_equal(stored(i), row[i]);
 	}
-	/* rows follow, as after any use */
+	/* the rows are written, as after any use */
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		credit(1 << 20);
 		kvc_access_save_some(engine);

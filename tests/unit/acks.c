@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The s3 tier (tiers/s3_http.c) and a server that sends an answer in pieces and has Nagle's
- * algorithm hold the last of them back until what came before is acknowledged: that is asked for,
- * at the end of the headers and after each part of the body, and does not take 40 ms each.
+ * The s3 tier (tiers/s3_http.c) and a server that sends an answer in pieces. Nagle's algorithm
+ * holds the last piece back until the previous ones are acknowledged. The tier requests the
+ * acknowledgement after the headers and after each part of the body, so that no piece takes 40 ms.
  */
 #include "s3_http.h"
 
@@ -24,7 +24,7 @@
 
 static _Atomic unsigned asked;
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
@@ -46,7 +46,7 @@ static void say(int fd, const char *text, size_t len)
 	assert_int_equal(send(fd, text, len, MSG_NOSIGNAL), (ssize_t)len);
 }
 
-/* One connection: as many requests as come by it, of which each gets two pieces. */
+/* Serves one connection: any number of requests, and two pieces for each. */
 static void *serve(void *arg)
 {
 	static const char *const status[] = { "206 Partial Content", "404 Not Found" };
@@ -115,7 +115,7 @@ static void at_once(void **state)
 		free(q.text);
 	}
 	print_message("%llu us each\n", (unsigned long long)(kvc_mono_ns() - began) / 1000 / ASKS);
-	assert_int_equal(s.nidle, 1); /* all by one connection */
+	assert_int_equal(s.nidle, 1); /* all on one connection */
 	kvct_s3_close_idle(&s);
 	kvct_s3_credentials_close(s.credentials);
 	pthread_join(server, NULL);

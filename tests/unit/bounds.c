@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a call looks at under one hold of the locks does not grow with its folder: names are counted
- * as the catalog gives them, in an engine without threads. Nor does it give more than there is room
- * for.
+ * The number of names that a call reads under one hold of the locks does not grow with its folder.
+ * The test counts the names that the catalog returns, in an engine without threads. A call also
+ * returns no more than its buffer holds.
  */
 #include "engine.h"
 #include "incomplete.h"
@@ -18,10 +18,10 @@
 #define LAYERS "4"
 #define FEW 100 /* names under one hold */
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
-static long seen; /* names, under this hold */
+static long seen; /* names under this hold */
 
 struct through {
 	kvc_name_fn *fn;
@@ -84,7 +84,7 @@ static bool partial(void)
 	return is;
 }
 
-/* A whole chunk with far more files than it needs: each change of a name asks for their number. */
+/* A complete chunk with many more files than it needs: each change of a name needs their number. */
 static void counted(void **state)
 {
 	(void)state;
@@ -96,7 +96,7 @@ static void counted(void **state)
 			fail_msg("%ld names were looked at", seen);
 		engine_commit();
 	}
-	/* how far it was counted depends on what was asked */
+	/* counting stops at the number that was needed */
 	assert_false(partial());
 	set_layers("399");
 	assert_true(partial());
@@ -115,7 +115,7 @@ static void counted(void **state)
 	engine_check();
 }
 
-/* An attribute of ours is given whole, or not at all. */
+/* Our own attributes are returned whole or not at all. */
 static void capacity(void **state)
 {
 	static const char *const name = "user.kvcachefs.layers";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tier's circuit breaker (engine/limits/breaker.c) without a tier: reads, writes, lists and
- * removals fail separately; refusals are no outage; answers about an object count as answers; a
- * suspended class is probed, and comes back.
+ * A tier's circuit breaker (engine/limits/breaker.c) without a tier. Reads, writes, lists and
+ * removals fail separately. Refusals are not an outage. Answers about an object count as answers. A
+ * suspended class is probed, and restored.
  */
 #include "breaker.h"
 #include "tier.h"
@@ -27,13 +27,13 @@ static void fresh(void)
 	now = 100 * SECOND;
 }
 
-/* One call about another object each time. */
+/* A call about another object each time. */
 static enum kvc_breaker_event result(unsigned caps, enum kvc_call call, int err)
 {
 	return kvc_breaker_result(&b, caps, call, ++object, err, now);
 }
 
-/* Are exactly these classes let through? A bit for each. */
+/* Checks that exactly these classes are allowed: a bit for each. */
 static unsigned open_for(void)
 {
 	unsigned bits = 0;
@@ -46,7 +46,7 @@ static unsigned open_for(void)
 #define BIT(call) (1u << KVC_CALL_##call)
 #define ALL ((1u << KVC_CALLS) - 1)
 
-/* What is said of one object leaves every class as it is, however often. */
+/* Answers about one object leave every class as it is, however often they arrive. */
 static void of_objects(void **state)
 {
 	static const int errs[] = {
@@ -64,7 +64,7 @@ static void of_objects(void **state)
 	assert_int_equal(open_for(), ALL);
 }
 
-/* A refusal suspends its class alone, at once, and is no outage. */
+/* A refusal suspends only its class, at once, and is not an outage. */
 static void refusals(void **state)
 {
 	static const int errs[] = { -EROFS, -ENOSPC, -EDQUOT, -EBUSY };
@@ -75,17 +75,17 @@ static void refusals(void **state)
 		assert_int_equal(result(SHARED, KVC_CALL_WRITE, errs[e]), KVC_BREAKER_TRIPPED);
 		assert_int_equal(open_for(), ALL & ~BIT(WRITE));
 		assert_string_equal(kvc_breaker_word(&b, KVC_CALL_WRITE, now), "refused");
-		for (int n = 0; n < 20; n++) /* reads go on, and change nothing */
+		for (int n = 0; n < 20; n++) /* reads are allowed, and change nothing */
 			assert_int_equal(result(SHARED, KVC_CALL_READ, n % 2 ? 0 : -ENOENT),
 					 KVC_BREAKER_SAME);
 		assert_int_equal(open_for(), ALL & ~BIT(WRITE));
 	}
-	/* a tier that is trimmed is full now and then */
+	/* a trimmed tier may be full for a while */
 	fresh();
 	assert_int_equal(result(KVC_TIER_BOUNDED, KVC_CALL_WRITE, -ENOSPC), KVC_BREAKER_SAME);
 }
 
-/* A refused permission may be about one object; if several have it, it is about the class. */
+/* A refused permission may concern one object; if several objects get it, it concerns the class. */
 static void permissions(void **state)
 {
 	(void)state;
@@ -102,14 +102,17 @@ static void permissions(void **state)
 		assert_int_equal(result(SHARED, call, -EACCES), KVC_BREAKER_TRIPPED);
 		assert_int_equal(open_for(), ALL & ~(1u << i));
 	}
-	/* one server of several is not ready: the others' objects are read */
+	/* one server of several is not ready: objects of the others are still read */
 	fresh();
 	for (int n = 0; n < 50; n++)
 		result(SHARED, KVC_CALL_READ, n % 3 ? 0 : -EBUSY);
 	assert_int_equal(open_for(), ALL);
 }
 
-/* Failures of a class take out that class; nobody there, all; and one answer brings all back. */
+/*
+ * Failures of a class suspend that class; an unreachable tier suspends all; one answer restores
+ * all.
+ */
 static void outages(void **state)
 {
 	static const int nobody[] = {
@@ -138,14 +141,17 @@ static void outages(void **state)
 		assert_int_equal(result(DIR, KVC_CALL_WRITE, 0), KVC_BREAKER_RESTORED);
 		assert_int_equal(open_for(), ALL);
 	}
-	/* an error of media counts once for each object */
+	/* a media error counts once for each object */
 	fresh();
 	for (int n = 0; n < 20; n++)
 		kvc_breaker_result(&b, DIR, KVC_CALL_READ, 7, -EIO, now);
 	assert_int_equal(open_for(), ALL);
 }
 
-/* One probe at a time; the wait doubles to half a minute, and only by probes; an answer ends it. */
+/*
+ * One probe at a time. The wait doubles up to half a minute, and only after probes. An answer ends
+ * it.
+ */
 static void probes(void **state)
 {
 	uint64_t before = 0;
@@ -153,7 +159,7 @@ static void probes(void **state)
 	(void)state;
 	fresh();
 	result(SHARED, KVC_CALL_WRITE, -EROFS);
-	for (int n = 0; n < 8; n++) /* they were under way: no longer wait for these */
+	for (int n = 0; n < 8; n++) /* these calls had begun before: they do not extend the wait */
 		result(SHARED, KVC_CALL_WRITE, -EROFS);
 	for (int n = 0; n < 12; n++) {
 		uint64_t wait = b.of[KVC_CALL_WRITE].until_ns - now;
@@ -164,7 +170,7 @@ static void probes(void **state)
 		assert_string_equal(kvc_breaker_word(&b, KVC_CALL_WRITE, now), "probing");
 		assert_true(kvc_breaker_allows(&b, KVC_CALL_WRITE, now));
 		assert_false(kvc_breaker_allows(&b, KVC_CALL_WRITE, now));
-		kvc_breaker_uncalled(&b, KVC_CALL_WRITE); /* the next one is the probe */
+		kvc_breaker_uncalled(&b, KVC_CALL_WRITE); /* the next call is the probe */
 		assert_true(kvc_breaker_allows(&b, KVC_CALL_WRITE, now));
 		assert_int_equal(result(SHARED, KVC_CALL_WRITE, n == 5 ? -EDQUOT : -EROFS),
 				 n == 5 || n == 6 ? KVC_BREAKER_AGAIN : KVC_BREAKER_SAME);

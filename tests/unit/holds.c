@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is done under one hold of the catalog's lock, for which lookups wait, does not grow with a
- * folder, a model, a commit or what an operator asks for again and again: counted in steps, in an
- * engine without threads where nothing else is said.
+ * The work under one hold of the catalog's lock, for which lookups wait, does not grow with the
+ * size of a folder, a model or a commit, nor with repeated commands of an operator. It is counted
+ * in steps, in an engine without threads unless a test says otherwise.
  */
 #include "engine.h"
 #include "admission.h"
@@ -29,12 +29,12 @@
 #define FEW_CHANGES 900
 #define DROPS 700
 
-static _Thread_local unsigned names, rows, deleted, reads, steps; /* under this hold */
+static _Thread_local unsigned names, rows, deleted, reads, steps; /* steps under this hold */
 static _Atomic unsigned most_names, most_rows, most_deleted, most_reads, most_steps;
 static _Atomic unsigned all_deleted;
 static _Thread_local bool holding;
 static _Atomic size_t largest;
-static _Thread_local unsigned locked, judged; /* judged: under this hold of k->lock */
+static _Thread_local unsigned locked, judged; /* nodes judged under this hold of k->lock */
 static _Atomic unsigned most_judged, all_judged;
 
 static void note(_Atomic unsigned *most, unsigned *n)
@@ -46,7 +46,7 @@ static void note(_Atomic unsigned *most, unsigned *n)
 	*n = 0;
 }
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 struct through {
 	kvc_name_fn *fn;
@@ -97,7 +97,7 @@ int __wrap_kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_ro
 	return __real_kvc_chunk_get(c, id, r);
 }
 
-/* Each query of SQLite takes a connection. */
+/* Each SQLite query takes a connection. */
 struct kvc_conn *__real_kvc_reader_get(struct kvc_catalog *c);
 struct kvc_conn *__wrap_kvc_reader_get(struct kvc_catalog *c);
 struct kvc_conn *__wrap_kvc_reader_get(struct kvc_catalog *c)
@@ -116,7 +116,7 @@ struct kvc_conn *__wrap_kvc_reader_get_held(struct kvc_catalog *c)
 
 struct sqlite3_stmt;
 
-/* And each row that it gives is a step. */
+/* Each row that it returns is a step. */
 int __real_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st);
 int __wrap_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st);
 int __wrap_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st)
@@ -133,7 +133,7 @@ void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *
 	holding = true;
 }
 
-/* Batches: how many changes they have, on a disk that is slow at times. */
+/* Batches: their number of changes, on a disk that is slow at times. */
 static _Atomic size_t most_changes;
 static _Atomic unsigned slow_us;
 
@@ -199,7 +199,7 @@ int __wrap_pthread_mutex_trylock(pthread_mutex_t *m)
 	return __real_pthread_mutex_trylock(m);
 }
 
-/* Of each node that the evictor looks at. */
+/* Called for each node that the evictor checks. */
 enum kvc_refusal __real_kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n,
 						   unsigned tier);
 enum kvc_refusal __wrap_kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n,
@@ -230,7 +230,7 @@ static int count_name(void *arg, const struct kvc_name *n)
 	return 0;
 }
 
-/* A folder that is listed with room for all of it. */
+/* Lists a folder with capacity for all of its names. */
 static void listed(void **state)
 {
 	unsigned n = 0;
@@ -243,7 +243,7 @@ static void listed(void **state)
 		fail_msg("%u names were looked at", most_names);
 }
 
-/* Folders become the upper level of buckets, beside as many names as a user likes. */
+/* A folder becomes the upper level of buckets, with as many names as a user likes. */
 static void bucketed(void **state)
 {
 	uint64_t top = engine_folder(KVC_ROOT, "top"), upper[3];
@@ -266,7 +266,7 @@ static void bucketed(void **state)
 		fail_msg("%u names were looked at", most_names);
 }
 
-/* A file with many names is dropped: they go in pieces, and all of them. */
+/* A file with many names is dropped: the names are removed in pieces, and completely. */
 static void linked(void **state)
 {
 	uint64_t id = engine_file(model, "linked");
@@ -295,7 +295,7 @@ static void linked(void **state)
 	engine_commit();
 }
 
-/* A cold chunk is dropped: what SQLite has of its files is read without the locks. */
+/* A cold chunk is dropped: the rows of its files are read from SQLite without the locks. */
 static void unread(void **state)
 {
 	uint64_t folder, few, id[2];
@@ -322,7 +322,7 @@ static void unread(void **state)
 	engine_commit();
 }
 
-/* One chunk of many files is judged by the evictor. */
+/* The evictor judges one chunk of many files. */
 static void evicted(void **state)
 {
 	uint64_t folder = engine_folder(model, "large");
@@ -335,7 +335,7 @@ static void evicted(void **state)
 	}
 	engine_commit();
 	engine_later_ns += 1000000000;
-	engine_start(); /* which looks at all that is in the pool, before anybody asks for it */
+	engine_start(); /* it checks the whole pool before a call needs it */
 	kvc_lock(engine);
 	kvc_unlock(engine);
 	most_judged = all_judged = 0;
@@ -353,7 +353,7 @@ static int by_hash(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Names of one file are removed in the order in which the catalog has them, before a commit. */
+/* Names of one file are removed in the catalog's order, before a commit. */
 static void unlinked(void **state)
 {
 	uint64_t id = engine_file(model, "first");
@@ -382,7 +382,7 @@ static void unlinked(void **state)
 static uint64_t elsewhere;
 static unsigned helped;
 
-/* Calls of others while the names of a file are removed; all but one are in its way nowhere. */
+/* Calls by other clients while the names of a file are removed; only one call conflicts. */
 static void others_call(void)
 {
 	struct kvc_wait w = { 0 };
@@ -390,7 +390,7 @@ static void others_call(void)
 	char name[16];
 
 	if (!engine->drops->ndetached) {
-		meanwhile = others_call; /* it is looked at only */
+		meanwhile = others_call; /* it is only looked up */
 		return;
 	}
 	all_deleted = 0;
@@ -410,7 +410,7 @@ static void others_call(void)
 	assert_int_equal(kvc_entry_rmdir(engine, model, name), -ENOTEMPTY);
 }
 
-/* While a file with many names is dropped a call elsewhere removes the names that it asks for. */
+/* While a file with many names is dropped, another call removes the names that it needs. */
 static void unhindered(void **state)
 {
 	uint64_t id, sub, busy;
@@ -450,7 +450,7 @@ static void unhindered(void **state)
 static uint64_t pinned_folder;
 static unsigned changed;
 
-/* Files come into memory and leave it, come and go, while those of a pin are counted. */
+/* Files are loaded, freed, created and deleted while the files of a pin are counted. */
 static void change_some(void)
 {
 	struct kvc_wait w = { 0 };
@@ -483,7 +483,7 @@ static void pin(const char *value)
 			 0);
 }
 
-/* A chunk is pinned: its files are counted in pieces, each once, whatever happens meanwhile. */
+/* A chunk is pinned: its files are counted in pieces, each once, whatever happens in between. */
 static void counted(void **state)
 {
 	struct kvc_row r;
@@ -518,7 +518,7 @@ static void counted(void **state)
 	}
 	engine_commit();
 	engine_again(true); /* none is in memory */
-	/* the kernel holds the folders that a call is about */
+	/* the kernel references the folders of a call */
 	assert_int_equal(kvc_lookup(engine, KVC_ROOT, "m", &r, NULL), 0);
 	assert_int_equal(kvc_lookup(engine, model, "pinned", &r, NULL), 0);
 	changed = 0;
@@ -532,10 +532,7 @@ static void counted(void **state)
 	assert_int_equal(engine->pins->disk, bytes);
 }
 
-/*
- * Drops come faster than the disk takes them: the batches stay small, and so stores are durable
- * soon.
- */
+/* Drops are faster than the disk: batches stay small, and so stores are durable soon. */
 static void gated(void **state)
 {
 	uint64_t id[DROPS], m;
@@ -554,7 +551,7 @@ static void gated(void **state)
 	}
 	engine_commit();
 	engine_start();
-	for (int i = 0; i < 10000 && busy; i++) { /* copies are recorded, too */
+	for (int i = 0; i < 10000 && busy; i++) { /* copies are recorded too */
 		usleep(1000);
 		kvc_lock(engine);
 		busy = engine->work->running || engine->work->queued;
@@ -566,7 +563,7 @@ static void gated(void **state)
 	most_changes = 0;
 	for (int i = 0; i < DROPS; i++) {
 		kvc_lock(engine);
-		engine->committer->each_ns = 1000000000; /* as commits before have shown */
+		engine->committer->each_ns = 1000000000; /* as measured in earlier commits */
 		kvc_unlock(engine);
 		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
 	}
@@ -599,7 +596,7 @@ static unsigned jobs(enum kvc_priority p)
 	return n;
 }
 
-/* Over and over, before any of it is carried out: one survey is asked for, and one regrouping. */
+/* Repeated requests before any is carried out: one rescan and one regrouping are queued. */
 static void again(void **state)
 {
 	(void)state;
@@ -612,7 +609,7 @@ static void again(void **state)
 	assert_true(jobs(KVC_P_URGENT) <= 1);
 }
 
-/* What was set reaches files that are not in memory: they are read without the lock. */
+/* New settings reach files that are not in memory: they are read without the lock. */
 static void surveyed(void **state)
 {
 	struct kvc_chunk_row r;
@@ -665,7 +662,7 @@ static void renamed(void **state)
 
 static unsigned locks_of_a_commit(void)
 {
-	engine_commit(); /* which has all that is dirty now */
+	engine_commit(); /* this commit has all dirty nodes */
 	for (int i = 0; i < FILES; i++) {
 		struct kvc_chunk *c;
 
@@ -679,20 +676,20 @@ static unsigned locks_of_a_commit(void)
 	return locked;
 }
 
-/* Chunks that were only used are not gone through by each commit, but by one a second. */
+/* Chunks that were only used are not walked by each commit, but once a second. */
 static void used(void **state)
 {
 	unsigned most, n;
 
 	(void)state;
-	most = locks_of_a_commit(); /* the first may be the one of this second */
+	most = locks_of_a_commit(); /* the first commit may be the one of this second */
 	n = locks_of_a_commit();
 	n = n < most ? n : most;
 	if (n > 16)
 		fail_msg("a commit took the locks %u times", n);
 }
 
-/* A batch of many changes: the table of them grows by a piece at a time. */
+/* A batch of many changes: its table grows in pieces. */
 static void grown(void **state)
 {
 	struct kvc_overlay o;
@@ -716,7 +713,7 @@ static int begin(void **state)
 	(void)state;
 	engine_new("");
 	model = engine_folder(KVC_ROOT, "m");
-	set("unit", "file"); /* each is a chunk of its own */
+	set("unit", "file"); /* each file is a chunk by itself */
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "f%d", i);
 		ino[i] = engine_file(model, name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tallies of models (telemetry/model_stats.h): no more than their bound, what is forgotten is added
- * to the others, and what has bytes in the pool stays.
+ * Statistics of models (telemetry/model_stats.h): their number is bounded, removed ones are added
+ * to the others, and statistics with bytes in the pool stay.
  */
 #include "model_stats.h"
 
@@ -49,7 +49,7 @@ static void test_bound(void **state)
 	assert_int_equal(n, KVC_MODEL_STATS_MAX + 1);
 	assert_ptr_equal(kvc_model_stats_of_locked(&k, 7), kept);
 	assert_true(all.others.hits >= 2 * KVC_MODEL_STATS_MAX);
-	/* the file goes to another model, and out of memory */
+	/* the file moves to another model, and leaves memory */
 	node.model = 3 * KVC_MODEL_STATS_MAX;
 	kvc_model_stats_pool_bytes_locked(&k, &node);
 	assert_int_equal(kept->pool_bytes, 0);

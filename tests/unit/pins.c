@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pinned chunks cost the evictor nothing: each is met once and then stays out of the eviction order
- * until its pin holds no more. Chunks met are counted; only the evictor's thread runs.
+ * Pinned chunks cost the evictor nothing: it meets each one once, and the chunk then stays out of
+ * the eviction order until its pin does not hold any more. The test counts chunks that are met.
+ * Only the evictor's thread runs.
  */
 #include "engine.h"
 #include "evict.h"
@@ -16,12 +17,12 @@
 #include <cmocka.h>
 
 #define FILES 100
-#define PASSES 8 /* fewer than before it is refused */
+#define PASSES 8 /* fewer passes than before the call is refused */
 #define OLD_NS 1000000000ull
 
 static _Atomic unsigned met, passes;
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 struct kvc_chunk *__real_kvc_chunk_pop_locked(struct kvc *k);
 struct kvc_chunk *__wrap_kvc_chunk_pop_locked(struct kvc *k);
@@ -53,7 +54,8 @@ static void pin(unsigned i, const char *value)
 }
 
 /*
- * A store wants all of the pool, for some passes and until so many chunks were met. Returns those.
+ * A store needs the whole pool, for some passes and until `least` chunks were met. Returns the
+ * number of chunks met.
  */
 static unsigned pressed(unsigned least)
 {
@@ -69,7 +71,7 @@ static unsigned pressed(unsigned least)
 	if (least ? met < least : passes < PASSES)
 		fail_msg("%u passes met %u chunks", passes, met);
 	kvc_lock(engine);
-	kvc_list_del(&w.link);      /* refused, or waiting still */
+	kvc_list_del(&w.link);      /* refused, or still waiting */
 	engine->waits.timed = NULL; /* it was the only one */
 	kvc_unlock(engine);
 	return met;
@@ -83,11 +85,11 @@ static void once(void **state)
 	n = pressed(FILES);
 	if (n != FILES)
 		fail_msg("%u chunks were met, of %u that are pinned", n, FILES);
-	/* and they are not met again, however long stores wait */
+	/* they are not met again, however long stores wait */
 	assert_int_equal(pressed(0), 0);
 }
 
-/* A pin that ends brings its chunk back; so does one of a user with too much. */
+/* A pin that ends returns its chunk to the order; so does a pin of a user over its limit. */
 static void back(void **state)
 {
 	(void)state;
@@ -97,7 +99,7 @@ static void back(void **state)
 	assert_true(pressed(1) >= 1);
 	assert_int_equal(pressed(0), 0);
 	kvc_lock(engine);
-	engine->opt.pins_pct = 0; /* all have too much now */
+	engine->opt.pins_pct = 0; /* all pins are over the limit now */
 	kvc_unlock(engine);
 	assert_true(pressed(FILES) >= FILES);
 	kvc_lock(engine);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The queue of libkvcachefs without a mount: stores into a plain folder, whose files' fallocate()
- * waits at a gate, so that a job can be stopped in each of its states.
+ * The queue of libkvcachefs without a mount. It stores into a plain folder. fallocate() on its
+ * files waits at a gate, so that a job can be stopped in each of its states.
  */
 #include "kvcachefs.h"
 
@@ -29,9 +29,9 @@ static void *pointers[LAYERS] = { mem[0], mem[1], mem[2], mem[3] };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool gated;
-static unsigned let, came; /* through the gate; to it */
+static unsigned let, came; /* calls that passed the gate; calls that reached it */
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_fallocate64(int fd, int mode, off_t at, off_t len);
 int __wrap_fallocate64(int fd, int mode, off_t at, off_t len);
@@ -89,7 +89,7 @@ struct job {
 	uint64_t id;
 };
 
-/* A file a layer, the last first. */
+/* A file for each layer, the last layer first. */
 static void fill(struct job *job, const char *name)
 {
 	for (uint32_t l = 0; l < LAYERS; l++) {
@@ -103,7 +103,7 @@ static void fill(struct job *job, const char *name)
 	}
 }
 
-/* How many files are below the folder, of the job's own names or all. */
+/* Counts the files below the folder, those with the job's names or all. */
 static unsigned count(const char *name, bool all)
 {
 	char path[512];
@@ -164,7 +164,7 @@ static struct kvcachefs_queue *queue(unsigned threads)
 	return q;
 }
 
-/* What was submitted may be changed at once. */
+/* The caller may change its arguments right after submitting them. */
 static void submit(struct kvcachefs_queue *q, struct job *job, const char *name, uint64_t tag)
 {
 	struct kvcachefs_paged p = cache();
@@ -197,7 +197,7 @@ static void *submit_many(void *arg)
 	return NULL;
 }
 
-/* Submitted by several threads, told in any order. */
+/* Jobs are submitted by several threads and complete in any order. */
 static void many(void **state)
 {
 	struct kvcachefs_queue *q = queue(3);
@@ -238,7 +238,10 @@ static void many(void **state)
 	kvcachefs_queue_free(q);
 }
 
-/* Layers come in their order, however they were given; and nothing is published before the end. */
+/*
+ * Layers are stored in their order, however they were given, and nothing is published before the
+ * end.
+ */
 static void layers(void **state)
 {
 	struct kvcachefs_queue *q = queue(1);
@@ -248,7 +251,7 @@ static void layers(void **state)
 	gate(true, 0);
 	submit(q, &a, "layers", 1);
 	for (unsigned l = 0; l < LAYERS; l++) {
-		until_came(l + 1); /* it is at this layer */
+		until_came(l + 1); /* the job is at this layer */
 		for (unsigned i = 0; i < LAYERS; i++)
 			assert_int_equal(kvcachefs_layer_poll(q, a.id, i, NULL),
 					 i < l ? 0 : -EAGAIN);
@@ -263,7 +266,7 @@ static void layers(void **state)
 	assert_true(c.id == a.id && c.tag == 1 && !c.err && !*c.error);
 	for (uint32_t l = 0; l < LAYERS; l++)
 		assert_true(is_right("layers", l));
-	/* remembered after it was taken, and unknown what never was */
+	/* a completed job is remembered after it was collected; an unknown number stays unknown */
 	assert_int_equal(kvcachefs_layer_wait(q, a.id, 1, NULL), 0);
 	assert_int_equal(kvcachefs_layer_wait(q, a.id + 1, 1, NULL), -ENOENT);
 	assert_int_equal(kvcachefs_layer_wait(q, 0, 1, NULL), -ENOENT);
@@ -281,8 +284,8 @@ static void cancelled(void **state)
 	gate(true, 1);
 	submit(q, &a, "a", 1);
 	submit(q, &b, "b", 2);
-	until_came(2); /* of a layer 0 is done, and layer 1 is under way */
-	/* one that has not begun: at once */
+	until_came(2); /* job a: layer 0 is done, and layer 1 is in progress */
+	/* a job that has not begun: at once */
 	assert_int_equal(kvcachefs_cancel(q, b.id), 0);
 	c = take_one(q);
 	assert_true(c.tag == 2 && c.err == -ECANCELED && c.failed == LAYERS && *c.error);
@@ -290,7 +293,7 @@ static void cancelled(void **state)
 		assert_int_equal(b.items[i].err, -ECANCELED);
 	assert_int_equal(kvcachefs_layer_wait(q, b.id, 0, NULL), -ECANCELED);
 	assert_int_equal(access(dir, F_OK) || count("b", true), 0);
-	/* one that has: what it had begun is undone */
+	/* a job that has begun: its files are removed */
 	assert_int_equal(kvcachefs_cancel(q, a.id), 0);
 	assert_int_equal(kvcachefs_cancel(q, a.id), 0);
 	assert_false(readable(q, 0));
@@ -303,7 +306,7 @@ static void cancelled(void **state)
 	assert_int_equal(count("a", true), 0);
 	assert_int_equal(came, 2);
 	gate(false, 0);
-	/* one that is over */
+	/* a job that is complete */
 	submit(q, &a, "a", 3);
 	assert_int_equal(kvcachefs_layer_wait(q, a.id, LAYERS, NULL), 0);
 	assert_true(readable(q, 60000));
@@ -313,7 +316,7 @@ static void cancelled(void **state)
 	kvcachefs_queue_free(q);
 }
 
-/* The bound counts what was not taken, and submitting does not wait for it. */
+/* The limit counts jobs that were not collected; submitting does not wait for it. */
 static void full(void **state)
 {
 	struct kvcachefs_queue *q = queue(2);
@@ -347,7 +350,10 @@ static void *open_gate(void *arg)
 	return NULL;
 }
 
-/* Freed while jobs wait, run and are over: nothing half made is left, and nobody is waited for. */
+/*
+ * The queue is freed while jobs wait, run and are complete: no partial file is left, and no thread
+ * waits.
+ */
 static void freed(void **state)
 {
 	struct kvcachefs_queue *q = queue(2);
@@ -402,13 +408,13 @@ static void refused(void **state)
 	a.items[1].tokens.block_ids = outside;
 	assert_int_equal(kvcachefs_submit_store(q, &p, a.items, LAYERS, NULL, 9, &a.id), 0);
 	assert_int_equal(kvcachefs_layer_wait(q, a.id, LAYERS, NULL), -ERANGE);
-	assert_int_equal(kvcachefs_layer_wait(q, a.id, 1, NULL), 0); /* it is of layer 2 */
+	assert_int_equal(kvcachefs_layer_wait(q, a.id, 1, NULL), 0); /* the item is of layer 2 */
 	c = take_one(q);
 	assert_true(c.tag == 9 && c.err == -ERANGE && c.failed == 1 &&
 		    strstr(c.error, "refused/l2: block 8"));
 	assert_true(a.items[1].err == -ERANGE && !a.items[0].err);
 	assert_int_equal(count("refused", true), LAYERS - 1);
-	/* no mount: told by the completion */
+	/* no mount: reported by the completion */
 	a.items[1].tokens.block_ids = ids;
 	assert_int_equal(kvcachefs_submit_load(q, &p, a.items, LAYERS, NULL, 10, &a.id), 0);
 	c = take_one(q);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One suite over every tier and over it behind a shim: put, get, rehead, remove, list, full,
- * claims.
+ * One suite for every tier, plain and behind a shim: put, get, rehead, remove, list, full, claims.
  */
 #include "registry.h"
 
@@ -24,7 +23,7 @@ static char dir[] = "/tmp/kvc-unit-XXXXXX";
 struct body {
 	const uint8_t *data;
 	struct kvc_frame f;
-	int fail; /* with this, in the middle */
+	int fail; /* with this in the middle */
 };
 
 static int body_read(void *arg, void *buf, size_t len, uint64_t off)
@@ -108,7 +107,7 @@ static void conformance(struct kvc_tier *t, bool lists)
 	assert_int_equal(put(t, 11, data, 0, 0, &w[1]), 0);
 	assert_int_equal(put(t, 12, data + 1, 2 << 20, 0, &w[2]), 0);
 	assert_int_equal(put(t, 13, data, 3 << 20, 0, &none), -ENOSPC);
-	/* nothing is left of it */
+	/* nothing of it is left */
 	assert_int_equal(put(t, 14, data, (1 << 20) + 8192, -ECANCELED, &none), -ECANCELED);
 	t->ops->usage(t, &u);
 	assert_int_equal(u.used, w[0].len + w[1].len + w[2].len);
@@ -123,7 +122,7 @@ static void conformance(struct kvc_tier *t, bool lists)
 	assert_int_equal(t->ops->get(t, &w[0], 0, iov, 2), 0);
 	assert_memory_equal(back, data, 5000);
 	iov[1].iov_len = 3 << 20;
-	assert_int_equal(t->ops->get(t, &w[0], 0, iov, 2), -EBADMSG); /* beyond what is there */
+	assert_int_equal(t->ops->get(t, &w[0], 0, iov, 2), -EBADMSG); /* beyond the end */
 	strcpy(f.path, "new/name");
 	kvc_frame_encode(&f, page);
 	assert_int_equal(t->ops->rehead(t, &w[2], page), 0);
@@ -168,8 +167,8 @@ static void disk_behind_delay(void **state)
 }
 
 /*
- * Writes beyond a limit fail, as they do where a disk has gone bad, and do not run into that place
- * again. When it is good again nothing is missing, and no header is left.
+ * Writes beyond an offset fail, as on a failing disk, and are not tried there again. When the disk
+ * works again, no frame is missing and no header is left.
  */
 static void bad_places(void **state)
 {
@@ -187,13 +186,13 @@ static void bad_places(void **state)
 	assert_int_equal(put(t, 20, data, 600 << 10, 0, &w[0]), 0);
 	assert_int_equal(put(t, 21, data, 1 << 20, 0, &w[1]), 0);
 	setrlimit(RLIMIT_FSIZE, &limit);
-	/* half of it is good: it lies across the limit */
+	/* the frame crosses the offset: half of it is good */
 	assert_int_equal(t->ops->remove(t, &w[1]), 0);
 	assert_true(put(t, 22, data, 700 << 10, 0, &w[2]) < 0);
 	/* all of it is bad, and its header cannot be cleared either */
 	setrlimit(RLIMIT_FSIZE, &was);
 	assert_int_equal(put(t, 23, data, 700 << 10, 0, &w[2]), 0);
-	assert_int_not_equal(w[2].at, w[1].at); /* the bad place is left alone */
+	assert_int_not_equal(w[2].at, w[1].at); /* the bad place is not used */
 	limit.rlim_cur = w[2].at;
 	setrlimit(RLIMIT_FSIZE, &limit);
 	assert_true(t->ops->remove(t, &w[2]) < 0);
@@ -201,7 +200,7 @@ static void bad_places(void **state)
 	t->ops->usage(t, &u);
 	assert_true(u.used > w[0].len);
 	setrlimit(RLIMIT_FSIZE, &was);
-	/* in time, with the puts that come */
+	/* later, with the next puts */
 	for (int i = 0; i < 400 && u.used != w[0].len; i++) {
 		usleep(50000);
 		assert_int_equal(put(t, 25, data, 100, 0, &w[3]), 0);

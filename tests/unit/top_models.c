@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The opens of each model (engine/telemetry/top_models.c), with more models than are shown, and
- * than are counted; and the slowest operations (latency.c). In an engine of the test's own.
+ * The opens of each model (engine/telemetry/top_models.c), with more models than are shown and more
+ * than have statistics; and the slowest operations (latency.c). The test has an engine of its own.
  */
 #include "engine.h"
 #include "top_models.h"
@@ -15,11 +15,11 @@
 
 #include <cmocka.h>
 
-#define FIRST (1ull << 40) /* no inode has such a number: models that only the test knows */
+#define FIRST (1ull << 40) /* above all inode numbers: models of this test only */
 #define MANY 20000u
 static bool gone[MANY];
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
 int __wrap_kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
@@ -38,7 +38,7 @@ int __wrap_kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, voi
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
-static uint64_t opened; /* in all */
+static uint64_t opened; /* total */
 
 static void opens(unsigned model, bool hit, unsigned times)
 {
@@ -67,7 +67,7 @@ static const struct kvc_top_models *row_of(const struct kvc_top_models_list *l, 
 	return NULL;
 }
 
-/* What is always so; the caller frees l->v. */
+/* Checks the invariants; the caller frees l->v. */
 static void look(struct kvc_top_models_list *l)
 {
 	assert_int_equal(kvc_top_models(engine, l), 0);
@@ -112,7 +112,7 @@ static void many(void **state)
 	look(&l);
 	assert_true(l.n == KVC_TOP_MODELS && l.models == KVC_MODEL_STATS_MAX);
 	free(l.v);
-	/* full as it was, there is room for one that is new, and it is shown */
+	/* a new model replaces another one, and is shown */
 	opens(MANY - 1, true, 50);
 	look(&l);
 	assert_non_null(row_of(&l, MANY - 1));
@@ -123,7 +123,7 @@ static void many(void **state)
 	assert_int_equal(row_of(&l, MANY - 1)->n.misses, 3);
 	assert_int_equal(sum(&row_of(&l, MANY - 1)->total), 54);
 	free(l.v);
-	/* those that have gone make room */
+	/* deleted models free their places */
 	look(&l);
 	for (unsigned i = 0; i < 10; i++)
 		gone[l.v[i].model - FIRST] = true;
@@ -137,7 +137,7 @@ static void many(void **state)
 	free(l.v);
 }
 
-/* No number goes down while it is shown, whatever comes. */
+/* No figure of a shown model decreases, whatever happens. */
 static void grows(void **state)
 {
 	unsigned seed = (unsigned)time(NULL);
@@ -169,7 +169,7 @@ static void grows(void **state)
 
 static void slowest(void **state)
 {
-	/* so far from each other that no pause of the machine changes their order */
+	/* so far apart that no pause of the machine changes their order */
 	const uint64_t far = 10000000000ull;
 	struct kvc_latency_slow v[KVC_SLOWEST];
 	uint64_t base = kvc_mono_ns(), n;

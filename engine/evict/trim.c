@@ -77,6 +77,12 @@ struct walk {
 	uint64_t spared[SPARED];
 	bool any_spared, spares_none;
 	bool any_young; /* some of the chunks that stay may soon be dropped */
+	/*
+	 * By class, the lowest rank in memory of the chunks that this walk skipped because the
+	 * catalog has an older rank. The walk does not go beyond it: those chunks are next.
+	 */
+	int64_t skipped[KVC_CLASSES];
+	uint64_t blocked_since_ns; /* since when walks end there and free nothing; 0: they do not */
 	/* since when walks have freed nothing except what they spared; 0: they free something */
 	uint64_t fruitless_since_ns;
 	/* of a tier with replacers: chunks excluded or taken out, to be restored */
@@ -133,9 +139,12 @@ static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 		.fruitless_since_ns = since,
 		.cache = w->cache,
 		.turns = w->turns, /* otherwise, short walks would all begin with one class */
+		.blocked_since_ns = w->freed ? 0 : w->blocked_since_ns,
 	};
-	for (int i = 0; i < KVC_CLASSES; i++)
+	for (int i = 0; i < KVC_CLASSES; i++) {
 		w->head[i].rank = INT64_MIN;
+		w->skipped[i] = INT64_MAX;
+	}
 }
 
 /* Does a replacer order the chunks of this class in the trimmed cache? */
@@ -168,6 +177,21 @@ static bool has_children(const struct kvc_trimmer *t, const struct kvc_chunk_row
 static bool is_candidate(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
 	return !t->model || (r->quota == t->model && (t->walk.spares_none || !has_children(t, r)));
+}
+
+/*
+ * The walk skips this chunk. If the catalog has another rank than memory, the committer is asked to
+ * write the row, and the walk remembers the rank in memory.
+ */
+static void skip_locked(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(t->k, r->id);
+
+	if (!c || has_replacer(t, c->policy) || c->rank == r->rank)
+		return;
+	kvc_committer_access_want_locked(t->k, c);
+	if (c->rank < t->walk.skipped[c->policy])
+		t->walk.skipped[c->policy] = c->rank;
 }
 
 /*
@@ -247,6 +271,8 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 	*r = w->head[0];
 	kvc_lock(k);
 	may = is_candidate(t, r);
+	if (!may)
+		skip_locked(t, r);
 	kvc_unlock(k);
 	w->any_spared |= !may;
 	return may ? 0 : -EAGAIN;
@@ -343,6 +369,32 @@ static void spare_parent(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 	w->any_spared = true;
 }
 
+/* The chunk stays for now, and with it its parent. */
+static void spare(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+{
+	kvc_lock(t->k);
+	skip_locked(t, r);
+	kvc_unlock(t->k);
+	spare_parent(t, r);
+}
+
+/*
+ * Does a skipped chunk precede this one? Then the walk ends, and the next walk finds both in order,
+ * once the committer has written the row (kvc_committer_access_want_locked). If walks free nothing
+ * for PATIENCE_NS they ignore the order: a full tier must not depend on these rows.
+ */
+static bool is_out_of_order(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+{
+	struct walk *w = &t->walk;
+	uint64_t now;
+
+	if (has_replacer(t, r->policy) || r->rank <= w->skipped[r->policy])
+		return false;
+	now = kvc_mono_ns();
+	w->blocked_since_ns = w->blocked_since_ns ?: now;
+	return now - w->blocked_since_ns < PATIENCE_NS;
+}
+
 /*
  * Spares the chunks whose ranks are too low because recent accesses to their descendants are not
  * stamped yet.
@@ -436,7 +488,7 @@ static void revisit_probed(struct kvc_trimmer *t, uint64_t goal, uint64_t *gone,
 			t->probed[left++] = *x;
 		} else if (err != -ENOENT) {
 			kept_parents[nkept_parents++] = x->row.parent & ~KVC_TOLD;
-			spare_parent(t, &x->row);
+			spare(t, &x->row);
 		}
 	}
 	t->nprobed = left;
@@ -473,7 +525,7 @@ static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 	struct kvc *k = t->k;
 	uint64_t gone = 0, coming = 0, bytes;
 	struct kvc_chunk_row r;
-	bool ended = false;
+	bool ended = false, blocked = false;
 
 	t->hopeful = false;
 	spare_waiting(t);
@@ -491,6 +543,9 @@ static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 			continue;
 		if (is_probed(t, r.id)) /* it will be dropped */
 			continue;
+		blocked = is_out_of_order(t, &r);
+		if (blocked)
+			break;
 		if (has_probed_child(t, t->nprobed, r.id)) {
 			if (t->nprobed < PROBED) {
 				probe_later(t, &r);
@@ -502,7 +557,7 @@ static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 		if (!err)
 			gone += bytes;
 		else if (err != -ENOENT && err != -EAGAIN)
-			spare_parent(t, &r);
+			spare(t, &r);
 		if (err == -EAGAIN && t->nprobed < PROBED) {
 			coming += bytes;
 			t->probed[t->nprobed++] = (struct probed){ r, bytes };
@@ -516,7 +571,7 @@ static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 	    !t->walk.any_spared)
 		k->tier[t->tier].jammed = true;
 	kvc_unlock(k);
-	if (ended || gone + coming >= goal)
+	if (ended || blocked || gone + coming >= goal)
 		walk_begin(k, &t->walk, ended && !t->nprobed);
 	return gone > 0;
 }

@@ -18,7 +18,8 @@
  *
  * A tier that is trimmed by rank reads the ranks from the catalog. If the trimmer finds a chunk
  * whose rank in memory is later, it skips the chunk and requests its row (the list `wanted`). These
- * rows are written regardless of the rate, as part of the cost of trimming.
+ * rows are written regardless of the rate, as part of the cost of trimming. Until then the trimmer
+ * takes no chunk that follows the skipped one in the order of ranks.
  *
  * If names are committed without a pause, one transaction a second is still written.
  */

@@ -41,8 +41,10 @@ def quota(s, bytes):
     os.setxattr(f"{s.mnt}/q", "user.kvcachefs.quota", str(bytes).encode())
 
 
-def run_case(policy, how, options, layers):
-    s = Store(f"{policy}-{how}-{options.replace('=', '-')}-{layers}", cpu="48M", size="128M",
+def run_case(policy, how, options, layers, behind=False):
+    """behind: the catalog has an older time for the last accesses to prompt b, since the difference
+    is too small to be written."""
+    s = Store(f"{policy}-{how}-{options.replace('=', '-')}-{layers}-{behind}", cpu="48M", size="128M",
               options=f"settle=0,high=100,low=99,{options}").mount()
     os.mkdir(f"{s.mnt}/q")
     if "policy" not in options:
@@ -55,6 +57,10 @@ def run_case(policy, how, options, layers):
     pause(s)
     tell(s, how)
     for prompt in (B, B, B, A):  # each starts at the beginning of the prompt and is a request
+        if behind and prompt is A:
+            s.committed(uses=True)
+            for c in B:
+                s.read(f"q/{c}/0")
         for c in prompt:
             s.read(f"q/{c}/0")
     pause(s)
@@ -79,7 +85,8 @@ def run_case(policy, how, options, layers):
 with concurrent.futures.ThreadPoolExecutor(8) as some:
     done = [some.submit(run_case, policy, "attribute", "partial=show", 1)
             for policy in ("lru", "fifo", "lfu", "mru", "prefix")]
-    done += [some.submit(run_case, "lfu", "lease", "policy=lfu", 2),
+    done += [some.submit(run_case, "lru", "attribute", "partial=show", 1, True),
+             some.submit(run_case, "lfu", "lease", "policy=lfu", 2),
              some.submit(run_case, "fifo", "attribute", "policy=fifo,disk=off", 1),
              some.submit(run_case, "fifo", "lease", "policy=lfu,disk_policy=fifo", 2)]
     for d in done:

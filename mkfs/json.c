@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See json.h. */
+/* Writes JSON to a stream. See json.h. */
 #include "json.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* How long the character at s is in UTF-8, where it is one that Unicode allows; else 0. */
+/* Returns the length of the valid UTF-8 character of at least two bytes at s, or 0. */
 static unsigned utf8(const unsigned char *s)
 {
 	unsigned n = *s < 0xc2 ? 0 : *s < 0xe0 ? 2 : *s < 0xf0 ? 3 : *s < 0xf5 ? 4 : 0;
@@ -15,7 +15,7 @@ static unsigned utf8(const unsigned char *s)
 			return 0;
 	if ((*s == 0xe0 && s[1] < 0xa0) || (*s == 0xed && s[1] > 0x9f) ||
 	    (*s == 0xf0 && s[1] < 0x90) || (*s == 0xf4 && s[1] > 0x8f))
-		return 0; /* longer than it need be, a surrogate, or too large */
+		return 0; /* overlong, a surrogate, or above U+10FFFF */
 	return n;
 }
 

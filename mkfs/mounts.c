@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See mounts.h. Read from /proc/self/mountinfo, whose lines proc(5) tells. */
+/* Reads /proc/self/mountinfo, whose format is in proc(5). See mounts.h. */
 #include "mounts.h"
 
 #include "util.h"
@@ -8,7 +8,10 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-/* The next word of the line: spaces and the like are octal there. */
+/*
+ * Copies the next word of the line and decodes its octal escapes. Returns a pointer behind the
+ * word.
+ */
 static const char *word(const char *at, char *to, size_t capacity)
 {
 	size_t len = strcspn(at, " \n"), n = 0;
@@ -55,7 +58,7 @@ int kvm_mounts_each(int (*fn)(void *arg, const struct kvm_mounted *m), void *arg
 	while (!got && getline(&line, &capacity, f) > 0)
 		if (parse(line, m))
 			got = fn(arg, m);
-	if (!got && ferror(f)) /* the rest of them is not known */
+	if (!got && ferror(f)) /* the list is incomplete */
 		got = -EIO;
 	if (f)
 		fclose(f);

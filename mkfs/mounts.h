@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is mounted here, for the tools. */
+/* The list of mounts, for the tools. */
 #ifndef KVM_MOUNTS_H
 #define KVM_MOUNTS_H
 
@@ -7,12 +7,15 @@
 
 struct kvm_mounted {
 	dev_t dev;
-	char root[4096]; /* what of the filesystem is mounted there: "/", or a folder of it */
-	char path[4096]; /* where */
-	char type[32], source[64]; /* a longer one is cut */
+	char root[4096];           /* the mounted folder of the filesystem; "/" is all of it */
+	char path[4096];           /* mount point */
+	char type[32], source[64]; /* truncated if longer */
 };
 
-/* Calls fn for each. A non-zero answer ends it and is returned; or a negative errno. */
+/*
+ * Calls fn for each mount of the process's namespace. If fn returns non-zero, that ends the loop
+ * and is returned. Returns a negative errno if the list cannot be read.
+ */
 int kvm_mounts_each(int (*fn)(void *arg, const struct kvm_mounted *m), void *arg);
 
 #endif

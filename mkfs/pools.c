@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See pools.h. A pool of its own is found among the mounts, wherever run= was; one that is a folder
- * of another tmpfs only in the folder where it is looked for.
+ * Finds the pools in memory. A pool that is its own tmpfs is found in the list of mounts, wherever
+ * run= has put it. A pool that is a folder of another tmpfs is found only in the folder that the
+ * caller names. See pools.h.
  */
 #include "pools.h"
 
@@ -17,7 +18,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 
-/* Is its store where it was, and would it find this pool? */
+/* Returns true if the pool's store is still at its path and would use this pool. */
 static bool wanted(const struct kvc_owner *o)
 {
 	KVC_MEM struct kvc_store *s = calloc(1, sizeof *s);
@@ -31,18 +32,18 @@ static bool wanted(const struct kvc_owner *o)
 	err = kvc_super_load(s, KVC_STORE_SUPER, &known);
 	if (err == -ENOENT || err == -ENOTDIR)
 		return false;
-	if (err) /* damaged, or not to be read now: it may be mended */
+	if (err) /* damaged or unreadable now: it may be repaired */
 		return true;
 	return kvc_owner_of(s, -1, &now) || kvc_owner_same(&now, o);
 }
 
-/* As the engine names what lies there (engine/objects/node.h). */
+/* Prefixes of segment names in a pool (engine/objects/node.h). */
 static bool is_segment(const char *name)
 {
 	return strchr("wolp", name[0]) && name[1] == '-';
 }
 
-/* What lies in it. One that is mounted tells what it takes as a whole. */
+/* Counts the pool's files and bytes. For a pool with its own tmpfs, the tmpfs reports the bytes. */
 static void measure(struct kvm_pool *p)
 {
 	DIR *d = opendir(p->path);
@@ -67,8 +68,8 @@ static void measure(struct kvm_pool *p)
 }
 
 /*
- * 0, or why it is not known whose it is: a mark that cannot be read may be there. Who may not look
- * at all is told of a pool without one.
+ * Reads the pool's mark and state. Returns 0, or a negative errno if the mark may exist but cannot
+ * be read. To a user without permission to read the pool, it looks like a pool without a mark.
  */
 static int look(struct kvm_pool *p)
 {
@@ -116,7 +117,7 @@ int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_poo
 		if (e->d_name[0] == '.' || fstat(dirfd(d), &up) ||
 		    fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) ||
 		    !S_ISDIR(st.st_mode) || st.st_dev != up.st_dev)
-			continue; /* or one that is mounted: seen already */
+			continue; /* not a folder, or a mount: already visited */
 		snprintf(p.path, sizeof p.path, "%s/%s", base, e->d_name);
 		if ((got = look(&p)))
 			break;
@@ -131,7 +132,7 @@ int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_poo
 	return got;
 }
 
-/* Only what a pool has in it: segments and its mark. */
+/* Removes the files that belong to a pool: segments and the mark. */
 static int empty_folder(const char *path)
 {
 	DIR *d = opendir(path);
@@ -151,14 +152,16 @@ static int empty_folder(const char *path)
 int kvm_pool_free(const struct kvm_pool *p)
 {
 	/*
-	 * Who still has a mapping of a dead daemon's file keeps that; an older daemon has no mark.
+	 * A lazy unmount: processes that still map files of a dead daemon keep their pages. Pools
+	 * of older daemons, which have no mark, may be in use, so they are unmounted only if they
+	 * are not busy.
 	 */
 	int how = UMOUNT_NOFOLLOW | (p->marked ? MNT_DETACH : 0), err;
 	struct kvm_pool now = *p;
 	char folder[sizeof p->path];
 	KVC_FD int lock = -1;
 
-	/* a daemon that comes holds it from when it looks for its pool until that is marked */
+	/* A starting daemon locks the folder until it has found and marked its pool. */
 	snprintf(folder, sizeof folder, "%s", p->path);
 	lock = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (lock >= 0 && flock(lock, LOCK_EX))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See tool.h. */
+/* Error messages of the tools. See tool.h. */
 #include "tool.h"
 
 #include "util.h"
@@ -10,13 +10,13 @@ const char *kvm_name;
 
 void kvm_say(const char *format, va_list ap, const char *end)
 {
-	KVC_MEM char *text = NULL; /* paths can be long */
+	KVC_MEM char *text = NULL; /* on the heap, because paths can be long */
 
 	if (vasprintf(&text, format, ap) < 0)
 		text = NULL;
 	else
 		kvc_quote_one_line(text);
-	(void)fflush(stdout); /* where both go to one file, in the order in which they were said */
+	(void)fflush(stdout); /* keeps the order if stdout and stderr are the same file */
 	fprintf(stderr, "%s: %s%s\n", kvm_name, text ? text : "out of memory", end);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of a command of kvcachectl, what is asked before it is done, and times. See ctl.h. */
+/* Arguments of kvcachectl's commands, the confirmation prompt, and times. See ctl.h. */
 #include "ctl.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ int kvm_misused(const char *format, ...)
 	return 2;
 }
 
-/* "--NAME", "--NAME=VALUE", "-N" or "-NVALUE" of one of them. */
+/* Returns the row for "--NAME", "--NAME=VALUE", "-N" or "-NVALUE", or NULL. */
 static const struct kvm_option *option_of(const char *word, const struct kvm_option *o)
 {
 	size_t n = word[1] == '-' ? strcspn(word + 2, "=") : 0;
@@ -30,7 +30,7 @@ static const struct kvm_option *option_of(const char *word, const struct kvm_opt
 	return NULL;
 }
 
-/* The value behind the option's name in its own word; NULL: there is none. */
+/* Returns the value in the option's own word, or NULL. */
 static const char *value_in(const char *word)
 {
 	const char *equals = strchr(word, '=');

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl status: the state of each tier by classes of calls, from .kvcachefs/tiers. A class is
- * shown to people only while it is suspended.
+ * Part of kvcachectl status: the state of the classes of calls of each tier, from .kvcachefs/tiers.
+ * The text output lists only suspended classes.
  */
 #include "ctl.h"
 
@@ -18,7 +18,7 @@ int kvm_calls(const char *mnt, struct kvm_calls *c)
 	c->n = 0;
 	if (kvm_mount_text(mnt, "tiers", &text))
 		return 1;
-	line = strtok_r(text, "\n", &save); /* the names of the columns */
+	line = strtok_r(text, "\n", &save); /* column names */
 	while (line && c->n < KVM_CALLS && (line = strtok_r(NULL, "\n", &save))) {
 		struct kvm_call *v = &c->of[c->n];
 
@@ -30,7 +30,9 @@ int kvm_calls(const char *mnt, struct kvm_calls *c)
 	return 0;
 }
 
-/* The first class of the i-th tier, from 0 on; c->n: the tier is not there. */
+/*
+ * Returns the index of the first class of the i-th tier (from 0), or c->n if there is no such tier.
+ */
 static size_t first_of(const struct kvm_calls *c, unsigned i)
 {
 	size_t at = 0;
@@ -76,7 +78,7 @@ void kvm_calls_json(struct kvm_json *j, const struct kvm_calls *c, unsigned tier
 	kvm_json_end(j, '}');
 }
 
-/* "redis: write calls are refused (read-only); next probe in 4.1 s" */
+/* Prints lines such as "redis: write calls are refused (read-only); next probe in 4.1 s". */
 void kvm_calls_print(const struct kvm_calls *c)
 {
 	for (size_t i = 0; i < c->n; i++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl ls and stat: what is where, as the attributes in user.kvcachefs tell it (`attrs`, one
- * row each; kvcachefs(8) has what they mean). Nothing is loaded, and nothing counts as a use.
+ * kvcachectl ls and stat: the state of files and chunks, from the attributes user.kvcachefs.*
+ * (table `attrs`; kvcachefs(8) describes them). Listing does not load objects and does not count as
+ * an access.
  */
 #include "ctl.h"
 
@@ -18,7 +19,7 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
-#define VALUE 1100 /* one of ours, and its end */
+#define VALUE 1100 /* maximum length of an attribute's value, plus the final zero */
 
 enum form { TEXT, LIST, NUMBER, SIZE, SECONDS, PIN };
 
@@ -34,13 +35,16 @@ static const struct {
 #define ATTRS (sizeof attrs / sizeof attrs[0])
 
 struct item {
-	const char *is; /* file, chunk (a folder that is one), model, folder or other */
+	const char *is; /* file, chunk (a folder that is one chunk), model, folder or other */
 	uint64_t bytes, files;
-	int64_t used; /* when one of its files was last opened for reading, in s since 1970; 0 */
+	/* last open for reading of any of its files, in seconds since 1970; 0: none */
+	int64_t used;
 };
 
 /*
- * 1; 0: it has none, may not be asked, or goes just now; or -errno, which *failed (or NULL) keeps.
+ * Returns 1 with the value. Returns 0 if the attribute does not exist, is not permitted, or its
+ * file is being removed. Otherwise returns a negative errno, which is also stored in *failed (may
+ * be NULL).
  */
 static int attr_of(const char *path, const char *name, char value[VALUE], int *failed)
 {
@@ -69,7 +73,7 @@ static void add_file(struct item *it, const struct stat *st)
 		it->used = st->st_atime;
 }
 
-/* The files of a folder that is one chunk; what goes while we look is none. */
+/* Adds up the files of a chunk's folder. Files that are removed in between are skipped. */
 static int add_files(struct item *it, const char *path)
 {
 	DIR *d = opendir(path);
@@ -144,7 +148,7 @@ static void print_attr_json(struct kvm_json *j, enum form form, const char *name
 	}
 }
 
-/* 0, or -errno of what is missing then. */
+/* Returns 0, or the negative errno of an attribute that could not be read. */
 static int print_json(struct kvm_json *j, const char *key, const char *name, const char *path,
 		      const struct item *it)
 {
@@ -250,7 +254,7 @@ struct listing {
 	int failed;
 };
 
-/* 0, or -errno of what is missing then. */
+/* Returns 0, or the negative errno of an attribute that could not be read. */
 static int print_line(const char *name, const char *path, const struct item *it)
 {
 	char value[VALUE], buf[VALUE], size[32], when[32];
@@ -278,7 +282,7 @@ static int list_one(struct listing *l, const char *name, const char *path, const
 
 static int list_folder(struct listing *l, const char *path, size_t base);
 
-/* An entry; what goes while we look is none. */
+/* Lists an entry. Entries that are removed in between are skipped. */
 static int list_entry(struct listing *l, const char *path, size_t base)
 {
 	struct item it;
@@ -291,7 +295,7 @@ static int list_entry(struct listing *l, const char *path, size_t base)
 	return list_folder(l, path, base);
 }
 
-/* The names begin at `base` of the paths. */
+/* offset in a path at which the listed name begins */
 static int list_folder(struct listing *l, const char *path, size_t base)
 {
 	struct dirent **e = NULL;
@@ -300,7 +304,7 @@ static int list_folder(struct listing *l, const char *path, size_t base)
 	if (n < 0)
 		return errno == ENOENT ? 0 : kvm_fail("%s: %s", path, kvc_why(errno));
 	for (int i = 0; i < n; i++) {
-		/* not on the stack, of which a deep tree would take much */
+		/* on the heap: a deep tree would need too much stack */
 		KVC_MEM char *below = NULL;
 
 		if (strcmp(e[i]->d_name, ".") != 0 && strcmp(e[i]->d_name, "..") != 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl COMMAND ...: what one asks of a running mount, through the files in its .kvcachefs,
- * and of the machine. One row each in `commands`.
+ * kvcachectl COMMAND ...: inspects and controls a running mount through the files in its .kvcachefs
+ * folder, and shows some state of the machine. The table `commands` has a row for each command.
  */
 #include "ctl.h"
 
@@ -96,7 +96,7 @@ static void usage(FILE *out)
 		     "of one command\n  -V, --version  show the version\n");
 }
 
-/* Do the words ask for help, before a "--"? */
+/* Returns true if the words before "--" ask for help. */
 static bool for_help(int n, char **words)
 {
 	for (int i = 0; i < n && strcmp(words[i], "--") != 0; i++)
@@ -117,7 +117,9 @@ static int run(const struct kvm_command *c, int n, char **words)
 	return for_help(n, words) ? explain(c) : c->run(n, words);
 }
 
-/* What could not be printed was not done, as on a full disk. */
+/*
+ * Returns rc, or 1 after a message if stdout could not be written (for example, the disk is full).
+ */
 static int printed(int rc)
 {
 	if (!ferror(stdout) && !fflush(stdout))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl dump: a bundle for whoever is asked to help, as a tar file (ustar) with a member for
- * each row of `members`. Never contents of files, nor keys; what stands before the host of a URL is
- * left out, and names of models are numbers that mean nothing elsewhere, unless --names. The
- * daemon's log has no names.
+ * kvcachectl dump: writes a tar file (ustar) of diagnostics for a bug report, with a member for
+ * each row of `members`. It never contains file contents or keys. Credentials in URLs are removed,
+ * and names of models are replaced by numbers that have no meaning elsewhere, unless --names is
+ * given. The daemon's log contains no names.
  */
-#include "beside.h"
+#include "atomic_file.h"
 #include "ctl.h"
 #include "json.h"
 #include "mounts.h"
@@ -30,7 +30,7 @@ struct dump {
 	time_t now;
 };
 
-/* Copies a text without what a URL has before its host. */
+/* Copies a text without the credentials in its URLs. */
 static void put_redacted(FILE *out, const char *text)
 {
 	const char *url;
@@ -48,7 +48,7 @@ static void put_redacted(FILE *out, const char *text)
 	fputs(text, out);
 }
 
-/* A file of the machine, or why there is none. */
+/* Copies a file of the machine, or the reason why it cannot be read. */
 static void put_file(FILE *out, const char *path)
 {
 	KVC_MEM char *text = NULL;
@@ -95,7 +95,7 @@ static void put_log(struct dump *d, FILE *out)
 	put_inside(out, d, "log");
 }
 
-/* A number for a name, by a secret that nobody keeps: it cannot be guessed. */
+/* Prints a number for a name: a hash with a secret that is discarded, so it cannot be reversed. */
 static void put_name(const struct dump *d, FILE *out, const char *name)
 {
 	char salted[1024], text[33];
@@ -107,7 +107,7 @@ static void put_name(const struct dump *d, FILE *out, const char *name)
 	fprintf(out, "model-%.12s", kvc_sum_text(&sum, text));
 }
 
-/* The name stands last in each line; the first has the names of the columns. */
+/* In each line, the name is the last column. The first line has the column names. */
 static void put_models(struct dump *d, FILE *out)
 {
 	KVC_MEM char *text = NULL;
@@ -161,7 +161,10 @@ static void put_machine(struct dump *d, FILE *out)
 	put_file(out, "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
 }
 
-/* How large the files of the store are, with the catalog's, and what is free beside them. */
+/*
+ * Prints the sizes of the store's files, including the catalog's, and the free space of their
+ * filesystem.
+ */
 static void put_store(struct dump *d, FILE *out)
 {
 	KVC_MEM char *config = NULL;
@@ -225,7 +228,8 @@ static void put_member(struct dump *d, const char *name, const char *text, size_
 	memset(h.sum, ' ', sizeof h.sum);
 	for (size_t i = 0; i < sizeof h; i++)
 		sum += ((const unsigned char *)&h)[i];
-	snprintf(h.sum, sizeof h.sum, "%06o", sum); /* and then a space, which is there */
+	/* followed by a space, which is already there */
+	snprintf(h.sum, sizeof h.sum, "%06o", sum);
 	fwrite(&h, 1, sizeof h, d->out);
 	fwrite(text, 1, len, d->out);
 	fwrite(zeros, 1, -len % BLOCK, d->out);
@@ -251,10 +255,10 @@ static int put_all(struct dump *d)
 	return 0;
 }
 
-/* To standard output, or a file that is not there yet. 0, or 1 after the message. */
+/* Writes the tar file to stdout or to a new file. Returns 0, or 1 after a message. */
 static int put_out(struct dump *d, const char *file)
 {
-	struct kvm_beside b;
+	struct kvm_atomic_file b;
 	int fd, told, err;
 
 	if (!strcmp(file, "-")) {
@@ -265,13 +269,13 @@ static int put_out(struct dump *d, const char *file)
 		told = put_all(d);
 		err = ferror(d->out) | fclose(d->out) ? -errno : 0;
 	} else {
-		if ((err = kvm_beside_open(&b, file, 0600, true)))
-			return kvm_fail("%s: %s", kvm_shown(file), kvm_beside_why(-err));
+		if ((err = kvm_atomic_file_open(&b, file, 0600, true)))
+			return kvm_fail("%s: %s", kvm_shown(file), kvm_atomic_file_why(-err));
 		d->out = b.f;
 		told = put_all(d);
-		err = kvm_beside_end(&b, told ? -ENOMEM : 0);
+		err = kvm_atomic_file_close(&b, told ? -ENOMEM : 0);
 	}
-	return told ?: err ? kvm_fail("%s: %s", file, kvm_beside_why(-err)) : 0;
+	return told ?: err ? kvm_fail("%s: %s", file, kvm_atomic_file_why(-err)) : 0;
 }
 
 int kvm_run_dump(int argc, char **argv)

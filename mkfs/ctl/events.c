@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl events: what happens to files of a mount, as .kvcachefs/events tells it
- * (kvcachefs(8)), until a signal: on stdout, or for routers (publish.h). The daemon keeps a read
- * waiting for nothing, so it is asked again and again.
+ * kvcachectl events: prints the file events of a mount from .kvcachefs/events (kvcachefs(8)) until
+ * a signal, or publishes them to routers (publish.h). A read of that file never blocks, so the
+ * command polls it.
  *
- * To a router that has just subscribed all that is there is told, and so it is to all of them when
- * events were lost. Meanwhile events are read on, and told behind: what they say is newer.
+ * After a router subscribes, or after events were lost, all stored files are published. During that
+ * walk, new events are still read and are published after the files, because they are newer.
  */
 #include "ctl.h"
 #include "publish.h"
@@ -20,20 +20,20 @@
 #include <sys/xattr.h>
 
 #define LOOK_MS 50
-#define FILES_AT_ONCE 1024 /* of a walk, between two looks for events */
+#define FILES_AT_ONCE 1024 /* files of a walk between two polls for events */
 #define FOLDERS_OPEN 64
 
 struct events {
 	int fd;
 	char mnt[KVM_PATH];
-	char text[65536]; /* what was read of a line that has not ended */
+	char text[65536]; /* an incomplete line that was read */
 	size_t n;
-	struct kvm_publish *publish; /* NULL: on stdout */
+	struct kvm_publish *publish; /* NULL: print to stdout */
 	bool lost;
 };
 
 static volatile sig_atomic_t stop;
-static struct events *walked; /* nftw gives its function no argument */
+static struct events *walked; /* nftw passes no argument to its callback */
 static unsigned files;
 
 static void on_signal(int sig)
@@ -59,7 +59,7 @@ static void take_lines(struct events *e)
 	memmove(e->text, line, e->n);
 }
 
-/* What there is now; 0, or 1 after a message. */
+/* Reads and forwards the available events. Returns 0, or 1 after a message. */
 static int pass_on(struct events *e)
 {
 	ssize_t n;
@@ -92,14 +92,14 @@ static int tell_file(const char *path, const struct stat *st, int type, struct F
 	return stop || (++files % FILES_AT_ONCE == 0 && pass_on(walked));
 }
 
-/* What is there is told from the beginning where somebody lacks it. */
+/* Publishes all files if a router has subscribed or events were lost. */
 static void tell_all(struct events *e)
 {
 	if (!kvm_publish_joined(e->publish) && !e->lost)
 		return;
 	e->lost = false;
 	walked = e;
-	/* who cannot be walked to its end is told again by the next event that is lost */
+	/* An incomplete walk is repeated only when events are lost again. */
 	nftw(e->mnt, tell_file, FOLDERS_OPEN, FTW_PHYS | FTW_MOUNT);
 }
 

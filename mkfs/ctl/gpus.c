@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl gpus: devices, and the memory near them, from sysfs. */
+/* kvcachectl gpus: NVIDIA devices and their NUMA nodes, from sysfs. */
 #include "ctl.h"
 
 #include "json.h"
@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One number from a file of sysfs. 0, -ENOENT: there is none, or another error. */
+/*
+ * Reads a number from a file in sysfs. Returns 0, -ENOENT (no such file) or another negative errno.
+ */
 static int read_number(const char *folder, const char *device, const char *name, long *v)
 {
 	char path[4200], text[32] = "", *end;
@@ -18,7 +20,7 @@ static int read_number(const char *folder, const char *device, const char *name,
 	snprintf(path, sizeof path, "%s/%s/%s", folder, device, name);
 	f = fopen(path, "re");
 	if (!f)
-		/* as of one that goes just now, and of what is no device's folder */
+		/* ENODEV: the device was just removed. ENOTDIR: not a device's folder. */
 		return errno == ENODEV || errno == ENOTDIR ? -ENOENT : -errno;
 	err = !fgets(text, sizeof text, f) && ferror(f) ? -errno : 0;
 	fclose(f);
@@ -28,7 +30,10 @@ static int read_number(const char *folder, const char *device, const char *name,
 	return end == text ? -ENOENT : 0;
 }
 
-/* Is it one, and where? 1 and *node (-1: nowhere in particular), 0, or -errno. */
+/*
+ * Returns 1 with *node (-1: no particular node) if the device is a GPU, 0 if not, or a negative
+ * errno.
+ */
 static int is_gpu(const char *folder, const char *device, long *node)
 {
 	long vendor, class;
@@ -56,8 +61,8 @@ static void print_json(struct kvm_json *j, const char *device, long node)
 }
 
 /*
- * Memory is nearest to a device on the device's own NUMA node: a pool elsewhere halves the rate of
- * copies on machines with two sockets.
+ * Prints the NUMA node of each device. On machines with two sockets, a pool on another node halves
+ * the rate of copies.
  */
 int kvm_run_gpus(int argc, char **argv)
 {

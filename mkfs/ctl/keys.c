@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl hash, the keys of chunks; and newkey, those that seal them. */
-#include "beside.h"
+/*
+ * kvcachectl hash computes the keys of chunks; kvcachectl newkey adds an encryption key to a key
+ * file.
+ */
+#include "atomic_file.h"
 #include "ctl.h"
 #include "json.h"
 #include "kvcachefs.h"
@@ -13,13 +16,13 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#define TRIES 100 /* while others make the file, too */
+#define TRIES 100 /* attempts if other processes create the file at the same time */
 
-struct secret { /* what is wiped when all is done */
+struct secret { /* wiped before the command ends */
 	char line[512], in[4096], out[4096];
 };
 
-/* The keys that there are, whole lines, and the highest id in them. */
+/* Copies the existing lines of the key file, and finds the highest key id. */
 static int copy_keys(FILE *from, FILE *to, struct secret *s, unsigned long *max)
 {
 	bool begins = true;
@@ -52,7 +55,10 @@ static int put_key(FILE *to, const char *model, unsigned long id, struct secret 
 	return err;
 }
 
-/* The file that is there, locked, so that of two at once the second adds to what the first made. */
+/*
+ * Opens and locks the existing file, so that of two concurrent commands the second one adds to the
+ * result of the first.
+ */
 static int open_keys(const char *path, struct stat *st)
 {
 	struct stat now;
@@ -71,14 +77,16 @@ static int open_keys(const char *path, struct stat *st)
 	}
 }
 
-/* Adds to what is open as fd (below 0: nothing), with an id one above the highest that is there. */
+/*
+ * Writes a new file: the lines of fd (negative: none), and a key whose id is one above the highest.
+ */
 static int add_key(const char *path, int fd, const char *model, unsigned long *id)
 {
 	struct secret s;
-	struct kvm_beside b;
+	struct kvm_atomic_file b;
 	unsigned long max = 0;
 	FILE *old = NULL;
-	int err = kvm_beside_open(&b, path, 0600, fd < 0);
+	int err = kvm_atomic_file_open(&b, path, 0600, fd < 0);
 
 	if (err)
 		return err;
@@ -92,7 +100,7 @@ static int add_key(const char *path, int fd, const char *model, unsigned long *i
 		err = -ERANGE;
 	*id = max + 1;
 	err = err ?: put_key(b.f, model, *id, &s);
-	err = kvm_beside_end(&b, err);
+	err = kvm_atomic_file_close(&b, err);
 	if (old)
 		fclose(old);
 	else if (fd >= 0)
@@ -101,7 +109,7 @@ static int add_key(const char *path, int fd, const char *model, unsigned long *i
 	return err;
 }
 
-/* Adds a random key to a key file, made with mode 0600 where it is missing. */
+/* Adds a random key to a key file. A new file gets mode 0600. */
 int kvm_run_newkey(int argc, char **argv)
 {
 	unsigned long id = 0;
@@ -122,13 +130,13 @@ int kvm_run_newkey(int argc, char **argv)
 			return kvm_fail("%s %s", kvm_shown(argv[0]), kvc_secret_why(&st));
 		}
 		err = add_key(argv[0], fd, argc > 1 ? argv[1] : NULL, &id);
-		if (err != -EEXIST) /* as where another has just made it */
+		if (err != -EEXIST) /* another process has just created the file */
 			break;
 	}
 	if (err)
 		return kvm_fail("cannot add a key to %s: %s", kvm_shown(argv[0]),
-				kvm_beside_why(-err));
-	if ((err = kvm_beside_keep(argv[0])))
+				kvm_atomic_file_why(-err));
+	if ((err = kvm_sync_name(argv[0])))
 		return kvm_fail("%s has key %lu, but a power failure may undo this: %s", argv[0],
 				id, kvc_why(-err));
 	if (!json) {
@@ -143,12 +151,12 @@ int kvm_run_newkey(int argc, char **argv)
 	return 0;
 }
 
-struct naming {            /* how a key is printed */
-	const char *model; /* NULL: the key alone */
-	bool as;           /* as the path of `how`; otherwise MODEL/KEY */
+struct naming {            /* how to print a key */
+	const char *model; /* NULL: print the key alone */
+	bool as;           /* use the naming scheme of `how`; otherwise MODEL/KEY */
 	enum kvcachefs_naming how;
 	struct kvcachefs_name name;
-	struct kvm_json *json; /* an array of them; NULL: lines */
+	struct kvm_json *json; /* an array of keys; NULL: print lines */
 };
 
 static int print_key(const struct kvcachefs_hasher *h, const void *key, struct naming *n)
@@ -168,7 +176,7 @@ static int print_key(const struct kvcachefs_hasher *h, const void *key, struct n
 	return 0;
 }
 
-/* MODEL and MEMBER=VALUE... behind the scheme and the file. */
+/* Parses MODEL and MEMBER=VALUE... after the scheme and the file. */
 static int read_naming(struct naming *n, const char *as, int left, char **v)
 {
 	n->as = as;
@@ -191,7 +199,7 @@ static int read_naming(struct naming *n, const char *as, int left, char **v)
 	return 0;
 }
 
-/* The keys of the token ids in a file: decimal, anything between. */
+/* Prints the keys of the token ids in a file: decimal numbers with any separators. */
 static int hash_file(struct kvcachefs_hasher *h, FILE *f, const char *name, struct naming *naming)
 {
 	size_t made;
@@ -222,7 +230,7 @@ static int hash_file(struct kvcachefs_hasher *h, FILE *f, const char *name, stru
 	return err ?: ferror(f) ? kvm_fail("%s: %s", name, kvc_why(errno)) : 0;
 }
 
-/* SCHEME[:TOKENS] */
+/* Parses SCHEME[:TOKENS]. */
 static int read_scheme(char *text, struct kvcachefs_keys *keys)
 {
 	char *colon = strchr(text, ':'), *end;

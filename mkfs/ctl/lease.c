@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl prefetch and lease: lists of paths for .kvcachefs/lease. */
+/* kvcachectl prefetch and lease: write lists of paths to .kvcachefs/lease. */
 #include "ctl.h"
 
 #include "json.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A path as any program would name it, as seen from the root of its mount. */
+/* Prints a path, given as for any program, relative to the root of its mount. */
 static int print_below(FILE *out, const char *mnt, const char *path)
 {
 	KVC_MEM char *whole = realpath(path, NULL);
@@ -23,7 +23,10 @@ static int print_below(FILE *out, const char *mnt, const char *path)
 	return 0;
 }
 
-/* The lines of the paths; the first may be the mount that the others are below of. */
+/*
+ * Prints the lines of the list. The first path may name the mount that the other paths are relative
+ * to.
+ */
 static int print_paths(FILE *out, char mnt[KVM_PATH], int n, char **paths)
 {
 	struct stat first, root;
@@ -44,7 +47,9 @@ static int print_paths(FILE *out, char mnt[KVM_PATH], int n, char **paths)
 	return err;
 }
 
-/* "PATH INODE SIZE STATE", where the path may have anything but a newline. */
+/*
+ * Parses "PATH INODE SIZE STATE" from its end: the path may contain any character except a newline.
+ */
 static void json_line(struct kvm_json *j, char *line)
 {
 	static const char *const names[] = { "state", "bytes", "inode" };
@@ -111,7 +116,7 @@ static int hold_lease(int fd, bool json)
 }
 
 /*
- * prefetch PATH...: asks for them without waiting. lease: prints the lines and holds until a
+ * prefetch requests the files without waiting. lease prints the answer and keeps the lease until a
  * signal.
  */
 static int ask(char **paths, int n, bool hold, bool json)

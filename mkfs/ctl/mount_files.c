@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which mount a command of kvcachectl means. See ctl.h. A path tells by the device
- * that it is on: so it may be anything in the mount, also by a bind mount or a symbolic link.
+ * Finds the mount that a kvcachectl command refers to, and opens its files. A mount is identified
+ * by the device number of the path, so the path may be any file in the mount, and may lead through
+ * a bind mount or a symbolic link. See ctl.h.
  */
 #include "ctl.h"
 
@@ -13,7 +14,10 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
-/* Only what is missing there, or of another kind, says that it is none. */
+/*
+ * Prints why path is not in a usable mount. Only ENOENT and similar errors are reported as "no
+ * mount"; other errors are reported as they are.
+ */
 static int no_mount(const char *path, int err)
 {
 	path = kvm_shown(path);
@@ -32,19 +36,20 @@ static int no_mount(const char *path, int err)
 }
 
 struct search {
-	bool any; /* device */
+	bool any; /* match any device */
 	dev_t dev;
 	unsigned found;
-	bool part;     /* a folder of it is mounted, at least */
-	int err;       /* its daemon has died */
-	int unseen;    /* why one could not be looked at, which is no absence */
-	char *mnt;     /* the first that was found */
-	FILE *choices; /* all, for people */
+	bool part;     /* a folder of this filesystem is mounted */
+	int err;       /* its daemon is dead */
+	int unseen;    /* errno of a mount that could not be examined */
+	char *mnt;     /* the first mount that was found */
+	FILE *choices; /* all mounts, for the message */
 };
 
 /*
- * A dead daemon's mount may still tell its attributes, and list a folder, which the kernel keeps,
- * but not this. Its death cancels what it was asked last; who asks again is told.
+ * Returns the error of the mount's daemon, or 0. The kernel may answer stat and readdir of a dead
+ * daemon's mount from its caches, but not statfs. A dying daemon cancels its last request; the next
+ * request gets the final error.
  */
 static int unserved(const char *path)
 {
@@ -63,8 +68,8 @@ static bool is_ours(const struct kvm_mounted *m)
 }
 
 /*
- * Is this mount what is seen at its path, and not below another? What cannot be told of a path that
- * is there is kept.
+ * Returns true if the mount is visible at its path, and not hidden by another mount. Sets s->unseen
+ * if an existing path cannot be examined.
  */
 static bool is_seen(struct search *s, const struct kvm_mounted *m)
 {
@@ -86,7 +91,7 @@ static int is_it(void *arg, const struct kvm_mounted *m)
 		return 0;
 	s->part = true;
 	if (strcmp(m->root, "/") != 0 || !is_seen(s, m))
-		return 0; /* a part of it, or hidden below another mount */
+		return 0; /* a part of the filesystem, or hidden by another mount */
 	if ((s->err = unserved(m->path)))
 		return 1;
 	snprintf(s->mnt, KVM_PATH, "%s", m->path);
@@ -94,7 +99,9 @@ static int is_it(void *arg, const struct kvm_mounted *m)
 	return 1;
 }
 
-/* Of those that somebody serves; who asks one that has just died is told so by it. */
+/*
+ * Counts the mounts that a daemon serves. A mount whose daemon has just died gives an error later.
+ */
 static int is_one(void *arg, const struct kvm_mounted *m)
 {
 	struct search *s = arg;
@@ -102,9 +109,7 @@ static int is_one(void *arg, const struct kvm_mounted *m)
 
 	if (!is_ours(m) || strcmp(m->root, "/") != 0 || (s->found && m->dev == s->dev))
 		return 0;
-	/*
-	 * a dead daemon's mount may still tell its attributes, which the kernel keeps, but not this
-	 */
+	/* The kernel may answer stat of a dead daemon's mount from its cache, but not statfs. */
 	if (!is_seen(s, m) || statfs(m->path, &fs))
 		return 0;
 	if (!s->found++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl pools: what daemons have left in memory, and giving it back. Only a pool that nobody
- * comes back for is freed: what a killed daemon had acknowledged is in its pool alone until its
+ * kvcachectl pools: lists the pools in memory and frees them. Only pools whose store no longer
+ * exists are freed: files that a killed daemon had acknowledged may be only in its pool until its
  * store is mounted again.
  */
 #include "ctl.h"
@@ -101,7 +101,7 @@ static int list(const struct found *all, bool json)
 	return 0;
 }
 
-/* May this one, which was named, be freed? 0, or 1 after the message. */
+/* Checks whether a pool that the user named may be freed. Returns 0, or 1 after a message. */
 static int may_free(const struct kvm_pool *p)
 {
 	if (p->lives)
@@ -114,7 +114,7 @@ static int may_free(const struct kvm_pool *p)
 	return 0;
 }
 
-/* Of the pools found leaves those that are to be freed: the named ones, or all of no store. */
+/* Reduces the list of pools to those to free: the named pools, or all pools without a store. */
 static int choose(struct found *all, int n, char **names)
 {
 	size_t left = 0;
@@ -194,7 +194,10 @@ int kvm_run_pools(int argc, char **argv)
 		return kvm_misused("pools: --yes needs --free");
 	if (json && give)
 		return kvm_misused("pools: --json does not combine with --free");
-	/* the mounted ones are found wherever they are, the others beside the one that is named */
+	/*
+	 * Mounted pools are found anywhere; other pools only in the folder of the pool that is
+	 * named.
+	 */
 	beside = give && argc ? strdup(argv[0]) : NULL;
 	folder = give ? (beside ? dirname(beside) : NULL) : argc ? argv[0] : NULL;
 	err = kvm_pools_each(folder, collect, &all);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See publish.h. The socket is an XPUB, which tells of each subscription. Who reads too slowly
- * loses messages, and sees that by their numbers.
+ * Publishes events in vLLM's format. The socket is an XPUB, which reports new subscriptions. A
+ * router that reads too slowly loses messages and detects that by the sequence numbers. See
+ * publish.h.
  *
- * Members that this cannot know are there and empty, as in the events of vLLM's own offloading: the
- * block's parent, its tokens, its size.
+ * Members whose values are unknown here are empty, as in the events of vLLM's own offloading: the
+ * block's parent, its tokens and its size.
  */
 #include "publish.h"
 
@@ -19,19 +20,19 @@
 #include <string.h>
 #include <zmq.h>
 
-#define BATCH 256      /* events in a message, at most */
-#define QUEUED 100000  /* messages that wait for one who reads slowly; vLLM's number */
-#define KEY_BYTES 64u  /* of a hash; a longer one is none */
-#define LINGER_MS 1000 /* for what was said last */
+#define BATCH 256      /* maximum events per message */
+#define QUEUED 100000  /* queued messages per slow router; vLLM's number */
+#define KEY_BYTES 64u  /* of a hash; longer keys are not published */
+#define LINGER_MS 1000 /* time to send the last events */
 
 struct kvm_publish {
 	struct kvm_publish_options o;
 	void *context, *socket;
-	msgpack_sbuffer events; /* packed, one behind the other */
+	msgpack_sbuffer events; /* encoded events, concatenated */
 	msgpack_packer pack;
-	unsigned n; /* of them */
+	unsigned n; /* number of events */
 	uint64_t sent;
-	int err; /* that sending has met */
+	int err; /* error of sending */
 };
 
 struct block {
@@ -41,7 +42,7 @@ struct block {
 	uint32_t group;
 };
 
-/* ---- which block a path is ---- */
+/* ---- the block of a path ---- */
 
 static bool hash_of(const char *hex, struct block *b)
 {
@@ -58,7 +59,7 @@ static bool hash_of(const char *hex, struct block *b)
 	return true;
 }
 
-/* The engine was given the mount, or some folder in it. */
+/* Finds the block that a path names. The engine may have been given the mount or a folder in it. */
 static bool block_of(const char *path, struct block *b)
 {
 	struct kvcachefs_name name;
@@ -80,7 +81,7 @@ static void put_text(struct kvm_publish *p, const char *text)
 	msgpack_pack_str_with_body(&p->pack, text, strlen(text));
 }
 
-/* The next member: in a map with its name. */
+/* Starts the next member; in a map, packs its name. */
 static void put_name(struct kvm_publish *p, const char *name)
 {
 	if (!p->o.arrays)
@@ -140,7 +141,7 @@ static void put_group(struct kvm_publish *p, const struct block *b)
 
 static void stored(struct kvm_publish *p, const struct block *b, const char *tier, size_t len)
 {
-	/* in a list the group stands behind a member more */
+	/* In an array, the group must be preceded by one more member. */
 	put_event(p, "BlockStored", 8 + (p->o.arrays ? 2 * b->grouped : b->grouped));
 	put_hashes(p, b);
 	put_none(p, "parent_block_hash");
@@ -164,7 +165,7 @@ static void removed(struct kvm_publish *p, const struct block *b, const char *ti
 	put_group(p, b);
 }
 
-/* The same of each tier in such a text as "cpu,disk". */
+/* Adds the event for each tier of a list such as "cpu,disk". */
 static void each_tier(struct kvm_publish *p, const char *path, const char *tiers,
 		      void (*put)(struct kvm_publish *, const struct block *, const char *, size_t))
 {
@@ -183,7 +184,10 @@ static void each_tier(struct kvm_publish *p, const char *path, const char *tiers
 
 /* ---- lines ---- */
 
-/* A member of a line, with what %XX stands for; "" where there is none, or it is too long. */
+/*
+ * Copies a member of a JSON line, with %XX decoded, to `to`. Copies "" if the member is missing or
+ * too long.
+ */
 static const char *member(const char *line, const char *name, char *to, size_t capacity)
 {
 	char key[32];
@@ -213,7 +217,10 @@ bool kvm_publish_line(struct kvm_publish *p, const char *line)
 		member(line, "tier", tiers, sizeof tiers);
 	if (!strcmp(event, "lost"))
 		return true;
-	/* a folder of another name may be where an engine looks, or no more: all is told again */
+	/*
+	 * A renamed folder may enter or leave a folder that an engine uses: publish all files
+	 * again.
+	 */
 	if (!strcmp(event, "renamed") && strstr(line, "\"folder\": true"))
 		return true;
 	if (!strcmp(event, "stored")) {
@@ -272,7 +279,7 @@ bool kvm_publish_joined(struct kvm_publish *p)
 	bool any = false;
 	char message[256];
 
-	/* 1 and what is subscribed to; 0 where it ends */
+	/* The first byte of a message is 1 for a new subscription and 0 for an ended one. */
 	while (zmq_recv(p->socket, message, sizeof message, ZMQ_DONTWAIT) > 0)
 		any |= message[0] == 1;
 	return any;
@@ -330,7 +337,7 @@ struct kvc_library kvm_library_zmq(void)
 	return (struct kvc_library){ "ZeroMQ", text, (const void *)zmq_version };
 }
 
-/* Its functions are in its headers. */
+/* Its functions are inline, so there is no address to report. */
 struct kvc_library kvm_library_msgpack(void)
 {
 	return (struct kvc_library){ "msgpack-c", MSGPACK_VERSION, NULL };

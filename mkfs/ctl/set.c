@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl pin, unpin, ttl, quota, policy and evict: attributes in user.kvcachefs with values
- * that people write, and with errors that say what to do (`troubles`, one row each). They print
- * nothing when all is done, and go on with the other paths when one is refused.
+ * kvcachectl pin, unpin, ttl, quota, policy and evict: set the attributes user.kvcachefs.*. Values
+ * are in user units, and errors say how to fix them (table `troubles`). The commands print nothing
+ * on success. If one path fails, they continue with the others.
  */
 #include "ctl.h"
 
@@ -16,7 +16,7 @@
 
 #define PREFIX "user.kvcachefs."
 #define QUOTA_MIN (1u << 20)
-#define TIME_MAX 7000000000ull /* seconds: the end of it is a time that can be kept */
+#define TIME_MAX 7000000000ull /* seconds; now plus this time must fit in a timestamp */
 
 static const struct {
 	const char *attr;
@@ -49,7 +49,7 @@ static int trouble(const char *path, const char *attr, int err)
 	return kvm_fail("%s: %s", path, kvc_why(err));
 }
 
-/* 1; 0: it has none; or -errno. */
+/* Returns 1 with the value, 0 if the attribute is not set, or a negative errno. */
 static int get(const char *path, const char *attr, char value[256])
 {
 	char name[64];
@@ -64,7 +64,8 @@ static int get(const char *path, const char *attr, char value[256])
 }
 
 /*
- * NULL takes it away, where it is. On a filesystem of another kind it would be just an attribute.
+ * Sets the attribute, or removes it if value is NULL. Refuses paths outside of kvcachefs, where it
+ * would be an ordinary attribute.
  */
 static int set(const char *path, const char *attr, const char *value)
 {
@@ -92,7 +93,7 @@ int kvm_run_pin(int argc, char **argv)
 {
 	const char *time = NULL;
 	const struct kvm_option options[] = { { "for", NULL, &time }, { 0 } };
-	uint64_t s = 1; /* for ever */
+	uint64_t s = 1; /* permanently */
 	char value[32];
 	int err = kvm_options(&argc, argv, options);
 
@@ -128,7 +129,7 @@ int kvm_run_ttl(int argc, char **argv)
 	return set_all(argc - 1, argv + 1, "ttl", value);
 }
 
-/* As far as can be seen: else something is taken away of which nobody was warned. */
+/* Returns true if the folder is known to be empty. If it cannot be read, the warning is shown. */
 static bool is_empty(const char *path)
 {
 	DIR *d = opendir(path);
@@ -143,7 +144,10 @@ static bool is_empty(const char *path)
 	return !any;
 }
 
-/* Says what a quota of so much takes away there: 1; 0: nothing; or -errno. */
+/*
+ * Prints what the new quota would evict. Returns 1 if it would evict something, 0, or a negative
+ * errno.
+ */
 static int warn_of_quota(const char *path, uint64_t bytes)
 {
 	char old[256], used[256], a[32], b[32];
@@ -182,7 +186,7 @@ int kvm_run_quota(int argc, char **argv)
 		return kvm_misused("quota %s: give a size of 1M or more, such as 500G, or none",
 				   kvm_shown(argv[0]));
 	for (int i = 1; i < argc && !none; i++) {
-		if (kvm_mount_of(argv[i], mnt)) /* before anything is asked or done */
+		if (kvm_mount_of(argv[i], mnt)) /* checks all paths before it changes anything */
 			return 1;
 		err = warn_of_quota(argv[i], bytes);
 		if (err < 0)
@@ -215,7 +219,10 @@ int kvm_run_policy(int argc, char **argv)
 	return set_all(argc - 1, argv + 1, "policy", none ? NULL : argv[0]);
 }
 
-/* Says what goes, and asks: nothing is lost from the pool, of which a copy is made first. */
+/*
+ * Prints what will be evicted, and asks. Evicting from the pool loses nothing, because a copy is
+ * made first.
+ */
 static int ask_evict(int n, char **paths, const char *from, bool yes)
 {
 	if (!strcmp(from, "cpu"))

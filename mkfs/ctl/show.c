@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl stats and config: files of .kvcachefs, as they are or as JSON; log and reload: what
- * changes in a mount that is in use.
+ * kvcachectl stats and config print files of .kvcachefs, as they are or as JSON; log prints the
+ * log; reload changes options of a running mount.
  */
 #include "ctl.h"
 
@@ -29,7 +29,7 @@ int kvm_mount_text(const char *mnt, const char *name, char **text)
 	errno = 0;
 	n = getdelim(text, &capacity, 0, f);
 	if (n < 0 && !errno)
-		*text = realloc(*text, 1); /* it is empty */
+		*text = realloc(*text, 1); /* the file is empty */
 	if (n < 0 && *text)
 		**text = 0;
 	n = errno ? -errno : 0;
@@ -46,7 +46,7 @@ struct pair {
 	bool told;
 };
 
-/* Lines of a name, one of `between`, and a value. The text is cut up. */
+/* Splits the text into lines of a name, the separator `between`, and a value. Modifies the text. */
 static int pairs_of(char *text, char between, struct pair **all, size_t *n)
 {
 	size_t capacity = 0;
@@ -75,7 +75,7 @@ static void put(struct kvm_json *j, const char *name, const char *value, bool nu
 		kvm_json_text(j, name, value);
 }
 
-/* Members of an object; a name that is there more than once is an array. */
+/* Prints the pairs as members of an object. A name that occurs more than once becomes an array. */
 static void put_pairs(struct kvm_json *j, struct pair *v, size_t n, bool numbers)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -99,7 +99,7 @@ static void put_pairs(struct kvm_json *j, struct pair *v, size_t n, bool numbers
 	}
 }
 
-/* A file of .kvcachefs to stdout. */
+/* Prints a file of .kvcachefs to stdout. */
 static int show(int argc, char **argv, const char *name, char between)
 {
 	bool json = false;
@@ -140,7 +140,7 @@ int kvm_run_config(int argc, char **argv)
 	return show(argc, argv, "config", '=');
 }
 
-/* What control answered, as it is or as JSON. */
+/* Prints the answer of .kvcachefs/control, as it is or as JSON. */
 static int answered(const char *mnt, bool json, const char *name, char *answer)
 {
 	struct kvm_json j = { stdout, false };

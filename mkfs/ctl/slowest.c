@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl status: the slowest operations of the last minutes, from .kvcachefs/slowest. An older
- * daemon has none, and others than root and its user may not read it: then there are none.
+ * Part of kvcachectl status: the slowest operations of the last minutes, from .kvcachefs/slowest.
+ * If an older daemon lacks this file, or the user may not read it, the list is empty.
  */
 #include "ctl.h"
 
@@ -23,7 +23,7 @@ int kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST], size_t *n)
 		return 0;
 	if (kvm_mount_text(mnt, "slowest", &text))
 		return 1;
-	line = strtok_r(text, "\n", &save); /* the names of the columns */
+	line = strtok_r(text, "\n", &save); /* column names */
 	while (line && *n < KVM_SLOWEST && (line = strtok_r(NULL, "\n", &save)))
 		*n += sscanf(line, "%lf %lf %31s %31s %1023s", &v[*n].seconds, &v[*n].ago_seconds,
 			     v[*n].operation, v[*n].tier, v[*n].model) == 5;
@@ -46,7 +46,7 @@ void kvm_slowest_json(struct kvm_json *j, const struct kvm_slow *v, size_t n)
 	kvm_json_end(j, ']');
 }
 
-/* "load disk 45 ms, commit 12 ms": the operation, where, and how long it took. */
+/* Prints a line such as "load disk 45 ms, commit 12 ms": operation, tier and duration. */
 void kvm_slowest_print(const struct kvm_slow *v, size_t n)
 {
 	for (size_t i = 0; i < n && i < SHOWN; i++) {

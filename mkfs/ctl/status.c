@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl status: a mount on one screen, from the figures in .kvcachefs/stats and the lines of
- * .kvcachefs/config, the classes of calls (calls.c) and the slowest operations
- * (slowest.c). A figure that an older daemon does
- * not have counts as 0. With an interval the figures are read twice, and what lies between them is
- * shown beside.
+ * kvcachectl status: a mount on one screen, from .kvcachefs/stats, .kvcachefs/config, the classes
+ * of calls (calls.c) and the slowest operations (slowest.c). A figure that an older daemon lacks
+ * counts as 0. With --interval the figures are read twice, and the output shows their difference
+ * too.
  */
 #include "ctl.h"
 
@@ -25,7 +24,7 @@ struct figure {
 struct figures {
 	struct figure *v;
 	size_t n, capacity;
-	uint64_t at_ns; /* when they were read */
+	uint64_t at_ns; /* time of reading */
 };
 
 struct mount {
@@ -33,10 +32,10 @@ struct mount {
 	struct kvm_slow slowest[KVM_SLOWEST];
 	size_t slow;
 	struct kvm_calls calls;
-	struct figures first, now; /* of `first` nothing is there without an interval */
+	struct figures first, now; /* `first` is empty without an interval */
 };
 
-/* A file of .kvcachefs as a stream; NULL after the message. */
+/* Opens a file of .kvcachefs as a stream. Returns NULL after a message. */
 static FILE *open_text(const char *mnt, const char *name)
 {
 	int fd = kvm_mount_open(mnt, name, O_RDONLY);
@@ -71,7 +70,7 @@ static int read_figures(const char *mnt, struct figures *all)
 	return err != 0;
 }
 
-/* The n-th of that name: tiers of one kind have the same. */
+/* Returns the n-th figure of that name; tiers of the same kind have the same names. */
 static uint64_t nth(const struct figures *all, const char *name, unsigned n)
 {
 	for (size_t i = 0; i < all->n; i++)
@@ -85,7 +84,7 @@ static uint64_t figure(const struct figures *all, const char *name)
 	return nth(all, name, 0);
 }
 
-/* What the config has behind "name=". */
+/* Copies the value of "name=" in the config. */
 static const char *setting(const struct mount *m, const char *name, char *buf, size_t capacity)
 {
 	size_t n = strlen(name);
@@ -100,11 +99,11 @@ static const char *setting(const struct mount *m, const char *name, char *buf, s
 
 struct tier {
 	char name[48];
-	uint64_t used, limit, written, today; /* limit 0: none that is known */
+	uint64_t used, limit, written, today; /* limit 0: no known limit */
 	bool up, pool;
 };
 
-/* The pool, and then the tiers; false behind the last. */
+/* Fills in the pool (i = 0) or the i-th tier. Returns false if there is none. */
 static bool tier_at(const struct figures *all, unsigned i, struct tier *t)
 {
 	unsigned before = 0, seen = 0;
@@ -138,7 +137,7 @@ static bool tier_at(const struct figures *all, unsigned i, struct tier *t)
 	return false;
 }
 
-/* Rows that are shown as they are; what they say is in .kvcachefs/metrics. */
+/* Figures that are printed as they are; .kvcachefs/metrics describes them. */
 static const struct row {
 	const char *name, *what;
 	bool bytes;
@@ -161,7 +160,7 @@ static const char *const reasons[] = {
 };
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-/* What was opened since `first`, and what of it was in the pool. */
+/* Opens since `first`, and how many of them hit the pool. */
 struct hits {
 	uint64_t opens, hits, loaded, stored;
 	double seconds;
@@ -259,7 +258,8 @@ static void print_json(const struct mount *m, const struct hits *all, const stru
 }
 
 /*
- * OUT: its breaker lets no call of a class through that failed. part: calls of a class are refused.
+ * OUT: the breaker suspends all calls of a class after failures. part: calls of one class are
+ * refused.
  */
 static const char *state_of(const struct tier *t, const struct kvm_calls *c, unsigned i)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl import, rekey, flush and verify: long work of the daemon, begun by .kvcachefs/control,
- * which tells how it goes: a line for people, and then "name value" lines. Who stops to wait here
- * does not end it.
+ * kvcachectl import, rekey, flush and verify: start long work in the daemon through
+ * .kvcachefs/control and wait for its end. That file also shows the progress: a line for people,
+ * then lines of "name value". Interrupting the command does not stop the work.
  */
 #include "ctl.h"
 
@@ -18,7 +18,7 @@
 
 struct sweep {
 	const char *name;
-	char mnt[KVM_PATH], text[4096]; /* what control says of it */
+	char mnt[KVM_PATH], text[4096]; /* contents of .kvcachefs/control */
 	bool json;
 };
 
@@ -74,7 +74,7 @@ static int look(struct sweep *s)
 		   : 0;
 }
 
-/* What stands behind "name " at a line's begin; 0: nothing. */
+/* Returns the number after "name " at the start of a line, or 0. */
 static uint64_t value(const struct sweep *s, const char *name)
 {
 	size_t n = strlen(name);
@@ -85,7 +85,7 @@ static uint64_t value(const struct sweep *s, const char *name)
 	return 0;
 }
 
-/* Calls fn with what each tier lacks. */
+/* Calls fn with the number of missing copies of each tier. */
 static void each_tier(const struct sweep *s, void (*fn)(void *arg, const char *tier, uint64_t n),
 		      void *arg)
 {
@@ -146,7 +146,7 @@ static void print_json(const struct sweep *s)
 	putchar('\n');
 }
 
-/* It is over: what came of it. */
+/* Prints the result of the finished sweep. Returns the exit status. */
 static int tell(const struct sweep *s)
 {
 	int head = (int)strcspn(s->text, "\n");
@@ -211,7 +211,7 @@ static int await(struct sweep *s)
 	return tell(s);
 }
 
-/* Starts it and waits for its end. */
+/* Starts the sweep and waits for its end. */
 static int sweep(struct sweep *s, const char *inside, const char *words)
 {
 	char answer[512];

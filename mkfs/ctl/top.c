@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl top: what is done with each model, a second, from .kvcachefs/models (engine/calls/
- * models.c) read twice or more. On a terminal the screen is refreshed in place, and left as it was;
- * elsewhere each interval is a block of lines, or of JSON a line.
+ * kvcachectl top: the activity of each model per second, from two or more readings of
+ * .kvcachefs/models (engine/report/models.c). On a terminal, the screen is refreshed in place and
+ * restored at the end. Otherwise each interval is printed as a block of lines, or as a line of
+ * JSON.
  */
 #include "ctl.h"
 
@@ -22,9 +23,9 @@ static const char *const columns[COLUMNS] = {
 };
 
 struct model {
-	const char *name; /* in the text */
+	const char *name; /* points into the text */
 	uint64_t v[COLUMNS];
-	uint64_t opens; /* of the interval */
+	uint64_t opens; /* in the interval */
 	double rate[COLUMNS];
 };
 
@@ -56,7 +57,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct model *)a)->name, ((const struct model *)b)->name);
 }
 
-/* What moves most first; then what has most of the pool. */
+/* Sorts by bytes moved, then by bytes in the pool. */
 static int by_use(const void *a, const void *b)
 {
 	const struct model *x = a, *y = b;
@@ -76,7 +77,10 @@ static void sample_free(struct sample *s)
 	*s = (struct sample){ 0 };
 }
 
-/* A line: numbers, each of the column that stands there in the head (-1: not known), and a name. */
+/*
+ * Parses a line of numbers and a name; column[i] is the index of the i-th column in m (-1:
+ * unknown).
+ */
 static bool parse(char *line, const int *column, unsigned n, struct model *m)
 {
 	char *end;
@@ -139,7 +143,7 @@ static int take(struct top *t)
 	return 0;
 }
 
-/* What came between the two samples. */
+/* Computes the difference of the two samples. */
 static void compare(struct top *t)
 {
 	t->seconds = (double)(t->now.at_ns - t->before.at_ns) / 1e9;
@@ -179,7 +183,7 @@ static void print_line(const struct model *m, const char *name, const char *end)
 	       name, end);
 }
 
-/* Up to so many models. */
+/* Prints up to `capacity` models. */
 static void print(struct top *t, size_t capacity, const char *end)
 {
 	struct model all = { .name = "" };
@@ -253,7 +257,7 @@ static void show(struct top *t)
 	qsort(t->now.v, t->now.n, sizeof *t->now.v, by_name);
 }
 
-/* The terminal, for as long as this goes: another screen, and keys without Enter. */
+/* Prepares the terminal: the alternate screen, and keys without Enter. */
 static void screen_open(struct top *t)
 {
 	struct termios raw;
@@ -279,7 +283,7 @@ static void screen_close(struct top *t)
 		tcsetattr(STDIN_FILENO, TCSANOW, &t->was);
 }
 
-/* The time of an interval; false: it is enough. */
+/* Waits for s seconds. Returns false if the command should end. */
 static bool rest(const struct top *t, uint64_t s)
 {
 	uint64_t until = kvc_mono_ns() + s * 1000000000, now;

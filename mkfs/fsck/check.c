@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What fsck.kvcachefs looks at, see fsck.h. With -y all of it is gone over again until a pass finds
- * nothing: what one check puts right another may have to take up, and "all is mended" is to be true
- * when it is said.
+ * The checks of fsck.kvcachefs. With -y the passes are repeated until a pass finds nothing, because
+ * one repair may cause work for another check, and the message that all problems are repaired must
+ * be true. See fsck.h.
  */
 #include "fsck.h"
 
@@ -15,12 +15,9 @@
 #include <xxhash.h>
 
 #define PASSES 8
-#define READS 3 /* so often something is read before it counts as unreadable */
+#define READS 3 /* reads before data counts as unreadable */
 
-/*
- * The placements of the disk tier, copied out, so that the catalog can be changed while walking
- * them.
- */
+/* Copies of the placements of the disk tier, so that the catalog can be changed during the loop. */
 struct placements {
 	struct one {
 		uint64_t ino;
@@ -36,9 +33,9 @@ struct pass {
 	struct kvc_catalog *c;
 	struct kvc_tier *t;
 	struct kvm_report *r;
-	struct placements all; /* by place */
+	struct placements all; /* sorted by place */
 	bool data, first;
-	uint64_t drops; /* chunks that were being dropped when the daemon ended */
+	uint64_t drops; /* chunks whose drop was not finished when the daemon ended */
 	/* of the scan */
 	bool expected;
 	unsigned orphans;
@@ -61,7 +58,7 @@ static int by_place(const void *a, const void *b)
 	return x->p.where.at < y->p.where.at ? -1 : x->p.where.at > y->p.where.at;
 }
 
-/* ---- telling which file it is ---- */
+/* ---- paths of inodes ---- */
 
 struct up {
 	uint64_t parent;
@@ -77,7 +74,10 @@ static int first_name(void *arg, const struct kvc_name *n)
 	return 1;
 }
 
-/* Its path, as far as names lead: what is wrong is found by the rules. */
+/*
+ * Returns the inode's path, as far as names exist. Broken names are reported by the catalog's
+ * rules.
+ */
 static const char *path_of(struct kvc_catalog *c, uint64_t ino, char *buf, size_t capacity)
 {
 	struct up u = { .parent = 0 };
@@ -98,7 +98,7 @@ static const char *path_of(struct kvc_catalog *c, uint64_t ino, char *buf, size_
 
 /* ---- placements ---- */
 
-/* Reads from a frame; a damaged one is -EBADMSG, any other errno may pass. */
+/* Reads from a frame. Returns -EBADMSG for a damaged frame. Other errors are retried. */
 static int get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *buf, size_t len)
 {
 	struct iovec iov = { buf, len };
@@ -109,7 +109,7 @@ static int get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void
 	return err;
 }
 
-#define PIECE (1u << 20) /* bytes of a payload that are read at once */
+#define PIECE (1u << 20) /* bytes of a payload per read */
 
 static int payload_good(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_frame *f)
 {
@@ -136,7 +136,8 @@ static int payload_good(struct kvc_tier *t, const struct kvc_where *w, const str
 }
 
 /*
- * Is it the frame that the catalog speaks of, and made by a daemon of this store? 0, or as below.
+ * Checks that the frame is the one that the catalog recorded and that a daemon of this store wrote
+ * it. Returns 0, -EBADMSG if not, or another negative errno.
  */
 static int placed_so(const struct kvc_store *s, const struct kvc_place *p,
 		     const struct kvc_frame *f)
@@ -152,7 +153,10 @@ static int placed_so(const struct kvc_store *s, const struct kvc_place *p,
 	return err ?: proven == KVC_PROVEN_NOTHING ? -EBADMSG : 0;
 }
 
-/* 0: the frame of this placement lies there; -EBADMSG: it does not; else it cannot be told. */
+/*
+ * Returns 0 if the placement's frame is there, -EBADMSG if it is not, and another negative errno if
+ * it cannot be read.
+ */
 static int frame_there(const struct pass *p, const struct one *o, uint8_t *page,
 		       struct kvc_frame *f)
 {
@@ -175,7 +179,10 @@ static int check_frames(struct pass *p)
 	char path[4200];
 	int err = page && f ? 0 : -ENOMEM;
 
-	/* Those without their frame go first, so that of two that overlap the true one stays. */
+	/*
+	 * Placements without their frame are removed first, so that of two overlapping ones the
+	 * correct one remains.
+	 */
 	for (size_t i = 0; i < p->all.n && !err; i++) {
 		struct one *o = &p->all.v[i];
 
@@ -201,8 +208,10 @@ static int check_frames(struct pass *p)
 	return err;
 }
 
-/* Each extent is taken in the tier; those whose frame is not there last, and of them nothing is
- * told any more. */
+/*
+ * Claims each extent in the tier. Extents whose frame is missing are claimed last, and their
+ * conflicts are not reported again.
+ */
 static int check_extents(struct pass *p)
 {
 	int err = 0;
@@ -237,7 +246,7 @@ static int check_total(struct pass *p)
 	if (!err && !strcmp(text, "1"))
 		err = kvc_meta_get(p->c, "disk_used_bytes", text, sizeof text);
 	else
-		return err == -ENOENT ? 0 : err; /* written at a clean unmount only */
+		return err == -ENOENT ? 0 : err; /* only a clean unmount writes the total */
 	if (err)
 		return err == -ENOENT ? 0 : err;
 	snprintf(right, sizeof right, "%" PRIu64, placed);
@@ -250,14 +259,18 @@ static int check_total(struct pass *p)
 
 /* ---- the scan ---- */
 
-/* A frame: one that is placed is claimed already, so claiming it again fails. */
+/*
+ * Handles a frame that the scan found. Placed frames are already claimed, so a second claim fails.
+ */
 static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	enum kvc_proven proven = KVC_PROVEN_ALL;
 	struct pass *p = arg;
 	int err = 0;
 
-	/* What a user stored is no frame of ours; nor, here, is what cannot prove that it is. */
+	/*
+	 * Data of a user may look like a frame. Only frames of this store with a valid proof count.
+	 */
 	if (!memcmp(f->store, p->s->uuid, 16) && p->s->has_secret)
 		err = kvc_frame_proven(f, p->s->secret, &proven);
 	if (err || memcmp(f->store, p->s->uuid, 16) || proven == KVC_PROVEN_NOTHING ||
@@ -269,11 +282,11 @@ static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *
 			   "a frame of inode %" PRIu64 " (%s) at %" PRIu64 " belongs to nothing",
 			   f->ino, f->path, w->at);
 	if (p->r->mend)
-		p->t->ops->remove(p->t, w); /* which makes it unreadable */
+		p->t->ops->remove(p->t, w); /* makes the frame unreadable */
 	return 1;
 }
 
-/* What the scan could not read: parts of a file, or of free space, of which nobody is in need. */
+/* Reports unreadable ranges: parts of a file's data, or of free space, where no data is lost. */
 static void tell_holes(const struct pass *p, const struct kvm_holes *h)
 {
 	char path[4200];
@@ -317,10 +330,13 @@ static int check_orphans(struct pass *p)
 	struct kvc_tier_usage u;
 	int err = 0;
 
-	/* After a kill, frames that were not in the catalog yet may lie about: that is no fault. */
+	/*
+	 * After a kill, frames may exist that the catalog does not have yet. That is not a problem.
+	 */
 	p->expected = (p->r->mend && p->drops) || meta_is(p, "killed", "1", &err) ||
 		      !meta_is(p, "clean", "1", &err);
-	if (!err && p->r->mend) /* a frame goes when it is sure that nothing names it */
+	/* frames are cleared only after the commit of the catalog that does not name them */
+	if (!err && p->r->mend)
 		err = kvc_catalog_commit(p->c) ?: kvc_catalog_sync(p->c);
 	if (err)
 		return err;
@@ -343,7 +359,7 @@ static int check_orphans(struct pass *p)
 	return err;
 }
 
-/* ---- all of it ---- */
+/* ---- all checks ---- */
 
 static int go_over(struct pass *p)
 {
@@ -364,14 +380,14 @@ static int go_over(struct pass *p)
 	return check_frames(p) ?: check_extents(p) ?: check_total(p) ?: check_orphans(p);
 }
 
-/* One pass. Where it ends with an error nothing is changed that is not yet. */
+/* Runs one pass. If it fails, its uncommitted changes are rolled back. */
 static int one_pass(struct pass *p, const char *path)
 {
 	char error[512] = "";
 	int err = kvct_disk_open(p->s, &p->t, error);
 
 	if (err == -ENOENT && !p->r->mend && !p->s->device)
-		return 0; /* that there are no data at all is told already */
+		return 0; /* the missing data was already reported */
 	if (err) {
 		kvm_fail("%s", error);
 		return err;
@@ -407,7 +423,7 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
 		err = kvm_rebuild(s, r);
 		r->mended = err ? r->mended : mended;
 	} else if (err == -EBADMSG) {
-		return 0; /* it is told */
+		return 0; /* already reported */
 	} else if (!err && r->mend && s->no_proof) {
 		printf("the secret that authenticates frames is lost: authenticating them with a "
 		       "new secret\n");
@@ -417,12 +433,12 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
 		before = r->found;
 		p.orphans = 0;
 		err = one_pass(&p, path);
-		s->lost_from = 0; /* what lay there is forgotten by now */
+		s->lost_from = 0; /* this pass has handled the lost part */
 		if (!r->mend || r->found == before)
 			break;
 	}
 	if (!err && r->mend && r->found != before)
-		r->mended = 0; /* it does not come to an end: something is left */
+		r->mended = 0; /* the repairs do not converge: problems remain */
 	free(p.all.v);
 	return err;
 }

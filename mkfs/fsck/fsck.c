@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fsck.kvcachefs [-n|-y] [--data] [--rebuild] [--device PATH] STORE: checks a store that is not
- * mounted. In order: superblock, the data's size, the database's pages, the catalog's rules, each
- * placement against the frame that lies there, extents against each other, the usage total, and
- * frames that no placement names. Exit: 0 nothing wrong, 1 all mended, 4 something is left, and 8
- * more where something could not be read or done.
+ * mounted. It checks, in this order: the superblock, the size of the data, the pages of the
+ * database, the rules of the catalog, each placement against its frame, overlapping extents, the
+ * usage total, and frames without a placement. Exit status: 0 no problems, 1 all repaired, 4
+ * problems remain; plus 8 if something could not be read or done.
  */
 #include "fsck.h"
 
@@ -54,7 +54,7 @@ void kvm_foundf(struct kvm_report *r, bool mended, const char *format, ...)
 
 void kvm_unread(struct kvm_report *r, int err, const char *format, ...)
 {
-	char text[4600]; /* a path and what is said of it */
+	char text[4600]; /* a path and a message */
 	va_list ap;
 
 	r->unread++;
@@ -85,7 +85,7 @@ static int status(const struct kvm_report *r)
 	return rc | (r->unread ? 8 : 0);
 }
 
-/* The last line of a check, and the exit status. */
+/* Prints the last line of a check, and returns the exit status. */
 static int conclude(const struct kvm_report *r, const char *path, bool rebuild)
 {
 	int rc = status(r);
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 		case REBUILD: rebuild = true; break;
 		case DEVICE: device = optarg; break;
 		case 'T':
-		case 'M': break; /* what fsck(8) hands on */
+		case 'M': break; /* fsck(8) passes these */
 		case 'h': usage(stdout); return 0;
 		case 'V': put_version(); return 0;
 		default:

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of fsck.kvcachefs: the report, opening a store whatever state its superblock is in
- * (open.c), the checks (check.c), and the rebuild (rebuild.c).
+ * Shared by the parts of fsck.kvcachefs: the report, opening a store with a damaged superblock
+ * (open.c), the checks (check.c), and the rebuild of the catalog (rebuild.c).
  *
- * All of them keep three things apart: what was read and is right, what was read and is wrong, and
- * what could not be read. Only the second is ever mended; the third is told, counted, and left as
- * it is, for it may be right.
+ * All parts distinguish three results: data that was read and is correct, data that was read and is
+ * wrong, and data that could not be read. Only wrong data is repaired. Unreadable data is reported,
+ * counted and left unchanged, because it may be correct.
  */
 #ifndef KVM_FSCK_H
 #define KVM_FSCK_H
@@ -18,15 +18,15 @@ struct kvm_report {
 	bool mend;
 	unsigned found, mended, unread;
 };
-/* Tells one finding and counts it; a kvc_found_fn with the report as arg. */
+/* Prints and counts one problem. It is a kvc_found_fn with the report as its argument. */
 void kvm_found(void *report, bool mended, const char *what);
 void kvm_foundf(struct kvm_report *r, bool mended, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Tells what could not be read or written, and counts it. */
+/* Prints and counts data that could not be read or written. */
 void kvm_unread(struct kvm_report *r, int err, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Ranges of the data that cannot be read, as list() tells of them, in order. */
+/* Unreadable ranges of the data, in the order in which list() reports them. */
 struct kvm_holes {
 	struct kvm_hole {
 		uint64_t at, len;
@@ -35,30 +35,40 @@ struct kvm_holes {
 	size_t n, capacity;
 	int err; /* -ENOMEM */
 };
-/* For kvct_disk_unread, with the holes as arg. The owner frees v. */
+/*
+ * Adds a range: the callback of kvct_disk_unread, with the holes as its argument. The owner frees
+ * v.
+ */
 void kvm_hole(void *holes, uint64_t at, uint64_t len, int err);
 
 /*
- * Opens the store for the report's purpose, with all that its superblock, the copy, the catalog and
- * the frames can tell; what is wrong with them is found, and mended where the report says so.
- * `device`, or NULL, is where the data are if nobody knows any more. 0, or an errno with one line
- * in error[512].
+ * Opens the store. If its superblock is damaged, the store's properties are taken from the
+ * superblock's copy, the catalog, or the frames. Problems are reported, and repaired if r->mend is
+ * set. `device` is the data device if nothing else names it; NULL: none. Returns 0, or a negative
+ * errno with one line in error[512].
  */
 int kvm_open(struct kvc_store *s, const char *path, const char *device, struct kvm_report *r,
 	     char *error);
-/* The catalog of a store that is opened: while what was begun is not finished, the new one. */
+/*
+ * Returns the path of the store's catalog in buf. While a replacement is not finished, that is the
+ * new catalog.
+ */
 const char *kvm_catalog(const struct kvc_store *s, char *buf);
-/* Goes over all of an opened store. 0 or a negative errno. */
+/* Checks the whole opened store. data: also read all payloads. Returns 0 or a negative errno. */
 int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r);
 /*
- * Makes a new catalog from the frames in the data alone; the old one is kept beside it as *.old,
- * .old.1 and so on. Where several frames have one inode the newest generation counts, where several
- * have one path the newest file. What cannot be read is told, and is not in it; but the old
- * catalog, which alone knows of keys and remotes, has to be read, be damaged, or not be there.
- * Until the new one is whole, checked and on stable storage nothing else has changed.
+ * Makes a new catalog from the frames in the data. The old catalog is kept as *.old, .old.1 and so
+ * on. If several frames have the same inode, the newest generation wins; if several have the same
+ * path, the newest file wins. Unreadable frames are reported and left out. Keys and remotes are
+ * only in the old catalog, so that must be readable, damaged or absent; a read error ends the
+ * rebuild. Nothing else is changed until the new catalog is complete, checked and on stable
+ * storage. Returns 0 or a negative errno.
  */
 int kvm_rebuild(struct kvc_store *s, struct kvm_report *r);
-/* The store id that most frames carry. 0, -ENOENT, or another errno. */
+/*
+ * Finds the store id that most frames have. Returns 0, -ENOENT (no frames) or another negative
+ * errno.
+ */
 int kvm_find_uuid(struct kvc_tier *disk, uint8_t uuid[16]);
 
 #endif

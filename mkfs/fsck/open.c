@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening a store to check it: one whose superblock is damaged too, and one whose data is shorter
- * than it was made. See fsck.h.
+ * Opens a store to check it, even if its superblock is damaged or its data is shorter than it was
+ * created. See fsck.h.
  */
 #include "fsck.h"
 
@@ -23,7 +23,7 @@ const char *kvm_catalog(const struct kvc_store *s, char *buf)
 			      buf);
 }
 
-/* What the data file or device has. 0 or -errno. */
+/* Gets the size of the data file or device. Returns 0 or a negative errno. */
 static int size_of(const char *path, uint64_t *size)
 {
 	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -68,10 +68,10 @@ static int from_frames(struct kvc_store *s, char *error)
 	disk->ops->close(disk);
 	if (err && err != -ENOENT)
 		snprintf(error, 512, "cannot read the data %s: %s", s->data, strerror(-err));
-	return err == -ENOENT ? 0 : err; /* without frames any id does */
+	return err == -ENOENT ? 0 : err; /* without frames any id will do */
 }
 
-/* The uuid and the size, by which the device can be opened. */
+/* Takes the uuid and the size from the device's label; the device can then be opened. */
 static int from_label(struct kvc_store *s, char *error)
 {
 	struct kvc_label l;
@@ -88,7 +88,7 @@ static int from_label(struct kvc_store *s, char *error)
 	return err;
 }
 
-/* What the store was, from the first that knows it. *who tells which. */
+/* Determines the store's properties from the first source that has them. *who names that source. */
 static int find_out(struct kvc_store *s, const char *device, const char **who, char *error)
 {
 	struct kvc_store empty = { .lock_fd = -1, .read_only = s->read_only };
@@ -157,7 +157,7 @@ static int relabel(const struct kvc_store *s)
 	return fd < 0 ? fd : kvc_label_mend(s, fd);
 }
 
-/* A file gets its length back, as holes are: what lay there is lost and is found by the checks. */
+/* Restores the file's length with holes. The checks find the files whose data was lost. */
 static int mend_size(struct kvc_store *s, uint64_t size)
 {
 	KVC_FD int fd = -1;
@@ -172,7 +172,7 @@ static int mend_size(struct kvc_store *s, uint64_t size)
 	}
 	if (err != -ENOSPC || size < KVC_STORE_MIN_SIZE)
 		return err;
-	if (fd >= 0 && ftruncate(fd, (off_t)size)) /* as it was */
+	if (fd >= 0 && ftruncate(fd, (off_t)size)) /* restore the former size */
 		return -errno;
 	s->data_size = size / KVC_PAGE * KVC_PAGE;
 	if (s->device && (err = relabel(s)))
@@ -180,7 +180,10 @@ static int mend_size(struct kvc_store *s, uint64_t size)
 	return kvc_super_write(s, s->lock_fd) ?: kvc_super_save_copy(s);
 }
 
-/* A device that is not the store's is never written: fsck ends there. */
+/*
+ * Checks the device's label. A device that does not belong to the store is never written: fsck
+ * ends.
+ */
 static int check_label(const struct kvc_store *s, struct kvm_report *r, char *error)
 {
 	uint64_t size;

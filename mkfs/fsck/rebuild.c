@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A new catalog from the frames alone. See fsck.h. It is made as catalog.sqlite.new, checked,
- * brought to stable storage and named catalog.sqlite.next, and only then (engine/base/store_next.c)
- * takes the old one's place; frames that are none of it any more are cleared last. Killed anywhere
- * in between, the old one is there, or the new one.
+ * Makes a new catalog from the frames. It is written as catalog.sqlite.new, checked, synced, and
+ * renamed to catalog.sqlite.next. Only then engine/base/store_next.c replaces the old catalog, and
+ * frames that the new catalog does not use are cleared at the end. If fsck is killed at any point,
+ * either the old or the new catalog is complete. See fsck.h.
  */
 #include "fsck.h"
 
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define READS 3 /* of what is damaged, before it is believed */
+#define READS 3 /* reads before data counts as damaged */
 
 struct frame {
 	uint64_t ino, gen, size, mtime_ns, btime_ns, blocks;
@@ -29,8 +29,8 @@ struct frame {
 };
 
 /*
- * What only the old catalog tells: that the store is sealed and with which keys, the numbers of the
- * remotes, and from where on inode numbers are free.
+ * Facts that only the old catalog has: whether the store is sealed and with which keys, the numbers
+ * of the remotes, and the first free inode number.
  */
 struct facts {
 	struct fact {
@@ -50,8 +50,8 @@ struct frames {
 };
 
 /*
- * Was this frame made by this store, and its name part, too? A store without a secret has lost its
- * superblock. Then all frames are accepted, because they cannot be authenticated.
+ * Checks that this store wrote the frame (*p: also its path). Without a secret, the superblock is
+ * lost; then all frames are accepted, because they cannot be authenticated.
  */
 static int proven(struct frames *all, const struct kvc_frame *f, enum kvc_proven *p)
 {
@@ -72,11 +72,11 @@ static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 	int err;
 
 	if (memcmp(f->store, all->s->uuid, 16))
-		return 0; /* another store's */
+		return 0; /* belongs to another store */
 	if ((err = proven(all, f, &proof)))
 		return err;
 	if (!proof || all->disk->ops->claim(all->disk, w) == -ERANGE)
-		return 0; /* a user's, or cut off */
+		return 0; /* data of a user, or truncated */
 	if (kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v))
 		return -ENOMEM;
 	x = &all->v[all->n];
@@ -155,7 +155,7 @@ static int vote(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 	return 1;
 }
 
-/* A device may hold frames of a store that was there before: most count. */
+/* A device may contain frames of an earlier store, so the id of the majority is chosen. */
 int kvm_find_uuid(struct kvc_tier *disk, uint8_t uuid[16])
 {
 	struct votes all = { 0 };
@@ -177,7 +177,10 @@ int kvm_find_uuid(struct kvc_tier *disk, uint8_t uuid[16])
 	return err;
 }
 
-/* The folder of a path, made where it is missing; *rest is the name in it. */
+/*
+ * Finds the folder of a path, and creates missing folders. *rest is set to the last name of the
+ * path.
+ */
 static int folders(struct kvc_catalog *c, char *path, uint64_t *next, uint64_t *parent, char **rest)
 {
 	uint64_t now = kvc_now_ns();
@@ -265,7 +268,10 @@ static void quiet(void *arg, bool mended, const char *what)
 	putchar('\n');
 }
 
-/* Of several with one inode or one path one stays. Sorted by path after that, and their number. */
+/*
+ * Drops all but one of the frames that share an inode or a path. Sorts the rest by path, and finds
+ * the next free inode number.
+ */
 static void choose(struct frames *all, uint64_t *next)
 {
 	*next = 0;
@@ -282,7 +288,7 @@ static void choose(struct frames *all, uint64_t *next)
 		if (all->v[i].dropped)
 			continue;
 		if (last != SIZE_MAX && !strcmp(all->v[i].path, all->v[last].path))
-			all->v[i].dropped = true; /* an older file of that name */
+			all->v[i].dropped = true; /* an older file of that path */
 		else
 			last = i;
 	}
@@ -320,15 +326,17 @@ static int take_fact(void *facts, const char *key, const char *value)
 }
 
 /*
- * What no frame tells and the old catalog may still. Where it is damaged that is what is left of
- * it; where it only could not be read, nothing is done without it.
+ * Reads the facts that only the old catalog has. If that is damaged, its readable part is used; if
+ * it cannot be read, the rebuild ends.
  */
 static int inherit(const struct kvc_store *s, struct facts *old, struct kvm_report *r)
 {
 	char path[1280];
 	int err = -EBADMSG;
 
-	/* SQLite says that a page is damaged also where it could not be read: is it each time? */
+	/*
+	 * SQLite also reports a page as damaged if it could not be read, so the read is repeated.
+	 */
 	for (int i = 0; i < READS && err == -EBADMSG; i++) {
 		free_facts(old);
 		err = kvc_check_meta(kvc_super_path(s, KVC_STORE_CATALOG, path), take_fact, old);
@@ -342,7 +350,7 @@ static int inherit(const struct kvc_store *s, struct facts *old, struct kvm_repo
 	return err;
 }
 
-/* The rows of meta that a rebuild writes. */
+/* Writes the rows of the table meta. */
 static int enter_meta(struct kvc_catalog *c, const struct facts *old, uint64_t next, bool sealed)
 {
 	char text[64];
@@ -352,8 +360,8 @@ static int enter_meta(struct kvc_catalog *c, const struct facts *old, uint64_t n
 	for (size_t i = 0; i < old->n && !err; i++)
 		err = kvc_meta_set(c, old->v[i].key, old->v[i].value);
 	if (!err && sealed && kvc_meta_get(c, "sealed", text, sizeof text))
-		err = kvc_meta_set(c, "sealed", "unproven"); /* no proof of a key has remained */
-	snprintf(text, sizeof text, "%" PRIu64, next);       /* no number of before is used again */
+		err = kvc_meta_set(c, "sealed", "unproven"); /* the proof of the key is lost */
+	snprintf(text, sizeof text, "%" PRIu64, next);       /* never reuse an inode number */
 	return err ?: kvc_meta_set(c, "next_ino", text);
 }
 
@@ -371,7 +379,7 @@ static int fill(struct kvc_catalog *c, struct frames *all, size_t *files)
 			++*files;
 		sealed |= all->v[i].sealed;
 		if (!err && i % 4096 == 4095)
-			err = kvc_catalog_commit(c); /* what is pending is in memory */
+			err = kvc_catalog_commit(c); /* uncommitted changes are in memory */
 	}
 	return err ?: enter_meta(c, &all->old, next, sealed) ?: kvc_catalog_group(c);
 }
@@ -383,7 +391,7 @@ static int sync_file(const char *path)
 	return fd < 0 || fsync(fd) ? -errno : 0;
 }
 
-/* Makes catalog.sqlite.new: whole, checked and on stable storage. */
+/* Makes catalog.sqlite.new: complete, checked and on stable storage. */
 static int make_new(const struct kvc_store *s, struct frames *all, size_t *files)
 {
 	char path[1280], log[1300], error[512] = "";
@@ -402,20 +410,21 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 	kvc_catalog_lock(c);
 	err = fill(c, all, files);
 	if (!err)
-		err = kvc_check_rules(c, true, quiet, &wrong); /* link counts of folders */
+		/* repairs the link counts of folders */
+		err = kvc_check_rules(c, true, quiet, &wrong);
 	if (!err)
 		err = kvc_check_rules(c, false, quiet, &wrong);
 	kvc_catalog_unlock(c);
 	err = kvc_catalog_close(c) ?: err;
-	snprintf(error, sizeof error, "%s-mark", path); /* of a log that is gone */
+	snprintf(error, sizeof error, "%s-mark", path); /* of a log that no longer exists */
 	unlink(error);
 	if (!err && (!access(log, F_OK) || errno != ENOENT))
-		err = -EIO; /* its log could not be moved into it */
+		err = -EIO; /* its log was not merged into it */
 	err = err ?: kvc_check_pages(path, false, quiet, &wrong) ?: wrong ? -EBADMSG : 0;
 	return err ?: sync_file(path);
 }
 
-/* What did not take its place. */
+/* Removes a new catalog that did not replace the old one. */
 static void remove_new(const struct kvc_store *s)
 {
 	static const char *const names[] = {
@@ -428,7 +437,7 @@ static void remove_new(const struct kvc_store *s)
 		unlink(kvc_super_path(s, names[i], path));
 }
 
-/* They are of no use any more; a later rebuild is not to bring them back. */
+/* Clears dropped frames, so that a later rebuild does not bring them back. */
 static int clear_dropped(struct kvc_tier *disk, const struct frames *all, struct kvm_report *r)
 {
 	struct kvc_tier_usage u;
@@ -457,9 +466,9 @@ static int take_place(struct kvc_store *s)
 }
 
 /*
- * The superblock was lost, and with it what the frames prove themselves by: anybody may have made
- * them. They become root's alone, and get proofs by a new secret, which the superblock gets last: a
- * run that is cut off is begun again.
+ * The superblock was lost, and with it the secret of the frames' proofs, so anybody may have
+ * written the frames. Makes all files private to root and writes new proofs with a new secret. The
+ * superblock gets the secret last, so an interrupted run starts again.
  */
 static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
 {
@@ -503,7 +512,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	int err = kvc_store_bound(s, error);
 
 	if (err)
-		return err; /* which is told at the end */
+		return err; /* reported at the end */
 	if ((err = kvct_disk_open(s, &disk, error))) {
 		kvm_fail("%s", error);
 		return err;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mkfs.kvcachefs [--size SIZE] [--device PATH] [--force] STORE: makes a store: its folder, the data
- * file (preallocated, so that the disk tier never meets a full filesystem) or the name of a block
- * device, a reserve that the daemon gives up when the catalog finds no space, the catalog, and the
- * superblock.
+ * mkfs.kvcachefs [--size SIZE] [--device PATH] [--force] STORE: makes a store. A store is a folder
+ * with a data file (preallocated, so that the disk tier never meets a full filesystem) or the name
+ * of a block device, a reserve file that the daemon deletes when the catalog finds no space, the
+ * catalog, and the superblock.
  *
- * It touches no file that it has not made. A new store is made as files of names that nobody else
- * uses (KVC_STORE_MAKING), and each is then linked to its own name, which fails where there is one;
- * the superblock comes last and makes it a store. What a mkfs that was killed has left is told by
- * those names. Instead of a store (--force) a new catalog and superblock are made beside the old
- * ones and take their place as engine/base/store_next.c says; killed anywhere, the old store is
- * there or the new one. The folder is locked all the while: of two, one is refused.
+ * mkfs changes no file that it has not made. It makes the files of a new store under names that
+ * nothing else uses (KVC_STORE_MAKING), and then links each file to its own name, which fails if
+ * that name exists. The superblock is linked last and makes the folder a store. Files that a killed
+ * mkfs left are recognized by those names. To replace a store (--force), a new catalog and
+ * superblock are made beside the old ones and replace them as described in
+ * engine/base/store_next.c. If mkfs is killed at any point, either the old or the new store is
+ * complete. The folder is locked throughout, so a concurrent mkfs is refused.
  */
 #include "tool.h"
 
@@ -32,7 +33,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-/* In the order in which they get their names. */
+/* in the order in which they get their names */
 static const char *const files[] = {
 	KVC_STORE_DATA, KVC_STORE_RESERVE, KVC_STORE_CATALOG, KVC_STORE_COPY, KVC_STORE_SUPER,
 };
@@ -52,7 +53,7 @@ static void usage(FILE *out)
 		     "  -V, --version      show the version\n");
 }
 
-/* How much the device or the folder's filesystem can give. */
+/* Gets the capacity of the device or of the folder's filesystem. */
 static int capacity(const struct kvc_store *s, uint64_t *bytes)
 {
 	struct statvfs v;
@@ -82,7 +83,10 @@ static bool same_file(const char *a, const char *b)
 	return !lstat(a, &x) && !lstat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* What is under way, here or in a mkfs that was killed: a name is ours where both are one file. */
+/*
+ * Removes the files of an unfinished mkfs, of this or a killed process. A final name belongs to it
+ * only if it is a link to the same file.
+ */
 static void remove_halfway(const struct kvc_store *s)
 {
 	char own[1280], name[1280], tail[1300];
@@ -116,7 +120,7 @@ static int make_data(const struct kvc_store *s)
 	return fsync(fd) ? kvm_fail("%s: %s", s->data, kvc_why(errno)) : 0;
 }
 
-/* A store without one works too: then what is full stays full until somebody else makes room. */
+/* The reserve is optional: without it, a full filesystem stays full until somebody frees space. */
 static void make_reserve(const struct kvc_store *s)
 {
 	char path[1280];
@@ -132,7 +136,7 @@ static void make_reserve(const struct kvc_store *s)
 		strerror(err));
 }
 
-/* A catalog that also knows what the superblock says. */
+/* Makes a catalog, with a copy of the superblock's contents in it. */
 static int make_catalog(const struct kvc_store *s, const char *path)
 {
 	char error[512] = "", text[1400];
@@ -145,7 +149,7 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 		err = kvc_meta_set(c, "store", kvc_super_text(s, text, sizeof text));
 		kvc_catalog_unlock(c);
 		err = kvc_catalog_close(c) ?: err;
-		snprintf(text, sizeof text, "%s-mark", path); /* of a log that is gone */
+		snprintf(text, sizeof text, "%s-mark", path); /* of a log that no longer exists */
 		unlink(text);
 		fd = kvc_open_own(path, O_RDONLY);
 		err = err ?: fd < 0 || fsync(fd) ? -errno : 0;
@@ -155,7 +159,10 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 
 /* ---- the device ---- */
 
-/* Refuses a device with something on it, unless --force or it is the store's own. */
+/*
+ * Refuses a device with other contents, unless --force is given or the device belongs to this
+ * store.
+ */
 static int check_device(const struct kvc_store *s, const struct kvc_store *there, bool force)
 {
 	char error[512] = "";
@@ -195,7 +202,7 @@ static int check_device(const struct kvc_store *s, const struct kvc_store *there
 	return err;
 }
 
-/* Writes the label, over all that lay in its room at both ends. */
+/* Writes the label and clears the rest of its area at both ends of the device. */
 static int make_label(const struct kvc_store *s)
 {
 	KVC_MEM uint8_t *zeros = aligned_alloc(KVC_PAGE, KVC_LABEL_ROOM);
@@ -209,7 +216,7 @@ static int make_label(const struct kvc_store *s)
 		err = kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM, 0)
 			      ?: kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM,
 						(off_t)(s->data_size - KVC_LABEL_ROOM));
-		/* where backups of a partition table lie */
+		/* the location of a backup partition table */
 		if (!err && size >= s->data_size + KVC_LABEL_ROOM)
 			err = kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM,
 					     (off_t)((size - KVC_LABEL_ROOM) & ~4095ull));
@@ -220,10 +227,10 @@ static int make_label(const struct kvc_store *s)
 
 /* ---- a new store ---- */
 
-/* Is there anything by a name that the store needs? What mkfs has made is gone by now. */
+/* Returns 1 after a message if a name that the store needs exists. Call it after remove_halfway. */
 static int in_the_way(const struct kvc_store *s)
 {
-	/* and SQLite would take the log of another catalog for one of ours */
+	/* SQLite would apply another catalog's log to the new catalog */
 	static const char *const more[] = { KVC_STORE_BESIDE(KVC_STORE_CATALOG) };
 	char path[1280];
 
@@ -252,7 +259,7 @@ static int link_all(const struct kvc_store *s)
 		making(s, files[i], own);
 		kvc_super_path(s, files[i], name);
 		if (!kvc_super_exists(s, own + strlen(s->dir) + 1))
-			continue; /* data on a device, or no room for a reserve */
+			continue; /* no data file (a device), or no space for a reserve */
 		if (i == FILES - 1 && kvc_super_sync_dir(s))
 			return kvm_fail("%s: %s", s->dir, kvc_why(errno));
 		if (link(own, name))
@@ -282,10 +289,12 @@ static int make_new(struct kvc_store *s)
 	return err ? kvm_fail("cannot write the superblock: %s", kvc_why(-err)) : link_all(s);
 }
 
-/* ---- instead of a store ---- */
+/* ---- replacing a store ---- */
 
-/* The data of `there` become as long as they have to be before the new store is the valid one;
- * what is too long is cut after that. */
+/*
+ * Extends the data of `there` before the new store becomes valid. If the new store is smaller, the
+ * data is truncated after that.
+ */
 static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 {
 	KVC_FD int fd = -1;
@@ -304,7 +313,7 @@ static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 	return err ? kvm_fail("cannot allocate the size of %s: %s", s->data, kvc_why(err)) : 0;
 }
 
-/* What failed before it was to take the old one's place. */
+/* Removes the new files if mkfs failed before they replaced the old ones. */
 static void unmake_next(const struct kvc_store *s)
 {
 	static const char *const names[] = {
@@ -322,7 +331,7 @@ static void unmake_next(const struct kvc_store *s)
 	unlink(kvc_super_path(s, KVC_STORE_SUPER_NEXT, path));
 }
 
-/* The pool of the store that was there. */
+/* Frees the pool of the old store. */
 static int free_old(void *arg, const struct kvm_pool *p)
 {
 	const struct kvc_owner *o = arg;
@@ -338,7 +347,7 @@ static int free_old(void *arg, const struct kvm_pool *p)
 	return 0;
 }
 
-/* Is the device of s the one that has the data of `there`? */
+/* Returns true if s and `there` use the same device. */
 static bool has_label(const struct kvc_store *s, const struct kvc_store *there)
 {
 	char error[512];
@@ -366,12 +375,12 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 		return 1;
 	if (access(kvc_super_path(s, KVC_STORE_RESERVE, path), F_OK)) {
 		make_reserve(s);
-		/* without it the store works, as after a failure in there */
+		/* the store works without a reserve */
 		(void)!link(making(s, KVC_STORE_RESERVE, next), path);
 	}
 	if (make_catalog(s, kvc_super_path(s, KVC_STORE_CATALOG_NEW, path)))
 		return 1;
-	/* The old store's own device is labelled when the new store has become the valid one. */
+	/* The old store's device gets its new label after the new store has become valid. */
 	if (s->device && !has_label(s, there) && make_label(s))
 		return 1;
 	err = kvc_super_save(s, KVC_STORE_SUPER_NEXT) ?: kvc_super_sync_dir(s);
@@ -387,7 +396,7 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 		   : 0;
 }
 
-/* ---- both ---- */
+/* ---- both cases ---- */
 
 static int check_size(struct kvc_store *s, uint64_t old)
 {
@@ -414,7 +423,10 @@ static int check_size(struct kvc_store *s, uint64_t old)
 	return 0;
 }
 
-/* The store that is there, locked, where --force may replace it. 0, 1: told; there is none: -1. */
+/*
+ * Opens and locks the existing store if --force may replace it. Returns 0, 1 after a message, or -1
+ * if there is no store.
+ */
 static int open_there(struct kvc_store *there, const struct kvc_store *s, bool force)
 {
 	char error[512];
@@ -493,8 +505,8 @@ static bool is_empty(const char *dir)
 }
 
 /*
- * Locks the folder, which is made where it is missing. An empty folder of ours is closed to others
- * like one that is made here. A folder with files in it keeps its mode: others may use them.
+ * Locks the folder, which is created if it is missing. An empty folder of ours gets mode 0700, like
+ * a new one. A folder with files keeps its mode, because others may use them.
  */
 static int make_in(struct kvc_store *s, bool force)
 {
@@ -575,7 +587,7 @@ int main(int argc, char **argv)
 	s.device = device != NULL;
 	kvc_super_path(&s, KVC_STORE_DATA, s.data);
 	if (device) {
-		/* The name as it was given: links of /dev/disk/by-id follow their disk. */
+		/* Keep the name as given: links in /dev/disk/by-id follow their disk. */
 		cwd = *device == '/' ? NULL : getcwd(NULL, 0);
 		if ((size_t)snprintf(s.data, 1024, "%s%s%s", cwd ?: "", cwd ? "/" : "", device) >=
 		    1024)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.kvcachefs STORE MOUNTPOINT [-o OPTIONS] [-sfnv]: what mount(8) calls for `mount -t
- * kvcachefs` and fstab. It hands on to kvcachefs, which lies in one of the usual places or beside
- * this program.
+ * mount.kvcachefs STORE MOUNTPOINT [-o OPTIONS] [-sfnv]: the helper that mount(8) runs for `mount
+ * -t kvcachefs` and for fstab. It executes kvcachefs from one of the usual folders or from its own
+ * folder.
  */
 #include "registry.h"
 
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
 		kvct_put_version(stdout, "mount.kvcachefs", &sqlite, 1);
 		return 0;
 	}
-	/* mount(8)'s -f: as if, which for kvcachefs would be the foreground */
+	/* -f of mount(8) means a dry run; for kvcachefs it would mean the foreground */
 	for (int i = 1; i < argc; i++)
 		if (!strcmp(argv[i], "-f"))
 			return 0;

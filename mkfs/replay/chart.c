@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See replay.h: shares of hits by capacity as a chart in SVG, for a light page and a dark one. */
+/* Draws hit ratios by capacity as an SVG chart, for light and dark pages. See replay.h. */
 #include "replay.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #define LEFT 60
 #define TOP 40
-#define RIGHT 600 /* names of the curves stand beside */
+#define RIGHT 600 /* the curves' names are to the right */
 #define BOTTOM 370
 
 static const char *const colours[] = {
@@ -28,7 +28,7 @@ static double y_of(double share, double most)
 	return BOTTOM - (BOTTOM - TOP) * share / most;
 }
 
-/* Text of anybody's, as XML takes it. */
+/* Prints any text, escaped for XML. */
 static void escaped(FILE *out, const char *s)
 {
 	for (; *s; s++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replays beside each other: a trace is read only, and each replay has a state of its own. The
- * threads take one cell after the other; who waits for one takes others as long as there are any,
- * so that all goes on, one after the other, where no thread can be started.
+ * Runs replays in parallel. Replays share the read-only trace, and each has its own state. The
+ * threads take one cell after another. A waiting caller also takes cells, so the work is done even
+ * if no thread can be started. See replay.h.
  */
 #include "replay.h"
 #include "util.h"
@@ -14,14 +14,14 @@ struct kvm_jobs {
 	const struct kvm_way *way;
 	struct kvm_cell *cell;
 	unsigned n;
-	pthread_mutex_t lock; /* of what follows, and of `ready` and `err` of the cells */
+	pthread_mutex_t lock; /* guards the members below, and `ready` and `err` of the cells */
 	pthread_cond_t done;
 	unsigned next;
 	unsigned nthreads;
 	pthread_t thread[];
 };
 
-/* Not under the lock. */
+/* Runs one cell. The caller does not hold j->lock. */
 static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
 {
 	if (!c->is_optimum)
@@ -31,7 +31,10 @@ static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
 	return c->optimum < 0 ? -ENOMEM : 0;
 }
 
-/* With the lock, which is let go in between. False: there was none left to take. */
+/*
+ * Runs the next cell. The caller holds j->lock, which is released during the run. Returns false if
+ * no cell is left.
+ */
 static bool take_one(struct kvm_jobs *j)
 {
 	struct kvm_cell *c;
@@ -70,7 +73,7 @@ struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_way 
 	*j = (struct kvm_jobs){ .trace = t, .way = way, .cell = cell, .n = n };
 	pthread_mutex_init(&j->lock, NULL);
 	pthread_cond_init(&j->done, NULL);
-	/* and who waits is one more */
+	/* the waiting caller is one more */
 	while (j->nthreads + 1 < kvc_min(threads, n) &&
 	       !pthread_create(&j->thread[j->nthreads], NULL, work, j))
 		j->nthreads++;

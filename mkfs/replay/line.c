@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See line.h. What it reads it reads as a parser of JSON would. */
+/*
+ * Reads a line of a trace. For the lines that it accepts, the result is that of a JSON parser. See
+ * line.h.
+ */
 #include "line.h"
 
 #include <string.h>
 
-#define KEYS 8 /* of one object; and characters of a name */
+#define KEYS 8 /* keys of an object; bytes of a name */
 #define NAME 32
 #define DIGITS 18
 
@@ -37,14 +40,14 @@ static const char *after_blanks(const char *at)
 	return at;
 }
 
-/* Behind this character, or NULL: another is next. */
+/* Returns a pointer behind the character c, or NULL if another character is next. */
 static const char *after(const char *at, char c)
 {
 	at = after_blanks(at);
 	return *at == c ? after_blanks(at + 1) : NULL;
 }
 
-/* Behind a whole number without a sign, or NULL: there is none. */
+/* Returns a pointer behind an unsigned integer, or NULL if there is none. */
 static const char *take_number(const char *at, uint64_t *out)
 {
 	const char *from = at;
@@ -58,7 +61,7 @@ static const char *take_number(const char *at, uint64_t *out)
 	return at;
 }
 
-/* The same, with a fraction, or without. */
+/* Returns a pointer behind an unsigned number with an optional fraction, or NULL. */
 static const char *take_decimal(const char *at, double *out)
 {
 	double place = 1;
@@ -93,7 +96,7 @@ static const char *take_list(const char *at, struct kvm_numbers *l, int *err)
 	return *at == ']' ? at + 1 : NULL;
 }
 
-/* Behind a name, which is copied, and its colon. */
+/* Copies a name, and returns a pointer behind its colon, or NULL. */
 static const char *take_name(const char *at, char *name)
 {
 	size_t n;
@@ -108,7 +111,9 @@ static const char *take_name(const char *at, char *name)
 	return after(at + n + 1, ':');
 }
 
-/* A model: its name, or a whole number, as text; one that is no such leaves that to a parser. */
+/*
+ * Copies a model: a name or an unsigned integer, as text. Other values return NULL, for the parser.
+ */
 static const char *take_model(const char *at, char *to, size_t capacity)
 {
 	bool quoted = *at == '"';

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One line of a trace (replay.h), read without a parser of all JSON. */
+/* Parses one line of a trace (replay.h) without a complete JSON parser. */
 #ifndef KVM_REPLAY_LINE_H
 #define KVM_REPLAY_LINE_H
 
@@ -11,19 +11,20 @@ struct kvm_numbers {
 };
 
 struct kvm_line {
-	double ms;                    /* 0: not told */
-	char model[1024];             /* "": not told */
-	struct kvm_numbers id, bytes; /* its hash_ids and their sizes; its own, freed by fini */
+	double ms;                    /* 0: no timestamp */
+	char model[1024];             /* "": no model */
+	struct kvm_numbers id, bytes; /* hash_ids and their sizes; freed by kvm_line_fini */
 };
 
 void kvm_line_fini(struct kvm_line *l);
-/* One more number: 0 or -ENOMEM. */
+/* Appends a number. Returns 0 or -ENOMEM. */
 int kvm_numbers_add(struct kvm_numbers *l, uint64_t number);
 /*
- * Reads a line of the form that traces have: one object, of keys without escapes, each there once,
- * whose values are numbers of up to 18 digits, but "hash_ids", and maybe "bytes", lists of such,
- * and "model", which may be text without escapes. 0; -ENOMEM; -EINVAL: it is none, and may be JSON
- * for all that, and a request: the caller asks a parser. text ends with a 0.
+ * Parses a line of the usual form: one object whose keys have no escapes and occur once. The values
+ * are numbers of up to 18 digits, except for the arrays of numbers "hash_ids" and "bytes"
+ * (optional) and for "model", which may be text without escapes. Returns 0, -ENOMEM, or -EINVAL if
+ * the line has another form; it may still be valid JSON, so the caller then uses a parser. text is
+ * zero-terminated.
  */
 int kvm_line_read(struct kvm_line *l, const char *text);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl replay --model NAME=POLICY,...: models of a trace that have policies of their own. */
+/* kvcachectl replay --model NAME=POLICY,...: models of a trace with their own policies. */
 #include "ctl.h"
 #include "replay_priv.h"
 
@@ -23,7 +23,7 @@ int kvm_replay_policy(const char *name)
 	return no_policy(name);
 }
 
-/* NAME=POLICY; in a name there may be a =, too. */
+/* Parses NAME=POLICY; the name may contain '='. */
 static int take_model(struct replay *o, char *word)
 {
 	char *equals = strrchr(word, '=');

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See replay.h: Belady's optimum, which knows what comes. */
+/* Belady's optimum, which knows all future accesses. See replay.h. */
 #include "replay.h"
 
 #include "chain.h"
 
-#define NEVER 0x1p52 /* no use comes after that */
+#define NEVER 0x1p52 /* no further access */
 #define DEPTHS 65536.
 
 /*
- * When the chunk of each access is asked for next: the request, and within one the place in the
- * prompt, so that of a prompt the end goes first.
+ * For each access, computes when its chunk is accessed next: the number of the request, with the
+ * position in the prompt as the fraction, so that the end of a prompt is evicted first.
  */
 static void look_ahead(const struct kvm_trace *t, double *next, double *first)
 {
@@ -34,7 +34,7 @@ static uint64_t size_of(const struct cache *k, const struct kvm_trace *t, uint64
 	return k->in_bytes ? t->bytes[chunk] : 1;
 }
 
-/* One request's chunks come in. -1: out of memory. */
+/* Adds the chunks of one request to the cache. Returns -1 if memory is short. */
 static int come_in(struct cache *k, const struct kvm_trace *t, uint32_t r, const double *next)
 {
 	struct kvc_chain *c = &k->chain;

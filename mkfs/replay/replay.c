@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl replay TRACE...: what share of a trace's chunks each policy would have had, at each
- * capacity, beside the optimum.
+ * kvcachectl replay TRACE...: computes the hit ratio that each policy would have had on a trace,
+ * for each capacity, and the optimum.
  */
 #include "replay_priv.h"
 
-#include "beside.h"
+#include "atomic_file.h"
 #include "ctl.h"
 
 #include <sched.h>
 #include <string.h>
 
 #define MOST (1ull << 30) /* chunks */
-#define TIMES 10          /* --tiers: so many times the pool's chunks are on disk */
+#define TIMES 10          /* --tiers: the disk holds this many times the chunks of the pool */
 
 static void all_policies(struct replay *o)
 {
@@ -24,7 +24,7 @@ static void all_policies(struct replay *o)
 	}
 }
 
-/* A, or A:B: A for the pool and B for the disk. */
+/* Parses A, or A:B: policy A for the pool, B for the disk. */
 static int take_policy(struct replay *o, char *names)
 {
 	struct pair *p = &o->policy[o->npolicies];
@@ -65,7 +65,7 @@ static int take_policies(struct replay *o, const char *names)
 	return err;
 }
 
-/* Counts of chunks, with K and M for thousands and millions. */
+/* Parses a number of chunks, with the suffix K or M for thousands or millions. */
 static bool take_count(const char *text, char **end, uint64_t *n)
 {
 	if (*text < '1' || *text > '9')
@@ -95,7 +95,7 @@ const char *kvm_room_text(uint64_t capacity, bool in_bytes)
 	return text;
 }
 
-/* The same, or bytes, of which there is always a unit. */
+/* Parses a number of chunks, or of bytes, which always have a unit. */
 static bool take_room(char *text, char **end, uint64_t *n, bool *in_bytes)
 {
 	size_t digits = strspn(text, "0123456789");
@@ -111,7 +111,7 @@ static bool take_room(char *text, char **end, uint64_t *n, bool *in_bytes)
 	return take_count(text, end, n);
 }
 
-/* POOL, or POOL:DISK; all in chunks, or all in bytes. */
+/* Parses POOL or POOL:DISK; both are in chunks or both in bytes. */
 static bool take_capacity(struct replay *o, unsigned i, char *text)
 {
 	bool in_bytes, also;
@@ -220,7 +220,7 @@ static int take_jobs(struct replay *o, const char *text)
 	return 0;
 }
 
-/* As many as there are CPUs for us. */
+/* Returns the number of CPUs that this process may use. */
 static unsigned usual_jobs(void)
 {
 	cpu_set_t set;
@@ -274,7 +274,10 @@ static int take_options(struct replay *o, int *argc, char **argv)
 	return err;
 }
 
-/* What remembers by how many chunks fit hears that; of bytes so many of the usual size. */
+/*
+ * Makes the configuration of a replacer. Policies that use the number of chunks that fit get it;
+ * for a capacity in bytes, it is computed from the mean size.
+ */
 static struct kvc_replacer_conf conf_of(const struct replay *o, const struct kvm_trace *t,
 					unsigned policy, uint64_t capacity)
 {
@@ -283,7 +286,10 @@ static struct kvc_replacer_conf conf_of(const struct replay *o, const struct kvm
 	return (struct kvc_replacer_conf){ policy, capacity ? chunks : 0, o->seed };
 }
 
-/* All cells of a trace: of each capacity those of the policies, and the optimum; *part: theirs. */
+/*
+ * Allocates all cells of a trace: for each capacity the cells of the policies and of the optimum.
+ * *part is the memory of their parts. The caller frees both.
+ */
 static struct kvm_cell *cells_of(const struct replay *o, const struct kvm_trace *t,
 				 struct kvm_part **part)
 {
@@ -311,7 +317,7 @@ static struct kvm_cell *cells_of(const struct replay *o, const struct kvm_trace 
 	return cell;
 }
 
-/* One capacity's, when it is known. */
+/* Prints the row of one capacity when its cells are ready. */
 static int replay_row(struct replay *o, const struct kvm_trace *t, struct kvm_jobs *j,
 		      struct kvm_cell *cell, unsigned c, double share[][CAPACITIES])
 {
@@ -353,7 +359,10 @@ static int replay_cells(struct replay *o, const struct kvm_trace *t, struct kvm_
 	return 0;
 }
 
-/* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
+/*
+ * Computes the hit ratios of one trace: share[policy][capacity], with the optimum after the last
+ * policy.
+ */
 static int replay_one(struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
 {
 	KVC_MEM uint8_t *class = kvm_replay_classes(o, t);
@@ -415,17 +424,17 @@ static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
 	return err;
 }
 
-/* Only when all went well: what was there by this name stays otherwise. */
+/* Writes the file only if everything succeeded; otherwise an existing file stays unchanged. */
 static int put_file(const char *path, const char *text, size_t len)
 {
-	struct kvm_beside b;
-	int err = kvm_beside_open(&b, path, 0666, false);
+	struct kvm_atomic_file b;
+	int err = kvm_atomic_file_open(&b, path, 0666, false);
 
 	if (!err) {
 		err = fwrite(text, 1, len, b.f) == len ? 0 : -errno;
-		err = kvm_beside_end(&b, err);
+		err = kvm_atomic_file_close(&b, err);
 	}
-	return err ? kvm_fail("--svg %s: %s", kvm_shown(path), kvm_beside_why(-err)) : 0;
+	return err ? kvm_fail("--svg %s: %s", kvm_shown(path), kvm_atomic_file_why(-err)) : 0;
 }
 
 static int replay(struct replay *o, char **traces, int n)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trace of requests in memory, and what can be found out with it, for kvcachectl replay. */
+/* Traces of requests in memory, and the simulations of kvcachectl replay. */
 #ifndef KVM_REPLAY_H
 #define KVM_REPLAY_H
 
@@ -9,52 +9,55 @@
 #include <stdio.h>
 
 /*
- * A trace: JSON lines, one request each, with "hash_ids": [...], the chunks of its prompt in order,
- * by numbers that stand for the prefix up to and with the chunk, "bytes": [...], their sizes, and
- * "timestamp", when it comes, in ms; and "model", a name or a number, whose the request is; one
- * number of two models is two chunks. Of a recording there are lines {"lost": N}, N uses of chunks
- * that it lacks there (trace_join.c). Here chunks are numbered anew from 0, and the ids of all
- * requests lie in one array: request r has those from at[r] to at[r + 1] - 1.
+ * A trace. Its file has one request per line, as JSON: "hash_ids": [...], the chunks of the prompt
+ * in order, as numbers that stand for the prefix up to and including the chunk; "bytes": [...],
+ * their sizes; "timestamp", the arrival time in ms; and "model", the name or number of the
+ * request's model. The same number in two models means two chunks. A recording also has lines
+ * {"lost": N}: N accesses were lost there (trace_join.c).
+ *
+ * In memory, chunks are numbered from 0, and the ids of all requests are in one array: request r
+ * has the ids from at[r] to at[r + 1] - 1.
  */
 struct kvm_trace {
 	const char *name;
 	uint32_t *id;
 	uint64_t *at;
-	double *ms;                /* 0 where it is not told */
-	uint64_t *bytes, mean;     /* of chunks; mean 0: no size is told */
-	uint32_t requests, chunks; /* chunks: different ones */
+	double *ms;                /* 0: no timestamp */
+	uint64_t *bytes, mean;     /* of chunks; mean 0: no sizes */
+	uint32_t requests, chunks; /* chunks: distinct chunks */
 	uint64_t accesses;
-	uint64_t lost; /* accesses that a recording lacks */
-	/* at least one where there is a request; "": of requests that tell none */
+	uint64_t lost; /* accesses that are missing in a recording */
+	/* At least one model if there is a request; "" is the model of requests that name none. */
 	uint32_t models, *model; /* model: of each request */
 	char **model_name;
 };
 
-/* 0, or 1 after a message. Who has it frees it, also after a failure. */
+/* Reads a trace. Returns 0, or 1 after a message. The caller frees it, also after a failure. */
 int kvm_trace_read(struct kvm_trace *t, const char *path);
 void kvm_trace_free(struct kvm_trace *t);
 
 /*
- * What hit, as a prefix of its request, of the chunks asked for in the last half of the requests:
- * the first half fills the cache. disk: what did not hit in the pool but below it, and lengthened
- * the prefix.
+ * Hit ratios of the chunks accessed in the last half of the requests; the first half fills the
+ * caches. A chunk counts as a hit only if all chunks before it in its request are hits too. disk:
+ * hits that are only on disk.
  */
 struct kvm_learned {
-	uint64_t made;         /* chunks that were created */
-	uint64_t loose, wrong; /* of which the chain was not seen, or a wrong one */
-	uint64_t mended;       /* chunks of which it was changed later */
-	uint64_t begun;        /* requests, as they were seen */
+	uint64_t made; /* created chunks */
+	/* created chunks without an observed parent, and with a wrong parent */
+	uint64_t loose, wrong;
+	uint64_t mended; /* chunks whose parent changed later */
+	uint64_t begun;  /* requests, as inferred */
 };
 
 struct kvm_share {
 	double pool, disk;
 	double accesses_per_s;
 	uint64_t bytes;  /* of memory for the policy's state */
-	char text[4096]; /* what it says of itself, lines; of the pool's */
+	char text[4096]; /* the policy's own description of the pool's state, in lines */
 	struct kvm_learned learned;
 };
 
-/* Where the chain comes from. */
+/* The source of the prefix chains. */
 enum kvm_chain { KVM_NONE, KVM_TOLD, KVM_LEARNED };
 
 #define KVM_CLIENTS 64
@@ -63,72 +66,76 @@ enum kvm_chain { KVM_NONE, KVM_TOLD, KVM_LEARNED };
 struct kvm_way {
 	enum kvm_chain chain;
 	/*
-	 * learned: requests that are under way at once, up to KVM_CLIENTS; and the threads on them
+	 * For learned chains: requests that run concurrently, up to KVM_CLIENTS, and the threads
+	 * that make their calls.
 	 */
 	uint32_t clients, threads;
 	/*
-	 * The classes (base/policy.h) of the trace's models: as in the daemon those with a policy
-	 * of their own have the order of that policy; NULL: all are 0
+	 * The class (base/policy.h) of each model of the trace. As in the daemon, models with their
+	 * own policy have a replacer of that policy. NULL: all classes are 0.
 	 */
 	const uint8_t *class;
 };
 
-/* What one model asked for, in the requests that count, and what of it hit. */
+/* Counted accesses and hits of one model. */
 struct kvm_part {
-	uint64_t asked, hits[2]; /* in the pool, and on disk; or, of the optimum, the first */
+	uint64_t asked, hits[2]; /* in the pool and on disk; for the optimum only the first */
 };
 
 #define KVM_BYTES_MOST (1ull << 50) /* of a chunk, and of a cache */
 
-/* What is to be found out, and what was: shares, or of the larger of both the optimum. */
+/* A simulation and its result: hit ratios, or the optimum for the larger cache. */
 struct kvm_cell {
-	/* a pool over a disk, each with its policy and room for so many chunks, or bytes; 0: no
-	 * disk */
+	/*
+	 * The pool and the disk, each with its policy and its capacity in chunks or bytes;
+	 * disk_room 0: no disk.
+	 */
 	struct kvc_replacer_conf pool, disk;
 	uint64_t pool_room, disk_room;
-	bool in_bytes; /* the trace has sizes */
+	bool in_bytes; /* the capacities are in bytes */
 	bool is_optimum;
-	struct kvm_part *part; /* of each model of the trace; the caller's, zeroed */
+	struct kvm_part *part; /* of each model; the caller provides it, zeroed */
 	struct kvm_share share;
 	double optimum;
-	/* kvm_jobs_wait tells */
+	/* valid after kvm_jobs_wait */
 	bool ready;
 	int err;
 };
 
-/* 0 or -ENOMEM. */
+/* Runs a simulation. Returns 0 or -ENOMEM. */
 int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_cell *cell);
 /*
- * Belady's optimum for single chunks: what is used again last, goes. Where sizes differ another
- * choice may be better still. Negative: out of memory.
+ * Computes Belady's optimum for single chunks: the chunk whose next access is the latest is
+ * evicted. If the sizes differ, a better choice may exist. Returns a negative number if memory is
+ * short.
  */
 double kvm_optimum(const struct kvm_trace *t, uint64_t capacity, bool in_bytes,
 		   struct kvm_part *part);
 
 /*
- * `n` cells, by up to so many threads; the trace, the way and the cells stay until kvm_jobs_end.
- * NULL: out of memory.
+ * Starts the simulation of n cells with up to `threads` threads. The trace, the way and the cells
+ * must stay valid until kvm_jobs_end. Returns NULL if memory is short.
  */
 #define KVM_JOBS 256
 struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_way *way,
 				struct kvm_cell *cell, unsigned n, unsigned threads);
-/* Until this one is done. 0 or -ENOMEM. */
+/* Waits for a cell. Returns 0 or -ENOMEM. */
 int kvm_jobs_wait(struct kvm_jobs *j, unsigned cell);
-/* What was not begun is left; what was is waited for. NULL is none. */
+/* Ends the jobs: running cells are completed, others are skipped. j may be NULL. */
 void kvm_jobs_end(struct kvm_jobs *j);
 
-/* One curve of a picture: the shares at the picture's capacities. */
+/* A curve of a chart: hit ratios at the chart's capacities. */
 struct kvm_curve {
 	const char *name;
 	const double *share;
 };
 
-/* Appends a chart as part of an SVG file, `top` down from its upper edge. */
+/* Appends a chart, as a part of an SVG file, at `top` pixels from its upper edge. */
 #define KVM_CHART_WIDTH 760
 #define KVM_CHART_HEIGHT 420
 void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, unsigned ncapacity,
 	       bool in_bytes, const struct kvm_curve *curve, unsigned ncurves);
-/* A capacity, in bytes with a unit; in static room of the thread's. */
+/* Returns a capacity as text, with a unit if it is in bytes, in a static buffer of the thread. */
 const char *kvm_room_text(uint64_t capacity, bool in_bytes);
 
 #endif

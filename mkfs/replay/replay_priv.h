@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of kvcachectl replay share: what was asked for. */
+/* The parsed arguments of kvcachectl replay, shared by its files. */
 #ifndef KVM_REPLAY_PRIV_H
 #define KVM_REPLAY_PRIV_H
 
@@ -10,13 +10,13 @@
 #define POLICIES 32
 #define MODELS 256
 
-/* What goes by which policy; `name` is A, or A:B where they are told apart. */
+/* A policy for each cache. `name` is A, or A:B if the disk has its own policy. */
 struct pair {
 	unsigned pool, disk;
 	char name[32];
 };
 
-/* A model with a policy of its own. */
+/* A model with its own policy. */
 struct own {
 	const char *model;
 	unsigned policy;
@@ -27,10 +27,10 @@ struct replay {
 	unsigned npolicies;
 	struct own own[MODELS];
 	unsigned nown;
-	char *own_text; /* where their names are */
+	char *own_text; /* memory of their names */
 	uint64_t pool[CAPACITIES], disk[CAPACITIES];
 	unsigned ncapacities;
-	bool in_bytes; /* these */
+	bool in_bytes; /* the capacities are in bytes */
 	uint64_t seed;
 	unsigned jobs;
 	struct kvm_way way;
@@ -39,21 +39,21 @@ struct replay {
 	const char *svg;
 };
 
-/* A policy's row, or -1 after the message that it is none. */
+/* Returns the row of a policy, or -1 after a message that it does not exist. */
 int kvm_replay_policy(const char *name);
-/* Of --model. 0, or the exit status after the message. */
+/* Parses --model. Returns 0, or the exit status after a message. */
 int kvm_replay_models(struct replay *o, const char *words);
-/* The classes of a trace's models, the caller's to free; NULL after a message. */
+/* Returns the classes of a trace's models, which the caller frees; NULL after a message. */
 uint8_t *kvm_replay_classes(const struct replay *o, const struct kvm_trace *t);
 
-/* Before a trace's shares. class: as kvm_replay_classes has it. */
+/* Prints the heading of a trace. */
 void kvm_show_heads(struct replay *o, const struct kvm_trace *t);
-/* Those of one capacity, the c-th: the cells of the policies, and then the optimum's. */
+/* Prints the row of the c-th capacity: the cells of the policies, then of the optimum. */
 void kvm_show_row(struct replay *o, const struct kvm_trace *t, unsigned c,
 		  const struct kvm_cell *s);
-/* After the last. */
+/* Call it after the last row. */
 void kvm_show_end(struct replay *o);
-/* --verbose: of the p-th policy. */
+/* --verbose: prints details of the p-th policy. */
 void kvm_show_more(const struct replay *o, unsigned p, const struct kvm_cell *cell);
 
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See replay.h: the replay. With the chain told or none at all a request's chunks are asked for one
- * after another. With the chain learned the trace is what a process calls: the chunks
- * of a prompt that are there are opened, in order; then it computes; then it creates the others, in
- * order. Where one request begins and which chunk follows which is for order.h to say.
+ * Replays a trace against a policy. See replay.h.
  *
- * As in the daemon, what models have policies of their own is in classes, each with an order of its
- * own in each cache, which give in turns (turns.h).
+ * With told chains or without chains, the chunks of a request are accessed one after another. With
+ * learned chains, the trace becomes the calls of a process: it opens the cached chunks of a prompt
+ * in order, computes, and then creates the other chunks in order. chain_infer.h decides where a
+ * request begins and which chunk is the parent of which.
+ *
+ * As in the daemon, models with their own policies are in classes. Each class has its own replacer
+ * in each cache, and the classes give victims in turns (turns.h).
  */
 #include "chain_infer.h"
 #include "policy.h"
@@ -16,48 +18,48 @@
 #include <math.h>
 #include <string.h>
 
-#define OPEN_NS 1000000ull     /* from one open to the next */
-#define CREATE_NS 5000000ull   /* from one create to the next */
-#define COMPUTE_NS 30000000ull /* a chunk */
-#define STEP 16                /* chunks of a prompt that are computed at a time */
+#define OPEN_NS 1000000ull     /* time between two opens */
+#define CREATE_NS 5000000ull   /* time between two creates */
+#define COMPUTE_NS 30000000ull /* time to compute a chunk */
+#define STEP 16                /* chunks of a prompt that are computed at once */
 #define PROCESS 1
 
-/* One cache of a replay. */
+/* A simulated cache. */
 struct cache {
-	struct kvc_replacer *keep; /* of the class that calls; NULL: there is no such cache */
+	struct kvc_replacer *keep; /* of the calling class; NULL: this cache does not exist */
 	struct kvc_replacer *keeps[KVC_CLASSES];
-	bool several; /* classes */
+	bool several; /* several classes exist */
 	struct kvc_turns turns;
-	const struct cache *pool;                     /* by whose chunks they give */
-	struct kvc_request *request;                  /* the one of whose call it is */
-	struct kvc_request requests[1 + KVM_THREADS]; /* the process's own, and its threads' */
-	unsigned class[1 + KVM_THREADS];              /* of each, while it is under way */
+	const struct cache *pool;                     /* its chunks decide the turns */
+	struct kvc_request *request;                  /* of the calling thread */
+	struct kvc_request requests[1 + KVM_THREADS]; /* of the process and of its threads */
+	unsigned class[1 + KVM_THREADS];              /* of each request that is under way */
 	uint64_t capacity, used;
-	const uint64_t *bytes; /* of chunks; NULL: each counts as one */
-	bool whole;            /* all of the request so far is here */
+	const uint64_t *bytes; /* of each chunk; NULL: each chunk counts as 1 */
+	bool whole;            /* the request's chunks so far are all in this cache */
 };
 
 struct run {
 	const struct kvm_trace *trace;
 	const struct kvm_way *way;
 	struct cache cache[2];
-	unsigned class; /* the one that calls, and its model's share */
+	unsigned class; /* the calling class, and its model's results */
 	struct kvm_part *part, *parts;
-	/* with the chain learned */
+	/* The rest is for learned chains. */
 	struct kvc_order *order;
-	unsigned learns; /* a bit for each class: as a mount with these policies does */
+	unsigned learns; /* a bit for each class whose policy learns chains, as in a mount */
 	uint64_t now_ns, chance;
-	uint32_t *parent; /* of a chunk, as learned; its id and not its number; 0: none */
+	uint32_t *parent; /* learned parent of each chunk, as its id (number plus 1); 0: none */
 	struct kvm_learned learned;
 };
 
-/* What a class's chunks are kept by, where the others' are by this one (kept.h). */
+/* Returns the policy of a class. Class 0 has the policy of the cache. */
 static unsigned policy_of(const struct kvc_replacer_conf *conf, unsigned class)
 {
 	return class ? class - 1 : conf->policy;
 }
 
-/* classes: a bit for each that there is. */
+/* Opens a cache. classes: a bit for each class in use. */
 static int open_cache(struct cache *c, const struct kvc_replacer_conf *conf, unsigned classes,
 		      uint64_t capacity, const uint64_t *bytes, const struct cache *pool)
 {
@@ -89,7 +91,7 @@ static void close_cache(struct cache *c)
 		kvc_replacer_request_free(&c->requests[i]);
 }
 
-/* The calls that come are of this request's model. */
+/* Sets the model of the following calls to that of request r. */
 static void use_model(struct run *u, uint32_t r)
 {
 	uint32_t model = u->trace->model[r];
@@ -109,7 +111,7 @@ static bool has(const struct cache *c, uint64_t id)
 	return is;
 }
 
-/* One goes. False: none can. */
+/* Evicts one chunk. Returns false if there is no victim. */
 static bool evict(struct cache *c)
 {
 	struct kvc_replacer *keep = c->keep;
@@ -132,7 +134,10 @@ static bool evict(struct cache *c)
 	return true;
 }
 
-/* Asks for a chunk, and stores it where it is not there: 1: it was there. */
+/*
+ * Accesses a chunk, and adds it if it is not in the cache. Returns 1 for a hit, 0 for a miss, or
+ * -ENOMEM.
+ */
 static int ask(struct cache *c, uint64_t id, uint64_t parent)
 {
 	uint64_t bytes;
@@ -144,7 +149,7 @@ static int ask(struct cache *c, uint64_t id, uint64_t parent)
 	if (kvc_replacer_access(c->keep, c->request, id))
 		return 1;
 	if (parent && !c->whole)
-		return 0; /* without what it follows it is of no use */
+		return 0; /* useless in this cache, because its parent is not in it */
 	while (c->used + bytes > c->capacity)
 		if (!evict(c)) {
 			c->whole = false;
@@ -178,7 +183,7 @@ static void begin(struct run *u)
 	}
 }
 
-/* Both tiers are asked for a chunk. all: those of its prompt before it hit, and then it too? */
+/* Accesses a chunk in both tiers. *all: all chunks of the prompt so far were hits; updated. */
 static int ask_both(struct run *u, uint32_t r, uint64_t id, uint64_t parent, bool *all)
 {
 	int got[2];
@@ -209,7 +214,7 @@ static int replay_told(struct run *u, uint32_t r, bool chains)
 	return err;
 }
 
-/* A number below n. */
+/* Returns a random number below n. */
 static uint32_t draw(struct run *u, uint32_t n)
 {
 	if (n == 1)
@@ -218,13 +223,13 @@ static uint32_t draw(struct run *u, uint32_t n)
 	return (uint32_t)((u->chance >> 32) * n >> 32);
 }
 
-/* Threads that work on one prompt. */
+/* Returns the number of threads that work on one prompt. */
 static uint32_t sharing(const struct run *u)
 {
 	return (uint32_t)kvc_max(u->way->threads / u->way->clients, 1);
 }
 
-/* Whose call it is for a request: of one process, PROCESS, which has its threads. */
+/* Returns the client of a call for request r: a thread of the one process PROCESS. */
 static uint32_t client_of(struct run *u, uint32_t r)
 {
 	uint32_t which = u->way->threads > 1 ? r % u->way->clients % u->way->threads : 0;
@@ -233,7 +238,7 @@ static uint32_t client_of(struct run *u, uint32_t r)
 	return kvc_chain_infer_client(u->order, PROCESS, PROCESS + which);
 }
 
-/* Is the request under way none, or of another class? */
+/* Returns true if no request is under way, or if it belongs to another class. */
 static bool is_of_another(const struct run *u)
 {
 	const struct cache *c = &u->cache[0];
@@ -241,7 +246,7 @@ static bool is_of_another(const struct run *u)
 	return !c->request->nr || c->class[c->request - c->requests] != u->class;
 }
 
-/* The client opens or creates the chunk of this access. */
+/* The client opens or creates the chunk of access a. */
 static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 {
 	const struct kvm_trace *t = u->trace;
@@ -288,18 +293,18 @@ static bool is_here(const struct run *u, uint64_t a)
 	return has(&u->cache[0], id) || has(&u->cache[1], id);
 }
 
-/* From half of it to twice as much. */
+/* Returns a random time between half and twice ns. */
 static uint64_t about(struct run *u, uint64_t ns)
 {
 	return (uint64_t)((double)ns * exp2((double)draw(u, 1 << 24) / (1 << 23) - 1));
 }
 
-/* Requests that are under way at once, each as far as `at`. */
+/* Requests that run concurrently; at[i] is the next access of the i-th. */
 struct batch {
 	uint32_t first, n;
 	uint64_t at[KVM_CLIENTS];
-	uint64_t late[KVM_THREADS]; /* accesses that a thread has taken, and not come to */
-	bool all[KVM_CLIENTS];      /* hit, so far */
+	uint64_t late[KVM_THREADS]; /* accesses that a thread has taken and not yet made */
+	bool all[KVM_CLIENTS];      /* all accesses so far were hits */
 };
 
 static int open_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
@@ -315,7 +320,7 @@ static int create_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
 	int err;
 
 	if (is_here(u, a)) {
-		/* whoever creates looks first, and leaves it as it is */
+		/* A client checks before it creates a chunk, and skips an existing chunk. */
 		u->part->asked += b->first + i >= u->trace->requests / 2;
 		return 0;
 	}
@@ -325,8 +330,8 @@ static int create_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
 }
 
 /*
- * Those from `at` to `to` of one request. Threads that share it take them in turn, and whichever
- * comes first makes its call.
+ * Makes the accesses of a request up to `to`. The threads that share the request take accesses in
+ * turn, and their calls happen in random order.
  */
 static int in_turn(struct run *u, struct batch *b, uint32_t i, uint64_t to, bool opens)
 {
@@ -360,7 +365,7 @@ static int open_hits(struct run *u, struct batch *b)
 	return err;
 }
 
-/* Computes a step of each, and creates that. -EAGAIN: there is more. */
+/* Computes and creates the next step of each request. Returns -EAGAIN if more is left. */
 static int create_step(struct run *u, struct batch *b)
 {
 	const struct kvm_trace *t = u->trace;
@@ -413,7 +418,7 @@ static int replay_all(struct run *u, const struct kvm_way *way)
 	return err;
 }
 
-/* A bit for each class that there is. */
+/* Returns a bit for each class in use. */
 static unsigned classes_of(const struct kvm_trace *t, const struct kvm_way *way)
 {
 	unsigned mask = 0;
@@ -439,7 +444,7 @@ static int learn(struct run *u, const struct kvm_cell *cell, unsigned classes)
 	return err ?: u->parent ? 0 : -ENOMEM;
 }
 
-/* What the orders of the pool take and say. */
+/* Collects the memory use and the descriptions of the pool's replacers. */
 static void describe(const struct cache *c, struct kvm_share *out)
 {
 	for (unsigned i = 0; i < KVC_CLASSES; i++) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kvcachectl replay prints: a table, or JSON. Where a trace has several models, a row for each
- * of them stands under the one of all.
+ * Output of kvcachectl replay: a table, or JSON. For a trace with several models, each model has a
+ * row below the row of the whole trace.
  */
 #include "ctl.h"
 #include "replay_priv.h"
 
 #include <string.h>
 
-#define FIRST 14 /* the first column, at least, and at most */
+#define FIRST 14 /* minimum and maximum width of the first column */
 #define LONGEST 40
 
 static int column(const struct replay *o, unsigned p)
@@ -21,7 +21,7 @@ static bool has_own(const struct replay *o, uint32_t model)
 	return o->way.class && o->way.class[model];
 }
 
-/* A model in the first column, as --model has it where it has its own policy. */
+/* Formats a model for the first column, as in --model if it has its own policy. */
 static void label(const struct replay *o, const struct kvm_trace *t, uint32_t model, char *to,
 		  size_t capacity)
 {
@@ -131,7 +131,7 @@ static const char *name_of(const struct kvm_trace *t, uint32_t model)
 	return *t->model_name[model] ? t->model_name[model] : NULL;
 }
 
-/* null: nothing was asked for, of what counts. */
+/* null: no accesses were counted */
 static void json_part(struct kvm_json *j, const char *name, const struct kvm_part *p, int tier)
 {
 	if (p->asked)

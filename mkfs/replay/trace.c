@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl trace: records the requests of a mount as kvcachectl replay reads them. The
- * mount tells the uses of chunks (.kvcachefs/trace); trace_join.c makes requests of them.
+ * kvcachectl trace: records the requests of a mount in the format of kvcachectl replay. The mount
+ * reports accesses to chunks in .kvcachefs/trace; trace_join.c makes requests of them.
  */
 #include "trace.h"
 
-#include "beside.h"
+#include "atomic_file.h"
 #include "ctl.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define LOOK_MS 50
-/* after which the daemon has told what a client made last (access/access.h), at the latest */
+/* The daemon reports an access at most this much later (access/access.h). */
 #define LATE_NS 1500000000ull
 
 struct trace {
@@ -23,8 +23,8 @@ struct trace {
 	bool paths;
 	uint64_t seconds;
 	struct kvm_join *join;
-	uint64_t stop_ns; /* what is used later is not recorded */
-	char *text;       /* what was read, up to the end of which line it was looked at */
+	uint64_t stop_ns; /* later accesses are not recorded */
+	char *text;       /* text that was read, and the end of its last parsed line */
 	size_t n, capacity;
 };
 
@@ -72,7 +72,7 @@ static int take_line(struct trace *t, char *line)
 	return 0;
 }
 
-/* What there is now. 0, or 1 after a message. */
+/* Reads the available lines. Returns 0, or 1 after a message. */
 static int take_all(struct trace *t, int fd)
 {
 	ssize_t n;
@@ -109,7 +109,10 @@ static int take_all(struct trace *t, int fd)
 	return 0;
 }
 
-/* Until a signal, or the time is over; then what was used until then, or the next signal. */
+/*
+ * Records until a signal or until the time is over; then waits for late reports, or for another
+ * signal.
+ */
 static int record(struct trace *t, int fd, FILE *out)
 {
 	uint64_t began = kvc_mono_ns(), now = began, end;
@@ -167,7 +170,7 @@ static void say(const struct trace *t)
 			" requests that may have had them are left out",
 			j.lost, j.left_out);
 	fputc('\n', stderr);
-	/* what the file does not say */
+	/* the file does not contain the names */
 	for (size_t i = 0; !t->paths && (name = kvm_join_model(t->join, i, &requests)); i++)
 		fprintf(stderr, "model %zu is %s: %" PRIu64 " requests\n", i, name, requests);
 }
@@ -176,7 +179,7 @@ int kvm_run_trace(int argc, char **argv)
 {
 	struct sigaction act = { .sa_handler = on_signal };
 	struct trace t = { .file = NULL };
-	struct kvm_beside b = { .f = stdout };
+	struct kvm_atomic_file b = { .f = stdout };
 	char mnt[KVM_PATH];
 	int fd, failed = 0, err = take_options(&t, &argc, argv);
 
@@ -188,9 +191,9 @@ int kvm_run_trace(int argc, char **argv)
 	fd = kvm_mount_of(argc ? argv[0] : NULL, mnt) ? -1 : kvm_mount_open(mnt, "trace", O_RDONLY);
 	if (fd < 0)
 		return 1;
-	if (t.file && (failed = kvm_beside_open(&b, t.file, 0666, false))) {
+	if (t.file && (failed = kvm_atomic_file_open(&b, t.file, 0666, false))) {
 		close(fd);
-		return kvm_fail("-o %s: %s", kvm_shown(t.file), kvm_beside_why(-failed));
+		return kvm_fail("-o %s: %s", kvm_shown(t.file), kvm_atomic_file_why(-failed));
 	}
 	failed = kvm_join_open(&t.join, b.f, t.paths);
 	if (failed) {
@@ -202,12 +205,12 @@ int kvm_run_trace(int argc, char **argv)
 	}
 	free(t.text);
 	close(fd);
-	/* where the mount has ended, too, what was recorded until then is whole */
+	/* If the mount has ended, the recording is complete up to then. */
 	if (t.file)
-		failed = kvm_beside_end(&b, failed);
+		failed = kvm_atomic_file_close(&b, failed);
 	else
 		failed = ferror(stdout) | fclose(stdout) ? -errno : 0;
 	if (failed && !err)
-		err = kvm_fail("%s: %s", t.file ?: "stdout", kvm_beside_why(-failed));
+		err = kvm_fail("%s: %s", t.file ?: "stdout", kvm_atomic_file_why(-failed));
 	return err;
 }

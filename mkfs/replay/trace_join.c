@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See trace.h. A request is the prompt that one client (a thread, or a lease) uses chunk by chunk
- * from its beginning: what is there it opens, the rest it creates when it has computed it. Where
- * one ends and the next begins order.h says, as in the daemon, but whatever the mount's policy is:
- * for those that ask for no chains the daemon learns none.
+ * Makes requests of the accesses to chunks in .kvcachefs/trace. See trace.h.
  *
- * Chunks are numbered in the order in which they come, by their paths: one that was dropped and is
- * made again is the same. What a chunk follows is told, or was seen when it was made, or, of one
- * that was there before, is guessed from its first use; what is seen to be otherwise when the chunk
- * is used again was wrong, and the chunk begins a prompt.
+ * A request is the prompt that one client (a thread or a lease) accesses chunk by chunk from its
+ * beginning: it opens the cached chunks, and creates the others after it has computed them.
+ * chain_infer.h decides where a request ends, as in the daemon, but independently of the mount's
+ * policy: with a policy that needs no chains, the daemon learns none.
  *
- * Most who lease open the files then: that is one request, the one of the opens.
+ * Chunks are numbered in order of first access, by their paths: a chunk that is dropped and created
+ * again keeps its number. A chunk's parent is declared by the client, or observed when the chunk is
+ * created. For an older chunk, the parent is guessed at its first access. If a later access
+ * contradicts the guess, the chunk begins a prompt.
  *
- * A chunk is of the model that its path begins with, and so is a request that begins with it: where
- * nobody tells it, no chunk follows one of another model.
+ * Most clients that lease files then open them. That is recorded as one request, that of the opens.
+ *
+ * A chunk belongs to the model at the start of its path, and a request to the model of its first
+ * chunk. Unless a client declares it, a chunk has no parent in another model.
  */
 #include "trace.h"
 
@@ -23,15 +25,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define LONGEST 65536u /* chunks of a request */
+#define LONGEST 65536u /* maximum chunks of a request */
 #define NONE UINT32_MAX
 
 struct chunk {
-	uint32_t parent; /* NONE: it follows none, as far as is known */
-	uint32_t leased; /* by this client, and not opened since; 0: by none */
-	bool known;      /* parent is what is known; else it is still to be found out */
+	uint32_t parent; /* NONE: no known parent */
+	uint32_t leased; /* client that leased it and whose files are not yet opened; 0: none */
+	bool known;      /* parent is final; otherwise it is still inferred */
 	bool told;
-	uint32_t model; /* NONE: not known, or of none */
+	uint32_t model; /* NONE: unknown, or no model */
 	uint64_t bytes;
 	char *path;
 };
@@ -41,7 +43,7 @@ struct model {
 	uint64_t requests;
 };
 
-/* A chunk of a request, and the first file of it that was opened; 0: it was made. */
+/* A chunk of a request, and its first opened file; 0: the chunk was created. */
 struct part {
 	uint32_t chunk;
 	uint64_t file;
@@ -51,26 +53,26 @@ struct client {
 	struct kvc_list link;
 	uint32_t id;
 	uint64_t begun_ns, last_ns;
-	uint32_t last;  /* chunk used; NONE: not known */
+	uint32_t last;  /* last accessed chunk; NONE: unknown */
 	uint32_t model; /* of its request */
 	bool made, leased;
 	struct part *part; /* of its request */
 	size_t n, capacity;
-	size_t opened; /* of a lease: by others, later */
+	size_t opened; /* of a lease: chunks that other clients opened later */
 };
 
 struct kvm_join {
 	FILE *to;
 	bool paths;
-	struct kvc_chain ids, names; /* of the daemon; hashes of paths */
-	uint32_t *by_id, *by_name;   /* their slots' chunks */
+	struct kvc_chain ids, names; /* keys: ids of the daemon; hashes of paths */
+	uint32_t *by_id, *by_name;   /* the chunks of their slots */
 	struct chunk *chunk;
 	size_t chunks, chunk_room;
-	struct kvc_chain by_model; /* hashes of names; a slot is a model's number */
+	struct kvc_chain by_model; /* keys: hashes of names; the slot is the model's number */
 	struct model *model;
 	size_t models, model_room;
 	struct kvc_order *order;
-	struct kvc_list clients; /* the one that was silent longest first */
+	struct kvc_list clients; /* the longest silent client is first */
 	uint64_t began_ns;
 	struct kvm_joined joined;
 };
@@ -130,7 +132,10 @@ static int new_chunk(struct kvm_join *j, uint32_t *nr)
 	return 0;
 }
 
-/* A key's slot; *there: it was there before. NONE: out of memory. */
+/*
+ * Finds or adds the slot of a key. *there: the key existed before. Returns KVC_NO_SLOT if memory is
+ * short.
+ */
 static uint32_t slot_of(struct kvc_chain *c, uint64_t key, bool *there)
 {
 	uint32_t slot = kvc_chain_find(c, key ?: 1);
@@ -168,7 +173,9 @@ static uint64_t key_of(const char *text, size_t len)
 	return key;
 }
 
-/* The model that a path begins with; NONE: it is of none. */
+/*
+ * Finds the model that a path begins with; *model is NONE if there is none. Returns 0 or -ENOMEM.
+ */
 static int model_of(struct kvm_join *j, const char *path, uint32_t *model)
 {
 	const char *end = strchr(path, '/');
@@ -192,7 +199,7 @@ static int model_of(struct kvm_join *j, const char *path, uint32_t *model)
 	return j->model[slot].name ? 0 : -ENOMEM;
 }
 
-/* Are they of two models, as far as is known? */
+/* Returns true if the chunks are known to belong to different models. */
 static bool differ(const struct kvm_join *j, uint32_t a, uint32_t b)
 {
 	uint32_t x = j->chunk[a].model, y = j->chunk[b].model;
@@ -200,7 +207,7 @@ static bool differ(const struct kvm_join *j, uint32_t a, uint32_t b)
 	return x != y && x != NONE && y != NONE;
 }
 
-/* Is this path another chunk's already, then its number is for that one from now on. */
+/* If the path already belongs to another chunk, the daemon's id then refers to that chunk. */
 int kvm_join_name(struct kvm_join *j, uint64_t id, const char *path)
 {
 	uint32_t slot, nr;
@@ -259,7 +266,10 @@ static void write_model(struct kvm_join *j, uint32_t model)
 	j->model[model].requests++;
 }
 
-/* The client's request is over. */
+/*
+ * Ends the client's request and writes it. A lease is left out if at least half of its chunks were
+ * opened, because those opens are a request of their own.
+ */
 static void finish(struct kvm_join *j, struct client *c)
 {
 	if (c->n && (!c->leased || c->opened * 2 < c->n)) {
@@ -316,7 +326,7 @@ static int add(struct client *c, uint32_t nr, uint64_t file)
 	return 0;
 }
 
-/* A request begins in the middle of a chain: where that is told, all before it is of the prompt. */
+/* Starts a request. If it starts inside of a declared chain, all ancestors belong to the prompt. */
 static int begin(struct kvm_join *j, struct client *c, uint32_t nr, uint64_t ns)
 {
 	uint32_t n = 0;
@@ -330,7 +340,7 @@ static int begin(struct kvm_join *j, struct client *c, uint32_t nr, uint64_t ns)
 		at = j->chunk[at].parent;
 		err = err ?: add(c, at, 0);
 	}
-	if (n == LONGEST) /* a circle */
+	if (n == LONGEST) /* a cycle */
 		c->n = 0;
 	for (size_t i = 0; i < c->n / 2; i++) {
 		struct part p = c->part[i];
@@ -341,7 +351,7 @@ static int begin(struct kvm_join *j, struct client *c, uint32_t nr, uint64_t ns)
 	return err;
 }
 
-/* What a chunk follows, as far as it is known before this use. */
+/* Returns the chunk's parent as far as it is known before this access, or NONE. */
 static uint32_t known_parent(const struct kvm_join *j, const struct client *c,
 			     const struct chunk *k, const struct kvm_use *u)
 {
@@ -356,7 +366,7 @@ static uint32_t known_parent(const struct kvm_join *j, const struct client *c,
 		       : NONE;
 }
 
-/* Does the request go on with this chunk? And what is known now of what that follows. */
+/* Returns true if the client's request continues with this chunk. Updates the chunk's parent. */
 static bool goes_on(struct kvm_join *j, const struct client *c, uint32_t nr,
 		    const struct kvm_use *u)
 {
@@ -378,7 +388,7 @@ static bool goes_on(struct kvm_join *j, const struct client *c, uint32_t nr,
 	       u->ns - c->last_ns <= KVC_CHAIN_INFER_COMPUTE_NS;
 }
 
-/* A chunk that was leased is opened now. */
+/* Notes that another client opens a leased chunk. */
 static void open_leased(struct kvm_join *j, struct chunk *k)
 {
 	struct client *l = k->leased ? find_client(j, k->leased) : NULL;
@@ -405,7 +415,10 @@ int kvm_join_use(struct kvm_join *j, const struct kvm_use *u)
 		j->chunk[nr].leased = u->client;
 	else
 		open_leased(j, &j->chunk[nr]);
-	/* another file of a chunk is no other use of it; the first again, or of what it made, is */
+	/*
+	 * Opening another file of a chunk is not another access. Opening the same file again is
+	 * one, and so is opening a chunk that this request created.
+	 */
 	before = in_request(c, nr);
 	if (before && (!u->file || (before->file && before->file != u->file)))
 		return 0;
@@ -424,10 +437,11 @@ void kvm_join_end(struct kvm_join *j, uint32_t client)
 	struct client *c = find_client(j, client);
 
 	if (c)
-		c->last = NONE; /* it is written when it is known whether the files are opened */
+		/* it is written later, when it is known whether the files were opened */
+		c->last = NONE;
 }
 
-/* Of every request under way something may be missing. */
+/* Every request that is under way may lack accesses, so it is left out. */
 void kvm_join_lost(struct kvm_join *j, uint64_t n)
 {
 	j->joined.lost += n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See replay.h: traces. SQLite reads the JSON, but lines of the usual form, for which line.h
- * takes a tenth of the time.
+ * Reads traces. Lines of the usual form are parsed by line.h, which takes a tenth of the time;
+ * SQLite parses the other lines as JSON. See replay.h.
  */
 #include "replay.h"
 
@@ -12,13 +12,13 @@
 #include <sqlite3.h>
 #include <string.h>
 
-/* Room for one more element. */
+/* Makes room for one more element. */
 static int room_for(void *array, size_t bytes, uint64_t n)
 {
 	void **v = array, *p;
 
 	if (n & (n - 1) || (n && n < 1024))
-		return 0; /* arrays double at powers of two, from 1024 on */
+		return 0; /* capacities are powers of two, from 1024 on */
 	p = realloc(*v, (n ? n * 2 : 1024) * bytes);
 	if (!p)
 		return -ENOMEM;
@@ -33,7 +33,7 @@ static bool has_controls(const char *text)
 	return *text;
 }
 
-/* One request, in rows: its time, or none, its model, then the chunks, then their sizes. */
+/* Parses one request, in rows: its time, its model, its chunks, and their sizes. */
 static int parse(struct kvm_line *l, sqlite3_stmt *st)
 {
 	int got = sqlite3_step(st), err = 0;
@@ -60,7 +60,7 @@ static int parse(struct kvm_line *l, sqlite3_stmt *st)
 	return err ?: got == SQLITE_DONE ? 0 : got == SQLITE_NOMEM ? -ENOMEM : -EINVAL;
 }
 
-/* What is told last counts. */
+/* The last size of a chunk counts. */
 static void take_size(struct kvm_trace *t, const struct kvm_line *l, uint64_t i, uint32_t slot)
 {
 	uint64_t bytes = l->bytes.n == l->id.n ? l->bytes.v[i] : 0;
@@ -69,7 +69,7 @@ static void take_size(struct kvm_trace *t, const struct kvm_line *l, uint64_t i,
 		t->bytes[slot] = bytes;
 }
 
-/* Those of which nothing is told are of the mean size. */
+/* Chunks without a size get the mean size. */
 static void fill_sizes(struct kvm_trace *t)
 {
 	double all = 0;
@@ -84,12 +84,12 @@ static void fill_sizes(struct kvm_trace *t)
 		t->bytes[i] = t->bytes[i] ?: t->mean;
 }
 
-/* What a trace's words are here. */
+/* Numbers of the trace's chunks and models. */
 struct words {
 	struct kvc_chain ids, models;
 };
 
-/* The model of the next request. */
+/* Sets the model of the next request. */
 static int take_model(struct kvm_trace *t, struct kvc_chain *models, const char *name)
 {
 	uint32_t last = t->requests ? t->model[t->requests - 1] : 0, slot;
@@ -117,7 +117,7 @@ static int take_model(struct kvm_trace *t, struct kvc_chain *models, const char 
 	return 0;
 }
 
-/* One number of two models is two chunks. */
+/* The same number in two models means two chunks. */
 static uint64_t key_of(uint32_t model, uint64_t id)
 {
 	return ((model ? kvc_chain_hash(model) : 0) ^ (id + 1)) ?: UINT64_MAX;
@@ -193,7 +193,7 @@ static int take_all(struct kvm_trace *t, FILE *f, struct words *w, sqlite3_stmt 
 
 int kvm_trace_read(struct kvm_trace *t, const char *path)
 {
-	/* a line without hash_ids gives one row more that is no number */
+	/* A line without hash_ids gives one extra row, which is not a number. */
 	static const char *const sql =
 		"SELECT json_extract(?1, '$.timestamp'), 0 "
 		"UNION ALL SELECT json_extract(?1, '$.model'), 0 "

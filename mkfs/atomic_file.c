@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See beside.h. */
-#include "beside.h"
+/* Files that are replaced by a rename. See atomic_file.h. */
+#include "atomic_file.h"
 
 #include "util.h"
 
@@ -10,20 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Its own name. One that is there is of a process that is no more: it had our number. */
-static int open_own(const struct kvm_beside *b, mode_t mode)
+/*
+ * Creates the temporary file. A file of that name was left by a dead process with the same pid, and
+ * is removed.
+ */
+static int open_own(const struct kvm_atomic_file *b, mode_t mode)
 {
 	int fd = -1;
 
 	for (int i = 0; i < 2 && fd < 0; i++) {
-		fd = open(b->own, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-		if (fd < 0 && (errno != EEXIST || unlink(b->own)))
+		fd = open(b->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+		if (fd < 0 && (errno != EEXIST || unlink(b->temp)))
 			break;
 	}
 	return fd < 0 ? -errno : fd;
 }
 
-/* Made anew it is still its owner's, where we may say so. */
+/* Gives the new file the owner, if permitted, and the mode of the old file. */
 static int take_after(int fd, const struct stat *st)
 {
 	if (fchown(fd, st->st_uid, st->st_gid) && errno != EPERM)
@@ -31,80 +34,80 @@ static int take_after(int fd, const struct stat *st)
 	return fchmod(fd, st->st_mode & 07777) ? -errno : 0;
 }
 
-int kvm_beside_open(struct kvm_beside *b, const char *path, mode_t mode, bool only_new)
+int kvm_atomic_file_open(struct kvm_atomic_file *b, const char *path, mode_t mode, bool only_new)
 {
 	struct stat st;
 	bool there = !lstat(path, &st), dangling = false;
 	int fd, err = there || errno == ENOENT ? 0 : -errno;
 
-	*b = (struct kvm_beside){ .only_new = only_new };
+	*b = (struct kvm_atomic_file){ .only_new = only_new };
 	if (err || !*path)
 		return err ?: -ENOENT;
 	if (there && only_new)
 		return -EEXIST;
-	if (there && S_ISLNK(st.st_mode)) /* it stays one */
+	if (there && S_ISLNK(st.st_mode)) /* the symbolic link itself remains */
 		dangling = stat(path, &st) != 0;
 	b->path = there && !dangling ? realpath(path, NULL) : strdup(path);
 	if (!b->path)
 		return -errno;
-	/* or all that is written would be for nothing */
+	/* The rename at the end would fail. */
 	if (there && S_ISREG(st.st_mode) && kvc_is_mounted(b->path))
 		err = -EBUSY;
 	else if ((!there || S_ISREG(st.st_mode)) && !dangling &&
-		 asprintf(&b->own, "%s.%d.new", b->path, (int)getpid()) < 0) {
-		b->own = NULL;
+		 asprintf(&b->temp, "%s.%d.new", b->path, (int)getpid()) < 0) {
+		b->temp = NULL;
 		err = -ENOMEM;
 	}
-	fd = err      ? err
-	     : b->own ? open_own(b, mode)
-		      : open(b->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+	fd = err       ? err
+	     : b->temp ? open_own(b, mode)
+		       : open(b->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
 	if (fd < 0) {
-		err = err ?: b->own ? fd : -errno;
-	} else if ((b->own && there && (err = take_after(fd, &st))) || !(b->f = fdopen(fd, "w"))) {
+		err = err ?: b->temp ? fd : -errno;
+	} else if ((b->temp && there && (err = take_after(fd, &st))) || !(b->f = fdopen(fd, "w"))) {
 		err = err ?: -errno;
 		close(fd);
-		if (b->own)
-			unlink(b->own);
+		if (b->temp)
+			unlink(b->temp);
 	}
 	if (err) {
-		free(b->own);
+		free(b->temp);
 		free(b->path);
 	}
 	return err;
 }
 
-static int take_place(const struct kvm_beside *b)
+static int take_place(const struct kvm_atomic_file *b)
 {
 	if (!b->only_new)
-		return rename(b->own, b->path) ? -errno : 0;
-	if (!renameat2(AT_FDCWD, b->own, AT_FDCWD, b->path, RENAME_NOREPLACE))
+		return rename(b->temp, b->path) ? -errno : 0;
+	if (!renameat2(AT_FDCWD, b->temp, AT_FDCWD, b->path, RENAME_NOREPLACE))
 		return 0;
-	if (errno != EINVAL) /* as filesystems say that do not know it */
+	if (errno != EINVAL) /* the filesystem does not support RENAME_NOREPLACE */
 		return -errno;
-	if (link(b->own, b->path))
+	if (link(b->temp, b->path))
 		return -errno;
-	unlink(b->own);
+	unlink(b->temp);
 	return 0;
 }
 
-int kvm_beside_end(struct kvm_beside *b, int err)
+int kvm_atomic_file_close(struct kvm_atomic_file *b, int err)
 {
 	if (!err && (ferror(b->f) | fflush(b->f)))
 		err = errno ? -errno : -EIO;
-	if (!err && b->own && fsync(fileno(b->f)))
+	if (!err && b->temp && fsync(fileno(b->f)))
 		err = -errno;
 	if (fclose(b->f) && !err)
 		err = -errno;
-	if (!err && b->own)
+	if (!err && b->temp)
 		err = take_place(b);
-	if (err && b->own)
-		unlink(b->own);
-	free(b->own);
+	if (err && b->temp)
+		unlink(b->temp);
+	free(b->temp);
 	free(b->path);
 	return err;
 }
 
-const char *kvm_beside_why(int err)
+const char *kvm_atomic_file_why(int err)
 {
 	switch (err) {
 	case EBUSY:
@@ -118,7 +121,7 @@ const char *kvm_beside_why(int err)
 	}
 }
 
-int kvm_beside_keep(const char *path)
+int kvm_sync_name(const char *path)
 {
 	char whole[PATH_MAX];
 	KVC_FD int fd = -1;

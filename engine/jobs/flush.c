@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sweep "flush": what is dirty now is copied to the tiers that are to have it, then committed
- * and brought to stable storage. Copies that failed before are tried at once, each once: one that
- * fails again goes back to a wait as long as it had. It ends when each is made, or has failed once
- * more: a tier that is out keeps it no longer than that. What is open for writing is not published,
- * and not part of it; but the copy of one that an fsync asked for, and which waits, is tried too.
+ * The sweep "flush": copies all dirty objects to their tiers, then commits, and syncs the catalog.
+ * Copies that failed before are tried at once, each once; one that fails again returns to its
+ * earlier delay. The sweep ends when each copy was made or has failed once, so a tier that is out
+ * does not delay it further. A file that is open for writing is not published and not included, but
+ * a delayed copy that an fsync requested is tried.
  */
 #include "admission.h"
 #include "ops.h"
@@ -14,51 +14,52 @@
 
 #include <string.h>
 
-#define LOOK_US 10000
+#define CHECK_US 10000
 
-enum stands { MADE, UNDER_WAY, FAILED };
+enum copy_state { COPY_DONE, COPY_PENDING, COPY_FAILED };
 
 static bool published(const struct kvc_node *n)
 {
 	return (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && !n->lost;
 }
 
-/* How the copy of this file to this tier stands. */
-static enum stands stands_locked(struct kvc *k, const struct kvc_node *n, unsigned tier)
+/* The state of this file's copy to this tier. */
+static enum copy_state copy_state_locked(struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	const struct kvc_job *j = n->in[tier].queued;
 
 	if (!published(n) || !kvc_spill_needed(k, n, tier) ||
 	    kvc_admission_check_locked(k, n, tier))
-		return MADE;
+		return COPY_DONE;
 	if (n->hopeless & (1u << tier))
-		return FAILED;
+		return COPY_FAILED;
 	if (j)
-		return j->priority >= KVC_P_PARKED && j->priority < KVC_P_SPILL ? FAILED
-										: UNDER_WAY;
+		return j->priority >= KVC_P_PARKED && j->priority < KVC_P_SPILL ? COPY_FAILED
+										: COPY_PENDING;
 	if (n->spilling & (1u << tier))
-		return UNDER_WAY;
-	return n->failing ? FAILED : MADE; /* given up, without an error: it is not to be there */
+		return COPY_PENDING;
+	/* given up without an error: the tier is not meant to have it */
+	return n->failing ? COPY_FAILED : COPY_DONE;
 }
 
-/* The worst of all tiers. */
-static enum stands worst_locked(struct kvc *k, const struct kvc_node *n)
+/* The worst state of all tiers. */
+static enum copy_state worst_copy_locked(struct kvc *k, const struct kvc_node *n)
 {
-	enum stands worst = MADE;
+	enum copy_state worst = COPY_DONE;
 
 	kvc_tier_each(k, t) {
-		enum stands s = stands_locked(k, n, t);
+		enum copy_state s = copy_state_locked(k, n, t);
 
-		if (s == UNDER_WAY || worst == UNDER_WAY)
-			worst = UNDER_WAY;
-		else if (s == FAILED)
-			worst = FAILED;
+		if (s == COPY_PENDING || worst == COPY_PENDING)
+			worst = COPY_PENDING;
+		else if (s == COPY_FAILED)
+			worst = COPY_FAILED;
 	}
 	return worst;
 }
 
-/* What lacks a copy is asked for, and noted. */
-static int ask_locked(struct kvc_sweep *s, struct kvc_node *n, struct kvc_stack *asked)
+/* Requests the missing copies of a file, and records its inode in *asked. */
+static int request_copies_locked(struct kvc_sweep *s, struct kvc_node *n, struct kvc_stack *asked)
 {
 	bool lacks = false;
 
@@ -78,7 +79,7 @@ static int ask_locked(struct kvc_sweep *s, struct kvc_node *n, struct kvc_stack 
 	return 0;
 }
 
-static int ask_all(struct kvc_sweep *s, struct kvc_stack *asked)
+static int request_all(struct kvc_sweep *s, struct kvc_stack *asked)
 {
 	struct kvc *k = s->k;
 	size_t at = 0;
@@ -90,70 +91,72 @@ static int ask_all(struct kvc_sweep *s, struct kvc_stack *asked)
 		for (size_t i = 0; i < KVC_SWEEP_BATCH && at < k->nodes->table.buckets; i++, at++)
 			for (struct kvc_slot *x = kvc_table_bucket(&k->nodes->table, at); x && !err;
 			     x = x->next)
-				err = ask_locked(s, kvc_of(x, struct kvc_node, slot), asked);
+				err = request_copies_locked(s, kvc_of(x, struct kvc_node, slot),
+							    asked);
 		more = at < k->nodes->table.buckets;
 		kvc_unlock(k);
 	}
 	return err;
 }
 
-/* Looks at a part of those that were asked for; made ones go out of it. */
-static void look_locked(struct kvc_sweep *s, struct kvc_stack *asked, size_t *at, bool *under_way)
+/* Checks some of the requested files, and removes the copied ones from the list. */
+static void check_some_locked(struct kvc_sweep *s, struct kvc_stack *asked, size_t *at,
+			      bool *pending)
 {
 	struct kvc *k = s->k;
 
 	for (size_t i = 0; i < KVC_SWEEP_BATCH && *at < asked->n; i++) {
 		struct kvc_node *n = kvc_node_find_locked(k, asked->v[*at]);
-		enum stands worst = n ? worst_locked(k, n) : MADE;
+		enum copy_state worst = n ? worst_copy_locked(k, n) : COPY_DONE;
 
-		if (worst == MADE) {
+		if (worst == COPY_DONE) {
 			asked->v[*at] = asked->v[--asked->n];
 			s->changed++;
 			s->bytes += n ? n->object.size : 0;
 			continue;
 		}
-		*under_way |= worst == UNDER_WAY;
+		*pending |= worst == COPY_PENDING;
 		++*at;
 	}
 }
 
-/* Counts those that are left, by tier. */
-static void count_locked(struct kvc_sweep *s, const struct kvc_stack *asked, size_t *at)
+/* Counts the remaining files, by tier. */
+static void count_failed_locked(struct kvc_sweep *s, const struct kvc_stack *asked, size_t *at)
 {
 	struct kvc *k = s->k;
 
 	for (size_t i = 0; i < KVC_SWEEP_BATCH && *at < asked->n; i++, ++*at) {
 		struct kvc_node *n = kvc_node_find_locked(k, asked->v[*at]);
 
-		s->failed += n && worst_locked(k, n) != MADE;
+		s->failed += n && worst_copy_locked(k, n) != COPY_DONE;
 		kvc_tier_each(k, t)
-			s->tier_failed[t] += n && stands_locked(k, n, t) != MADE;
+			s->tier_failed[t] += n && copy_state_locked(k, n, t) != COPY_DONE;
 	}
 }
 
 static void await_copies(struct kvc_sweep *s, struct kvc_stack *asked)
 {
 	struct kvc *k = s->k;
-	bool under_way = true;
+	bool pending = true;
 
-	while (under_way && !s->stop) {
-		under_way = false;
+	while (pending && !s->stop) {
+		pending = false;
 		for (size_t at = 0; at < asked->n && !s->stop;) {
 			kvc_lock(k);
-			look_locked(s, asked, &at, &under_way);
+			check_some_locked(s, asked, &at, &pending);
 			kvc_unlock(k);
 		}
-		if (under_way)
-			usleep(LOOK_US);
+		if (pending)
+			usleep(CHECK_US);
 	}
 	for (size_t at = 0; at < asked->n;) {
 		kvc_lock(k);
-		count_locked(s, asked, &at);
+		count_failed_locked(s, asked, &at);
 		kvc_unlock(k);
 	}
 }
 
-/* All that is committed is on stable storage. A wait that ended at the deadline goes on. */
+/* Brings all commits to stable storage. Continues after a wait that reached its deadline. */
 static int sync_all(struct kvc_sweep *s)
 {
 	int err = -ETIMEDOUT;
@@ -172,7 +175,7 @@ static int sync_all(struct kvc_sweep *s)
 int kvc_flush_run(struct kvc_sweep *s)
 {
 	struct kvc_stack asked = { 0 };
-	int err = ask_all(s, &asked);
+	int err = request_all(s, &asked);
 
 	if (!err)
 		await_copies(s, &asked);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sweep "import": takes in the listing of the shared tiers. Every frame whose path is not known
- * here gets a node.
+ * The sweep "import": lists the shared tiers, and adopts every frame whose path is not known here.
  */
 #include "ops.h"
 #include "commit_batch.h"
@@ -17,21 +16,21 @@
 struct import {
 	struct kvc_sweep *s;
 	unsigned tier;
-	/* for the headers of folders */
+	/* buffers for the headers of folders */
 	uint8_t *page;
 	struct kvc_frame *folder;
 };
 
-static bool is_name(const char *name)
+static bool valid_name(const char *name)
 {
 	return *name && strlen(name) < 256 && strcmp(name, ".") && strcmp(name, "..");
 }
 
 /*
- * The folder that a path lies in: 0 with *parent and the name in it (*rest). -ENOENT: where the
- * path is cut off then there is no such folder, and *parent is the one that lacks it.
+ * Finds the folder of a path: 0 with *parent, and *rest is the name in it. -ENOENT: the path is cut
+ * at a folder that does not exist, and *parent is the folder that lacks it.
  */
-static int folder_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
+static int find_folder_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
 {
 	char *slash;
 
@@ -42,20 +41,21 @@ static int folder_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
 		int err;
 
 		*slash = 0;
-		err = is_name(*rest) ? kvc_name_get(k->cat, *parent, *rest, &ino, &kind) : -EBADMSG;
+		err = valid_name(*rest) ? kvc_name_get(k->cat, *parent, *rest, &ino, &kind)
+					: -EBADMSG;
 		if (err || !S_ISDIR(kind))
 			return err ?: -ENOTDIR;
 		*slash = '/';
 		*parent = ino;
 	}
-	return is_name(*rest) ? 0 : -EBADMSG;
+	return valid_name(*rest) ? 0 : -EBADMSG;
 }
 
 /*
- * A folder that is missing here, as the tier has it; where it has none that can be believed, for
- * who mounts alone.
+ * Makes a missing folder as the tier has it. If the tier has none that can be trusted, only the
+ * user of the daemon may use it.
  */
-static int add_folder(struct import *im, const char *path, uint64_t parent, const char *name)
+static int import_folder(struct import *im, const char *path, uint64_t parent, const char *name)
 {
 	struct kvc *k = im->s->k;
 	struct kvc_frame *f = im->folder;
@@ -78,8 +78,8 @@ static int add_folder(struct import *im, const char *path, uint64_t parent, cons
 	return err == -EEXIST ? 0 : err;
 }
 
-/* Takes one frame in, after the folders above it. */
-static int add_file(struct import *im, const struct kvc_where *w, const struct kvc_frame *f)
+/* Adopts one frame, after the folders above it. */
+static int import_file(struct import *im, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct kvc *k = im->s->k;
 	char path[KVC_FRAME_PATH_MAX + 1], *name;
@@ -91,15 +91,15 @@ static int add_file(struct import *im, const struct kvc_where *w, const struct k
 		memcpy(path, f->path, sizeof path);
 		kvc_lock_both(k);
 		missing = kvc_gone_get(k->cat, w, kvc_clock_ns(k));
-		if (missing != -ENOENT) { /* deleted here, or that is not known now */
+		if (missing != -ENOENT) { /* deleted here, or the catalog cannot tell now */
 			kvc_unlock_both(k);
 			return missing ?: -EEXIST;
 		}
-		missing = folder_both(k, path, &parent, &name);
+		missing = find_folder_both(k, path, &parent, &name);
 		err = missing ?: kvc_remote_lookup_adopt_both(k, im->tier, parent, name, w, f);
 		kvc_committer_wake_locked(k, false);
 		kvc_unlock_both(k);
-		if (missing != -ENOENT || (err = add_folder(im, path, parent, name)))
+		if (missing != -ENOENT || (err = import_folder(im, path, parent, name)))
 			return err;
 	}
 	return -ENAMETOOLONG;
@@ -122,7 +122,7 @@ static int import_one(void *arg, const struct kvc_where *w, const struct kvc_fra
 	err = kvc_proof_found(im->s->k, f);
 	if (err == -ENOKEY && kvc_keyring_learn(im->s->k, f->key_id))
 		err = kvc_proof_found(im->s->k, f);
-	err = err ?: add_file(im, &named, f);
+	err = err ?: import_file(im, &named, f);
 	if (!err) {
 		im->s->changed++;
 		kvc_count(&im->s->k->stats, imports);
@@ -145,7 +145,7 @@ int kvc_import_run(struct kvc_sweep *s)
 
 		if (!(t->ops->caps & KVC_TIER_SHARED))
 			continue;
-		/* a person asked for it: it is tried, whatever the breaker says */
+		/* an operator has requested it: ignore the breaker */
 		err = t->ops->list ? t->ops->list(t, import_one, &im) : -EOPNOTSUPP;
 		if (err > 0 || err == -EOPNOTSUPP)
 			continue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sweep "rekey": seals again, with the key that new frames get, what is sealed with another or
- * not at all. Each object is brought into the pool and copied down anew; the old copy goes when the
- * new one is recorded.
+ * The sweep "rekey": encrypts with the current key of its model every copy that has another key or
+ * none. Each object is loaded into the pool and copied again; the old copy is removed when the new
+ * one is recorded.
  */
 #include "ops.h"
 #include "file.h"
@@ -15,8 +15,8 @@
 
 #include <string.h>
 
-/* Brings an object into the pool and holds it there by n->leases. */
-static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
+/* Loads an object into the pool and keeps it there by n->leases. */
+static int load_and_lease(struct kvc *k, uint64_t ino, struct kvc_node **n)
 {
 	struct kvc_sweeper x;
 	int err;
@@ -44,7 +44,7 @@ static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
 	return err;
 }
 
-static void let_go(struct kvc *k, struct kvc_node *n)
+static void end_lease(struct kvc *k, struct kvc_node *n)
 {
 	kvc_lock(k);
 	n->leases--;
@@ -74,11 +74,11 @@ static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	want = kvc_keys_for(k->keys, model);
 	if (p->place.key == want)
 		return;
-	if (!k->tier[p->tier].t) { /* of a remote that this mount does not have */
+	if (!k->tier[p->tier].t) { /* a tier that is not in this mount */
 		s->failed++;
 		return;
 	}
-	err = bring(k, p->ino, &n);
+	err = load_and_lease(k, p->ino, &n);
 	if (!err) {
 		kvc_lock_both(k);
 		again = !n->lost && n->in[p->tier].place.gen && n->in[p->tier].place.key != want &&
@@ -88,7 +88,7 @@ static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 			kvc_spill_queue_locked(k, n, true);
 		}
 		kvc_unlock_both(k);
-		/* One after the other, so that the pool keeps room for those it is for. */
+		/* One at a time, so that the pool keeps its space for clients. */
 		for (int i = 0; again && i < 10000 && !s->stop; i++) {
 			kvc_lock(k);
 			again = !n->lost && (n->resealing & (1u << p->tier));
@@ -104,12 +104,12 @@ static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 		kvc_count_by(&k->stats, rekeyed, !err);
 	}
 	if (n)
-		let_go(k, n);
+		end_lease(k, n);
 	if (err && err != -ENOENT && err != -ESTALE)
 		s->failed++;
 }
 
-/* Calls fn for all placements of before; a non-zero answer ends it and is returned. */
+/* Calls fn for all existing placements. A nonzero result of fn ends the walk and is returned. */
 static int each_placed(struct kvc_sweep *s,
 		       int (*fn)(struct kvc_sweep *s, const struct kvc_placed *p, void *arg),
 		       void *arg)
@@ -139,8 +139,8 @@ static int is_of_key(struct kvc_sweep *s, const struct kvc_placed *p, void *arg)
 	return p->place.key == *(const uint32_t *)arg ? -EBUSY : 0;
 }
 
-/* A key that is not in the file any more: may it be given up? */
-static int may_lose(struct kvc *k, uint32_t id, char *error)
+/* May this key, which is no longer in the key file, be discarded? */
+static int check_unused_key(struct kvc *k, uint32_t id, char *error)
 {
 	struct kvc_sweep all = { .k = k };
 	int err = each_placed(&all, is_of_key, &id);
@@ -169,7 +169,7 @@ int kvc_rekey_run(struct kvc_sweep *s)
 	struct kvc *k = s->k;
 	bool first = true;
 	uint64_t before;
-	int err = k->keys ? kvc_keyring_read(k, may_lose, s->why) : -ENOKEY;
+	int err = k->keys ? kvc_keyring_read(k, check_unused_key, s->why) : -ENOKEY;
 
 	if (err)
 		return err;

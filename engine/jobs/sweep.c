@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See sweep.h. What .kvcachefs/control takes, and what it shows of the sweep that runs, or ran. */
+/* Starts, stops and reports sweeps; see sweep.h. */
 #include "sweep.h"
 
 #include "ops.h"
@@ -11,7 +11,7 @@
 
 struct kvc_sweep_kind {
 	const char *name;
-	const char *seen, *changed, *failed; /* what it counts */
+	const char *seen, *changed, *failed; /* words for its counters */
 	int (*run)(struct kvc_sweep *s);
 	int (*words)(struct kvc_sweep *s, char *words, FILE *answer);
 };
@@ -23,7 +23,7 @@ static const struct kvc_sweep_kind kinds[] = {
 	{ "verify", "looked at", "damaged", "unreadable", kvc_verify_run, kvc_verify_words },
 };
 
-static void tell(const struct kvc_sweep *s, char *line, size_t capacity)
+static void sweep_line(const struct kvc_sweep *s, char *line, size_t capacity)
 {
 	const struct kvc_sweep_kind *w = s->kind;
 
@@ -32,7 +32,7 @@ static void tell(const struct kvc_sweep *s, char *line, size_t capacity)
 		 s->done && s->err ? ": " : "", s->done && s->err ? strerror(-s->err) : "");
 }
 
-static void *thread(void *arg)
+static void *sweep_thread(void *arg)
 {
 	struct kvc_sweep *s = arg;
 	char line[256];
@@ -41,12 +41,12 @@ static void *thread(void *arg)
 	if (!s->err && s->stop)
 		s->err = -ECANCELED;
 	s->done = true;
-	tell(s, line, sizeof line);
+	sweep_line(s, line, sizeof line);
 	kvc_info("%s: %s", s->kind->name, *s->why ? s->why : line);
 	return NULL;
 }
 
-static const struct kvc_sweep_kind *kind_of(const char *name)
+static const struct kvc_sweep_kind *sweep_kind_of(const char *name)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
 		if (!strcmp(name, kinds[i].name))
@@ -54,8 +54,8 @@ static const struct kvc_sweep_kind *kind_of(const char *name)
 	return NULL;
 }
 
-/* One is ready to be begun, in place of the last one (*old), which is over. */
-static int begin_locked(struct kvc *k, struct kvc_sweep *s, struct kvc_sweep **old)
+/* Starts the thread of a sweep, in place of the last one (*old), which has ended. */
+static int sweep_begin_locked(struct kvc *k, struct kvc_sweep *s, struct kvc_sweep **old)
 {
 	int err;
 
@@ -63,7 +63,7 @@ static int begin_locked(struct kvc *k, struct kvc_sweep *s, struct kvc_sweep **o
 		return -ESHUTDOWN;
 	if (k->sweep && !k->sweep->done)
 		return -EBUSY;
-	err = -pthread_create(&s->thread, NULL, thread, s);
+	err = -pthread_create(&s->thread, NULL, sweep_thread, s);
 	if (err)
 		return err;
 	*old = k->sweep;
@@ -73,7 +73,7 @@ static int begin_locked(struct kvc *k, struct kvc_sweep *s, struct kvc_sweep **o
 
 int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer)
 {
-	const struct kvc_sweep_kind *kind = kind_of(name);
+	const struct kvc_sweep_kind *kind = sweep_kind_of(name);
 	struct kvc_sweep *s = calloc(1, sizeof *s), *old = NULL;
 	int err = !kind ? -EINVAL : s ? 0 : -ENOMEM;
 
@@ -84,7 +84,7 @@ int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer)
 	}
 	if (!err) {
 		kvc_lock(k);
-		err = begin_locked(k, s, &old);
+		err = sweep_begin_locked(k, s, &old);
 		kvc_unlock(k);
 	}
 	if (err)
@@ -117,7 +117,7 @@ void kvc_sweep_print(struct kvc *k, FILE *out)
 	kvc_lock(k);
 	s = k->sweep;
 	if (s)
-		tell(s, line, sizeof line);
+		sweep_line(s, line, sizeof line);
 	if (s && s->done && *s->why)
 		fprintf(out, "%s done: %s\nerror %d\n", s->kind->name, s->why, -s->err);
 	else if (!s)
@@ -146,7 +146,7 @@ void kvc_sweep_stop(struct kvc *k)
 	if (!s)
 		return;
 	s->stop = true;
-	/* The listing of a filesystem whose server is dead has no end. */
+	/* Listing a filesystem whose server is dead may never end. */
 	if (!kvc_join(s->thread, kvc_mono_ns() + k->opt.deadline_ms * 1000000)) {
 		free(s);
 		return;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sweeps (sweep.c): long work that somebody asked for by .kvcachefs/control, in a thread of its
- * own, one at a time. Each has a file: import.c, rekey.c, flush.c and verify.c. What it does is in
- * the catalog, so one that was cut off is simply begun again.
+ * Sweeps (sweep.c): long operations that an operator starts by .kvcachefs/control. One runs at a
+ * time, in its own thread. Each has a file: import.c, rekey.c, flush.c and verify.c. All results
+ * are in the catalog, so an interrupted sweep is simply started again.
  */
 #ifndef KVC_SWEEP_H
 #define KVC_SWEEP_H
@@ -10,29 +10,33 @@
 #include "cache.h"
 #include "node.h"
 
-#define KVC_SWEEP_BATCH 64 /* of what is looked at under one hold */
+#define KVC_SWEEP_BATCH 64 /* items processed under one hold of the locks */
 
 struct kvc_sweep {
 	struct kvc *k;
 	pthread_t thread;
 	const struct kvc_sweep_kind *kind;
 	_Atomic bool stop, done;
-	/* all of them, those of which something came, and those that failed, by tier too */
+	/* counters: items, items changed, items failed (also by tier) */
 	_Atomic uint64_t seen, changed, failed, tier_failed[KVC_TIERS];
-	_Atomic uint64_t bytes, all_bytes; /* done, and to be done (0: nobody knows) */
-	_Atomic uint64_t lost;             /* verify: that were the last copy of a file */
+	_Atomic uint64_t bytes, all_bytes; /* processed, and total (0: unknown) */
+	/* verify: discarded copies that were the last of a file */
+	_Atomic uint64_t lost;
 	int err;
-	char why[512]; /* a line for people, written before `done`; empty: err says it */
-	/* verify: */
-	unsigned tiers; /* bit per tier */
-	uint64_t rate;  /* bytes a second; 0: no bound */
+	/* message for the user, written before `done`; empty: err describes the failure */
+	char why[512];
+	/* verify only: */
+	unsigned tiers; /* tiers to read; one bit per tier */
+	uint64_t rate;  /* bytes per second; 0: no limit */
 };
 
-/* Begins one, and ends the one of this name (sweep.c); as kvc_control. */
+/* Start a sweep, and stop the one of this name. Same results as kvc_control. */
 int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer);
 int kvc_sweep_end(struct kvc *k, const char *name);
+/* Ends the running sweep at the end of a mount. The caller has set k->stopping. */
+void kvc_sweep_stop(struct kvc *k);
 
-/* Where somebody waits for a sweep's own calls of what others answer. */
+/* Lets the thread of a sweep wait for a call that returned KVC_WAIT. */
 struct kvc_sweeper {
 	struct kvc_wait w;
 	pthread_mutex_t lock;
@@ -40,21 +44,21 @@ struct kvc_sweeper {
 	bool woken;
 };
 void kvc_sweeper_init(struct kvc_sweeper *x);
-/* It was parked by x->w, and no lock is held: until it is woken. Gives x->w.err. */
+/* Waits until x->w is woken, after it was parked; returns x->w.err. The caller holds no lock. */
 int kvc_sweeper_wait(struct kvc_sweeper *x);
 
 /*
- * All placements of before are where kvc_place_next finds them. The committer does that: only it
- * knows the rows that belong to the names which are in the overlay. 0 or -EIO.
+ * Waits until all placements so far are committed, where kvc_place_next finds them. Only the
+ * committer knows the rows that belong to names in the overlay. Returns 0 or -EIO.
  */
 int kvc_sweeper_commit(struct kvc_sweep *s);
 
-/* 0, or why it could not be done at all, or not to its end. */
+/* Run a sweep. Return 0, or the reason why it could not begin or not be completed. */
 int kvc_import_run(struct kvc_sweep *s);
 int kvc_rekey_run(struct kvc_sweep *s);
 int kvc_flush_run(struct kvc_sweep *s);
 int kvc_verify_run(struct kvc_sweep *s);
-/* Takes verify's words: "tier=NAME", "rate=SIZE". */
+/* Parses the arguments of verify: "tier=NAME", "rate=SIZE". */
 int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer);
 
 #endif

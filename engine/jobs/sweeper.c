@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sweeps wait for. See sweep.h. */
+/* Waits of sweeps; see sweep.h. */
 #include "committer.h"
 #include "sweep.h"
 
-static void wake(struct kvc_wait *w)
+static void sweeper_wake(struct kvc_wait *w)
 {
 	struct kvc_sweeper *x = kvc_of(w, struct kvc_sweeper, w);
 
@@ -16,7 +16,7 @@ static void wake(struct kvc_wait *w)
 void kvc_sweeper_init(struct kvc_sweeper *x)
 {
 	*x = (struct kvc_sweeper){
-		.w.wake = wake,
+		.w.wake = sweeper_wake,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.cond = PTHREAD_COND_INITIALIZER,
 	};

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sweep "verify": reads every copy in the tiers and checks it, no faster than it is told to. It
- * is no use of a file: nothing comes into the pool, and the order of eviction stays. A copy is read
- * into memory of its own, one at a time.
+ * The sweep "verify": reads every copy in the tiers and checks it, at a limited rate. It is not an
+ * access: nothing enters the pool, and the order of eviction stays. Copies are read one at a time,
+ * into memory of their own.
  *
- * Found damaged, and once more by a second look (a header may be rewritten meanwhile), it is
- * treated as a load treats it: forgotten, and made anew where the pool or another tier has the
- * file; without any other copy the file goes.
+ * A copy that is damaged is read a second time, because its header may just have been rewritten. If
+ * it is still damaged, it is treated as by a load: it is discarded, and made again if the pool or
+ * another tier has the file. A file without another copy is dropped.
  */
 #include "ops.h"
 #include "fetch.h"
@@ -48,8 +48,8 @@ int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer)
 	return 0;
 }
 
-/* What there is to read of this copy now. -ENOENT: there is none that counts any more. */
-static int want_both(struct kvc *k, uint64_t ino, unsigned tier, struct kvc_want *want)
+/* Describes the copy to read. Returns -ENOENT if the copy no longer exists or counts. */
+static int describe_copy_both(struct kvc *k, uint64_t ino, unsigned tier, struct kvc_want *want)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
 	struct kvc_object_row object;
@@ -79,7 +79,7 @@ static int want_both(struct kvc *k, uint64_t ino, unsigned tier, struct kvc_want
 	return 0;
 }
 
-static bool same(const struct kvc_want *a, const struct kvc_want *b)
+static bool same_copy(const struct kvc_want *a, const struct kvc_want *b)
 {
 	return a->place.gen == b->place.gen && a->place.where.at == b->place.where.at &&
 	       a->place.where.hi == b->place.where.hi && a->size == b->size &&
@@ -92,7 +92,7 @@ static bool is_damage(int err)
 }
 
 /*
- * One reading. -EAGAIN: the copy is not there any more, or another is: what was read says nothing.
+ * Reads a copy once. Returns -EAGAIN if it was replaced or removed since: the result says nothing.
  */
 static int read_once(struct kvc *k, unsigned tier, struct kvc_want *want, int fd)
 {
@@ -108,27 +108,27 @@ static int read_once(struct kvc *k, unsigned tier, struct kvc_want *want, int fd
 	err = kvc_fetch(k, k->tier[tier].t, want, fd);
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, tier, KVC_CALL_READ, want->ino, err == -ENOSPC ? 0 : err);
-	still = want_both(k, want->ino, tier, &now);
+	still = describe_copy_both(k, want->ino, tier, &now);
 	kvc_unlock_both(k);
-	return still || !same(want, &now) ? -EAGAIN : err;
+	return still || !same_copy(want, &now) ? -EAGAIN : err;
 }
 
-/* Not faster than so many bytes a second since it began. */
-static void pace(struct kvc_sweep *s, uint64_t began_ns)
+/* Sleeps so that the sweep stays below its rate. */
+static void limit_rate(struct kvc_sweep *s, uint64_t began_ns)
 {
 	while (s->rate && !s->stop &&
 	       (double)s->bytes / (double)s->rate > (double)(kvc_mono_ns() - began_ns) / 1e9)
 		usleep(SLICE_US);
 }
 
-static void discard(struct kvc_sweep *s, const struct kvc_want *want, unsigned tier, int err)
+static void discard_copy(struct kvc_sweep *s, const struct kvc_want *want, unsigned tier, int err)
 {
 	struct kvc *k = s->k;
 	struct kvc_want now;
 	bool lost = false;
 
 	kvc_lock_both(k);
-	if (!want_both(k, want->ino, tier, &now) && same(want, &now) &&
+	if (!describe_copy_both(k, want->ino, tier, &now) && same_copy(want, &now) &&
 	    !kvc_load_bad_copy_both(k, want->ino, tier, &lost)) {
 		s->changed++;
 		s->tier_failed[tier]++;
@@ -154,7 +154,7 @@ static void verify_one(struct kvc_sweep *s, uint64_t ino, unsigned tier)
 	if (!k->tier[tier].t || !(s->tiers & (1u << tier)))
 		return;
 	kvc_lock_both(k);
-	err = want_both(k, ino, tier, &want);
+	err = describe_copy_both(k, ino, tier, &want);
 	kvc_unlock_both(k);
 	if (err == -ENOENT)
 		return;
@@ -169,15 +169,15 @@ static void verify_one(struct kvc_sweep *s, uint64_t ino, unsigned tier)
 	s->seen++;
 	s->bytes += want.place.where.len;
 	if (is_damage(err)) {
-		discard(s, &want, tier, err);
+		discard_copy(s, &want, tier, err);
 	} else if (err) {
 		s->failed++;
 		s->tier_failed[tier]++;
 	}
 }
 
-/* What there is to read; 0: nobody knows, since others fill a tier, too. */
-static uint64_t used(const struct kvc_sweep *s)
+/* Bytes to read; 0 if unknown, because other nodes store in the tier too. */
+static uint64_t bytes_to_read(const struct kvc_sweep *s)
 {
 	uint64_t all = 0;
 
@@ -204,7 +204,7 @@ int kvc_verify_run(struct kvc_sweep *s)
 	size_t n;
 	int err = kvc_sweeper_commit(s);
 
-	s->all_bytes = used(s);
+	s->all_bytes = bytes_to_read(s);
 	while (!err && !s->stop) {
 		kvc_catalog_lock(k->cat);
 		err = kvc_place_next(k->cat, &ino, &tier, KVC_SWEEP_BATCH, batch, &n);
@@ -213,7 +213,7 @@ int kvc_verify_run(struct kvc_sweep *s)
 			break;
 		for (size_t i = 0; i < n && !s->stop; i++) {
 			verify_one(s, batch[i].ino, batch[i].tier);
-			pace(s, began_ns);
+			limit_rate(s, began_ns);
 		}
 	}
 	return err;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's start and end. See cache.h. */
+/* Start and end of a mount; see cache.h. */
 #include "cache.h"
 
 #include "access_save.h"
 #include "budget.h"
-#include "ops.h"
+#include "sweep.h"
 #include "commit_batch.h"
 #include "context.h"
 #include "keyring.h"
 #include "log.h"
 #include "memory.h"
 #include "prefault.h"
-#include "tier_slots.h"
 #include "spill.h"
 #include "tmpfile.h"
 
@@ -27,15 +26,15 @@ static void *(*const thread_run[KVC_THREADS])(void *) = {
 	kvc_evictor,       kvc_replacers_saver,
 };
 
-struct proofs {
+struct key_proofs {
 	struct kvc *k;
 	unsigned matched;
 	uint32_t wrong;
 };
 
-static int compare_proof(void *arg, uint32_t id)
+static int check_key_proof(void *arg, uint32_t id)
 {
-	struct proofs *p = arg;
+	struct key_proofs *p = arg;
 	int is = kvc_keyring_prove_both(p->k, id);
 
 	if (is == -EINVAL)
@@ -45,18 +44,18 @@ static int compare_proof(void *arg, uint32_t id)
 }
 
 /*
- * Are these the store's keys? A store that has frames of a key remembers a proof of it, and a wrong
- * one is refused.
+ * Checks that the keys belong to this store. A store with frames of a key has a proof of that key,
+ * so a wrong key is refused.
  */
 static int open_keys(struct kvc *k, char *error)
 {
-	struct proofs p = { .k = k };
+	struct key_proofs p = { .k = k };
 	char text[64];
 	int err, sealed;
 
 	kvc_catalog_lock(k->cat);
 	sealed = kvc_meta_read(k->cat, "sealed", text, sizeof text);
-	/* A rebuild found sealed frames and no proof of any key. */
+	/* fsck has rebuilt the catalog from encrypted frames, without a proof of any key. */
 	bool unproven = sealed > 0 && !strcmp(text, "unproven");
 
 	if (sealed < 0) {
@@ -68,7 +67,7 @@ static int open_keys(struct kvc *k, char *error)
 			snprintf(error, 512,
 				 "the store is encrypted: give keyfile= (kvcachefs-security(7))");
 	} else {
-		err = kvc_keys_each(k->keys, compare_proof, &p);
+		err = kvc_keys_each(k->keys, check_key_proof, &p);
 		if (!err && p.wrong) {
 			snprintf(error, 512,
 				 "option keyfile: key %u is not the one that this store was "
@@ -90,8 +89,8 @@ static int open_keys(struct kvc *k, char *error)
 	return err;
 }
 
-/* Should both superblocks be lost, the catalog tells fsck what they said. */
-static void remember_store(struct kvc *k)
+/* Copies the superblock to the catalog, for fsck in case that both superblocks are lost. */
+static void save_super(struct kvc *k)
 {
 	char text[1400], known[1400];
 
@@ -102,8 +101,8 @@ static void remember_store(struct kvc *k)
 	kvc_catalog_unlock(k->cat);
 }
 
-/* uid=, gid= and mode=: kept, as by chown and chmod. */
-static int own_root(struct kvc *k)
+/* Applies uid=, gid= and mode= to the root, permanently, like chown and chmod. */
+static int set_root_owner(struct kvc *k)
 {
 	const struct kvc_options *o = &k->opt;
 	struct kvc_wait none = { 0 };
@@ -128,8 +127,8 @@ uint64_t kvc_cache_memory_least(struct kvc_tier *const *tiers, unsigned ntiers)
 }
 
 /*
- * Starts the budget of memory=. The fixed part of it is the memory for requests and the buffers of
- * the tiers' threads; a memory= that leaves less than KVC_BUDGET_MIN beside it is refused.
+ * Starts the budget of memory=. Its fixed part is the memory for requests and the buffers of the
+ * tiers' threads. A memory= that leaves less than KVC_BUDGET_MIN beside it is refused.
  */
 static int start_budget(struct kvc *k, struct kvc_tier **tiers, unsigned ntiers,
 			uint64_t caller_bytes, char *error)
@@ -182,17 +181,17 @@ int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_sto
 		err = kvc_catalog_open(&k->cat, kvc_super_path(s, KVC_STORE_CATALOG, path), error);
 	if (!err) {
 		kvc_catalog_use_reserve(k->cat);
-		remember_store(k);
+		save_super(k);
 		err = kvc_tier_slots_take(k, tiers, ntiers, error);
 		if (!err)
 			err = open_keys(k, error);
 		if (!err)
 			err = kvc_recover(k, error);
-		if (!err && (err = own_root(k)))
+		if (!err && (err = set_root_owner(k)))
 			snprintf(error, 512, "cannot set the owner of the root folder: %s",
 				 strerror(-err));
 	}
-	if (err) { /* the tiers stay the caller's */
+	if (err) { /* the caller still owns the tiers */
 		kvc_budget_stop(&k->stats);
 		kvc_keys_close(k->keys);
 		kvc_context_empty(k);
@@ -205,7 +204,7 @@ int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_sto
 		kvc_context_free(k);
 		return err;
 	}
-	kvc_notify_forget(k); /* nobody has seen those names yet */
+	kvc_notify_forget(k); /* the kernel does not know any name yet */
 	*out = k;
 	return 0;
 }
@@ -224,8 +223,8 @@ static void stop_tiers(struct kvc *k)
 			k->tier[t].t->ops->stop(k->tier[t].t);
 }
 
-/* The start has failed: the threads that there are end, and nothing is done any more. */
-static void unstart(struct kvc *k)
+/* Ends the running threads after a failed start, without any further work. */
+static void undo_start(struct kvc *k)
 {
 	struct kvc_context *h = kvc_context_of(k);
 
@@ -249,8 +248,8 @@ static void unstart(struct kvc *k)
 	stop_tiers(k);
 }
 
-/* Of one user's open files, so that the others can have some. */
-static size_t files_of_one(void)
+/* Limit of open files per user, which leaves descriptors for other users. */
+static size_t files_per_user(void)
 {
 	struct rlimit r;
 
@@ -261,7 +260,7 @@ int kvc_cache_start(struct kvc *k)
 {
 	int err = 0;
 
-	k->users->files_max = k->opt.allow_other ? files_of_one() : 0;
+	k->users->files_max = k->opt.allow_other ? files_per_user() : 0;
 
 	kvc_tier_each(k, t)
 		if (!err && k->tier[t].t->ops->start)
@@ -286,12 +285,12 @@ int kvc_cache_start(struct kvc *k)
 		kvc_error("cannot start threads: %s; raise the limit (ulimit -u, or pids.max of "
 			  "the cgroup)",
 			  strerror(-err));
-		unstart(k);
+		undo_start(k);
 		return err;
 	}
 	kvc_lock(k);
 	k->started = true;
-	/* What an earlier daemon could not copy down. */
+	/* Queue the copies that an earlier daemon could not make. */
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
@@ -301,12 +300,12 @@ int kvc_cache_start(struct kvc *k)
 	kvc_unlock(k);
 	kvc_prefault_start(k);
 	kvc_model_rescan_wait(k);
-	kvc_memory_trim(); /* recovery took much */
+	kvc_memory_trim(); /* recovery used much memory */
 	return 0;
 }
 
-/* What was dropped and is not yet removed. */
-static bool leaving_locked(const struct kvc *k)
+/* Are removals of dropped objects pending? */
+static bool removals_pending_locked(const struct kvc *k)
 {
 	bool any = !kvc_list_empty(&k->deferred_free->list) || k->reservations.leaving;
 
@@ -316,20 +315,21 @@ static bool leaving_locked(const struct kvc *k)
 }
 
 /*
- * Waits until no copy is to be made any more, and with `trash` until nothing is to be removed, but
- * for that no longer than a deadline: what is left then the next start finds. A tier that hangs
- * ends the patience after a deadline without progress.
+ * Waits until no copy is pending, and with `removals` until no removal is pending either. For
+ * removals it waits no longer than the deadline; the next start finds the rest. A tier without
+ * progress for two deadlines ends the wait.
  */
-static void drain_jobs(struct kvc *k, bool trash)
+static void drain_jobs(struct kvc *k, bool removals)
 {
-	uint64_t spills = 0, begun = kvc_mono_ns(), since = begun, told = 0;
+	uint64_t spills = 0, begun = kvc_mono_ns(), since = begun, reported = 0;
 	const uint64_t deadline = k->opt.deadline_ms * 1000000;
 
 	for (;;) {
 		kvc_lock(k);
 		bool copies = kvc_tiers_busy_locked(k, false);
-		bool busy = copies || (trash && (kvc_tiers_busy_locked(k, true) ||
-						 k->deferred_free->nunsynced || leaving_locked(k)));
+		bool busy = copies || (removals &&
+				       (kvc_tiers_busy_locked(k, true) ||
+					k->deferred_free->nunsynced || removals_pending_locked(k)));
 
 		kvc_tiers_wake_locked(k);
 		kvc_unlock(k);
@@ -343,9 +343,9 @@ static void drain_jobs(struct kvc *k, bool trash)
 		if (kvc_counted(&k->stats, spills) != spills) {
 			spills = kvc_counted(&k->stats, spills);
 			since = kvc_mono_ns();
-			if (since - told > ALIVE_NS) {
+			if (since - reported > ALIVE_NS) {
 				kvc_store_alive(k->store);
-				told = since;
+				reported = since;
 			}
 		}
 		if (kvc_mono_ns() - since > 2 * deadline) {
@@ -356,8 +356,11 @@ static void drain_jobs(struct kvc *k, bool trash)
 	}
 }
 
-/* What is acknowledged is to be written: a full filesystem may find space, a busy one time. */
-static void commit_last(struct kvc *k)
+/*
+ * Commits acknowledged changes. Retries for a while: a full filesystem may get space, a busy one
+ * time.
+ */
+static void commit_final(struct kvc *k)
 {
 	uint64_t until = kvc_mono_ns() + 3 * k->opt.deadline_ms * 1000000;
 	int err;
@@ -389,7 +392,7 @@ void kvc_cache_detach(struct kvc *k)
 	kvc_demote_stop(k);
 	kvc_model_rescan_stop(k);
 	kvc_sweep_stop(k);
-	kvc_waits_end(k); /* calls that were woken still use what follows, and the kernel's hooks */
+	kvc_waits_end(k); /* woken calls still use the state below and the hooks */
 	kvc_notify_stop(k);
 	pthread_join(kvc_context_of(k)->thread[KVC_NOTIFIER], NULL);
 	kvc_cache_set_events(k, &(struct kvc_events){ 0 });
@@ -416,9 +419,9 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_ancestors_stamp(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
-	kvc_chunk_drop_resume(k); /* what an error had kept from its end */
-	commit_last(k);           /* frees the trash, which makes jobs again */
-	drain_jobs(k, true);      /* some of it may be in the committer's hands */
+	kvc_chunk_drop_resume(k); /* drops that an error has interrupted */
+	commit_final(k);          /* frees segments and extents, which queues jobs */
+	drain_jobs(k, true);      /* some may be in the committer's batch */
 	kvc_lock(k);
 	k->draining = true;
 	pthread_cond_broadcast(&k->committer->cond);
@@ -443,7 +446,8 @@ void kvc_cache_stop(struct kvc *k)
 			char key[64], value[32];
 
 			k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			if (u.uncleared) { /* now or never; else fsck finds them in free space */
+			/* last chance; otherwise fsck finds them in free space */
+			if (u.uncleared) {
 				k->tier[t].t->ops->sync(k->tier[t].t);
 				k->tier[t].t->ops->usage(k->tier[t].t, &u);
 			}
@@ -456,7 +460,7 @@ void kvc_cache_stop(struct kvc *k)
 		}
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
-	commit_last(k);
+	commit_final(k);
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->sync && !k->tier[t].left)
 			k->tier[t].t->ops->sync(k->tier[t].t);
@@ -489,7 +493,10 @@ bool kvc_cache_close(struct kvc *k)
 		kvc_info("%" PRIu64 " objects were only in the pool (disk=off) and are lost",
 			 only_here);
 	}
-	if (left) { /* a thread that comes back finds all as it was; what counts is committed */
+	/*
+	 * a thread that returns later finds its memory intact; everything acknowledged is committed
+	 */
+	if (left) {
 		kvc_pool_close(&k->pool, keep);
 		return false;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See context.h. */
+/* Allocates and connects the state of all layers; see context.h. */
 #include "context.h"
 
 #include "incomplete.h"
@@ -12,7 +12,7 @@ static void published_locked(struct kvc *k, struct kvc_node *n)
 	kvc_throttle_published_locked(k, n);
 }
 
-/* No copy of it is left: its chunk may not be whole any more. */
+/* Drops a file without any copy; its chunk may become incomplete. */
 static int lost_both(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_node *folder = kvc_node_find_locked(k, n->row.parent);

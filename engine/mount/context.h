@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of all floors: made, joined by the hooks (engine/README) and freed as one. */
+/*
+ * The state of all layers: allocated in one piece, connected by the hooks (engine/README), and
+ * freed.
+ */
 #ifndef KVC_CONTEXT_H
 #define KVC_CONTEXT_H
 
@@ -63,7 +66,7 @@ struct kvc_context {
 	struct kvc_evict evict;
 	struct kvc_demotes demotes;
 	pthread_t thread[KVC_THREADS];
-	unsigned nthreads; /* that run, in the order of the enum */
+	unsigned nthreads; /* running threads, in the order of the enum */
 };
 
 static inline struct kvc_context *kvc_context_of(struct kvc *k)
@@ -71,11 +74,29 @@ static inline struct kvc_context *kvc_context_of(struct kvc *k)
 	return kvc_of(k, struct kvc_context, k);
 }
 
-/* With nothing in it; NULL: out of memory. */
+/* Returns an empty context, or NULL if out of memory. */
 struct kvc *kvc_context_new(void);
-/* What is in memory goes: files are closed before their pool is. Of one thread. */
+/* Frees the objects in memory. Call it while no other thread runs, before the pool is closed. */
 void kvc_context_empty(struct kvc *k);
-/* When catalog and pool are closed, too. */
+/* Frees the context. Call it after catalog and pool are closed. */
 void kvc_context_free(struct kvc *k);
+
+/*
+ * tier_slots.c: assigns each tier of the mount its number, which placements refer to. Sets
+ * k->tier[].t, k->order, k->shared and k->tier_slots. Call it before any placement is read. After a
+ * failure, error (512 bytes) holds one line for the user.
+ */
+int kvc_tier_slots_take(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error);
+/*
+ * recover.c: takes over the state that an earlier daemon left. Runs before any other thread. After
+ * a failure, error (512 bytes) holds one line for the user.
+ */
+int kvc_recover(struct kvc *k, char *error);
+/*
+ * pool_scan.c: takes over the segments of a pool that an earlier daemon left, and removes useless
+ * ones. Runs before any other thread. After an error (text in error[512]) no segment of a published
+ * file is lost. *threads is the number of threads that have read the pool and the catalog.
+ */
+int kvc_pool_scan_both(struct kvc *k, unsigned *threads, char *error);
 
 #endif

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A restart with a warm pool. The pool's folder is listed into slices of SLICE segments. Threads,
- * one for each CPU, read the slices in parallel: they ask the pool for each segment and the catalog
- * for the rows of each inode. The caller, who holds both locks all the time, takes the slices over
- * in the order of the listing: it makes the nodes and decides about each segment. It reads a slice
- * itself if no thread has begun it yet.
+ * Takes over a warm pool at a restart. The folder of the pool is listed in slices of SLICE
+ * segments. Reader threads, one per CPU, process slices in parallel: they stat each segment and
+ * read the rows of its inode. The calling thread, which holds both locks throughout, takes over the
+ * slices in the order of the listing: it makes the nodes and decides about each segment. It reads a
+ * slice itself if no reader has begun it.
  *
- * The threads do not touch nodes or the overlay. The caller uses the rows that they read only if
- * the overlay has no changes of them (kvc_peeked_object_holds), and reads them again otherwise.
+ * The readers do not touch nodes or the overlay. The calling thread uses the rows that they read
+ * only if the overlay has no changes of them (kvc_peeked_object_holds), and reads them again
+ * otherwise.
  *
- * The number of slices in memory is bounded by the number of threads, not by the pool. A kill in
- * the middle of a scan leaves all that the next restart needs: the scan writes nothing to the
- * catalog, removes only segments that are of no use, and a segment that it renames from 'o' to 'p'
- * keeps its mark.
+ * The number of slices in memory depends on the number of threads, not on the size of the pool. A
+ * kill during a scan loses nothing: the scan writes nothing to the catalog, removes only useless
+ * segments, and a segment that it renames from 'o' to 'p' keeps its mark.
  */
 #include "account.h"
-#include "ops.h"
+#include "context.h"
 #include "file.h"
 #include "membership.h"
 #include "header_rewrite.h"
@@ -25,35 +25,35 @@
 #include <string.h>
 
 #define SLICE 256
-#define AHEAD 3     /* slices for each thread that reads */
-#define FOLDERS 256 /* whose models are remembered */
+#define AHEAD 3     /* slices per reader */
+#define FOLDERS 256 /* folders whose model is cached */
 
 struct found {
 	struct kvc_segment segment;
-	int err; /* of asking for: */
+	int err; /* result of the stat */
 	struct stat st;
 };
 
 struct slice {
 	size_t n;
-	bool ready; /* it was read; under scan->lock */
-	int err;    /* of reading the catalog */
+	bool ready; /* it has been read; scan->lock */
+	int err;    /* result of reading the catalog */
 	struct kvc_segment segments[SLICE];
-	struct found found[SLICE]; /* in the order of inode numbers, as are: */
+	struct found found[SLICE]; /* ordered by inode number, like rows */
 	struct kvc_peeked_object rows[SLICE];
 };
 
 struct scan {
 	struct kvc *k;
 	char *error;
-	pthread_mutex_t lock; /* a leaf: the fields below, and slice->ready */
+	pthread_mutex_t lock; /* a leaf; guards the fields below and slice->ready */
 	pthread_cond_t work, done;
 	struct slice **ring;
 	unsigned size;
-	/* slices so far: listed, begun to be read, taken over */
+	/* number of slices that were listed, begun by a reader, taken over */
 	uint64_t listed, begun, ended;
-	bool over; /* no slices will be listed any more, and none is to be begun */
-	/* the caller's */
+	bool over; /* no slice will be listed any more, and readers begin none */
+	/* used by the calling thread only */
 	unsigned most, nthreads;
 	pthread_t *thread;
 	struct {
@@ -62,12 +62,12 @@ struct scan {
 };
 
 /*
- * A segment of a file that was open: whole if its time still is the mark. It is made the
- * published one, and keeps the mark, should this start be refused. 1, 0 where it is not what the
- * catalog says, or an error.
+ * Takes over the segment of a file that was open. It is complete if its time is still the mark. It
+ * is renamed to a published one, and keeps the mark in case that this start fails. Returns 1, 0 if
+ * it does not match the catalog, or an error.
  */
-static int take_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment *s,
-			  const struct stat *st)
+static int adopt_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment *s,
+			   const struct stat *st)
 {
 	struct kvc_segment to = { 'p', s->ino, s->gen };
 	int err;
@@ -80,13 +80,14 @@ static int take_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment 
 	return 1;
 }
 
-/* Published, but the catalog had no time to learn of it. */
-static void take_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const struct stat *st)
+/* Takes over a segment that was published after the last commit. */
+static void adopt_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const struct stat *st)
 {
 	n->object.gen = gen;
 	n->object.has_sum = false;
 	kvc_file_unplace_locked(k, n);
-	if (kvc_ns(st->st_mtim) != KVC_MARK_NS) /* else the comparison made it a newer one */
+	/* otherwise the comparison has shown that it is newer */
+	if (kvc_ns(st->st_mtim) != KVC_MARK_NS)
 		n->row.mtime_ns = kvc_ns(st->st_mtim);
 	n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
 }
@@ -99,17 +100,17 @@ static bool same_object(const struct kvc_object_row *a, const struct kvc_object_
 }
 
 /*
- * Does the node differ from its rows in the catalog? Most segments match their rows, and writing
- * millions of unchanged rows at a restart takes longer than reading them.
+ * Does the node differ from its rows in the catalog? Most segments match, and writing millions of
+ * unchanged rows at a restart takes longer than reading them.
  */
-static bool differs(const struct kvc_node *n, const struct kvc_row *row,
-		    const struct kvc_object_row *object)
+static bool differs_from_rows(const struct kvc_node *n, const struct kvc_row *row,
+			      const struct kvc_object_row *object)
 {
 	return memcmp(&n->row, row, sizeof *row) != 0 || !same_object(&n->object, object) ||
-	       (n->has_places && !n->object.lower); /* its placements are stale */
+	       (n->has_places && !n->object.lower); /* its placements are out of date */
 }
 
-/* The model of a file, by its folder's. */
+/* Finds the model of a file through its folder. */
 static int scan_model_both(struct scan *s, const struct kvc_peeked_object *p, uint64_t *model)
 {
 	uint64_t folder = p->is.row.parent, up = p->folder_parent;
@@ -127,11 +128,11 @@ static int scan_model_both(struct scan *s, const struct kvc_peeked_object *p, ui
 		s->models[up % FOLDERS].folder = up;
 		s->models[up % FOLDERS].model = *model;
 	}
-	/* its folder may have gone, or be deeper than any is looked for */
+	/* the folder may be missing, or too deep */
 	return err == -ENOENT || err == -ELOOP ? 0 : err;
 }
 
-/* The node of a segment. *known: the rows in p are the node's. */
+/* Makes the node of a segment. *known is set if the node was made from the rows in p. */
 static int scan_node_both(struct scan *s, const struct kvc_peeked_object *p, bool *known,
 			  struct kvc_node **n)
 {
@@ -149,10 +150,11 @@ static int scan_node_both(struct scan *s, const struct kvc_peeked_object *p, boo
 }
 
 /*
- * A segment that seems whole: 1: it is kept, 0: it is of no use; or an error, and nothing is lost.
+ * Takes over a segment that seems complete. Returns 1 if it is kept, 0 if it is useless, or an
+ * error.
  */
-static int adopt(struct scan *scan, struct kvc_segment *s, const struct stat *st,
-		 const struct kvc_peeked_object *p, bool untouched)
+static int adopt_segment(struct scan *scan, struct kvc_segment *s, const struct stat *st,
+			 const struct kvc_peeked_object *p, bool untouched)
 {
 	struct kvc *k = scan->k;
 	struct kvc_object_row object;
@@ -165,18 +167,18 @@ static int adopt(struct scan *scan, struct kvc_segment *s, const struct stat *st
 		return err == -ENOENT ? 0 : err;
 	if (s->kind == 'p' && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
 	    s->gen == n->object.gen)
-		return 1; /* this very segment: the listing tells a name twice */
+		return 1; /* the same segment: the listing contained it twice */
 	row = n->row;
 	object = n->object;
 	err = S_ISREG(n->row.mode) && !kvc_has_segment(n) && s->gen && s->gen >= n->object.gen;
 	if (err == 1 && untouched)
-		err = take_untouched(k, n, s, st);
+		err = adopt_untouched(k, n, s, st);
 	if (err != 1) {
 		kvc_node_settle_locked(k, n);
 		return err;
 	}
 	if (s->gen > n->object.gen)
-		take_newer(k, n, s->gen, st);
+		adopt_newer(k, n, s->gen, st);
 	n->object.size = n->row.size = (uint64_t)st->st_size;
 	n->row.blocks = (uint64_t)st->st_blocks;
 	n->object.lower = kvc_file_placed_anywhere(k, n);
@@ -192,23 +194,23 @@ static int adopt(struct scan *scan, struct kvc_segment *s, const struct stat *st
 	if (!n->chunk->use.last_ns)
 		kvc_chunk_accessed_locked(k, n->chunk, false); /* its row was not written yet */
 	kvc_account_set_reserved_locked(k, n, (uint64_t)st->st_blocks * 512);
-	if (differs(n, &row, &object))
+	if (differs_from_rows(n, &row, &object))
 		kvc_node_dirty_locked(k, n);
 	kvc_count(&k->stats, recovered);
 	return 1;
 }
 
-/* One segment of the pool: 1: it is kept, 0: it is of no use, or an error. */
-static int take_over(struct scan *s, struct found *f, const struct kvc_peeked_object *p)
+/* Takes over a segment of the pool. Returns 1 if it is kept, 0 if it is useless, or an error. */
+static int take_over_segment(struct scan *s, struct found *f, const struct kvc_peeked_object *p)
 {
 	if (f->err)
 		return f->err == -ENOENT ? 0 : f->err;
 	if (!S_ISREG(f->st.st_mode))
 		return 0;
 	if (f->segment.kind == 'p')
-		return adopt(s, &f->segment, &f->st, p, false);
+		return adopt_segment(s, &f->segment, &f->st, p, false);
 	return f->segment.kind == 'o' && kvc_ns(f->st.st_mtim) == KVC_MARK_NS
-		       ? adopt(s, &f->segment, &f->st, p, true)
+		       ? adopt_segment(s, &f->segment, &f->st, p, true)
 		       : 0;
 }
 
@@ -220,8 +222,9 @@ static int take_over_slice(struct scan *s, struct slice *l)
 		snprintf(s->error, 512, "cannot read the rows of the pool's objects: %s",
 			 strerror(-err));
 	for (size_t i = 0; i < l->n && !err; i++) {
-		struct kvc_segment segment = l->found[i].segment; /* it may get another name */
-		int keep = take_over(s, &l->found[i], &l->rows[i]);
+		/* a copy, because it may be renamed */
+		struct kvc_segment segment = l->found[i].segment;
+		int keep = take_over_segment(s, &l->found[i], &l->rows[i]);
 
 		if (keep < 0) {
 			err = keep;
@@ -238,7 +241,7 @@ static int take_over_slice(struct scan *s, struct slice *l)
 
 /* ---- reading ---- */
 
-/* By inode; the newest generation of an inode first. */
+/* Orders by inode; the newest generation of an inode first. */
 static int by_inode(const void *a, const void *b)
 {
 	const struct kvc_segment *x = a, *y = b;
@@ -248,7 +251,7 @@ static int by_inode(const void *a, const void *b)
 	return x->gen != y->gen ? (x->gen > y->gen ? -1 : 1) : 0;
 }
 
-/* Without locks, by any thread. */
+/* Any thread; needs no lock. */
 static void read_slice(struct kvc *k, struct slice *l)
 {
 	qsort(l->segments, l->n, sizeof l->segments[0], by_inode);
@@ -285,7 +288,7 @@ static void *pool_reader(void *arg)
 	return NULL;
 }
 
-/* The oldest slice is read, by a thread or here, and taken over. */
+/* Waits for the oldest slice, or reads it here, and takes it over. */
 static int end_slice(struct scan *s)
 {
 	struct slice *l = s->ring[s->ended % s->size];
@@ -305,14 +308,14 @@ static int end_slice(struct scan *s)
 	return err;
 }
 
-/* A full slice is to be read. A pool of one slice needs no threads. */
+/* Passes a full slice to the readers. A pool of one slice needs no reader. */
 static int list_slice(struct scan *s)
 {
 	pthread_mutex_lock(&s->lock);
 	s->listed++;
 	pthread_cond_signal(&s->work);
 	pthread_mutex_unlock(&s->lock);
-	/* those that cannot be started are not needed: this one reads as well */
+	/* a thread that cannot be started is not needed: the caller reads as well */
 	if (s->listed > 1 && s->nthreads + 1 < s->most &&
 	    !pthread_create(&s->thread[s->nthreads], NULL, pool_reader, s))
 		s->nthreads++;
@@ -321,7 +324,7 @@ static int list_slice(struct scan *s)
 
 /* ---- the listing ---- */
 
-/* The slice that the listing fills; NULL: no memory. */
+/* The slice that the listing fills; NULL if out of memory. */
 static struct slice *next_slice(struct scan *s)
 {
 	struct slice **l = &s->ring[s->listed % s->size];
@@ -335,7 +338,10 @@ static struct slice *next_slice(struct scan *s)
 	return *l;
 }
 
-/* A listing that ends early looks whole, and files that are not in it would count as lost. */
+/*
+ * Lists the pool. An incomplete listing is an error, because files that are not in it would be
+ * dropped as lost.
+ */
 static int list_pool(struct scan *s, DIR *d)
 {
 	struct kvc *k = s->k;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Start: takes over what an earlier daemon left in the pool (pool_scan.c), tells the tiers what
- * they hold, and drops files that are unfinished or have lost their only copy. The rules are at the
- * head of objects/node.h. Runs alone, before any thread but those of pool_scan.c, which end before
- * it.
+ * Recovery at the start of a mount: takes over the pool of an earlier daemon (pool_scan.c), tells
+ * the tiers which space is in use, and drops files that are unfinished or have lost their only
+ * copy. The comment in objects/node.h has the rules. No other thread runs, except those of
+ * pool_scan.c.
  */
 #include "account.h"
-#include "ops.h"
+#include "context.h"
 #include "clock.h"
 #include "commit_batch.h"
 #include "dir_invalidate.h"
@@ -87,7 +87,7 @@ static int claim_all(struct kvc *k, unsigned tier, char *error)
 	return err;
 }
 
-/* A file whose bytes are nowhere: it goes, and with its last file the folder of its chunk. */
+/* Drops a file without any copy; if it was the last of its chunk, the folder too. */
 static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
 {
 	struct kvc *k = arg;
@@ -120,14 +120,17 @@ static int64_t rank_row(struct kvc *k, const struct kvc_chunk_row *r)
 	return kvc_chunk_rank_row(k, r);
 }
 
-static struct kvc *reranking; /* kvc_chunk_rerank takes no argument; recovery runs alone */
+static struct kvc *reranking; /* kvc_chunk_rerank passes no argument; recovery runs alone */
 static int64_t rerank(const struct kvc_chunk_row *r)
 {
 	return rank_row(reranking, r);
 }
 
-/* What the daemon before has left, and how: *clean. */
-static int look_back_both(struct kvc *k, bool *clean)
+/*
+ * Reads how the previous daemon ended (*clean), and ranks all chunks again if the policy has
+ * changed.
+ */
+static int read_last_end_both(struct kvc *k, bool *clean)
 {
 	char text[64], policy[64];
 	uint64_t max;
@@ -149,8 +152,8 @@ static int look_back_both(struct kvc *k, bool *clean)
 			return err;
 	}
 	/*
-	 * Frames that were not in the catalog yet, or not any more, may lie in free space: fsck.
-	 * Not in a new store.
+	 * After a kill, free space may contain frames that the catalog does not know; fsck removes
+	 * them. A new store has none.
 	 */
 	is = kvc_meta_read(k->cat, "next_ino", text, sizeof text);
 	if (is < 0 || (err = kvc_row_max(k->cat, &max)))
@@ -161,8 +164,9 @@ static int look_back_both(struct kvc *k, bool *clean)
 }
 
 /*
- * A file is 4 KiB of the pool or 8 KiB of the disk at least and some 1 KiB of the catalog, so what
- * both can have never comes near half of them. What remotes have is not known.
+ * The default limit of the catalog. A file uses at least 4 KiB of the pool or 8 KiB of the disk and
+ * about 1 KiB of the catalog, so a full pool and disk stay far below this limit. The number of
+ * objects in remotes is not known.
  */
 static uint64_t usage_limit(const struct kvc *k)
 {
@@ -181,7 +185,7 @@ int kvc_recover(struct kvc *k, char *error)
 	kvc_replacers_load(k);
 	kvc_lock_both(k);
 	err = kvc_usage_start(k->cat, usage_limit(k));
-	err = err ?: look_back_both(k, &clean) ?: kvc_clock_start_both(k);
+	err = err ?: read_last_end_both(k, &clean) ?: kvc_clock_start_both(k);
 	err = err ?: kvc_layers_load_both(k) ?: kvc_wear_load_both(k);
 	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_tmpfile_recover_both(k);
 	err = err ?: kvc_chunk_drop_recover_both(k, &dropped);
@@ -202,9 +206,10 @@ int kvc_recover(struct kvc *k, char *error)
 		err = kvc_chunks_ready_locked(k);
 	kvc_unlock_both(k);
 	/*
-	 * On stable storage before anything is done: a power failure must not take the catalog back
-	 * to where it was clean (the numbers that are given out from here on would be given out
-	 * again), nor before what a daemon committed that was killed, and whose space is free here.
+	 * Brings the catalog to stable storage before the first request. Otherwise a loss of power
+	 * could return it to the state of a clean end, and inode numbers would be assigned twice;
+	 * or to the state before the last commit of a killed daemon, whose freed space is reused
+	 * from here on.
 	 */
 	if (!err)
 		err = kvc_commit_once(k) ?: kvc_catalog_sync(k->cat);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The numbers of tiers. 0 is the disk. A shared tier has the number that it had before, which the
- * catalog remembers by its id (meta tier_N), or the lowest that nobody had. Where each had one, it
- * gets that of a tier that is not here and of which nothing is left: no copy that the catalog knows
- * of, and none that is to be deleted there.
+ * Assigns the numbers of tiers. 0 is the disk. A shared tier gets its earlier number, which the
+ * catalog stores by the tier's id (meta tier_N), or the lowest unused number. If all are used, it
+ * gets the number of a tier that is not in this mount and has no remains: no copy in the catalog
+ * and no pending removal.
  */
-#include "tier_slots.h"
+#include "context.h"
 
 #include "admission.h"
 #include "pin.h"
@@ -16,28 +16,28 @@
 #include <stdio.h>
 #include <string.h>
 
-struct seats {
-	char id[KVC_TIERS][256]; /* whose it is, from 1 on; "" nobody's */
+struct slots {
+	char id[KVC_TIERS][256]; /* id of the tier with this number, from 1 on; "": unused */
 };
 
-static const char *key_of(unsigned seat, char key[16])
+static const char *slot_key(unsigned slot, char key[16])
 {
-	snprintf(key, 16, "tier_%u", seat);
+	snprintf(key, 16, "tier_%u", slot);
 	return key;
 }
 
-static int read_seats(struct kvc *k, struct seats *s)
+static int read_slots(struct kvc *k, struct slots *s)
 {
 	char key[16];
 	int err = 0;
 
 	memset(s, 0, sizeof *s);
 	for (unsigned t = 1; t < KVC_TIERS && err >= 0; t++)
-		err = kvc_meta_read(k->cat, key_of(t, key), s->id[t], sizeof s->id[t]);
+		err = kvc_meta_read(k->cat, slot_key(t, key), s->id[t], sizeof s->id[t]);
 	return err < 0 ? err : 0;
 }
 
-static unsigned seat_of(const struct seats *s, const char *id)
+static unsigned slot_of(const struct slots *s, const char *id)
 {
 	unsigned t = 1;
 
@@ -46,7 +46,7 @@ static unsigned seat_of(const struct seats *s, const char *id)
 	return t;
 }
 
-static bool is_here(struct kvc_tier **tiers, unsigned n, const char *id)
+static bool in_mount(struct kvc_tier **tiers, unsigned n, const char *id)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (!strcmp(tiers[i]->id, id))
@@ -54,7 +54,7 @@ static bool is_here(struct kvc_tier **tiers, unsigned n, const char *id)
 	return false;
 }
 
-static int found(void *arg, uint64_t ino, const struct kvc_place *p)
+static int found_placement(void *arg, uint64_t ino, const struct kvc_place *p)
 {
 	(void)arg;
 	(void)ino;
@@ -62,52 +62,53 @@ static int found(void *arg, uint64_t ino, const struct kvc_place *p)
 	return -EEXIST;
 }
 
-/* 0; -EEXIST: something of its tier is left. */
-static int vacate(struct kvc *k, unsigned seat)
+/* Returns 0, or -EEXIST if something of its tier is left. */
+static int free_slot(struct kvc *k, unsigned slot)
 {
-	int err = kvc_place_each(k->cat, seat, found, NULL) ?: kvc_remove_waits_both(k, seat);
+	int err = kvc_place_each(k->cat, slot, found_placement, NULL)
+			  ?: kvc_remove_waits_both(k, slot);
 
-	return err ?: kvc_wear_forget_both(k, seat);
+	return err ?: kvc_wear_forget_both(k, slot);
 }
 
-/* One for a tier that has none yet; KVC_TIERS: there is none. */
-static int new_seat(struct kvc *k, struct kvc_tier **tiers, unsigned n, struct seats *s,
-		    unsigned *seat)
+/* Finds a number for a new tier; KVC_TIERS if all are in use. */
+static int new_slot(struct kvc *k, struct kvc_tier **tiers, unsigned n, struct slots *s,
+		    unsigned *slot)
 {
 	int err = 0;
 
-	*seat = seat_of(s, "");
-	for (unsigned t = 1; t < KVC_TIERS && *seat == KVC_TIERS; t++) {
-		if (is_here(tiers, n, s->id[t]))
+	*slot = slot_of(s, "");
+	for (unsigned t = 1; t < KVC_TIERS && *slot == KVC_TIERS; t++) {
+		if (in_mount(tiers, n, s->id[t]))
 			continue;
-		if (!(err = vacate(k, t)))
-			*seat = t;
+		if (!(err = free_slot(k, t)))
+			*slot = t;
 		else if (err != -EEXIST)
 			return err;
 	}
 	return 0;
 }
 
-static void take(struct kvc *k, struct kvc_tier *t, unsigned seat)
+static void assign(struct kvc *k, struct kvc_tier *t, unsigned slot)
 {
-	k->tier[seat].t = t;
-	k->order[k->ntiers++] = seat;
-	if (k->tier_slots <= seat)
-		k->tier_slots = seat + 1;
+	k->tier[slot].t = t;
+	k->order[k->ntiers++] = slot;
+	if (k->tier_slots <= slot)
+		k->tier_slots = slot + 1;
 }
 
-static int take_shared(struct kvc *k, struct kvc_tier **tiers, unsigned n, struct kvc_tier *t,
-		       struct seats *s, char *error)
+static int assign_shared(struct kvc *k, struct kvc_tier **tiers, unsigned n, struct kvc_tier *t,
+			 struct slots *s, char *error)
 {
-	unsigned seat = seat_of(s, t->id);
+	unsigned slot = slot_of(s, t->id);
 	char key[16];
 	int err = 0;
 
-	if (seat == KVC_TIERS)
-		err = new_seat(k, tiers, n, s, &seat);
+	if (slot == KVC_TIERS)
+		err = new_slot(k, tiers, n, s, &slot);
 	if (err)
 		return err;
-	if (seat == KVC_TIERS) {
+	if (slot == KVC_TIERS) {
 		snprintf(error, 512,
 			 "option remote: this store knows %d remotes already, and has copies "
 			 "in each: none can be forgotten for %s. Drop what it has in one of "
@@ -115,28 +116,28 @@ static int take_shared(struct kvc *k, struct kvc_tier **tiers, unsigned n, struc
 			 KVC_TIERS - 1, t->id);
 		return -EINVAL;
 	}
-	if (k->tier[seat].t) {
+	if (k->tier[slot].t) {
 		snprintf(error, 512, "option remote: %s is given twice", t->id);
 		return -EINVAL;
 	}
-	if ((err = kvc_meta_set(k->cat, key_of(seat, key), t->id)))
+	if ((err = kvc_meta_set(k->cat, slot_key(slot, key), t->id)))
 		return err;
-	snprintf(s->id[seat], sizeof s->id[seat], "%s", t->id);
-	take(k, t, seat);
+	snprintf(s->id[slot], sizeof s->id[slot], "%s", t->id);
+	assign(k, t, slot);
 	k->shared = true;
 	return 0;
 }
 
 int kvc_tier_slots_take(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error)
 {
-	struct seats s;
+	struct slots s;
 	int err;
 
 	kvc_lock_both(k);
-	err = read_seats(k, &s);
+	err = read_slots(k, &s);
 	*error = 0;
 	k->tier_slots = 1;
-	/* as far as one has a number, whether it is here or not, there may be placements in it */
+	/* placements may refer to any assigned number, also of a tier that is not in this mount */
 	for (unsigned t = 1; t < KVC_TIERS && !err; t++)
 		if (*s.id[t])
 			k->tier_slots = t + 1;
@@ -144,12 +145,12 @@ int kvc_tier_slots_take(struct kvc *k, struct kvc_tier **tiers, unsigned n, char
 		struct kvc_tier_usage u;
 
 		if (tiers[i]->ops->caps & KVC_TIER_SHARED) {
-			err = take_shared(k, tiers, n, tiers[i], &s, error);
+			err = assign_shared(k, tiers, n, tiers[i], &s, error);
 			continue;
 		}
 		tiers[i]->ops->usage(tiers[i], &u);
 		k->pins->disk_size = u.total;
-		take(k, tiers[i], KVC_DISK);
+		assign(k, tiers[i], KVC_DISK);
 	}
 	kvc_unlock_both(k);
 	if (err && !*error)

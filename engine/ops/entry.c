@@ -48,7 +48,7 @@ int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool re
 	return err;
 }
 
-int kvc_entry_empty_both(struct kvc *k, uint64_t parent, const char *name)
+int kvc_entry_purge_both(struct kvc *k, uint64_t parent, const char *name)
 {
 	struct kvc_node *n;
 	uint64_t ino;
@@ -64,12 +64,12 @@ int kvc_entry_empty_both(struct kvc *k, uint64_t parent, const char *name)
 	return err ? (err == -ENOENT ? 0 : err) : kvc_dir_drop_names_in_both(k, n);
 }
 
-int kvc_entry_takes_both(struct kvc *k, bool removal)
+int kvc_entry_may_change_both(struct kvc *k, bool removal)
 {
 	return kvc_takes(k, removal) ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 }
 
-static void found_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr)
+static void count_lookup_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr)
 {
 	if (S_ISDIR(n->row.mode))
 		kvc_dir_looked_up_locked(k, n->row.ino);
@@ -99,7 +99,7 @@ static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const s
 	if (err == -ENOENT && (n = kvc_dir_dropped_find_locked(k, parent, name)))
 		attr->ino = n->row.ino;
 	if (!err)
-		found_locked(k, n, attr);
+		count_lookup_locked(k, n, attr);
 	kvc_unlock_both(k);
 	return err;
 }
@@ -133,7 +133,7 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 	if (n && (n->lost || kvc_node_gone(n)))
 		n = NULL; /* it was dropped just now */
 	if (n)
-		found_locked(k, n, attr);
+		count_lookup_locked(k, n, attr);
 	kvc_unlock(k);
 	if (err || n)
 		return err;
@@ -211,7 +211,8 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
-	err = err ?: kvc_entry_takes_both(k, false) ?: kvc_usage_allows(k->cat, caller->uid, true, 0);
+	err = err ?: kvc_entry_may_change_both(k, false);
+	err = err ?: kvc_usage_allows(k->cat, caller->uid, true, 0);
 	err = err ?: kvc_ino_new_both(k, &ino);
 	if (!err) {
 		struct kvc_row row = {
@@ -294,10 +295,11 @@ int kvc_entry_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *nam
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
-	err = err ?: kvc_entry_takes_both(k, false) ?: kvc_usage_allows(k->cat, n->row.uid, true, 0);
+	err = err ?: kvc_entry_may_change_both(k, false);
+	err = err ?: kvc_usage_allows(k->cat, n->row.uid, true, 0);
 	if (!err && n->row.nlink >= 65000)
 		err = -EMLINK;
-	err = err ?: kvc_rechunk_known_both(k, n, folder);
+	err = err ?: kvc_rechunk_prepare_both(k, n, folder);
 	if (!err)
 		err = kvc_name_put(k->cat, parent, name, ino, n->row.mode & S_IFMT);
 	if (!err) {
@@ -333,7 +335,7 @@ static int other_name(void *arg, const struct kvc_name *n)
 	return 1;
 }
 
-int kvc_entry_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
+int kvc_entry_unlink_prepare_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
 				  const char *name, struct kvc_node **left)
 {
 	struct other o = { parent, 0, name };
@@ -346,10 +348,10 @@ int kvc_entry_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t pa
 		err = err == 1 ? kvc_node_get_both(k, o.left, left) : err ?: -ENOENT;
 		if (!err) {
 			(*left)->refs++;
-			err = kvc_rechunk_known_both(k, n, *left);
+			err = kvc_rechunk_prepare_both(k, n, *left);
 		}
 		if (err) {
-			kvc_entry_unlinked_not_locked(k, parent, *left);
+			kvc_entry_unlink_cancel_locked(k, parent, *left);
 			*left = NULL;
 		}
 	} else if (n->row.nlink > 1 || !S_ISREG(n->row.mode) || !n->row.container) {
@@ -360,7 +362,7 @@ int kvc_entry_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t pa
 	return err == -ENOENT ? 0 : err; /* a missing row must not prevent the removal of a name */
 }
 
-void kvc_entry_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_node *left)
+void kvc_entry_unlink_cancel_locked(struct kvc *k, uint64_t parent, struct kvc_node *left)
 {
 	if (!left)
 		return;
@@ -369,8 +371,8 @@ void kvc_entry_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_no
 		kvc_node_settle_locked(k, left);
 }
 
-void kvc_entry_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
-			     struct kvc_node *left)
+void kvc_entry_unlink_apply_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
+				 struct kvc_node *left)
 {
 	n->row.nlink--;
 	n->row.ctime_ns = kvc_now_ns();
@@ -379,7 +381,7 @@ void kvc_entry_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
 			n->row.parent = left->row.ino;
 			kvc_rechunk_both(k, n, left, NULL, 0);
 		}
-		kvc_entry_unlinked_not_locked(k, parent, left);
+		kvc_entry_unlink_cancel_locked(k, parent, left);
 		kvc_node_dirty_locked(k, n);
 		kvc_header_rewrite_both(k, n);
 		return;
@@ -454,7 +456,7 @@ bool kvc_entry_only_shared_locked(const struct kvc *k, const struct kvc_node *n)
  * in the pool may see one evicted while the other is loaded, repeatedly: both loads share one
  * deadline.
  */
-int kvc_entry_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+int kvc_entry_load_shared_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
 	uint64_t now = kvc_mono_ns(), each = k->opt.deadline_ms * 1000000;
 	int err;
@@ -478,9 +480,9 @@ int kvc_entry_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w
  * The same for a file that loses one name and keeps another. A failed load is ignored: a client
  * that deletes does not have to wait for a tier that does not answer. Returns KVC_WAIT or 0.
  */
-int kvc_entry_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+int kvc_entry_load_other_name_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
-	return n->row.nlink > 1 && kvc_entry_at_hand_both(k, n, w) == KVC_WAIT ? KVC_WAIT : 0;
+	return n->row.nlink > 1 && kvc_entry_load_shared_both(k, n, w) == KVC_WAIT ? KVC_WAIT : 0;
 }
 
 int kvc_entry_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w)
@@ -494,7 +496,7 @@ int kvc_entry_unlink(struct kvc *k, uint64_t parent, const char *name, struct kv
 
 	kvc_lock_both(k);
 	err = kvc_entry_folder_both(k, parent, name, false, &folder)
-		      ?: kvc_entry_takes_both(k, true);
+		      ?: kvc_entry_may_change_both(k, true);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && S_ISDIR(kind))
@@ -502,19 +504,19 @@ int kvc_entry_unlink(struct kvc *k, uint64_t parent, const char *name, struct kv
 	if (!err)
 		err = kvc_node_get_both(k, ino, &n);
 	if (!err && k->shared)
-		err = kvc_entry_keep_at_hand_both(k, n, w)
+		err = kvc_entry_load_other_name_both(k, n, w)
 			      ?: kvc_entry_shared_path_both(k, parent, name, &path);
-	err = err ?: kvc_entry_unlinked_known_both(k, n, parent, name, &left);
+	err = err ?: kvc_entry_unlink_prepare_both(k, n, parent, name, &left);
 	if (!err) {
 		whole = kvc_incomplete_was_whole_both(k, folder);
 		if ((err = kvc_name_del(k->cat, parent, name)))
-			kvc_entry_unlinked_not_locked(k, parent, left);
+			kvc_entry_unlink_cancel_locked(k, parent, left);
 	}
 	if (!err) {
 		if (path)
 			kvc_remote_lookup_unshare_both(k, n, path, n->row.nlink > 1);
 		kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, n, parent, name);
-		kvc_entry_unlinked_both(k, n, parent, left);
+		kvc_entry_unlink_apply_both(k, n, parent, left);
 		kvc_touch_folder_locked(k, folder, 0);
 		kvc_incomplete_after_both(k, folder, whole);
 		kvc_node_settle_locked(k, n);
@@ -540,14 +542,14 @@ static int remove_hidden_both(struct kvc *k, struct kvc_node *folder)
 		if ((err = kvc_node_get_both(k, e.v[i].ino, &n)))
 			break;
 		err = kvc_entry_shared_path_both(k, ino, e.v[i].name, &path);
-		err = err ?: kvc_entry_unlinked_known_both(k, n, ino, e.v[i].name, &left);
+		err = err ?: kvc_entry_unlink_prepare_both(k, n, ino, e.v[i].name, &left);
 		if (!err && (err = kvc_name_del(k->cat, ino, e.v[i].name)))
-			kvc_entry_unlinked_not_locked(k, ino, left);
+			kvc_entry_unlink_cancel_locked(k, ino, left);
 		if (!err && path)
 			kvc_remote_lookup_unshare_both(k, n, path, n->row.nlink > 1);
 		if (!err) {
 			kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, n, ino, e.v[i].name);
-			kvc_entry_unlinked_both(k, n, ino, left);
+			kvc_entry_unlink_apply_both(k, n, ino, left);
 		}
 		kvc_node_settle_locked(k, n);
 	}
@@ -591,8 +593,9 @@ int kvc_entry_rmdir(struct kvc *k, uint64_t parent, const char *name)
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_entry_empty_both(k, parent, name);
-	err = err ?: kvc_entry_folder_both(k, parent, name, false, &folder) ?: kvc_entry_takes_both(k, true);
+	err = kvc_entry_purge_both(k, parent, name);
+	err = err ?: kvc_entry_folder_both(k, parent, name, false, &folder);
+	err = err ?: kvc_entry_may_change_both(k, true);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && !S_ISDIR(kind))

@@ -36,16 +36,16 @@ static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
  * A large allocation releases the locks. Reserves its bytes in the quota of the model on behalf of
  * the wait, as if the call had waited for them.
  */
-static void reserve_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes,
-			   struct kvc_wait *w)
+static void reserve_quota_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes,
+				 struct kvc_wait *w)
 {
 	if (bytes > KVC_PAGES_HELD)
 		kvc_quota_reserve_locked(k, n->model, bytes, w);
 }
 
 /* Allocates the pages of [off, off + len). */
-static int prepare_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
-			  uint64_t off, uint64_t len, struct kvc_wait *w)
+static int allocate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
+			   uint64_t off, uint64_t len, struct kvc_wait *w)
 {
 	uint64_t start = off / KVC_PAGE * KVC_PAGE, end = kvc_round_up(off + len, KVC_PAGE), ahead;
 	int err;
@@ -68,7 +68,7 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held,
 	    (err = kvc_quota_get_locked(k, n->model, end - start, w)) ||
 	    (err = kvc_reservation_get_locked(k, end - start, w)))
 		return err;
-	reserve_locked(k, n, end - start, w);
+	reserve_quota_locked(k, n, end - start, w);
 	err = kvc_pages_locked(k, n, held, fd, FALLOC_FL_KEEP_SIZE, start, end - start, NULL);
 	if (err) {
 		kvc_reservation_put_locked(k, end - start);
@@ -108,7 +108,7 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	if (!err && (flags & O_APPEND) && !fstat(fd, &st))
 		off = st.st_size;
 	if (!err)
-		err = prepare_locked(k, n, KVC_HELD_ONE, fd, (uint64_t)off, len, w);
+		err = allocate_locked(k, n, KVC_HELD_ONE, fd, (uint64_t)off, len, w);
 	if (err != KVC_WAIT)
 		kvc_reservation_cancel_locked(k, w);
 	if (!err) { /* stays in memory and open, even if another write ends first */
@@ -149,7 +149,7 @@ int kvc_io_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t
  * Is the file open for reading by passthrough, in a model with a quota? A writer's mapping could
  * then fill holes without a request that asks the quota, so the file must not have any.
  */
-static bool granted_ahead_locked(struct kvc *k, const struct kvc_node *n)
+static bool must_allocate_locked(struct kvc *k, const struct kvc_node *n)
 {
 	return n->nopen && !n->plain && kvc_quota_of_locked(k, n->model);
 }
@@ -159,21 +159,21 @@ static bool granted_ahead_locked(struct kvc *k, const struct kvc_node *n)
  * through a mapping, and a process that touches a page that cannot be allocated is killed. So the
  * pages are allocated now. A file that grows beyond the usual size is an arena and stays sparse.
  */
-static int prepare_ahead_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t size,
-			      struct kvc_wait *w)
+static int allocate_growth_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t size,
+				struct kvc_wait *w)
 {
 	uint64_t usual = kvc_model_hint_locked(k, n->model);
 	struct stat st;
 
-	if (granted_ahead_locked(k, n) && !fstat(fd, &st)) {
+	if (must_allocate_locked(k, n) && !fstat(fd, &st)) {
 		uint64_t from = (uint64_t)st.st_size;
 
-		return size > from ? prepare_locked(k, n, KVC_HELD_BOTH, fd, from, size - from, w)
+		return size > from ? allocate_locked(k, n, KVC_HELD_BOTH, fd, from, size - from, w)
 				   : 0;
 	}
 	if (!n->nwriters || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
 		return 0;
-	return prepare_locked(k, n, KVC_HELD_BOTH, fd, n->prepared, size - n->prepared, w);
+	return allocate_locked(k, n, KVC_HELD_BOTH, fd, n->prepared, size - n->prepared, w);
 }
 
 /* Sets the size of a file, open or not. */
@@ -190,13 +190,13 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 		return err ? (err == -ENOENT ? -EIO : err)
 			   : kvc_wait_park_locked(k, &n->waiters, w);
 	}
-	if (!w->aside && kvc_pages_many_locked(n, size))
+	if (!w->aside && kvc_pages_truncate_is_long_locked(n, size))
 		return KVC_LONG;
 	if ((err = kvc_file_begin_write_locked(k, n)))
 		return err;
 	fd = kvc_file_node_fd_locked(k, n);
-	err = fd < 0 ? fd : prepare_ahead_both(k, n, fd, size, w);
-	err = err ?: kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, size);
+	err = fd < 0 ? fd : allocate_growth_both(k, n, fd, size, w);
+	err = err ?: kvc_pages_truncate_locked(k, n, KVC_HELD_BOTH, fd, size);
 	if (!err) {
 		n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
 		kvc_account_recount_locked(k, n);
@@ -291,7 +291,7 @@ int kvc_io_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *at
  * An upper bound of the bytes between off and end that have no pages yet. Assumes that as many of
  * the file's pages as possible lie outside that range.
  */
-static uint64_t missing(const struct kvc_node *n, uint64_t off, uint64_t end, uint64_t size)
+static uint64_t missing_bytes(const struct kvc_node *n, uint64_t off, uint64_t end, uint64_t size)
 {
 	uint64_t start = off / KVC_PAGE * KVC_PAGE, range, span, elsewhere, there;
 
@@ -311,7 +311,7 @@ static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uin
 	int err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off, len, NULL);
 
 	n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
-	if (!err && granted_ahead_locked(k, n))
+	if (!err && must_allocate_locked(k, n))
 		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, FALLOC_FL_KEEP_SIZE, off, len, NULL);
 	kvc_account_recount_locked(k, n);
 	return err;
@@ -379,13 +379,13 @@ static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_
 		goto out;
 	}
 	kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
-	need = missing(n, (uint64_t)off, (uint64_t)off + (uint64_t)len, (uint64_t)st.st_size);
+	need = missing_bytes(n, (uint64_t)off, (uint64_t)off + (uint64_t)len, (uint64_t)st.st_size);
 	if ((err = kvc_user_share_check_locked(k, w, NULL, need)) ||
 	    (err = kvc_throttle_store_locked(k, need, w)) ||
 	    (err = kvc_quota_get_locked(k, n->model, need, w)) ||
 	    (err = kvc_reservation_get_locked(k, need, w)))
 		goto out;
-	reserve_locked(k, n, need, w);
+	reserve_quota_locked(k, n, need, w);
 	err = fill_locked(k, n, fd, mode, (uint64_t)off, (uint64_t)len, need, w);
 out:
 	if (!err) {

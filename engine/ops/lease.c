@@ -45,7 +45,7 @@ struct kvc_lease {
 	size_t bytes, most; /* memory of the lease, and its limit */
 };
 
-static void hold_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
+static void lease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 {
 	kvc_chunk_mark_busy(n->chunk);
 	if (l->mode == KVC_LEASE_LOOK) {
@@ -56,7 +56,7 @@ static void hold_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 	kvc_user_share_add_locked(k, n, l->uid, false);
 }
 
-static void let_go_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
+static void unlease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 {
 	if (l->mode == KVC_LEASE_LOOK) {
 		n->refs--;
@@ -70,8 +70,8 @@ static void let_go_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n
  * May the lease have this object too? `load`: bytes, if it has to be loaded; a load counts in the
  * user's share from its start.
  */
-static int ask_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc_node *n,
-		      uint64_t load)
+static int share_allows_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc_node *n,
+			       uint64_t load)
 {
 	if (l->mode == KVC_LEASE_LOOK || kvc_user_share_fits_locked(k, l->uid, n, load))
 		return 0;
@@ -84,7 +84,7 @@ static int ask_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc
  * empty line ends a prompt. Two cases say nothing about the order: a path that is a folder of
  * several chunks, and a prompt that returns to its first chunk, with the next layer of each chunk.
  */
-static void use_locked(struct kvc *k, struct kvc_lease *l, size_t i)
+static void lease_access_locked(struct kvc *k, struct kvc_lease *l, size_t i)
 {
 	struct kvc_chunk *c = l->v[i].n->chunk;
 	bool inside = i && l->v[i - 1].line == l->v[i].line;
@@ -103,21 +103,21 @@ static void use_locked(struct kvc *k, struct kvc_lease *l, size_t i)
  * Starts the load. Requesting an object is an access, because otherwise it would be the next
  * victim.
  */
-static int begin_both(struct kvc *k, struct kvc_lease *l, size_t i)
+static int lease_load_both(struct kvc *k, struct kvc_lease *l, size_t i)
 {
 	struct kvc_node *n = l->v[i].n;
 	int err = 0;
 
 	if (n->state == KVC_LOWER)
-		err = ask_locked(k, l, NULL, n->row.blocks * 512)
+		err = share_allows_locked(k, l, NULL, n->row.blocks * 512)
 			      ?: kvc_load_start_locked(k, n, l->mode == KVC_LEASE_PREFETCH);
 	if (!kvc_membership_join_both(k, n))
-		use_locked(k, l, i);
+		lease_access_locked(k, l, i);
 	return err;
 }
 
-static int add_item(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n,
-		    int err)
+static int append_item(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n,
+		       int err)
 {
 	struct item *i;
 
@@ -142,18 +142,18 @@ static int add_item(struct kvc_lease *l, const char *path, const char *name, str
 }
 
 /* Adds an object, or the error that its line shows. */
-static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
-	       struct kvc_node *n, int err)
+static int add_object(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
+		      struct kvc_node *n, int err)
 {
-	if (n && kvc_has_segment(n) && (err = ask_locked(k, l, n, 0))) {
+	if (n && kvc_has_segment(n) && (err = share_allows_locked(k, l, n, 0))) {
 		kvc_node_settle_locked(k, n);
 		n = NULL;
 	}
-	err = add_item(l, path, name, n, err);
+	err = append_item(l, path, name, n, err);
 	if (n && err)
 		kvc_node_settle_locked(k, n);
 	else if (n)
-		hold_locked(k, l, n);
+		lease_node_locked(k, l, n);
 	return err;
 }
 
@@ -176,8 +176,8 @@ bool kvc_lease_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uin
 }
 
 /* Walks a path from the root. *n has no reference. */
-static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
-		     struct kvc_node **n)
+static int walk_path_both(struct kvc *k, const struct kvc_lease *l, const char *path,
+			  struct kvc_node **n)
 {
 	KVC_MEM char *copy = strdup(path);
 	char *save = NULL;
@@ -219,10 +219,10 @@ static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path,
 		kvc_node_settle_locked(k, n);
 		missing = -EACCES;
 	}
-	return add(k, l, path, e->name, missing ? NULL : n, missing);
+	return add_object(k, l, path, e->name, missing ? NULL : n, missing);
 }
 
-static int given_up(const struct kvc_lease *l)
+static int cancelled(const struct kvc_lease *l)
 {
 	return l->user->ends && atomic_load(l->user->ends) ? -ECANCELED : 0;
 }
@@ -233,15 +233,15 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 	struct kvc_entries e = { 0 };
 	struct kvc_node *n;
 	uint64_t after = 0;
-	int err = walk_both(k, l, path, &n);
+	int err = walk_path_both(k, l, path, &n);
 
 	if (err)
-		return err == -ENOMEM ? err : add(k, l, path, NULL, NULL, err);
+		return err == -ENOMEM ? err : add_object(k, l, path, NULL, NULL, err);
 	if (S_ISREG(n->row.mode))
-		return add(k, l, path, NULL, n, 0);
+		return add_object(k, l, path, NULL, n, 0);
 	if (!S_ISDIR(n->row.mode)) {
 		kvc_node_settle_locked(k, n);
-		return add(k, l, path, NULL, NULL, -EINVAL);
+		return add_object(k, l, path, NULL, NULL, -EINVAL);
 	}
 	n->refs++;
 	for (int more = 1; more == 1 && !err;) {
@@ -252,7 +252,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 				err = add_entry_both(k, l, path, &e.v[i]);
 		if (more == 1)
 			kvc_pause_both(k);
-		err = err ?: given_up(l);
+		err = err ?: cancelled(l);
 	}
 	n->refs--;
 	kvc_node_settle_locked(k, n);
@@ -261,13 +261,13 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 }
 
 /* Releases the locks now and then. Objects that the lease already has stay, by n->leases. */
-static void pause_both(struct kvc *k, size_t done)
+static void pause_often_both(struct kvc *k, size_t done)
 {
 	if (done % HOLD == 0)
 		kvc_pause_both(k);
 }
 
-static void pause_locked(struct kvc *k, size_t done)
+static void pause_often_locked(struct kvc *k, size_t done)
 {
 	if (done % HOLD == 0)
 		kvc_pause_locked(k);
@@ -296,16 +296,16 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	l->client = kvc_access_lease_client_locked(k);
 	for (char *p; (p = strsep(&rest, "\n")) && !err; l->line++)
 		if (*p) {
-			err = add_path_both(k, l, p) ?: given_up(l);
-			pause_both(k, ++done);
+			err = add_path_both(k, l, p) ?: cancelled(l);
+			pause_often_both(k, ++done);
 		}
 	for (size_t i = 0; i < l->n && !err; i++) {
 		struct kvc_node *n = l->v[i].n;
 
-		pause_both(k, i);
-		err = given_up(l);
+		pause_often_both(k, i);
+		err = cancelled(l);
 		if (n && mode != KVC_LEASE_LOOK)
-			l->v[i].err = begin_both(k, l, i);
+			l->v[i].err = lease_load_both(k, l, i);
 	}
 	kvc_access_request_end_locked(k, l->client);
 	kvc_unlock_both(k);
@@ -336,7 +336,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 			struct kvc_node *n = l->v[i].n;
 
 			l->at = i;
-			pause_locked(k, i);
+			pause_often_locked(k, i);
 			/* A failed wait for one object is shown in its line. */
 			if (n && w->err && w->ino == n->row.ino)
 				l->v[i].err = w->err;
@@ -359,7 +359,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 			struct item *it = &l->v[i];
 			struct kvc_row a;
 
-			pause_locked(k, i);
+			pause_often_locked(k, i);
 			if (!it->n || it->n->state == KVC_GONE) {
 				fprintf(f, "%s 0 0 %s\n", it->path,
 					strerrorname_np(it->err ? -it->err : ENOENT));
@@ -395,11 +395,11 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
 	for (size_t i = 0; i < l->n; i++) {
 		struct kvc_node *n = l->v[i].n;
 
-		pause_locked(k, i);
+		pause_often_locked(k, i);
 		free(l->v[i].path);
 		if (!n)
 			continue;
-		let_go_locked(k, l, n);
+		unlease_node_locked(k, l, n);
 		if (n->lost && !n->nopen && !n->leases)
 			kvc_file_destroy_locked(k, n);
 		kvc_node_settle_locked(k, n);

@@ -12,7 +12,7 @@
  * Is the folder an incomplete chunk, whose files are hidden? *hidden: the file of this name, if
  * any.
  */
-static bool fleeting(struct kvc *k, uint64_t parent, const char *name, uint64_t *hidden)
+static bool hides_files(struct kvc *k, uint64_t parent, const char *name, uint64_t *hidden)
 {
 	struct kvc_node *folder;
 	uint64_t ino;
@@ -33,14 +33,14 @@ static bool fleeting(struct kvc *k, uint64_t parent, const char *name, uint64_t 
 
 bool kvc_lookup_fleeting(struct kvc *k, uint64_t parent)
 {
-	return kvc_incomplete_on(k) && fleeting(k, parent, NULL, NULL);
+	return kvc_incomplete_on(k) && hides_files(k, parent, NULL, NULL);
 }
 
 int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 	       struct kvc_wait *w)
 {
 	uint64_t hidden = 0;
-	bool partial = kvc_incomplete_on(k) && fleeting(k, parent, name, &hidden);
+	bool partial = kvc_incomplete_on(k) && hides_files(k, parent, name, &hidden);
 	int err = hidden ? -ENOENT : kvc_entry_lookup_any(k, parent, name, attr, w);
 
 	if (hidden)

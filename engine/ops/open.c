@@ -33,7 +33,7 @@
 #define AHEAD_MAX (64ull << 20)
 #define DAY_NS 86400000000000ll
 
-static bool writes(int flags)
+static bool opens_for_writing(int flags)
 {
 	return (flags & O_ACCMODE) != O_RDONLY;
 }
@@ -42,7 +42,7 @@ static bool writes(int flags)
  * May the model's files be written by passthrough? Not with a quota, which must grant every byte
  * first.
  */
-static bool passes_locked(struct kvc *k, uint64_t model)
+static bool may_pass_through_locked(struct kvc *k, uint64_t model)
 {
 	return k->ev.backing_open && !kvc_quota_of_locked(k, model);
 }
@@ -54,7 +54,7 @@ static bool passes_locked(struct kvc *k, uint64_t model)
  * hole to fill through a mapping. A file that is written from the start without allocated space
  * (bare) is not registered either: each of its writes makes a request.
  */
-static void back_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bare)
+static void register_segment_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bare)
 {
 	struct kvc_segment s = kvc_file_segment_of(n);
 	KVC_FD int fd = -1;
@@ -64,7 +64,7 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bar
 		return;
 	n->plain = true;
 	if (bare || !k->ev.backing_open ||
-	    (!passes_locked(k, n->model) &&
+	    (!may_pass_through_locked(k, n->model) &&
 	     (writer || n->reserved < kvc_round_up(n->object.size, KVC_PAGE))))
 		return;
 	if (!n->backing) {
@@ -78,10 +78,11 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bar
 	n->plain = false;
 }
 
-static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t uid,
-			 struct kvc_opened *out)
+static int count_open_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t uid,
+			     struct kvc_opened *out)
 {
-	out->requests = !n->plain && writes(flags) && !passes_locked(k, n->model);
+	out->requests = !n->plain && opens_for_writing(flags) &&
+			!may_pass_through_locked(k, n->model);
 	if (n->plain || out->requests) {
 		int fd = kvc_file_node_fd_locked(k, n);
 
@@ -94,7 +95,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t 
 	kvc_chunk_mark_busy(n->chunk);
 	kvc_file_linger_over_locked(k, n);
 	n->nopen++;
-	n->nwriters += writes(flags);
+	n->nwriters += opens_for_writing(flags);
 	k->nodes->opens++;
 	kvc_user_share_add_locked(k, n, uid, true);
 	out->backing = n->plain ? 0 : n->backing;
@@ -108,9 +109,9 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t 
  * many files that are open together, of a model that once had a large file, would take all of it.
  * The user's share is a limit too.
  */
-static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
+static uint64_t bytes_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 {
-	uint64_t hint = passes_locked(k, model) ? kvc_model_hint_locked(k, model) : 0;
+	uint64_t hint = may_pass_through_locked(k, model) ? kvc_model_hint_locked(k, model) : 0;
 
 	return k->reservations.ahead + hint > k->pool.bytes / 2 ||
 			       !kvc_user_share_fits_locked(k, uid, NULL, hint)
@@ -119,7 +120,7 @@ static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 }
 
 /* Allocates bytes, and releases the locks for a large amount. Missing bytes are not an error. */
-static int prepare_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t bytes)
+static int allocate_ahead_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t bytes)
 {
 	uint64_t done = 0;
 
@@ -136,11 +137,11 @@ static int prepare_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t byte
 /* O_TRUNC: the old contents, in the pool and in tiers, are not needed. */
 static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
-	uint64_t hint = room_ahead_locked(k, n->model, w->uid), more;
+	uint64_t hint = bytes_ahead_locked(k, n->model, w->uid), more;
 	int err, fd;
 
 	hint = hint > AHEAD_MAX ? 0 : hint;
-	if (!w->aside && (kvc_pages_many_locked(n, 0) || hint > KVC_PAGES_QUICK))
+	if (!w->aside && (kvc_pages_truncate_is_long_locked(n, 0) || hint > KVC_PAGES_QUICK))
 		return KVC_LONG;
 
 	if (n->state == KVC_LOADING)
@@ -154,9 +155,9 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 	err = n->state == KVC_LOWER ? kvc_file_segment_new_locked(k, n)
 				    : kvc_file_begin_write_locked(k, n);
 	fd = err ?: kvc_file_node_fd_locked(k, n);
-	err = fd < 0 ? fd : kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, 0);
+	err = fd < 0 ? fd : kvc_pages_truncate_locked(k, n, KVC_HELD_BOTH, fd, 0);
 	n->prepared = err ? n->prepared : 0;
-	err = err ?: prepare_both(k, n, fd, hint);
+	err = err ?: allocate_ahead_both(k, n, fd, hint);
 	kvc_reservation_put_locked(k, more); /* the allocated bytes are counted instead */
 	if (err)
 		kvc_file_written_locked(k, n); /* nothing has changed */
@@ -166,14 +167,14 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 /*
  * While a call waits, the chunk of this node is not dropped, even if its last access was long ago.
  */
-static void wait_in_locked(struct kvc_node *n, struct kvc_wait *w)
+static void wait_begin_locked(struct kvc_node *n, struct kvc_wait *w)
 {
 	kvc_chunk_mark_busy(n->chunk);
 	n->waiting++;
 	w->ino = n->row.ino;
 }
 
-static void wait_out_locked(struct kvc *k, struct kvc_wait *w)
+static void wait_end_locked(struct kvc *k, struct kvc_wait *w)
 {
 	struct kvc_node *n = w->ino ? kvc_node_find_locked(k, w->ino) : NULL;
 
@@ -185,7 +186,7 @@ static void wait_out_locked(struct kvc *k, struct kvc_wait *w)
 }
 
 /* Does an open for reading update the access time? As noatime and relatime in mount(8). */
-static bool stamps(const struct kvc *k, const struct kvc_row *r, uint64_t now)
+static bool updates_atime(const struct kvc *k, const struct kvc_row *r, uint64_t now)
 {
 	int64_t atime = (int64_t)r->atime_ns;
 
@@ -196,13 +197,15 @@ static bool stamps(const struct kvc *k, const struct kvc_row *r, uint64_t now)
 }
 
 /* Records a successful open: access, access time, latency. */
-static void noted_locked(struct kvc *k, struct kvc_node *n, int flags, const struct kvc_wait *w)
+static void record_open_locked(struct kvc *k, struct kvc_node *n, int flags,
+			       const struct kvc_wait *w)
 {
 	uint64_t now = kvc_now_ns();
 
 	if (n->chunk)
 		kvc_access_record_locked(k, n->chunk, n->row.ino, w->client, true);
-	if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY && stamps(k, &n->row, now)) {
+	if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY &&
+	    updates_atime(k, &n->row, now)) {
 		n->row.atime_ns = now;
 		n->touched = true;
 	}
@@ -216,15 +219,16 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 {
 	struct kvc_node *n;
 	bool waited = w->deadline_ns != 0;
-	bool anew = (flags & O_TRUNC) && writes(flags); /* may need the row of the chunk */
+	/* may need the row of the chunk */
+	bool truncates = (flags & O_TRUNC) && opens_for_writing(flags);
 	int err = 0;
 
-	if (anew)
+	if (truncates)
 		kvc_catalog_lock(k->cat);
 	kvc_lock(k);
-	wait_out_locked(k, w);
+	wait_end_locked(k, w);
 	n = kvc_node_find_locked(k, ino);
-	if ((err = w->err ?: writes(flags) ? kvc_takes(k, false) : 0))
+	if ((err = w->err ?: opens_for_writing(flags) ? kvc_takes(k, false) : 0))
 		goto out;
 	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen && kvc_list_empty(&n->lingers))) {
 		err = -ESTALE;
@@ -235,9 +239,9 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 		goto out;
 	}
 	if ((err = kvc_user_share_may_open_locked(k, w->uid, n)) ||
-	    (!anew && (err = kvc_user_share_check_locked(k, w, n, 0))))
+	    (!truncates && (err = kvc_user_share_check_locked(k, w, n, 0))))
 		goto out;
-	if (anew) {
+	if (truncates) {
 		err = truncate_open_both(k, n, w);
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
 		if (!waited) {
@@ -256,7 +260,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 			err = -EIO;
 		if (!err)
 			err = kvc_wait_park_locked(k, &n->waiters, w);
-	} else if (writes(flags)) {
+	} else if (opens_for_writing(flags)) {
 		err = kvc_file_begin_write_locked(k, n);
 	}
 	if (err)
@@ -265,25 +269,25 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 		kvc_count(&k->stats, pool_hits);
 		kvc_model_stats_locked(k, n->model, hits);
 	}
-	back_locked(k, n, writes(flags), anew && !n->prepared);
-	err = opened_locked(k, n, flags, w->uid, out);
+	register_segment_locked(k, n, opens_for_writing(flags), truncates && !n->prepared);
+	err = count_open_locked(k, n, flags, w->uid, out);
 	if (err)
 		kvc_file_written_locked(k, n);
 	else
-		noted_locked(k, n, flags, w);
+		record_open_locked(k, n, flags, w);
 out:
 	if (err == KVC_WAIT)
-		wait_in_locked(n, w);
+		wait_begin_locked(n, w);
 	else
 		kvc_reservation_cancel_locked(k, w);
 	kvc_unlock(k);
-	if (anew)
+	if (truncates)
 		kvc_catalog_unlock(k->cat);
 	return err;
 }
 
 /* Is it a file of an incomplete chunk? The kernel then has to look its name up again. */
-static bool hidden(struct kvc *k, uint64_t ino)
+static bool is_hidden_file(struct kvc *k, uint64_t ino)
 {
 	struct kvc_node *n;
 	bool is;
@@ -302,14 +306,15 @@ static bool hidden(struct kvc *k, uint64_t ino)
  */
 static int miss_if_unserved(struct kvc *k, int flags, const struct kvc_wait *w, int err)
 {
-	if (!w->loads || writes(flags) || (flags & (O_TRUNC | O_CREAT)) || !kvc_load_unserved(err))
+	if (!w->loads || opens_for_writing(flags) || (flags & (O_TRUNC | O_CREAT)) ||
+	    !kvc_load_unserved(err))
 		return err;
 	kvc_count(&k->stats, unserved_loads);
 	return -ENOENT;
 }
 
-static int open_any(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
-		    struct kvc_wait *w)
+static int open_with_retry(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+			   struct kvc_wait *w)
 {
 	int err;
 
@@ -324,9 +329,9 @@ int kvc_open_file(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 {
 	if (!w->begun_ns)
 		w->begun_ns = kvc_mono_ns();
-	if (kvc_incomplete_on(k) && !w->ino && !w->err && hidden(k, ino))
+	if (kvc_incomplete_on(k) && !w->ino && !w->err && is_hidden_file(k, ino))
 		return -ESTALE;
-	return open_any(k, ino, flags, out, w);
+	return open_with_retry(k, ino, flags, out, w);
 }
 
 struct creation {
@@ -338,8 +343,8 @@ struct creation {
 };
 
 /* The first half of a create: checks whether it is allowed, and fills *c. */
-static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct creation *c,
-		     uint64_t *existing)
+static int create_plan_both(struct kvc *k, uint64_t parent, const char *name, struct creation *c,
+			    uint64_t *existing)
 {
 	struct kvc_node *folder;
 	uint32_t kind;
@@ -358,13 +363,13 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 		return err;
 	if (folder->row.mode & S_ISGID)
 		c->row.gid = folder->row.gid;
-	c->reserved = room_ahead_locked(k, c->model, c->uid);
+	c->reserved = bytes_ahead_locked(k, c->model, c->uid);
 	return 0;
 }
 
 /* The second half of a create: the segment exists, and the file becomes visible. */
-static int enter_both(struct kvc *k, const struct creation *c, const char *name, int fd,
-		      int backing, int flags, struct kvc_row *attr, struct kvc_opened *out)
+static int create_enter_both(struct kvc *k, const struct creation *c, const char *name, int fd,
+			     int backing, int flags, struct kvc_row *attr, struct kvc_opened *out)
 {
 	struct kvc_node *folder, *n;
 	uint64_t other;
@@ -420,7 +425,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		kvc_remote_lookup_made_locked(k, n->model, name);
 		kvc_touch_folder_locked(k, folder, 0);
 	}
-	opened_locked(k, n, flags, c->uid, out); /* cannot fail: fd is open */
+	count_open_locked(k, n, flags, c->uid, out); /* cannot fail: fd is open */
 	kvc_count(&k->stats, creates);
 	kvc_model_stats_locked(k, n->model, creates);
 	*attr = n->row;
@@ -431,13 +436,13 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
  * The first half of a create, and its reservation. Returns 0, KVC_WAIT or an error; -EEXIST stores
  * the existing inode in *existing.
  */
-static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_t *existing,
-		    struct kvc_wait *w)
+static int create_reserve_both(struct kvc *k, const char *name, struct creation *c,
+			       uint64_t *existing, struct kvc_wait *w)
 {
 	struct kvc_node *folder;
 	int err;
 
-	wait_out_locked(k, w);
+	wait_end_locked(k, w);
 	/*
 	 * Allocating the usual size only saves time. A file that cannot have it is written by
 	 * requests, each of which reserves its bytes.
@@ -447,7 +452,7 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 		w->stage = 1;
 		w->deadline_ns = w->since_ns = 0;
 	}
-	err = w->err ?: plan_both(k, c->row.parent, name, c, existing);
+	err = w->err ?: create_plan_both(k, c->row.parent, name, c, existing);
 	if (w->stage)
 		c->reserved = 0;
 	if (!err) {
@@ -461,7 +466,7 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 		kvc_reservation_cancel_locked(k, w);
 	/* While the call waits its chunk is in use, even if its last file was written long ago. */
 	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, c->row.parent)))
-		wait_in_locked(folder, w);
+		wait_begin_locked(folder, w);
 	return err;
 }
 
@@ -479,7 +484,7 @@ static int open_existing(struct kvc *k, uint64_t parent, const char *name, int f
 		kvc_reservation_cancel_locked(k, w);
 		kvc_unlock(k);
 	}
-	err = opens ? open_any(k, ino, flags, out, w) : err ?: -EEXIST;
+	err = opens ? open_with_retry(k, ino, flags, out, w) : err ?: -EEXIST;
 	if (err && ino)
 		kvc_entry_forget(k, ino, 1);
 	else if (!err)
@@ -549,7 +554,7 @@ int kvc_open_create(struct kvc *k, uint64_t parent, const char *name, uint32_t m
 	if (!w->begun_ns)
 		w->begun_ns = kvc_mono_ns();
 	kvc_lock_both(k);
-	err = ask_both(k, name, &c, &existing, w);
+	err = create_reserve_both(k, name, &c, &existing, w);
 	kvc_unlock_both(k);
 	if (err == -EEXIST && existing && c.opens)
 		return open_existing(k, c.row.parent, name, flags, attr, out, w);
@@ -561,7 +566,7 @@ int kvc_open_create(struct kvc *k, uint64_t parent, const char *name, uint32_t m
 	err = make_segment(k, &c, &s, &fd, &backing);
 	kvc_lock_both(k);
 	if (!err)
-		err = enter_both(k, &c, name, fd, backing, flags, attr, out);
+		err = create_enter_both(k, &c, name, fd, backing, flags, attr, out);
 	if (err) {
 		kvc_reservation_put_locked(k, c.reserved);
 		k->reservations.ahead -= c.reserved;
@@ -594,12 +599,12 @@ void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 	}
 	if (!n || !n->nopen)
 		goto out;
-	if (!both && writes(flags))
-		kvc_pages_spare_locked(k, n);
+	if (!both && opens_for_writing(flags))
+		kvc_pages_trim_locked(k, n);
 	atomic_load_explicit(&k->nodes->fd_uses, memory_order_acquire);
 	n->nopen--;
 	k->nodes->opens--;
-	n->nwriters -= writes(flags) && n->nwriters;
+	n->nwriters -= opens_for_writing(flags) && n->nwriters;
 	kvc_user_share_remove_locked(k, n, uid, true);
 	if (n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed)
 		kvc_file_publish_locked(k, n);

@@ -23,38 +23,38 @@ int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool re
  * call that is about to remove or replace the folder. Releases and retakes the locks, so the caller
  * reads nothing before it.
  */
-int kvc_entry_empty_both(struct kvc *k, uint64_t parent, const char *name);
+int kvc_entry_purge_both(struct kvc *k, uint64_t parent, const char *name);
 /*
  * entry.c: checks that the catalog accepts a change now (kvc_takes), and reserves memory for all
  * changes of the call, so that it makes all of them or none.
  */
-int kvc_entry_takes_both(struct kvc *k, bool removal);
+int kvc_entry_may_change_both(struct kvc *k, bool removal);
 /*
  * rechunk.c: moves file n into the chunk and the model of `folder`, which it has just been given a
  * name in. If the catalog cannot be read, n stays in its chunk and is moved later in the
- * background. The caller first calls kvc_rechunk_known_both under the same hold of the locks: it
+ * background. The caller first calls kvc_rechunk_prepare_both under the same hold of the locks: it
  * reads the rows that the move needs, and returns an error before anything has changed.
  */
 void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
 		      uint64_t client);
-int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder);
+int kvc_rechunk_prepare_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder);
 /*
  * entry.c, for rename.c: removes one of a file's names, `name` in folder `parent`, from its node.
- * The caller first calls _known_, which reads the rows that this needs. *left is then the folder of
- * another name if that becomes the file's parent, with a reference, or NULL. The reference is
- * released by _unlinked_both, or by _not_locked if the call fails in between.
+ * The caller first calls _prepare_, which reads the rows that this needs. *left is then the folder
+ * of another name if that becomes the file's parent, with a reference, or NULL. The reference is
+ * released by _apply_both, or by _cancel_locked if the call fails in between.
  */
-int kvc_entry_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
+int kvc_entry_unlink_prepare_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
 				  const char *name, struct kvc_node **left);
-void kvc_entry_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_node *left);
-void kvc_entry_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
-			     struct kvc_node *left);
+void kvc_entry_unlink_cancel_locked(struct kvc *k, uint64_t parent, struct kvc_node *left);
+void kvc_entry_unlink_apply_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
+				 struct kvc_node *left);
 /* The path of a name as shared tiers store it; see entry.c. */
 int kvc_entry_shared_path_both(struct kvc *k, uint64_t parent, const char *name, char **path);
 /* True if every tier with the current bytes of the file is a shared one. */
 bool kvc_entry_only_shared_locked(const struct kvc *k, const struct kvc_node *n);
-int kvc_entry_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
-int kvc_entry_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
+int kvc_entry_load_shared_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
+int kvc_entry_load_other_name_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
 int kvc_entry_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name,
 			 struct kvc_node *n);
 /* Values of w->stage for a rename or an unlink: the waits that are over. */
@@ -72,15 +72,5 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 bool kvc_share_retry_call(struct kvc *k, struct kvc_wait *w, int *err);
 /* Releases idle objects of a user that is near its share. The caller holds no lock. */
 void kvc_share_retry_free_idle(struct kvc *k, uint32_t uid);
-/* mount/recover.c: takes over the state that an earlier daemon left. */
-int kvc_recover(struct kvc *k, char *error);
-/*
- * mount/pool_scan.c: takes over the segments of a pool that an earlier daemon left, and removes
- * useless ones. Runs before any other thread exists. After an error (text in error[512]) no segment
- * of a published file is lost. Stores the number of threads that read pool and catalog in *threads.
- */
-int kvc_pool_scan_both(struct kvc *k, unsigned *threads, char *error);
-/* jobs/sweep.c: ends all sweeps. The caller has set k->stopping. */
-void kvc_sweep_stop(struct kvc *k);
 
 #endif

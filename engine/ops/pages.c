@@ -22,7 +22,7 @@
 #define SPARE (2ull << 20) /* size of a huge page */
 
 /* Nonzero if the result is no longer wanted. */
-static int over(struct kvc *k, const struct kvc_node *n)
+static int unwanted(struct kvc *k, const struct kvc_node *n)
 {
 	int err;
 
@@ -52,12 +52,12 @@ static int in_steps(struct kvc *k, const struct kvc_node *n, int fd, int mode, u
 		if (fallocate(fd, mode | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)part))
 			return -errno;
 		*done = at + part - off;
-		err = over(k, n);
+		err = unwanted(k, n);
 	}
 	return err || mode & FALLOC_FL_KEEP_SIZE ? err : kvc_pages_size(fd, off + len);
 }
 
-static int begin_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd)
+static int pages_begin_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd)
 {
 	int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 
@@ -72,7 +72,7 @@ static int begin_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, i
 	return own;
 }
 
-static int end_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int own, int err)
+static int pages_end_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int own, int err)
 {
 	close(own);
 	if (held == KVC_HELD_BOTH)
@@ -99,14 +99,14 @@ int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int 
 		*done = len;
 		return 0;
 	}
-	if ((own = begin_locked(k, n, held, fd)) < 0)
+	if ((own = pages_begin_locked(k, n, held, fd)) < 0)
 		return own;
 	err = in_steps(k, n, own, mode, off, len, done);
-	return end_locked(k, n, held, own, err);
+	return pages_end_locked(k, n, held, own, err);
 }
 
 /* Would truncating this node to `size` free more than `some` bytes? */
-static bool frees(const struct kvc_node *n, uint64_t size, uint64_t some)
+static bool would_free_more(const struct kvc_node *n, uint64_t size, uint64_t some)
 {
 	uint64_t has = n->object.size, reserved = n->reserved;
 	struct stat st;
@@ -121,25 +121,25 @@ static bool frees(const struct kvc_node *n, uint64_t size, uint64_t some)
 	return reserved > some && kvc_max(has, n->prepared) > size + some;
 }
 
-int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
-			 uint64_t size)
+int kvc_pages_truncate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
+			      uint64_t size)
 {
 	int own, err = 0;
 
-	if (!frees(n, size, KVC_PAGES_HELD))
+	if (!would_free_more(n, size, KVC_PAGES_HELD))
 		return ftruncate(fd, (off_t)size) ? -errno : 0;
-	if ((own = begin_locked(k, n, held, fd)) < 0)
+	if ((own = pages_begin_locked(k, n, held, fd)) < 0)
 		return own;
 	if (ftruncate(own, (off_t)size))
 		err = -errno;
-	return end_locked(k, n, held, own, err);
+	return pages_end_locked(k, n, held, own, err);
 }
 
 /*
  * Under the lock no writer can open the file, and the only one is about to close it. Frees whole
  * huge pages: for a part of one the kernel would split it and clear the rest.
  */
-void kvc_pages_spare_locked(struct kvc *k, struct kvc_node *n)
+void kvc_pages_trim_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct stat st;
 	int fd;
@@ -159,7 +159,7 @@ void kvc_pages_spare_locked(struct kvc *k, struct kvc_node *n)
 	}
 }
 
-bool kvc_pages_many_locked(const struct kvc_node *n, uint64_t size)
+bool kvc_pages_truncate_is_long_locked(const struct kvc_node *n, uint64_t size)
 {
-	return frees(n, size, KVC_PAGES_QUICK);
+	return would_free_more(n, size, KVC_PAGES_QUICK);
 }

@@ -24,17 +24,17 @@ int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int 
 /* Extends a file to at least this size (bytes). */
 int kvc_pages_size(int fd, uint64_t least);
 /* Truncates the segment, without the locks if many pages are freed; as kvc_pages_locked. */
-int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
-			 uint64_t size);
+int kvc_pages_truncate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
+			      uint64_t size);
 /*
  * Call it before the only writer of a file closes it. Frees most of the pages that were allocated
  * beyond the end of the file, in steps, and releases k->lock between the steps. Publishing frees
  * the rest at once.
  */
-void kvc_pages_spare_locked(struct kvc *k, struct kvc_node *n);
+void kvc_pages_trim_locked(struct kvc *k, struct kvc_node *n);
 /*
  * True if truncating this node to `size` would free so much that a request handler must not do it.
  */
-bool kvc_pages_many_locked(const struct kvc_node *n, uint64_t size);
+bool kvc_pages_truncate_is_long_locked(const struct kvc_node *n, uint64_t size);
 
 #endif

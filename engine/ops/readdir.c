@@ -17,8 +17,8 @@
  * Lists some names, except those of files whose chunk is being dropped. The caller holds the
  * catalog's lock. Returns 1 if more names follow; *after is then the last hash.
  */
-static int some_left(struct kvc *k, uint64_t ino, uint64_t *after, struct kvc_entries *e,
-		     kvc_name_fn *fn, void *arg)
+static int list_undropped(struct kvc *k, uint64_t ino, uint64_t *after, struct kvc_entries *e,
+			  kvc_name_fn *fn, void *arg)
 {
 	int more, end = 0;
 
@@ -49,7 +49,7 @@ struct piece {
 };
 
 /* Ends a piece between two different hashes, so that the next piece skips no name. */
-static int take_piece(void *arg, const struct kvc_name *n)
+static int list_name(void *arg, const struct kvc_name *n)
 {
 	struct piece *p = arg;
 
@@ -62,10 +62,10 @@ static int take_piece(void *arg, const struct kvc_name *n)
 }
 
 /* Lists some names, for the time when no chunk is being dropped. */
-static int some_names(struct kvc *k, uint64_t ino, uint64_t *after, kvc_name_fn *fn, void *arg)
+static int list_some(struct kvc *k, uint64_t ino, uint64_t *after, kvc_name_fn *fn, void *arg)
 {
 	struct piece p = { .fn = fn, .arg = arg, .hash = *after };
-	int more = kvc_name_each(k->cat, ino, *after, take_piece, &p);
+	int more = kvc_name_each(k->cat, ino, *after, list_name, &p);
 
 	*after = p.hash;
 	return p.ended ? 0 : more;
@@ -76,7 +76,7 @@ struct shown {
 	void *arg;
 };
 
-static int show(void *arg, const struct kvc_name *n)
+static int show_if_visible(void *arg, const struct kvc_name *n)
 {
 	const struct shown *s = arg;
 
@@ -100,14 +100,14 @@ int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, vo
 		some = k->drops->ndetached > 0;
 		partial = kvc_incomplete_on(k) && folder && !lost && kvc_incomplete_both(k, folder);
 		kvc_unlock(k);
-		fn = partial ? show : shown.fn;
+		fn = partial ? show_if_visible : shown.fn;
 		arg = partial ? &shown : shown.arg;
 		if (lost)
 			more = 0;
 		else if (some)
-			more = some_left(k, ino, &after, &e, fn, arg);
+			more = list_undropped(k, ino, &after, &e, fn, arg);
 		else
-			more = some_names(k, ino, &after, fn, arg);
+			more = list_some(k, ino, &after, fn, arg);
 		kvc_catalog_unlock(k->cat);
 		if (more == 1)
 			kvc_catalog_pause(k->cat);

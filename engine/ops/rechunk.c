@@ -64,7 +64,7 @@ void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder
 		kvc_chunking_keeps_locked(k, n, folder);
 }
 
-int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
+int kvc_rechunk_prepare_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
 	struct kvc_row other;
 	uint64_t model, ttl_s;

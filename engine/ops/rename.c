@@ -34,8 +34,8 @@ static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 		return -EISDIR;
 	if (S_ISDIR(old->row.mode))
 		return kvc_entry_rmdir_both(k, folder, NULL, old);
-	return kvc_entry_keep_at_hand_both(k, old, w)
-		       ?: kvc_entry_unlinked_known_both(k, old, folder->row.ino, name, left);
+	return kvc_entry_load_other_name_both(k, old, w)
+		       ?: kvc_entry_unlink_prepare_both(k, old, folder->row.ino, name, left);
 }
 
 /*
@@ -82,7 +82,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 			      ?: kvc_node_get_both(k, ino, &n);
 	}
 	if (!err)
-		err = kvc_entry_takes_both(k, false)
+		err = kvc_entry_may_change_both(k, false)
 			      ?: may_move_both(k, n, kvc_account_quota_bytes(n), parent, to);
 	if (err)
 		return err;
@@ -93,9 +93,9 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		return -EEXIST;
 	if (!err && old_ino == ino)
 		return 0;
-	if ((err = kvc_entry_at_hand_both(k, n, w)) ||
+	if ((err = kvc_entry_load_shared_both(k, n, w)) ||
 	    (err = kvc_entry_shared_path_both(k, parent, name, &path)) ||
-	    (err = kvc_rechunk_known_both(k, n, to_folder)) ||
+	    (err = kvc_rechunk_prepare_both(k, n, to_folder)) ||
 	    (old_ino && (err = replace_both(k, n, to_folder, to_name, old_ino, &left, w))))
 		return err;
 	if (path)
@@ -104,13 +104,13 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	to_whole = kvc_incomplete_was_whole_both(k, to_folder);
 	err = kvc_name_del(k->cat, parent, name) ?: kvc_name_put(k->cat, to, to_name, ino, kind);
 	if (err) {
-		kvc_entry_unlinked_not_locked(k, to, left);
+		kvc_entry_unlink_cancel_locked(k, to, left);
 		return err;
 	}
 	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
 		n->unshared &= old->unshared;
 		kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, old, to, to_name);
-		kvc_entry_unlinked_both(k, old, to, left);
+		kvc_entry_unlink_apply_both(k, old, to, left);
 		kvc_node_settle_locked(k, old);
 	}
 	kvc_access_renamed_locked(k, ino);
@@ -135,7 +135,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 }
 
 /* n, one of the two of an exchange, has moved to `folder`. */
-static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
+static void exchanged_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
 	kvc_access_renamed_locked(k, n->row.ino);
 	n->temporary_ns = 0;
@@ -164,7 +164,8 @@ static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node 
 }
 
 /* If both have to be loaded before the exchange, can the pool hold both? */
-static bool fit_locked(const struct kvc *k, const struct kvc_node *a, const struct kvc_node *b)
+static bool pool_fits_both_locked(const struct kvc *k, const struct kvc_node *a,
+				  const struct kvc_node *b)
 {
 	if ((kvc_has_segment(a) && kvc_has_segment(b)) || !kvc_entry_only_shared_locked(k, a) ||
 	    !kvc_entry_only_shared_locked(k, b))
@@ -189,16 +190,16 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 	err = err ?: kvc_node_get_both(k, a_ino, &a) ?: kvc_node_get_both(k, b_ino, &b);
 	if (err || a == b)
 		return err;
-	err = kvc_entry_takes_both(k, false) ?: may_exchange_both(k, a, b, parent, to);
-	if (!err && !fit_locked(k, a, b))
+	err = kvc_entry_may_change_both(k, false) ?: may_exchange_both(k, a, b, parent, to);
+	if (!err && !pool_fits_both_locked(k, a, b))
 		err = -ENOSPC;
-	err = err ?: kvc_entry_at_hand_both(k, a, w) ?: kvc_entry_at_hand_both(k, b, w);
+	err = err ?: kvc_entry_load_shared_both(k, a, w) ?: kvc_entry_load_shared_both(k, b, w);
 	if (err)
 		return err;
 	err = kvc_entry_shared_path_both(k, parent, name, &a_path)
 		      ?: kvc_entry_shared_path_both(k, to, to_name, &b_path);
-	err = err ?: kvc_rechunk_known_both(k, a, to_folder);
-	err = err ?: kvc_rechunk_known_both(k, b, from_folder);
+	err = err ?: kvc_rechunk_prepare_both(k, a, to_folder);
+	err = err ?: kvc_rechunk_prepare_both(k, b, from_folder);
 	if (err)
 		return err;
 	if (a_path)
@@ -218,8 +219,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 	kvc_incomplete_moved_both(k, b, from_folder);
 
 	a->unshared = b->unshared = a->unshared && b->unshared;
-	arrived_both(k, a, to_folder);
-	arrived_both(k, b, from_folder);
+	exchanged_both(k, a, to_folder);
+	exchanged_both(k, b, from_folder);
 	kvc_touch_folder_locked(k, from_folder, -moved);
 	kvc_touch_folder_locked(k, to_folder, moved);
 	return 0;
@@ -233,8 +234,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
  */
 #define CLOSE_WAIT_NS 50000000ull
 
-static bool unfinished_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
-			    const char *to_name, struct kvc_node **n)
+static bool replaces_unfinished_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
+				     const char *to_name, struct kvc_node **n)
 {
 	uint64_t ino, old;
 	uint32_t kind;
@@ -257,13 +258,14 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 	if (flags & ~(unsigned)RENAME_NOREPLACE && !exchange)
 		return -EINVAL;
 	kvc_lock_both(k);
-	if ((err = kvc_entry_empty_both(k, to, to_name))) {
+	if ((err = kvc_entry_purge_both(k, to, to_name))) {
 		kvc_unlock_both(k);
 		return err;
 	}
-	if ((w->stage < KVC_STAGE_CLOSED && unfinished_both(k, parent, name, to, to_name, &n)) ||
+	if ((w->stage < KVC_STAGE_CLOSED &&
+	     replaces_unfinished_both(k, parent, name, to, to_name, &n)) ||
 	    (w->stage < KVC_STAGE_BOTH_CLOSED && exchange &&
-	     unfinished_both(k, to, to_name, parent, name, &n))) {
+	     replaces_unfinished_both(k, to, to_name, parent, name, &n))) {
 		w->stage++;
 		w->deadline_ns = kvc_mono_ns() + CLOSE_WAIT_NS;
 		err = kvc_wait_park_locked(k, &n->waiters, w);

@@ -14,12 +14,12 @@
 #define AT_ONCE 16
 
 /* No open, lease or other user could be the one that has mapped it. */
-static bool alone(const struct kvc_node *n)
+static bool sole_user(const struct kvc_node *n)
 {
 	return !n->nopen && !n->leases && !n->holders->next;
 }
 
-static bool enough_locked(struct kvc *k, uint32_t uid)
+static bool enough_free_locked(struct kvc *k, uint32_t uid)
 {
 	const struct kvc_user *u = kvc_user_find_locked(k, uid);
 
@@ -31,11 +31,11 @@ void kvc_share_retry_free_idle(struct kvc *k, uint32_t uid)
 	struct kvc_user_hold *h, *first = NULL;
 
 	kvc_lock(k);
-	for (unsigned i = 0; i < LOOKS && !enough_locked(k, uid) &&
+	for (unsigned i = 0; i < LOOKS && !enough_free_locked(k, uid) &&
 			     (h = kvc_user_share_idle_locked(k, uid)) && h != first;) {
 		struct kvc_node *n = h->node;
 		struct kvc_segment s = kvc_file_segment_of(n);
-		bool needed = alone(n);
+		bool needed = sole_user(n);
 
 		if (needed) {
 			kvc_file_close_segment_locked(k, n);

@@ -35,7 +35,7 @@ struct summary { /* summary of the files of a chunk */
 	bool any;
 };
 
-static void add_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
+static void summarize_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
 {
 	if (kvc_has_segment(n))
 		s->tiers |= 1;
@@ -54,7 +54,7 @@ static int summarize_one_both(struct kvc *k, struct summary *sum, uint64_t ino)
 	if (err)
 		return err == -ENOENT ? 0 : err; /* it was dropped just now */
 	if (n->row.chunk == sum->chunk)
-		add_node(k, sum, n);
+		summarize_node(k, sum, n);
 	kvc_node_settle_locked(k, n);
 	return 0;
 }
@@ -68,7 +68,7 @@ static int summarize_both(struct kvc *k, struct kvc_subject *s, struct summary *
 
 	*sum = (struct summary){ .k = k, .chunk = s->chunk };
 	if (s->kind & ON_FILE) {
-		add_node(k, sum, s->n);
+		summarize_node(k, sum, s->n);
 		return 0;
 	}
 	s->n->refs++; /* keeps the folder while the locks are released */
@@ -149,7 +149,7 @@ static int get_ttl(struct kvc *k, struct kvc_subject *s, char *value)
 	return 0;
 }
 
-static int number(const char *value, uint64_t *v)
+static int parse_number(const char *value, uint64_t *v)
 {
 	char *end;
 
@@ -161,7 +161,7 @@ static int number(const char *value, uint64_t *v)
 }
 
 /* Reads the row of the chunk again after the locks were released. */
-static int row_again_both(struct kvc *k, struct kvc_subject *s)
+static int reread_row_both(struct kvc *k, struct kvc_subject *s)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, s->chunk);
 	int err;
@@ -183,7 +183,7 @@ static int set_pin(struct kvc *k, struct kvc_subject *s, const char *value)
 	uint64_t v, until;
 	int err;
 
-	if (number(value, &v))
+	if (parse_number(value, &v))
 		return -EINVAL;
 	until = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
 	s->n->refs++; /* keeps the node while the files are counted without the locks */
@@ -191,7 +191,7 @@ static int set_pin(struct kvc *k, struct kvc_subject *s, const char *value)
 	s->n->refs--;
 	if (err)
 		return err;
-	err = s->n->lost ? -ENOENT : row_again_both(k, s);
+	err = s->n->lost ? -ENOENT : reread_row_both(k, s);
 	if (err)
 		kvc_pin_forget_both(k, s->chunk);
 	else
@@ -203,7 +203,7 @@ static int set_ttl(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	uint64_t v;
 
-	if (number(value, &v))
+	if (parse_number(value, &v))
 		return -EINVAL;
 	s->row.ttl_s = v;
 	s->row.expires_ns = v ? kvc_clock_ns(k) + v * 1000000000 : 0;
@@ -226,7 +226,8 @@ static int get_parent(struct kvc *k, struct kvc_subject *s, char *value)
 }
 
 /* One step of a path that a user names. The user learns nothing that an open would not tell. */
-static int step_both(struct kvc *k, const struct kvc_subject *s, uint64_t *at, const char *name)
+static int walk_step_both(struct kvc *k, const struct kvc_subject *s, uint64_t *at,
+			  const char *name)
 {
 	struct kvc_node *n;
 	uint32_t kind;
@@ -257,7 +258,7 @@ static int set_parent(struct kvc *k, struct kvc_subject *s, const char *value)
 	}
 	snprintf(copy, sizeof copy, "%s", value);
 	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save))
-		err = step_both(k, s, &at, w);
+		err = walk_step_both(k, s, &at, w);
 	err = err ?: kvc_node_get_both(k, at, &n);
 	if (err)
 		return err;
@@ -292,7 +293,7 @@ static int set_default_ttl(struct kvc *k, struct kvc_subject *s, const char *val
 {
 	uint64_t v = 0;
 
-	if (value && number(value, &v))
+	if (value && parse_number(value, &v))
 		return -EINVAL;
 	return kvc_model_ttl_set_both(k, s->n->row.ino, v);
 }
@@ -315,7 +316,7 @@ static int set_layers(struct kvc *k, struct kvc_subject *s, const char *value)
 	uint64_t v = 0;
 	int err;
 
-	if (value && (number(value, &v) || v > KVC_LAYERS_MAX))
+	if (value && (parse_number(value, &v) || v > KVC_LAYERS_MAX))
 		return -EINVAL;
 	err = kvc_layers_set_both(k, s->n->row.ino, (unsigned)v);
 	if (!err) {

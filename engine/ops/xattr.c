@@ -73,7 +73,7 @@ static int subject_both(struct kvc *k, uint64_t ino, struct kvc_subject *s)
 	return 0;
 }
 
-static int give(const char *from, size_t n, void *value, size_t *len)
+static int copy_value(const char *from, size_t n, void *value, size_t *len)
 {
 	if (*len && n > *len)
 		return -ERANGE;
@@ -107,7 +107,7 @@ int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, siz
 		kvc_node_settle_locked(k, s.n);
 	}
 	kvc_unlock_both(k);
-	return err ?: give(text, strlen(text), value, len);
+	return err ?: copy_value(text, strlen(text), value, len);
 }
 
 static void chunk_changed_both(struct kvc *k, struct kvc_subject *s)
@@ -134,7 +134,8 @@ static void chunk_changed_both(struct kvc *k, struct kvc_subject *s)
  * Is there space for this attribute in the limits of the inode, and for `more` bytes in its
  * owner's?
  */
-static int fits(struct kvc *k, const struct kvc_node *n, const char *name, size_t len, size_t more)
+static int xattr_fits(struct kvc *k, const struct kvc_node *n, const char *name, size_t len,
+		      size_t more)
 {
 	struct kvc_xattr_sum sum;
 	int err = kvc_xattr_sum(k->cat, n->row.ino, name, &sum);
@@ -149,8 +150,8 @@ static int fits(struct kvc *k, const struct kvc_node *n, const char *name, size_
 }
 
 /* Sets an attribute of a client. */
-static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const void *value,
-		   size_t len, int flags)
+static int set_client_xattr(struct kvc *k, struct kvc_node *n, const char *name, const void *value,
+			    size_t len, int flags)
 {
 	size_t there = 0, more;
 	int err = kvc_xattr_get(k->cat, n->row.ino, name, NULL, &there);
@@ -160,7 +161,7 @@ static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const vo
 		err = -EEXIST;
 	else if (err == -ENOENT)
 		err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
-	err = err ?: fits(k, n, name, len, more);
+	err = err ?: xattr_fits(k, n, name, len, more);
 	return err ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
 }
 
@@ -169,7 +170,7 @@ static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const vo
  * its chunk: if the file is not a chunk by itself, only the owner of the chunk may set it. Others
  * set it on the folder, which requires write permission there.
  */
-static int may_both(struct kvc *k, const struct kvc_subject *s)
+static int may_set_both(struct kvc *k, const struct kvc_subject *s)
 {
 	struct kvc_row r;
 	int err;
@@ -213,13 +214,13 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		memcpy(text, value, len);
 		text[len] = 0;
 		err = !(v->on & s.kind) || strlen(text) != len ? -EINVAL
-		      : may_both(k, &s)                        ?: v->set(k, &s, text);
+		      : may_set_both(k, &s)                        ?: v->set(k, &s, text);
 		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);
 		else if (!err && whole && s.n->files && kvc_chunking_whole_both(k, s.n) != 1)
 			kvc_chunking_regroup_locked(k, s.n); /* a model's folder is not a chunk */
 	} else {
-		err = set_own(k, s.n, name, value, len, flags);
+		err = set_client_xattr(k, s.n, name, value, len, flags);
 	}
 	if (!err) {
 		s.n->row.ctime_ns = kvc_now_ns();

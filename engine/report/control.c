@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What .kvcachefs/control takes: a command and its words, one row each in `commands`; any other
- * word is a sweep's (sweep.c).
+ * Commands of .kvcachefs/control, one row each in `commands`. Any other word starts a sweep
+ * (sweep.c).
  */
 #include "ops.h"
 #include "keyring.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* log [LEVEL] */
-static int set_log(struct kvc *k, char *words, FILE *answer)
+static int control_log(struct kvc *k, char *words, FILE *answer)
 {
 	(void)k;
 	if (*words && kvc_log_level_set(words)) {
@@ -25,8 +25,11 @@ static int set_log(struct kvc *k, char *words, FILE *answer)
 	return 0;
 }
 
-/* reload without options: keys that were added to the key file. Those that it lacks stay in use. */
-static int reload_keys(struct kvc *k, FILE *answer)
+/*
+ * reload without options: reads keys that were added to the key file. Keys that it lacks stay in
+ * use.
+ */
+static int control_reload_keys(struct kvc *k, FILE *answer)
 {
 	char error[512] = "the mount has no key file to read again; -o OPTIONS changes options";
 	int err = k->keys ? kvc_keyring_read(k, NULL, error) : -EINVAL;
@@ -36,14 +39,14 @@ static int reload_keys(struct kvc *k, FILE *answer)
 	return err;
 }
 
-/* reload OPTIONS: all of them, or none. Who acts on one when something changes looks at once. */
-static int reload(struct kvc *k, char *words, FILE *answer)
+/* reload OPTIONS: applies all or none. Wakes the threads that act on an option. */
+static int control_reload(struct kvc *k, char *words, FILE *answer)
 {
 	char error[256];
 	int err;
 
 	if (!*words)
-		return reload_keys(k, answer);
+		return control_reload_keys(k, answer);
 	kvc_lock(k);
 	err = kvc_options_reload(&k->opt, words, error);
 	if (!err) {
@@ -61,7 +64,7 @@ static int reload(struct kvc *k, char *words, FILE *answer)
 	return err;
 }
 
-static int stop(struct kvc *k, char *words, FILE *answer)
+static int control_stop(struct kvc *k, char *words, FILE *answer)
 {
 	(void)answer;
 	return kvc_sweep_end(k, words);
@@ -71,9 +74,9 @@ static const struct {
 	const char *name;
 	int (*run)(struct kvc *k, char *words, FILE *answer);
 } commands[] = {
-	{ "log", set_log },
-	{ "reload", reload },
-	{ "stop", stop },
+	{ "log", control_log },
+	{ "reload", control_reload },
+	{ "stop", control_stop },
 };
 
 int kvc_control(struct kvc *k, char *text, FILE *answer)

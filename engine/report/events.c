@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .kvcachefs/events: what happens to files from its opening on (telemetry/event_ring.h), a JSON
- * object a line (kvcachefs(8) has the members). Under the lock an event is numbers; its path is
- * looked for when it is read. Numbers count on by one: where some are missing they were lost, and a
- * line says how many.
+ * .kvcachefs/events: changes of files since it was opened (telemetry/event_ring.h), one JSON object
+ * per line (kvcachefs(8) describes the members). An event is recorded as numbers under the lock;
+ * its path is looked up when it is read. Sequence numbers have no gaps, except that lost events are
+ * skipped; a line says how many.
  */
 #include "event_ring.h"
 #include "path.h"
@@ -14,39 +14,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BATCH 64 /* events that are taken at a time */
+#define BATCH 64 /* events that are taken from the ring at a time */
 
 struct events {
 	struct kvc_stream stream; /* first */
-	uint64_t at;              /* in the ring */
+	uint64_t at;              /* position in the ring */
 };
 
-/* One on its way out; of the paths those that are the ring's are copied. */
+/* An event to print. Paths of the ring are copied. */
 struct event {
 	struct kvc_event_ring_item v;
 	uint64_t number;
 	char *path, *before;
 };
 
-static const char *const words[] = {
+static const char *const event_names[] = {
 #define X(name, what) #name,
 	KVC_EVENT_RING(X)
 #undef X
 };
 
-/* So many are taken; *lost before the first. Where memory is out, paths are missing. */
-static size_t take(struct kvc *k, struct events *s, struct event *all, uint64_t *lost)
+/*
+ * Takes some events from the ring and returns their number; *lost were overwritten before the
+ * first. Without memory, paths are missing.
+ */
+static size_t take_events(struct kvc *k, struct events *s, struct event *all, uint64_t *lost)
 {
 	size_t n = 0;
 
 	kvc_lock(k);
-	for (uint64_t late = 0; n < BATCH; n++) {
+	for (uint64_t skipped = 0; n < BATCH; n++) {
 		struct event *e = &all[n];
 		const char *path;
 
-		if (!kvc_event_ring_take_locked(k, &s->at, &e->v, &e->number, &late))
+		if (!kvc_event_ring_take_locked(k, &s->at, &e->v, &e->number, &skipped))
 			break;
-		*lost += late;
+		*lost += skipped;
 		path = e->v.what == KVC_EVENT_RING_dropped
 			       ? e->v.gone
 			       : kvc_event_ring_path_locked(k, e->v.ino, e->number);
@@ -58,8 +61,8 @@ static size_t take(struct kvc *k, struct events *s, struct event *all, uint64_t 
 	return n;
 }
 
-/* The path that the file has still; or, where it has lost it just now, that. */
-static void find(struct kvc *k, struct event *e)
+/* Finds the current path of the file, or the path that it has just lost. */
+static void find_event_path(struct kvc *k, struct event *e)
 {
 	char now[KVC_FRAME_PATH_MAX + 1];
 	const char *gone;
@@ -79,7 +82,7 @@ static void put_text(FILE *out, const char *name, const char *text, size_t len)
 	fputc('"', out);
 }
 
-/* Where a file is that has another name now, or was that has none. */
+/* The copies that a renamed file has, or a dropped file had. */
 static void put_tiers(FILE *out, const struct kvc *k, unsigned where)
 {
 	const char *sep = "";
@@ -97,14 +100,15 @@ static void put_tiers(FILE *out, const struct kvc *k, unsigned where)
 	fputc('"', out);
 }
 
-static void print(const struct kvc *k, const struct event *e, FILE *out)
+static void print_event(const struct kvc *k, const struct event *e, FILE *out)
 {
 	const char *path = e->path ?: "", *slash = strrchr(path, '/');
 	size_t len = strlen(path);
 
 	fprintf(out,
 		"{\"seq\": %" PRIu64 ", \"time\": %" PRIu64 ".%09" PRIu64 ", \"event\": \"%s\"",
-		e->number, e->v.at_ns / 1000000000, e->v.at_ns % 1000000000, words[e->v.what]);
+		e->number, e->v.at_ns / 1000000000, e->v.at_ns % 1000000000,
+		event_names[e->v.what]);
 	if (e->v.tier != KVC_EVENT_RING_NONE)
 		fprintf(out, ", \"tier\": \"%s\"",
 			e->v.tier == KVC_EVENT_RING_POOL ? "cpu" : k->tier[e->v.tier].t->ops->name);
@@ -122,19 +126,19 @@ static void print(const struct kvc *k, const struct event *e, FILE *out)
 		fprintf(out, ", \"bytes\": %" PRIu64 "}\n", e->v.bytes);
 }
 
-static bool tell(struct kvc *k, struct kvc_stream *stream, FILE *out)
+static bool events_print(struct kvc *k, struct kvc_stream *stream, FILE *out)
 {
 	struct events *s = kvc_of(stream, struct events, stream);
 	struct event all[BATCH];
 	uint64_t lost = 0;
-	size_t n = take(k, s, all, &lost);
+	size_t n = take_events(k, s, all, &lost);
 
 	if (lost)
 		fprintf(out, "{\"event\": \"lost\", \"count\": %" PRIu64 "}\n", lost);
 	for (size_t i = 0; i < n; i++) {
 		if (!all[i].path)
-			find(k, &all[i]);
-		print(k, &all[i], out);
+			find_event_path(k, &all[i]);
+		print_event(k, &all[i], out);
 		free(all[i].path);
 		free(all[i].before);
 	}
@@ -151,7 +155,7 @@ static void events_close(struct kvc *k, struct kvc_stream *stream)
 
 int kvc_events_open(struct kvc *k, struct kvc_stream **out)
 {
-	static const struct kvc_stream_ops ops = { tell, events_close };
+	static const struct kvc_stream_ops ops = { events_print, events_close };
 	struct events *s = calloc(1, sizeof *s);
 	int err;
 

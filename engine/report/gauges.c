@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See gauges.h. */
+/* Collects the gauges; see gauges.h. */
 #include "gauges.h"
 
 #include "budget.h"
@@ -23,7 +23,7 @@ const size_t kvc_gauges_histogram_rows_n = sizeof kvc_gauges_histogram_rows /
 
 #define X(name, what) #name,
 const char *const kvc_gauges_reason_names[] = { KVC_REASONS(X) };
-const char *const kvc_gauges_refusal_names[] = { NULL /* none */, KVC_REFUSALS(X) };
+const char *const kvc_gauges_refusal_names[] = { NULL /* not a refusal */, KVC_REFUSALS(X) };
 #undef X
 
 void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
@@ -68,7 +68,7 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
 	kvc_unlock(k);
 }
 
-/* One word for all classes of calls: the worst. A class that is refused does not count. */
+/* One word for all classes of calls: the worst. Classes that the tier refuses do not count. */
 static const char *breaker_locked(const struct kvc *k, unsigned t)
 {
 	const struct kvc_tier_state *ts = &k->tier[t];

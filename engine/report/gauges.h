@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What there is to show of the engine as numbers (gauges.c), for text.c (people), metrics.c
- * (Prometheus) and status.c (JSON). One row a gauge; the counters' rows are in base/stats.h.
+ * The state of the engine as numbers (gauges.c), for text.c (people), metrics.c (Prometheus) and
+ * status.c (JSON). One row per gauge; the rows of the counters are in base/stats.h.
  */
 #ifndef KVC_GAUGES_H
 #define KVC_GAUGES_H
@@ -11,7 +11,7 @@
 #include "latency.h"
 
 /* clang-format off: a table */
-/*      name in stats           name in metrics      what */
+/* name in stats           name in metrics      description */
 #define KVC_GAUGES(X)                                                                             \
 	X(pool_bytes, pool_bytes, "size limit of the pool")                                       \
 	X(pool_used_bytes, pool_used_bytes, "bytes used or reserved in the pool")                 \
@@ -59,7 +59,7 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g);
 /* A row of a table of base/stats.h. */
 struct kvc_gauge {
 	const char *name, *what;
-	size_t at; /* in struct kvc_stats */
+	size_t at; /* offset in struct kvc_stats */
 };
 extern const struct kvc_gauge kvc_gauges_counter_rows[], kvc_gauges_histogram_rows[];
 extern const size_t kvc_gauges_counter_rows_n, kvc_gauges_histogram_rows_n;
@@ -81,11 +81,13 @@ static inline const struct kvc_histogram *kvc_histogram(const struct kvc *k, siz
 
 struct kvc_tier_gauges {
 	const char *name; /* of its kind */
-	/* of itself: where there are several of a kind "dir", "dir-2" and so on */
+	/* unique: several tiers of a kind are "dir", "dir-2" and so on */
 	char label[24];
 	const char *breaker; /* "closed", "open", "half open" or "hangs" */
-	/* of each class of calls: 1: made; "closed", "refused", "out", "probing"; why; what is left
-	 * of the wait */
+	/*
+	 * for each class of calls: 1 if calls are made; "closed", "refused", "out" or "probing";
+	 * the reason; the rest of the delay
+	 */
 	struct kvc_call_figures {
 		uint64_t up, next_ms;
 		const char *state;
@@ -93,7 +95,7 @@ struct kvc_tier_gauges {
 	} call[KVC_CALLS];
 	uint64_t bytes, used, written, today, up, waiting, failing, running, removals;
 };
-/* Of each tier, by its number; a label is empty where there is none. */
+/* Fills v, indexed by the number of the tier. The label of an unused number is empty. */
 void kvc_tier_gauges(struct kvc *k, struct kvc_tier_gauges v[KVC_TIERS]);
 
 #endif

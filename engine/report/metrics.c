@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .kvcachefs/metrics, in Prometheus' text format 0.0.4: base units, _total behind what only grows,
- * each family with its HELP and TYPE before its samples. The names are in kvcachefs-metrics(7),
- * which a test holds against this.
+ * .kvcachefs/metrics, in Prometheus' text format 0.0.4: base units, _total after the names of
+ * counters, HELP and TYPE before the samples of each family. kvcachefs-metrics(7) has the names,
+ * and a test compares them.
  */
 #include "cache.h"
 #include "gauges.h"
@@ -25,7 +25,7 @@ static void family(FILE *out, const char *name, const char *type, const char *wh
 		what, name, total ? "_total" : "", type);
 }
 
-/* Samples of a histogram; `labels` may be empty. */
+/* Prints the samples of a histogram. `labels` may be empty. */
 static void histogram(FILE *out, const char *name, const char *labels, uint64_t unit_ns,
 		      const struct kvc_histogram *h)
 {
@@ -44,7 +44,7 @@ static void histogram(FILE *out, const char *name, const char *labels, uint64_t 
 		name, open, labels, end, n);
 }
 
-/* One row a figure of the tiers. */
+/* One row per gauge of a tier. */
 static const struct {
 	const char *name, *type, *what;
 	size_t at;
@@ -65,7 +65,7 @@ static const struct {
 #undef AT
 };
 
-static void tiers(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+static void metrics_tiers(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	for (size_t i = 0; i < sizeof tier_rows / sizeof tier_rows[0]; i++) {
 		const char *total = strcmp(tier_rows[i].type, "counter") ? "" : "_total";
@@ -78,8 +78,8 @@ static void tiers(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 	}
 }
 
-/* The breaker, class by class. */
-static void calls(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+/* The breaker, by class of calls. */
+static void metrics_calls(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	family(out, "tier_calls_up", "gauge",
 	       "1: calls of this class are made; 0: they are suspended and probed");
@@ -89,8 +89,9 @@ static void calls(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 				tier[t].label, kvc_breaker_call_names[i], tier[t].call[i].up);
 }
 
-static void reasons(FILE *out, const char *name, const char *what, const char *const names[],
-		    const _Atomic uint64_t n[], size_t from, size_t to)
+static void reason_counters(FILE *out, const char *name, const char *what,
+			    const char *const names[], const _Atomic uint64_t n[], size_t from,
+			    size_t to)
 {
 	family(out, name, "counter", what);
 	for (size_t i = from; i < to; i++)
@@ -98,8 +99,11 @@ static void reasons(FILE *out, const char *name, const char *what, const char *c
 			kvc_read(&n[i]));
 }
 
-/* By the mount's own policies all, by those of models what has come about. */
-static void evictions(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+/*
+ * Prints every reason for the mount's own policies, and reasons with a count for policies of
+ * models.
+ */
+static void metrics_evictions(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	family(out, "evictions_by_policy", "counter",
 	       "chunks that left the pool (cpu), a tier, or all, by policy and reason");
@@ -123,19 +127,23 @@ static void evictions(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *o
 	}
 }
 
-static void why(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+static void metrics_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	const struct kvc_stats *s = &k->stats;
 	char name[64];
 
-	reasons(out, "evictions_by_reason", "chunks that left the pool or a tier, by reason",
-		kvc_gauges_reason_names, s->evicted_for, 0, KVC_REASONS_N);
-	evictions(k, tier, out);
-	reasons(out, "refused_chunks",
-		"chunks that left the pool and were refused by the disk tier, by reason",
-		kvc_gauges_refusal_names, s->refused_chunks, KVC_ADMISSION_OK + 1, KVC_REFUSALS_N);
-	reasons(out, "refused_bytes", "bytes of refused chunks of which the disk tier has no copy",
-		kvc_gauges_refusal_names, s->refused_bytes, KVC_ADMISSION_OK + 1, KVC_REFUSALS_N);
+	reason_counters(out, "evictions_by_reason",
+			"chunks that left the pool or a tier, by reason", kvc_gauges_reason_names,
+			s->evicted_for, 0, KVC_REASONS_N);
+	metrics_evictions(k, tier, out);
+	reason_counters(out, "refused_chunks",
+			"chunks that left the pool and were refused by the disk tier, by reason",
+			kvc_gauges_refusal_names, s->refused_chunks, KVC_ADMISSION_OK + 1,
+			KVC_REFUSALS_N);
+	reason_counters(out, "refused_bytes",
+			"bytes of refused chunks of which the disk tier has no copy",
+			kvc_gauges_refusal_names, s->refused_bytes, KVC_ADMISSION_OK + 1,
+			KVC_REFUSALS_N);
 	for (size_t h = 0; h < kvc_gauges_histogram_rows_n; h++) {
 		snprintf(name, sizeof name, "%s_seconds", kvc_gauges_histogram_rows[h].name);
 		family(out, name, "histogram", kvc_gauges_histogram_rows[h].what);
@@ -152,7 +160,7 @@ static const struct {
 #undef X
 };
 
-static void times(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+static void metrics_latency(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	static const char name[] = "operation_seconds";
 	char labels[96];
@@ -178,7 +186,7 @@ static void times(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 	}
 }
 
-static void locks(struct kvc *k, FILE *out)
+static void metrics_locks(struct kvc *k, FILE *out)
 {
 	const struct {
 		const char *labels;
@@ -202,7 +210,7 @@ static void locks(struct kvc *k, FILE *out)
 			(double)kvc_read(&v[i].lock->longest_ns) / 1e9);
 }
 
-static void model(FILE *out, const char *name, const struct kvc_opens *n)
+static void metrics_model(FILE *out, const char *name, const struct kvc_opens *n)
 {
 	const uint64_t v[] = { n->hits, n->misses };
 	static const char *const results[] = { "hit", "miss" };
@@ -214,19 +222,19 @@ static void model(FILE *out, const char *name, const struct kvc_opens *n)
 	}
 }
 
-static void models(struct kvc *k, FILE *out)
+static void metrics_models(struct kvc *k, FILE *out)
 {
 	struct kvc_top_models_list list;
 
 	if (kvc_top_models(k, &list))
-		return; /* no memory: the next time */
+		return; /* out of memory: left out this time */
 	family(out, "models", "gauge", "models with at least one opened file");
 	fprintf(out, P "models %zu\n", list.models);
 	family(out, "model_opens", "counter",
 	       "opens by model and result; the label model is empty for the sum of all others");
 	for (size_t i = 0; i < list.n; i++)
-		model(out, list.v[i].name, &list.v[i].n);
-	model(out, "", &list.rest);
+		metrics_model(out, list.v[i].name, &list.v[i].n);
+	metrics_model(out, "", &list.rest);
 	free(list.v);
 }
 
@@ -250,10 +258,10 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 		fprintf(out, P "%s_total %" PRIu64 "\n", kvc_gauges_counter_rows[i].name,
 			kvc_counter(k, i));
 	}
-	tiers(k, tier, out);
-	calls(k, tier, out);
-	why(k, tier, out);
-	times(k, tier, out);
-	locks(k, out);
-	models(k, out);
+	metrics_tiers(k, tier, out);
+	metrics_calls(k, tier, out);
+	metrics_reasons(k, tier, out);
+	metrics_latency(k, tier, out);
+	metrics_locks(k, out);
+	metrics_models(k, out);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .kvcachefs/models: what is done with the files of each model (telemetry/model_stats.h), one line
- * each behind a line with the names of the columns. The name stands last, with %XX for what is no
- * plain character; "/" are files in the root, "//" is what was forgotten and what has no name any
- * more.
+ * .kvcachefs/models: counters of each model (telemetry/model_stats.h), one line each after a line
+ * with the names of the columns. The name is last, with %XX for special characters. "/" stands for
+ * files in the root, and "//" for forgotten models and models without a name.
  */
 #include "cache.h"
 #include "model_stats.h"
@@ -11,16 +10,16 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define BATCH 16 /* under one hold */
+#define BATCH 16 /* models under one hold of the locks */
 
-static int keep_name(void *arg, const struct kvc_name *n)
+static int copy_name(void *arg, const struct kvc_name *n)
 {
 	if (n->parent == KVC_ROOT)
 		snprintf(arg, 256, "%s", n->name);
 	return n->parent == KVC_ROOT;
 }
 
-static void print(FILE *out, const struct kvc_model_stats *t, const char *name)
+static void print_model(FILE *out, const struct kvc_model_stats *t, const char *name)
 {
 #define X(column, what) fprintf(out, "%" PRIu64 " ", t->column);
 	KVC_MODEL_STATS(X)
@@ -29,7 +28,7 @@ static void print(FILE *out, const struct kvc_model_stats *t, const char *name)
 	fputc('\n', out);
 }
 
-/* Those without a name are one line. */
+/* Models without a name share one line. */
 void kvc_print_models(struct kvc *k, FILE *out)
 {
 	struct kvc_model_stats t[BATCH], nameless = { .slot.key = KVC_UNSET };
@@ -46,13 +45,13 @@ void kvc_print_models(struct kvc *k, FILE *out)
 		n = kvc_model_stats_show_locked(k, &at, t, BATCH);
 		for (size_t i = 0; i < n; i++)
 			if (t[i].slot.key && t[i].slot.key != KVC_UNSET)
-				kvc_name_of(k->cat, t[i].slot.key, keep_name, name[i]);
+				kvc_name_of(k->cat, t[i].slot.key, copy_name, name[i]);
 		kvc_unlock_both(k);
 		for (size_t i = 0; i < n; i++)
 			if (!t[i].slot.key || *name[i])
-				print(out, &t[i], t[i].slot.key ? name[i] : "/");
+				print_model(out, &t[i], t[i].slot.key ? name[i] : "/");
 			else
 				kvc_model_stats_add(&nameless, &t[i]);
 	} while (n);
-	print(out, &nameless, "//");
+	print_model(out, &nameless, "//");
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's part of /status.json: members of an object, each with a comma behind it. The whole
- * is described in kvcachefs-metrics(7). And .kvcachefs/slowest, which has one of them for who has
- * no metrics=.
+ * The engine's part of /status.json: members of an object, each followed by a comma.
+ * kvcachefs-metrics(7) describes it. And .kvcachefs/slowest, which shows one member to users
+ * without metrics=.
  */
 #include "cache.h"
 #include "gauges.h"
@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A limit that is not known is null. */
-static void limit(FILE *out, uint64_t bytes)
+/* Prints a limit; null if it is unknown. */
+static void put_limit(FILE *out, uint64_t bytes)
 {
 	if (bytes)
 		fprintf(out, "%" PRIu64, bytes);
@@ -23,8 +23,8 @@ static void limit(FILE *out, uint64_t bytes)
 		fputs("null", out);
 }
 
-/* The breaker, class by class. */
-static void calls(FILE *out, const struct kvc_call_figures v[KVC_CALLS])
+/* The breaker, by class of calls. */
+static void status_calls(FILE *out, const struct kvc_call_figures v[KVC_CALLS])
 {
 	fputs(",\"calls\":{", out);
 	for (unsigned i = 0; i < KVC_CALLS; i++)
@@ -35,7 +35,7 @@ static void calls(FILE *out, const struct kvc_call_figures v[KVC_CALLS])
 	fputs("}", out);
 }
 
-static void tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
+static void status_tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 {
 	struct kvc_tier_gauges tier[KVC_TIERS];
 
@@ -52,14 +52,14 @@ static void tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 		fprintf(out,
 			",{\"name\":\"%s\",\"used_bytes\":%" PRIu64 ",\"limit_bytes\":", t->label,
 			t->used);
-		limit(out, t->bytes);
+		put_limit(out, t->bytes);
 		fprintf(out,
 			",\"breaker\":\"%s\",\"up\":%s,\"waiting\":%" PRIu64 ",\"failing\":%" PRIu64
 			",\"running\":%" PRIu64 ",\"removals\":%" PRIu64
 			",\"written_bytes\":%" PRIu64 ",\"today_bytes\":%" PRIu64,
 			t->breaker, t->up ? "true" : "false", t->waiting, t->failing, t->running,
 			t->removals, t->written, t->today);
-		calls(out, t->call);
+		status_calls(out, t->call);
 		fputs("}", out);
 	}
 	fputs("],\n", out);
@@ -81,12 +81,12 @@ void kvc_status_print_tiers(struct kvc *k, FILE *out)
 		}
 }
 
-static void opens(FILE *out, const struct kvc_opens *n)
+static void put_opens(FILE *out, const struct kvc_opens *n)
 {
 	fprintf(out, "\"hits\":%" PRIu64 ",\"misses\":%" PRIu64, n->hits, n->misses);
 }
 
-static void models(struct kvc *k, FILE *out)
+static void status_models(struct kvc *k, FILE *out)
 {
 	struct kvc_top_models_list list;
 
@@ -97,27 +97,27 @@ static void models(struct kvc *k, FILE *out)
 		fputs(i ? ",\n{\"name\":" : "{\"name\":", out);
 		kvc_quote(out, list.v[i].name);
 		putc(',', out);
-		opens(out, &list.v[i].total);
+		put_opens(out, &list.v[i].total);
 		list.all.hits -= list.v[i].total.hits;
 		list.all.misses -= list.v[i].total.misses;
 		putc('}', out);
 	}
 	fputs("],\n\"models_rest\":{", out);
-	opens(out, &list.all);
+	put_opens(out, &list.all);
 	fputs("},\n", out);
 	free(list.v);
 }
 
-/* One of the slowest, in words. */
-struct slow_words {
-	const char *operation, *tier; /* tier NULL: of none */
-	char model[256];              /* "": of none, or it has no name any more */
+/* One of the slowest operations, as text. */
+struct slow_text {
+	const char *operation, *tier; /* tier NULL: no tier */
+	char model[256];              /* "": no model, or the model has no name any more */
 	double seconds, ago_seconds;
 };
 
-/* Those words, n of them, the slowest first. */
-static size_t slow_words(struct kvc *k, struct slow_words w[KVC_SLOWEST],
-			 struct kvc_tier_gauges tier[KVC_TIERS])
+/* Collects the slowest operations, slowest first; returns their number. */
+static size_t slowest_as_text(struct kvc *k, struct slow_text w[KVC_SLOWEST],
+			      struct kvc_tier_gauges tier[KVC_TIERS])
 {
 	static const char *const names[] = {
 #define X(name, by, what) #name,
@@ -132,7 +132,7 @@ static size_t slow_words(struct kvc *k, struct slow_words w[KVC_SLOWEST],
 	for (size_t i = 0; i < n; i++) {
 		bool none = v[i].op == KVC_OP_commit || v[i].op == KVC_OP_rename;
 
-		w[i] = (struct slow_words){
+		w[i] = (struct slow_text){
 			.operation = names[v[i].op],
 			.tier = v[i].tier != KVC_OF_POOL ? tier[v[i].tier].label
 				: none                   ? NULL
@@ -146,11 +146,11 @@ static size_t slow_words(struct kvc *k, struct slow_words w[KVC_SLOWEST],
 	return n;
 }
 
-static void slowest(struct kvc *k, FILE *out)
+static void status_slowest(struct kvc *k, FILE *out)
 {
 	struct kvc_tier_gauges tier[KVC_TIERS];
-	struct slow_words w[KVC_SLOWEST];
-	size_t n = slow_words(k, w, tier);
+	struct slow_text w[KVC_SLOWEST];
+	size_t n = slowest_as_text(k, w, tier);
 
 	fputs("\"slowest\":[", out);
 	for (size_t i = 0; i < n; i++) {
@@ -167,12 +167,12 @@ static void slowest(struct kvc *k, FILE *out)
 	fputs("],\n", out);
 }
 
-/* As .kvcachefs/models is: a head, and the name last. */
+/* Same format as .kvcachefs/models: a header line, and the name last. */
 void kvc_status_print_slowest(struct kvc *k, FILE *out)
 {
 	struct kvc_tier_gauges tier[KVC_TIERS];
-	struct slow_words w[KVC_SLOWEST];
-	size_t n = slow_words(k, w, tier);
+	struct slow_text w[KVC_SLOWEST];
+	size_t n = slowest_as_text(k, w, tier);
 
 	fputs("seconds ago_seconds operation tier name\n", out);
 	for (size_t i = 0; i < n; i++) {
@@ -191,7 +191,7 @@ void kvc_print_status(struct kvc *k, FILE *out)
 	struct kvc_gauges g;
 
 	kvc_gauges(k, &g);
-	tiers(k, &g, out);
+	status_tiers(k, &g, out);
 	fputs("\"gauges\":{\"tiers\":", out);
 	fprintf(out, "%u", k->ntiers);
 #define X(name, metric, what) fprintf(out, ",\n\"" #metric "\":%" PRIu64, g.name);
@@ -202,8 +202,8 @@ void kvc_print_status(struct kvc *k, FILE *out)
 		fprintf(out, "%s\"%s\":%" PRIu64, i ? ",\n" : "", kvc_gauges_counter_rows[i].name,
 			kvc_counter(k, i));
 	fputs("},\n", out);
-	models(k, out);
-	slowest(k, out);
+	status_models(k, out);
+	status_slowest(k, out);
 }
 
 const char *kvc_status_unready(struct kvc *k)

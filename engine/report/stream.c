@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See stream.h. */
+/* Buffers the lines of a stream; see stream.h. */
 #include "stream.h"
 
 #include "util.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int more(struct kvc *k, struct kvc_stream *s, size_t capacity)
+static int fill(struct kvc *k, struct kvc_stream *s, size_t capacity)
 {
 	FILE *out;
 	bool bad;
@@ -18,7 +18,7 @@ static int more(struct kvc *k, struct kvc_stream *s, size_t capacity)
 	out = open_memstream(&s->text, &s->len);
 	if (!out)
 		return -ENOMEM;
-	while (ftello(out) < (off_t)capacity && s->ops->tell(k, s, out))
+	while (ftello(out) < (off_t)capacity && s->ops->print(k, s, out))
 		;
 	bad = ferror(out);
 	return fclose(out) || bad ? -ENOMEM : 0;
@@ -26,7 +26,7 @@ static int more(struct kvc *k, struct kvc_stream *s, size_t capacity)
 
 int kvc_stream_read(struct kvc *k, struct kvc_stream *s, char *to, size_t capacity, size_t *n)
 {
-	int err = s->from == s->len ? more(k, s, capacity) : 0;
+	int err = s->from == s->len ? fill(k, s, capacity) : 0;
 
 	if (err)
 		return err;

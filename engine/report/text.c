@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What .kvcachefs/ shows to people: stats, config as in effect, and policies. */
+/* Virtual files for people: stats, the configuration in effect, and policies. */
 #include "cache.h"
 #include "gauges.h"
 #include "replacers.h"
@@ -9,8 +9,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Why and when chunks go. Of the times only those that have come about. */
-static void why_stats(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+/* Reasons and ages of evicted chunks. Prints only spans with a count. */
+static void print_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	const struct kvc_stats *s = &k->stats;
 
@@ -60,7 +60,7 @@ void kvc_text_stats(struct kvc *k, FILE *out)
 	for (size_t i = 0; i < kvc_gauges_counter_rows_n; i++)
 		fprintf(out, "%-22s %" PRIu64 "\n", kvc_gauges_counter_rows[i].name,
 			kvc_counter(k, i));
-	why_stats(k, tier, out);
+	print_reasons(k, tier, out);
 	kvc_lock_profile_print(out);
 }
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .kvcachefs/trace: the uses of chunks from its opening on, as lines for kvcachectl trace. What is
- * recorded under the lock is numbers (telemetry/access_ring.h); the names of the chunks are looked
- * for when it is read, once for each, and that is told again where it may have changed.
+ * .kvcachefs/trace: the accesses to chunks since it was opened, as lines for kvcachectl trace. An
+ * access is recorded as numbers under the lock (telemetry/access_ring.h). Names of chunks are
+ * looked up when they are read, once each, and again when they may have changed.
  *
- *   name ID PATH                            before the first use of this chunk, and after a rename;
- *                                           bytes that are no plain ones are %XX
- *   use NS CLIENT ID FILE BYTES PARENT WHAT   WHAT: letters of the table below, or -
- *   end NS CLIENT                           a lease has told all it has
- *   lost N                                  uses, since this was not read in time
+ *   name ID PATH    before the first access to this chunk, and after a rename; special characters
+ *                   are %XX
+ *   use NS CLIENT ID FILE BYTES PARENT WHAT
+ *                   WHAT: letters of the table below, or -
+ *   end NS CLIENT   the end of a lease's accesses
+ *   lost N          accesses that were overwritten before they were read
  */
 #include "path.h"
 #include "access_ring.h"
@@ -18,48 +19,48 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define BATCH 128   /* uses that are taken at a time */
-#define NAMED 32768 /* chunks whose name was told, about */
+#define BATCH 128   /* accesses that are taken from the ring at a time */
+#define NAMED 32768 /* approximate number of chunks whose name was printed */
 
 struct trace {
 	struct kvc_stream stream; /* first */
-	uint64_t at;              /* in the ring */
-	uint64_t named[NAMED];    /* by hash: the chunk whose name was told last */
+	uint64_t at;              /* position in the ring */
+	uint64_t named[NAMED];    /* by hash: the chunk whose name was printed last */
 };
 
-static uint64_t *named(struct trace *t, uint64_t id)
+static uint64_t *named_slot(struct trace *t, uint64_t id)
 {
 	return &t->named[(id * 0x9e3779b97f4a7c15u >> 32) % NAMED];
 }
 
-static void forget_name(struct trace *t, uint64_t id)
+static void forget_printed_name(struct trace *t, uint64_t id)
 {
 	if (id)
-		*named(t, id) = 0;
+		*named_slot(t, id) = 0;
 	else
 		memset(t->named, 0, sizeof t->named);
 }
 
-/* A chunk that has no name any more is known by its number alone. */
-static void tell_name(struct kvc *k, struct trace *t, uint64_t id, FILE *out)
+/* Prints the name of a chunk. A chunk without a name is known by its number only. */
+static void print_name(struct kvc *k, struct trace *t, uint64_t id, FILE *out)
 {
 	char path[KVC_FRAME_PATH_MAX + 1];
 	int err;
 
-	if (*named(t, id) == id)
+	if (*named_slot(t, id) == id)
 		return;
 	kvc_lock_both(k);
 	err = kvc_path_both(k, id, path);
 	kvc_unlock_both(k);
 	if (err || !*path)
 		return;
-	*named(t, id) = id;
+	*named_slot(t, id) = id;
 	fprintf(out, "name %" PRIu64 " ", id);
 	kvc_put_plain(out, path, strlen(path));
 	fputc('\n', out);
 }
 
-static void tell_use(const struct kvc_access_seen *u, FILE *out)
+static void print_access(const struct kvc_access_seen *u, FILE *out)
 {
 	static const struct {
 		uint32_t what;
@@ -85,8 +86,8 @@ static void tell_use(const struct kvc_access_seen *u, FILE *out)
 		u->ns, u->client, u->id, u->file, u->bytes, u->parent & ~(uint64_t)KVC_TOLD, what);
 }
 
-/* One batch of lines. False: there is none. */
-static bool tell(struct kvc *k, struct kvc_stream *s, FILE *out)
+/* Prints one batch of lines; false if there are none. */
+static bool trace_print(struct kvc *k, struct kvc_stream *s, FILE *out)
 {
 	struct trace *t = kvc_of(s, struct trace, stream);
 	struct kvc_access_seen v[BATCH];
@@ -100,12 +101,12 @@ static bool tell(struct kvc *k, struct kvc_stream *s, FILE *out)
 		fprintf(out, "lost %" PRIu64 "\n", lost);
 	for (size_t i = 0; i < n; i++)
 		if (v[i].what & KVC_USE_RENAMED) {
-			forget_name(t, v[i].id);
+			forget_printed_name(t, v[i].id);
 		} else if (v[i].what & KVC_USE_END) {
 			fprintf(out, "end %" PRIu64 " %" PRIu32 "\n", v[i].ns, v[i].client);
 		} else {
-			tell_name(k, t, v[i].id, out);
-			tell_use(&v[i], out);
+			print_name(k, t, v[i].id, out);
+			print_access(&v[i], out);
 		}
 	return n;
 }
@@ -120,7 +121,7 @@ static void trace_close(struct kvc *k, struct kvc_stream *s)
 
 int kvc_trace_open(struct kvc *k, struct kvc_stream **out)
 {
-	static const struct kvc_stream_ops ops = { tell, trace_close };
+	static const struct kvc_stream_ops ops = { trace_print, trace_close };
 	struct trace *t = calloc(1, sizeof *t);
 	int err;
 

@@ -14,10 +14,7 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint6
 	uint64_t nr = 0;
 
 	pthread_mutex_lock(&s->lock);
-	/*
-	 * Not queued at the end of the session, or without memory: the kernel learns of the change
-	 * when it asks.
-	 */
+	/* Not queued after the session or without memory: the kernel finds out when it asks. */
 	if (!s->stop && !kvc_grow(&s->v, s->n, &s->capacity, sizeof *s->v)) {
 		s->v[s->n++] = (struct kvc_tell){ what, parent, ino };
 		nr = ++s->given;

@@ -1,31 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the catalog: its connections and their prepared statements, one row each. Statements are
- * prepared when first used and kept. Each function binds, steps and resets; kvc_sql_* do that in
- * one line.
+ * Internal header of the catalog: its connections and their prepared statements, one row for each
+ * statement. A statement is prepared at its first use and kept.
  *
- * How changes go (catalog_write.c, overlay.c), and how reads see them (catalog_rows.c,
- * catalog_range.c):
+ * The life of a change (catalog_write.c, overlay.c):
  *
- *   a change -> overlay, active -> sealed as a batch -> one transaction of the writer -> dropped
- *                    ^                                      | failed: ROLLBACK
- *                    +------------- merged back ------------+
+ *   change -> overlay, active -> sealed as a batch -> one transaction of the writer -> dropped
+ *                   ^                                      | failed: ROLLBACK
+ *                   +------------- merged back ------------+
  *
- * A read asks the overlay and, where that knows nothing of the row, SQLite by a reader's
- * connection. Both under the catalog's lock, so there is no gap: what is not in the overlay any
- * more was dropped under that lock after its COMMIT had returned, and a snapshot that begins now
- * has it; so has one that began earlier, if nothing was dropped since (c->age), and so a connection
- * keeps its snapshot from one short read to the next. What is in the overlay and in SQLite already
- * (between COMMIT and drop) is the same in both, or newer in the overlay.
+ * A read (catalog_rows.c, catalog_range.c) asks the overlay. If the overlay has no change of the
+ * row, the read asks SQLite through a reader's connection. Both happen under the catalog's lock, so
+ * no change is missed: a change leaves the overlay under that lock after its COMMIT has returned,
+ * and a snapshot that begins later contains it. An earlier snapshot contains it, too, if the
+ * overlay has dropped nothing since (c->age). Therefore a connection keeps its snapshot from one
+ * short read to the next. Between COMMIT and drop a change is both in the overlay and in SQLite;
+ * the overlay then has the same value or a newer one.
  *
- * A snapshot that is held would keep the log from being copied and from beginning anew: so all are
- * let go before a checkpoint, and none is begun before its end. And they are for a catalog that
- * only the committer writes: tools, which change rows past the overlay, hold none.
+ * A held snapshot would prevent the log from being copied and restarted. Therefore all snapshots
+ * are released before a checkpoint, and none begins before its end. Tools change rows without the
+ * overlay, so they hold no snapshots.
  *
- * Locks: c->lock, then c->writer, then a connection's own. c->writer is held from the seal to the
- * end of the transaction; the committer takes it under c->lock, gives c->lock back, writes, gives
- * c->writer back, and only then takes c->lock again to work in how it went. Who holds c->lock may
- * therefore wait for c->writer (kvc_catalog_flush).
+ * Locks: c->lock, then c->writer, then the lock of a connection. c->writer is held from the seal to
+ * the end of the transaction. The committer takes it under c->lock, releases c->lock, writes,
+ * releases c->writer, and then takes c->lock again to apply the result. A thread that holds c->lock
+ * may therefore wait for c->writer (kvc_catalog_flush).
  */
 #ifndef KVC_CATALOG_PRIV_H
 #define KVC_CATALOG_PRIV_H
@@ -144,23 +143,24 @@ enum kvc_statement {
 		ST_COUNT
 };
 
-/* A connection: of one thread at a time. */
+/* A connection. One thread uses it at a time. */
 struct kvc_conn {
 	pthread_mutex_t lock;
 	sqlite3 *db;
 	sqlite3_stmt *st[ST_COUNT];
 	struct kvc_catalog *c;
-	uint64_t age; /* c->age before the snapshot that is held began (kvc_reader_get_held) */
+	uint64_t age; /* value of c->age before the held snapshot began (kvc_reader_get_held) */
 };
 
-/* Bounds of the number of readers, which is otherwise one for each CPU of the process. */
+/* Limits of the number of readers. Within them each CPU of the process has a reader. */
 #define KVC_READERS_MIN 2
 #define KVC_READERS_MAX 16
 /*
- * What the overlay may take while commits fail: enough for the changes of a second at full speed,
- * little beside a pool. While they only are slow, as on a busy disk, SLOW times that. Deletes have
- * REMOVALS more, so that a full filesystem can be emptied. Once no user's change is taken any more,
- * the engine's own are few: what is in memory.
+ * Memory that the overlay may use while commits fail: enough for a second of changes at full speed,
+ * and small compared with a pool. The limit is KVC_PENDING_SLOW times as high while commits are
+ * only slow, as on a busy disk. Removals may use KVC_PENDING_REMOVALS more, so that a full
+ * filesystem can be emptied. When no more user changes are accepted, the engine itself makes few
+ * changes: at most those of the objects in memory.
  */
 #define KVC_PENDING_MAX (64u << 20)
 #define KVC_PENDING_SLOW 4
@@ -168,21 +168,22 @@ struct kvc_conn {
 
 #define KVC_BARE 64u
 
-struct kvc_bare { /* an inode without attributes in SQLite, as of that drop of the overlay */
+/* an inode that had no attributes in SQLite after drop number `age` of the overlay */
+struct kvc_bare {
 	uint64_t ino, age;
 };
 
-/* The account of users; usage.c writes it. */
+/* The accounts of the users. usage.c writes it. */
 struct kvc_usage {
-	struct uses *v; /* by uid */
+	struct uses *v; /* accounts by uid */
 	size_t n, capacity;
 	uint64_t limit;         /* 0: none */
-	uint64_t inodes, attrs; /* bytes, of all users */
+	uint64_t inodes, attrs; /* bytes of all users */
 };
 
 /*
- * As of that drop of the overlay SQLite has no name of this inode, up to this one, that the overlay
- * has not deleted.
+ * After drop number `age` of the overlay, every name of this inode up to position `at` in SQLite
+ * has a pending deletion in the overlay.
  */
 struct kvc_hint {
 	uint64_t ino, age;
@@ -195,45 +196,51 @@ struct kvc_catalog {
 	bool started;              /* between kvc_catalog_start and _stop */
 	struct kvc_lock lock;      /* "the tree" */
 	struct kvc_overlay over;   /* under lock */
-	struct kvc_filter *filter; /* of names; its own lock */
-	_Atomic uint64_t age;      /* how often the overlay dropped what is committed */
+	struct kvc_filter *filter; /* filter of names; has its own lock */
+	_Atomic uint64_t age;      /* how often the overlay has dropped committed changes */
 
-	pthread_mutex_t writer; /* the connection w, and: */
+	pthread_mutex_t writer; /* guards the connection w, result and why */
 	struct kvc_conn w;
-	int result;    /* of the batch that is out, once it has ended */
-	char why[160]; /* what SQLite says of the last failure */
+	int result;    /* result of the sealed batch, after its write has ended */
+	char why[160]; /* SQLite's message for the last failure */
 
-	/* Fixed once opened. Behind the readers is the scanner, kvc_scan_get()'s. */
+	/*
+	 * Constant after the open. The connection after the last reader is the scanner
+	 * (kvc_scan_get).
+	 */
 	struct kvc_conn *reader;
 	unsigned readers;
 	_Atomic unsigned next_reader;
 	/*
-	 * > 0: no reader holds a snapshot: the log is being copied, or rows may change by
-	 * themselves
+	 * > 0: no reader may hold a snapshot, because the log is being copied or rows may change in
+	 * SQLite without the overlay
 	 */
 	_Atomic int unheld;
-	_Atomic uint64_t txn; /* over.txn, for any thread */
+	_Atomic uint64_t txn; /* copy of over.txn, for all threads */
 
-	/* how writing goes (catalog_write.c); changed under lock */
-	_Atomic size_t pending; /* over.bytes */
-	_Atomic size_t changes; /* over.nactive */
-	_Atomic int failing;    /* the errno of the last commit, or 0 */
-	/* for want of space; until there is some, and the reserve is whole again */
+	/* state of writing (catalog_write.c); changed under lock */
+	_Atomic size_t pending; /* copy of over.bytes */
+	_Atomic size_t changes; /* copy of over.nactive */
+	_Atomic int failing;    /* errno of the last commit, or 0 */
+	/*
+	 * a commit failed because the filesystem is full; until there is space and the reserve is
+	 * whole
+	 */
 	_Atomic bool full;
-	bool told;        /* of trouble, in the log */
-	uint64_t reserve; /* bytes of the file set aside, when whole; 0: there is none */
+	bool told;        /* trouble was logged */
+	uint64_t reserve; /* size of the complete reserve file in bytes; 0: the store has none */
 	bool reserve_given;
-	uint64_t reserve_ns; /* when it was last looked whether it can be had back */
+	uint64_t reserve_ns; /* when the last attempt was made to restore the reserve */
 
 	/* checkpoint.c */
 	struct kvc_checkpoint *checkpoint;
-	_Atomic uint64_t log_pages; /* frames in the log after the last commit */
+	_Atomic uint64_t log_pages; /* number of frames in the log after the last commit */
 	_Atomic uint64_t commits;
-	struct kvc_wal_restart *anew;   /* the log, and how it begins anew */
-	struct kvc_usage *usage;        /* usage.c, under lock; NULL: not counted */
-	bool stale;                     /* what is counted there is not true any more */
-	struct kvc_bare bare[KVC_BARE]; /* by inode number; under lock */
-	struct kvc_hint hint[KVC_BARE]; /* the same */
+	struct kvc_wal_restart *anew;   /* the log, and how it restarts */
+	struct kvc_usage *usage;        /* usage.c, under lock; NULL: users are not counted */
+	bool stale;                     /* the stored accounts are no longer correct */
+	struct kvc_bare bare[KVC_BARE]; /* hashed by inode number; under lock */
+	struct kvc_hint hint[KVC_BARE]; /* hashed by inode number; under lock */
 	_Atomic bool logged;
 };
 
@@ -241,8 +248,8 @@ struct kvc_catalog {
 extern const char *const kvc_schema; /* schema.c */
 
 /*
- * schema.c: denies a connection all that a planted schema could make SQLite run. Right after
- * opening it; a code of SQLite.
+ * schema.c: denies a connection everything that a planted schema could make SQLite run. Call it
+ * right after opening the connection. Returns an SQLite code.
  */
 int kvc_schema_restrict(sqlite3 *db);
 /*
@@ -264,48 +271,51 @@ int kvc_schema_format(sqlite3 *db, const char *path, char *error);
 int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg);
 
 /* conn.c */
-int kvc_conn_settings(sqlite3 *db); /* of one that writes */
+int kvc_conn_settings(sqlite3 *db); /* for a connection that writes */
 int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes);
 void kvc_conn_close(struct kvc_conn *n);
-/* A connection that reads and leaves every file as it is; an SQLite code. Close it in any case. */
+/*
+ * Opens a connection that only reads and changes no file. Returns an SQLite code. Close the
+ * connection also after an error.
+ */
 int kvc_conn_look(const char *path, sqlite3 **db);
-/* A reader's connection, locked. Give it back with kvc_reader_put. */
+/* Returns a reader's connection, locked. Return it with kvc_reader_put. */
 struct kvc_conn *kvc_reader_get(struct kvc_catalog *c);
 /*
- * The same, for what reads a row or two: its snapshot may be an earlier call's, which nothing was
- * dropped from the overlay after, and stays with the connection for the next call. So the locks of
- * the log, two system calls a snapshot, are not taken by each.
+ * The same, for reads of one or two rows. The connection may keep the snapshot of an earlier call
+ * if the overlay has dropped nothing since, and keeps its snapshot for the next call. This saves
+ * the locks of the log, which are two system calls for each snapshot.
  */
 struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c);
 /*
- * The scanner's connection, locked: for walks over whole tables, so that no walk takes a reader
- * from lookups. It holds no snapshot between calls. Give it back with kvc_reader_put.
+ * Returns the scanner's connection, locked. It serves walks over whole tables, so that no walk
+ * takes a reader from lookups. It holds no snapshot between calls. Return it with kvc_reader_put.
  */
 struct kvc_conn *kvc_scan_get(struct kvc_catalog *c);
-/* Readers let go of their snapshots, and hold none until the same is said with false. */
+/* unheld true: all readers release their snapshots and hold none until the call with false. */
 void kvc_readers_unheld(struct kvc_catalog *c, bool unheld);
 void kvc_reader_put(struct kvc_conn *n);
 int kvc_sql_errno(sqlite3 *db, int rc);
 
 /*
- * The statement with its arguments bound: 'i' int64, 's' text, 'b' (const void *, size_t) blob or
- * NULL. NULL after an error, which is logged. Give it back with kvc_sql_done.
+ * Returns the statement with its arguments bound: 'i' int64, 's' text, 'b' (const void *, size_t)
+ * blob or NULL. Returns NULL after an error, which is logged. Release it with kvc_sql_done.
  */
 sqlite3_stmt *kvc_sql(struct kvc_conn *n, enum kvc_statement s, const char *types, ...);
-/* Steps: 1 a row, 0 the end, or a negative errno. */
+/* Returns 1 for a row, 0 at the end, or a negative errno. */
 int kvc_sql_step(struct kvc_conn *n, sqlite3_stmt *st);
 void kvc_sql_done(sqlite3_stmt *st);
-/* Binds and runs a statement that gives no rows. */
+/* Binds and runs a statement that returns no rows. */
 #define kvc_sql_run(n, s, ...) kvc_sql_finish(n, kvc_sql(n, s, __VA_ARGS__))
 int kvc_sql_finish(struct kvc_conn *n, sqlite3_stmt *st);
 
-/* Changes of rows that nobody counts; usage.c has those that all others call. */
+/* Changes of rows without accounting. All other files call the functions of usage.c instead. */
 int kvc_bare_row_put(struct kvc_catalog *c, const struct kvc_row *r);
 int kvc_bare_row_del(struct kvc_catalog *c, uint64_t ino);
 int kvc_bare_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
 		       size_t len);
 int kvc_bare_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name);
-/* The overlay has changed: what other threads see of its size. Under the lock. */
+/* Publishes the size of the overlay to other threads after a change. Under the lock. */
 static inline void kvc_catalog_count(struct kvc_catalog *c)
 {
 	atomic_store_explicit(&c->pending, c->over.bytes, memory_order_relaxed);
@@ -313,42 +323,48 @@ static inline void kvc_catalog_count(struct kvc_catalog *c)
 }
 /* usage.c */
 void kvc_usage_free(struct kvc_catalog *c);
-/* Has any user attributes? Under the lock. */
+/* Has any user extended attributes? Under the lock. */
 bool kvc_usage_attrs(const struct kvc_catalog *c);
 
-/* The columns of a row, as the statements above have them (catalog_rows.c). */
+/* Read the columns of a row in the order of the statements above (catalog_rows.c). */
 void kvc_row_columns(sqlite3_stmt *st, struct kvc_row *r);
 void kvc_object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o);
 struct kvc_place kvc_place_columns(sqlite3_stmt *st);
 void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r);
 
 /*
- * Under the catalog's lock: writes and commits what is pending, if any of it is in one of the
- * tables (a mask of 1 << enum kvc_relation; 0: any). For questions that only SQLite answers. 0, or
- * the changes stay and what went wrong. Not while a cache lives, whose rows come with the
- * committer.
+ * Writes and commits the pending changes if any of them is in one of the tables (a mask of 1 <<
+ * enum kvc_relation; 0: all tables). For queries that only SQLite can answer. Returns 0, or a
+ * negative errno and the changes stay pending. Under the catalog's lock, and not while a cache is
+ * open: then only the committer writes rows.
  */
 int kvc_catalog_flush(struct kvc_catalog *c, unsigned tables);
-/* The inode's row is gone and SQLite's rows of other tables do not count. */
+/* Is the inode's row deleted, so that its rows in other tables of SQLite no longer count? */
 bool kvc_wiped(struct kvc_catalog *c, uint64_t ino);
 
 /*
- * checkpoint.c. kvc_checkpoint_gate: where the log is to be restarted, the committer waits here a
- * moment; without locks.
+ * checkpoint.c. kvc_checkpoint_gate: the committer waits here briefly if the log is about to
+ * restart. The caller holds no locks.
  */
 int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_checkpoint_stop(struct kvc_catalog *c);
 void kvc_checkpoint_gate(struct kvc_catalog *c);
-/* The log has begun anew and is to be synced: the thread does. A catalog's, from its committer. */
+/*
+ * Asks the thread to sync the log after its restart. `catalog` is a struct kvc_catalog. The
+ * committer calls it.
+ */
 void kvc_checkpoint_ask(void *catalog);
-/* The writer's connection is new: it tells how long the log is. */
+/* Makes the writer's new connection report the length of the log. */
 void kvc_checkpoint_watch(struct kvc_catalog *c);
 
-/* filter.c: fills the filter, now and when it is to be made anew, in a thread. */
+/* filter.c: starts and stops the thread that fills the filter, and refills it when it is stale. */
 int kvc_filter_start(struct kvc_catalog *c);
 void kvc_filter_stop(struct kvc_catalog *c);
 
-/* About how many names there are, by the account. 0: there is no account. With c->lock. */
+/*
+ * Returns the approximate number of names according to the accounts; 0: users are not counted.
+ * Under c->lock.
+ */
 static inline uint64_t kvc_usage_names(const struct kvc_catalog *c)
 {
 	return c->usage ? c->usage->inodes / KVC_USAGE_INODE : 0;

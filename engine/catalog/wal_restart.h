@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the catalog's log begins anew without a sync in a commit (wal_restart.c). Inside the catalog
- * only.
+ * Restarts the catalog's write-ahead log from its beginning without a sync inside a commit
+ * (wal_restart.c). Used only inside the catalog.
  */
 #ifndef KVC_WAL_RESTART_H
 #define KVC_WAL_RESTART_H
@@ -11,37 +11,45 @@
 struct kvc_wal_restart;
 
 /*
- * For a catalog at `path`; `ask` (with `arg`) is called, from within a commit, when the log has
- * begun anew and is to be synced (kvc_wal_restart_sync). NULL: no memory.
+ * Creates the state for the catalog at `path`. ask(arg) is called, from within a commit, when the
+ * log has restarted and needs a sync (kvc_wal_restart_sync). Returns NULL without memory.
  */
 struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *arg), void *arg);
-void kvc_wal_restart_free(struct kvc_wal_restart *a); /* after all connections; NULL does nothing */
-/* The VFS that the connection that commits is opened with. */
+/* call it after all connections are closed; NULL does nothing */
+void kvc_wal_restart_free(struct kvc_wal_restart *a);
+/* Returns the name of the VFS with which the committing connection is opened. */
 const char *kvc_wal_restart_vfs(const struct kvc_wal_restart *a);
 /*
- * Before the database is opened by anybody: a log whose beginning a power failure has mixed up is
- * emptied; all that was in it is in the database. 0 (also where there is none) or -errno.
+ * Empties a log whose beginning a power failure has left inconsistent. All of its contents are in
+ * the database. Call it before any process opens the database. Returns 0, also if there is no log,
+ * or -errno.
  */
 int kvc_wal_restart_mend(const char *path);
-/* Is it to be emptied? 1, 0, or -errno; nothing is changed. */
+/* Must the log be emptied? Returns 1, 0 or -errno. Changes nothing. */
 int kvc_wal_restart_stale(const char *path);
 /*
- * Opens the log, which is there, and the mark. 0 or -errno. That the mark cannot be made is no
- * error: then commits sync as SQLite has it. Names are on stable storage when the caller has synced
- * the folder.
+ * Opens the existing log and the mark file. Returns 0 or -errno. If the mark file cannot be
+ * created, that is no error: SQLite then syncs in commits as usual. The caller must sync the folder
+ * to make the names durable.
  */
 int kvc_wal_restart_open(struct kvc_wal_restart *a);
-/* From now on, with a mark of at least so many frames; 0: not any more, commits sync. */
+/*
+ * From now on restarts the log, with a mark of at least `frames` frames. 0: stop doing so; commits
+ * sync.
+ */
 void kvc_wal_restart_use(struct kvc_wal_restart *a, uint64_t frames);
-/* The log's size in bytes, and its sync: 0 or -errno. For any thread. */
+/*
+ * Returns the log's size in bytes; syncs the log and returns 0 or -errno. Any thread may call them.
+ */
 uint64_t kvc_wal_restart_bytes(const struct kvc_wal_restart *a);
 int kvc_wal_restart_sync(struct kvc_wal_restart *a);
-/* It has begun anew since its last sync. */
+/* Has the log restarted since its last sync? */
 bool kvc_wal_restart_unsynced(const struct kvc_wal_restart *a);
 
 /*
- * Round a checkpoint, by one thread: before it, and after, with what it has copied by now, which is
- * on stable storage in the log. Writes the mark if it is time to.
+ * Around a checkpoint, by one thread: kvc_wal_restart_salts before it, kvc_wal_restart_copied after
+ * it. `before`: the result of the former. `frames`: the number of frames that the checkpoint has
+ * copied and that the log on stable storage has. Writes the mark when it is due.
  */
 struct kvc_salts {
 	uint8_t b[8];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See frame.h. The layouts here are what lies on disk; all integers are little endian. */
+/*
+ * Encoding and decoding of frame headers and range tables; see frame.h. The structs are the layout
+ * on disk. All integers are little endian.
+ */
 #include "tier.h"
 
 #include <endian.h>
@@ -17,9 +20,9 @@ struct identity {
 	uint8_t raw_sum[16], stored_sum[16];
 	uint8_t nonce[12], pad[4];
 	char key_model[KVC_MODEL_NAME + 1];
-	uint8_t proof[16]; /* of all this with proof and sum zero */
+	uint8_t proof[16]; /* of the identity part, with proof and sum as zero */
 	uint8_t reserved[KVC_FRAME_IDENTITY - 128 - (KVC_MODEL_NAME + 1) - 32];
-	uint8_t sum[16]; /* of what precedes it */
+	uint8_t sum[16]; /* of all preceding bytes of this part */
 };
 _Static_assert(sizeof(struct identity) == KVC_FRAME_IDENTITY, "identity part");
 
@@ -27,7 +30,7 @@ struct name_part {
 	uint32_t mode, uid, gid, path_len;
 	uint64_t mtime_ns, btime_ns;
 	char path[KVC_FRAME_PATH_MAX];
-	uint8_t proof[16]; /* of the identity's proof, and this up to the path's end */
+	uint8_t proof[16]; /* of the identity's proof, and of this part up to the end of the path */
 	uint8_t reserved[KVC_FRAME_HEADER - KVC_FRAME_IDENTITY - 32 - KVC_FRAME_PATH_MAX - 32];
 	uint8_t sum[16];
 };
@@ -53,7 +56,7 @@ static void put_identity(const struct kvc_frame *f, struct identity *id)
 	memcpy(id->key_model, f->key_model, strlen(f->key_model));
 }
 
-/* Returns how much of it the name's proof is of. */
+/* Returns the number of bytes of the name part that its proof covers. */
 static size_t put_name(const struct kvc_frame *f, struct name_part *np)
 {
 	size_t plen = strlen(f->path);
@@ -85,7 +88,9 @@ void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER])
 	memcpy(np->sum, s.b, 16);
 }
 
-/* Both proofs that f should have: of its fields, whatever else its page held. */
+/*
+ * Computes both proofs from the fields of f. Bytes of the page that are in no field do not matter.
+ */
 static int proofs(const struct kvc_frame *f, const uint8_t key[32], struct kvc_sum *of_identity,
 		  struct kvc_sum *of_name)
 {
@@ -104,7 +109,7 @@ int kvc_frame_prove(struct kvc_frame *f, const uint8_t key[32])
 	return proofs(f, key, &f->proof, &f->name_proof);
 }
 
-/* In a time that tells nothing of what is right. */
+/* Compares in constant time. */
 static bool same(const struct kvc_sum *a, const struct kvc_sum *b)
 {
 	unsigned diff = 0;
@@ -210,9 +215,7 @@ int kvc_frame_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct
 	for (uint64_t i = 0; i < n; i++) {
 		r[i].off = le64toh(*w++);
 		r[i].len = le64toh(*w++);
-		/*
-		 * one without bytes is none that was encoded, and no filesystem makes room for it
-		 */
+		/* no encoder writes an empty range, and fallocate of 0 bytes fails */
 		if (!r[i].len || r[i].off < end || r[i].len > size || r[i].off > size - r[i].len)
 			return -EBADMSG;
 		end = r[i].off + r[i].len;

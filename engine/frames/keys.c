@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See keys.h. */
+/* The key file, the derivation of keys and the sealing of blocks; see keys.h. */
 #include "keys.h"
 
 #include "library.h"
@@ -19,7 +19,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#define KEYS_MAX 64 /* with the file they fit into the 64 KiB that anybody may lock */
+#define KEYS_MAX 64 /* with the file they fit into 64 KiB, which every user may lock */
 #define FILE_MAX 24576
 
 struct key {
@@ -29,15 +29,16 @@ struct key {
 };
 
 /*
- * Keys are only ever added: readers take no lock. A key below n never changes. A key from n to
- * `staged` is being read from the file under `reading`, and no reader looks at it.
+ * Keys are only ever added, so readers take no lock. A key below n never changes. A key from n to
+ * `staged` is being read from the file under `reading`, and no reader uses it.
  */
 struct kvc_keys {
 	_Atomic size_t n;
-	_Atomic bool retired[KEYS_MAX]; /* not in the file any more: opens frames, seals none */
+	/* the key is no longer in the file: it opens frames and seals none */
+	_Atomic bool retired[KEYS_MAX];
 	pthread_mutex_t reading;
 	size_t staged;
-	bool seen[KEYS_MAX]; /* in the file that was read last */
+	bool seen[KEYS_MAX]; /* the key was in the file at the last reading */
 	struct key v[KEYS_MAX];
 };
 
@@ -51,7 +52,7 @@ int kvc_keys_random(void *out, size_t len)
 	return getrandom(out, len, 0) == (ssize_t)len ? 0 : -EIO;
 }
 
-/* Memory that is neither swapped nor dumped. */
+/* Returns memory that is neither swapped nor dumped, or NULL. */
 static void *secret_new(size_t len)
 {
 	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -86,7 +87,10 @@ static int digit(char c)
 				      : -1;
 }
 
-/* The key behind the staged ones joins them, unless it is known: 0, or -EINVAL with *why. */
+/*
+ * Adds the key behind the staged keys to them, unless it is known. Returns 0, or -EINVAL with the
+ * reason in *why.
+ */
 static int stage(struct kvc_keys *k, const char **why)
 {
 	struct key *key = &k->v[k->staged];
@@ -115,8 +119,8 @@ static int stage(struct kvc_keys *k, const char **why)
 }
 
 /*
- * One line, already ended by NUL: 0, or -EINVAL with what is wrong in *why. Never puts the line
- * itself into a message.
+ * Parses one line, which ends with NUL. Returns 0, or -EINVAL with the reason in *why. Never copies
+ * the line itself to a message.
  */
 static int parse_line(struct kvc_keys *k, char *line, const char **why)
 {
@@ -154,7 +158,7 @@ static int parse_line(struct kvc_keys *k, char *line, const char **why)
 	return stage(k, why);
 }
 
-/* The text of a key file, in memory that is locked. */
+/* Reads the text of a key file into locked memory. */
 static int read_text(const char *path, char **text, size_t *len, char *error)
 {
 	char reason[KVC_SECRET_WHY];
@@ -181,7 +185,7 @@ static int read_text(const char *path, char **text, size_t *len, char *error)
 	}
 	if ((err = kvc_pread_all(fd, *text, *len, 0)))
 		snprintf(error, 512, "option keyfile: cannot read %s: %s", path, strerror(-err));
-	if (!err && memchr(*text, 0, *len)) { /* keys behind it would not be seen */
+	if (!err && memchr(*text, 0, *len)) { /* a NUL would hide the keys behind it */
 		err = -EINVAL;
 		snprintf(error, 512, "option keyfile: %s contains a zero byte", path);
 	}
@@ -389,7 +393,7 @@ int kvc_keys_header_key(const struct kvc_keys *k, uint32_t id, const char *model
 	return err;
 }
 
-static EVP_MAC *hmac; /* looked up once, for the life of the process */
+static EVP_MAC *hmac; /* fetched once, for the life of the process */
 
 static void find_hmac(void)
 {
@@ -429,7 +433,7 @@ static void block_nonce(uint64_t block, uint8_t iv[12])
 	memcpy(iv + 4, &be, 8);
 }
 
-/* -EBADMSG: the tag is not of these bytes. What could not be done (-ENOMEM, -EIO) says nothing. */
+/* Returns -EBADMSG if the tag does not match. -ENOMEM and -EIO say nothing about the tag. */
 static int gcm(bool seal, const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
 	       const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16])
 {

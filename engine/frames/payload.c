@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See payload.h. */
+/* Encoder and decoder of coded payloads; see payload.h. */
 #include "payload.h"
 
 #include <endian.h>
@@ -23,9 +23,9 @@ uint64_t kvc_payload_table(uint64_t raw_len)
 	return kvc_round_up(nblocks(raw_len) * ENTRY, KVC_PAGE);
 }
 
-/* The associated data: the frame's part once, the block's part at its end. */
+/* The associated data: the part of the frame, followed by the part of the block. */
 struct aad {
-	size_t len; /* of the frame's part */
+	size_t len; /* length of the frame's part */
 	uint8_t b[160 + KVC_MODEL_NAME + KVC_FRAME_PATH_MAX + 64];
 };
 
@@ -78,26 +78,27 @@ static size_t aad_block(struct aad *a, uint64_t i, uint32_t kind, size_t stored)
 }
 
 /*
- * Blocks are coded and held in `all`; or they are made one by one, in buf, as they are asked for:
- * raw, or coded a second time (twice), when they have to become what the table says already. Block
- * 0 may be in buf because it was looked at to see whether coding pays.
+ * The encoder has two modes. Either all coded blocks are in `all`. Or each block is made in buf
+ * when the reader needs it: raw, or coded again (`twice`), and then its result must match the
+ * table. Block 0 may already be in buf, from the test whether coding saves space.
  */
 struct kvc_encoder {
 	struct kvc_frame *f;
 	int (*read)(void *arg, void *buf, size_t len, uint64_t off);
 	void *arg;
-	uint64_t n, next; /* blocks: all, and the first that is not made yet */
+	uint64_t n, next; /* number of blocks, and the first block that is not made yet */
 	struct kvc_buffer table, all, buf;
 	size_t table_len;
-	enum kvc_codec codec; /* asked for */
+	enum kvc_codec codec; /* requested codec */
 	int level;
-	struct kvc_work *w; /* while it codes */
+	struct kvc_work *w; /* NULL when coding is done */
 	struct aad aad;
 	uint8_t key[32];
 	bool sealed, held, twice, peeked;
-	size_t len, at;           /* what is in buf, and how much of it has been given */
-	uint64_t data_len, given; /* of the stored payload */
-	uint64_t table_at;        /* after the padding */
+	size_t len, at; /* bytes in buf, and how many of them were returned */
+	/* lengths of the stored payload: of the blocks, and returned so far */
+	uint64_t data_len, given;
+	uint64_t table_at; /* offset of the table, after the padding */
 };
 
 static uint32_t block_kind(const uint8_t *entry, size_t *stored)
@@ -132,8 +133,9 @@ static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t 
 }
 
 /*
- * All blocks coded, into e->all if there is memory for it, else for their lengths only; or only
- * looked at block 0, where that does not pay. They are sealed once the frame's fields are final.
+ * Codes all blocks, into e->all if there is memory for it, otherwise only to learn their lengths.
+ * Stops after block 0 if coding it saves nothing. Blocks are sealed later, when the frame's fields
+ * are final.
  */
 static int code_all(struct kvc_encoder *e)
 {
@@ -148,7 +150,7 @@ static int code_all(struct kvc_encoder *e)
 		if ((err = e->read(e->arg, in, len, i * KVC_BLOCK)))
 			return err;
 		stored = kvc_codec_encode(e->w, e->codec, e->level, in, len, out, &kind);
-		if (!i && !stored) { /* the rest will be like it */
+		if (!i && !stored) { /* assume that the other blocks are alike */
 			if ((err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK)))
 				return err;
 			memcpy(e->buf.p, in, len);
@@ -201,7 +203,7 @@ static int compress(struct kvc_encoder *e)
 	return err;
 }
 
-/* With keys: what seals the blocks, and those that are held. */
+/* With keys: prepares the sealing, and seals the blocks in e->all. */
 static int seal(struct kvc_encoder *e, const struct kvc_recipe *r)
 {
 	struct kvc_frame *f = e->f;
@@ -251,7 +253,8 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 	if (!err && e->sealed)
 		err = seal(e, r);
 	e->table_at = kvc_round_up(e->data_len, KVC_PAGE);
-	if (!e->sealed && f->codec == KVC_CODEC_NONE) { /* nothing gained: plain */
+	/* coding saves nothing: the frame becomes plain */
+	if (!e->sealed && f->codec == KVC_CODEC_NONE) {
 		f->flags &= ~(uint32_t)KVC_FRAME_CODED;
 		e->table_at = e->data_len;
 		e->table_len = 0;
@@ -264,7 +267,7 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 	return err;
 }
 
-/* Codes block i once more: it must become what it was. */
+/* Codes block i again and checks that the result is the same. */
 static int code_again(struct kvc_encoder *e, uint64_t i, uint8_t *p, uint32_t *kind, size_t *stored)
 {
 	uint8_t *in = kvc_codec_work_in(e->w), *out = kvc_codec_work_out(e->w);
@@ -282,7 +285,7 @@ static int code_again(struct kvc_encoder *e, uint64_t i, uint8_t *p, uint32_t *k
 	return 0;
 }
 
-/* Not held: block i, as it is, coded or sealed, into p. */
+/* Makes block i, coded and sealed as required, in p. For blocks that are not in e->all. */
 static int make_block(struct kvc_encoder *e, uint64_t i, uint8_t *p)
 {
 	size_t len = block_len(e->f->raw_len, i);
@@ -300,7 +303,10 @@ static int make_block(struct kvc_encoder *e, uint64_t i, uint8_t *p)
 	return err || !e->sealed ? err : seal_block(e, i, kind, p, len);
 }
 
-/* Not held: the next bytes of the data, straight to where they are wanted when a whole block is. */
+/*
+ * Returns the next bytes of the blocks that are not in e->all. A whole block is made directly in
+ * the caller's buffer.
+ */
 static int make_some(struct kvc_encoder *e, uint8_t *p, size_t len, size_t *made)
 {
 	int err = 0;
@@ -316,7 +322,7 @@ static int make_some(struct kvc_encoder *e, uint8_t *p, size_t len, size_t *made
 	else
 		*made = block_len(e->f->raw_len, e->next);
 	if (len >= *made) {
-		/* a block 0 that was looked at is given now: not once more from buf */
+		/* block 0 from the test is used up */
 		e->at = e->len = 0;
 		return make_block(e, e->next++, p);
 	}
@@ -348,7 +354,7 @@ int kvc_payload_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 		} else {
 			if (!e->f->raw_len && !e->held && !e->next &&
 			    (err = make_block(e, e->next++, p)))
-				/* the one block of an empty object has no bytes but a tag */
+				/* the only block of an empty object has a tag but no bytes */
 				return err;
 			n = kvc_min(len, e->table_at + e->table_len - e->given);
 			if (!n)
@@ -381,11 +387,11 @@ void kvc_payload_encoder_free(struct kvc_encoder *e)
 struct kvc_decoder {
 	const struct kvc_frame *f;
 	const uint8_t *table;
-	uint64_t n, next;      /* blocks: all, and the next one */
-	uint64_t at, capacity; /* bytes of blocks: seen, and all that there can be */
+	uint64_t n, next;      /* number of blocks, and the next one */
+	uint64_t at, capacity; /* bytes of blocks so far, and their maximum */
 	bool sealed;
 	struct kvc_work *w; /* NULL: no codec */
-	XXH3_state_t *sum;  /* of the raw payload; NULL: sealed */
+	XXH3_state_t *sum;  /* checksum of the raw payload; NULL: the payload is sealed */
 	uint8_t key[32];
 	struct aad aad;
 };
@@ -505,7 +511,7 @@ void kvc_payload_decoder_free(struct kvc_decoder *d)
 int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, const uint8_t *data,
 		       const uint8_t *table, uint8_t *raw)
 {
-	uint8_t nothing[1]; /* an empty object's, and it may be its data as well */
+	uint8_t nothing[1]; /* buffer for an empty object, also for its data */
 	struct kvc_decoder *d;
 	size_t stored, len;
 	int err = kvc_payload_decoder_new(&d, f, keys, table), more = 0;

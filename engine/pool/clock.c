@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store's own time, in ns, near the wall's while nobody turns that. It goes on with the time
- * that the machine runs (CLOCK_BOOTTIME), so that a wall clock that is set changes neither who is
- * evicted nor what expires. What it shows is kept (meta clock: TIME BOOTTIME WALL BOOT_ID): in the
- * same run of the machine it goes on from there to the nanosecond, after a start of the machine by
- * what the wall clock says has passed, and never backwards.
+ * The store's clock in ns. It stays near the wall clock as long as nobody sets the wall clock. It
+ * advances with CLOCK_BOOTTIME, so that setting the wall clock changes neither victims nor expiry.
+ * Its state is stored in the catalog (meta clock: TIME BOOTTIME WALL BOOT_ID). After a restart of
+ * the daemon without a reboot it continues exactly. After a reboot it advances by the time that the
+ * wall clock says has passed. It never runs backwards.
  */
 #include "clock.h"
 
@@ -17,7 +17,7 @@
 #include <time.h>
 
 #define KEY "clock"
-#define LAG_NS 120000000000ull /* it is saved more often than that (evict/quota_keeper.c) */
+#define LAG_NS 120000000000ull /* it is saved more often than this (evict/quota_keeper.c) */
 
 static uint64_t boot_ns(void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store's own time: what uses, pins, ttls and deleted names are counted by (clock.c). Set at
- * the start, constant from then on.
+ * The store's clock, which counts accesses, pins, ttls and deleted names (clock.c). Set at the
+ * start, constant afterwards.
  */
 #ifndef KVC_CLOCK_H
 #define KVC_CLOCK_H
@@ -9,13 +9,13 @@
 #include "kvc.h"
 
 struct kvc_clock {
-	uint64_t base_ns; /* what it showed when the machine's clock of running time showed: */
+	uint64_t base_ns; /* the clock's time when CLOCK_BOOTTIME was boot_ns */
 	uint64_t boot_ns;
-	char boot[40]; /* which run of the machine that is */
+	char boot[40]; /* boot id of the machine */
 };
 
 uint64_t kvc_clock_ns(const struct kvc *k);
-/* The time since then is one of the histogram's; 0: it is not known. */
+/* Adds the time since then_ns to the histogram; 0: the time is unknown. */
 static inline void kvc_clock_since(const struct kvc *k, struct kvc_histogram *h, uint64_t then_ns)
 {
 	uint64_t now = kvc_clock_ns(k);
@@ -23,7 +23,7 @@ static inline void kvc_clock_since(const struct kvc *k, struct kvc_histogram *h,
 	if (then_ns)
 		kvc_histogram_add(h, KVC_IN_SECONDS, now > then_ns ? now - then_ns : 0);
 }
-/* Reads what an earlier daemon has left. */
+/* Restores the clock of an earlier daemon from the catalog. */
 int kvc_clock_start_both(struct kvc *k);
 int kvc_clock_save_both(struct kvc *k);
 

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct kvc, one mount's engine, and its locks. engine/README draws the floors.
+ * struct kvc, the engine of one mount, and its locks. engine/README draws the layers.
  *
- * Here is what is basic, and what the pool's floor keeps. Each floor above has its state in structs
- * of its own, in its own headers, which say what they guard and by which lock; of those there are
- * only pointers here, so that who may not include such a header cannot reach into it either.
- * mount/cache.c makes them all. They are there from before the first call until after the last.
+ * The struct contains the basic state and the state of the pool. Each layer above has its state in
+ * its own structs, whose headers say which lock guards them. Here are only pointers to these
+ * structs, so that a file that may not include such a header cannot access its struct.
+ * mount/cache.c makes all of them; they exist from before the first call until after the last.
  *
  * Threads: any number of callers; one committer (objects/commit_batch.c), one syncer
- * (objects/deferred_free.c), one evictor (evict/evict.c), one keeper (evict/quota_keeper.c), one
- * demoter (evict/demote.c), a trimmer for each bounded tier (evict/trim.c), one answerer that runs
- * the wakes (pool/wait.c), one notifier (names/notify.c), tier workers (objects/tier_queue.c), one
- * that touches the pool (pool/prefault.c), now and then a sweep (jobs/sweep.c).
+ * (objects/deferred_free.c), one evictor (evict/evict.c), one quota keeper (evict/quota_keeper.c),
+ * one demoter (evict/demote.c), a trimmer for each bounded tier (evict/trim.c), one answerer that
+ * runs the wakes (pool/wait.c), one notifier (names/notify.c), tier workers (objects/tier_queue.c),
+ * the prefault thread (pool/prefault.c), and a sweep on request (jobs/sweep.c).
  *
  * Locks, in this order:
- *   0. trash->rehead_lock: rewriting a header and freeing an extent exclude each other.
- *   1. the catalog's lock ("the tree"): names, rows, the changes not committed yet. Taken by what
- *      changes or reads names; not held while they are written.
- *   2. k->lock: nodes in memory, chunks, room, queues; all of the structs below whose headers do
- *      not say otherwise. Held for short: memory, and single system calls on the pool's tmpfs
- *      (open, rename, unlink of a name whose pages stay, fstat, fallocate and ftruncate of few
- *      pages: ops/pages.c), never tier I/O, a commit, a reply or a wake. Long work gives it back
- *      in between (kvc_pause_locked).
+ *   0. deferred_free->rehead_lock: a header is rewritten, or an extent is freed, but never both at
+ *      the same time.
+ *   1. the catalog's lock ("the tree"): names, rows and uncommitted changes. Callers that change or
+ *      read names hold it. It is not held while changes are written to SQLite.
+ *   2. k->lock: nodes in memory, chunks, reservations, queues, and all structs below whose headers
+ *      name no other lock. It is held briefly: for memory operations and single system calls on the
+ *      pool's tmpfs (open, rename, unlink of a name whose pages stay, fstat, fallocate and
+ *      ftruncate of few pages: ops/pages.c), never for tier I/O, a commit, a reply or a wake. Long
+ *      work releases it in between (kvc_pause_locked).
  *   3. leaf locks inside tiers and the notifier.
- * A function that needs k->lock ends in _locked; one that needs both ends in _both.
+ * A function that needs k->lock ends in _locked; a function that needs both ends in _both.
  */
 #ifndef KVC_KVC_H
 #define KVC_KVC_H
@@ -41,24 +42,26 @@
 #include <pthread.h>
 
 struct kvc {
-	/* set by kvc_cache_open, read by all */
+	/* set by kvc_cache_open and read by all threads */
 	struct kvc_options opt;
 	struct kvc_store *store;
 	struct kvc_catalog *cat;
-	struct kvc_keys *keys;       /* NULL: frames are not sealed */
-	_Atomic uint64_t learned_ns; /* the last try to learn an unknown key (tiering/keyring.c) */
-	/* the tiers there are, in the order in which they are asked */
+	struct kvc_keys *keys; /* NULL: frames are not sealed */
+	/* time of the last attempt to learn an unknown key (tiering/keyring.c) */
+	_Atomic uint64_t learned_ns;
+	/* the present tiers, in the order in which they are asked */
 	unsigned order[KVC_TIERS], ntiers;
-	unsigned tier_slots;   /* the catalog has placements in tiers below this one only */
-	bool shared;           /* one of them is a shared one */
-	uint8_t shared_id[16]; /* who put what there (tiering/identity.c) */
+	unsigned tier_slots; /* all tier numbers in the catalog's placements are below this */
+	bool shared;         /* a tier is shared */
+	/* identifies this store's frames in shared tiers (tiering/identity.c) */
+	uint8_t shared_id[16];
 	struct kvc_stats stats;
 	struct kvc_events ev; /* under k->lock */
 
 	struct kvc_lock lock;
 	bool stopping, draining, started; /* under k->lock */
 
-	/* this floor */
+	/* pool/, this layer */
 	struct kvc_pool pool;
 	struct kvc_reservations reservations;
 	struct kvc_waits waits;
@@ -66,7 +69,7 @@ struct kvc {
 	struct kvc_prefault *prefault; /* NULL before the start and after the end */
 
 	/* objects/ */
-	const struct kvc_objects_up *objects_up; /* up.h: what it asks of those above */
+	const struct kvc_objects_up *objects_up; /* objects/up.h: hooks for the layers above */
 	struct kvc_committer *committer;
 	struct kvc_inos *inos;
 	struct kvc_nodes *nodes;
@@ -85,10 +88,10 @@ struct kvc {
 	struct kvc_admission *admission;
 	struct kvc_model_rescan *model_rescan;
 	struct kvc_work *work;
-	struct kvc_tier_state *tier; /* KVC_TIERS + 1 of them: tier_queue.h */
+	struct kvc_tier_state *tier; /* KVC_TIERS + 1 elements (tier_queue.h) */
 	struct kvc_deferred_free *deferred_free;
 
-	/* copies/ */
+	/* tiering/ */
 	const struct kvc_tiering_up *tiering_up;
 	struct kvc_folders *folders;
 	struct kvc_throttle *throttle;
@@ -103,13 +106,13 @@ struct kvc {
 	struct kvc_evict *evict;
 	struct kvc_demotes *demotes;
 
-	/* calls/ */
-	struct kvc_sweep *sweep; /* sweep.h; NULL: none yet */
+	/* jobs/ */
+	struct kvc_sweep *sweep; /* sweep.h; NULL before the first sweep */
 };
 
 /*
- * Does the catalog take a user's change now? 0, or what the call fails with; before it changes
- * anything. No lock needed.
+ * Does the catalog accept a user's change now? Returns 0, or the error with which the call must
+ * fail before it changes anything. Needs no lock.
  */
 static inline int kvc_takes(struct kvc *k, bool removal)
 {
@@ -124,7 +127,7 @@ static inline void kvc_unlock(struct kvc *k)
 {
 	kvc_lock_give(&k->lock);
 }
-/* For who has no lock. */
+/* For callers that do not hold k->lock. */
 static inline bool kvc_stopping(struct kvc *k)
 {
 	bool is;
@@ -144,7 +147,10 @@ static inline void kvc_unlock_both(struct kvc *k)
 	kvc_unlock(k);
 	kvc_catalog_unlock(k->cat);
 }
-/* In the middle of a long work: lets others in. What they may change has to be looked at again. */
+/*
+ * In the middle of long work: lets other threads take the lock. The caller must check again
+ * everything that they may have changed.
+ */
 #define kvc_pause_locked(k)                 \
 	do {                                \
 		kvc_unlock(k);              \

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool: a tmpfs of our own, one file (segment) per object, all in one folder. A segment's name
- * carries its state, so that it survives the daemon: KIND-INO-GEN, numbers in hex (objects/node.h
- * has the kinds). Where tmpfs cannot be mounted (no CAP_SYS_ADMIN) and run= lies on a tmpfs
- * already, a folder there serves, bounded by our own account alone.
+ * The pool: a tmpfs of our own with one file (segment) for each object, all in one folder. The name
+ * of a segment contains its state and so survives the daemon: KIND-INO-GEN with numbers in hex
+ * (objects/node.h lists the kinds). If tmpfs cannot be mounted (no CAP_SYS_ADMIN) and run= is on a
+ * tmpfs, a folder there is the pool, and only our account limits its size.
  *
- * It is named after the store's uuid. Copies of one store have the same, and each gets a pool of
- * its own: .1, .2 and so on behind it, told apart by the marks in them (base/owner.h).
+ * The pool is named after the store's uuid. Copies of a store have the same uuid, so each copy gets
+ * its own pool with a suffix .1, .2 and so on. The marks in the pools identify their owners
+ * (base/owner.h).
  */
 #include "pool.h"
 
@@ -30,15 +31,15 @@
 #include <sys/statfs.h>
 
 /*
- * A passthrough write beyond what was prepared for its file takes pages that the account learns of
- * only at the close. A sixteenth of the tmpfs, at most this much, is kept out of the account for
- * that.
+ * A passthrough write beyond the prepared size of its file takes pages that the account learns of
+ * only at the close. A sixteenth of the tmpfs, and at most this much, is kept out of the account
+ * for such growth.
  */
 #define GROWTH_MAX (256ull << 20)
-#define MARKS (1u << 20) /* of a pool that is larger than it may be, for the new mark */
-#define COPIES 256       /* of one store, with pools in one folder */
+#define MARKS (1u << 20) /* for the new mark in a pool that exceeds its limit */
+#define COPIES 256       /* maximum number of pools in one folder of copies of one store */
 
-/* after a refusal */
+/* how to fix a refused run= */
 #define NO_RIGHT \
 	" (run as root, or give run= a folder of your own on a tmpfs, such as /dev/shm/kvcachefs)"
 
@@ -49,7 +50,10 @@ static bool is_tmpfs(const char *path)
 	return !statfs(path, &s) && s.f_type == TMPFS_MAGIC;
 }
 
-/* Is path the root of a tmpfs of its own? 1, 0 (nor need it be there), or an error. */
+/*
+ * Is path the root of a tmpfs mount? Returns 1, 0 (also if path does not exist), or a negative
+ * errno.
+ */
 static int is_own_tmpfs(const char *path)
 {
 	char up[600];
@@ -64,7 +68,7 @@ static int is_own_tmpfs(const char *path)
 	return a.st_dev != b.st_dev && s.f_type == TMPFS_MAGIC;
 }
 
-/* The last of them with that mode. */
+/* Makes all folders of the path. Only the last one gets the mode. */
 static int make_dirs(const char *path, mode_t mode)
 {
 	char buf[600];
@@ -82,7 +86,7 @@ static int make_dirs(const char *path, mode_t mode)
 		}
 }
 
-/* 1, also where it is not there; 0; or an error. */
+/* Returns 1 if the folder is empty or does not exist, 0 if it is not empty, or a negative errno. */
 static int is_empty(const char *path)
 {
 	DIR *d = opendir(path);
@@ -100,9 +104,9 @@ static int is_empty(const char *path)
 }
 
 /*
- * Finds the pool of this store among those of its copies, or a name that none of them has. Under
- * the lock of the folder, until the pool is marked. Whose one is that cannot be read is not known:
- * it may be ours, and hold files that are nowhere else.
+ * Chooses the pool of this store among those of its copies, or an unused name. The caller holds the
+ * lock of the folder until the pool is marked. A pool whose mark cannot be read is an error: it may
+ * be ours and hold the only copies of files.
  */
 static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us,
 		  char *error)
@@ -130,7 +134,7 @@ static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct 
 				 kvc_why(-err));
 			return err;
 		}
-		/* without a mark, and not empty: an older daemon's, of the only store it knew */
+		/* a pool without a mark that is not empty, from an earlier daemon */
 		if (err == -ENOENT && (empty || !n) && !*p->path) {
 			memcpy(p->path, path, sizeof path);
 			p->found = !empty;
@@ -150,7 +154,7 @@ static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	return 0;
 }
 
-/* Mounts with as much of what we would like as this kernel knows. */
+/* Mounts the tmpfs with those of the wanted options that this kernel supports. */
 static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, uint64_t size,
 		       unsigned long flags)
 {
@@ -180,7 +184,10 @@ static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, uint64_t
 	return err;
 }
 
-/* Can the machine, and the daemon's memory cgroup, give what the pool has not got yet? */
+/*
+ * Can the machine and the daemon's memory cgroup provide the memory that the pool does not have
+ * yet?
+ */
 static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 {
 	uint64_t avail, group = kvc_memory_group_max();
@@ -204,7 +211,8 @@ static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 }
 
 /*
- * Has somebody's tmpfs, of which the pool is a folder, room for it? A container's is often small.
+ * Has the tmpfs that contains the pool's folder enough space? The tmpfs of a container is often
+ * small.
  */
 static int shares(const struct kvc_pool *p, char *error)
 {
@@ -220,7 +228,7 @@ static int shares(const struct kvc_pool *p, char *error)
 			there += (uint64_t)file.st_blocks * 512;
 	if (d)
 		closedir(d);
-	if (statfs(p->path, &st) || !st.f_blocks) /* without a bound */
+	if (statfs(p->path, &st) || !st.f_blocks) /* a tmpfs without a limit */
 		return 0;
 	capacity = there + st.f_bavail * (uint64_t)st.f_bsize;
 	if (p->size <= capacity)
@@ -235,7 +243,10 @@ static int shares(const struct kvc_pool *p, char *error)
 	return -ENOMEM;
 }
 
-/* Is it mounted already, and what does it hold? Another one over it would hide what it has. */
+/*
+ * Is the tmpfs mounted already, and how much does it hold? A second mount over it would hide its
+ * contents.
+ */
 static int look(struct kvc_pool *p, uint64_t *there, char *error)
 {
 	int is = is_own_tmpfs(p->path);
@@ -252,7 +263,7 @@ static int look(struct kvc_pool *p, uint64_t *there, char *error)
 	return is < 0 ? is : 0;
 }
 
-/* With the folder locked: which pool, and the tmpfs. */
+/* Chooses the pool and mounts its tmpfs. The folder is locked. */
 static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us,
 		       char *error)
 {
@@ -325,7 +336,7 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 			 strerror(-err));
 		return err;
 	}
-	/* Where the folder is not there yet and cannot be made, the pool will tell. */
+	/* if the folder does not exist and cannot be made, opening the pool reports it */
 	made = access(o->run_dir, F_OK);
 	make_dirs(o->run_dir, 0755);
 	folder = open(o->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -360,7 +371,7 @@ uint64_t kvc_pool_real_used(const struct kvc_pool *p)
 						  : 0;
 }
 
-/* In a folder of somebody's tmpfs nothing takes them away with an unmount. */
+/* Removes the segments of a pool that is a folder: an unmount does not remove them. */
 static void remove_segments(struct kvc_pool *p)
 {
 	int fd = openat(p->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -400,7 +411,7 @@ void kvc_pool_close(struct kvc_pool *p, bool keep)
 	rmdir(p->path);
 }
 
-/* buf: 48 bytes, of which it takes 36 at most. Each create, publish and unlink comes here. */
+/* Writes at most 36 bytes to buf, which has 48. Called for each create, publish and unlink. */
 static const char *segment_name(const struct kvc_segment *s, char *buf)
 {
 	char *end = buf;
@@ -413,7 +424,10 @@ static const char *segment_name(const struct kvc_segment *s, char *buf)
 	return buf;
 }
 
-/* "-" and a number in hex, at *p, which moves on. What is wrong with it the comparison finds. */
+/*
+ * Parses "-" and a hex number at *p and moves *p behind it. The caller compares the result with the
+ * name, which finds errors.
+ */
 static uint64_t parse_hex(const char **p)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -468,11 +482,11 @@ int kvc_pool_segment_remove(struct kvc_pool *p, const struct kvc_segment *s)
 }
 
 /*
- * With passthrough a mapping outlives its FUSE file, and the daemon is not told when it ends. The
- * kernel counts such users on the segment, and taking a lease on it shows them: F_RDLCK fails while
- * anybody may write, F_WRLCK while anybody else has it open. Where that cannot be told for want of
- * memory or descriptors they may; where the machine gives no leases (fs.leases-enable) the kernel
- * has looked for them first.
+ * A mapping of a passthrough file outlives its FUSE file, and the daemon does not learn when it
+ * ends. The kernel counts such users of the segment, and an attempt to take a lease shows them:
+ * F_RDLCK fails while another process may write, F_WRLCK while another process has the segment
+ * open. If the attempt fails for lack of memory or descriptors, the segment counts as in use. If
+ * leases are disabled (fs.leases-enable), the kernel has looked for users before it refuses.
  */
 static bool leased(int fd, int how)
 {

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * First touch: memory that a guest never used is slow to get, because its host has to find it
- * first. A thread of its own touches as much as the pool may fill, once, at a gentle pace, and
- * gives it back: what the kernel frees last it hands out first. Where freed memory goes on to the
- * host (free page reporting), that would be in vain within seconds; prefault=hold keeps it instead,
- * and hands it over piece by piece as others take room.
+ * Prefaulting. Memory that a virtual machine has never used is slow to get, because the host has to
+ * find it first. A thread touches as much memory as the pool may use, once and slowly, and frees
+ * it: the kernel hands out first what was freed last. If the guest reports freed memory to the host
+ * (free page reporting), this effect is lost within seconds. prefault=hold then keeps the memory
+ * and releases it piece by piece as other callers reserve bytes.
  *
- * All is held in one file on the pool's tmpfs, so that NUMA policy, huge pages and the memory
- * cgroup are the pool's own. It grows and shrinks at its end, and has no name: after a kill the
- * kernel frees it (a kill before the name is gone leaves a w-, which recovery removes). Its bytes
- * are in the room account, so the pool's bound holds, and it must never be in anybody's way: it
- * takes room only below low=, while nobody waits for room and the machine has plenty, and looks
- * often enough that others cannot fill the pool up to high= meanwhile.
+ * One file on the pool's tmpfs holds all of the memory, so the pool's NUMA policy, huge pages and
+ * memory cgroup apply. The file grows and shrinks at its end and has no name, so that the kernel
+ * frees it after a kill. (A kill before the unlink leaves a w- file, which recovery removes.) Its
+ * bytes are reserved, so the pool's limit holds. It may never delay other callers: it reserves only
+ * below low=, while no call waits for bytes and the machine has plenty of memory, and it checks
+ * often enough that others cannot fill the pool up to high= between two checks.
  *
- * With prefault=auto a trial comes first. It takes room in steps, touches a little at the end of
- * each, frees just that and touches it again: the same pages, so the difference is the host's.
+ * With prefault=auto a trial comes first. It reserves in steps, touches a little at the end of each
+ * step, frees those pages and touches them again. The pages are the same, so the difference in time
+ * is caused by the host.
  *
- * The thread is not a SCHED_IDLE one: it takes k->lock, and a holder that is never run would stop
- * all others.
+ * The thread is not SCHED_IDLE: it takes k->lock, and a lock holder that does not run would stop
+ * all other threads.
  */
 #include "prefault.h"
 
@@ -34,19 +35,20 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 
-#define TOUCH (2ull << 20)      /* by one write: a huge page */
-#define PART (64u << 10)        /* of which it is the same again and again */
-#define BURST (8ull << 20)      /* between two rests */
-#define PIECE_MAX (64ull << 20) /* of room, at a time */
-#define REST 3                  /* times as long as the work before it */
+#define TOUCH (2ull << 20)      /* touched by one write: a huge page */
+#define PART (64u << 10)        /* the size of the data that is written repeatedly */
+#define BURST (8ull << 20)      /* touched between two rests */
+#define PIECE_MAX (64ull << 20) /* reserved at a time */
+#define REST 3                  /* a rest is this many times as long as the work before it */
 #define REST_MIN_NS 1000000ull
 #define LOOK_MAX_NS 100000000ull
-#define FILL_BYTES_A_NS 10 /* nobody fills the pool faster */
+#define FILL_BYTES_A_NS 10 /* assumed maximum rate at which others fill the pool */
 #define TRIAL_NS 40000000ull
 #define TRIAL_SAMPLES 32
-#define TRIAL_FEW 4 /* tell nothing */
+#define TRIAL_FEW 4 /* fewer samples are not conclusive */
 #define TRIAL_STEP_MAX (16ull << 20)
-#define SLOW_TENTHS 16 /* first against second touch; of touched memory: 11 to 14 */
+/* ratio of first to second touch in tenths; for touched memory it is 11 to 14 */
+#define SLOW_TENTHS 16
 
 #define REPORTED "free memory goes back to the host; prefault=hold would keep it"
 #define PUNCH (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
@@ -56,9 +58,9 @@ struct kvc_prefault {
 	pthread_t thread;
 	pthread_cond_t cond;
 	int fd;
-	uint64_t held; /* the file's size; accounted in k->reservations.used */
+	uint64_t held; /* size of the file, reserved in k->reservations.used */
 	uint64_t bytes, total, piece;
-	char *data; /* PART bytes to write */
+	char *data; /* PART bytes that are written */
 	char what[200];
 };
 
@@ -72,7 +74,7 @@ static __attribute__((format(printf, 2, 3))) void say_locked(struct kvc_prefault
 	va_end(ap);
 }
 
-/* Up to where the account may be filled: `low=`, less a piece. */
+/* Returns the limit of the account up to which the thread may reserve: `low=` less one piece. */
 static uint64_t bound(const struct kvc_prefault *p)
 {
 	uint64_t low = p->k->pool.bytes / 100 * p->k->opt.low_pct;
@@ -80,7 +82,7 @@ static uint64_t bound(const struct kvc_prefault *p)
 	return low - kvc_min(low, p->piece);
 }
 
-/* How much has to be given back now. */
+/* Returns how many bytes the thread must release now. */
 static uint64_t needed_locked(const struct kvc_prefault *p)
 {
 	const struct kvc *k = p->k;
@@ -91,7 +93,7 @@ static uint64_t needed_locked(const struct kvc_prefault *p)
 	return kvc_min(p->held, kvc_round_up(over, p->piece));
 }
 
-/* Drops k->lock for the system call: the memory is free before its room is. */
+/* Drops k->lock for the system call, so that the memory is free before its reservation ends. */
 static void give_back_locked(struct kvc_prefault *p, uint64_t bytes)
 {
 	if (!bytes)
@@ -123,7 +125,10 @@ static void rest_locked(struct kvc_prefault *p, uint64_t ns)
 		kvc_lock_wait(&p->k->lock, &p->cond, &t);
 }
 
-/* How long one may look away: while others fill the pool from low= to high=. */
+/*
+ * Returns the longest time between two checks: the time in which others can fill the pool from low=
+ * to high=.
+ */
 static uint64_t look_ns(const struct kvc_prefault *p)
 {
 	const struct kvc_options *o = &p->k->opt;
@@ -132,7 +137,7 @@ static uint64_t look_ns(const struct kvc_prefault *p)
 	return kvc_max(REST_MIN_NS, kvc_min(LOOK_MAX_NS, margin / FILL_BYTES_A_NS));
 }
 
-/* Writes [at, at + TOUCH), which fits the file. 0 or -errno. */
+/* Writes [at, at + TOUCH), which is within the file. Returns 0 or -errno. */
 static int touch(struct kvc_prefault *p, uint64_t at)
 {
 	struct iovec v[TOUCH / PART];
@@ -144,7 +149,9 @@ static int touch(struct kvc_prefault *p, uint64_t at)
 	return n == (ssize_t)TOUCH ? 0 : n < 0 ? -errno : -ENOSPC;
 }
 
-/* One sample at the file's end, which is in the account: ns of the first touch and the second. */
+/*
+ * Takes a sample at the file's end, which is reserved: the ns of the first and of the second touch.
+ */
 static int sample(struct kvc_prefault *p, uint64_t step, uint64_t ns[2])
 {
 	uint64_t at = p->held - TOUCH;
@@ -175,7 +182,7 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Is a first touch slow here? Says why it thinks so. */
+/* Is a first touch slow on this machine? Records the reason. */
 static bool trial_locked(struct kvc_prefault *p)
 {
 	struct kvc *k = p->k;
@@ -217,7 +224,7 @@ static bool trial_locked(struct kvc_prefault *p)
 	return yes;
 }
 
-/* Touches one more piece. 0; -EAGAIN: others need it; or another. */
+/* Touches one more piece. Returns 0; -EAGAIN if other callers need the bytes; or another errno. */
 static int piece_locked(struct kvc_prefault *p)
 {
 	struct kvc *k = p->k;
@@ -269,7 +276,7 @@ static void run_locked(struct kvc_prefault *p)
 			give_back_locked(p, kvc_min(p->held, p->piece));
 		} else if (p->bytes >= p->total || k->reservations.used + p->piece > bound(p)) {
 			all = true;
-			p->total = p->bytes; /* the rest was touched by those who use it */
+			p->total = p->bytes; /* other callers have touched the rest */
 			if (hold)
 				say_locked(p, "%.120s; all is touched and held until it is taken",
 					   decided);
@@ -292,7 +299,7 @@ static void *work(void *arg)
 	struct kvc *k = p->k;
 	bool reported = kvc_memory_reported(), yes;
 
-	/* It wakes without preempting who serves a request. */
+	/* SCHED_BATCH: when the thread wakes, it does not preempt a thread that serves a request */
 	pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){ 0 });
 	kvc_lock(k);
 	switch (k->opt.prefault) {
@@ -355,7 +362,7 @@ void kvc_prefault_start(struct kvc *k)
 	p->data = malloc(PART);
 	err = p->data ? open_file(p) : -ENOMEM;
 	if (!err) {
-		memset(p->data, 0xa5, PART); /* no page of zeros, which a host may share */
+		memset(p->data, 0xa5, PART); /* not zeros: a host may share pages of zeros */
 		kvc_lock(k);
 		k->prefault = p;
 		kvc_unlock(k);

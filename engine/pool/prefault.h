@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Touching the pool once, ahead of those who use it (prefault.c). */
+/* Touching the pool's memory once, before clients use it (prefault.c). */
 #ifndef KVC_PREFAULT_H
 #define KVC_PREFAULT_H
 
@@ -8,14 +8,14 @@
 struct kvc;
 
 struct kvc_prefaulted {
-	uint64_t bytes, total; /* touched so far, and what there is to touch */
-	/* of k->reservations.used: touched, kept to the end or until somebody needs it */
+	uint64_t bytes, total; /* bytes touched so far, and bytes to touch */
+	/* touched bytes in k->reservations.used, held to the end or until others need them */
 	uint64_t held;
-	char what[200]; /* what was decided, and why: one line */
+	char what[200]; /* the decision and its reason, in one line */
 };
-/* A failure to begin is only told: all works without. */
+/* Starts the thread. A failure is only logged, because prefaulting is optional. */
 void kvc_prefault_start(struct kvc *k);
-/* After k->stopping is set. Gives back what it holds. */
+/* Stops the thread and releases the bytes that it holds. Call it after k->stopping is set. */
 void kvc_prefault_stop(struct kvc *k);
 void kvc_prefault_show_locked(struct kvc *k, struct kvc_prefaulted *p);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quotas: the bound on what the files of a model take, in memory or below (user.kvcachefs.quota on
- * its folder).
+ * Quotas: limits on the bytes that the files of a model use in memory and in the tiers
+ * (user.kvcachefs.quota of its folder).
  *
  * q->used is the sum of what all files of the model count (n->charged, objects/account.c). Bytes
- * are granted before they are written, in the order in which they were asked for: so files of such
- * a model are written by plain requests, because what passthrough writes is learnt of at the close
- * only. Where they would not fit, the keeper drops the model's own chunks whole
+ * are granted before they are written, in the order of the requests. Therefore files of a model
+ * with a quota are written by plain requests: the bytes of a passthrough write become known only at
+ * the close. If the bytes do not fit, the quota keeper drops whole chunks of the model
  * (evict/quota_keeper.c).
  */
 #include "quota.h"
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LOOKS 64u /* models checked by one kvc_quotas_look_locked */
+#define LOOKS 64u /* number of models that one kvc_quotas_look_locked checks */
 
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model)
 {
@@ -41,9 +41,6 @@ void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q)
 	}
 }
 
-/*
- * How much the model should lose now: from above high= down to low=, and what the first wait needs.
- */
 uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q)
 {
 	uint64_t want = kvc_reservation_excess(q->used, q->limit, &k->opt, &q->trimming);
@@ -110,14 +107,15 @@ int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct k
 		kvc_count(&k->stats, quota_refusals);
 		return -EDQUOT;
 	}
-	kvc_reservation_cancel_locked(k, w); /* others may have the pool's room while this waits */
+	/* others may use the pool's bytes while this call waits */
+	kvc_reservation_cancel_locked(k, w);
 	kvc_count(&k->stats, quota_waits);
 	w->want = bytes;
 	w->for_quota = true;
 	w->quota_model = model;
 	int err = kvc_wait_park_locked(k, &q->waiters, w);
 
-	if (q->waiters.prev == q->waiters.next) /* the first */
+	if (q->waiters.prev == q->waiters.next) /* w is the first waiter */
 		kvc_quota_press_locked(k, q);
 	return err;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The account of the pool: how much of its bound is promised. Room is given in the order in which
- * it was asked for, so that a large object is not overtaken for ever by small ones. The evictor
- * frees what waits ask for, and refuses the first of them when nothing can be freed any more.
+ * The account of the pool: how many bytes of its limit are reserved. Bytes are granted in the order
+ * of the requests, so that small objects cannot delay a large object forever. The evictor frees the
+ * bytes that waiters need, and refuses the first waiter when nothing more can be freed.
  *
- * Files that grow by passthrough take pages before the account hears of it. The tmpfs keeps some
- * for that (pool/pool.c); when they take more, it has none for room that was given. Whoever finds
- * that waits once more, and what the tmpfs holds counts as well from then on, as the evictor sees
- * it.
+ * Files that grow through passthrough take pages before the account learns of it. The tmpfs keeps
+ * some pages for such growth (pool/pool.c). If files take more, the tmpfs has no pages for bytes
+ * that were granted. The caller that finds this waits again, and from then on the pages that the
+ * tmpfs holds count as well, also for the evictor.
  */
 #include "reservation.h"
 

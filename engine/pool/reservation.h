@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account of the pool's bytes, and who waits for some. All under k->lock. */
+/* The account of the pool's bytes, and the calls that wait for bytes. All under k->lock. */
 #ifndef KVC_RESERVATION_H
 #define KVC_RESERVATION_H
 
@@ -9,50 +9,53 @@
 #include <pthread.h>
 
 struct kvc_reservations {
-	uint64_t used; /* bytes of the pool accounted for */
-	/* of these, prepared for files being written, used by now or not */
+	uint64_t used; /* reserved bytes of the pool */
+	/* part of `used`: prepared for files that are being written, whether used already or not */
 	uint64_t ahead;
-	uint64_t uncopied; /* of these, of published objects that no tier has */
-	uint64_t copied;   /* of these, files that a tier has too (BOTH) */
-	uint64_t leaving;  /* bytes of segments that are trash and not removed yet */
-	/* what the tmpfs held beyond `used` when that was last looked at: growth (pool/pool.c) */
+	uint64_t uncopied; /* part of `used`: published objects that no tier has */
+	uint64_t copied;   /* part of `used`: files that a tier has, too (BOTH) */
+	uint64_t leaving;  /* part of `used`: segments that await deferred removal */
+	/* bytes that the tmpfs held beyond `used` at the last check: growth (pool/pool.c) */
 	uint64_t unseen;
-	struct kvc_list waiters; /* in the order in which they asked */
-	/* room is wanted, or something may have become free: the evictor's */
+	struct kvc_list waiters; /* in the order of their requests */
+	/* the evictor waits for it: bytes are wanted, or something may have become free */
 	pthread_cond_t pressed;
-	/* looks of the evictor that found nothing to free for those who wait */
+	/* number of passes of the evictor that found nothing to free for the waiters */
 	unsigned stuck;
 };
 
 /*
- * Accounts `bytes` of the pool for the caller: 0, KVC_WAIT (w is woken when the room is w->granted,
- * or with -ENOSPC), or -ENOSPC. A wait that has a grant uses it up first. w may be NULL: then no
- * waiting, -EAGAIN.
+ * Reserves `bytes` of the pool for the caller. Returns 0; KVC_WAIT (w is woken with the bytes in
+ * w->granted, or with -ENOSPC); or -ENOSPC. A w with a grant uses the grant first. w NULL: does not
+ * wait and returns -EAGAIN instead.
  */
 int kvc_reservation_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
 void kvc_reservation_put_locked(struct kvc *k, uint64_t bytes);
 /*
- * Wakes the evictor where room is wanted: a signal for each copy would cost more than a small one.
- * Between high= and low= it looks by itself.
+ * Wakes the evictor if bytes are wanted. A signal for each copy would cost more than a small copy,
+ * so between high= and low= the evictor checks by itself.
  */
 void kvc_reservation_tell_locked(struct kvc *k);
 /*
- * The tmpfs did not have the pages of room that it was given, and has put back: files have grown by
- * passthrough. It waits until they have been made room for. KVC_WAIT, or -ENOSPC where the tmpfs is
- * not our own.
+ * For a caller that got a reservation and returned it because the tmpfs did not have the pages:
+ * files have grown through passthrough. Waits until the evictor has freed as much. Returns
+ * KVC_WAIT, or -ENOSPC if the tmpfs is not our own.
  */
 int kvc_reservation_retry_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
-/* How much would have to be free beyond what is, for what the pool holds to grow by so much? */
+/* Returns how many more bytes must become free before the pool can grow by `bytes`. */
 uint64_t kvc_reservation_lacks_locked(const struct kvc *k, uint64_t bytes);
-/* Looks at what the tmpfs holds, and gives those who wait what there is. */
+/* Checks how many bytes the tmpfs holds, and grants free bytes to the waiters. */
 void kvc_reservation_look_locked(struct kvc *k);
-/* Gives those who wait what there is. */
+/* Grants free bytes to the waiters, in order. */
 void kvc_reservation_grant_locked(struct kvc *k);
-/* Gives back what a wait was granted, of the pool and of a quota, and did not use. */
+/* Returns the unused bytes that a wait was granted, of the pool and of a quota. */
 void kvc_reservation_cancel_locked(struct kvc *k, struct kvc_wait *w);
-/* So much is without a copy that copies do not wait for settle=. */
+/* Are so many bytes without a copy that copies should not wait for settle=? */
 bool kvc_reservation_hurry_locked(const struct kvc *k);
-/* How much of `used` is to go: above high= it begins, and goes on down to low=. Needs no lock. */
+/*
+ * Returns how many bytes of `used` should be evicted: above high= all bytes down to low=; once
+ * eviction has begun, down to low=. Needs no lock.
+ */
 uint64_t kvc_reservation_excess(uint64_t used, uint64_t size, const struct kvc_options *o,
 				bool *trimming);
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits and the answerer: one thread that runs every wake, without locks, and ends waits at their
- * deadline. It does nothing that blocks, because late replies over io_uring tie the next request of
- * their entry to the thread that sent them.
+ * Waits and the answerer. The answerer is one thread that runs all wakes, without locks, and ends
+ * waits at their deadlines. It never blocks, because a late reply over io_uring makes the sending
+ * thread serve the next request of that ring entry.
  */
 #include "wait.h"
 
 #include "kvc.h"
 
 /*
- * The deadlines: a treap. Waits of different calls end after different times, and one user may have
- * thousands parked, so neither parking nor waking may walk past the others.
+ * The deadlines are a treap. Waits of different calls have different deadlines, and one user may
+ * have thousands of parked waits, so neither parking nor waking may walk a list of waits.
  */
 static bool ends_before(const struct kvc_wait *a, const struct kvc_wait *b)
 {
@@ -100,7 +100,7 @@ int kvc_wait_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 	return KVC_WAIT;
 }
 
-/* What it waited for is not given to it; who stands behind it may ask for less. */
+/* Refuses a wait. The waits behind it are then granted free bytes: they may have asked for less. */
 static void refuse_locked(struct kvc *k, struct kvc_wait *w)
 {
 	w->want = 0;
@@ -156,7 +156,8 @@ void *kvc_wait_answerer(void *arg)
 				break;
 			}
 			if (w->pacing && !k->stopping) {
-				w->pacing = false; /* its turn has come (tiering/throttle.c) */
+				/* it is this store's turn (tiering/throttle.c) */
+				w->pacing = false;
 				w->deadline_ns = 0;
 				kvc_wait_wake_locked(k, w, 0);
 			} else if (w->want) {

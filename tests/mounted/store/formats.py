@@ -35,10 +35,10 @@ def contents():
 
 (known,), = catalog("SELECT value FROM meta WHERE key = 'format'")
 # format 1 had other definitions of its tables, too
-for value, advice, change in (
-        ("1", OLDER, "ALTER TABLE chunks DROP COLUMN bytes"), ("3", OLDER, None),
-        ("0", OLDER, None), ("", OLDER, None), ("x", OLDER, None), (str(int(known) + 1), "use a newer one", None),
-        ("99", "use a newer one", None)):
+CASES = (("1", OLDER, "ALTER TABLE chunks DROP COLUMN bytes"), ("3", OLDER, None),
+         ("0", OLDER, None), ("", OLDER, None), ("x", OLDER, None),
+         (str(int(known) + 1), "use a newer one", None), ("99", "use a newer one", None))
+for value, advice, change in CASES:
     good = contents()
     set_format(value)
     if change:

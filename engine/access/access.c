@@ -98,7 +98,7 @@ static void request_end(struct kvc *k, struct kvc_client *u)
  */
 static void request_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made)
 {
-	c->used_in = u->serial;
+	c->last_request = u->serial;
 	u->noted = c->id;
 	u->n++;
 	for (int i = 0; i < KVC_CACHES; i++) {
@@ -153,9 +153,9 @@ static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 static void report_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made,
 		       uint64_t ns)
 {
-	bool again = u->serial && c->used_in == u->serial, begins;
+	bool again = u->serial && c->last_request == u->serial, begins;
 
-	ring_record(k, u, c, made ? 0 : c->used_first, made, ns);
+	ring_record(k, u, c, made ? 0 : c->first_file, made, ns);
 	begins = find_parent(k, u, c, made, ns) || again;
 
 	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST))
@@ -187,7 +187,7 @@ static void report_fresh(struct kvc *k, struct kvc_client *u)
 	c->fresh = false;
 	if (!c->gone)
 		report_use(k, u, c, true, u->made_ns);
-	c->inflight--;
+	c->refs--;
 	kvc_chunk_settle_locked(k, c);
 }
 
@@ -237,7 +237,7 @@ static struct kvc_client *client_of(struct kvc *k, uint32_t id)
  */
 static bool is_another_use(const struct kvc_client *u, const struct kvc_chunk *c, bool soon)
 {
-	return u->loose && !soon && !c->used_first && u->last != c->id;
+	return u->loose && !soon && !c->first_file && u->last != c->id;
 }
 
 /*
@@ -253,13 +253,13 @@ static struct kvc_client *client_uses(struct kvc *k, struct kvc_chunk *c, uint64
 	if (now - u->last_ns > PAUSE_NS)
 		client_idle(k, u);
 	u->last_ns = now;
-	if ((u->last == c->id || (u->serial && c->used_in == u->serial)) &&
-	    (!file || (c->used_first != file && !is_another_use(u, c, soon)))) {
+	if ((u->last == c->id || (u->serial && c->last_request == u->serial)) &&
+	    (!file || (c->first_file != file && !is_another_use(u, c, soon)))) {
 		/*
 		 * for the policies it is the same request; a reader of the ring may see another one
 		 * begin
 		 */
-		if (k->access_ring && u->last != c->id && file && !c->used_first) {
+		if (k->access_ring && u->last != c->id && file && !c->first_file) {
 			if (u->fresh)
 				ring_record(k, u, u->fresh, 0, true, u->made_ns);
 			ring_record(k, u, c, file, false, now);
@@ -268,7 +268,7 @@ static struct kvc_client *client_uses(struct kvc *k, struct kvc_chunk *c, uint64
 	}
 	report_fresh(k, u);
 	u->last = c->id;
-	c->used_first = file;
+	c->first_file = file;
 	return u;
 }
 
@@ -326,7 +326,7 @@ static void chunk_made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 	u->recorded = false;
 	u->made_ns = u->last_ns;
 	c->fresh = true;
-	c->inflight++;
+	c->refs++;
 }
 
 void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t caller)
@@ -348,10 +348,10 @@ void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, 
 	u->recorded = false;
 	u->last = c->id;
 	c->fresh = true;
-	c->inflight++;
+	c->refs++;
 	c->parent = c->parent ?: was->parent;
 	was->fresh = false;
-	was->inflight--;
+	was->refs--;
 	kvc_chunk_settle_locked(k, was);
 }
 
@@ -401,7 +401,7 @@ void kvc_access_tick_locked(struct kvc *k)
 	}
 }
 
-bool kvc_access_loosen_locked(struct kvc *k)
+bool kvc_access_end_all_locked(struct kvc *k)
 {
 	bool any = false;
 

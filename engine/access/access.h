@@ -29,7 +29,7 @@ struct kvc_client {
 	uint64_t noted;          /* the last chunk that was reported to the policies */
 	uint64_t serial;         /* of its request; 0: none */
 	unsigned n;              /* number of chunks in the request */
-	struct kvc_chunk *fresh; /* the chunk that it is creating, referenced by c->inflight */
+	struct kvc_chunk *fresh; /* the chunk that it is creating, referenced by c->refs */
 	uint64_t made_ns;
 	bool loose;    /* the order of the chunks in its request is not known */
 	bool recorded; /* the creation of `fresh` was recorded in the access ring */
@@ -73,7 +73,7 @@ void kvc_access_tick_locked(struct kvc *k);
  * No chunk can be evicted although space is needed: ends all requests, so that they protect no
  * chunk. Returns false if there was none.
  */
-bool kvc_access_loosen_locked(struct kvc *k);
+bool kvc_access_end_all_locked(struct kvc *k);
 /* At unmount. */
 void kvc_access_free(struct kvc *k);
 

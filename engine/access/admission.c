@@ -17,7 +17,7 @@
  *   - The ancestors of a chunk that was requested twice count as requested twice. An engine that
  *     has the beginning of a prompt requests only the rest, and the rest alone is worth nothing.
  *
- * c->begun: the disk has some files of the chunk. k->admission->under_way: bytes of today that
+ * c->on_disk: the disk has some files of the chunk. k->admission->under_way: bytes of today that
  * running copies will write; the tier's `written` has the bytes of finished copies.
  *
  * The rules apply to each file when a copy is requested, and again when it begins. These are
@@ -62,7 +62,7 @@ static bool has_limits(const struct kvc *k)
 	return k->tier[KVC_DISK].t && (k->opt.daily_bytes || k->opt.admit != KVC_ADMISSION_ALL);
 }
 
-/* Returns the maximum size of the file's frame, counted as in kvc_tier_took_locked. */
+/* Returns the maximum size of the file's frame, counted as in kvc_tier_stored_locked. */
 static uint64_t frame_cost(const struct kvc_node *n)
 {
 	return kvc_round_up(n->object.size, KVC_PAGE) + kvc_payload_table(n->object.size);
@@ -73,8 +73,8 @@ static bool always_admitted(const struct kvc_node *n, unsigned tier)
 {
 	const struct kvc_chunk *c = n->chunk;
 
-	return !c || c->begun || c->pin || n->snapshot || !kvc_list_empty(&n->sync_waiters) ||
-	       (n->resealing & (1u << tier)) || kvc_placed_in(n, tier);
+	return !c || c->on_disk || c->pin || n->snapshot || !kvc_list_empty(&n->sync_waiters) ||
+	       (n->resealing & (1u << tier)) || kvc_file_placed_in(n, tier);
 }
 
 enum kvc_refusal kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n, unsigned tier)
@@ -165,7 +165,7 @@ void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
 		kvc_list_add_tail(&c->nodes, &n->chunk_link);
 
 		if ((n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
-		    kvc_placed_in(n, KVC_DISK) || kvc_admission_check_locked(k, n, KVC_DISK))
+		    kvc_file_placed_in(n, KVC_DISK) || kvc_admission_check_locked(k, n, KVC_DISK))
 			continue;
 		kvc_admission_refused_locked(k, n, false);
 		k->objects_up->published_locked(k, n);

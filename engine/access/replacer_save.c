@@ -168,7 +168,7 @@ void kvc_replacers_save(struct kvc *k)
 	 */
 	if (!err) {
 		kvc_lock(k);
-		kvc_access_state_forget(k);
+		kvc_access_state_free(k);
 		kvc_unlock(k);
 	}
 }

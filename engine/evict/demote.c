@@ -67,7 +67,7 @@ static bool pinned_locked(struct kvc *k, uint64_t chunk)
 {
 	const struct kvc_pin *p = kvc_pin_find_locked(k, chunk);
 
-	return p && kvc_pin_holds_locked(k, chunk, p->until_ns, KVC_PIN_ALL);
+	return p && kvc_pin_protects_locked(k, chunk, p->until_ns, KVC_PIN_ALL);
 }
 
 static bool is_used(struct kvc *k, struct kvc_node *n, void *arg)
@@ -279,9 +279,9 @@ static int demote_step_locked(struct kvc *k, struct demotion *d)
 	if (pinned_locked(k, d->chunk))
 		return -EBUSY;
 	if (c) {
-		c->inflight++;
+		c->refs++;
 		err = demote_chunk_locked(k, d, c);
-		c->inflight--;
+		c->refs--;
 		kvc_chunk_settle_locked(k, c);
 	} else {
 		d->used_ns = 0;

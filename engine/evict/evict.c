@@ -76,7 +76,7 @@ struct pass {
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_tier_takes_locked(k, t) && !kvc_admission_check_locked(k, n, t) &&
+		if (kvc_tier_accepts_locked(k, t) && !kvc_admission_check_locked(k, n, t) &&
 		    !(n->hopeless & (1u << t)) &&
 		    !(n->failing &&
 		      (k->tier[t].breaker.of[KVC_CALL_WRITE].failures || n->tries >= TRIES)))
@@ -89,8 +89,8 @@ static bool disk_comes(struct kvc *k, const struct kvc_node *n)
 {
 	const unsigned bit = 1u << KVC_DISK;
 
-	return k->tier[KVC_DISK].t && (n->spilling & bit) && !kvc_placed_in(n, KVC_DISK) &&
-	       !(n->hopeless & bit) && !n->failing && kvc_tier_takes_locked(k, KVC_DISK) &&
+	return k->tier[KVC_DISK].t && (n->spilling & bit) && !kvc_file_placed_in(n, KVC_DISK) &&
+	       !(n->hopeless & bit) && !n->failing && kvc_tier_accepts_locked(k, KVC_DISK) &&
 	       !kvc_admission_check_locked(k, n, KVC_DISK);
 }
 
@@ -149,7 +149,7 @@ static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 
 static bool is_protected_locked(struct kvc *k, const struct kvc_chunk *c)
 {
-	return kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->detached;
+	return kvc_pin_protects_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->detached;
 }
 
 /*
@@ -377,7 +377,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 	uint64_t name = 0;
 	int err;
 
-	c->inflight++; /* keeps the chunk in memory while the lock is released */
+	c->refs++; /* keeps the chunk in memory while the lock is released */
 	v = judge_locked(k, c, &r);
 	if (v == COMES && p->overdue)
 		v = EVICT;
@@ -389,11 +389,11 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 	if ((v == EVICT || v == DROP) && kvc_evict_mapped(k, c))
 		v = KEEP;
 	if (v != KEEP)
-		kvc_chunk_class_gave_locked(k, &k->chunks->turns, c->policy);
+		kvc_chunk_count_victim_locked(k, &k->chunks->turns, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
 		count_refused(k, &r);
-		c->inflight--;
+		c->refs--;
 		kvc_chunk_settle_locked(k, c);
 		p->progress = true;
 		return true;
@@ -416,7 +416,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 			queue_copies_locked(k, c);
 	}
 	if (kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded)) {
-		c->inflight--;
+		c->refs--;
 		kvc_chunk_push_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
 		return false;
@@ -513,7 +513,7 @@ static void evict_parts_locked(struct kvc *k, struct pass *p)
 		    kvc_list_empty(&k->reservations.waiters))
 			break;
 		if (p->excluded[i].verdict == KEEP && !c->detached &&
-		    !kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
+		    !kvc_pin_protects_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
 			p->progress = evict_others_locked(k, p, c);
 	}
 }
@@ -527,20 +527,20 @@ static struct kvc_chunk *next_chunk_locked(struct kvc *k, struct pass *p)
 {
 	struct kvc_chunk *c = kvc_chunk_pop_locked(k), *last;
 
-	if (!c && kvc_access_loosen_locked(k))
+	if (!c && kvc_access_end_all_locked(k))
 		c = kvc_chunk_pop_locked(k);
 	for (; !c && p->parted < p->nexcluded; p->parted++) {
 		last = p->excluded[p->parted].chunk;
 		pause_excluded_locked(k, p->parted);
 		if (last->parent) {
-			kvc_replacers_part_locked(k, last);
+			kvc_replacers_unlink_parent_locked(k, last);
 			c = kvc_chunk_pop_locked(k);
 		}
 	}
 	for (unsigned i = 0; !c && i < RETURN_AT && (last = kvc_pin_chained_locked(k)); i++) {
 		p->progress = true;
 		if (last->parent) {
-			kvc_replacers_part_locked(k, last);
+			kvc_replacers_unlink_parent_locked(k, last);
 			c = kvc_chunk_pop_locked(k);
 		}
 	}
@@ -587,7 +587,7 @@ static bool pool_pass(struct kvc *k)
 	evict_parts_locked(k, &p);
 	for (size_t i = 0; i < p.nexcluded; i++) {
 		c = p.excluded[i].chunk;
-		c->inflight--;
+		c->refs--;
 		kvc_chunk_push_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
 		pause_excluded_locked(k, i);

@@ -166,7 +166,8 @@ static bool has_children(const struct kvc_trimmer *t, const struct kvc_chunk_row
 
 		for (size_t j = 0; j < t->nprobed && n; j++)
 			n -= (t->probed[j].row.parent & ~KVC_TOLD) == r->id &&
-			     kvc_replacers_holds_locked(t->k, (enum kvc_cache)i, &t->probed[j].row);
+			     kvc_replacers_has_row_locked(t->k, (enum kvc_cache)i,
+							  &t->probed[j].row);
 		if (n)
 			return true;
 	}
@@ -219,7 +220,7 @@ static int next_ordered(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_
 		r->policy = class;
 		r->id = id;
 		if (err == -ENOENT) { /* the chunk does not exist */
-			kvc_replacers_take_locked(k, w->cache, r);
+			kvc_replacers_extract_locked(k, w->cache, r);
 			continue;
 		}
 		err = err
@@ -344,7 +345,7 @@ static void remove_victim(struct kvc *k, struct walk *w, const struct kvc_chunk_
 			continue;
 		kvc_lock(k);
 		if (!o->taken)
-			kvc_replacers_take_locked(k, w->cache, &o->row);
+			kvc_replacers_extract_locked(k, w->cache, &o->row);
 		kvc_unlock(k);
 		o->taken = true;
 		if (err != -EAGAIN)
@@ -444,7 +445,7 @@ static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uin
 	}
 	kvc_count(&k->stats, trimmed_chunks);
 	kvc_lock(k);
-	kvc_chunk_class_gave_locked(k, &t->walk.turns, r->policy);
+	kvc_chunk_count_victim_locked(k, &t->walk.turns, r->policy);
 	k->tier[t->tier].jammed = false;
 	kvc_unlock(k);
 	return 0;

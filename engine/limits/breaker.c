@@ -77,7 +77,7 @@ enum kvc_breaker_says kvc_breaker_says(unsigned caps, enum kvc_call call, int er
 	case -ENETUNREACH:
 	case -ENETDOWN:
 	case -EHOSTDOWN:
-	case -ENOTCONN: return KVC_SAYS_NOBODY;
+	case -ENOTCONN: return KVC_SAYS_UNREACHABLE;
 	default: return KVC_SAYS_FAILURE;
 	}
 }
@@ -138,13 +138,13 @@ static enum kvc_breaker_event answered(struct kvc_breaker *b, enum kvc_call call
 {
 	bool was = false;
 
-	b->nobody = 0;
+	b->unreachable = 0;
 	for (unsigned i = 0; i < KVC_CALLS; i++) {
 		struct kvc_breaker_class *c = &b->of[i];
 
 		if (!(good && i == call) &&
 		    (c->is != KVC_BREAKER_OUT ||
-		     kvc_breaker_says(0, (enum kvc_call)i, c->why) != KVC_SAYS_NOBODY))
+		     kvc_breaker_says(0, (enum kvc_call)i, c->why) != KVC_SAYS_UNREACHABLE))
 			continue;
 		was |= c->is != KVC_BREAKER_CLOSED;
 		close_class(c);
@@ -193,7 +193,7 @@ enum kvc_breaker_event kvc_breaker_result(struct kvc_breaker *b, unsigned caps, 
 								 : KVC_BREAKER_OUT;
 	if (is == KVC_BREAKER_REFUSED)
 		answered(b, call, false);
-	b->nobody = says == KVC_SAYS_NOBODY ? b->nobody + 1 : 0;
+	b->unreachable = says == KVC_SAYS_UNREACHABLE ? b->unreachable + 1 : 0;
 	if (of_one && failed_before(c, object) && !was_probe)
 		return KVC_BREAKER_SAME; /* this tells nothing new about other objects */
 	c->failed[c->failures % KVC_FAILURES] = of_one ? object : 0;
@@ -202,10 +202,10 @@ enum kvc_breaker_event kvc_breaker_result(struct kvc_breaker *b, unsigned caps, 
 	if (was != KVC_BREAKER_CLOSED && !was_probe)
 		return KVC_BREAKER_SAME; /* the call began before the class was suspended */
 	if (!was_probe && says != KVC_SAYS_REFUSED && c->failures < KVC_FAILURES &&
-	    b->nobody < KVC_FAILURES)
+	    b->unreachable < KVC_FAILURES)
 		return KVC_BREAKER_SAME;
 	suspend(c, is, err, now_ns);
-	if (says == KVC_SAYS_NOBODY && suspend_closed(b, err, now_ns) != KVC_BREAKER_SAME)
+	if (says == KVC_SAYS_UNREACHABLE && suspend_closed(b, err, now_ns) != KVC_BREAKER_SAME)
 		return KVC_BREAKER_TRIPPED_ALL;
 	if (was == KVC_BREAKER_CLOSED)
 		return KVC_BREAKER_TRIPPED;

@@ -51,7 +51,7 @@ struct kvc_breaker_class {
 
 struct kvc_breaker {
 	struct kvc_breaker_class of[KVC_CALLS];
-	unsigned nobody; /* consecutive calls, of any class, that could not reach the tier */
+	unsigned unreachable; /* consecutive calls, of any class, that could not reach the tier */
 };
 
 /* The change that a result caused, for the caller to log and count. */
@@ -69,13 +69,13 @@ enum kvc_breaker_event {
 
 /* The meaning of an error for the tier. */
 enum kvc_breaker_says {
-	KVC_SAYS_ANSWER,  /* the tier answers; the answer may be about one object */
-	KVC_SAYS_NOTHING, /* the tier was not asked, or its answer does not count */
-	KVC_SAYS_MEDIA,   /* these bytes cannot be read or written; others may be */
-	KVC_SAYS_OBJECT,  /* this object is refused; a class only if others are, too */
-	KVC_SAYS_REFUSED, /* the class is refused */
-	KVC_SAYS_FAILURE, /* a failure of the class */
-	KVC_SAYS_NOBODY,  /* a failure of all classes */
+	KVC_SAYS_ANSWER,      /* the tier answers; the answer may be about one object */
+	KVC_SAYS_NOTHING,     /* the tier was not asked, or its answer does not count */
+	KVC_SAYS_MEDIA,       /* these bytes cannot be read or written; others may be */
+	KVC_SAYS_OBJECT,      /* this object is refused; a class only if others are, too */
+	KVC_SAYS_REFUSED,     /* the class is refused */
+	KVC_SAYS_FAILURE,     /* a failure of the class */
+	KVC_SAYS_UNREACHABLE, /* a failure of all classes */
 };
 /* caps: KVC_TIER_* of the tier. err: 0 or a negative errno, by the contract in tier.h. */
 enum kvc_breaker_says kvc_breaker_says(unsigned caps, enum kvc_call call, int err);

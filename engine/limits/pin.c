@@ -235,7 +235,8 @@ static bool over_limit(const struct kvc *k, const struct kvc_user *u, uint64_t h
 	return (u->slot.key && has > most / 2) || (all > most && has >= all / k->pins->users);
 }
 
-bool kvc_pin_holds_locked(struct kvc *k, uint64_t id, uint64_t until_ns, enum kvc_pin_against what)
+bool kvc_pin_protects_locked(struct kvc *k, uint64_t id, uint64_t until_ns,
+			     enum kvc_pin_against what)
 {
 	const struct kvc_pin *p = until_ns ? kvc_pin_find_locked(k, id) : NULL;
 	const struct kvc_user *u = p ? p->user : NULL;
@@ -258,7 +259,7 @@ bool kvc_pin_out_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	struct kvc_user *u;
 
-	if (!c->pin || !kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
+	if (!c->pin || !kvc_pin_protects_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
 		return false;
 	u = c->pin->user;
 	kvc_list_del(&c->out);
@@ -296,7 +297,7 @@ struct kvc_chunk *kvc_pin_back_locked(struct kvc *k)
 		if (kvc_list_empty(&u->out))
 			continue;
 		kvc_list_add_tail(&p->out_users, &u->out_link);
-		if (!kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
+		if (!kvc_pin_protects_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
 			return pop_out(&u->out);
 	}
 	return NULL;
@@ -364,7 +365,7 @@ static bool to_be_counted(const struct kvc_pin *p, const struct kvc_node *n)
 	return p->counting && n->row.ino > p->at && n->row.ino < p->below;
 }
 
-void kvc_pin_unknown_locked(struct kvc *k, struct kvc_node *n)
+void kvc_pin_node_freed_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_pin *p = n->pin_serial ? kvc_pin_find_locked(k, n->row.chunk) : NULL;
 
@@ -372,7 +373,7 @@ void kvc_pin_unknown_locked(struct kvc *k, struct kvc_node *n)
 		kvc_pin_disk_locked(k, p, -(int64_t)n->pin_weight);
 }
 
-void kvc_pin_known_locked(struct kvc *k, struct kvc_node *n)
+void kvc_pin_node_loaded_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_pin *p = kvc_pin_find_locked(k, n->row.chunk);
 
@@ -382,7 +383,7 @@ void kvc_pin_known_locked(struct kvc *k, struct kvc_node *n)
 	n->pin_weight = kvc_pin_weight_of(n);
 }
 
-void kvc_pin_meet_locked(struct kvc *k, struct kvc_chunk *c)
+void kvc_pin_link_chunk_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	c->pin = kvc_pin_find_locked(k, c->id);
 	if (c->pin)

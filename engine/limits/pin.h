@@ -74,11 +74,11 @@ void kvc_pin_leave_locked(struct kvc *k, struct kvc_node *n);
 /* The node, which was created in another chunk, has joined its chunk. */
 void kvc_pin_joined_locked(struct kvc *k, struct kvc_node *n);
 /* The node leaves memory and its file stays. */
-void kvc_pin_unknown_locked(struct kvc *k, struct kvc_node *n);
+void kvc_pin_node_freed_locked(struct kvc *k, struct kvc_node *n);
 /* The node was read into memory; so far it was counted by its row. */
-void kvc_pin_known_locked(struct kvc *k, struct kvc_node *n);
+void kvc_pin_node_loaded_locked(struct kvc *k, struct kvc_node *n);
 /* The chunk was created in memory: links it to its pin, if it has one. */
-void kvc_pin_meet_locked(struct kvc *k, struct kvc_chunk *c);
+void kvc_pin_link_chunk_locked(struct kvc *k, struct kvc_chunk *c);
 
 /* The part of a pinned chunk that an eviction would take. */
 enum kvc_pin_against {
@@ -90,7 +90,8 @@ enum kvc_pin_against {
  * Returns true if the pin protects the chunk against that. A pin over the limit protects neither
  * memory nor disk space against other chunks.
  */
-bool kvc_pin_holds_locked(struct kvc *k, uint64_t id, uint64_t until_ns, enum kvc_pin_against what);
+bool kvc_pin_protects_locked(struct kvc *k, uint64_t id, uint64_t until_ns,
+			     enum kvc_pin_against what);
 /*
  * Pinned chunks are excluded from the pool's eviction order, so that no pass of the evictor steps
  * over them. All three functions look at a bounded number of users and chunks.

@@ -33,9 +33,9 @@ static uint64_t share_weight(const struct kvc_node *n)
 	return kvc_has_segment(n) ? n->reserved : 0;
 }
 
-static struct kvc_user_hold *share_find(const struct kvc_node *n, const struct kvc_user *u)
+static struct kvc_share_entry *share_find(const struct kvc_node *n, const struct kvc_user *u)
 {
-	struct kvc_user_hold *h = n->holders;
+	struct kvc_share_entry *h = n->holders;
 
 	while (h && h->user != u)
 		h = h->next;
@@ -65,7 +65,7 @@ int kvc_user_share_check_locked(struct kvc *k, const struct kvc_wait *w, const s
 int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n)
 {
 	const struct kvc_user *u = uid ? kvc_user_find_locked(k, uid) : NULL;
-	const struct kvc_user_hold *h = u && n ? share_find(n, u) : NULL;
+	const struct kvc_share_entry *h = u && n ? share_find(n, u) : NULL;
 
 	if (!u || !k->users->files_max || u->files < k->users->files_max || (h && h->opens))
 		return 0;
@@ -76,7 +76,7 @@ int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc
 void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open)
 {
 	struct kvc_user *u = uid ? kvc_user_get_locked(k, uid) : NULL;
-	struct kvc_user_hold *h = u ? share_find(n, u) : NULL;
+	struct kvc_share_entry *h = u ? share_find(n, u) : NULL;
 
 	if (!u)
 		return;
@@ -102,9 +102,9 @@ void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, 
 	h->opens += open;
 }
 
-void kvc_user_share_forget_locked(struct kvc *k, struct kvc_user_hold *h)
+void kvc_user_share_forget_locked(struct kvc *k, struct kvc_share_entry *h)
 {
-	struct kvc_user_hold **at = &h->node->holders;
+	struct kvc_share_entry **at = &h->node->holders;
 
 	while (*at != h)
 		at = &(*at)->next;
@@ -120,7 +120,7 @@ void kvc_user_share_forget_locked(struct kvc *k, struct kvc_user_hold *h)
 void kvc_user_share_remove_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open)
 {
 	struct kvc_user *u = uid ? kvc_user_find_locked(k, uid) : NULL;
-	struct kvc_user_hold *h = u ? share_find(n, u) : NULL;
+	struct kvc_share_entry *h = u ? share_find(n, u) : NULL;
 
 	if (!h || !h->count)
 		return;
@@ -141,7 +141,7 @@ void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n)
 	if (now == was)
 		return;
 	n->held = now;
-	for (struct kvc_user_hold *h = n->holders, *next; h; h = next) {
+	for (struct kvc_share_entry *h = n->holders, *next; h; h = next) {
 		next = h->next;
 		h->user->held += now - was;
 		if (!now && !h->count)
@@ -149,7 +149,7 @@ void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n)
 	}
 }
 
-struct kvc_user_hold *kvc_user_share_idle_locked(struct kvc *k, uint32_t uid)
+struct kvc_share_entry *kvc_user_share_idle_locked(struct kvc *k, uint32_t uid)
 {
 	struct kvc_user *u = kvc_user_find_locked(k, uid);
 	struct kvc_list *e;
@@ -159,7 +159,7 @@ struct kvc_user_hold *kvc_user_share_idle_locked(struct kvc *k, uint32_t uid)
 	e = u->idle.next;
 	kvc_list_del(e);
 	kvc_list_add_tail(&u->idle, e);
-	return kvc_of(e, struct kvc_user_hold, idle);
+	return kvc_of(e, struct kvc_share_entry, idle);
 }
 
 void kvc_user_share_node_freed_locked(struct kvc *k, struct kvc_node *n)

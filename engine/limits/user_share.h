@@ -10,9 +10,9 @@
 #include "user.h"
 
 /* A user's use of one node: it has the node open or leased, or may have it mapped. */
-struct kvc_user_hold {
-	struct kvc_user_hold *next; /* next entry of the node */
-	struct kvc_list idle;       /* on user->idle while count is 0 */
+struct kvc_share_entry {
+	struct kvc_share_entry *next; /* next entry of the node */
+	struct kvc_list idle;         /* on user->idle while count is 0 */
 	struct kvc_node *node;
 	struct kvc_user *user;
 	unsigned count; /* opens and leases */
@@ -46,8 +46,8 @@ void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n);
  * Returns the user's oldest idle entry and makes it the newest; NULL: it has none. The caller may
  * forget the entry if the file is not mapped.
  */
-struct kvc_user_hold *kvc_user_share_idle_locked(struct kvc *k, uint32_t uid);
-void kvc_user_share_forget_locked(struct kvc *k, struct kvc_user_hold *h);
+struct kvc_share_entry *kvc_user_share_idle_locked(struct kvc *k, uint32_t uid);
+void kvc_user_share_forget_locked(struct kvc *k, struct kvc_share_entry *h);
 /* The node is freed: forgets all its entries. */
 void kvc_user_share_node_freed_locked(struct kvc *k, struct kvc_node *n);
 

@@ -414,7 +414,7 @@ void kvc_cache_stop(struct kvc *k)
 		if (n->touched)
 			kvc_node_dirty_locked(k, n);
 	}
-	kvc_access_loosen_locked(k);
+	kvc_access_end_all_locked(k);
 	kvc_unlock(k);
 	kvc_ancestors_stamp(k);
 	drain_jobs(k, false);
@@ -435,7 +435,7 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_tiers_join(k);
 	kvc_access_save_all(k);
 	kvc_lock_both(k);
-	kvc_quotas_save_both(k);
+	kvc_model_quotas_save_both(k);
 	kvc_ino_save_both(k);
 	kvc_clock_save_both(k);
 	kvc_wear_save_both(k);

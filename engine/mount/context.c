@@ -159,7 +159,7 @@ void kvc_context_empty(struct kvc *k)
 	kvc_pins_free(k);
 	kvc_users_free(k);
 	kvc_quotas_free(k);
-	kvc_layers_free(k);
+	kvc_model_layers_free(k);
 	kvc_model_stats_free(k);
 	kvc_model_rescan_free(k);
 }

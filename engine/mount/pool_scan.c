@@ -89,7 +89,7 @@ static void adopt_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const s
 	/* otherwise the comparison has shown that it is newer */
 	if (kvc_ns(st->st_mtim) != KVC_MARK_NS)
 		n->row.mtime_ns = kvc_ns(st->st_mtim);
-	n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
+	n->row.ctime_ns = kvc_node_ctime(n->row.ctime_ns, n->row.mtime_ns);
 }
 
 static bool same_object(const struct kvc_object_row *a, const struct kvc_object_row *b)

@@ -71,7 +71,7 @@
 struct kvc_drop {
 	struct kvc_list link;    /* in k->drops->detached */
 	struct kvc_node *self;   /* the folder or the single file; referenced, as are its members */
-	struct kvc_chunk *c;     /* kept in memory by c->inflight */
+	struct kvc_chunk *c;     /* kept in memory by c->refs */
 	struct kvc_node **files; /* its files that are not removed yet */
 	size_t count, capacity;
 	/* the tier to remove copies from; negative: all (dir_invalidate.h) */
@@ -128,7 +128,7 @@ static bool file_busy(const struct kvc_node *n)
 static bool has_copy_elsewhere(const struct kvc *k, const struct kvc_node *n, int tier)
 {
 	kvc_tier_each(k, t)
-		if ((int)t != tier && kvc_placed_in(n, t))
+		if ((int)t != tier && kvc_file_placed_in(n, t))
 			return true;
 	return false;
 }
@@ -251,10 +251,10 @@ static int drop_node_both(struct kvc *k, struct kvc_drop *d, uint64_t id, struct
 
 static bool pinned_locked(struct kvc *k, const struct kvc_drop *d, uint64_t id, uint64_t until_ns)
 {
-	return kvc_pin_holds_locked(k, id, until_ns,
-				    d->tier == KVC_DROP_FOR_POOL      ? KVC_PIN_POOL
-				    : d->tier >= 0 && !d->all_or_none ? KVC_PIN_DISK
-								      : KVC_PIN_ALL);
+	return kvc_pin_protects_locked(k, id, until_ns,
+				       d->tier == KVC_DROP_FOR_POOL      ? KVC_PIN_POOL
+				       : d->tier >= 0 && !d->all_or_none ? KVC_PIN_DISK
+									 : KVC_PIN_ALL);
 }
 
 /* May the chunk be dropped? If so, d references its node and its chunk until drop_release_both. */
@@ -281,7 +281,7 @@ static int drop_begin_both(struct kvc *k, struct kvc_drop *d, uint64_t id,
 			kvc_node_settle_locked(k, self);
 		return err;
 	}
-	d->c->inflight++;
+	d->c->refs++;
 	d->c->idle = true;
 	d->self = self;
 	self->refs++;
@@ -302,7 +302,7 @@ static void drop_release_both(struct kvc *k, struct kvc_drop *d)
 		kvc_node_settle_locked(k, n);
 		count_and_pause_both(k, d);
 	}
-	d->c->inflight--;
+	d->c->refs--;
 	kvc_chunk_settle_locked(k, d->c);
 	d->self->refs--;
 	kvc_node_settle_locked(k, d->self);
@@ -401,7 +401,7 @@ static int detach_large_both(struct kvc *k, struct kvc_drop *d, bool whole)
 		return err;
 	/* listings that the kernel has cached become out of date */
 	if (drops_folder(d))
-		kvc_touch_folder_locked(k, d->self, 0);
+		kvc_folder_touch_locked(k, d->self, 0);
 	kvc_chunk_forget_both(k, d->c->id);
 	detach_both(k, d);
 	return 0;

@@ -122,10 +122,10 @@ static int model_has_layers_both(struct kvc *k, const struct kvc_node *folder)
 	uint64_t model;
 	int err;
 
-	if (!kvc_layers_any(k))
+	if (!kvc_model_layers_any(k))
 		return 0;
 	err = kvc_node_model_both(k, folder->row.ino, &model);
-	return err ?: kvc_layers_of_locked(k, model) != 0;
+	return err ?: kvc_model_layers_of_locked(k, model) != 0;
 }
 
 /*
@@ -478,7 +478,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 		n->chunk->ttl_s = row.ttl_s;
 		n->chunk->expires_ns = row.expires_ns;
 	}
-	kvc_chunk_take_access_locked(k, n->chunk, &row);
+	kvc_chunk_merge_access_locked(k, n->chunk, &row);
 	kvc_membership_ordered_locked(k, n, known ? &row : NULL);
 	if (has)
 		kvc_chunk_add_locked(k, n);

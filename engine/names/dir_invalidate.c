@@ -123,7 +123,7 @@ static int remove_names_both(struct kvc *k, struct kvc_node *n, const struct kvc
 						  e->v[i].name);
 		if (!err && folder) {
 			notify_removed(k, folder, n);
-			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
+			kvc_folder_touch_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
 		}
 		if (folder)
 			kvc_node_settle_locked(k, folder);
@@ -143,7 +143,7 @@ int kvc_dir_drop_name_both(struct kvc *k, uint64_t parent, const char *name)
 	if ((err = kvc_name_get(k->cat, parent, name, &one.ino, &one.kind)))
 		return err == -ENOENT ? 0 : err;
 	n = kvc_node_find_locked(k, one.ino); /* all files of a detached chunk are in memory */
-	if (!n || !kvc_node_cut(n))
+	if (!n || !kvc_node_detached(n))
 		return 0;
 	snprintf(one.name, sizeof one.name, "%s", name);
 	return remove_names_both(k, n, &e, NULL);
@@ -162,7 +162,7 @@ int kvc_dir_drop_names_in_both(struct kvc *k, struct kvc_node *folder)
 		for (size_t i = 0; i < e.n && !err; i++) {
 			const struct kvc_node *n = kvc_node_find_locked(k, e.v[i].ino);
 
-			if (!n || !kvc_node_cut(n))
+			if (!n || !kvc_node_detached(n))
 				more = 0; /* the folder is not empty */
 			else
 				err = kvc_dir_drop_name_both(k, folder->row.ino, e.v[i].name);
@@ -255,7 +255,7 @@ int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder)
 	n->lost = false;
 	n->row.nlink = 2;
 	kvc_node_dirty_locked(k, n);
-	kvc_touch_folder_locked(k, up, 1);
+	kvc_folder_touch_locked(k, up, 1);
 	kvc_notify(k, KVC_TELL_NAME, up->row.ino, n->row.ino);
 	kvc_dir_dropped_free_locked(n);
 	return 0;

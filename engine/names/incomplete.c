@@ -44,7 +44,7 @@ static bool is_published_both(struct kvc *k, uint64_t ino, int *err)
 	struct kvc_object_row o = { 0 };
 
 	if (n)
-		return n->object.gen && n->object.size && !n->unborn && !kvc_node_gone(n);
+		return n->object.gen && n->object.size && !n->never_published && !kvc_node_gone(n);
 	*err = kvc_object_get(k->cat, ino, &o);
 	*err = *err == -ENOENT ? 0 : *err;
 	return !*err && o.gen && o.size;
@@ -85,10 +85,10 @@ int kvc_incomplete_is_both(struct kvc *k, struct kvc_node *folder)
 	unsigned want;
 	int err;
 
-	if (!kvc_layers_any(k) || !S_ISDIR(folder->row.mode) || folder->row.ino == KVC_ROOT)
+	if (!kvc_model_layers_any(k) || !S_ISDIR(folder->row.mode) || folder->row.ino == KVC_ROOT)
 		return 0;
 	err = kvc_node_model_both(k, folder->row.ino, &model);
-	want = err || model == folder->row.ino ? 0 : kvc_layers_of_locked(k, model);
+	want = err || model == folder->row.ino ? 0 : kvc_model_layers_of_locked(k, model);
 	if (!want)
 		return err == -ENOENT ? 0 : err;
 	if ((err = kvc_chunking_whole_both(k, folder)) != 1)
@@ -129,9 +129,10 @@ bool kvc_incomplete_hidden_both(struct kvc *k, struct kvc_node *n)
 
 void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_node *folder = kvc_layers_any(k) ? kvc_node_find_locked(k, n->row.parent) : NULL;
+	struct kvc_node *folder = kvc_model_layers_any(k) ? kvc_node_find_locked(k, n->row.parent)
+							  : NULL;
 
-	if (!folder || !kvc_layers_of_locked(k, n->model))
+	if (!folder || !kvc_model_layers_of_locked(k, n->model))
 		return;
 	folder->published = 0;
 	if (k->opt.partial != KVC_INCOMPLETE_MISS || !kvc_kernel_knows(folder))
@@ -140,7 +141,7 @@ void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n)
 	 * It may be the last file, so cached listings are invalidated. Or it was emptied, and
 	 * hidden again.
 	 */
-	kvc_touch_folder_locked(k, folder, 0);
+	kvc_folder_touch_locked(k, folder, 0);
 	if (n->object.size)
 		kvc_notify(k, KVC_TELL_PRUNE, folder->row.ino, 0);
 	else

@@ -9,7 +9,7 @@
 /* Can any file be hidden in this mount? Needs no lock. */
 static inline bool kvc_incomplete_on(struct kvc *k)
 {
-	return k->opt.partial == KVC_INCOMPLETE_MISS && kvc_layers_any(k);
+	return k->opt.partial == KVC_INCOMPLETE_MISS && kvc_model_layers_any(k);
 }
 /*
  * Is the folder a chunk with fewer files than its model's layers? Does not depend on partial=. An

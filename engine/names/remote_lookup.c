@@ -487,7 +487,7 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 	}
 	err = err ?: kvc_name_put(k->cat, parent, name, a.row.ino, a.row.mode & S_IFMT);
 	if (!err) {
-		kvc_touch_folder_locked(k, folder, is_folder ? 1 : 0);
+		kvc_folder_touch_locked(k, folder, is_folder ? 1 : 0);
 		kvc_account_quota_count_locked(k, n);
 	}
 	kvc_node_settle_locked(k, n);

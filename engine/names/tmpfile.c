@@ -41,7 +41,7 @@ void kvc_tmpfile_named_both(struct kvc *k, struct kvc_node *n)
 
 	n->unnamed = false;
 	kvc_meta_del(k->cat, tmpfile_key(n->row.ino, key));
-	kvc_file_written_locked(k, n); /* if it was closed before */
+	kvc_file_publish_if_closed_locked(k, n); /* if it was closed before */
 }
 
 static void tmpfile_end_both(struct kvc *k, struct kvc_node *n)

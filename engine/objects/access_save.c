@@ -68,8 +68,8 @@ static void batch_add(struct kvc *k, struct batch *b, struct kvc_chunk *c)
 {
 	kvc_committer_access_unlink_locked(k, c);
 	c->due = false;
-	c->stored_in = c->used_in;
-	c->inflight++;
+	c->stored_in = c->last_request;
+	c->refs++;
 	kvc_chunk_row(k, c, &b->row[b->n]);
 	b->c[b->n++] = c;
 }
@@ -87,7 +87,7 @@ static void forget_oldest_locked(struct kvc *k)
 
 		kvc_committer_access_unlink_locked(k, c);
 		kvc_count(&k->stats, accesses_forgotten);
-		if (c->inflight)
+		if (c->refs)
 			kvc_committer_access_held_locked(k, c);
 		else
 			kvc_chunk_settle_locked(k, c);
@@ -133,7 +133,7 @@ static void settle_batch_locked(struct kvc *k, struct batch *b, bool written)
 	for (size_t i = 0; i < b->n; i++) {
 		struct kvc_chunk *c = b->c[i];
 
-		c->inflight--;
+		c->refs--;
 		if (written)
 			c->stored_ns = kvc_max(c->stored_ns, b->row[i].last_ns);
 		else if (!c->gone && !c->dirty)
@@ -182,7 +182,7 @@ void kvc_access_save_some(struct kvc *k)
 	kvc_unlock(k);
 }
 
-uint64_t kvc_access_pause_locked(struct kvc *k, uint64_t idle)
+uint64_t kvc_access_save_pause_locked(struct kvc *k, uint64_t idle)
 {
 	const struct kvc_accesses *a = &k->committer->accesses;
 
@@ -192,7 +192,7 @@ uint64_t kvc_access_pause_locked(struct kvc *k, uint64_t idle)
 	return TURN_NS;
 }
 
-bool kvc_access_overdue(struct kvc *k)
+bool kvc_access_save_overdue(struct kvc *k)
 {
 	const struct kvc_accesses *a = &k->committer->accesses;
 	bool is;
@@ -212,7 +212,7 @@ static size_t count_queued(struct kvc *k)
 	size_t n = 0;
 
 	kvc_table_each(&k->chunks->table, s)
-		n += kvc_of(s, struct kvc_chunk, slot)->later;
+		n += kvc_of(s, struct kvc_chunk, slot)->accesses_only;
 	return n;
 }
 
@@ -231,7 +231,7 @@ void kvc_access_save_all(struct kvc *k)
 	kvc_table_each(&k->chunks->table, s) {
 		struct kvc_chunk *c = kvc_of(s, struct kvc_chunk, slot);
 
-		if (row && c->later && c->use.last_ns != c->stored_ns && n < capacity)
+		if (row && c->accesses_only && c->use.last_ns != c->stored_ns && n < capacity)
 			kvc_chunk_row(k, c, &row[n++]);
 	}
 	kvc_unlock(k);

@@ -14,12 +14,12 @@
  * Returns how long the committer may sleep, in ns, before the next transaction of accesses: at most
  * `idle`.
  */
-uint64_t kvc_access_pause_locked(struct kvc *k, uint64_t idle);
+uint64_t kvc_access_save_pause_locked(struct kvc *k, uint64_t idle);
 /*
  * Returns true if accesses have waited for more than a second because commits of names follow each
  * other without a pause. Takes k->lock.
  */
-bool kvc_access_overdue(struct kvc *k);
+bool kvc_access_save_overdue(struct kvc *k);
 /*
  * Writes the accesses of a few chunks in a transaction of their own, if the rate allows it. Called
  * by the committer thread, without locks. Errors are not reported: the accesses stay queued and are

@@ -31,7 +31,7 @@ struct rows {
 
 static void gather_chunk(struct kvc *k, struct rows *r, const struct kvc_chunk *c)
 {
-	if (!c->later || c->gone || c->use.last_ns == c->stored_ns || r->n == r->capacity)
+	if (!c->accesses_only || c->gone || c->use.last_ns == c->stored_ns || r->n == r->capacity)
 		return;
 	r->v[r->n++] = (struct kvc_access_record){
 		c->id,
@@ -150,7 +150,7 @@ int kvc_access_state_load(struct kvc *k, const void *v, size_t len)
 		for (unsigned j = 0; j < KVC_CACHES; j++)
 			all[i].facts[j] = kvc_state_in_64(&in);
 	}
-	kvc_access_state_forget(k);
+	kvc_access_state_free(k);
 	k->committer->accesses.loaded = all;
 	k->committer->accesses.nloaded = n;
 	return 0;
@@ -164,7 +164,7 @@ static int id_to_record(const void *x, const void *y)
 	return id < r->id ? -1 : id > r->id;
 }
 
-bool kvc_access_state_meet_locked(struct kvc *k, struct kvc_chunk *c)
+bool kvc_access_state_apply_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	const struct kvc_accesses *a = &k->committer->accesses;
 	const struct kvc_access_record *r;
@@ -182,7 +182,7 @@ bool kvc_access_state_meet_locked(struct kvc *k, struct kvc_chunk *c)
 	return true;
 }
 
-void kvc_access_state_forget(struct kvc *k)
+void kvc_access_state_free(struct kvc *k)
 {
 	free(k->committer->accesses.loaded);
 	k->committer->accesses.loaded = NULL;

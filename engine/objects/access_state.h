@@ -27,8 +27,8 @@ int kvc_access_state_load(struct kvc *k, const void *v, size_t len);
  * Called when a chunk was created in memory from its row. Returns true if a newer access was loaded
  * for it and has been applied; the caller marks the chunk dirty.
  */
-bool kvc_access_state_meet_locked(struct kvc *k, struct kvc_chunk *c);
+bool kvc_access_state_apply_locked(struct kvc *k, struct kvc_chunk *c);
 /* Frees the loaded accesses. Takes no lock: the caller holds k->lock or is the only thread. */
-void kvc_access_state_forget(struct kvc *k);
+void kvc_access_state_free(struct kvc *k);
 
 #endif

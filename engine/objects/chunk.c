@@ -39,7 +39,7 @@ static const struct kvc_policy *rank_policy(const struct kvc *k, unsigned class)
 	return &kvc_policy_table[kvc_replacers_policy_of(k, KVC_CACHE_DISK, class)];
 }
 
-void kvc_chunk_class_gave_locked(struct kvc *k, struct kvc_turns *turns, unsigned class)
+void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_turns *turns, unsigned class)
 {
 	kvc_turns_gave(turns, class, kvc_replacers_count_locked(k, KVC_CACHE_POOL, class));
 }
@@ -147,11 +147,11 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 		c->parent = r->parent;
 		c->facts[KVC_CACHE_DISK] = r->facts;
 		c->facts[KVC_CACHE_POOL] = r->pool_facts;
-		c->most = r->bytes;
+		c->peak_bytes = r->bytes;
 		c->stored_ns = r->last_ns;
 		c->asked = !!r->hits + !k->started;
 		/* no file of it is in the pool, so its copies are on the disk */
-		c->begun = k->started && !k->shared;
+		c->on_disk = k->started && !k->shared;
 		c->known = true;
 	}
 	kvc_list_init(&c->nodes);
@@ -160,8 +160,8 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 	kvc_list_init(&c->out_chain);
 	c->slot.key = c->id;
 	kvc_table_add(&k->chunks->table, &c->slot);
-	kvc_pin_meet_locked(k, c);
-	if (r && kvc_access_state_meet_locked(k, c)) {
+	kvc_pin_link_chunk_locked(k, c);
+	if (r && kvc_access_state_apply_locked(k, c)) {
 		c->rank = rank_policy(k, c->policy)->rank(&c->use);
 		kvc_chunk_dirty_locked(k, c);
 	}
@@ -170,7 +170,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (c->inflight || (c->dirty && !kvc_committer_access_release_locked(k, c)))
+	if (c->refs || (c->dirty && !kvc_committer_access_release_locked(k, c)))
 		return;
 	kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
 	end_exclusion(c);
@@ -188,7 +188,7 @@ void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	kvc_chunk_remove_locked(k, n);
 	n->chunk = NULL;
-	c->inflight--;
+	c->refs--;
 	kvc_chunk_settle_locked(k, c);
 }
 
@@ -206,8 +206,8 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 	if (n->state == KVC_LOWER) /* evicted: the chunk's most bytes stay as they were */
 		return;
 	if (now < was)
-		c->most -= kvc_min(was - now, c->most);
-	c->most = kvc_max(c->most, c->bytes);
+		c->peak_bytes -= kvc_min(was - now, c->peak_bytes);
+	c->peak_bytes = kvc_max(c->peak_bytes, c->bytes);
 	kvc_replacers_resize_locked(k, c);
 }
 
@@ -217,7 +217,7 @@ void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	kvc_list_add_tail(&n->chunk->nodes, &n->chunk_link);
 	n->chunk->nnodes++;
-	n->chunk->begun |= kvc_placed_in(n, KVC_DISK);
+	n->chunk->on_disk |= kvc_file_placed_in(n, KVC_DISK);
 	kvc_chunk_count_locked(k, n);
 	kvc_chunk_push_locked(k, n->chunk);
 }
@@ -236,7 +236,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (c->gone || (c->dirty && (c->known || !c->later)))
+	if (c->gone || (c->dirty && (c->known || !c->accesses_only)))
 		return;
 	kvc_committer_access_unlink_locked(k, c); /* more than its accesses has changed */
 	c->dirty = true;
@@ -292,7 +292,8 @@ void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool cut)
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, true);
 }
 
-void kvc_chunk_take_access_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r)
+void kvc_chunk_merge_access_locked(struct kvc *k, struct kvc_chunk *c,
+				   const struct kvc_chunk_row *r)
 {
 	if (r->last_ns > c->use.last_ns)
 		c->use.last_ns = r->last_ns;
@@ -321,7 +322,7 @@ void kvc_chunk_row(struct kvc *k, const struct kvc_chunk *c, struct kvc_chunk_ro
 		c->parent,
 		kvc_replacers_saved_state_locked(k, KVC_CACHE_DISK, c),
 		kvc_replacers_saved_state_locked(k, KVC_CACHE_POOL, c),
-		c->most,
+		c->peak_bytes,
 	};
 }
 
@@ -357,5 +358,5 @@ void kvc_chunks_free(struct kvc *k)
 	kvc_table_each(&k->chunks->table, s)
 		free(kvc_of(s, struct kvc_chunk, slot));
 	kvc_table_fini(&k->chunks->table);
-	kvc_access_state_forget(k);
+	kvc_access_state_free(k);
 }

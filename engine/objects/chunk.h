@@ -33,30 +33,30 @@ struct kvc_chunk {
 	 * the request that used the chunk last, and the first file of the chunk that it used
 	 * (access.h)
 	 */
-	uint64_t used_in;
-	uint64_t used_first;
+	uint64_t last_request;
+	uint64_t first_file;
 	uint64_t quota;      /* the model to whose quota it counts; 0: none */
 	struct kvc_pin *pin; /* NULL: not pinned (limits/pin.h) */
 	uint64_t bytes;      /* bytes of its nodes in the pool: the sum of their in_pool */
 	/* the most bytes that its nodes had in the pool, evicted ones included */
-	uint64_t most;
+	uint64_t peak_bytes;
 	struct kvc_list nodes; /* its nodes that have a segment */
 	unsigned nnodes;
-	unsigned inflight; /* references: nodes whose n->chunk is this chunk, and callers */
+	unsigned refs; /* references: nodes whose n->chunk is this chunk, and callers */
 	/*
 	 * number of requests for it, at most 2, and the time of the last one that counted
 	 * (access/admission.h)
 	 */
 	unsigned asked;
 	uint64_t asked_ns;
-	bool begun; /* the disk tier has a copy of at least one of its files */
+	bool on_disk; /* the disk tier has a copy of at least one of its files */
 	/* dirty: must be written; known: its row in the catalog is current but for accesses */
 	bool dirty, known;
 	/* dirty only because of its accesses (access_save.c); then `queue` is its list */
-	bool later;
+	bool accesses_only;
 	enum { KVC_ACCESS_HELD, KVC_ACCESS_RELEASED, KVC_ACCESS_WANTED } queue;
 	bool due; /* write the accesses even if they differ little from the row's */
-	/* use.last_ns in the row, and used_in when the row was written */
+	/* use.last_ns in the row, and last_request when the row was written */
 	uint64_t stored_ns, stored_in;
 	bool gone; /* its row was deleted and must not be written again */
 	/*
@@ -105,8 +105,8 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id);
  * Merges the accesses of the chunk r, from which c took over files: c gets the later time of use,
  * the earlier time of creation and the larger number of hits.
  */
-void kvc_chunk_take_access_locked(struct kvc *k, struct kvc_chunk *c,
-				  const struct kvc_chunk_row *r);
+void kvc_chunk_merge_access_locked(struct kvc *k, struct kvc_chunk *c,
+				   const struct kvc_chunk_row *r);
 /*
  * Returns the next victim of the pool and excludes it from the order; NULL if no chunk can be
  * evicted. kvc_chunk_push_locked puts it back.
@@ -138,7 +138,7 @@ void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool cut);
 bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
 /* Accounts a victim to its class, so that the next victim may be another class's. */
-void kvc_chunk_class_gave_locked(struct kvc *k, struct kvc_turns *turns, unsigned class);
+void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_turns *turns, unsigned class);
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
 /* At unmount. */
 void kvc_chunks_free(struct kvc *k);

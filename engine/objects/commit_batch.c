@@ -79,7 +79,7 @@ static int put_nodes(struct kvc *k, bool gently)
 			k->committer->nnodes--;
 			n->dirty = n->touched = false;
 			if (n->unpublished)
-				kvc_file_written_locked(k, n);
+				kvc_file_publish_if_closed_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}
 		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
@@ -121,7 +121,7 @@ static int put_chunks(struct kvc *k, bool gently)
 			c->dirty = c->due = false;
 			c->known = true;
 			c->stored_ns = r.last_ns;
-			c->stored_in = c->used_in;
+			c->stored_in = c->last_request;
 			kvc_chunk_settle_locked(k, c);
 		}
 		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
@@ -285,7 +285,7 @@ int kvc_commit_once(struct kvc *k)
  */
 static bool commit_idle_locked(struct kvc *k)
 {
-	struct timespec t = kvc_timespec(kvc_mono_ns() + kvc_access_pause_locked(k, IDLE_NS));
+	struct timespec t = kvc_timespec(kvc_mono_ns() + kvc_access_save_pause_locked(k, IDLE_NS));
 
 	kvc_lock_wait(&k->lock, &k->committer->cond, &t);
 	if (k->committer->soon || k->draining)
@@ -314,7 +314,7 @@ void *kvc_commit_thread(void *arg)
 		kvc_unlock(k);
 		if (kvc_commit_once(k))
 			usleep(AGAIN_NS / 1000);
-		else if (kvc_access_overdue(k))
+		else if (kvc_access_save_overdue(k))
 			kvc_access_save_some(k);
 		kvc_lock(k);
 	}

@@ -41,13 +41,13 @@ void kvc_committer_access_unlink_locked(struct kvc *k, struct kvc_chunk *c)
 	if (!c->dirty)
 		return;
 	kvc_list_del(&c->dirty_link);
-	k->committer->accesses.nreleased -= c->later && c->queue == KVC_ACCESS_RELEASED;
-	c->dirty = c->later = false;
+	k->committer->accesses.nreleased -= c->accesses_only && c->queue == KVC_ACCESS_RELEASED;
+	c->dirty = c->accesses_only = false;
 }
 
 void kvc_committer_access_held_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	c->dirty = c->later = true;
+	c->dirty = c->accesses_only = true;
 	c->queue = KVC_ACCESS_HELD;
 	kvc_list_add_tail(&k->committer->accesses.held, &c->dirty_link);
 }
@@ -57,7 +57,7 @@ void kvc_committer_access_want_locked(struct kvc *k, struct kvc_chunk *c)
 	if (!c->known || c->gone)
 		return; /* the next commit writes or deletes the whole row */
 	kvc_committer_access_unlink_locked(k, c);
-	c->dirty = c->later = c->due = true;
+	c->dirty = c->accesses_only = c->due = true;
 	c->queue = KVC_ACCESS_WANTED;
 	kvc_list_add_tail(&k->committer->accesses.wanted, &c->dirty_link);
 	pthread_cond_signal(&k->committer->cond);
@@ -75,7 +75,7 @@ bool kvc_committer_access_release_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	struct kvc_accesses *a = &k->committer->accesses;
 
-	if (!c->later || c->queue != KVC_ACCESS_HELD)
+	if (!c->accesses_only || c->queue != KVC_ACCESS_HELD)
 		return false;
 	if (!kvc_committer_access_due(c)) {
 		kvc_committer_access_unlink_locked(k, c);

@@ -14,7 +14,7 @@ struct kvc_access_record {
 
 /*
  * Chunks whose row lacks their latest accesses, linked by dirty_link. A chunk is either on one of
- * these lists (then chunk->later is set) or on kvc_committer.chunks, never on both.
+ * these lists (then chunk->accesses_only is set) or on kvc_committer.chunks, never on both.
  */
 struct kvc_accesses {
 	struct kvc_list wanted;   /* a trimmer needs the new rank: written regardless of credit */

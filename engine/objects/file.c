@@ -78,11 +78,11 @@ struct kvc_segment kvc_file_segment_of(const struct kvc_node *n)
 	return (struct kvc_segment){ kind, n->row.ino, n->object.gen };
 }
 
-void kvc_file_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+void kvc_file_mark_left_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	struct kvc_place *p = &n->in[tier].place;
 
-	if (!p->gen || p->codec & KVC_PLACE_LEFT || n->lost || kvc_node_cut(n))
+	if (!p->gen || p->codec & KVC_PLACE_LEFT || n->lost || kvc_node_detached(n))
 		return;
 	p->codec |= KVC_PLACE_LEFT;
 	if (kvc_place_put(k->cat, n->row.ino, tier, p))
@@ -96,7 +96,7 @@ void kvc_file_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 bool kvc_file_placed(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_placed_in(n, t))
+		if (kvc_file_placed_in(n, t))
 			return true;
 	return false;
 }
@@ -104,7 +104,7 @@ bool kvc_file_placed(const struct kvc *k, const struct kvc_node *n)
 bool kvc_file_placed_durably(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_placed_in(n, t) && kvc_tier_keeps_locked(k, t))
+		if (kvc_file_placed_in(n, t) && kvc_tier_is_durable_locked(k, t))
 			return true;
 	return false;
 }
@@ -293,7 +293,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 		publish_failed_locked(k, n, err);
 		return;
 	}
-	n->unpublished = n->unborn = false;
+	n->unpublished = n->never_published = false;
 	if (!written) {
 		/*
 		 * Nothing was written, except possibly through a mapping, which leaves no trace:
@@ -308,10 +308,10 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 		n->object.has_sum = n->verify = false;
 		kvc_file_unplace_locked(k, n);
 		if (mtime != n->mode_ns)
-			kvc_drop_setid(&n->row);
+			kvc_node_drop_setid(&n->row);
 		if (!marked)
 			n->row.mtime_ns = mtime;
-		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
+		n->row.ctime_ns = kvc_node_ctime(n->row.ctime_ns, n->row.mtime_ns);
 		kvc_count(&k->stats, publishes);
 		if (size > n->object.size)
 			kvc_folder_grew_locked(k, n, size - n->object.size);
@@ -337,7 +337,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	k->objects_up->published_locked(k, n);
 }
 
-void kvc_file_written_locked(struct kvc *k, struct kvc_node *n)
+void kvc_file_publish_if_closed_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (n->state != KVC_OPEN || n->nwriters || n->lost || n->unnamed)
 		return;
@@ -346,7 +346,7 @@ void kvc_file_written_locked(struct kvc *k, struct kvc_node *n)
 	kvc_file_publish_locked(k, n);
 }
 
-bool kvc_file_lingers_locked(const struct kvc *k, const struct kvc_node *n)
+bool kvc_file_should_linger_locked(const struct kvc *k, const struct kvc_node *n)
 {
 	return n->nlookup && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && !k->stopping &&
 	       kvc_list_empty(&k->reservations.waiters);
@@ -354,7 +354,7 @@ bool kvc_file_lingers_locked(const struct kvc *k, const struct kvc_node *n)
 
 void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n)
 {
-	kvc_list_add_tail(&k->committer->lingering[0], &n->lingers);
+	kvc_list_add_tail(&k->committer->lingering[0], &n->linger_link);
 	n->leaving = n->reserved;
 	k->reservations.leaving += n->leaving;
 	kvc_committer_wake_locked(k, false);
@@ -362,7 +362,7 @@ void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n)
 {
-	kvc_list_del(&n->lingers);
+	kvc_list_del(&n->linger_link);
 	k->reservations.leaving -= kvc_min(k->reservations.leaving, n->leaving);
 	n->leaving = 0;
 }
@@ -374,7 +374,7 @@ void kvc_file_linger_end_locked(struct kvc *k, bool all)
 	if (all)
 		kvc_list_splice(old, young);
 	for (unsigned i = 1; !kvc_list_empty(old); i++) {
-		struct kvc_node *n = kvc_of(old->next, struct kvc_node, lingers);
+		struct kvc_node *n = kvc_of(old->next, struct kvc_node, linger_link);
 
 		kvc_file_destroy_locked(k, n);
 		kvc_node_settle_locked(k, n);

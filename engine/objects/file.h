@@ -12,7 +12,7 @@
 void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
 struct kvc_segment kvc_file_segment_of(const struct kvc_node *n);
 /* Returns true if the tier has the current generation, under the file's current name. */
-static inline bool kvc_placed_in(const struct kvc_node *n, unsigned tier)
+static inline bool kvc_file_placed_in(const struct kvc_node *n, unsigned tier)
 {
 	return n->in[tier].place.gen && n->in[tier].place.gen == n->object.gen &&
 	       !(n->in[tier].place.codec & KVC_PLACE_LEFT);
@@ -21,7 +21,7 @@ static inline bool kvc_placed_in(const struct kvc_node *n, unsigned tier)
  * Marks the copy in a shared tier as one under an earlier name: another file's copy may be stored
  * under that name. The copy does not count until it is made again.
  */
-void kvc_file_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier);
+void kvc_file_mark_left_both(struct kvc *k, struct kvc_node *n, unsigned tier);
 /*
  * Returns true if a tier has the current generation. kvc_file_placed counts the mounted tiers, and
  * copies under the current name only; kvc_file_placed_anywhere counts all tiers and names.
@@ -50,7 +50,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n);
  */
 void kvc_file_compared_locked(struct kvc_node *n, int fd);
 /* Publishes the file if it is OPEN, has a name and has no writer. */
-void kvc_file_written_locked(struct kvc *k, struct kvc_node *n);
+void kvc_file_publish_if_closed_locked(struct kvc *k, struct kvc_node *n);
 /* Removes all placements of the file. Extents are freed after the commit. */
 void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n);
 /*
@@ -63,7 +63,8 @@ void kvc_file_destroy_locked(struct kvc *k, struct kvc_node *n);
  * name up before may be about to open it, so the file stays usable until the kernel forgets the
  * inode, a call waits for memory, or the second commit from now. Its bytes count as leaving.
  */
-bool kvc_file_lingers_locked(const struct kvc *k, const struct kvc_node *n); /* should it linger? */
+/* should it linger? */
+bool kvc_file_should_linger_locked(const struct kvc *k, const struct kvc_node *n);
 void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n);
 /* it was opened, or is destroyed */
 void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n);

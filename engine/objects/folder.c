@@ -8,7 +8,7 @@
 
 #define SOME 32 /* names read under one hold of the locks */
 
-void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
+void kvc_folder_touch_locked(struct kvc *k, struct kvc_node *folder, int nlink)
 {
 	folder->row.mtime_ns = folder->row.ctime_ns = kvc_now_ns();
 	folder->row.nlink += (uint32_t)nlink;

@@ -39,7 +39,7 @@ int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
  * Called after a name was added to a folder or removed: updates its times, and adds nlink to its
  * link count.
  */
-void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
+void kvc_folder_touch_locked(struct kvc *k, struct kvc_node *folder, int nlink);
 /* Adds the bytes of a file that was published or imported to its folder's fill_bytes. */
 void kvc_folder_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes);
 

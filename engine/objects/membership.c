@@ -81,12 +81,12 @@ static int chunk_get_both(struct kvc *k, uint64_t id, uint64_t model,
 	if (c->gone) { /* it gets files again */
 		if ((err = kvc_model_ttl_both(k, model, &ttl_s)))
 			return err;
-		c->gone = c->begun = false;
+		c->gone = c->on_disk = false;
 		c->known = false;
 		begin_ttl(k, c, ttl_s);
 		kvc_chunk_dirty_locked(k, c);
 	}
-	c->inflight++;
+	c->refs++;
 	*out = c;
 	return 0;
 }
@@ -106,14 +106,14 @@ void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 				   const struct kvc_chunk_row *was)
 {
 	struct kvc_chunk *c = n->chunk;
-	bool has = kvc_has_segment(n), placed = kvc_placed_in(n, KVC_DISK);
+	bool has = kvc_has_segment(n), placed = kvc_file_placed_in(n, KVC_DISK);
 	struct kvc_chunk_row r = was ? *was : (struct kvc_chunk_row){ 0 };
 
 	r.id = c->id;
 	r.bytes = n->row.size;
 	if (placed && !has) /* otherwise its bytes count with the segment */
-		c->most += n->row.size;
-	c->begun |= placed;
+		c->peak_bytes += n->row.size;
+	c->on_disk |= placed;
 	if (r.policy != c->policy)
 		r.facts = r.pool_facts = 0;
 	if (r.pool_facts && has && k->replacers->ready)
@@ -144,12 +144,12 @@ int kvc_membership_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, b
 	return 0;
 }
 
-int kvc_membership_found_both(struct kvc *k, struct kvc_node *n)
+int kvc_membership_new_both(struct kvc *k, struct kvc_node *n)
 {
 	int err = chunk_make_both(k, n->row.chunk, n->model, &n->chunk);
 
 	if (!err)
-		n->chunk->inflight++;
+		n->chunk->refs++;
 	return err;
 }
 

@@ -17,7 +17,7 @@ int kvc_membership_join_both(struct kvc *k, struct kvc_node *n);
 int kvc_membership_join_known_both(struct kvc *k, struct kvc_node *n,
 				   const struct kvc_chunk_row *row);
 /* The same for a new file that is a chunk by itself: no chunk has its number yet. */
-int kvc_membership_found_both(struct kvc *k, struct kvc_node *n);
+int kvc_membership_new_both(struct kvc *k, struct kvc_node *n);
 /*
  * Moves the node from its chunk to chunk id, which is another one. last: the old chunk has no other
  * file and is deleted. After an error the node is still in its old chunk.

@@ -51,7 +51,7 @@ int kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 
 	if (folder->row.parent != KVC_ROOT || model == KVC_ROOT)
 		return 0;
-	if (kvc_quota_of_locked(k, model) || kvc_layers_of_locked(k, model))
+	if (kvc_quota_of_locked(k, model) || kvc_model_layers_of_locked(k, model))
 		return 1;
 	for (int a = 0; a < KVC_MODEL_ATTRS; a++) {
 		err = kvc_model_attr_both(k, model, (enum kvc_model_attr)a, &value);

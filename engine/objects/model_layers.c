@@ -30,9 +30,9 @@ static struct kvc_layers *layers_find_locked(struct kvc *k, uint64_t model)
 	return NULL;
 }
 
-unsigned kvc_layers_of_locked(struct kvc *k, uint64_t model)
+unsigned kvc_model_layers_of_locked(struct kvc *k, uint64_t model)
 {
-	const struct kvc_layers *l = kvc_layers_any(k) ? layers_find_locked(k, model) : NULL;
+	const struct kvc_layers *l = kvc_model_layers_any(k) ? layers_find_locked(k, model) : NULL;
 
 	return l ? l->n : 0;
 }
@@ -63,9 +63,9 @@ static void layers_remove_locked(struct kvc *k, uint64_t model)
 	free(l);
 }
 
-int kvc_layers_set_both(struct kvc *k, uint64_t model, unsigned layers)
+int kvc_model_layers_set_both(struct kvc *k, uint64_t model, unsigned layers)
 {
-	unsigned before = kvc_layers_of_locked(k, model);
+	unsigned before = kvc_model_layers_of_locked(k, model);
 	char key[40], value[16];
 	int err;
 
@@ -85,7 +85,7 @@ int kvc_layers_set_both(struct kvc *k, uint64_t model, unsigned layers)
 	return err;
 }
 
-int kvc_layers_load_both(struct kvc *k)
+int kvc_model_layers_load_both(struct kvc *k)
 {
 	char key[64] = KEY, value[64];
 	int err;
@@ -110,7 +110,7 @@ int kvc_layers_load_both(struct kvc *k)
 	return err == -ENOENT ? 0 : err;
 }
 
-void kvc_layers_free(struct kvc *k)
+void kvc_model_layers_free(struct kvc *k)
 {
 	kvc_list_each_safe(e, &k->models->layered)
 		free(kvc_of(e, struct kvc_layers, link));

@@ -15,7 +15,7 @@
 
 #define KEY KVC_QUOTA_KEY
 
-int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
+int kvc_model_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, model);
 	bool made = !q && limit;
@@ -52,7 +52,7 @@ int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
 	return 0;
 }
 
-int kvc_quotas_load_both(struct kvc *k, bool clean)
+int kvc_model_quotas_load_both(struct kvc *k, bool clean)
 {
 	char key[64] = KEY, value[64];
 	int err;
@@ -85,7 +85,7 @@ int kvc_quotas_load_both(struct kvc *k, bool clean)
 	return err == -ENOENT ? 0 : err;
 }
 
-void kvc_quotas_save_both(struct kvc *k)
+void kvc_model_quotas_save_both(struct kvc *k)
 {
 	struct kvc_quota *q;
 

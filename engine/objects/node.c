@@ -33,7 +33,7 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	kvc_list_init(&n->behind);
 	kvc_list_init(&n->waiters);
 	kvc_list_init(&n->sync_waiters);
-	kvc_list_init(&n->lingers);
+	kvc_list_init(&n->linger_link);
 	n->state = S_ISREG(row->mode) ? KVC_LOWER : KVC_NONE;
 	n->slot.key = row->ino;
 	kvc_table_add(&k->nodes->table, &n->slot);
@@ -96,7 +96,7 @@ static int node_load_locked(struct kvc *k, const struct kvc_row *row,
 		}
 		n->charged = row->blocks * 512;
 		n->model = model;
-		kvc_pin_known_locked(k, n);
+		kvc_pin_node_loaded_locked(k, n);
 	}
 	*out = n;
 	return 0;
@@ -167,7 +167,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 		kvc_node_dirty_locked(k, n);
 		return;
 	}
-	kvc_pin_unknown_locked(k, n);
+	kvc_pin_node_freed_locked(k, n);
 	kvc_chunk_leave_locked(k, n);
 	kvc_table_del(&k->nodes->table, &n->slot);
 	if (n->dropped_dir)
@@ -199,9 +199,9 @@ void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *att
 		attr->blocks = (uint64_t)st.st_blocks;
 		if (mtime != KVC_MARK_NS) {
 			if (mtime != n->mode_ns)
-				kvc_drop_setid(attr);
+				kvc_node_drop_setid(attr);
 			attr->mtime_ns = mtime;
-			attr->ctime_ns = kvc_ctime(attr->ctime_ns, mtime);
+			attr->ctime_ns = kvc_node_ctime(attr->ctime_ns, mtime);
 		}
 	}
 }

@@ -70,8 +70,8 @@ struct kvc_node {
 	uint64_t nlookup;     /* references of the kernel */
 	struct kvc_paid paid; /* what its owner's usage was charged for the row (catalog/usage.c) */
 	struct kvc_list dirty_link;
-	struct kvc_list lingers; /* on a list while it lingers (kvc_file_linger_locked) */
-	uint64_t leaving;        /* while it lingers: its part of k->reservations.leaving */
+	struct kvc_list linger_link; /* on a list while it lingers (kvc_file_linger_locked) */
+	uint64_t leaving;            /* while it lingers: its part of k->reservations.leaving */
 	/* references of the engine: workers, leases, operations in progress */
 	unsigned refs;
 	/*
@@ -107,8 +107,8 @@ struct kvc_node {
 	struct kvc_drop *drop; /* set while its chunk is being dropped (names/chunk_drop.c) */
 
 	/* Regular files */
-	bool unborn;     /* created by this mount and never published */
-	bool has_places; /* the catalog may have placement rows of it */
+	bool never_published; /* created by this mount and never published */
+	bool has_places;      /* the catalog may have placement rows of it */
 	/* a copy was requested: its bytes are in k->account->asked and it is not on `behind` */
 	bool asked;
 	bool plain; /* its opens use plain requests, not passthrough */
@@ -165,15 +165,15 @@ struct kvc_node {
 	 * the statistics that count its bytes in the pool, and how many they count
 	 * (telemetry/model_stats.h)
 	 */
-	struct kvc_model_stats *tally;
-	uint64_t tallied;
+	struct kvc_model_stats *stats;
+	uint64_t stats_bytes;
 	struct kvc_chunk *chunk;
 	struct kvc_list chunk_link;
 	uint64_t in_pool; /* its part of chunk->bytes */
 	/* serial of the pin that counts it, and the bytes that it counts (limits/pin.h) */
 	uint64_t pin_serial, pin_weight;
 	/* the users that have it open or leased (limits/user_share.h) */
-	struct kvc_user_hold *holders;
+	struct kvc_share_entry *holders;
 	uint64_t held; /* bytes that each of them is charged */
 	/* opens and leases that wait for the load, renames that wait for the publish */
 	struct kvc_list waiters;
@@ -204,7 +204,7 @@ static inline bool kvc_has_segment(const struct kvc_node *n)
  * Returns true if the node's chunk is being dropped: the node is destroyed soon, and callers must
  * treat it as deleted.
  */
-static inline bool kvc_node_cut(const struct kvc_node *n)
+static inline bool kvc_node_detached(const struct kvc_node *n)
 {
 	return n->chunk && n->chunk->detached;
 }
@@ -212,7 +212,7 @@ static inline bool kvc_node_cut(const struct kvc_node *n)
 /* Returns true if the file is deleted or is about to be. */
 static inline bool kvc_node_gone(const struct kvc_node *n)
 {
-	return n->state == KVC_GONE || kvc_node_cut(n);
+	return n->state == KVC_GONE || kvc_node_detached(n);
 }
 
 /* Returns true if the kernel knows the inode; otherwise it needs no notification about it. */
@@ -225,7 +225,7 @@ static inline bool kvc_kernel_knows(const struct kvc_node *n)
  * Returns the ctime of a file whose segment was last written at mtime. An mtime in the future was
  * set by a client and does not count.
  */
-static inline uint64_t kvc_ctime(uint64_t ctime_ns, uint64_t mtime_ns)
+static inline uint64_t kvc_node_ctime(uint64_t ctime_ns, uint64_t mtime_ns)
 {
 	return (int64_t)mtime_ns > (int64_t)kvc_now_ns() ? ctime_ns : kvc_later(ctime_ns, mtime_ns);
 }
@@ -233,7 +233,7 @@ static inline uint64_t kvc_ctime(uint64_t ctime_ns, uint64_t mtime_ns)
 /*
  * Clears the set-id bits of a file that was written or got another owner, as any filesystem does.
  */
-static inline void kvc_drop_setid(struct kvc_row *row)
+static inline void kvc_node_drop_setid(struct kvc_row *row)
 {
 	row->mode &= ~(uint32_t)S_ISUID;
 	if (row->mode & S_IXGRP)

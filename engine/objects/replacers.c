@@ -69,7 +69,7 @@ bool kvc_replacers_has_locked(const struct kvc *k, enum kvc_cache cache, const s
 
 static uint64_t bytes_in_cache(enum kvc_cache cache, const struct kvc_chunk *c)
 {
-	uint64_t bytes = cache == KVC_CACHE_POOL ? c->bytes : c->most;
+	uint64_t bytes = cache == KVC_CACHE_POOL ? c->bytes : c->peak_bytes;
 
 	return bytes ? bytes : USUAL;
 }
@@ -158,7 +158,7 @@ void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_
 						parent);
 }
 
-void kvc_replacers_part_locked(struct kvc *k, struct kvc_chunk *c)
+void kvc_replacers_unlink_parent_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (k->replacers->replacer[KVC_CACHE_POOL][c->policy])
 		kvc_replacer_set_parent(k->replacers->replacer[KVC_CACHE_POOL][c->policy], c->id,
@@ -183,7 +183,7 @@ void kvc_replacers_join_locked(struct kvc *k, enum kvc_cache cache, const struct
 		kvc_replacer_set_parent(replacer, r->id, r->parent & ~KVC_TOLD);
 }
 
-void kvc_replacers_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r)
+void kvc_replacers_extract_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r)
 {
 	struct kvc_replacer *replacer = k->replacers->replacer[cache][r->policy];
 
@@ -194,8 +194,8 @@ void kvc_replacers_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_c
 	kvc_replacer_del(replacer, r->id, true);
 }
 
-bool kvc_replacers_holds_locked(const struct kvc *k, enum kvc_cache cache,
-				const struct kvc_chunk_row *r)
+bool kvc_replacers_has_row_locked(const struct kvc *k, enum kvc_cache cache,
+				  const struct kvc_chunk_row *r)
 {
 	struct kvc_replacer *replacer = k->replacers->replacer[cache][r->policy];
 

@@ -58,7 +58,7 @@ void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t 
 /* Sets the chunk's parent in all caches (0: none). */
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
 /* Its parent need not stay in the pool for it any more, until the chunk enters the pool again. */
-void kvc_replacers_part_locked(struct kvc *k, struct kvc_chunk *c);
+void kvc_replacers_unlink_parent_locked(struct kvc *k, struct kvc_chunk *c);
 
 /*
  * Counts an eviction: a chunk of this class left the pool, a tier, or all of them. Needs no lock.
@@ -77,10 +77,10 @@ void kvc_replacers_restore_locked(struct kvc *k, enum kvc_cache cache,
 				  const struct kvc_chunk_row *r, uint64_t bytes);
 void kvc_replacers_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r);
 /* Removes a chunk from the cache and stores its state in *r, so that it can be restored. */
-void kvc_replacers_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r);
+void kvc_replacers_extract_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r);
 /* Return whether the chunk is in the cache, and how many of its children are there. */
-bool kvc_replacers_holds_locked(const struct kvc *k, enum kvc_cache cache,
-				const struct kvc_chunk_row *r);
+bool kvc_replacers_has_row_locked(const struct kvc *k, enum kvc_cache cache,
+				  const struct kvc_chunk_row *r);
 uint32_t kvc_replacers_children_locked(const struct kvc *k, enum kvc_cache cache,
 				       const struct kvc_chunk_row *r);
 /* Moves a chunk on the disk tier to another class. */

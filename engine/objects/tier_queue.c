@@ -30,7 +30,8 @@
 
 #define RETRY_MIN_NS 1000000000ull
 #define RETRY_MAX_NS (RETRY_MIN_NS << (KVC_AGAINS - 1))
-#define UNTOLD_PARTS 16u /* the trimmer is woken after each such part of the space above high= */
+/* the trimmer is woken after each such part of the space above high= */
+#define UNSIGNALLED_PARTS 16u
 /* copies that wait for a shared tier; beyond that the oldest are dropped */
 #define COPIES_MAX 4096u
 #define SETTLE_LEAST_MS 5u
@@ -86,7 +87,7 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
  * There are two conditions, since a signal for a copy could otherwise wake the thread that makes no
  * copies, and be lost.
  */
-void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p)
+void kvc_tier_wake_locked(struct kvc_tier_state *ts, enum kvc_priority p)
 {
 	if (p < KVC_P_URGENT && ts->load_idle) {
 		ts->load_idle = false; /* the next job is for another thread */
@@ -131,7 +132,7 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 	ts->nremovals += p == KVC_P_REMOVE_AGAIN;
 	k->work->queued++;
 	if (tell)
-		kvc_tier_tell_locked(ts, p);
+		kvc_tier_wake_locked(ts, p);
 	if (out)
 		*out = j;
 	return 0;
@@ -216,10 +217,10 @@ void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
 	for (int p = KVC_P_AGAIN; p < KVC_P_SPILL; p++)
 		kvc_list_splice(&ts->jobs[KVC_P_PARKED], &ts->jobs[p]);
 	if (!kvc_list_empty(&ts->jobs[KVC_P_PARKED]))
-		kvc_tier_tell_locked(ts, KVC_P_SPILL);
+		kvc_tier_wake_locked(ts, KVC_P_SPILL);
 }
 
-bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
+bool kvc_tier_name_lock_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
 {
 	for (unsigned i = 0; i < ts->nnamed; i++)
 		if (kvc_same_name(&ts->named[i], name))
@@ -230,7 +231,7 @@ bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where
 	return true;
 }
 
-void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
+void kvc_tier_name_unlock_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
 {
 	for (unsigned i = 0; i < ts->nnamed; i++)
 		if (kvc_same_name(&ts->named[i], name)) {
@@ -388,12 +389,12 @@ static void retry_after_success_locked(struct kvc *k, struct kvc_tier_state *ts)
 {
 	uint64_t now = kvc_mono_ns();
 
-	if (now < ts->anew_ns)
+	if (now < ts->retry_ns)
 		return;
-	ts->anew_wait_ns = !ts->failing       ? 0
-			   : ts->anew_wait_ns ? kvc_min(2 * ts->anew_wait_ns, RETRY_MAX_NS)
-					      : RETRY_MIN_NS;
-	ts->anew_ns = now + ts->anew_wait_ns;
+	ts->retry_wait_ns = !ts->failing        ? 0
+			    : ts->retry_wait_ns ? kvc_min(2 * ts->retry_wait_ns, RETRY_MAX_NS)
+						: RETRY_MIN_NS;
+	ts->retry_ns = now + ts->retry_wait_ns;
 	if (ts->failing)
 		kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
 	ts->failing = ts->taking = false;
@@ -439,7 +440,7 @@ static void *worker(void *arg)
 			ts->removing += removes;
 			if (k->work->queued)
 				/* the next job may be due too, while all other threads sleep */
-				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
+				kvc_tier_wake_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
 			call_begin_locked(k, ts, me, n);
 			kvc_unlock(k);
 			j->run(k, j);
@@ -551,7 +552,7 @@ void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 	ts->refused_until_ns = kvc_mono_ns() + REFUSED_NS;
 	if (ts->unsynced) /* the frame waits for space that is to be synced */
 		pthread_cond_signal(&k->deferred_free->sync_cond);
-	kvc_tier_trim_tell_locked(k, tier);
+	kvc_tier_trim_wake_locked(k, tier);
 }
 
 bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts)
@@ -559,7 +560,7 @@ bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts)
 	return ts->full || kvc_mono_ns() < ts->refused_until_ns;
 }
 
-void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
+void kvc_tier_stored_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
@@ -569,14 +570,14 @@ void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 	if (bytes >= ts->refused)
 		ts->refused = ts->refused_until_ns = 0;
 	/* Waking the trimmer for each copy would cost more than the copy of a small file. */
-	ts->untold += bytes;
-	if (ts->untold > ts->spare / UNTOLD_PARTS) {
-		ts->untold = 0;
-		kvc_tier_trim_tell_locked(k, tier);
+	ts->unsignalled += bytes;
+	if (ts->unsignalled > ts->spare / UNSIGNALLED_PARTS) {
+		ts->unsignalled = 0;
+		kvc_tier_trim_wake_locked(k, tier);
 	}
 }
 
-void kvc_tier_trim_tell_locked(struct kvc *k, unsigned tier)
+void kvc_tier_trim_wake_locked(struct kvc *k, unsigned tier)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
@@ -584,7 +585,7 @@ void kvc_tier_trim_tell_locked(struct kvc *k, unsigned tier)
 		pthread_cond_signal(&ts->trim_cond);
 }
 
-bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier)
+bool kvc_tier_is_durable_locked(const struct kvc *k, unsigned tier)
 {
 	unsigned caps = k->tier[tier].t->ops->caps;
 
@@ -598,7 +599,7 @@ bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier)
 	return caps & KVC_TIER_DURABLE;
 }
 
-bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier)
+bool kvc_tier_accepts_locked(const struct kvc *k, unsigned tier)
 {
 	const struct kvc_tier_state *ts = &k->tier[tier];
 
@@ -609,5 +610,5 @@ void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j)
 {
 	kvc_list_add_tail(&k->tier[j->tier].jobs[KVC_P_LOAD], &j->link);
 	k->work->queued++;
-	kvc_tier_tell_locked(&k->tier[j->tier], KVC_P_LOAD);
+	kvc_tier_wake_locked(&k->tier[j->tier], KVC_P_LOAD);
 }

@@ -77,11 +77,11 @@ struct kvc_tier_state {
 	struct kvc_breaker breaker;
 	/*
 	 * failing: a copy failed since the failed copies were last retried because of a success.
-	 * taking: a copy succeeded since then. Another such retry is allowed from anew_ns on;
-	 * anew_wait_ns is the current pause between two of them.
+	 * taking: a copy succeeded since then. Another such retry is allowed from retry_ns on;
+	 * retry_wait_ns is the current pause between two of them.
 	 */
 	bool failing, taking;
-	uint64_t anew_ns, anew_wait_ns;
+	uint64_t retry_ns, retry_wait_ns;
 	bool full; /* the trimmed tier refused a frame for lack of space */
 	/*
 	 * the length of a refused frame that is being retried, and when the tier stops making space
@@ -101,7 +101,7 @@ struct kvc_tier_state {
 	uint64_t leaving; /* bytes of frames that wait to be removed */
 	/* bytes of those frames that wait for a sync, and bytes that are free above high= */
 	uint64_t unsynced, spare;
-	uint64_t untold; /* bytes stored since the trimmer was last woken */
+	uint64_t unsignalled; /* bytes stored since the trimmer was last woken */
 	struct kvc_wear written;
 };
 
@@ -141,7 +141,7 @@ void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j);
 /* Removes a waiting job from its queue. The caller frees it or queues it elsewhere. */
 void kvc_tier_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j);
 /* Wakes a thread that takes jobs of this priority, after a job was queued. */
-void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
+void kvc_tier_wake_locked(struct kvc_tier_state *ts, enum kvc_priority p);
 /*
  * Returns true if a call of this class may be made to the tier now. The caller must then report
  * either kvc_tier_result_locked or kvc_tier_uncalled_locked, since the call may be the breaker's
@@ -168,13 +168,13 @@ int kvc_tier_why_locked(const struct kvc *k, unsigned tier, enum kvc_call call);
  * one after the other. A thread that stores or removes a frame locks the name until the result is
  * recorded. Returns false if another thread has the name.
  */
-bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where *name);
-void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where *name);
+bool kvc_tier_name_lock_locked(struct kvc_tier_state *ts, const struct kvc_where *name);
+void kvc_tier_name_unlock_locked(struct kvc_tier_state *ts, const struct kvc_where *name);
 /*
  * Returns true if a copy in this tier completes an fsync. A shared tier knows a file by its name,
  * and loses it by a rename: a copy there counts only if no durable tier of this node is up.
  */
-bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier);
+bool kvc_tier_is_durable_locked(const struct kvc *k, unsigned tier);
 /* Returns true if a thread of the tier is in an overdue call. */
 bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier);
 /*
@@ -192,18 +192,18 @@ void kvc_tier_failed_locked(struct kvc *k, unsigned tier);
  */
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 /* A copy was stored: counts its bytes, and retries copies that failed. */
-void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes);
+void kvc_tier_stored_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 /*
  * Returns true if a refused frame still waits. `full` alone does not tell: a smaller frame that
  * fit, or a removal, clears it.
  */
 bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
 /* Wakes the tier's trimmer: the tier may be above its mark, or refused a frame. */
-void kvc_tier_trim_tell_locked(struct kvc *k, unsigned tier);
+void kvc_tier_trim_wake_locked(struct kvc *k, unsigned tier);
 /*
  * Returns true if the tier would store a copy now or soon: false if the breaker refuses writes, or
  * if the tier is full and nothing in it can be dropped.
  */
-bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier);
+bool kvc_tier_accepts_locked(const struct kvc *k, unsigned tier);
 
 #endif

@@ -158,7 +158,7 @@ void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t count)
 		n->nlookup -= kvc_min(count, n->nlookup);
 		if (!n->nlookup && S_ISDIR(n->row.mode))
 			kvc_dir_forgotten_locked(k, ino);
-		if (!n->nlookup && !kvc_list_empty(&n->lingers))
+		if (!n->nlookup && !kvc_list_empty(&n->linger_link))
 			kvc_file_destroy_locked(k, n);
 		if (both)
 			kvc_tmpfile_settle_both(k, n);
@@ -177,7 +177,7 @@ int kvc_entry_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 	kvc_count(&k->stats, getattrs);
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (n && (n->dropped || kvc_node_cut(n))) {
+	if (n && (n->dropped || kvc_node_detached(n))) {
 		err = -ESTALE;
 	} else if (n) {
 		if (S_ISDIR(n->row.mode))
@@ -245,7 +245,7 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 	if (n && !err) {
 		n->nlookup = 1;
 		kvc_node_dirty_locked(k, n);
-		kvc_touch_folder_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
+		kvc_folder_touch_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
 		if (S_ISDIR(mode)) {
 			kvc_chunking_made_locked(n);
 			kvc_chunking_folder_made_both(k, folder, n, name, caller->pid);
@@ -313,7 +313,7 @@ int kvc_entry_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *nam
 			kvc_header_rewrite_both(k, n);
 		}
 		kvc_node_dirty_locked(k, n);
-		kvc_touch_folder_locked(k, folder, 0);
+		kvc_folder_touch_locked(k, folder, 0);
 		kvc_node_attr_locked(k, n, attr);
 	}
 	kvc_unlock_both(k);
@@ -391,7 +391,7 @@ void kvc_entry_unlink_apply_both(struct kvc *k, struct kvc_node *n, uint64_t par
 	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	if (parted && n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
-	if (!n->nopen && !n->leases && !kvc_file_lingers_locked(k, n)) {
+	if (!n->nopen && !n->leases && !kvc_file_should_linger_locked(k, n)) {
 		kvc_file_destroy_locked(k, n);
 		return;
 	}
@@ -517,7 +517,7 @@ int kvc_entry_unlink(struct kvc *k, uint64_t parent, const char *name, struct kv
 			kvc_remote_lookup_unshare_both(k, n, path, n->row.nlink > 1);
 		kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, n, parent, name);
 		kvc_entry_unlink_apply_both(k, n, parent, left);
-		kvc_touch_folder_locked(k, folder, 0);
+		kvc_folder_touch_locked(k, folder, 0);
 		kvc_incomplete_after_both(k, folder, whole);
 		kvc_node_settle_locked(k, n);
 	}
@@ -574,13 +574,13 @@ int kvc_entry_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *nam
 		return err;
 	if (path)
 		kvc_remote_lookup_unshare_both(k, n, path, false);
-	kvc_quota_set_both(k, n->row.ino, 0);
-	kvc_layers_set_both(k, n->row.ino, 0);
+	kvc_model_quota_set_both(k, n->row.ino, 0);
+	kvc_model_layers_set_both(k, n->row.ino, 0);
 	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	kvc_chunk_forget_both(k, n->row.ino);
 	n->row.nlink = 0;
 	kvc_file_destroy_locked(k, n);
-	kvc_touch_folder_locked(k, folder, -1);
+	kvc_folder_touch_locked(k, folder, -1);
 	kvc_node_settle_locked(k, n);
 	return 0;
 }

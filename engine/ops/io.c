@@ -115,7 +115,7 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 		n->refs++;
 		n->nwriters++;
 	} else if (err != KVC_WAIT && n) {
-		kvc_file_written_locked(k, n); /* nothing has changed */
+		kvc_file_publish_if_closed_locked(k, n); /* nothing has changed */
 	}
 	kvc_unlock(k);
 	if (err)
@@ -128,7 +128,7 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	n->nwriters--;
 	if (n->state == KVC_OPEN && !n->nwriters)
 		kvc_account_recount_locked(k, n);
-	kvc_file_written_locked(k, n);
+	kvc_file_publish_if_closed_locked(k, n);
 	kvc_node_settle_locked(k, n);
 	kvc_unlock(k);
 	return err;
@@ -202,7 +202,7 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 		kvc_account_recount_locked(k, n);
 	}
 	if (err != KVC_WAIT)
-		kvc_file_written_locked(k, n); /* unchanged, if it failed */
+		kvc_file_publish_if_closed_locked(k, n); /* unchanged, if it failed */
 	return err;
 }
 
@@ -219,7 +219,7 @@ static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, stru
 		n->mode_ns = mtime;
 	}
 	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && !S_ISDIR(n->row.mode))
-		kvc_drop_setid(&n->row);
+		kvc_node_drop_setid(&n->row);
 	if (set & KVC_SET_UID)
 		n->row.uid = attr->uid;
 	if (set & KVC_SET_GID)
@@ -257,7 +257,7 @@ static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_ro
 	kvc_lock_both(k);
 	err = kvc_node_get_both(k, ino, &n);
 	if (!err && w->err && S_ISREG(n->row.mode))
-		kvc_file_written_locked(k, n); /* nothing has changed */
+		kvc_file_publish_if_closed_locked(k, n); /* nothing has changed */
 	err = err ?: w->err ?: kvc_takes(k, false);
 	if (!err && (set & KVC_SET_SIZE))
 		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
@@ -389,14 +389,14 @@ static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_
 	err = fill_locked(k, n, fd, mode, (uint64_t)off, (uint64_t)len, need, w);
 out:
 	if (!err) {
-		kvc_drop_setid(&n->row);
+		kvc_node_drop_setid(&n->row);
 		kvc_node_dirty_locked(k, n);
 	}
 	if (err != KVC_WAIT)
 		kvc_reservation_cancel_locked(k, w);
 	if (n && (uint64_t)len > KVC_PAGES_HELD) {
 		/* the last close of another opener may have happened in between */
-		kvc_file_written_locked(k, n);
+		kvc_file_publish_if_closed_locked(k, n);
 		kvc_node_settle_locked(k, n);
 	}
 	kvc_unlock(k);

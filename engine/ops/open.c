@@ -160,7 +160,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 	err = err ?: allocate_ahead_both(k, n, fd, hint);
 	kvc_reservation_put_locked(k, more); /* the allocated bytes are counted instead */
 	if (err)
-		kvc_file_written_locked(k, n); /* nothing has changed */
+		kvc_file_publish_if_closed_locked(k, n); /* nothing has changed */
 	return err;
 }
 
@@ -230,7 +230,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	n = kvc_node_find_locked(k, ino);
 	if ((err = w->err ?: opens_for_writing(flags) ? kvc_takes(k, false) : 0))
 		goto out;
-	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen && kvc_list_empty(&n->lingers))) {
+	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen && kvc_list_empty(&n->linger_link))) {
 		err = -ESTALE;
 		goto out;
 	}
@@ -272,7 +272,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	register_segment_locked(k, n, opens_for_writing(flags), truncates && !n->prepared);
 	err = count_open_locked(k, n, flags, w->uid, out);
 	if (err)
-		kvc_file_written_locked(k, n);
+		kvc_file_publish_if_closed_locked(k, n);
 	else
 		record_open_locked(k, n, flags, w);
 out:
@@ -395,7 +395,7 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	err = name ? kvc_chunking_join_both(k, folder, n, name, true, &n->row.chunk) : 0;
 	if (!err && !n->row.chunk) {
 		n->row.chunk = n->row.ino;
-		err = kvc_membership_found_both(k, n);
+		err = kvc_membership_new_both(k, n);
 	} else if (!err) {
 		err = kvc_membership_join_both(k, n);
 	}
@@ -407,7 +407,7 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 		return err;
 	}
 	n->fd = fd;
-	n->fresh = n->unshared = n->unborn = true;
+	n->fresh = n->unshared = n->never_published = true;
 	n->mode_ns = c->row.mtime_ns;
 	/* k->reservations.ahead already includes these bytes */
 	n->reserved = n->prepared = n->ahead = c->reserved;
@@ -423,7 +423,7 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	if (name) {
 		kvc_incomplete_named_locked(n, name);
 		kvc_remote_lookup_made_locked(k, n->model, name);
-		kvc_touch_folder_locked(k, folder, 0);
+		kvc_folder_touch_locked(k, folder, 0);
 	}
 	count_open_locked(k, n, flags, c->uid, out); /* cannot fail: fd is open */
 	kvc_count(&k->stats, creates);

@@ -27,7 +27,7 @@ static int list_undropped(struct kvc *k, uint64_t ino, uint64_t *after, struct k
 	for (size_t i = 0; i < e->n; i++) {
 		struct kvc_node *n = kvc_node_find_locked(k, e->v[i].ino);
 
-		e->v[i].ino = n && kvc_node_cut(n) ? 0 : e->v[i].ino;
+		e->v[i].ino = n && kvc_node_detached(n) ? 0 : e->v[i].ino;
 	}
 	kvc_unlock(k);
 	for (size_t i = 0; i < e->n && !end; i++) {

@@ -124,8 +124,8 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		kvc_chunking_folder_arrived_both(k, to_folder);
 	kvc_node_dirty_locked(k, n);
 	kvc_header_rewrite_both(k, n);
-	kvc_touch_folder_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
-	kvc_touch_folder_locked(k, to_folder, S_ISDIR(kind) ? 1 : 0);
+	kvc_folder_touch_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
+	kvc_folder_touch_locked(k, to_folder, S_ISDIR(kind) ? 1 : 0);
 	kvc_incomplete_after_both(k, from_folder, whole);
 	kvc_incomplete_after_both(k, to_folder, to_whole);
 	if (from_folder != to_folder)
@@ -221,8 +221,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 	a->unshared = b->unshared = a->unshared && b->unshared;
 	exchanged_both(k, a, to_folder);
 	exchanged_both(k, b, from_folder);
-	kvc_touch_folder_locked(k, from_folder, -moved);
-	kvc_touch_folder_locked(k, to_folder, moved);
+	kvc_folder_touch_locked(k, from_folder, -moved);
+	kvc_folder_touch_locked(k, to_folder, moved);
 	return 0;
 }
 

@@ -28,7 +28,7 @@ static bool enough_free_locked(struct kvc *k, uint32_t uid)
 
 void kvc_share_retry_free_idle(struct kvc *k, uint32_t uid)
 {
-	struct kvc_user_hold *h, *first = NULL;
+	struct kvc_share_entry *h, *first = NULL;
 
 	kvc_lock(k);
 	for (unsigned i = 0; i < LOOKS && !enough_free_locked(k, uid) &&

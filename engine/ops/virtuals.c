@@ -40,7 +40,7 @@ static void summarize_node(struct kvc *k, struct summary *s, const struct kvc_no
 	if (kvc_has_segment(n))
 		s->tiers |= 1;
 	kvc_tier_each(k, t)
-		if (kvc_placed_in(n, t) && !n->verify)
+		if (kvc_file_placed_in(n, t) && !n->verify)
 			s->tiers |= 2u << t;
 	s->state = !s->any || s->state == (int)n->state ? (int)n->state : -1;
 	s->any = true;
@@ -300,7 +300,7 @@ static int set_default_ttl(struct kvc *k, struct kvc_subject *s, const char *val
 
 static int get_layers(struct kvc *k, struct kvc_subject *s, char *value)
 {
-	unsigned v = kvc_layers_of_locked(k, s->n->row.ino);
+	unsigned v = kvc_model_layers_of_locked(k, s->n->row.ino);
 
 	snprintf(value, 128, "%u", v);
 	return v ? 0 : -ENODATA;
@@ -312,13 +312,13 @@ static int get_layers(struct kvc *k, struct kvc_subject *s, char *value)
  */
 static int set_layers(struct kvc *k, struct kvc_subject *s, const char *value)
 {
-	bool had = kvc_layers_of_locked(k, s->n->row.ino);
+	bool had = kvc_model_layers_of_locked(k, s->n->row.ino);
 	uint64_t v = 0;
 	int err;
 
 	if (value && (parse_number(value, &v) || v > KVC_LAYERS_MAX))
 		return -EINVAL;
-	err = kvc_layers_set_both(k, s->n->row.ino, (unsigned)v);
+	err = kvc_model_layers_set_both(k, s->n->row.ino, (unsigned)v);
 	if (!err) {
 		s->relist = true;
 		kvc_incomplete_set_both(k, s->n);
@@ -401,7 +401,7 @@ static int set_quota(struct kvc *k, struct kvc_subject *s, const char *value)
 
 	if (value && strcmp(value, "0") && (kvc_size_parse(value, &limit) || limit < QUOTA_MIN))
 		return -EINVAL;
-	return kvc_quota_set_both(k, s->n->row.ino, limit);
+	return kvc_model_quota_set_both(k, s->n->row.ino, limit);
 }
 
 /* A request, not a stored value; its result is the result of the call. */

@@ -53,7 +53,7 @@ static int control_reload(struct kvc *k, char *words, FILE *answer)
 		pthread_cond_signal(&k->reservations.pressed);
 		pthread_cond_signal(&k->quotas.pressed);
 		kvc_tier_each(k, t)
-			kvc_tier_trim_tell_locked(k, t);
+			kvc_tier_trim_wake_locked(k, t);
 		kvc_tiers_wake_locked(k);
 	}
 	kvc_unlock(k);

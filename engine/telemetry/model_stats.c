@@ -70,14 +70,14 @@ void kvc_model_stats_pool_bytes_locked(struct kvc *k, struct kvc_node *n)
 {
 	uint64_t now = kvc_has_segment(n) ? n->reserved : 0;
 
-	if (now == n->tallied && (!now || n->tally->slot.key == n->model))
+	if (now == n->stats_bytes && (!now || n->stats->slot.key == n->model))
 		return;
-	if (n->tally)
-		n->tally->pool_bytes -= n->tallied;
-	n->tally = now ? kvc_model_stats_of_locked(k, n->model) : NULL;
-	n->tallied = now;
-	if (n->tally)
-		n->tally->pool_bytes += now;
+	if (n->stats)
+		n->stats->pool_bytes -= n->stats_bytes;
+	n->stats = now ? kvc_model_stats_of_locked(k, n->model) : NULL;
+	n->stats_bytes = now;
+	if (n->stats)
+		n->stats->pool_bytes += now;
 }
 
 size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_stats *to,

@@ -195,11 +195,11 @@ static int claim_name_both(struct kvc_copy *c)
 
 	c->name = kvc_frame_where_of(c->f->path);
 	c->f->flags |= KVC_FRAME_SHARED;
-	if (!kvc_tier_name_take_locked(&c->k->tier[c->tier], &c->name))
+	if (!kvc_tier_name_lock_locked(&c->k->tier[c->tier], &c->name))
 		return -EALREADY;
 	c->named = true;
 	if (p->gen && kvc_same_name(&p->where, &c->name))
-		kvc_file_leave_both(c->k, c->n, c->tier);
+		kvc_file_mark_left_both(c->k, c->n, c->tier);
 	return 0;
 }
 
@@ -290,7 +290,7 @@ bool kvc_copy_newest(const struct kvc_copy *c)
 void kvc_copy_unname_locked(struct kvc_copy *c)
 {
 	if (c->named)
-		kvc_tier_name_give_locked(&c->k->tier[c->tier], &c->name);
+		kvc_tier_name_unlock_locked(&c->k->tier[c->tier], &c->name);
 	c->named = false;
 }
 

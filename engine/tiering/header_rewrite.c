@@ -169,7 +169,7 @@ void kvc_header_rewrite_moved_both(struct kvc *k, struct kvc_node *n)
 			now = kvc_frame_where_of(path);
 		}
 		if (*path && !kvc_same_name(at, &now))
-			kvc_file_leave_both(k, n, t);
+			kvc_file_mark_left_both(k, n, t);
 	}
 }
 

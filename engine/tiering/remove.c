@@ -163,7 +163,7 @@ int kvc_remove_shared(struct kvc *k, const struct kvc_job *j)
 
 	kvc_lock_both(k);
 	/* during a put it is unknown which frame the name will hold */
-	named = kvc_tier_name_take_locked(ts, &j->where);
+	named = kvc_tier_name_lock_locked(ts, &j->where);
 	wanted = named && wanted_both(k, j);
 	kvc_unlock_both(k);
 	if (!named)
@@ -171,7 +171,7 @@ int kvc_remove_shared(struct kvc *k, const struct kvc_job *j)
 	if (!wanted)
 		err = still_ours(k, j) ?: ts->t->ops->remove(ts->t, &j->where);
 	kvc_lock(k);
-	kvc_tier_name_give_locked(ts, &j->where);
+	kvc_tier_name_unlock_locked(ts, &j->where);
 	kvc_unlock(k);
 	/* none of our frames is left to remove */
 	err = err == -ENOENT || err == -EBADMSG || err == -EPROTO ? 0 : err;

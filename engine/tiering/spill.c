@@ -38,7 +38,7 @@
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	(void)k;
-	return !kvc_placed_in(n, tier) || n->verify || (n->resealing & (1u << tier));
+	return !kvc_file_placed_in(n, tier) || n->verify || (n->resealing & (1u << tier));
 }
 
 /*
@@ -91,7 +91,7 @@ static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struc
 		kvc_deferred_free_extent_locked(k, tier, &n->in[tier].place);
 	n->in[tier].place = p;
 	if (tier == KVC_DISK && n->chunk)
-		n->chunk->begun = true;
+		n->chunk->on_disk = true;
 	n->resealing &= ~bit;
 	n->left &= ~bit;
 }
@@ -164,7 +164,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 {
 	struct kvc_segment from = kvc_file_segment_of(n), to;
 
-	if (n->lost || kvc_node_cut(n) ||
+	if (n->lost || kvc_node_detached(n) ||
 	    (snap ? n->state != KVC_OPEN || gen != n->object.gen + 1 : n->object.gen != gen))
 		return false;
 	if (snap) {
@@ -209,7 +209,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		kvc_replacers_add_locked(k, KVC_CACHE_DISK, n->chunk);
 	n->failing = false;
 	n->tries = 0;
-	if (kvc_tier_keeps_locked(k, tier))
+	if (kvc_tier_is_durable_locked(k, tier))
 		sync_copied_locked(n, tier, snap);
 	count_locked(k, n, c->f->stored_len);
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, (int)tier, n);
@@ -254,7 +254,7 @@ static void mark_locked(struct spill *s)
 
 	if (mtime != KVC_MARK_NS) {
 		if (mtime != n->mode_ns)
-			kvc_drop_setid(&n->row);
+			kvc_node_drop_setid(&n->row);
 		n->row.mtime_ns = mtime;
 		n->mode_ns = KVC_MARK_NS;
 		s->marked = true;
@@ -298,7 +298,8 @@ static bool copying_elsewhere(const struct kvc *k, const struct spill *s)
 static bool copying_durably_elsewhere(const struct kvc *k, const struct spill *s)
 {
 	kvc_tier_each(k, t)
-		if (t != s->tier && (s->n->spilling & (1u << t)) && kvc_tier_keeps_locked(k, t))
+		if (t != s->tier && (s->n->spilling & (1u << t)) &&
+		    kvc_tier_is_durable_locked(k, t))
 			return true;
 	return false;
 }
@@ -311,7 +312,7 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 	bool here;
 
 	s->snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, s->tier);
-	if (n->lost || kvc_node_cut(n) ||
+	if (n->lost || kvc_node_detached(n) ||
 	    (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
 	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
 		return false;
@@ -409,7 +410,7 @@ static void copy(struct kvc *k, struct spill *s)
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, s->tier, KVC_CALL_WRITE, n->row.ino, s->err);
 	if (!s->err)
-		kvc_tier_took_locked(k, s->tier, s->c.f->stored_len);
+		kvc_tier_stored_locked(k, s->tier, s->c.f->stored_len);
 	if (!s->err && ((s->snap || n->epoch == s->epoch) && kvc_copy_newest(&s->c) &&
 			record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
 		s->again = false;
@@ -564,7 +565,7 @@ static void hurry_locked(struct kvc *k, unsigned tier, struct kvc_job *j)
 	j->priority = KVC_P_URGENT;
 	j->due_ns = 0;
 	kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
-	kvc_tier_tell_locked(ts, KVC_P_URGENT);
+	kvc_tier_wake_locked(ts, KVC_P_URGENT);
 }
 
 static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,

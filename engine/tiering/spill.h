@@ -27,7 +27,8 @@ static inline bool kvc_snapshot_takes(const struct kvc *k, const struct kvc_node
 {
 	unsigned caps = k->tier[tier].t->ops->caps;
 
-	return kvc_tier_keeps_locked(k, tier) && !(n && n->unnamed && (caps & KVC_TIER_SHARED));
+	return kvc_tier_is_durable_locked(k, tier) &&
+	       !(n && n->unnamed && (caps & KVC_TIER_SHARED));
 }
 
 #endif

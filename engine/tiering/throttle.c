@@ -90,7 +90,7 @@ void kvc_throttle_measure_locked(struct kvc *k)
 static bool any_takes_locked(const struct kvc *k)
 {
 	kvc_tier_each(k, t)
-		if (kvc_tier_takes_locked(k, t))
+		if (kvc_tier_accepts_locked(k, t))
 			return true;
 	return false;
 }

@@ -47,7 +47,7 @@ static uint64_t placed_at(uint64_t ino)
 
 	kvc_lock(engine);
 	n = kvc_node_find_locked(engine, ino);
-	if (n && kvc_placed_in(n, 0) && n->state == KVC_BOTH && !n->spilling)
+	if (n && kvc_file_placed_in(n, 0) && n->state == KVC_BOTH && !n->spilling)
 		at = n->in[0].place.where.at;
 	kvc_unlock(engine);
 	return at;
@@ -287,7 +287,7 @@ static void under_a_copy(void **state)
 	kvc_lock(engine);
 	n = kvc_node_find_locked(engine, r.ino);
 	at = n->in[0].place.where.at;
-	assert_true(kvc_placed_in(n, 0));
+	assert_true(kvc_file_placed_in(n, 0));
 	kvc_unlock(engine);
 	assert_string_equal(name_in(at), "m/h");
 }

@@ -64,7 +64,7 @@ static void set(uint64_t model, const char *name, const char *value)
 static void bound(uint64_t model, uint64_t limit)
 {
 	kvc_lock_both(engine);
-	assert_int_equal(kvc_quota_set_both(engine, model, limit), 0);
+	assert_int_equal(kvc_model_quota_set_both(engine, model, limit), 0);
 	kvc_unlock_both(engine);
 }
 

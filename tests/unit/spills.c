@@ -160,7 +160,7 @@ static bool placed(uint64_t ino)
 
 	kvc_lock(engine);
 	n = kvc_node_find_locked(engine, ino);
-	is = n && kvc_placed_in(n, 0) && n->state != KVC_RESIDENT && !n->spilling;
+	is = n && kvc_file_placed_in(n, 0) && n->state != KVC_RESIDENT && !n->spilling;
 	kvc_unlock(engine);
 	return is;
 }

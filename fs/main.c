@@ -150,7 +150,7 @@ static int run_daemon(const struct kvc_options *o, const char *store_path, const
 		return fail("%s%s", error, "");
 	if (kvc_store_open(&store, store_path, error))
 		return fail("%s%s", error, "");
-	if ((err = kvc_super_keyed(&store))) {
+	if ((err = kvc_super_add_secret(&store))) {
 		kvc_store_close(&store);
 		return fail("cannot write the superblock of %s: %s", store_path, strerror(-err));
 	}

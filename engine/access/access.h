@@ -41,7 +41,7 @@ struct kvc_access_tracker {
 	uint32_t ids[KVC_CLIENTS]; /* the clients' ids, side by side: every open searches them */
 	unsigned latest;           /* index of the last match */
 	struct kvc_client client[KVC_CLIENTS];
-	struct kvc_order *infer; /* NULL: no parent was inferred yet */
+	struct kvc_chain_infer *infer; /* NULL: no parent was inferred yet */
 	struct kvc_ancestors ancestors;
 	uint64_t serial;
 	uint32_t leases; /* number of client ids given to leases */

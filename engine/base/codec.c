@@ -177,11 +177,11 @@ static double entropy(const uint32_t h[256], uint32_t n)
 	return n ? bits / n / 8 : 1;
 }
 
-struct look {
+struct estimate {
 	double hi, lo, all; /* estimated stored length per byte */
 };
 
-static struct look look_at(const uint8_t *in, size_t len)
+static struct estimate estimate_sizes(const uint8_t *in, size_t len)
 {
 	uint32_t hi[256] = { 0 }, lo[256] = { 0 }, all[256], n = 0;
 	size_t elements = len / 2, run = SAMPLES / RUNS, step = elements / RUNS;
@@ -193,7 +193,7 @@ static struct look look_at(const uint8_t *in, size_t len)
 		}
 	for (int i = 0; i < 256; i++)
 		all[i] = hi[i] + lo[i];
-	return (struct look){ entropy(hi, n), entropy(lo, n), entropy(all, 2 * n) };
+	return (struct estimate){ entropy(hi, n), entropy(lo, n), entropy(all, 2 * n) };
 }
 
 static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_t len, uint8_t *out,
@@ -208,8 +208,8 @@ static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_
 	return n;
 }
 
-static size_t split(struct kvc_work *w, const struct look *l, const uint8_t *in, size_t len,
-		    uint8_t *out)
+static size_t split_planes(struct kvc_work *w, const struct estimate *l, const uint8_t *in,
+			   size_t len, uint8_t *out)
 {
 	size_t half = len / 2, at = 8, n;
 	uint32_t stored[2];
@@ -272,13 +272,13 @@ static size_t encode_zstd(struct kvc_work *w, int level, const uint8_t *in, size
 static size_t encode_bf16(struct kvc_work *w, int level, const uint8_t *in, size_t len,
 			  uint8_t *out, uint32_t *kind)
 {
-	struct look l = look_at(in, len);
+	struct estimate l = estimate_sizes(in, len);
 	double planes = ((l.hi < GAIN ? l.hi : 1) + (l.lo < GAIN ? l.lo : 1)) / 2;
 
 	(void)level;
 	if (len >= 64 && planes < GAIN && planes <= l.all) {
 		*kind = KVC_KIND_PLANES;
-		return split(w, &l, in, len, out);
+		return split_planes(w, &l, in, len, out);
 	}
 	*kind = KVC_KIND_ZSTD;
 	return l.all < GAIN ? squeeze(w, FAST, in, len, out, KVC_BLOCK_ROOM) : 0;

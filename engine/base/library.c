@@ -19,7 +19,7 @@ enum { SHARED_MAX = 64 };
 /* A loaded shared library and its path, which is "" for the program itself. */
 struct loaded {
 	const char *path, *name;
-	bool told;
+	bool printed;
 };
 
 struct all {
@@ -88,7 +88,7 @@ static void put_others(FILE *out, struct all *all)
 	for (const ElfW(Dyn) *d = _DYNAMIC; strings && d->d_tag != DT_NULL; d++) {
 		struct loaded *l = d->d_tag == DT_NEEDED ? find_loaded(all, strings + d->d_un.d_val)
 							 : NULL;
-		KVC_MEM char *real = l && !l->told ? realpath(l->path, NULL) : NULL;
+		KVC_MEM char *real = l && !l->printed ? realpath(l->path, NULL) : NULL;
 		bool part = false;
 
 		for (size_t i = 0; real && i < sizeof of_libc / sizeof of_libc[0]; i++)
@@ -107,13 +107,13 @@ void kvc_library_put_all(FILE *out, const struct kvc_library *libraries, size_t 
 	for (size_t i = 0; i < n; i++) {
 		l = holder(&all, libraries[i].symbol);
 		if (l)
-			l->told = true;
+			l->printed = true;
 		fprintf(out, "%s %s%s\n", libraries[i].name, libraries[i].version,
 			l ? "" : ", linked statically");
 	}
 	l = holder(&all, (const void *)gnu_get_libc_version);
 	if (l)
-		l->told = true;
+		l->printed = true;
 	fprintf(out, "glibc %s\n", gnu_get_libc_version());
 	put_others(out, &all);
 }

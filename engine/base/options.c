@@ -28,7 +28,7 @@ enum type {
 	TEXT,
 	TEXTS, /* may be given several times; the values are separated by spaces */
 	ID,    /* a number or KVC_UNSET */
-	MODE,  /* ID in octal */
+	MODE,  /* a number in octal, or KVC_UNSET */
 };
 
 struct row {

@@ -127,21 +127,21 @@ void kvc_store_alive(const struct kvc_store *s)
 }
 
 /* True if a file of the store begins like a database, or if it exists and cannot be read. */
-static bool is_none(int err)
+static bool is_missing(int err)
 {
 	return err == -ENOENT || err == -EBADMSG || err == -ENODATA || err == -EISDIR ||
 	       err == -ENOTDIR || err == -ELOOP;
 }
 
 /* not known, so the answer is not "no" */
-static bool database(const struct kvc_store *s, const char *name)
+static bool is_database(const struct kvc_store *s, const char *name)
 {
 	char path[1280], head[16];
 	KVC_FD int fd = kvc_open_own(kvc_super_path(s, name, path), O_RDONLY);
 	int err = fd < 0 ? -errno : kvc_pread_all(fd, head, sizeof head, 0);
 
 	if (err)
-		return !is_none(err);
+		return !is_missing(err);
 	return !memcmp(head, "SQLite format 3", sizeof head);
 }
 
@@ -156,11 +156,11 @@ bool kvc_store_signs(const struct kvc_store *s)
 		return true;
 	memcpy(there->dir, s->dir, sizeof there->dir);
 	err = kvc_super_load(there, KVC_STORE_SUPER, &known);
-	if (!known && is_none(err))
+	if (!known && is_missing(err))
 		err = kvc_super_load(there, KVC_STORE_COPY, &known);
-	if (known || (err && !is_none(err)))
+	if (known || (err && !is_missing(err)))
 		return true;
-	return database(s, KVC_STORE_CATALOG) &&
+	return is_database(s, KVC_STORE_CATALOG) &&
 	       (kvc_super_exists(s, KVC_STORE_DATA) || kvc_super_exists(s, KVC_STORE_RESERVE));
 }
 
@@ -169,7 +169,7 @@ bool kvc_store_signs(const struct kvc_store *s)
  * whose mode cannot be changed stay as they are. The folder keeps its mode: it may hold other
  * files, whose users need it.
  */
-static int refuse(const struct kvc_store *s, int err, char *error)
+static int refuse_superblock(const struct kvc_store *s, int err, char *error)
 {
 	if (err == -EPROTO)
 		snprintf(error, 512,
@@ -218,7 +218,7 @@ static void close_to_others(const struct kvc_store *s)
 	}
 }
 
-static int folder_of(struct kvc_store *s, const char *dir, bool look, char *error)
+static int check_folder(struct kvc_store *s, const char *dir, bool look, char *error)
 {
 	struct stat st;
 	int err;
@@ -250,7 +250,7 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 	char path[1280];
 	KVC_FD int fd = -1;
 	bool known;
-	int err = folder_of(s, dir, look, error);
+	int err = check_folder(s, dir, look, error);
 
 	if (err)
 		return err;
@@ -262,11 +262,11 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 	}
 	err = fd < 0 ? -ENOENT : kvc_super_read(s, fd, &known);
 	if (err)
-		return refuse(s, err, error);
+		return refuse_superblock(s, err, error);
 	if ((err = lock_store(fd, dir, look ? F_RDLCK : F_WRLCK, error)))
 		return err;
 	if ((err = kvc_super_read(s, fd, &known))) /* Completes opening a store for use. */
-		return refuse(s, err, error);
+		return refuse_superblock(s, err, error);
 	s->lock_fd = fd;
 	fd = -1;
 	s->read_only = look;
@@ -274,7 +274,7 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 }
 
 /* a mkfs --force was killed when its files were complete: the store is the new one already */
-static int settle(struct kvc_store *s, char *error)
+static int complete_open(struct kvc_store *s, char *error)
 {
 	int err = kvc_store_finish(s);
 
@@ -295,7 +295,7 @@ static int settle(struct kvc_store *s, char *error)
 
 int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 {
-	return open_locked(s, dir, false, error) ?: settle(s, error);
+	return open_locked(s, dir, false, error) ?: complete_open(s, error);
 }
 
 int kvc_store_look(struct kvc_store *s, const char *dir, char *error)
@@ -307,7 +307,7 @@ int kvc_store_look(struct kvc_store *s, const char *dir, char *error)
 	if (!err && kvc_super_exists(s, KVC_STORE_CATALOG_NEXT) &&
 	    kvc_super_exists(s, KVC_STORE_SUPER_NEXT) &&
 	    (err = kvc_super_load(s, KVC_STORE_SUPER_NEXT, &known))) {
-		refuse(s, err, error);
+		refuse_superblock(s, err, error);
 		kvc_store_close(s);
 	}
 	return err;
@@ -334,7 +334,7 @@ int kvc_store_mend(struct kvc_store *s, char *error)
 		return err;
 	err = kvc_super_read(there, fd, &known);
 	if (err != -EBADMSG)
-		return err ? refuse(there, err, error) : -EEXIST;
+		return err ? refuse_superblock(there, err, error) : -EEXIST;
 	err = kvc_super_name(s) ?: kvc_super_write(s, fd) ?: kvc_super_sync_dir(s);
 	if (err) {
 		snprintf(error, 512, "cannot write %s: %s", path, kvc_why(-err));
@@ -342,7 +342,7 @@ int kvc_store_mend(struct kvc_store *s, char *error)
 	}
 	s->lock_fd = fd;
 	fd = -1;
-	return settle(s, error);
+	return complete_open(s, error);
 }
 
 void kvc_store_close(struct kvc_store *s)

@@ -102,7 +102,7 @@ int kvc_store_mend(struct kvc_store *s, char *error);
  * Gives an open store without a secret the secret in s->secret, or a new one if that is zero.
  * Returns 0 or a negative errno.
  */
-int kvc_super_keyed(struct kvc_store *s);
+int kvc_super_add_secret(struct kvc_store *s);
 /* The mount has ended: processes that wait for the store may know that it will be free soon. */
 void kvc_store_ending(const struct kvc_store *s);
 /* Call it from time to time after kvc_store_ending, if there was progress. */

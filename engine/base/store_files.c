@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool is_ours(const char *name)
+static bool is_store_file(const char *name)
 {
 	static const char *const stems[] = {
 		KVC_STORE_SUPER,   KVC_STORE_CATALOG,  KVC_STORE_DATA,
@@ -50,7 +50,7 @@ int kvc_store_folder_check(const char *dir, const struct stat *st, char *error)
 	return 0;
 }
 
-static int refuse(const char *path, int err, char *error)
+static int refuse_file(const char *path, int err, char *error)
 {
 	if (err == -ELOOP)
 		snprintf(error, 512,
@@ -82,10 +82,10 @@ int kvc_store_files_check(const struct kvc_store *s, bool writes, char *error)
 		return err;
 	}
 	while (!err && (errno = 0, e = readdir(d)))
-		if (is_ours(e->d_name)) {
+		if (is_store_file(e->d_name)) {
 			snprintf(path, sizeof path, "%s/%.250s", s->dir, e->d_name);
 			if ((err = kvc_check_own(path, writes)))
-				refuse(path, err, error);
+				refuse_file(path, err, error);
 		}
 	if (!err && errno) {
 		err = -errno;

@@ -22,14 +22,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static int removed(const struct kvc_store *s, const char *name)
+static int remove_file(const struct kvc_store *s, const char *name)
 {
 	char path[1280];
 
 	return unlink(kvc_super_path(s, name, path)) && errno != ENOENT ? -errno : 0;
 }
 
-static int renamed(const struct kvc_store *s, const char *from, const char *to)
+static int rename_file(const struct kvc_store *s, const char *from, const char *to)
 {
 	char a[1280], b[1280];
 
@@ -51,11 +51,11 @@ static int keep_old(const struct kvc_store *s)
 		snprintf(name, sizeof name, KVC_STORE_CATALOG ".old.%u", n);
 	snprintf(log, sizeof log, "%s-wal", name);
 	if (kvc_super_exists(s, KVC_STORE_CATALOG "-wal"))
-		err = renamed(s, KVC_STORE_CATALOG "-wal", log);
+		err = rename_file(s, KVC_STORE_CATALOG "-wal", log);
 	snprintf(log, sizeof log, "%s-mark", name);
 	if (!err && kvc_super_exists(s, KVC_STORE_CATALOG "-mark"))
-		err = renamed(s, KVC_STORE_CATALOG "-mark", log);
-	return err ?: renamed(s, KVC_STORE_CATALOG, name);
+		err = rename_file(s, KVC_STORE_CATALOG "-mark", log);
+	return err ?: rename_file(s, KVC_STORE_CATALOG, name);
 }
 
 /*
@@ -80,7 +80,7 @@ static int label_device(const struct kvc_store *s, const struct kvc_store *next)
 }
 
 /* Replaces this store by the store of superblock.next. */
-static int become(struct kvc_store *s)
+static int replace_store(struct kvc_store *s)
 {
 	KVC_MEM struct kvc_store *next = calloc(1, sizeof *next);
 	KVC_FD int fd = -1;
@@ -97,7 +97,7 @@ static int become(struct kvc_store *s)
 		return err;
 	kvc_super_path(s, KVC_STORE_DATA, path);
 	if (next->device && !s->device)
-		err = removed(s, KVC_STORE_DATA);
+		err = remove_file(s, KVC_STORE_DATA);
 	else if (!next->device && !s->device && (fd = kvc_open_own(path, O_RDWR)) < 0)
 		err = errno == ENOENT ? 0 : -errno; /* then mkfs has made a new one beside it */
 	if (!err && fd >= 0) {
@@ -112,16 +112,16 @@ static int become(struct kvc_store *s)
 		return err;
 	next->lock_fd = s->lock_fd;
 	*s = *next;
-	return removed(s, KVC_STORE_CATALOG "-wal") ?: removed(s, KVC_STORE_CATALOG "-mark")
-	       ?: removed(s, KVC_STORE_POLICIES);
+	return remove_file(s, KVC_STORE_CATALOG "-wal") ?: remove_file(s, KVC_STORE_CATALOG "-mark")
+	       ?: remove_file(s, KVC_STORE_POLICIES);
 }
 
 static int swap_catalog(struct kvc_store *s)
 {
-	int err = kvc_super_exists(s, KVC_STORE_SUPER_NEXT) ? become(s) : keep_old(s);
+	int err = kvc_super_exists(s, KVC_STORE_SUPER_NEXT) ? replace_store(s) : keep_old(s);
 
-	err = err ?: removed(s, KVC_STORE_CATALOG "-shm") ?: kvc_super_sync_dir(s);
-	err = err ?: renamed(s, KVC_STORE_CATALOG_NEXT, KVC_STORE_CATALOG);
+	err = err ?: remove_file(s, KVC_STORE_CATALOG "-shm") ?: kvc_super_sync_dir(s);
+	err = err ?: rename_file(s, KVC_STORE_CATALOG_NEXT, KVC_STORE_CATALOG);
 	return err ?: kvc_super_sync_dir(s);
 }
 
@@ -164,8 +164,8 @@ int kvc_store_finish(struct kvc_store *s)
 		err = swap_catalog(s);
 	if (!err && !s->device && !kvc_super_exists(s, KVC_STORE_DATA) &&
 	    kvc_super_exists(s, KVC_STORE_MAKING KVC_STORE_DATA))
-		err = renamed(s, KVC_STORE_MAKING KVC_STORE_DATA, KVC_STORE_DATA);
+		err = rename_file(s, KVC_STORE_MAKING KVC_STORE_DATA, KVC_STORE_DATA);
 	for (size_t i = 0; i < sizeof halfway / sizeof halfway[0] && !err; i++)
-		err = removed(s, halfway[i]);
+		err = remove_file(s, halfway[i]);
 	return err;
 }

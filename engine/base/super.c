@@ -250,7 +250,7 @@ int kvc_super_create(struct kvc_store *s)
 	       ?: kvc_super_sync_dir(s);
 }
 
-int kvc_super_keyed(struct kvc_store *s)
+int kvc_super_add_secret(struct kvc_store *s)
 {
 	int err = 0;
 

@@ -14,7 +14,7 @@
 
 #define PART 4096u /* buckets */
 
-static size_t at(const struct kvc_table *t, uint64_t key)
+static size_t key_bucket(const struct kvc_table *t, uint64_t key)
 {
 	uint64_t h = key * 0x9e3779b97f4a7c15ull;
 	size_t b;
@@ -24,16 +24,16 @@ static size_t at(const struct kvc_table *t, uint64_t key)
 	return b < t->buckets ? b : b & (t->level - 1);
 }
 
-static struct kvc_slot **head(const struct kvc_table *t, size_t bucket)
+static struct kvc_slot **bucket_head(const struct kvc_table *t, size_t bucket)
 {
 	return &t->part[bucket / PART][bucket % PART];
 }
 
-static int more(struct kvc_table *t)
+static int add_part(struct kvc_table *t)
 {
 	struct kvc_slot **p;
 
-	if (kvc_grow(&t->part, t->parts, &t->part_room, sizeof *t->part))
+	if (kvc_grow(&t->part, t->parts, &t->part_capacity, sizeof *t->part))
 		return -ENOMEM;
 	p = calloc(PART, sizeof *p);
 	if (!p)
@@ -45,7 +45,7 @@ static int more(struct kvc_table *t)
 int kvc_table_init(struct kvc_table *t)
 {
 	*t = (struct kvc_table){ .level = PART, .buckets = PART };
-	return more(t);
+	return add_part(t);
 }
 
 void kvc_table_fini(struct kvc_table *t)
@@ -57,18 +57,19 @@ void kvc_table_fini(struct kvc_table *t)
 }
 
 /* Adds a bucket, and moves the structs that belong there from the bucket that is split. */
-static void split(struct kvc_table *t)
+static void split_bucket(struct kvc_table *t)
 {
 	struct kvc_slot **from, *s, *stay = NULL;
 	size_t to = t->buckets;
 
-	if (to / PART == t->parts && more(t))
+	if (to / PART == t->parts && add_part(t))
 		return; /* chains grow longer */
-	from = head(t, to - t->level);
+	from = bucket_head(t, to - t->level);
 	s = *from;
 	t->buckets++;
 	while (s) {
-		struct kvc_slot *next = s->next, **list = at(t, s->key) == to ? head(t, to) : &stay;
+		struct kvc_slot *next = s->next,
+				**list = key_bucket(t, s->key) == to ? bucket_head(t, to) : &stay;
 
 		s->next = *list;
 		*list = s;
@@ -81,7 +82,7 @@ static void split(struct kvc_table *t)
 
 struct kvc_slot *kvc_table_find(const struct kvc_table *t, uint64_t key)
 {
-	struct kvc_slot *s = *head(t, at(t, key));
+	struct kvc_slot *s = *bucket_head(t, key_bucket(t, key));
 
 	while (s && s->key != key)
 		s = s->next;
@@ -93,15 +94,15 @@ void kvc_table_add(struct kvc_table *t, struct kvc_slot *s)
 	struct kvc_slot **list;
 
 	if (++t->n > t->buckets)
-		split(t);
-	list = head(t, at(t, s->key));
+		split_bucket(t);
+	list = bucket_head(t, key_bucket(t, s->key));
 	s->next = *list;
 	*list = s;
 }
 
 void kvc_table_del(struct kvc_table *t, struct kvc_slot *s)
 {
-	struct kvc_slot **p = head(t, at(t, s->key));
+	struct kvc_slot **p = bucket_head(t, key_bucket(t, s->key));
 
 	while (*p != s)
 		p = &(*p)->next;
@@ -111,5 +112,5 @@ void kvc_table_del(struct kvc_table *t, struct kvc_slot *s)
 
 struct kvc_slot *kvc_table_bucket(const struct kvc_table *t, size_t bucket)
 {
-	return *head(t, bucket);
+	return *bucket_head(t, bucket);
 }

@@ -20,7 +20,7 @@ struct kvc_slot {
 
 struct kvc_table { /* see kvc_table_init */
 	struct kvc_slot ***part;
-	size_t parts, part_room, level, buckets, n;
+	size_t parts, part_capacity, level, buckets, n;
 };
 
 /* Returns 0 or -ENOMEM. kvc_table_fini frees the table, but not the structs in it. */

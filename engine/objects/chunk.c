@@ -41,7 +41,7 @@ static const struct kvc_policy *rank_policy(const struct kvc *k, unsigned class)
 
 void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_turns *turns, unsigned class)
 {
-	kvc_turns_gave(turns, class, kvc_replacers_count_locked(k, KVC_CACHE_POOL, class));
+	kvc_turns_advance(turns, class, kvc_replacers_count_locked(k, KVC_CACHE_POOL, class));
 }
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)

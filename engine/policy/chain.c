@@ -16,14 +16,14 @@
  */
 #define STEP_MIN 16u
 
-static uint32_t more(uint32_t capacity)
+static uint32_t grown_capacity(uint32_t capacity)
 {
 	uint32_t step = capacity < 1u << 20 ? capacity / 2 : capacity / STEP_MIN;
 
 	return capacity ? capacity + step : LEAST;
 }
 
-static int grow(void *array, size_t bytes, uint32_t capacity)
+static int grow_array(void *array, size_t bytes, uint32_t capacity)
 {
 	void **v = array;
 	void *p = kvc_array_grow(*v, bytes * capacity);
@@ -36,25 +36,25 @@ static int grow(void *array, size_t bytes, uint32_t capacity)
 
 static int grow_slots(struct kvc_chain *c)
 {
-	uint32_t capacity = more(c->capacity);
+	uint32_t capacity = grown_capacity(c->capacity);
 	int err;
 
-	if (capacity >= KVC_CHAIN_ASIDE)
+	if (capacity >= KVC_CHAIN_EXCLUDED)
 		return -ENOMEM;
-	err = grow(&c->id, sizeof *c->id, capacity);
-	err = err ?: grow(&c->parent, sizeof *c->parent, capacity);
-	err = err ?: grow(&c->last, sizeof *c->last, capacity);
-	err = err ?: grow(&c->at, sizeof *c->at, capacity);
-	err = err ?: grow(&c->next, sizeof *c->next, capacity);
+	err = grow_array(&c->id, sizeof *c->id, capacity);
+	err = err ?: grow_array(&c->parent, sizeof *c->parent, capacity);
+	err = err ?: grow_array(&c->last, sizeof *c->last, capacity);
+	err = err ?: grow_array(&c->at, sizeof *c->at, capacity);
+	err = err ?: grow_array(&c->next, sizeof *c->next, capacity);
 	if (c->key)
-		err = err ?: grow(&c->key, sizeof *c->key, capacity);
+		err = err ?: grow_array(&c->key, sizeof *c->key, capacity);
 	if (c->family) {
-		err = err ?: grow(&c->child, sizeof *c->child, capacity);
-		err = err ?: grow(&c->after, sizeof *c->after, capacity);
-		err = err ?: grow(&c->before, sizeof *c->before, capacity);
+		err = err ?: grow_array(&c->child, sizeof *c->child, capacity);
+		err = err ?: grow_array(&c->after, sizeof *c->after, capacity);
+		err = err ?: grow_array(&c->before, sizeof *c->before, capacity);
 	}
 	for (unsigned i = 0; i < c->ncolumns; i++)
-		err = err ?: grow(c->column[i].v, c->column[i].bytes, capacity);
+		err = err ?: grow_array(c->column[i].v, c->column[i].bytes, capacity);
 	if (!err)
 		c->capacity = capacity;
 	return err;
@@ -64,7 +64,7 @@ int kvc_chain_init(struct kvc_chain *c, bool ordered, bool family)
 {
 	*c = (struct kvc_chain){ .free = KVC_NO_SLOT, .level = LEAST, .buckets = LEAST };
 	c->family = family;
-	c->head_room = LEAST;
+	c->head_capacity = LEAST;
 	c->head = kvc_array_grow(NULL, LEAST * sizeof *c->head);
 	if (ordered)
 		c->key = kvc_array_grow(NULL, sizeof *c->key);
@@ -111,7 +111,7 @@ uint64_t kvc_chain_bytes(const struct kvc_chain *c)
 	return each * c->used + 4ull * c->buckets + 4ull * c->n;
 }
 
-static uint32_t bucket_of(const struct kvc_chain *c, uint64_t id)
+static uint32_t slot_bucket(const struct kvc_chain *c, uint64_t id)
 {
 	uint64_t h = kvc_chain_hash(id);
 	uint32_t b = (uint32_t)(h & (c->level * 2 - 1));
@@ -121,7 +121,7 @@ static uint32_t bucket_of(const struct kvc_chain *c, uint64_t id)
 
 uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id)
 {
-	uint32_t s = c->head[bucket_of(c, id)];
+	uint32_t s = c->head[slot_bucket(c, id)];
 
 	while (s != KVC_NO_SLOT && c->id[s] != id)
 		s = c->next[s];
@@ -132,19 +132,19 @@ uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id)
  * Adds a bucket and moves chunks from one other bucket to it. If memory is short, buckets get
  * longer.
  */
-static void split(struct kvc_chain *c)
+static void split_bucket(struct kvc_chain *c)
 {
 	uint32_t from = c->buckets - c->level, s, *tail;
 
-	if (c->buckets == c->head_room) {
-		if (grow(&c->head, sizeof *c->head, more(c->head_room)))
+	if (c->buckets == c->head_capacity) {
+		if (grow_array(&c->head, sizeof *c->head, grown_capacity(c->head_capacity)))
 			return;
-		c->head_room = more(c->head_room);
+		c->head_capacity = grown_capacity(c->head_capacity);
 	}
 	c->head[c->buckets++] = KVC_NO_SLOT;
 	tail = &c->head[from];
 	while ((s = *tail) != KVC_NO_SLOT) {
-		uint32_t to = bucket_of(c, c->id[s]);
+		uint32_t to = slot_bucket(c, c->id[s]);
 
 		if (to == from) {
 			tail = &c->next[s];
@@ -158,16 +158,16 @@ static void split(struct kvc_chain *c)
 		c->level *= 2;
 }
 
-static void unhash(struct kvc_chain *c, uint32_t slot)
+static void unhash_slot(struct kvc_chain *c, uint32_t slot)
 {
-	uint32_t *s = &c->head[bucket_of(c, c->id[slot])];
+	uint32_t *s = &c->head[slot_bucket(c, c->id[slot])];
 
 	while (*s != slot)
 		s = &c->next[*s];
 	*s = c->next[slot];
 }
 
-static void put(struct kvc_chain *c, uint32_t i, uint32_t slot)
+static void set_leaf(struct kvc_chain *c, uint32_t i, uint32_t slot)
 {
 	c->leaf[i] = slot;
 	c->at[slot] = i;
@@ -178,30 +178,30 @@ bool kvc_chain_before(const struct kvc_chain *c, uint32_t a, uint32_t b)
 	return c->key[a] < c->key[b] || (c->key[a] == c->key[b] && c->id[a] < c->id[b]);
 }
 
-static void sift(struct kvc_chain *c, uint32_t i)
+static void sift_leaf(struct kvc_chain *c, uint32_t i)
 {
 	uint32_t slot = c->leaf[i];
 
 	if (!c->key)
 		return;
 	while (i && kvc_chain_before(c, slot, c->leaf[(i - 1) / 2])) {
-		put(c, i, c->leaf[(i - 1) / 2]);
+		set_leaf(c, i, c->leaf[(i - 1) / 2]);
 		i = (i - 1) / 2;
 	}
 	for (uint32_t k; (k = 2 * i + 1) < c->nleaf; i = k) {
 		k += k + 1 < c->nleaf && kvc_chain_before(c, c->leaf[k + 1], c->leaf[k]);
 		if (!kvc_chain_before(c, c->leaf[k], slot))
 			break;
-		put(c, i, c->leaf[k]);
+		set_leaf(c, i, c->leaf[k]);
 	}
-	put(c, i, slot);
+	set_leaf(c, i, slot);
 }
 
 /* The array has space: kvc_chain_add allocates an element for every chunk. */
 static void leaf_add(struct kvc_chain *c, uint32_t slot)
 {
-	put(c, c->nleaf++, slot);
-	sift(c, c->nleaf - 1);
+	set_leaf(c, c->nleaf++, slot);
+	sift_leaf(c, c->nleaf - 1);
 }
 
 static void leaf_del(struct kvc_chain *c, uint32_t slot)
@@ -210,18 +210,18 @@ static void leaf_del(struct kvc_chain *c, uint32_t slot)
 
 	if (other == slot)
 		return;
-	put(c, i, other);
-	sift(c, i);
+	set_leaf(c, i, other);
+	sift_leaf(c, i);
 }
 
 void kvc_chain_order(struct kvc_chain *c, uint32_t slot, double key)
 {
 	c->key[slot] = key;
 	if (kvc_chain_is_leaf(c, slot))
-		sift(c, c->at[slot]);
+		sift_leaf(c, c->at[slot]);
 }
 
-static void follow(struct kvc_chain *c, uint32_t slot, uint32_t parent)
+static void link_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent)
 {
 	c->parent[slot] = parent;
 	if (c->family)
@@ -241,13 +241,13 @@ static void follow(struct kvc_chain *c, uint32_t slot, uint32_t parent)
 	c->at[parent]++;
 }
 
-static void give_back(struct kvc_chain *c, uint32_t slot)
+static void free_slot(struct kvc_chain *c, uint32_t slot)
 {
 	c->parent[slot] = c->free;
 	c->free = slot;
 }
 
-static void unfollow(struct kvc_chain *c, uint32_t slot)
+static void unlink_parent(struct kvc_chain *c, uint32_t slot)
 {
 	uint32_t parent = c->parent[slot];
 
@@ -268,7 +268,7 @@ static void unfollow(struct kvc_chain *c, uint32_t slot)
 		leaf_add(c, parent);
 	} else {
 		c->ngone--;
-		give_back(c, parent);
+		free_slot(c, parent);
 	}
 }
 
@@ -279,10 +279,10 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 	/*
 	 * one element per chunk: a parent must be able to become a leaf when its child is deleted
 	 */
-	if (c->n == c->leaf_room) {
-		if (grow(&c->leaf, sizeof *c->leaf, more(c->leaf_room)))
+	if (c->n == c->leaf_capacity) {
+		if (grow_array(&c->leaf, sizeof *c->leaf, grown_capacity(c->leaf_capacity)))
 			return KVC_NO_SLOT;
-		c->leaf_room = more(c->leaf_room);
+		c->leaf_capacity = grown_capacity(c->leaf_capacity);
 	}
 	if (slot != KVC_NO_SLOT)
 		c->free = c->parent[slot];
@@ -291,11 +291,11 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 	else
 		return KVC_NO_SLOT;
 	if (c->n >= c->buckets)
-		split(c);
+		split_bucket(c);
 	c->n++;
 	c->id[slot] = id;
 	c->last[slot] = 0;
-	b = bucket_of(c, id);
+	b = slot_bucket(c, id);
 	c->next[slot] = c->head[b];
 	c->head[b] = slot;
 	for (unsigned i = 0; i < c->ncolumns; i++)
@@ -305,15 +305,15 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 		c->key[slot] = key;
 	if (c->family)
 		c->child[slot] = KVC_NO_SLOT;
-	follow(c, slot, parent);
+	link_parent(c, slot, parent);
 	leaf_add(c, slot);
 	return slot;
 }
 
 void kvc_chain_set_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent)
 {
-	unfollow(c, slot);
-	follow(c, slot, parent);
+	unlink_parent(c, slot);
+	link_parent(c, slot, parent);
 }
 
 bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above)
@@ -324,16 +324,16 @@ bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above
 	return slot != KVC_NO_SLOT;
 }
 
-void kvc_chain_exclude(struct kvc_chain *c, uint32_t slot, bool aside)
+void kvc_chain_exclude(struct kvc_chain *c, uint32_t slot, bool exclude)
 {
-	if (aside) {
+	if (exclude) {
 		if (kvc_chain_is_leaf(c, slot)) {
 			leaf_del(c, slot);
 			c->at[slot] = KVC_CHAIN_INNER;
 		}
-		c->at[slot] |= KVC_CHAIN_ASIDE;
+		c->at[slot] |= KVC_CHAIN_EXCLUDED;
 	} else if (!kvc_chain_is_leaf(c, slot)) {
-		c->at[slot] &= ~KVC_CHAIN_ASIDE;
+		c->at[slot] &= ~KVC_CHAIN_EXCLUDED;
 		if (c->at[slot] == KVC_CHAIN_INNER)
 			leaf_add(c, slot);
 	}
@@ -345,14 +345,14 @@ void kvc_chain_del(struct kvc_chain *c, uint32_t slot)
 
 	kvc_chain_exclude(c, slot, false);
 	leaf = kvc_chain_is_leaf(c, slot);
-	unhash(c, slot);
+	unhash_slot(c, slot);
 	if (leaf)
 		leaf_del(c, slot);
-	unfollow(c, slot);
+	unlink_parent(c, slot);
 	c->id[slot] = 0;
 	c->n--;
 	if (leaf)
-		give_back(c, slot);
+		free_slot(c, slot);
 	else
 		c->ngone++;
 }

@@ -47,8 +47,8 @@ struct kvc_chain {
 	/* slots of chunks that were deleted before their children */
 	uint32_t ngone;
 	uint32_t *head, buckets, level; /* the hash table (linear hashing) */
-	uint32_t head_room;
-	uint32_t *leaf, nleaf, leaf_room;
+	uint32_t head_capacity;
+	uint32_t *leaf, nleaf, leaf_capacity;
 	double *key; /* by slot; NULL: the leaves have no order */
 	bool family;
 	struct kvc_column column[KVC_COLUMNS];
@@ -56,7 +56,7 @@ struct kvc_chain {
 };
 
 #define KVC_CHAIN_INNER (1u << 31)
-#define KVC_CHAIN_ASIDE (1u << 30)
+#define KVC_CHAIN_EXCLUDED (1u << 30)
 
 /* `ordered`: leaves have keys. `family`: children can be found. Returns 0 or -ENOMEM. */
 int kvc_chain_init(struct kvc_chain *c, bool ordered, bool family);
@@ -72,7 +72,7 @@ uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id);
 /*
  * The same for a caller that knows the chunk's last slot: faster if the chunk still has that slot.
  */
-static inline uint32_t kvc_chain_look(const struct kvc_chain *c, uint64_t id, uint32_t slot)
+static inline uint32_t kvc_chain_find_at(const struct kvc_chain *c, uint64_t id, uint32_t slot)
 {
 	return slot < c->used && c->id[slot] == id ? slot : kvc_chain_find(c, id);
 }
@@ -93,7 +93,7 @@ void kvc_chain_set_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent);
 /* True if `slot` is `above` or a descendant of it, or if the chain is too long to tell. */
 bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above);
 /* Excludes a chunk from the leaves, or ends that. A parent of an excluded chunk is not a leaf. */
-void kvc_chain_exclude(struct kvc_chain *c, uint32_t slot, bool aside);
+void kvc_chain_exclude(struct kvc_chain *c, uint32_t slot, bool exclude);
 /*
  * True if leaf `slot` precedes leaf `other` in the order of keys. Ties are broken by the lower id,
  * wherever the chunks are stored.
@@ -107,9 +107,9 @@ static inline bool kvc_chain_is_leaf(const struct kvc_chain *c, uint32_t slot)
 	return !(c->at[slot] & KVC_CHAIN_INNER);
 }
 
-static inline uint32_t kvc_chain_followers(const struct kvc_chain *c, uint32_t slot)
+static inline uint32_t kvc_chain_children(const struct kvc_chain *c, uint32_t slot)
 {
-	return kvc_chain_is_leaf(c, slot) ? 0 : c->at[slot] & (KVC_CHAIN_ASIDE - 1);
+	return kvc_chain_is_leaf(c, slot) ? 0 : c->at[slot] & (KVC_CHAIN_EXCLUDED - 1);
 }
 
 /* True if the parent was deleted before this chunk. */

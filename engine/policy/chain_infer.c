@@ -102,7 +102,7 @@ struct note {
 	bool withheld;        /* or was withheld because the client was not proven */
 };
 
-struct kvc_order {
+struct kvc_chain_infer {
 	struct client client[CLIENTS];
 	uint16_t bucket[BUCKETS];
 	unsigned used;
@@ -110,9 +110,9 @@ struct kvc_order {
 	struct note note[NOTES];
 };
 
-int kvc_chain_infer_open(struct kvc_order **out)
+int kvc_chain_infer_open(struct kvc_chain_infer **out)
 {
-	struct kvc_order *o = calloc(1, sizeof *o);
+	struct kvc_chain_infer *o = calloc(1, sizeof *o);
 
 	if (!o)
 		return -ENOMEM;
@@ -123,29 +123,29 @@ int kvc_chain_infer_open(struct kvc_order **out)
 	return 0;
 }
 
-void kvc_chain_infer_close(struct kvc_order *o)
+void kvc_chain_infer_close(struct kvc_chain_infer *o)
 {
 	free(o);
 }
 
-static uint16_t *bucket_of(struct kvc_order *o, uint32_t client)
+static uint16_t *client_bucket(struct kvc_chain_infer *o, uint32_t client)
 {
 	return &o->bucket[(client * 0x9e3779b1u >> 16) % BUCKETS];
 }
 
 /* Returns NULL if the client is not known, or not any more. */
-static struct client *look(struct kvc_order *o, uint32_t client)
+static struct client *find_client(struct kvc_chain_infer *o, uint32_t client)
 {
-	uint16_t i = *bucket_of(o, client);
+	uint16_t i = *client_bucket(o, client);
 
 	while (i != NONE && o->client[i].client != client)
 		i = o->client[i].next;
 	return i == NONE ? NULL : &o->client[i];
 }
 
-static struct client *find(struct kvc_order *o, uint32_t client)
+static struct client *get_client(struct kvc_chain_infer *o, uint32_t client)
 {
-	struct client *c = look(o, client);
+	struct client *c = find_client(o, client);
 	uint16_t *at, i;
 
 	if (c) {
@@ -153,7 +153,7 @@ static struct client *find(struct kvc_order *o, uint32_t client)
 		kvc_list_add_tail(&o->silent, &c->silent);
 		return c;
 	}
-	at = bucket_of(o, client);
+	at = client_bucket(o, client);
 	if (o->used < CLIENTS) {
 		i = (uint16_t)o->used++;
 		c = &o->client[i];
@@ -162,7 +162,7 @@ static struct client *find(struct kvc_order *o, uint32_t client)
 
 		c = kvc_of(o->silent.next, struct client, silent);
 		i = (uint16_t)(c - o->client);
-		for (from = bucket_of(o, c->client); *from != i;)
+		for (from = client_bucket(o, c->client); *from != i;)
 			from = &o->client[*from].next;
 		*from = c->next;
 		kvc_list_del(&c->silent);
@@ -173,12 +173,12 @@ static struct client *find(struct kvc_order *o, uint32_t client)
 	return c;
 }
 
-static struct note *note_of(struct kvc_order *o, uint64_t id)
+static struct note *note_of(struct kvc_chain_infer *o, uint64_t id)
 {
 	return &o->note[(id * 0x9e3779b97f4a7c15u >> 40) % NOTES];
 }
 
-static void burst_over(struct client *c)
+static void end_burst(struct client *c)
 {
 	c->longest -= c->longest / FORGETS;
 	if ((float)c->burst > c->longest)
@@ -195,19 +195,20 @@ static bool is_of_prompt(struct client *c, uint64_t gap)
 	c->usual_ns = kvc_min(kvc_max(c->usual_ns, USUAL_LEAST_NS), KVC_CHAIN_INFER_PAUSE_NS);
 	if (!far)
 		return true;
-	burst_over(c);
+	end_burst(c);
 	return full && c->longest >= STEP_LEAST && gap <= KVC_CHAIN_INFER_COMPUTE_NS;
 }
 
 /* Returns the parent of a new chunk. */
-static uint64_t create(struct client *c, const struct client *whole, struct note *n, uint64_t gap)
+static uint64_t infer_new(struct client *c, const struct client *whole, struct note *n,
+			  uint64_t gap)
 {
 	bool near = c->last && gap <= KVC_CHAIN_INFER_COMPUTE_NS;
 	bool goes_on = c->made ? is_of_prompt(c, gap) : near;
 
 	c->row = goes_on ? c->row + 1 : 1;
 	if (c->row > LONGEST) {
-		burst_over(c);
+		end_burst(c);
 		goes_on = false;
 		c->row = 1;
 	}
@@ -232,7 +233,7 @@ static bool came_before(const struct recent *r, uint32_t use, uint32_t most)
 	return use && r->before && use > r->before && use - r->before <= most;
 }
 
-static void count(struct client *c, float *share, bool one)
+static void update_share(struct client *c, float *share, bool one)
 {
 	*share += ((float)one - *share) / JUDGED;
 	c->unsure = c->unsure ? c->wrong > WRONG_FEW || c->turns > TURNS_FEW
@@ -240,7 +241,7 @@ static void count(struct client *c, float *share, bool one)
 }
 
 /* Judges a reported guess, if the client's accesses show whether it was right. */
-static void judge(const struct client *c, struct client *whole, uint64_t guess, uint32_t use)
+static void judge_guess(const struct client *c, struct client *whole, uint64_t guess, uint32_t use)
 {
 	bool right = guess == c->last || recent_of(c, guess);
 	bool wrong = came_before(&c->recent[c->uses % RECENT], use, BATCH);
@@ -248,11 +249,11 @@ static void judge(const struct client *c, struct client *whole, uint64_t guess, 
 	for (uint32_t i = 0; i < RECENT && !right && !wrong; i++)
 		wrong = came_before(&c->recent[i], use, RECENT);
 	if (right || wrong)
-		count(whole, &whole->wrong, !right);
+		update_share(whole, &whole->wrong, !right);
 }
 
-static uint64_t open_(struct client *c, struct client *whole, struct note *n, uint64_t known,
-		      uint32_t use)
+static uint64_t infer_opened(struct client *c, struct client *whole, struct note *n, uint64_t known,
+			     uint32_t use)
 {
 	const struct recent *r = &c->recent[c->uses % RECENT];
 	const struct recent *before;
@@ -260,18 +261,18 @@ static uint64_t open_(struct client *c, struct client *whole, struct note *n, ui
 	bool doubt = n->doubt || (guess && n->withheld);
 
 	if (c->made)
-		burst_over(c);
+		end_burst(c);
 	c->row = 0;
 	n->doubt = n->withheld = false;
 	if (guess && n->said && use)
-		judge(c, whole, guess, use);
+		judge_guess(c, whole, guess, use);
 	n->guess = 0;
 	if (doubt)
 		return guess == c->last ? c->last : 0;
 	before = known ? recent_of(c, known) : NULL;
 	/* does the client continue a prompt that it had left for another? */
 	if (before && before->opened)
-		count(whole, &whole->turns, known != c->last);
+		update_share(whole, &whole->turns, known != c->last);
 	if (before)
 		c->alone += ((float)(before->thread == c->thread) - c->alone) / ALONE;
 	if (before)
@@ -281,9 +282,9 @@ static uint64_t open_(struct client *c, struct client *whole, struct note *n, ui
 	return came_before(r, use, BATCH) ? r->id : known;
 }
 
-uint32_t kvc_chain_infer_client(struct kvc_order *o, uint32_t process, uint32_t thread)
+uint32_t kvc_chain_infer_client(struct kvc_chain_infer *o, uint32_t process, uint32_t thread)
 {
-	struct client *c = find(o, process);
+	struct client *c = get_client(o, process);
 
 	if (c->thread && c->thread != thread && !c->threads) {
 		c->threads = true;
@@ -297,14 +298,14 @@ uint32_t kvc_chain_infer_client(struct kvc_order *o, uint32_t process, uint32_t 
 	}
 	if (!c->apart)
 		return process;
-	find(o, thread | KVC_CHAIN_INFER_THREAD)->process = process;
+	get_client(o, thread | KVC_CHAIN_INFER_THREAD)->process = process;
 	return thread | KVC_CHAIN_INFER_THREAD;
 }
 
 /* Returns the client whose trust applies to this client. */
-static struct client *whole_of(struct kvc_order *o, struct client *c)
+static struct client *whole_of(struct kvc_chain_infer *o, struct client *c)
 {
-	struct client *process = c->process ? look(o, c->process) : NULL;
+	struct client *process = c->process ? find_client(o, c->process) : NULL;
 
 	return process ?: c;
 }
@@ -313,10 +314,11 @@ static struct client *whole_of(struct kvc_order *o, struct client *c)
  * A chunk is opened after `last`: is that the guess about its creator or about this client? The
  * client that creates prompts and the client that opens them may differ.
  */
-static void prove(struct kvc_order *o, struct client *whole, uint64_t last, const struct note *n,
-		  uint64_t known)
+static void prove_client(struct kvc_chain_infer *o, struct client *whole, uint64_t last,
+			 const struct note *n, uint64_t known)
 {
-	struct client *maker = n->guess && n->said && n->guess == last ? look(o, n->client) : NULL;
+	struct client *maker = n->guess && n->said && n->guess == last ? find_client(o, n->client)
+								       : NULL;
 
 	if (maker) {
 		maker = whole_of(o, maker);
@@ -326,10 +328,10 @@ static void prove(struct kvc_order *o, struct client *whole, uint64_t last, cons
 		whole->proof += whole->proof < PROOF;
 }
 
-void kvc_chain_infer_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t now_ns,
+void kvc_chain_infer_see(struct kvc_chain_infer *o, uint32_t client, uint64_t id, uint64_t now_ns,
 			 bool known, uint64_t known_parent, struct kvc_seen *out)
 {
-	struct client *c = find(o, client);
+	struct client *c = get_client(o, client);
 	struct client *whole = whole_of(o, c);
 	uint64_t gap = now_ns > c->ns ? now_ns - c->ns : 0;
 	bool paused = !c->last || gap > KVC_CHAIN_INFER_PAUSE_NS;
@@ -348,11 +350,11 @@ void kvc_chain_infer_see(struct kvc_order *o, uint32_t client, uint64_t id, uint
 	if (n->id != id)
 		*n = (struct note){ .id = id };
 	if (known) {
-		prove(o, whole, c->last, n, known_parent);
-		out->parent = open_(c, whole, n, known_parent, use);
+		prove_client(o, whole, c->last, n, known_parent);
+		out->parent = infer_opened(c, whole, n, known_parent, use);
 		out->begins = paused || out->parent != c->last;
 	} else {
-		out->parent = create(c, whole, n, gap);
+		out->parent = infer_new(c, whole, n, gap);
 		out->begins = !n->said || whole->unsure;
 	}
 	out->unsure = whole->unsure || whole->proof < PROOF;

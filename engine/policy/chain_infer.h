@@ -22,7 +22,7 @@
 #define KVC_CHAIN_INFER_PAUSE_NS 1000000000ull
 #define KVC_CHAIN_INFER_COMPUTE_NS 30000000000ull
 
-struct kvc_order;
+struct kvc_chain_infer;
 
 struct kvc_seen {
 	uint64_t parent; /* 0: none, or not known */
@@ -31,8 +31,8 @@ struct kvc_seen {
 };
 
 /* Returns 0, or -ENOMEM. */
-int kvc_chain_infer_open(struct kvc_order **out);
-void kvc_chain_infer_close(struct kvc_order *o);
+int kvc_chain_infer_open(struct kvc_chain_infer **out);
+void kvc_chain_infer_close(struct kvc_chain_infer *o);
 /*
  * Returns the client to which a call of this process and thread belongs. It is the process, because
  * its threads may share the work on one prompt, or the thread with the bit KVC_CHAIN_INFER_THREAD,
@@ -40,7 +40,7 @@ void kvc_chain_infer_close(struct kvc_order *o);
  * Ids of processes and threads are below that bit.
  */
 #define KVC_CHAIN_INFER_THREAD (1u << 30) /* KVC_CLIENTS_END */
-uint32_t kvc_chain_infer_client(struct kvc_order *o, uint32_t process, uint32_t thread);
+uint32_t kvc_chain_infer_client(struct kvc_chain_infer *o, uint32_t process, uint32_t thread);
 /*
  * A client (from kvc_chain_infer_client) accesses a chunk at now_ns (kvc_mono_ns). `known`: the
  * chunk exists and its parent is known_parent (0: none); otherwise it is being created. Repeated
@@ -48,7 +48,7 @@ uint32_t kvc_chain_infer_client(struct kvc_order *o, uint32_t process, uint32_t 
  * corrected when the chunk is accessed again: the caller then stores the new parent
  * (kvc_replacer_set_parent), unless a client named the parent.
  */
-void kvc_chain_infer_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t now_ns,
+void kvc_chain_infer_see(struct kvc_chain_infer *o, uint32_t client, uint64_t id, uint64_t now_ns,
 			 bool known, uint64_t known_parent, struct kvc_seen *out);
 
 #endif

@@ -31,7 +31,7 @@ void kvc_ghosts_fini(struct kvc_ghosts *g)
 	g->row = NULL;
 }
 
-bool kvc_ghosts_take(const struct kvc_ghosts *g, uint64_t id)
+bool kvc_ghosts_in_sample(const struct kvc_ghosts *g, uint64_t id)
 {
 	return g->sample == 1 || (kvc_chain_hash(id) >> 40) % g->sample == 0;
 }
@@ -55,7 +55,7 @@ static struct kvc_ghost *row_at(const struct kvc_ghosts *g, uint64_t own)
 }
 
 /* Returns the number of the own row of a ghost in row i. */
-static uint64_t own_of(const struct kvc_ghosts *g, const struct kvc_ghost *x, uint64_t i)
+static uint64_t own_row(const struct kvc_ghosts *g, const struct kvc_ghost *x, uint64_t i)
 {
 	return x->part * g->base + i % g->base;
 }
@@ -91,7 +91,7 @@ static bool add_row(struct kvc_ghosts *g)
 	memset(to, 0, ROW_BYTES);
 	for (unsigned i = 0; i < KVC_GHOST_ROW; i++)
 		if (from[i].tag &&
-		    own_of(g, &from[i], g->used - g->span) % (2 * g->span) == g->used) {
+		    own_row(g, &from[i], g->used - g->span) % (2 * g->span) == g->used) {
 			to[i] = from[i];
 			from[i].tag = 0;
 		}
@@ -101,7 +101,7 @@ static bool add_row(struct kvc_ghosts *g)
 }
 
 /* True if the table has enough rows for n ghosts, or all rows. */
-static bool is_enough(const struct kvc_ghosts *g, uint64_t n)
+static bool has_enough_rows(const struct kvc_ghosts *g, uint64_t n)
 {
 	return g->used == g->rows || n < FULL * g->used;
 }
@@ -122,7 +122,7 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id)
  * Returns the place of this tag in its row, which is its present place, a free one, or that of the
  * oldest ghost.
  */
-static struct kvc_ghost *put(struct kvc_ghosts *g, uint64_t own, uint32_t tag)
+static struct kvc_ghost *place_ghost(struct kvc_ghosts *g, uint64_t own, uint32_t tag)
 {
 	struct kvc_ghost *row = row_at(g, own), *oldest = row;
 
@@ -143,10 +143,10 @@ struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
 	uint32_t tag;
 	uint64_t own;
 
-	if (!is_enough(g, g->n))
+	if (!has_enough_rows(g, g->n))
 		add_row(g);
 	row_of(g, id, &tag, &own);
-	return put(g, own, tag);
+	return place_ghost(g, own, tag);
 }
 
 /*
@@ -176,7 +176,7 @@ static void save_row(const struct kvc_ghosts *g, struct kvc_saving *s, uint64_t 
 	if (s->pass < WRITE || age >= s->young || s->n[0] == SAVED)
 		return;
 	s->n[0]++;
-	kvc_state_out_32(&s->out, (uint32_t)own_of(g, x, i / KVC_GHOST_ROW));
+	kvc_state_out_32(&s->out, (uint32_t)own_row(g, x, i / KVC_GHOST_ROW));
 	kvc_state_out_32(&s->out, x->tag);
 	kvc_state_out_32(&s->out, x->last);
 	kvc_state_out_8(&s->out, x->count);
@@ -188,7 +188,7 @@ static void save_row(const struct kvc_ghosts *g, struct kvc_saving *s, uint64_t 
  * Returns the first age at which there are more ghosts than SAVED, or AGES if there is none. Adds
  * the ghosts before it to *n.
  */
-static uint32_t too_many(const struct kvc_saving *s, uint64_t *n)
+static uint32_t first_excess_age(const struct kvc_saving *s, uint64_t *n)
 {
 	uint32_t i = 0;
 
@@ -197,10 +197,10 @@ static uint32_t too_many(const struct kvc_saving *s, uint64_t *n)
 	return i;
 }
 
-static void pass_over(const struct kvc_ghosts *g, struct kvc_saving *s)
+static void end_pass(const struct kvc_ghosts *g, struct kvc_saving *s)
 {
 	uint64_t n = s->n[1];
-	uint32_t i = too_many(s, &n);
+	uint32_t i = first_excess_age(s, &n);
 
 	if (s->pass == UPPER) {
 		s->young = (uint64_t)i * AGES;
@@ -232,7 +232,7 @@ bool kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_saving *s)
 		return true;
 	s->row = 0;
 	if (s->pass < WRITE) {
-		pass_over(g, s);
+		end_pass(g, s);
 		return true;
 	}
 	kvc_state_out_32_at(&s->out, s->last, s->n[0]);
@@ -251,7 +251,7 @@ void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)
 		return;
 	}
 	g->sample = sample;
-	while (!is_enough(g, n) && add_row(g))
+	while (!has_enough_rows(g, n) && add_row(g))
 		;
 	while (n--) {
 		uint32_t own = kvc_state_in_32(in), tag = kvc_state_in_32(in);
@@ -261,7 +261,7 @@ void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)
 			in->bad = true;
 			return;
 		}
-		x = put(g, own, tag);
+		x = place_ghost(g, own, tag);
 		x->last = kvc_state_in_32(in);
 		x->count = kvc_state_in_8(in);
 		x->gap = kvc_state_in_8(in);

@@ -43,7 +43,7 @@ static inline bool kvc_ghosts_is_sample(uint32_t n)
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample);
 void kvc_ghosts_fini(struct kvc_ghosts *g);
 /* True if this id belongs to the sample, so that it can have a ghost. */
-bool kvc_ghosts_take(const struct kvc_ghosts *g, uint64_t id);
+bool kvc_ghosts_in_sample(const struct kvc_ghosts *g, uint64_t id);
 /* Returns the ghost of this id, or NULL. It is valid until the next kvc_ghosts_put. */
 struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id);
 /*

@@ -74,7 +74,7 @@ uint8_t kvc_learn_gap(float log2_gap)
 	return (uint8_t)kvc_min((uint64_t)c, KVC_GAPS - 1);
 }
 
-static uint8_t of_length(const struct kvc_learn *l, unsigned n)
+static uint8_t length_class_of(const struct kvc_learn *l, unsigned n)
 {
 	return l->length_class[kvc_min(n, LENGTHS - 1)];
 }
@@ -87,14 +87,14 @@ static float log4_of(const struct kvc_learn *l, unsigned n)
 static void inputs_of(const struct kvc_learn *l, const struct kvc_facts *f, struct inputs *x)
 {
 	bool first = f->count == 1;
-	uint8_t fresh = of_length(l, f->fresh);
+	uint8_t fresh = length_class_of(l, f->fresh);
 
 	x->class[0] = l->count_class[f->count];
 	x->class[1] = (uint8_t)(fresh + 13 * (first ? f->continues : 2));
 	x->class[2] = f->tail ? first ? 1 : 2 : 0;
 	x->class[3] = first ? l->count_class[f->deepest]
 			    : (uint8_t)(10 + l->count_class[f->count] + (f->fresh ? 10 : 0));
-	x->class[4] = of_length(l, f->length);
+	x->class[4] = length_class_of(l, f->length);
 	x->class[5] = first ? 0 : (uint8_t)(1 + kvc_min(f->kids, 7) + (f->fresh ? 8 : 0));
 	x->class[6] = l->length_class[f->distance];
 	memset(x->number, 0, sizeof x->number);
@@ -124,7 +124,7 @@ struct terms {
 	float w[TERMS], x[TERMS];
 };
 
-static float sum(const struct kvc_learn *l, const struct inputs *in, struct terms *t)
+static float sum_terms(const struct kvc_learn *l, const struct inputs *in, struct terms *t)
 {
 	float s[LANES] = { 0 };
 
@@ -149,12 +149,12 @@ uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f)
 
 	inputs_of(l, f, &in);
 	in.class[AGE] = in.class[RHYTHM] = NO_CLASS;
-	s = (sum(l, &in, &t) - SCORE_LOW) / SCORE_STEP;
+	s = (sum_terms(l, &in, &t) - SCORE_LOW) / SCORE_STEP;
 	return s < 0 ? 0 : s >= KVC_SCORES ? KVC_SCORES - 1 : (uint8_t)s;
 }
 
 /* Learns from one example: error and curve are the first and second derivative of the loss by z. */
-static void learn(struct kvc_learn *l, const struct record *r, int age, bool used)
+static void learn_example(struct kvc_learn *l, const struct record *r, int age, bool used)
 {
 #define F RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT
 #define N RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST
@@ -169,7 +169,7 @@ static void learn(struct kvc_learn *l, const struct record *r, int age, bool use
 	inputs_of(l, &r->facts, &in);
 	in.class[AGE] = (uint8_t)age;
 	in.class[RHYTHM] = l->rhythm[r->facts.gap][age];
-	p = 1 / (1 + expf(-sum(l, &in, &t)));
+	p = 1 / (1 + expf(-sum_terms(l, &in, &t)));
 	error = RATE * (p - (float)used) * r->weight;
 	curve = p * (1 - p) * r->weight;
 	memcpy(seen, l->number.seen, NUMBERS * sizeof *seen);
@@ -194,7 +194,7 @@ static void learn(struct kvc_learn *l, const struct record *r, int age, bool use
 
 /* Records */
 
-static void push(struct kvc_learn *l, int age, uint32_t i)
+static void queue_record(struct kvc_learn *l, int age, uint32_t i)
 {
 	l->record[i].queue = NONE;
 	l->record[i].age = (unsigned)age & (KVC_AGES - 1);
@@ -205,15 +205,15 @@ static void push(struct kvc_learn *l, int age, uint32_t i)
 	l->last[age] = i;
 }
 
-static uint32_t *bucket_of(struct kvc_learn *l, uint64_t id)
+static uint32_t *record_bucket(struct kvc_learn *l, uint64_t id)
 {
 	/* the id is a good hash already */
 	return &l->bucket[(id * 0x9e3779b97f4a7c15u >> 40) & (l->nbuckets - 1)];
 }
 
-static void unhash(struct kvc_learn *l, uint32_t i)
+static void unhash_record(struct kvc_learn *l, uint32_t i)
 {
-	uint32_t *at = bucket_of(l, l->record[i].id);
+	uint32_t *at = record_bucket(l, l->record[i].id);
 
 	while (*at != i)
 		at = &l->record[*at].bucket;
@@ -222,7 +222,7 @@ static void unhash(struct kvc_learn *l, uint32_t i)
 }
 
 /* Removes the first record of a queue and returns it. */
-static uint32_t shift(struct kvc_learn *l, int age)
+static uint32_t dequeue_record(struct kvc_learn *l, int age)
 {
 	uint32_t i = l->first[age];
 
@@ -230,13 +230,13 @@ static uint32_t shift(struct kvc_learn *l, int age)
 	return i;
 }
 
-static void give_back(struct kvc_learn *l, uint32_t i)
+static void free_record(struct kvc_learn *l, uint32_t i)
 {
 	l->record[i].queue = l->free;
 	l->free = i;
 }
 
-static int more_records(struct kvc_learn *l)
+static int grow_records(struct kvc_learn *l)
 {
 	uint32_t capacity = l->capacity ? l->capacity * 2 : 4096, *bucket;
 	struct record *r = kvc_array_grow(l->record, capacity * sizeof *r);
@@ -253,7 +253,7 @@ static int more_records(struct kvc_learn *l)
 	memset(bucket, 0xff, capacity * sizeof *bucket);
 	for (uint32_t i = 0; i < l->used; i++)
 		if (r[i].id) {
-			uint32_t *at = bucket_of(l, r[i].id);
+			uint32_t *at = record_bucket(l, r[i].id);
 
 			r[i].bucket = *at;
 			*at = i;
@@ -269,13 +269,13 @@ uint32_t kvc_learn_take_record(struct kvc_learn *l)
 		l->free = l->record[i].queue;
 		return i;
 	}
-	if (l->used < l->capacity || (l->capacity < RECORDS && !more_records(l)))
+	if (l->used < l->capacity || (l->capacity < RECORDS && !grow_records(l)))
 		return l->used++;
 	for (int age = KVC_AGES - 1; age >= 0; age--)
 		if (l->first[age] != NONE) {
-			i = shift(l, age);
+			i = dequeue_record(l, age);
 			if (l->record[i].id)
-				unhash(l, i);
+				unhash_record(l, i);
 			return i;
 		}
 	return NONE;
@@ -283,18 +283,18 @@ uint32_t kvc_learn_take_record(struct kvc_learn *l)
 
 void kvc_learn_put_record(struct kvc_learn *l, uint32_t i, const struct record *r, int age)
 {
-	uint32_t *at = bucket_of(l, r->id);
+	uint32_t *at = record_bucket(l, r->id);
 
 	l->record[i] = *r;
 	l->record[i].bucket = *at;
 	l->record[i].turn = ++l->turns & TURNS;
 	*at = i;
-	push(l, age, i);
+	queue_record(l, age, i);
 }
 
-static uint32_t find(struct kvc_learn *l, uint64_t id)
+static uint32_t find_record(struct kvc_learn *l, uint64_t id)
 {
-	uint32_t i = l->nbuckets ? *bucket_of(l, id) : NONE;
+	uint32_t i = l->nbuckets ? *record_bucket(l, id) : NONE;
 
 	while (i != NONE && l->record[i].id != id)
 		i = l->record[i].bucket;
@@ -303,10 +303,10 @@ static uint32_t find(struct kvc_learn *l, uint64_t id)
 
 void kvc_learn_drop_record(struct kvc_learn *l, uint64_t id)
 {
-	uint32_t i = find(l, id);
+	uint32_t i = find_record(l, id);
 
 	if (i != NONE)
-		unhash(l, i);
+		unhash_record(l, i);
 }
 
 void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f, uint32_t now,
@@ -321,14 +321,14 @@ void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f
 
 void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now)
 {
-	uint32_t i = find(l, id), age;
+	uint32_t i = find_record(l, id), age;
 
 	if (i == NONE)
 		return;
 	age = (uint32_t)kvc_max(now - l->record[i].since, 1);
-	learn(l, &l->record[i],
-	      (int)kvc_min((uint64_t)(2 * log2f((float)age) + 1e-6f), KVC_AGES - 1), true);
-	unhash(l, i);
+	learn_example(l, &l->record[i],
+		      (int)kvc_min((uint64_t)(2 * log2f((float)age) + 1e-6f), KVC_AGES - 1), true);
+	unhash_record(l, i);
 }
 
 void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
@@ -340,14 +340,14 @@ void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 			if (r->id && now - r->since < l->edge[age + 1])
 				break;
 			if (!r->id) {
-				give_back(l, shift(l, age));
+				free_record(l, dequeue_record(l, age));
 				continue;
 			}
-			learn(l, r, age, false);
-			push(l, age + 1, shift(l, age));
+			learn_example(l, r, age, false);
+			queue_record(l, age + 1, dequeue_record(l, age));
 		}
 	while (l->first[KVC_AGES - 1] != NONE && !l->record[l->first[KVC_AGES - 1]].id)
-		give_back(l, shift(l, KVC_AGES - 1));
+		free_record(l, dequeue_record(l, KVC_AGES - 1));
 	if (now - l->row_at >= SLICE && l->learned >= SLICE_LEARNED) {
 		l->row_at = now;
 		l->learned = 0;

@@ -21,7 +21,7 @@ struct stretch {
 	float used, held, unused;
 };
 
-static void make_one(float *row, float (*h)[KVC_SCORES], const float *length, int score)
+static void make_row_of_score(float *row, float (*h)[KVC_SCORES], const float *length, int score)
 {
 	struct stretch after[KVC_AGES], s;
 	int n = 0;
@@ -63,5 +63,5 @@ void kvc_learn_make_row(struct kvc_learn *l, uint8_t gap)
 			h[b][s] = 1 / (1 + odds * l->odds[s]);
 	}
 	for (int s = 0; s < KVC_SCORES; s++)
-		make_one(l->index.of[gap][s], h, length, s);
+		make_row_of_score(l->index.of[gap][s], h, length, s);
 }

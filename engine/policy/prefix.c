@@ -37,7 +37,7 @@ static uint8_t mean_of(uint8_t mean, uint32_t gap)
 
 /* Accesses */
 
-static void begin(struct kvc_replacer *k)
+static void prefix_begin(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 
@@ -49,10 +49,10 @@ static void begin(struct kvc_replacer *k)
  * Stores the ghost of a chunk. g: its place, if it was found; NULL: it was not found, or not
  * searched.
  */
-static void remember(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_t last,
-		     uint8_t count, uint8_t mean, uint8_t kids)
+static void remember_ghost(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_t last,
+			   uint8_t count, uint8_t mean, uint8_t kids)
 {
-	if (g || kvc_ghosts_take(&p->ghosts, id)) {
+	if (g || kvc_ghosts_in_sample(&p->ghosts, id)) {
 		g = g ?: kvc_ghosts_put(&p->ghosts, id);
 		g->last = last;
 		g->count = count;
@@ -65,14 +65,14 @@ static void remember(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_
  * Returns the slot of a chunk if it is still there: the chunk may have been deleted, and the slot
  * reused.
  */
-static uint32_t still(const struct kvc_replacer *k, const struct kvc_touched *t)
+static uint32_t slot_if_present(const struct kvc_replacer *k, const struct kvc_touched *t)
 {
 	bool is = t->slot < k->chain.used && k->chain.id[t->slot] == t->id;
 
 	return is ? t->slot : KVC_NO_SLOT;
 }
 
-static void touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
+static void prefix_touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	struct prefix *p = k->own;
 	struct kvc_touched *t = &r->touched[r->n - 1];
@@ -86,13 +86,14 @@ static void touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 		t->count = p->worth[slot].count;
 		t->kids = p->kids[slot];
 		mean = p->mean[slot];
-	} else if (kvc_ghosts_take(&p->ghosts, t->id) && (g = kvc_ghosts_find(&p->ghosts, t->id))) {
+	} else if (kvc_ghosts_in_sample(&p->ghosts, t->id) &&
+		   (g = kvc_ghosts_find(&p->ghosts, t->id))) {
 		t->known = true;
 		last = g->last;
 		t->count = g->count;
 		t->kids = g->kids;
 		mean = g->gap;
-	} else if (r->n > 1 && (up = still(k, &t[-1])) != KVC_NO_SLOT) {
+	} else if (r->n > 1 && (up = slot_if_present(k, &t[-1])) != KVC_NO_SLOT) {
 		p->kids[up] += p->kids[up] < UINT8_MAX;
 	}
 	p->scored_nr = 0;
@@ -114,19 +115,19 @@ static void touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 		p->worth[slot].gap = t->gap;
 		p->mean[slot] = mean;
 	} else {
-		remember(p, g, t->id, r->nr, t->count, mean, t->kids);
+		remember_ghost(p, g, t->id, r->nr, t->count, mean, t->kids);
 	}
 	t->mean = mean;
 	kvc_prefix_shadow_touch(k, r);
 }
 
-static void add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
+static void prefix_add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
 {
 	struct prefix *p = k->own;
 	const struct kvc_touched *t = r && r->n ? &r->touched[r->n - 1] : NULL;
 
 	if (!t || t->slot != slot) {
-		kvc_prefix_came(k, slot, bytes);
+		kvc_prefix_add_unrequested(k, slot, bytes);
 		return;
 	}
 	p->worth[slot].size = kvc_prefix_size(bytes);
@@ -137,7 +138,7 @@ static void add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, ui
 	p->worth[slot].gap = t->gap;
 }
 
-static void resize(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
+static void prefix_resize(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
 {
 	struct prefix *p = k->own;
 
@@ -145,13 +146,13 @@ static void resize(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
 	p->drawn[0].nr = 0; /* its index has changed */
 }
 
-static void del(struct kvc_replacer *k, uint32_t slot, bool evicted)
+static void prefix_del(struct kvc_replacer *k, uint32_t slot, bool evicted)
 {
 	struct prefix *p = k->own;
 
 	if (evicted)
-		remember(p, NULL, k->chain.id[slot], k->chain.last[slot], p->worth[slot].count,
-			 p->mean[slot], p->kids[slot]);
+		remember_ghost(p, NULL, k->chain.id[slot], k->chain.last[slot],
+			       p->worth[slot].count, p->mean[slot], p->kids[slot]);
 }
 
 /*
@@ -159,7 +160,7 @@ static void del(struct kvc_replacer *k, uint32_t slot, bool evicted)
  * accessed as often as that chunk, but have no ghost, because they are not in the sample or were
  * replaced.
  */
-static void fill_in(struct kvc_replacer *k, struct kvc_request *r)
+static void repair_unknown(struct kvc_replacer *k, struct kvc_request *r)
 {
 	struct prefix *p = k->own;
 	uint32_t reach = 3 * p->ghosts.sample, at = r->n;
@@ -178,15 +179,15 @@ static void fill_in(struct kvc_replacer *k, struct kvc_request *r)
 		t->count = from->count;
 		t->gap = from->gap;
 		t->mean = from->mean;
-		if (still(k, t) != KVC_NO_SLOT) {
+		if (slot_if_present(k, t) != KVC_NO_SLOT) {
 			p->worth[t->slot].count = t->count;
 			p->mean[t->slot] = t->mean;
 		}
 	}
 }
 
-static void judge(struct kvc_chain *c, struct worth *w, const struct kvc_touched *t, uint32_t slot,
-		  uint8_t score)
+static void set_score(struct kvc_chain *c, struct worth *w, const struct kvc_touched *t,
+		      uint32_t slot, uint8_t score)
 {
 	if (slot == KVC_NO_SLOT || slot >= c->used || c->id[slot] != t->id)
 		return;
@@ -194,7 +195,7 @@ static void judge(struct kvc_chain *c, struct worth *w, const struct kvc_touched
 	w[slot].gap = t->gap;
 }
 
-static void end(struct kvc_replacer *k, struct kvc_request *r)
+static void prefix_end(struct kvc_replacer *k, struct kvc_request *r)
 {
 	struct prefix *p = k->own;
 	struct kvc_facts f, before = { 0 };
@@ -204,7 +205,7 @@ static void end(struct kvc_replacer *k, struct kvc_request *r)
 	kvc_prefix_resample(p);
 	if (r->loose)
 		return; /* nothing is learned from chunks that do not belong together */
-	fill_in(k, r);
+	repair_unknown(k, r);
 	kvc_prefix_guard(p, r);
 	for (uint32_t j = 0; j < r->n; j++) {
 		const struct kvc_touched *t = &r->touched[j];
@@ -217,16 +218,17 @@ static void end(struct kvc_replacer *k, struct kvc_request *r)
 			score = kvc_learn_score(p->learn, &f);
 		}
 		before = f;
-		judge(&k->chain, p->worth, t, t->slot, score);
+		set_score(&k->chain, p->worth, t, t->slot, score);
 		for (unsigned i = 0; i < SHADOWS && kvc_prefix_in_shadow(p, t->id); i++)
-			judge(&p->shadow[i].chain, p->shadow[i].worth, t,
-			      kvc_chain_look(&p->shadow[i].chain, t->id, t->shadow[i]), score);
+			set_score(&p->shadow[i].chain, p->shadow[i].worth, t,
+				  kvc_chain_find_at(&p->shadow[i].chain, t->id, t->shadow[i]),
+				  score);
 	}
 	if (r->n)
 		kvc_learn_track(p->learn, r->touched[r->n - 1].id, &before, k->now, r->n - run);
 }
 
-static void close_(struct kvc_replacer *k)
+static void prefix_close(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 
@@ -237,7 +239,7 @@ static void close_(struct kvc_replacer *k)
 	free(p);
 }
 
-static int open_(struct kvc_replacer *k)
+static int prefix_open(struct kvc_replacer *k)
 {
 	struct prefix *p = calloc(1, sizeof *p);
 	uint64_t n = kvc_max(k->conf.chunks, 1), ghosts;
@@ -246,7 +248,7 @@ static int open_(struct kvc_replacer *k)
 	if (!p)
 		return -ENOMEM;
 	k->own = p;
-	p->fits = kvc_min(n, KVC_CHAIN_ASIDE);
+	p->fits = kvc_min(n, KVC_CHAIN_EXCLUDED);
 	p->by_use = true;
 	p->old_up = KVC_NO_SLOT;
 	p->sample = kvc_prefix_sample(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
@@ -277,7 +279,7 @@ static int open_(struct kvc_replacer *k)
 	return err;
 }
 
-static uint64_t bytes(const struct kvc_replacer *k)
+static uint64_t prefix_bytes(const struct kvc_replacer *k)
 {
 	const struct prefix *p = k->own;
 	uint64_t sum = sizeof *p + kvc_ghosts_bytes(&p->ghosts);
@@ -288,21 +290,21 @@ static uint64_t bytes(const struct kvc_replacer *k)
 }
 
 const struct kvc_replacer_ops kvc_replacer_prefix = {
-	.open = open_,
-	.close = close_,
-	.begin = begin,
-	.touch = touch,
-	.add = add,
-	.claim = add,
-	.resize = resize,
-	.del = del,
+	.open = prefix_open,
+	.close = prefix_close,
+	.begin = prefix_begin,
+	.touch = prefix_touch,
+	.add = prefix_add,
+	.claim = prefix_add,
+	.resize = prefix_resize,
+	.del = prefix_del,
 	.victim = kvc_prefix_victim,
-	.facts = kvc_prefix_facts,
+	.saved_state = kvc_prefix_saved_state,
 	.restore = kvc_prefix_restore,
 	.save = kvc_prefix_save,
 	.saved = kvc_prefix_saved,
 	.load = kvc_prefix_load,
-	.end = end,
-	.bytes = bytes,
+	.end = prefix_end,
+	.bytes = prefix_bytes,
 	.text = kvc_prefix_text,
 };

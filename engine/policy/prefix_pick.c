@@ -3,7 +3,7 @@
  * Chooses victims for the policy `prefix` and for its shadow: the leaf with the lowest index of the
  * leaves drawn at random, or a leaf that is close to the least recently accessed one (oldest.h).
  *
- * While one request is in progress no index changes. So the KEPT lowest of the drawn leaves are
+ * While one request is in progress no index changes. So the BEST lowest of the drawn leaves are
  * remembered for the next victim of the same request, for which fewer leaves are drawn. The parent
  * of the last victim is also considered if it is a leaf now: it was accessed together with the
  * victim, so its value is about as low. Thus a prompt without value is evicted as a whole, instead
@@ -26,14 +26,14 @@ static bool is_older(const struct kvc_chain *c, uint32_t slot, uint32_t than)
 	       (c->last[slot] == c->last[than] && c->id[slot] < c->id[than]);
 }
 
-static inline bool is_before(const struct kvc_chain *c, float index, uint32_t slot,
-			     const struct leaf *than)
+static inline bool leaf_precedes(const struct kvc_chain *c, float index, uint32_t slot,
+				 const struct leaf *than)
 {
 	return index < than->index || (index == than->index && is_older(c, slot, than->slot));
 }
 
 /* The arguments of a draw. */
-struct who {
+struct draw_args {
 	struct kvc_replacer *k;
 	struct drawn *d;
 	const struct kvc_chain *c;
@@ -41,14 +41,15 @@ struct who {
 	bool shadow;
 };
 
-static inline float index_of(const struct who *o, uint32_t slot)
+static inline float index_of(const struct draw_args *o, uint32_t slot)
 {
 	if (!o->shadow && kvc_chain_is_orphan(o->c, slot))
 		return -INFINITY;
 	return kvc_prefix_index(o->k, o->c, o->w, slot);
 }
 
-static inline __attribute__((always_inline)) void offer(const struct who *o, uint32_t slot)
+static inline __attribute__((always_inline)) void offer_leaf(const struct draw_args *o,
+							     uint32_t slot)
 {
 	struct drawn *d = o->d;
 	unsigned at = d->n;
@@ -57,15 +58,16 @@ static inline __attribute__((always_inline)) void offer(const struct who *o, uin
 	if (o->shadow ? o->c->last[slot] == o->k->now : kvc_replacer_busy(o->k, slot))
 		return;
 	index = index_of(o, slot);
-	if (at == KEPT && !is_before(o->c, index, slot, &d->kept[--at]))
+	if (at == BEST && !leaf_precedes(o->c, index, slot, &d->best[--at]))
 		return;
-	for (d->n = at + 1; at && is_before(o->c, index, slot, &d->kept[at - 1]); at--)
-		d->kept[at] = d->kept[at - 1];
-	d->kept[at] = (struct leaf){ slot, o->c->last[slot], index };
+	for (d->n = at + 1; at && leaf_precedes(o->c, index, slot, &d->best[at - 1]); at--)
+		d->best[at] = d->best[at - 1];
+	d->best[at] = (struct leaf){ slot, o->c->last[slot], index };
 }
 
 /* Draws `most` leaves at random, or all leaves if there are no more. */
-static inline __attribute__((always_inline)) void draw(const struct who *o, uint32_t most)
+static inline __attribute__((always_inline)) void draw_leaves(const struct draw_args *o,
+							      uint32_t most)
 {
 	const struct kvc_chain *c = o->c;
 	uint32_t n = (uint32_t)kvc_min(most, c->nleaf), slot[DRAWN];
@@ -78,24 +80,24 @@ static inline __attribute__((always_inline)) void draw(const struct who *o, uint
 		__builtin_prefetch(&o->w[slot[i]]);
 	}
 	for (uint32_t i = 0; i < n; i++)
-		offer(o, slot[i]);
+		offer_leaf(o, slot[i]);
 }
 
-static bool is_still(const struct kvc_chain *c, uint32_t slot)
+static bool is_valid_leaf(const struct kvc_chain *c, uint32_t slot)
 {
 	return c->id[slot] && kvc_chain_is_leaf(c, slot);
 }
 
 /* Removes the lowest remembered leaf that is still valid and returns its slot, or KVC_NO_SLOT. */
-static uint32_t take(struct drawn *d, const struct kvc_chain *c)
+static uint32_t take_lowest(struct drawn *d, const struct kvc_chain *c)
 {
 	for (unsigned i = 0; i < d->n; i++) {
-		struct leaf x = d->kept[i];
+		struct leaf x = d->best[i];
 
-		if (!is_still(c, x.slot) || c->last[x.slot] != x.last)
+		if (!is_valid_leaf(c, x.slot) || c->last[x.slot] != x.last)
 			continue;
 		d->n -= i + 1;
-		memmove(d->kept, d->kept + i + 1, d->n * sizeof x);
+		memmove(d->best, d->best + i + 1, d->n * sizeof x);
 		d->up = c->parent[x.slot];
 		return x.slot;
 	}
@@ -104,24 +106,24 @@ static uint32_t take(struct drawn *d, const struct kvc_chain *c)
 }
 
 /* Inlined with all that it calls, once for each of its two callers. */
-static inline __attribute__((always_inline)) uint32_t pick(const struct who *o)
+static inline __attribute__((always_inline)) uint32_t pick_lowest(const struct draw_args *o)
 {
 	struct drawn *d = o->d;
 
 	if (d->nr == o->k->now) {
 		uint32_t slot;
 
-		if (d->up != KVC_NO_SLOT && is_still(o->c, d->up))
-			offer(o, d->up);
-		draw(o, o->c->nleaf <= DRAWN / 2 ? DRAWN / 2 : DRAWN_NEXT);
-		slot = take(d, o->c);
+		if (d->up != KVC_NO_SLOT && is_valid_leaf(o->c, d->up))
+			offer_leaf(o, d->up);
+		draw_leaves(o, o->c->nleaf <= DRAWN / 2 ? DRAWN / 2 : DRAWN_NEXT);
+		slot = take_lowest(d, o->c);
 		if (slot != KVC_NO_SLOT)
 			return slot;
 	}
 	d->nr = o->k->now;
 	d->n = 0;
-	draw(o, DRAWN);
-	return take(d, o->c);
+	draw_leaves(o, DRAWN);
+	return take_lowest(d, o->c);
 }
 
 uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k)
@@ -129,21 +131,22 @@ uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k)
 	struct prefix *p = k->own;
 	struct shadow *s = &p->shadow[0];
 
-	return pick(&(struct who){ k, &p->drawn[1], &s->chain, s->worth, .shadow = true });
+	return pick_lowest(&(struct draw_args){ k, &p->drawn[1], &s->chain, s->worth,
+						.shadow = true });
 }
 
 /*
  * Returns a leaf that is close to the least recently accessed one. The method of `pick` with the
  * last access as index would take a piece of many prompts, each of which then has little value.
  */
-static uint32_t oldest(struct kvc_replacer *k)
+static uint32_t pick_oldest(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 	const struct kvc_chain *c = &k->chain;
 	uint32_t n = (uint32_t)kvc_min(DRAWN_OLD, c->nleaf), slot;
 
 	/* the parent of the last victim, which is about as old */
-	if (p->old_up < c->used && is_still(c, p->old_up))
+	if (p->old_up < c->used && is_valid_leaf(c, p->old_up))
 		kvc_oldest_offer(&p->oldest, c, p->old_up);
 	for (uint32_t i = 0; i < n; i++) {
 		slot = c->leaf[n < c->nleaf ? kvc_replacer_draw(k, c->nleaf) : i];
@@ -163,6 +166,7 @@ uint32_t kvc_prefix_victim(struct kvc_replacer *k)
 
 	p->fits = k->chain.n;
 	if (p->by_use || kvc_prefix_is_loose(p))
-		return oldest(k);
-	return pick(&(struct who){ k, &p->drawn[0], &k->chain, p->worth, .shadow = false });
+		return pick_oldest(k);
+	return pick_lowest(&(struct draw_args){ k, &p->drawn[0], &k->chain, p->worth,
+						.shadow = false });
 }

@@ -21,7 +21,7 @@ struct worth {
 	uint8_t count;            /* accesses; not used in shadows */
 };
 
-#define KEPT 8
+#define BEST 8
 
 /* A leaf that was drawn, with its state at that time. */
 struct leaf {
@@ -33,7 +33,7 @@ struct leaf {
 struct drawn {
 	uint32_t nr, n;
 	uint32_t up; /* the parent of the last victim */
-	struct leaf kept[KEPT];
+	struct leaf best[BEST];
 };
 
 struct shadow {
@@ -136,8 +136,8 @@ void kvc_prefix_text(const struct kvc_replacer *k, char *to, size_t capacity);
 /* prefix_save.c: the class of a chunk's size */
 uint8_t kvc_prefix_size(uint64_t bytes);
 /* A chunk was added without a request. */
-void kvc_prefix_came(struct kvc_replacer *k, uint32_t slot, uint64_t bytes);
-uint64_t kvc_prefix_facts(const struct kvc_replacer *k, uint32_t slot);
+void kvc_prefix_add_unrequested(struct kvc_replacer *k, uint32_t slot, uint64_t bytes);
+uint64_t kvc_prefix_saved_state(const struct kvc_replacer *k, uint32_t slot);
 void kvc_prefix_restore(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts);
 bool kvc_prefix_save(const struct kvc_replacer *k, struct kvc_saving *s);
 void kvc_prefix_saved(struct kvc_saving *s);

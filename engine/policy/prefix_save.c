@@ -20,7 +20,7 @@
 #define SHADOW_BYTES 26    /* bytes of a saved chunk of a shadow */
 #define NUMBERS_END 0x1p53
 
-uint64_t kvc_prefix_facts(const struct kvc_replacer *k, uint32_t slot)
+uint64_t kvc_prefix_saved_state(const struct kvc_replacer *k, uint32_t slot)
 {
 	const struct prefix *p = k->own;
 	uint8_t gap = p->mean[slot] == NO_MEAN ? p->worth[slot].gap : p->mean[slot];
@@ -34,7 +34,7 @@ uint8_t kvc_prefix_size(uint64_t bytes)
 	return (uint8_t)(8 * log2f((float)kvc_min(kvc_max(bytes, 1), 1u << 30)));
 }
 
-void kvc_prefix_came(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
+void kvc_prefix_add_unrequested(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
 {
 	struct prefix *p = k->own;
 	const struct kvc_ghost *g = kvc_ghosts_find(&p->ghosts, k->chain.id[slot]);
@@ -59,7 +59,7 @@ void kvc_prefix_restore(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, u
 	uint8_t gap = (uint8_t)(facts >> 32), count = (uint8_t)(facts >> 48);
 
 	if (!(facts & KNOWN)) {
-		kvc_prefix_came(k, slot, bytes);
+		kvc_prefix_add_unrequested(k, slot, bytes);
 		return;
 	}
 	p->worth[slot].size = kvc_prefix_size(bytes);
@@ -79,26 +79,26 @@ void kvc_prefix_restore(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, u
  * a portable format, in which each chunk comes after its parent.
  */
 
-struct lies {
+struct shadow_copy {
 	double hits;
 	uint32_t used, n;
 	uint64_t ordered;
 };
 
-static size_t bytes_of(const struct shadow *s)
+static size_t shadow_copy_bytes(const struct shadow *s)
 {
 	const struct kvc_chain *c = &s->chain;
 	size_t row = sizeof *c->id + (c->key ? sizeof *c->key : 0) + sizeof *c->parent +
 		     sizeof *c->last + sizeof *s->worth;
 
-	return sizeof(struct lies) + (c->n <= SHADOW_MOST ? c->used * row : 0);
+	return sizeof(struct shadow_copy) + (c->n <= SHADOW_MOST ? c->used * row : 0);
 }
 
-static void gather_shadow(const struct shadow *s, struct kvc_out *o)
+static void copy_shadow(const struct shadow *s, struct kvc_out *o)
 {
 	const struct kvc_chain *c = &s->chain;
 	uint32_t used = c->n <= SHADOW_MOST ? c->used : 0;
-	struct lies head = { s->hits, used, used ? c->n : 0, c->key != NULL };
+	struct shadow_copy head = { s->hits, used, used ? c->n : 0, c->key != NULL };
 
 	kvc_state_out_bytes(o, &head, sizeof head);
 	if (!used)
@@ -112,9 +112,9 @@ static void gather_shadow(const struct shadow *s, struct kvc_out *o)
 }
 
 /* Returns a shadow whose arrays point into the copy; it has the fields that save_shadow reads. */
-static struct shadow gathered(const struct kvc_out *o)
+static struct shadow shadow_of_copy(const struct kvc_out *o)
 {
-	const struct lies *head = (const void *)o->v;
+	const struct shadow_copy *head = (const void *)o->v;
 	struct shadow s = { .hits = head->hits };
 	struct kvc_chain *c = &s.chain;
 	uint8_t *at = o->v + sizeof *head;
@@ -135,8 +135,8 @@ static struct shadow gathered(const struct kvc_out *o)
 	return s;
 }
 
-static void save_one(const struct shadow *s, struct kvc_out *o, uint32_t slot, uint32_t *nr,
-		     uint32_t *n)
+static void save_shadow_chunk(const struct shadow *s, struct kvc_out *o, uint32_t slot,
+			      uint32_t *nr, uint32_t *n)
 {
 	const struct kvc_chain *c = &s->chain;
 	uint32_t up = c->parent[slot];
@@ -168,7 +168,7 @@ static void save_shadow(const struct shadow *s, struct kvc_out *o)
 		     at = c->parent[at])
 			way[depth++] = at;
 		while (depth)
-			save_one(s, o, way[--depth], nr, &n);
+			save_shadow_chunk(s, o, way[--depth], nr, &n);
 	}
 	free(nr);
 	free(way);
@@ -236,9 +236,9 @@ bool kvc_prefix_save(const struct kvc_replacer *k, struct kvc_saving *s)
 		more = kvc_ghosts_save(&p->ghosts, s);
 	} else if (s->part == ROOM) {
 		for (unsigned i = 0; i < SHADOWS; i++)
-			s->capacity[i] = bytes_of(&p->shadow[i]) / 16 * 17;
+			s->capacity[i] = shadow_copy_bytes(&p->shadow[i]) / 16 * 17;
 	} else {
-		gather_shadow(&p->shadow[s->part - FIRST], &s->more[s->part - FIRST]);
+		copy_shadow(&p->shadow[s->part - FIRST], &s->more[s->part - FIRST]);
 	}
 	s->part += !more;
 	return s->part < FIRST + SHADOWS;
@@ -248,7 +248,7 @@ void kvc_prefix_saved(struct kvc_saving *s)
 {
 	kvc_learn_saved(s);
 	for (unsigned i = 0; i < SHADOWS; i++) {
-		struct shadow shadow = gathered(&s->more[i]);
+		struct shadow shadow = shadow_of_copy(&s->more[i]);
 
 		save_shadow(&shadow, &s->out);
 	}
@@ -289,7 +289,7 @@ void kvc_prefix_load(struct kvc_replacer *k, struct kvc_in *in)
 	p->sample = kvc_state_in_32(in);
 	in->bad |= !kvc_ghosts_is_sample(p->sample);
 	p->fits = kvc_state_in_64(in);
-	in->bad |= p->fits > KVC_CHAIN_ASIDE;
+	in->bad |= p->fits > KVC_CHAIN_EXCLUDED;
 	p->asked = load_number(in);
 	p->loose = load_number(in);
 	in->bad |= p->loose > 1;

@@ -32,7 +32,7 @@
 #define USES 4096.   /* accesses in the mean of the loose share */
 #define SHRINK 8     /* chunks evicted from a shadow for one new chunk, at most */
 
-static void touch_one(struct kvc_replacer *k, struct kvc_request *r, unsigned i)
+static void touch_shadow(struct kvc_replacer *k, struct kvc_request *r, unsigned i)
 {
 	struct prefix *p = k->own;
 	struct shadow *s = &p->shadow[i];
@@ -50,7 +50,7 @@ static void touch_one(struct kvc_replacer *k, struct kvc_request *r, unsigned i)
 		return;
 	}
 	r->broken[i] = true;
-	up = before ? kvc_chain_look(&s->chain, before, up) : KVC_NO_SLOT;
+	up = before ? kvc_chain_find_at(&s->chain, before, up) : KVC_NO_SLOT;
 	if (before && up == KVC_NO_SLOT)
 		return;
 	for (int n = 0; s->chain.n && s->chain.n >= p->fits / p->sample; n++) {
@@ -81,7 +81,7 @@ void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r)
 	p->loose += (r->loose - p->loose) / USES;
 	if (!r->loose && kvc_prefix_in_shadow(p, r->touched[r->n - 1].id))
 		for (unsigned i = 0; i < SHADOWS; i++)
-			touch_one(k, r, i);
+			touch_shadow(k, r, i);
 }
 
 uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most)
@@ -94,7 +94,7 @@ uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most)
 }
 
 /* Moves a sample one step towards its target. It does not become coarser for a small excess. */
-static uint32_t resample(uint32_t is, uint64_t n, uint64_t least, uint32_t most)
+static uint32_t step_sample(uint32_t is, uint64_t n, uint64_t least, uint32_t most)
 {
 	if (kvc_prefix_sample(n, least, most) < is)
 		return is / 2;
@@ -103,13 +103,13 @@ static uint32_t resample(uint32_t is, uint64_t n, uint64_t least, uint32_t most)
 
 void kvc_prefix_resample(struct prefix *p)
 {
-	p->sample = resample(p->sample, p->fits, SAMPLE_FROM, KVC_SAMPLE_MOST);
-	p->ghosts.sample = resample(p->ghosts.sample, 4 * p->fits, p->ghosts.rows * KVC_GHOST_ROW,
-				    KVC_SAMPLE_MOST);
+	p->sample = step_sample(p->sample, p->fits, SAMPLE_FROM, KVC_SAMPLE_MOST);
+	p->ghosts.sample = step_sample(p->ghosts.sample, 4 * p->fits,
+				       p->ghosts.rows * KVC_GHOST_ROW, KVC_SAMPLE_MOST);
 }
 
 /* Ends a block. */
-static void count(struct guard *g)
+static void end_block(struct guard *g)
 {
 	double off = g->now - g->lead, part;
 
@@ -125,7 +125,7 @@ static void count(struct guard *g)
 }
 
 /* Returns true if eviction by last access is to be used next. */
-static bool is_by_use(const struct guard *g, bool by_use)
+static bool should_evict_by_use(const struct guard *g, bool by_use)
 {
 	/* a mean of n with decaying weights is as exact as one of 2 n with equal weights */
 	double chance = AHEAD * sqrt(g->spread / g->blocks);
@@ -146,8 +146,8 @@ void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r)
 	p->guard.now += (double)r->hits[0] - r->hits[1];
 	if (++p->guard.requests < BLOCK)
 		return;
-	count(&p->guard);
-	by_use = is_by_use(&p->guard, p->by_use);
+	end_block(&p->guard);
+	by_use = should_evict_by_use(&p->guard, p->by_use);
 	p->switches += by_use != p->by_use;
 	p->by_use = by_use;
 }

@@ -55,7 +55,7 @@ struct own {
 	double share;                /* arc: target size of FIRST in chunks */
 };
 
-static void attach(struct queues *q, struct kvc_chain *c)
+static void init_queues(struct queues *q, struct kvc_chain *c)
 {
 	for (int i = 0; i < QUEUES; i++)
 		q->head[i] = q->tail[i] = KVC_NO_SLOT;
@@ -141,7 +141,7 @@ static void link_after(struct queues *q, int to, uint32_t before, uint32_t slot)
 	*next = slot;
 }
 
-static void push(struct queues *q, int to, uint32_t slot)
+static void push_slot(struct queues *q, int to, uint32_t slot)
 {
 	if (q->turn)
 		q->turn[slot] = ++q->turns;
@@ -153,7 +153,7 @@ static void push(struct queues *q, int to, uint32_t slot)
  * Returns the successor of a slot, or the first if `slot` is KVC_NO_SLOT; KVC_NO_SLOT at the end. A
  * late chunk that belongs here is linked first.
  */
-static uint32_t after(struct queues *q, int of, uint32_t slot)
+static uint32_t next_in_queue(struct queues *q, int of, uint32_t slot)
 {
 	uint32_t next = slot == KVC_NO_SLOT ? q->head[of] : q->next[slot], late;
 
@@ -167,7 +167,7 @@ static uint32_t after(struct queues *q, int of, uint32_t slot)
 	return late;
 }
 
-static void pull(struct queues *q, uint32_t slot)
+static void remove_slot(struct queues *q, uint32_t slot)
 {
 	int of = queue_of(q, slot);
 
@@ -186,33 +186,33 @@ static void pull(struct queues *q, uint32_t slot)
 		q->prev[q->next[slot]] = q->prev[slot];
 }
 
-static void move(struct queues *q, int to, uint32_t slot)
+static void move_to_tail(struct queues *q, int to, uint32_t slot)
 {
-	pull(q, slot);
-	push(q, to, slot);
+	remove_slot(q, slot);
+	push_slot(q, to, slot);
 }
 
 /* If memory is short, the chunk is not remembered. */
-static void remember(struct own *o, int in, uint64_t id)
+static void remember_evicted(struct own *o, int in, uint64_t id)
 {
 	uint32_t slot = kvc_chain_find(&o->remembered, id);
 
 	if (slot != KVC_NO_SLOT) {
-		move(&o->gone, in, slot);
+		move_to_tail(&o->gone, in, slot);
 		return;
 	}
 	slot = kvc_chain_add(&o->remembered, id, KVC_NO_SLOT, 0);
 	if (slot != KVC_NO_SLOT)
-		push(&o->gone, in, slot);
+		push_slot(&o->gone, in, slot);
 }
 
-static void forget(struct own *o, uint32_t slot)
+static void forget_evicted(struct own *o, uint32_t slot)
 {
-	pull(&o->gone, slot);
+	remove_slot(&o->gone, slot);
 	kvc_chain_del(&o->remembered, slot);
 }
 
-static int open_(struct kvc_replacer *k)
+static int queues_open(struct kvc_replacer *k)
 {
 	struct own *o = calloc(1, sizeof *o);
 
@@ -222,14 +222,14 @@ static int open_(struct kvc_replacer *k)
 		free(o);
 		return -ENOMEM;
 	}
-	attach(&o->here, &k->chain);
+	init_queues(&o->here, &k->chain);
 	kvc_chain_column(&k->chain, &o->here.turn, sizeof *o->here.turn);
-	attach(&o->gone, &o->remembered);
+	init_queues(&o->gone, &o->remembered);
 	k->own = o;
 	return 0;
 }
 
-static void close_(struct kvc_replacer *k)
+static void queues_close(struct kvc_replacer *k)
 {
 	struct own *o = k->own;
 
@@ -274,10 +274,10 @@ static uint32_t leaf_for(const struct kvc_replacer *k, struct queues *q, int of,
 	for (uint32_t i = 0; i < n && *steps; i++) {
 		uint32_t leaf;
 
-		at = after(q, of, before);
+		at = next_in_queue(q, of, before);
 		leaf = leaf_below(k, q, of, at, steps);
 		if (leaf == KVC_NO_SLOT)
-			move(q, of, at);
+			move_to_tail(q, of, at);
 		else if (kvc_chain_is_leaf(&k->chain, leaf) && !kvc_replacer_busy(k, leaf))
 			return leaf;
 		else
@@ -297,19 +297,19 @@ static uint32_t leaf_for_either(const struct kvc_replacer *k, struct queues *q, 
 }
 
 /* A remembered chunk was accessed before, so it enters SECOND. */
-static void add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t size)
+static void queues_add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t size)
 {
 	struct own *o = k->own;
 	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
 
 	(void)r;
 	(void)size;
-	push(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
+	push_slot(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
 	if (known != KVC_NO_SLOT)
-		forget(o, known);
+		forget_evicted(o, known);
 }
 
-static uint64_t bytes(const struct kvc_replacer *k)
+static uint64_t queues_bytes(const struct kvc_replacer *k)
 {
 	const struct own *o = k->own;
 
@@ -319,7 +319,7 @@ static uint64_t bytes(const struct kvc_replacer *k)
 
 /* Saved state */
 
-static uint64_t facts(const struct kvc_replacer *k, uint32_t slot)
+static uint64_t queues_saved_state(const struct kvc_replacer *k, uint32_t slot)
 {
 	const struct queues *q = &((struct own *)k->own)->here;
 
@@ -327,7 +327,7 @@ static uint64_t facts(const struct kvc_replacer *k, uint32_t slot)
 	       (unsigned)queue_of(q, slot);
 }
 
-static void restore(struct kvc_replacer *k, uint32_t slot, uint64_t size, uint64_t facts_)
+static void queues_restore(struct kvc_replacer *k, uint32_t slot, uint64_t size, uint64_t facts_)
 {
 	struct queues *q = &((struct own *)k->own)->here;
 	uint64_t turn = (facts_ & ~KNOWN) >> TURN_BITS;
@@ -351,7 +351,7 @@ static void restore(struct kvc_replacer *k, uint32_t slot, uint64_t size, uint64
  * Gathers the remembered chunks of a queue, the newest first, from the tail. If the chunk at which
  * the last piece ended is not there any more, the rest is left out.
  */
-static bool gather(const struct own *o, struct kvc_saving *s, int of)
+static bool gather_remembered(const struct own *o, struct kvc_saving *s, int of)
 {
 	const struct queues *q = &o->gone;
 	const struct kvc_chain *c = &o->remembered;
@@ -371,7 +371,7 @@ static bool gather(const struct own *o, struct kvc_saving *s, int of)
 	return at != KVC_NO_SLOT && s->n[of] < SAVED;
 }
 
-static bool save(const struct kvc_replacer *k, struct kvc_saving *s)
+static bool queues_save(const struct kvc_replacer *k, struct kvc_saving *s)
 {
 	const struct own *o = k->own;
 
@@ -384,12 +384,12 @@ static bool save(const struct kvc_replacer *k, struct kvc_saving *s)
 		kvc_state_out_double(&s->out, o->share);
 		s->rows_at = s->out.n;
 	}
-	s->part += !gather(o, s, (int)s->part);
+	s->part += !gather_remembered(o, s, (int)s->part);
 	return true;
 }
 
 /* Writes the gathered chunks, the oldest first. */
-static void saved(struct kvc_saving *s)
+static void queues_saved(struct kvc_saving *s)
 {
 	struct kvc_out all = { 0 };
 	size_t end = 0;
@@ -403,7 +403,7 @@ static void saved(struct kvc_saving *s)
 	kvc_state_saving_insert(s, &all);
 }
 
-static void load(struct kvc_replacer *k, struct kvc_in *in)
+static void queues_load(struct kvc_replacer *k, struct kvc_in *in)
 {
 	struct own *o = k->own;
 	uint64_t id;
@@ -415,15 +415,16 @@ static void load(struct kvc_replacer *k, struct kvc_in *in)
 		for (uint32_t n = kvc_state_in_count(in, SAVED, sizeof id); n; n--) {
 			id = kvc_state_in_64(in);
 			if (id)
-				remember(o, of, id);
+				remember_evicted(o, of, id);
 			else
 				in->bad = true;
 		}
 }
 
-#define BY_QUEUE                                                                    \
-	.family = true, .open = open_, .close = close_, .add = add, .bytes = bytes, \
-	.facts = facts, .restore = restore, .save = save, .saved = saved, .load = load
+#define BY_QUEUE                                                                             \
+	.family = true, .open = queues_open, .close = queues_close, .add = queues_add,       \
+	.bytes = queues_bytes, .saved_state = queues_saved_state, .restore = queues_restore, \
+	.save = queues_save, .saved = queues_saved, .load = queues_load
 
 /*
  * s3fifo: new chunks enter FIRST, a tenth of the cache. A chunk that is accessed there moves on to
@@ -445,11 +446,11 @@ static void del_s3(struct kvc_replacer *k, uint32_t slot, bool evicted)
 	struct own *o = k->own;
 
 	if (evicted && queue_of(&o->here, slot) == FIRST) {
-		remember(o, FIRST, k->chain.id[slot]);
+		remember_evicted(o, FIRST, k->chain.id[slot]);
 		if (o->gone.n[FIRST] > k->chain.n - k->chain.n / 10)
-			forget(o, o->gone.head[FIRST]);
+			forget_evicted(o, o->gone.head[FIRST]);
 	}
-	pull(&o->here, slot);
+	remove_slot(&o->here, slot);
 }
 
 static uint32_t victim_s3(struct kvc_replacer *k)
@@ -460,12 +461,12 @@ static uint32_t victim_s3(struct kvc_replacer *k)
 	for (int i = 0; i < STEPS; i++) {
 		int of = q->n[FIRST] && (q->n[FIRST] >= k->chain.n / 10 || !q->n[SECOND]) ? FIRST
 											  : SECOND;
-		uint32_t at = after(q, of, KVC_NO_SLOT);
+		uint32_t at = next_in_queue(q, of, KVC_NO_SLOT);
 
 		if (!q->uses[at])
 			return leaf_for_either(k, q, of);
 		q->uses[at] = of == FIRST ? 0 : (uint8_t)(q->uses[at] - 1);
-		move(q, SECOND, at);
+		move_to_tail(q, SECOND, at);
 	}
 	return leaf_for_either(k, q, SECOND);
 }
@@ -494,7 +495,7 @@ static void touch_arc(struct kvc_replacer *k, struct kvc_request *r, uint32_t sl
 	uint32_t known, *gone = o->gone.n;
 
 	if (slot != KVC_NO_SLOT) {
-		move(&o->here, SECOND, slot);
+		move_to_tail(&o->here, SECOND, slot);
 		return;
 	}
 	known = kvc_chain_find(&o->remembered, r->touched[r->n - 1].id);
@@ -512,12 +513,12 @@ static void del_arc(struct kvc_replacer *k, uint32_t slot, bool evicted)
 	uint32_t n = k->chain.n, *here = o->here.n, *gone = o->gone.n;
 
 	if (evicted)
-		remember(o, queue_of(&o->here, slot), k->chain.id[slot]);
-	pull(&o->here, slot);
+		remember_evicted(o, queue_of(&o->here, slot), k->chain.id[slot]);
+	remove_slot(&o->here, slot);
 	if (gone[FIRST] && here[FIRST] + gone[FIRST] > n)
-		forget(o, o->gone.head[FIRST]);
+		forget_evicted(o, o->gone.head[FIRST]);
 	if (gone[SECOND] && here[FIRST] + here[SECOND] + gone[FIRST] + gone[SECOND] > 2 * n)
-		forget(o, o->gone.head[SECOND]);
+		forget_evicted(o, o->gone.head[SECOND]);
 }
 
 static uint32_t victim_arc(struct kvc_replacer *k)

@@ -42,18 +42,18 @@ struct ranked {
 	float *bytes;
 };
 
-static int open_(struct kvc_replacer *k)
+static int ranked_open(struct kvc_replacer *k)
 {
 	k->own = calloc(1, sizeof(struct ranked));
 	return k->own ? 0 : -ENOMEM;
 }
 
-static void close_(struct kvc_replacer *k)
+static void ranked_close(struct kvc_replacer *k)
 {
 	free(k->own);
 }
 
-static uint32_t victim(struct kvc_replacer *k)
+static uint32_t ranked_victim(struct kvc_replacer *k)
 {
 	const struct kvc_chain *c = &k->chain;
 	uint32_t best = KVC_NO_SLOT, at[HEAP_DEPTH] = { 0 }, n = c->nleaf ? 1 : 0;
@@ -128,7 +128,7 @@ static double double_of(uint64_t bits)
 
 /* The saved state is the key; it also sets the clock. */
 
-static uint64_t facts_key(const struct kvc_replacer *k, uint32_t slot)
+static uint64_t saved_state_key(const struct kvc_replacer *k, uint32_t slot)
 {
 	return bits_of(k->chain.key[slot]);
 }
@@ -137,7 +137,7 @@ static uint64_t facts_key(const struct kvc_replacer *k, uint32_t slot)
  * Returns the saved key. A chunk without a valid one gets a key lower than all others, in the order
  * of restoring.
  */
-static double restored(struct kvc_replacer *k, uint64_t facts)
+static double restored_key(struct kvc_replacer *k, uint64_t facts)
 {
 	struct ranked *o = k->own;
 	double key = double_of(facts);
@@ -153,16 +153,16 @@ static double restored(struct kvc_replacer *k, uint64_t facts)
 static void restore_newest(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts)
 {
 	(void)bytes;
-	kvc_chain_order(&k->chain, slot, fabs(restored(k, facts)));
+	kvc_chain_order(&k->chain, slot, fabs(restored_key(k, facts)));
 }
 
 static void restore_oldest(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts)
 {
 	(void)bytes;
-	kvc_chain_order(&k->chain, slot, -fabs(restored(k, facts)));
+	kvc_chain_order(&k->chain, slot, -fabs(restored_key(k, facts)));
 }
 
-static bool save(const struct kvc_replacer *k, struct kvc_saving *s)
+static bool ranked_save(const struct kvc_replacer *k, struct kvc_saving *s)
 {
 	const struct ranked *o = k->own;
 
@@ -171,7 +171,7 @@ static bool save(const struct kvc_replacer *k, struct kvc_saving *s)
 	return false;
 }
 
-static void load(struct kvc_replacer *k, struct kvc_in *in)
+static void ranked_load(struct kvc_replacer *k, struct kvc_in *in)
 {
 	struct ranked *o = k->own;
 
@@ -181,8 +181,10 @@ static void load(struct kvc_replacer *k, struct kvc_in *in)
 	in->bad |= o->clock < 0 || o->clock >= KEYS_END || o->floor < 0;
 }
 
-#define BY_KEY .ordered = true, .close = close_, .victim = victim, .save = save, .load = load
-#define BY_USE BY_KEY, .open = open_, .facts = facts_key
+#define BY_KEY                                                                                \
+	.ordered = true, .close = ranked_close, .victim = ranked_victim, .save = ranked_save, \
+	.load = ranked_load
+#define BY_USE BY_KEY, .open = ranked_open, .saved_state = saved_state_key
 
 #define BY_NEWEST BY_USE, .key = key_newest, .restore = restore_newest
 
@@ -200,7 +202,7 @@ const struct kvc_replacer_ops kvc_replacer_mru = {
 
 static int open_lfu(struct kvc_replacer *k)
 {
-	int err = open_(k);
+	int err = ranked_open(k);
 	struct ranked *o = k->own;
 
 	if (!err)
@@ -232,7 +234,7 @@ const struct kvc_replacer_ops kvc_replacer_lfu = {
 	.open = open_lfu,
 	.key = key_newest,
 	.touch = touch_lfu,
-	.facts = facts_key,
+	.saved_state = saved_state_key,
 	.restore = restore_lfu,
 };
 
@@ -299,7 +301,7 @@ static void add_gdsf(struct kvc_replacer *k, struct kvc_request *r, uint32_t slo
  * Usually the parent of a chunk is set before its children are added. If not, the depth of the
  * children changes when their own parent is set.
  */
-static void follow_gdsf(struct kvc_replacer *k, uint32_t slot)
+static void set_parent_gdsf(struct kvc_replacer *k, uint32_t slot)
 {
 	struct ranked *o = k->own;
 	uint16_t depth = depth_of(k, slot);
@@ -322,7 +324,7 @@ static void resize_gdsf(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
 	kvc_chain_order(&k->chain, slot, rounded(fmax(key, 0) + worth_gdsf(o, slot)));
 }
 
-static uint64_t facts_gdsf(const struct kvc_replacer *k, uint32_t slot)
+static uint64_t saved_state_gdsf(const struct kvc_replacer *k, uint32_t slot)
 {
 	const struct ranked *o = k->own;
 
@@ -377,7 +379,16 @@ static void text_gdsf(const struct kvc_replacer *k, char *to, size_t capacity)
 }
 
 const struct kvc_replacer_ops kvc_replacer_gdsf = {
-	BY_KEY,          .open = open_gdsf,   .key = key_gdsf,         .touch = touch_gdsf,
-	.add = add_gdsf, .claim = add_gdsf,   .follow = follow_gdsf,   .resize = resize_gdsf,
-	.del = del_gdsf, .facts = facts_gdsf, .restore = restore_gdsf, .text = text_gdsf,
+	BY_KEY,
+	.open = open_gdsf,
+	.key = key_gdsf,
+	.touch = touch_gdsf,
+	.add = add_gdsf,
+	.claim = add_gdsf,
+	.set_parent = set_parent_gdsf,
+	.resize = resize_gdsf,
+	.del = del_gdsf,
+	.saved_state = saved_state_gdsf,
+	.restore = restore_gdsf,
+	.text = text_gdsf,
 };

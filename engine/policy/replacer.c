@@ -5,33 +5,15 @@
  */
 #include "replacer_priv.h"
 
-#include "policy.h"
-
 #include <string.h>
 
 #define MAGIC 0x3570656b63766bull /* "kvckep5" and a zero byte */
 #define HEAD (8 + 16)             /* the magic and the checksum of the rest */
 #define NAME 16
 
-#define X(name) &kvc_replacer_##name,
-static const struct kvc_replacer_ops *const keeps[] = { KVC_REPLACERS(X) };
+#define X(name, rank, by_rank, by_chain) &kvc_replacer_##name,
+static const struct kvc_replacer_ops *const policies[] = { KVC_POLICIES(X) };
 #undef X
-#define X(name) #name,
-const char *const kvc_replacer_names[] = { KVC_REPLACERS(X) NULL };
-#undef X
-
-/* Both tables of policies have the same rows in the same order. */
-#define X(name) KEEP_##name,
-enum { KVC_REPLACERS(X) KEEPS };
-#undef X
-#define X(name, rank, by_rank, by_chain) POLICY_##name,
-enum { KVC_POLICIES(X) POLICIES };
-#undef X
-#define X(name, rank, by_rank, by_chain) \
-	_Static_assert((int)KEEP_##name == (int)POLICY_##name, #name);
-KVC_POLICIES(X)
-#undef X
-_Static_assert((int)KEEPS == (int)POLICIES, "a row that only one of them has");
 
 int kvc_replacer_open(struct kvc_replacer **out, const struct kvc_replacer_conf *conf)
 {
@@ -40,7 +22,7 @@ int kvc_replacer_open(struct kvc_replacer **out, const struct kvc_replacer_conf 
 
 	if (!k)
 		return -ENOMEM;
-	k->ops = keeps[conf->policy];
+	k->ops = policies[conf->policy];
 	k->conf = *conf;
 	k->chance = kvc_chain_hash(conf->seed) ?: 1;
 	kvc_list_init(&k->requests);
@@ -73,7 +55,7 @@ static uint32_t next_number(struct kvc_replacer *k)
  * Returns the time of an access. The chunks of a loose request need not belong together: they count
  * in the order of their accesses, and are not protected while the request is in progress.
  */
-static uint32_t stamp(struct kvc_replacer *k, const struct kvc_request *r)
+static uint32_t access_time(struct kvc_replacer *k, const struct kvc_request *r)
 {
 	return r->loose ? next_number(k) : r->nr;
 }
@@ -90,7 +72,7 @@ void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r)
 		k->ops->begin(k);
 }
 
-static bool touch_at(struct kvc_replacer *k, struct kvc_request *r, uint64_t id, uint32_t slot)
+static bool record_access(struct kvc_replacer *k, struct kvc_request *r, uint64_t id, uint32_t slot)
 {
 	if (r->n == r->capacity) {
 		uint32_t capacity = r->capacity ? r->capacity * 2 : 64;
@@ -105,7 +87,7 @@ static bool touch_at(struct kvc_replacer *k, struct kvc_request *r, uint64_t id,
 	if (k->ops->touch)
 		k->ops->touch(k, r, slot);
 	if (slot != KVC_NO_SLOT)
-		k->chain.last[slot] = stamp(k, r);
+		k->chain.last[slot] = access_time(k, r);
 	return true;
 }
 
@@ -114,7 +96,7 @@ bool kvc_replacer_access(struct kvc_replacer *k, struct kvc_request *r, uint64_t
 	uint32_t slot = kvc_chain_find(&k->chain, id);
 
 	k->missed = slot == KVC_NO_SLOT ? id : 0;
-	touch_at(k, r, id, slot);
+	record_access(k, r, id, slot);
 	return slot != KVC_NO_SLOT;
 }
 
@@ -136,7 +118,7 @@ int kvc_replacer_add(struct kvc_replacer *k, struct kvc_request *r, uint64_t id,
 		     uint64_t bytes)
 {
 	uint32_t before = r && r->n > 1 ? r->touched[r->n - 2].slot : KVC_NO_SLOT;
-	uint32_t up = parent ? kvc_chain_look(&k->chain, parent, before) : KVC_NO_SLOT, slot;
+	uint32_t up = parent ? kvc_chain_find_at(&k->chain, parent, before) : KVC_NO_SLOT, slot;
 
 	if (k->missed != id && kvc_chain_find(&k->chain, id) != KVC_NO_SLOT)
 		return -EEXIST;
@@ -144,7 +126,7 @@ int kvc_replacer_add(struct kvc_replacer *k, struct kvc_request *r, uint64_t id,
 	slot = kvc_chain_add(&k->chain, id, up, k->ops->key ? k->ops->key(k, up, bytes) : 0);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
-	k->chain.last[slot] = r ? stamp(k, r) : k->now;
+	k->chain.last[slot] = r ? access_time(k, r) : k->now;
 	if (r && r->n && r->touched[r->n - 1].id == id)
 		r->touched[r->n - 1].slot = slot;
 	if (k->ops->add)
@@ -157,12 +139,12 @@ int kvc_replacer_claim(struct kvc_replacer *k, struct kvc_request *r, uint64_t i
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);
 
-	if (!touch_at(k, r, id, KVC_NO_SLOT))
+	if (!record_access(k, r, id, KVC_NO_SLOT))
 		return -ENOMEM;
 	if (slot == KVC_NO_SLOT)
 		return kvc_replacer_add(k, r, id, parent, bytes);
 	r->touched[r->n - 1].slot = slot;
-	k->chain.last[slot] = stamp(k, r);
+	k->chain.last[slot] = access_time(k, r);
 	kvc_replacer_set_parent(k, id, parent);
 	if (k->ops->claim)
 		k->ops->claim(k, r, slot, bytes);
@@ -191,15 +173,15 @@ void kvc_replacer_set_parent(struct kvc_replacer *k, uint64_t id, uint64_t paren
 	if (k->chain.parent[slot] == up)
 		return;
 	kvc_chain_set_parent(&k->chain, slot, up);
-	if (k->ops->follow)
-		k->ops->follow(k, slot);
+	if (k->ops->set_parent)
+		k->ops->set_parent(k, slot);
 }
 
 uint32_t kvc_replacer_children(const struct kvc_replacer *k, uint64_t id)
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);
 
-	return slot == KVC_NO_SLOT ? 0 : kvc_chain_followers(&k->chain, slot);
+	return slot == KVC_NO_SLOT ? 0 : kvc_chain_children(&k->chain, slot);
 }
 
 void kvc_replacer_resize(struct kvc_replacer *k, uint64_t id, uint64_t bytes)
@@ -214,7 +196,7 @@ uint64_t kvc_replacer_saved_state(const struct kvc_replacer *k, uint64_t id)
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);
 
-	return slot == KVC_NO_SLOT ? 0 : k->ops->facts(k, slot);
+	return slot == KVC_NO_SLOT ? 0 : k->ops->saved_state(k, slot);
 }
 
 int kvc_replacer_restore(struct kvc_replacer *k, uint64_t id, uint64_t parent, uint64_t bytes,
@@ -240,7 +222,7 @@ static bool has_failed(const struct kvc_saving *s)
 int kvc_replacer_save_piece(const struct kvc_replacer *k, struct kvc_saving **saving)
 {
 	static const struct kvc_sum none;
-	const char *name = kvc_replacer_names[k->conf.policy];
+	const char *name = kvc_policy_names[k->conf.policy];
 	struct kvc_saving *s = *saving;
 	char text[NAME] = "";
 
@@ -266,7 +248,7 @@ int kvc_replacer_save_piece(const struct kvc_replacer *k, struct kvc_saving **sa
 void kvc_replacer_save_between(struct kvc_saving *s)
 {
 	for (int i = 0; s && i < 2; i++)
-		kvc_state_out_room(&s->more[i], s->capacity[i]);
+		kvc_state_out_reserve(&s->more[i], s->capacity[i]);
 }
 
 int kvc_replacer_save_end(struct kvc_saving *s, void **out, size_t *len)
@@ -303,7 +285,7 @@ int kvc_replacer_save(const struct kvc_replacer *k, void **out, size_t *len)
 
 static bool is_saved(const struct kvc_replacer *k, const uint8_t *v, size_t len)
 {
-	const char *name = kvc_replacer_names[k->conf.policy];
+	const char *name = kvc_policy_names[k->conf.policy];
 	struct kvc_in in = { .v = v, .n = len };
 	struct kvc_sum sum;
 
@@ -340,17 +322,17 @@ int kvc_replacer_load(struct kvc_replacer *k, const void *blob, size_t len)
 	return err;
 }
 
-void kvc_replacer_exclude(struct kvc_replacer *k, uint64_t id, bool aside)
+void kvc_replacer_exclude(struct kvc_replacer *k, uint64_t id, bool exclude)
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);
 
 	if (slot != KVC_NO_SLOT)
-		kvc_chain_exclude(&k->chain, slot, aside);
+		kvc_chain_exclude(&k->chain, slot, exclude);
 }
 
 void kvc_replacer_del(struct kvc_replacer *k, uint64_t id, bool evicted)
 {
-	uint32_t slot = kvc_chain_look(&k->chain, id, k->victim);
+	uint32_t slot = kvc_chain_find_at(&k->chain, id, k->victim);
 
 	if (slot == KVC_NO_SLOT)
 		return;

@@ -16,17 +16,13 @@
 #ifndef KVC_REPLACER_H
 #define KVC_REPLACER_H
 
+#include "policy.h"
 #include "util.h"
-
-#define KVC_REPLACERS(X) X(lru) X(fifo) X(lfu) X(mru) X(s3fifo) X(arc) X(gdsf) X(leaf) X(prefix)
-
-/* the names of the policies, in the order of KVC_REPLACERS, ended by NULL */
-extern const char *const kvc_replacer_names[];
 
 struct kvc_replacer;
 
 struct kvc_replacer_conf {
-	unsigned policy; /* a row of KVC_REPLACERS */
+	unsigned policy; /* index into kvc_policy_table */
 	/*
 	 * approximate number of chunks of usual size that fit; it decides how much history is kept
 	 */
@@ -108,7 +104,7 @@ void kvc_replacer_resize(struct kvc_replacer *k, uint64_t id, uint64_t bytes);
  * Excludes a chunk that cannot be evicted now, because it is open, pinned or in a request, or ends
  * that. An excluded chunk and its ancestors are not chosen as victims. Repeated calls count once.
  */
-void kvc_replacer_exclude(struct kvc_replacer *k, uint64_t id, bool aside);
+void kvc_replacer_exclude(struct kvc_replacer *k, uint64_t id, bool exclude);
 /*
  * Returns the state of one chunk that is to survive a restart: 64 bits, which the caller stores
  * beside the chunk; 0 means that nothing is known. (kvc_replacer_save saves the rest.) The state

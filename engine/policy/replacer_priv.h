@@ -26,10 +26,10 @@ struct kvc_replacer_ops {
 	void (*add)(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t bytes);
 	/* The chunk is in the cache, and now belongs to this request (kvc_replacer_claim). */
 	void (*claim)(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t bytes);
-	void (*follow)(struct kvc_replacer *k, uint32_t slot); /* the parent has changed */
+	void (*set_parent)(struct kvc_replacer *k, uint32_t slot); /* the parent has changed */
 	void (*resize)(struct kvc_replacer *k, uint32_t slot, uint64_t bytes);
 	/* kvc_replacer_saved_state; and restoring: the chunk is in the chain, `facts` may be 0 */
-	uint64_t (*facts)(const struct kvc_replacer *k, uint32_t slot);
+	uint64_t (*saved_state)(const struct kvc_replacer *k, uint32_t slot);
 	void (*restore)(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts);
 	/*
 	 * Writes a piece; returns true if more follow. `saved` finishes after the last piece,
@@ -59,8 +59,8 @@ struct kvc_replacer {
 	void *own;
 };
 
-#define X(name) extern const struct kvc_replacer_ops kvc_replacer_##name;
-KVC_REPLACERS(X)
+#define X(name, rank, by_rank, by_chain) extern const struct kvc_replacer_ops kvc_replacer_##name;
+KVC_POLICIES(X)
 #undef X
 
 /* True if a request in progress was the last to access the chunk. */

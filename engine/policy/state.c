@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-void kvc_state_out_room(struct kvc_out *o, size_t n)
+void kvc_state_out_reserve(struct kvc_out *o, size_t n)
 {
 	uint8_t *p = o->failed || o->capacity >= n ? NULL : realloc(o->v, n);
 
@@ -108,7 +108,7 @@ void kvc_state_out_double(struct kvc_out *o, double v)
 	kvc_state_out_64(o, bits);
 }
 
-static void take(struct kvc_in *in, void *to, size_t n)
+static void read_bytes(struct kvc_in *in, void *to, size_t n)
 {
 	if (in->bad || in->n < n) {
 		in->bad = true;
@@ -124,7 +124,7 @@ uint8_t kvc_state_in_8(struct kvc_in *in)
 {
 	uint8_t v;
 
-	take(in, &v, sizeof v);
+	read_bytes(in, &v, sizeof v);
 	return v;
 }
 
@@ -132,7 +132,7 @@ uint32_t kvc_state_in_32(struct kvc_in *in)
 {
 	uint32_t v;
 
-	take(in, &v, sizeof v);
+	read_bytes(in, &v, sizeof v);
 	return le32toh(v);
 }
 
@@ -140,7 +140,7 @@ uint64_t kvc_state_in_64(struct kvc_in *in)
 {
 	uint64_t v;
 
-	take(in, &v, sizeof v);
+	read_bytes(in, &v, sizeof v);
 	return le64toh(v);
 }
 

@@ -51,7 +51,7 @@ void kvc_state_saving_insert(struct kvc_saving *s, struct kvc_out *from);
  * Allocates memory for n bytes in all and touches it. Without this call, or if memory is short, the
  * buffer grows as bytes are written.
  */
-void kvc_state_out_room(struct kvc_out *o, size_t n);
+void kvc_state_out_reserve(struct kvc_out *o, size_t n);
 void kvc_state_out_bytes(struct kvc_out *o, const void *v, size_t n);
 void kvc_state_out_8(struct kvc_out *o, uint8_t v);
 void kvc_state_out_32(struct kvc_out *o, uint32_t v);

@@ -12,7 +12,7 @@ int kvc_turns_next(const struct kvc_turns *t, unsigned mask)
 	return best;
 }
 
-void kvc_turns_gave(struct kvc_turns *t, unsigned class, uint64_t chunks)
+void kvc_turns_advance(struct kvc_turns *t, unsigned class, uint64_t chunks)
 {
 	/* a class without victims for a while does not make up for that time */
 	for (int i = 0; i < KVC_CLASSES; i++)
@@ -20,16 +20,16 @@ void kvc_turns_gave(struct kvc_turns *t, unsigned class, uint64_t chunks)
 	t->at[class] += 1.0 / (double)(1 + chunks);
 }
 
-uint64_t kvc_turns_victim(const struct kvc_turns *t, struct kvc_replacer *const keep[KVC_CLASSES],
-			  unsigned *class)
+uint64_t kvc_turns_victim(const struct kvc_turns *t,
+			  struct kvc_replacer *const replacers[KVC_CLASSES], unsigned *class)
 {
 	unsigned mask = 0;
 	int next;
 
 	for (unsigned i = 0; i < KVC_CLASSES; i++)
-		mask |= keep[i] && kvc_replacer_chunks(keep[i]) ? 1u << i : 0;
+		mask |= replacers[i] && kvc_replacer_chunks(replacers[i]) ? 1u << i : 0;
 	while ((next = kvc_turns_next(t, mask)) >= 0) {
-		uint64_t id = kvc_replacer_victim(keep[next]);
+		uint64_t id = kvc_replacer_victim(replacers[next]);
 
 		if (id) {
 			*class = (unsigned)next;

@@ -21,12 +21,12 @@ struct kvc_turns {
 /* Returns the class in the mask that is next, or -1 if the mask is empty. */
 int kvc_turns_next(const struct kvc_turns *t, unsigned mask);
 /* A class gave a victim; `chunks` is the number of its chunks in the pool, including the victim. */
-void kvc_turns_gave(struct kvc_turns *t, unsigned class, uint64_t chunks);
+void kvc_turns_advance(struct kvc_turns *t, unsigned class, uint64_t chunks);
 /*
- * Returns the id of the next victim and its *class, or 0 if no chunk can be evicted. keep[] has the
- * replacer of each class, or NULL.
+ * Returns the id of the next victim and its *class, or 0 if no chunk can be evicted. replacers[]
+ * has the replacer of each class, or NULL.
  */
-uint64_t kvc_turns_victim(const struct kvc_turns *t, struct kvc_replacer *const keep[KVC_CLASSES],
-			  unsigned *class);
+uint64_t kvc_turns_victim(const struct kvc_turns *t,
+			  struct kvc_replacer *const replacers[KVC_CLASSES], unsigned *class);
 
 #endif

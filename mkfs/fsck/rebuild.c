@@ -489,7 +489,7 @@ static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames 
 		kvc_frame_encode(f, page);
 		err = err ?: disk->ops->rehead(disk, &x->place.where, page);
 	}
-	err = err ?: disk->ops->sync(disk) ?: kvc_super_keyed(s);
+	err = err ?: disk->ops->sync(disk) ?: kvc_super_add_secret(s);
 	if (!err)
 		printf("the superblock was lost: all files now belong to root, with mode 0600\n");
 	return err;

@@ -9,16 +9,16 @@ static int no_policy(const char *name)
 {
 	char all[256] = "";
 
-	for (int i = 0; kvc_replacer_names[i]; i++)
-		snprintf(all + strlen(all), sizeof all - strlen(all), " %s", kvc_replacer_names[i]);
+	for (int i = 0; kvc_policy_names[i]; i++)
+		snprintf(all + strlen(all), sizeof all - strlen(all), " %s", kvc_policy_names[i]);
 	kvm_misused("unknown policy %s; the policies are:%s", kvm_shown(name), all);
 	return -1;
 }
 
 int kvm_replay_policy(const char *name)
 {
-	for (int i = 0; kvc_replacer_names[i]; i++)
-		if (!strcmp(kvc_replacer_names[i], name))
+	for (int i = 0; kvc_policy_names[i]; i++)
+		if (!strcmp(kvc_policy_names[i], name))
 			return i;
 	return no_policy(name);
 }

@@ -16,11 +16,11 @@
 
 static void all_policies(struct replay *o)
 {
-	for (; kvc_replacer_names[o->npolicies]; o->npolicies++) {
+	for (; kvc_policy_names[o->npolicies]; o->npolicies++) {
 		struct pair *p = &o->policy[o->npolicies];
 
 		p->pool = p->disk = o->npolicies;
-		snprintf(p->name, sizeof p->name, "%s", kvc_replacer_names[o->npolicies]);
+		snprintf(p->name, sizeof p->name, "%s", kvc_policy_names[o->npolicies]);
 	}
 }
 

@@ -46,7 +46,7 @@ struct run {
 	unsigned class; /* the calling class, and its model's results */
 	struct kvm_part *part, *parts;
 	/* The rest is for learned chains. */
-	struct kvc_order *order;
+	struct kvc_chain_infer *order;
 	unsigned learns; /* a bit for each class whose policy learns chains, as in a mount */
 	uint64_t now_ns, chance;
 	uint32_t *parent; /* learned parent of each chunk, as its id (number plus 1); 0: none */
@@ -123,7 +123,7 @@ static bool evict(struct cache *c)
 		if (!victim)
 			return false;
 		keep = c->keeps[class];
-		kvc_turns_gave(&c->turns, class, kvc_replacer_chunks(c->pool->keeps[class]));
+		kvc_turns_advance(&c->turns, class, kvc_replacer_chunks(c->pool->keeps[class]));
 	} else {
 		victim = kvc_replacer_victim(keep);
 	}

@@ -28,7 +28,7 @@ static void label(const struct replay *o, const struct kvm_trace *t, uint32_t mo
 	const char *name = t->model_name[model];
 
 	snprintf(to, capacity, "%s%s%s", *name ? name : "(none)", has_own(o, model) ? "=" : "",
-		 has_own(o, model) ? kvc_replacer_names[o->way.class[model] - 1] : "");
+		 has_own(o, model) ? kvc_policy_names[o->way.class[model] - 1] : "");
 }
 
 static int first_column(const struct replay *o, const struct kvm_trace *t)
@@ -198,7 +198,7 @@ static void json_heads(struct replay *o, const struct kvm_trace *t)
 		kvm_json_begin(j, NULL, '{');
 		kvm_json_text(j, "model", name_of(t, i));
 		kvm_json_text(j, "policy",
-			      has_own(o, i) ? kvc_replacer_names[o->way.class[i] - 1] : NULL);
+			      has_own(o, i) ? kvc_policy_names[o->way.class[i] - 1] : NULL);
 		kvm_json_end(j, '}');
 	}
 	kvm_json_end(j, ']');

@@ -71,7 +71,7 @@ struct kvm_join {
 	struct kvc_chain by_model; /* keys: hashes of names; the slot is the model's number */
 	struct model *model;
 	size_t models, model_room;
-	struct kvc_order *order;
+	struct kvc_chain_infer *order;
 	struct kvc_list clients; /* the longest silent client is first */
 	uint64_t began_ns;
 	struct kvm_joined joined;

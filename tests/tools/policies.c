@@ -150,8 +150,7 @@ static int look_at(unsigned policy, struct access *v, uint64_t chunks, uint64_t 
 	}
 	if (zipf < 0 || chains < 0 || there < 0)
 		return -ENOMEM;
-	printf("%s %.2f %.2f %.1f %.1f\n", kvc_replacer_names[policy], zipf, chains, bytes,
-	       at_more);
+	printf("%s %.2f %.2f %.1f %.1f\n", kvc_policy_names[policy], zipf, chains, bytes, at_more);
 	return fflush(stdout);
 }
 
@@ -162,8 +161,8 @@ int main(int argc, char **argv)
 	struct access *v = calloc(WARM + ACCESSES, sizeof *v);
 	int rc = !v || chunks == 1 || more == 1 || chunks > 1ull << 26 || more > 1ull << 26;
 
-	for (unsigned p = 0; !rc && kvc_replacer_names[p]; p++)
-		if (argc <= 3 || !strcmp(argv[3], kvc_replacer_names[p]))
+	for (unsigned p = 0; !rc && kvc_policy_names[p]; p++)
+		if (argc <= 3 || !strcmp(argv[3], kvc_policy_names[p]))
 			rc = look_at(p, v, chunks, more) != 0;
 	if (rc)
 		fprintf(stderr, "policies: out of memory, or no such number of chunks\n");

@@ -13,7 +13,7 @@
 
 #define MS 1000000ull
 
-static struct kvc_order *o;
+static struct kvc_chain_infer *o;
 static uint64_t now;
 
 static struct kvc_seen by(uint32_t client, uint64_t id, bool known, uint64_t parent)

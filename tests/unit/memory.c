@@ -230,8 +230,8 @@ static void keep(void **state)
 	(void)state;
 	for (uint32_t i = 1; i <= CHUNKS; i++)
 		up[i] = i > 40 ? i - 40 : 0;
-	for (policy = 0; kvc_replacer_names[policy]; policy++)
-		alloc_sweep(kvc_replacer_names[policy], use_keep, 0, true);
+	for (policy = 0; kvc_policy_names[policy]; policy++)
+		alloc_sweep(kvc_policy_names[policy], use_keep, 0, true);
 }
 
 static void use_learn(void)

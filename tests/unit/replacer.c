@@ -308,7 +308,7 @@ static void all_hold(void **state)
 		holds(p, CLIENTS, FEW, FEW, &seed);
 		holds(p, CLIENTS, FEW, MANY, &seed);
 	}
-	assert_null(kvc_replacer_names[POLICIES]);
+	assert_null(kvc_policy_names[POLICIES]);
 }
 
 /* What is claimed keeps its place: it goes before what came after it. */
@@ -322,7 +322,7 @@ static void keeps_its_place(void **state)
 		struct kvc_request r = { 0 };
 		unsigned policy = 0;
 
-		while (strcmp(kvc_replacer_names[policy], orders[p]))
+		while (strcmp(kvc_policy_names[policy], orders[p]))
 			policy++;
 		k = opened(policy, FIT, 1);
 		for (uint64_t i = 1; i <= 4; i++)
@@ -417,7 +417,7 @@ static void order_of(const char *policy, const char *want)
 	struct kvc_replacer *k;
 	static const uint64_t uses[] = { 1, 2, 3, 4, 2, 2, 1 };
 
-	while (strcmp(kvc_replacer_names[p], policy))
+	while (strcmp(kvc_policy_names[p], policy))
 		p++;
 	k = opened(p, 4, 1);
 	for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
@@ -456,7 +456,7 @@ static void sizes(void **state)
 	struct kvc_request r = { 0 };
 
 	(void)state;
-	assert_string_equal(kvc_replacer_names[conf.policy], "gdsf");
+	assert_string_equal(kvc_policy_names[conf.policy], "gdsf");
 	assert_int_equal(kvc_replacer_open(&k, &conf), 0);
 	kvc_replacer_begin(k, &r);
 	assert_int_equal(kvc_replacer_add(k, NULL, 1, 0, 4096), 0);
@@ -622,7 +622,7 @@ static void too_much(void **state)
 	struct kvc_replacer *k = NULL;
 
 	(void)state;
-	assert_string_equal(kvc_replacer_names[conf.policy], "prefix");
+	assert_string_equal(kvc_policy_names[conf.policy], "prefix");
 	assert_int_equal(kvc_replacer_open(&k, &conf), -ENOMEM);
 	assert_null(k);
 }

@@ -45,7 +45,7 @@ static struct kvc_replacer *opened(uint64_t chunks)
 	struct kvc_replacer_conf conf = { 0, chunks, 1 };
 	struct kvc_replacer *k;
 
-	while (strcmp(kvc_replacer_names[conf.policy], "prefix"))
+	while (strcmp(kvc_policy_names[conf.policy], "prefix"))
 		conf.policy++;
 	assert_int_equal(kvc_replacer_open(&k, &conf), 0);
 	return k;

@@ -48,7 +48,7 @@ static void in_turns(void **state)
 			uint64_t id = kvc_turns_victim(&turns, keep, &class);
 
 			assert_true(id && id / 2000 == class / 2);
-			kvc_turns_gave(&turns, class, kvc_replacer_chunks(keep[class]));
+			kvc_turns_advance(&turns, class, kvc_replacer_chunks(keep[class]));
 			kvc_replacer_del(keep[class], id, true);
 			gave[class]++;
 		}

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory runs out in calls: files are made, written, renamed over others, exchanged, linked, given
- * attributes and deleted, in an engine without threads, and every allocation of it in turn gets
- * none, once and from there on. A call that says -ENOMEM has not happened, one that says 0 has,
- * through a commit and a start; and what is there can be deleted, to the last row of the catalog.
+ * Memory runs out in calls. Files are made, written, renamed over others, exchanged, linked, given
+ * attributes and deleted, in an engine without threads, and each allocation in turn fails, once and
+ * from there on. A call that returns -ENOMEM has had no effect, and a call that returns 0 has, also
+ * after a commit and a restart. All remaining files can be deleted, down to the last row of the
+ * catalog.
  */
 #include "alloc.h"
 #include "engine.h"
@@ -24,7 +25,7 @@ static const struct kvc_caller root;
 static char folder_name[32];
 static uint64_t folder;
 static struct {
-	uint64_t ino; /* 0: there is no such name */
+	uint64_t ino; /* 0: the name does not exist */
 	bool full, link;
 } name[NAMES];
 
@@ -158,7 +159,7 @@ static void story(void)
 	make(0);
 	make(1);
 	move(0, 2, 0);
-	move(1, 2, 0); /* over another */
+	move(1, 2, 0); /* over another file */
 	link_to(2, 3);
 	make(0);
 	move(0, 3, RENAME_EXCHANGE);

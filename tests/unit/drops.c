@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks that are dropped (engine/names/chunk_drop.c), in an engine without threads: what somebody
- * takes in hand while a drop looks at it stays; and a drop that meets an error of the catalog, at
- * any read, or no memory, at any allocation, has either not happened or goes on later. Nobody ever
- * sees some files of a chunk and not the others, nothing is left of one that went, and nothing is
- * lost of one that did not. A folder that the kernel knows goes when it was told, and a kill in the
- * middle is an error like others.
+ * Drops of chunks (engine/names/chunk_drop.c), in an engine without threads. A chunk that a client
+ * uses while a drop scans it stays. A drop that meets an error of the catalog at any read, or runs
+ * out of memory at any allocation, has no effect or is completed later. No client ever sees some
+ * files of a chunk without the others, nothing remains of a dropped chunk, and nothing of a chunk
+ * that stays is lost. A folder that the kernel knows is dropped once the kernel was told. A kill
+ * during a drop is tested like an error.
  */
 #include "alloc.h"
 #include "engine.h"
@@ -22,13 +22,13 @@
 #include <cmocka.h>
 
 #define FEW 9
-#define MANY 40 /* more than go under one hold */
+#define MANY 40 /* more than are processed under one hold of the locks */
 #define LATER_NS 1000000000ull
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for users of --wrap. */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
-/* Between two holds of the locks. */
+/* Called between two holds of the locks. */
 static void (*meanwhile)(void);
 void __real_kvc_catalog_pause(struct kvc_catalog *c);
 void __wrap_kvc_catalog_pause(struct kvc_catalog *c);
@@ -42,7 +42,7 @@ void __wrap_kvc_catalog_pause(struct kvc_catalog *c)
 	__real_kvc_catalog_pause(c);
 }
 
-/* Reads of the catalog by those above it: the Nth fails, once or from there on. */
+/* Reads of the catalog by the layers above it: the Nth fails, once or from there on. */
 static long reads, read_fails;
 static bool for_ever;
 
@@ -84,8 +84,8 @@ struct chunk {
 static struct chunk now;
 
 /*
- * A folder with so many files, committed and old enough to go. Some are in the tier too, one has
- * another name elsewhere.
+ * Makes a folder with n files, committed and old enough to be dropped. Some have a copy in the
+ * tier, and one has another name elsewhere.
  */
 static void chunk_of(unsigned n)
 {
@@ -104,7 +104,7 @@ static void chunk_of(unsigned n)
 	}
 	snprintf(name, sizeof name, "also-%s", now.name);
 	assert_int_equal(kvc_entry_link(engine, now.file[2], model, name, 0, &r), 0);
-	/* its chunk is that of its newest name */
+	/* its chunk is the one of its newest name */
 	snprintf(name, sizeof name, "l2-%s", now.name);
 	struct kvc_wait w = { 0 };
 
@@ -127,7 +127,7 @@ static bool has(unsigned i)
 	return engine_has(now.folder, name);
 }
 
-/* How many of its files are there: all, or none. */
+/* The number of its files that exist: all, or none. */
 static unsigned there(void)
 {
 	char also[48];
@@ -155,7 +155,7 @@ static void goes(void **state)
 	for (int large = 0; large < 2; large++) {
 		chunk_of(large ? MANY : FEW);
 		assert_int_equal(there(), now.n);
-		assert_int_equal(drop(), -EBUSY); /* it was just looked at */
+		assert_int_equal(drop(), -EBUSY); /* it was looked up just now */
 		engine_later_ns += LATER_NS;
 		assert_int_equal(drop(), 0);
 		assert_int_equal(there(), 0);
@@ -165,8 +165,8 @@ static void goes(void **state)
 }
 
 /*
- * The kernel, short of memory, lets go of a folder a moment after somebody found it there, as who
- * calls makedirs(exist_ok): what he finds is not taken away before his next call.
+ * The kernel, short of memory, forgets a folder a moment after a client found it, as in
+ * makedirs(exist_ok). The folder is not dropped before the client's next call.
  */
 static void found_and_forgotten(void **state)
 {
@@ -193,7 +193,7 @@ static void found_and_forgotten(void **state)
 	engine_check();
 }
 
-/* ---- somebody takes one in hand ---- */
+/* ---- a client uses the chunk ---- */
 
 static void opens_first(void)
 {
@@ -203,7 +203,7 @@ static void opens_first(void)
 
 	assert_int_equal(kvc_lookup(engine, now.folder, "l0", &r, NULL), 0);
 	assert_int_equal(kvc_open_file(engine, r.ino, O_RDONLY | O_NOATIME, &o, &w), 0);
-	engine_later_ns += LATER_NS; /* and it is not young any more, when it is cut */
+	engine_later_ns += LATER_NS; /* it is no longer young when it is to be detached */
 }
 
 static void opens_and_closes(void)
@@ -233,7 +233,7 @@ static void leases(void)
 	kvc_lease_free(engine, l);
 }
 
-/* After the drop has looked at some of the files, and before it has at all. */
+/* Runs after the drop has scanned some of the files. */
 static void stays_in_hand(void **state)
 {
 	static void (*const what[])(void) = { opens_first, opens_and_closes, makes, leases };
@@ -243,7 +243,7 @@ static void stays_in_hand(void **state)
 		chunk_of(MANY);
 		meanwhile = what[i];
 		assert_int_equal(drop(), -EBUSY);
-		assert_null(meanwhile); /* it came about */
+		assert_null(meanwhile); /* it was called */
 		assert_int_equal(there(), MANY);
 		if (what[i] == opens_first)
 			kvc_open_release(engine, now.file[0], O_RDONLY, 0);
@@ -255,14 +255,14 @@ static void stays_in_hand(void **state)
 	engine_check();
 }
 
-/* A chunk in a folder of its own, of which the kernel knows; the caller's model was this. */
+/* A chunk in a folder of its own that the kernel knows. Returns the previous model. */
 static uint64_t known_chunk(void)
 {
 	const uint64_t before = model;
 	struct kvc_row r;
 
 	model = engine_folder(KVC_ROOT, "told");
-	/* as with threads, of which only the one that tells would do a thing */
+	/* as if threads ran; only the notifier would do anything here */
 	engine->started = true;
 	chunk_of(FEW);
 	assert_int_equal(kvc_lookup(engine, model, now.name, &r, NULL), 0);
@@ -270,7 +270,7 @@ static uint64_t known_chunk(void)
 	return before;
 }
 
-/* What there is to tell, and that it was. */
+/* Returns the last notice, and marks all as delivered. */
 static enum kvc_telling last_told(void)
 {
 	engine->notices->told = engine->notices->given;
@@ -288,8 +288,8 @@ static void known_no_more(uint64_t before)
 }
 
 /*
- * Who has the folder in hand hears of it before it goes, however long that takes. One that has gone
- * comes back when a file is made in it, but not in a folder that is no more either.
+ * A client that uses the folder is told before it is dropped, however long that takes. A dropped
+ * folder is revived when a file is made in it, but not if its parent does not exist any more.
  */
 static void told_first(void **state)
 {
@@ -313,7 +313,7 @@ static void told_first(void **state)
 }
 
 /*
- * Its name is held where a knock takes only what nobody uses: then it is knocked at by all names.
+ * On kernels whose first probe only invalidates unused names, a second probe invalidates all names.
  */
 static void told_again_where_it_is_held(void **state)
 {
@@ -334,14 +334,14 @@ static void told_again_where_it_is_held(void **state)
 		if (!looked)
 			break;
 		assert_int_equal(kvc_entry_getattr(engine, now.folder, &r), 0);
-		assert_int_equal(drop(), -EAGAIN); /* it begins anew */
+		assert_int_equal(drop(), -EAGAIN); /* it starts again */
 		usleep(400000);
 	}
 	assert_int_equal(drop(), 0);
 	assert_int_equal(there(), 0);
 	for (size_t i = 0; i < engine->notices->n; i++)
 		epochs += engine->notices->v[i].what == KVC_TELL_FOLDER;
-	assert_int_equal(epochs, 0); /* its name is asked for already */
+	assert_int_equal(epochs, 0); /* the kernel asks for its name already */
 	assert_int_equal(kvc_entry_rmdir(engine, KVC_ROOT, "told"), 0);
 	engine->ev.holds_names = false;
 	known_no_more(before);
@@ -352,10 +352,7 @@ static void told_again_where_it_is_held(void **state)
 static unsigned way;
 static long cut, whole;
 
-/*
- * One drop in which something fails. Then all is well again, and it goes on; at times after a kill
- * that takes the pool along, when only what is in the tier can be there.
- */
+/* A drop in which something fails. After that nothing fails, and the drop continues. */
 static void one_drop(void (*arm)(void), void (*disarm)(void))
 {
 	int err;
@@ -370,7 +367,7 @@ static void one_drop(void (*arm)(void), void (*disarm)(void))
 		assert_int_equal(there(), 0);
 	whole += err != 0;
 	cut += engine->drops->ndetached > 0;
-	/* while it cannot be ended it is not there either */
+	/* while it cannot be completed, its files are invisible */
 	arm();
 	kvc_chunk_drop_resume(engine);
 	disarm();
@@ -435,7 +432,7 @@ static void memory_fails(void **state)
 	engine_check();
 }
 
-/* Killed when it was cut and that was committed: the next start ends it. */
+/* Killed after the detach was committed: the next start completes the drop. */
 static void ends_after_a_kill(void **state)
 {
 	bool is_cut = false;
@@ -454,7 +451,7 @@ static void ends_after_a_kill(void **state)
 			assert_int_equal(drop(), 0);
 		assert_true(way < 1000);
 	}
-	/* by their numbers they are not there either, buried or not */
+	/* the files do not exist by number either, removed or not */
 	for (unsigned i = 0; i < MANY; i++)
 		assert_true(kvc_entry_getattr(engine, now.file[i], &r) < 0);
 	engine_commit();

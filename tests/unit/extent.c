@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The free extents of a disk tier against a plain bitmap, with a printed seed. */
+/* Compares the free extents of a disk tier with a plain bitmap, with a printed seed. */
 #include "extent.h"
 
 #include "array.h"
@@ -19,7 +19,7 @@
 
 #define SIZE 4096
 
-static bool none; /* there is no more memory */
+static bool none; /* no memory is left */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 void *__real_kvc_array_grow(void *p, size_t bytes);
@@ -65,7 +65,7 @@ static void check_extent(void *arg, uint64_t at, uint64_t len)
 {
 	struct seen *s = arg;
 
-	assert_true(at > s->end || (at == 0 && s->end == 0)); /* ordered, and never touching */
+	assert_true(at > s->end || (at == 0 && s->end == 0)); /* ordered, and never adjacent */
 	for (uint64_t i = 0; i < len; i++) {
 		assert_int_equal(s->map[at + i], 0);
 		s->map[at + i] = 2;
@@ -73,7 +73,7 @@ static void check_extent(void *arg, uint64_t at, uint64_t len)
 	s->end = at + len;
 }
 
-/* The lowest run of `len` free bytes; of those in a free extent below `keep`, if there is one. */
+/* The lowest run of `len` free bytes; if there is one, in a free extent smaller than `keep`. */
 static uint64_t expected(const uint8_t *used, uint64_t len, uint64_t keep)
 {
 	uint64_t any = SIZE, end;
@@ -119,7 +119,8 @@ static void random_walk(void **state)
 		} else if (n < 600 && rand_r(&seed) % 2) {
 			uint64_t len = 1 + rand_r(&seed) % 40;
 			uint64_t at = rand_r(&seed) % (SIZE - len + 1);
-			int err = kvct_extents_claim(x, at, len); /* where a copy is already */
+			/* claims the extent of an existing copy */
+			int err = kvct_extents_claim(x, at, len);
 
 			assert_int_equal(err, memchr(used + at, 1, len) ? -EEXIST : 0);
 			if (err)
@@ -142,7 +143,8 @@ static void random_walk(void **state)
 			memcpy(map, used, SIZE);
 			kvct_extents_each(x, check_extent, &s);
 			for (int i = 0; i < SIZE; i++) {
-				assert_int_not_equal(map[i], 0); /* all that is free is known */
+				/* every byte is known as free or used */
+				assert_int_not_equal(map[i], 0);
 				free_bytes += map[i] == 2;
 			}
 			assert_int_equal(kvct_extents_total_free(x), free_bytes);
@@ -151,7 +153,7 @@ static void random_walk(void **state)
 	kvct_extents_free(x);
 }
 
-/* Without memory a taker may be refused, and space can be given back. */
+/* Without memory an allocation may be refused, but space can be returned. */
 static void without_memory(void **state)
 {
 	struct kvct_extents *x;
@@ -164,16 +166,16 @@ static void without_memory(void **state)
 	none = false;
 	x = kvct_extents_new(SIZE);
 	none = true;
-	for (; !err; taken += !err) /* each leaves a hole of one */
+	for (; !err; taken += !err) /* each leaves a hole of one byte */
 		err = kvct_extents_claim(x, 2 * taken + 1, 1);
 	assert_int_equal(err, -ENOMEM);
 	assert_true(taken > 16);
 	assert_int_equal(kvct_extents_total_free(x), SIZE - taken);
 	assert_int_equal(kvct_extents_take(x, SIZE - 2 * taken, &at), 0); /* all the rest */
 	assert_int_equal(at, 2 * taken);
-	for (uint64_t i = 0; i < 32; i++) /* into nothing that is free already */
+	for (uint64_t i = 0; i < 32; i++) /* not adjacent to any free extent */
 		assert_int_equal(kvct_extents_give(x, at + 2 * i + 1, 1), 0);
-	for (uint64_t i = 0; i < taken; i++) /* joined, which needs no memory */
+	for (uint64_t i = 0; i < taken; i++) /* joined with its neighbours, which needs no memory */
 		assert_int_equal(kvct_extents_give(x, 2 * i + 1, 1), 0);
 	none = false;
 	assert_int_equal(kvct_extents_total_free(x), 2 * taken + 32);
@@ -182,7 +184,7 @@ static void without_memory(void **state)
 	kvct_extents_free(x);
 }
 
-/* Many extents too large to be taken apart, and a small one behind them. */
+/* Many extents too large to be split, and a small one behind them. */
 static uint64_t behind(unsigned large)
 {
 	struct kvct_extents *x = kvct_extents_new(large * 101ull + 3);
@@ -195,7 +197,7 @@ static uint64_t behind(unsigned large)
 	return at;
 }
 
-/* A search that would look at all of a fragmented disk ends, and takes what comes first. */
+/* A search that would visit all of a fragmented disk is bounded, and takes the first extent. */
 static void bounded(void **state)
 {
 	(void)state;

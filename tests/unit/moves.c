@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that come to a folder, to another one, or to chunks of their own, in an engine without
- * threads, while the catalog errs, at any read, or there is no memory, at any allocation. A call
- * that fails has changed nothing; after one that does not the file is in the chunk of its folder,
- * or still whole in the one that it had, and a job is queued that brings it there, if there is
- * memory for that. What is in the pool can always be evicted, and a chunk begins with what is set
- * on its model. Where nothing fails: who takes no place and who writes last.
+ * Files that move to a folder, to another one, or to chunks of their own, in an engine without
+ * threads, while the catalog fails at any read or memory runs out at any allocation. A call that
+ * fails has changed nothing. After a call that succeeds, the file is in the chunk of its folder, or
+ * still in its old chunk with a job queued that moves it, if there was memory for the job. An
+ * object in the pool can always be evicted, and a chunk starts with the settings of its model. Two
+ * cases without failures: RENAME_NOREPLACE, and the last of two writers.
  */
 #include "alloc.h"
 #include "engine.h"
@@ -21,12 +21,12 @@
 
 #include <cmocka.h>
 
-#define MOST 40 /* reads, and allocations, of one call */
+#define MOST 40 /* most reads, or allocations, of one call */
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for users of --wrap. */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
-/* Reads of the catalog by those above it: the Nth fails, once or from there on. */
+/* Reads of the catalog by the layers above it: the Nth fails, once or from there on. */
 static long reads, read_fails;
 static bool for_ever;
 
@@ -59,7 +59,7 @@ READ(kvc_xattr_get, (struct kvc_catalog * c, uint64_t i, const char *n, void *v,
 
 static uint64_t model[2];
 static unsigned way;
-static bool memory; /* that is what fails */
+static bool memory; /* allocations fail, instead of reads */
 static long failed, later;
 
 static void arm(void)
@@ -77,7 +77,10 @@ static void disarm(void)
 	alloc_disarm();
 }
 
-/* What was queued for threads, and is about files' chunks, now or, after an error, later. */
+/*
+ * Runs queued jobs that move files to other chunks; with KVC_P_SPILL, those that retry after an
+ * error.
+ */
 static void regroup(enum kvc_priority p)
 {
 	kvc_list_each_safe(e, &engine->tier[KVC_COMMON].jobs[p]) {
@@ -91,7 +94,7 @@ static void regroup(enum kvc_priority p)
 	}
 }
 
-/* It can leave the pool, whichever its chunk is. */
+/* Checks that the object can be evicted, in whatever chunk it is. */
 static void can_go(uint64_t ino)
 {
 	struct kvc_node *n = kvc_node_find_locked(engine, ino);
@@ -130,7 +133,7 @@ static void only(int err)
 	failed += err != 0;
 }
 
-/* Two chunks, in two models or in one, and a file in the first of them. */
+/* Two chunks, in two models or in one, and a file in the first. */
 static uint64_t from, to, file;
 static char also[32];
 
@@ -160,7 +163,7 @@ static void end_one(bool moved)
 	can_go(file);
 	queued = !kvc_list_empty(&engine->tier[KVC_COMMON].jobs[KVC_P_URGENT]);
 	regroup(KVC_P_URGENT);
-	if (!memory || !for_ever || queued || !moved) /* there was none for the job */
+	if (!memory || !for_ever || queued || !moved) /* otherwise no job could be queued */
 		in_chunk(file, moved ? to : from);
 	engine_commit();
 	for (unsigned i = 0; i < 10; i++) {
@@ -215,7 +218,7 @@ static void links(void)
 	end_one(!err);
 }
 
-/* Of a file with two names the one goes in whose folder its chunk is. */
+/* Removes a name of a file with two names, the one whose folder is its chunk. */
 static void unlinks(void)
 {
 	struct kvc_wait w = { 0 };
@@ -237,7 +240,7 @@ static void unlinks(void)
 	end_one(!err);
 }
 
-/* ---- what a chunk begins with, and files that are given chunks of their own ---- */
+/* ---- the settings of new chunks, and files that become chunks of their own ---- */
 
 #define TTL 4711
 static uint64_t set; /* a model with a ttl and a policy of its own */
@@ -257,7 +260,10 @@ static int create(uint64_t folder, const char *name, uint64_t *ino)
 	return 0;
 }
 
-/* In a folder of the model, or in the model's own, which is no chunk whatever unit= says. */
+/*
+ * Makes a file in a folder of the model, or in the model's own folder, which is never a chunk,
+ * whatever unit= says.
+ */
 static void makes(void)
 {
 	static unsigned serial;
@@ -289,7 +295,7 @@ static void makes(void)
 	engine_commit();
 }
 
-/* A folder that was one chunk is none any more. */
+/* A folder that was one chunk becomes a container. */
 static void splits(void)
 {
 	static unsigned serial;
@@ -320,7 +326,7 @@ static void splits(void)
 	failed += again;
 	regroup(KVC_P_SPILL);
 	for (unsigned i = 0; i < 3; i++) {
-		if (!memory || !for_ever || again) /* there was none for the job */
+		if (!memory || !for_ever || again) /* otherwise no job could be queued */
 			in_chunk(ino[i], ino[i]);
 		can_go(ino[i]);
 	}
@@ -371,7 +377,7 @@ static void memory_fails(void **state)
 	all(splits, 1);
 }
 
-/* Where asked so, it takes nobody's place; the kernel asks for it only when it knows of nobody. */
+/* RENAME_NOREPLACE replaces no file; the kernel sends it only if it does not know the target. */
 static void takes_no_place(void **state)
 {
 	uint64_t folder = engine_folder(model[0], "c"), one = engine_file(folder, "one");
@@ -404,7 +410,7 @@ static enum kvc_state state_of(uint64_t ino)
 	return is;
 }
 
-/* It is there to be copied when the last who writes has closed it, and not before. */
+/* A file is published when the last writer closes it, and not before. */
 static void last_of_two(void **state)
 {
 	struct kvc_opened o = { 0 };

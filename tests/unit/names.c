@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names on disk: names that engines wrote, there and back; what cannot be said is refused; and
- * mutations of good names, which are refused or build the very same path again.
+ * File names: names that engines wrote are parsed and built again; names that cannot be expressed
+ * are refused; and mutations of valid names are refused or build the same path again.
  */
 #include "kvcachefs.h"
 
@@ -22,7 +22,7 @@
 #define SGL KVCACHEFS_NAME_SGLANG_FILE
 #define VLLM KVCACHEFS_NAME_VLLM_FS
 
-/* `lossy`: the model's slashes cannot be told from the path. */
+/* `lossy`: the path does not show which characters of the model were slashes. */
 static const struct {
 	enum kvcachefs_naming as;
 	bool lossy;
@@ -114,7 +114,7 @@ static const struct {
 	    .dcp_size = 2,
 	    .page = 64 },
 	  SHA ".mamba_D_3_4_tp4_dcp1_2_page64.bin" },
-	/* a model that ends as a rank and its size would */
+	/* a model that ends like a rank and its size */
 	{ SGL,
 	  false,
 	  { .model = "m_1_4", .key = SHA, .mla = true, .tp_size = 4, .dcp_size = 2, .page = 64 },
@@ -149,7 +149,7 @@ static void there_and_back(void **state)
 			memcpy(want.model, n.model, sizeof n.model);
 		assert_memory_equal(&n, &want, sizeof n);
 		for (int as = 0; as < KVCACHEFS_NAMINGS;
-		     as++) /* no other naming takes it for its own */
+		     as++) /* no other naming accepts the path */
 			if (as != (int)good[i].as)
 				assert_int_equal(kvcachefs_name_parse((enum kvcachefs_naming)as,
 								      path, &n),
@@ -253,8 +253,8 @@ static void refused(void **state)
 }
 
 /*
- * Random bytes changed, cut, doubled and joined: never anything but a refusal or a path that builds
- * itself again.
+ * Random bytes are changed, cut, doubled and joined. Each result is refused, or is a path that
+ * builds the same path again.
  */
 static void mutations(void **state)
 {
@@ -281,7 +281,8 @@ static void mutations(void **state)
 					: (char)(1 + rand_r(&seed) % 255);
 		if (round % 7 == 0)
 			path[(size_t)rand_r(&seed) % (strlen(path) + 1)] = 0;
-		exact = strdup(path); /* so that a byte behind it is seen */
+		/* exact size, so that a sanitizer detects a read behind the end */
+		exact = strdup(path);
 		for (int as = 0; as < KVCACHEFS_NAMINGS; as++) {
 			if (kvcachefs_name_parse((enum kvcachefs_naming)as, exact, &n))
 				continue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Warm transfers of libkvcachefs allocate nothing, in host memory and on a plain folder in a
- * mount's place, whose answer to a lease is made here. Allocations of the thread that calls are
- * counted; those of the library's own threads are behind it.
+ * Warm transfers of libkvcachefs do not allocate, in host memory and on a plain folder that stands
+ * for a mount; the test makes the answer to the lease. Only allocations of the calling thread are
+ * counted, not those of the library's own threads.
  */
 #include "maps.h"
 #include "ready.h"
@@ -23,7 +23,7 @@
 
 static _Thread_local unsigned long allocations;
 
-/* ---- Counting ---- */
+/* ---- counting ---- */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 int __sanitizer_install_malloc_and_free_hooks(void (*made)(const volatile void *, size_t),
@@ -48,7 +48,7 @@ static int counting(void **state)
 	return 0;
 }
 #else
-/* glibc's own under another name; these stand in for it, also in libc itself. */
+/* glibc's functions under their other names; these replace them, also inside libc. */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 void *__libc_malloc(size_t len);
 void *__libc_calloc(size_t n, size_t len);
@@ -80,7 +80,7 @@ static int counting(void **state)
 }
 #endif
 
-/* ---- A mount ---- */
+/* ---- a mount ---- */
 
 enum { FILES = 8, BS = 16, NH = 2, HS = 64, LAYER = 2 * FILES * BS * NH * HS };
 
@@ -101,10 +101,10 @@ static struct kvcachefs_paged cache = {
 	.device = -1,
 };
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for users of --wrap. */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at);
-/* A lease's answer, about the items. */
+/* The answer to a lease on the items. */
 ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at)
 {
 	size_t len = 0;
@@ -132,7 +132,7 @@ int __wrap_linkat(int from, const char *path, int to, const char *name, int flag
 	return unlinkable ? -1 : __real_linkat(from, path, to, name, flags);
 }
 
-static _Atomic int not_open; /* closes of what was not */
+static _Atomic int not_open; /* closes of descriptors that were not open */
 int __real_close(int fd);
 int __wrap_close(int fd);
 int __wrap_close(int fd)
@@ -144,8 +144,8 @@ int __wrap_close(int fd)
 	return err;
 }
 
-static _Thread_local bool ours; /* a thread of the test's own */
-static _Atomic bool slow;       /* others unmap slowly */
+static _Thread_local bool ours; /* a thread of the test itself */
+static _Atomic bool slow;       /* other threads unmap slowly */
 int __real_munmap(void *p, size_t len);
 int __wrap_munmap(void *p, size_t len);
 int __wrap_munmap(void *p, size_t len)
@@ -155,11 +155,11 @@ int __wrap_munmap(void *p, size_t len)
 	return __real_munmap(p, len);
 }
 
-static int refusal;         /* what a pool that is full says, or 0 */
-static bool for_good;       /* it is full of something else than what is ready */
-static _Atomic int refused; /* how often */
+static int refusal;         /* error of a full pool, or 0 */
+static bool for_good;       /* the pool is full of other data than ready files */
+static _Atomic int refused; /* number of refusals */
 
-/* Has the process pages of a file without a name? */
+/* Does the process map pages of a file without a name? */
 static bool holds(void)
 {
 	FILE *f = fopen("/proc/self/maps", "re");
@@ -212,7 +212,7 @@ static void until_ready(unsigned n)
 		usleep(1000);
 }
 
-/* ---- Tests ---- */
+/* ---- tests ---- */
 
 static void stores(void **state)
 {
@@ -241,7 +241,7 @@ static void loads(void **state)
 	name(1);
 	before = allocations;
 	pointer = back;
-	move(false); /* leases and maps */
+	move(false); /* takes leases and maps files */
 	assert_true(allocations > before);
 	for (int r = 0; r < 3; r++) {
 		memset(back, 0, sizeof back);
@@ -253,7 +253,7 @@ static void loads(void **state)
 	pointer = mem;
 }
 
-/* Nor does a load that turns keys, whose file is as long as it is. */
+/* A load that rotates keys does not allocate either. */
 static void turns(void **state)
 {
 	static uint16_t want[LAYER];
@@ -261,7 +261,7 @@ static void turns(void **state)
 	unsigned long before;
 
 	(void)state;
-	memcpy(want, mem, sizeof mem); /* keys are its first half */
+	memcpy(want, mem, sizeof mem); /* the keys are its first half */
 	assert_int_equal(kvcachefs_rope_shift(&rope, want, (size_t)FILES * BS, NH, HS), 0);
 	assert_memory_not_equal(want, mem, sizeof mem / 2);
 	name(1);
@@ -278,7 +278,7 @@ static void turns(void **state)
 	pointer = mem;
 }
 
-/* What is more than the last had room for is allocated once. */
+/* A larger transfer allocates once. */
 static void grows(void **state)
 {
 	static char path[4096];
@@ -301,7 +301,7 @@ static void grows(void **state)
 	items[0].path = was;
 }
 
-/* A file that cannot have its name is written anew. */
+/* A ready file that cannot be linked is written again under its name. */
 static void anew(void **state)
 {
 	(void)state;
@@ -318,8 +318,8 @@ static void anew(void **state)
 }
 
 /*
- * And where it cannot be written either, since its folder cannot be made, what was ready is closed
- * once: by the second time the number is another file's.
+ * If it cannot be written either, because its folder cannot be made, the ready file is closed once:
+ * a second close could hit the descriptor of another file.
  */
 static void nowhere(void **state)
 {
@@ -343,7 +343,7 @@ static void nowhere(void **state)
 	assert_int_equal(not_open, 0);
 }
 
-/* How many files are in the folder. */
+/* The number of files in the folder. */
 static unsigned files_in(const char *name)
 {
 	char path[100];
@@ -359,7 +359,7 @@ static unsigned files_in(const char *name)
 	return n;
 }
 
-/* Three files of n blocks. */
+/* Stores three files of n blocks. */
 static int move_longer(int round, size_t n)
 {
 	static int64_t blocks[4] = { 1, 2, 3, 4 };
@@ -373,7 +373,9 @@ static int move_longer(int round, size_t n)
 	return err ?: kvcachefs_transfer_free(t);
 }
 
-/* What the thread lets go of by itself is unmapped when who sets the bound comes back. */
+/*
+ * Files that the thread releases by itself are unmapped when the call that sets the bound returns.
+ */
 static void gone(void **state)
 {
 	(void)state;
@@ -391,8 +393,8 @@ static void gone(void **state)
 }
 
 /*
- * A store that a full pool or quota refuses lets go of all that is ready, pages too, and tries
- * again, once; where nothing is ready it fails, and leaves nothing.
+ * A store that a full pool or quota refuses releases all ready files, with their pages, and tries
+ * again once. If no file is ready it fails, and leaves nothing.
  */
 static void refuses(void **state)
 {
@@ -400,8 +402,8 @@ static void refuses(void **state)
 	int err;
 
 	(void)state;
-	for (int r = 0; r < 2; r++) {   /* of a length of its own each */
-		kvcachefs_map_cache(0); /* what was loaded too */
+	for (int r = 0; r < 2; r++) {   /* each with a length of its own */
+		kvcachefs_map_cache(0); /* releases loaded files too */
 		assert_false(holds());
 		kvcachefs_map_cache(64 << 20);
 		name(9 + r);
@@ -417,19 +419,23 @@ static void refuses(void **state)
 		for_good = true;
 		assert_int_equal(move_longer(11 + r, 2 + (size_t)r), -refusal);
 		assert_non_null(strstr(kvcachefs_error(), "cannot allocate"));
-		assert_int_equal(refused, 4); /* each file, and nothing was left to let go of */
+		/* one per file, since no ready file was left to release */
+		assert_int_equal(refused, 4);
 		assert_int_equal(files_in(r ? "m/c12" : "m/c11"), 0);
-		/* nor does the thread make any, until there is room and it is asked again */
+		/*
+		 * the thread makes no ready files either, until space is free and it is asked again
+		 */
 		name(9 + r);
 		err = kvcachefs_gpu_warm(dir, &cache, items, FILES, &how);
-		assert_true(err == -refusal || err == -ENOSPC); /* this length's, or another's */
+		/* the error of this length, or of another */
+		assert_true(err == -refusal || err == -ENOSPC);
 		assert_int_equal(kvcachefs_ready_count(), 0);
 		for_good = false;
 		refusal = 0;
 	}
 }
 
-/* Without files that are ready a store is as right, and makes its own. */
+/* Without ready files a store works too, and makes its own files. */
 static void without(void **state)
 {
 	(void)state;

@@ -43,6 +43,7 @@ struct kvc_sweeper {
 	pthread_cond_t cond;
 	bool woken;
 };
+/* Initializes x before each call that it is passed to. */
 void kvc_sweeper_init(struct kvc_sweeper *x);
 /* Waits until x->w is woken, after it was parked; returns x->w.err. The caller holds no lock. */
 int kvc_sweeper_wait(struct kvc_sweeper *x);

@@ -36,10 +36,9 @@
 
 /* delay after a probe; longer on kernels that keep names */
 #define PROBE_NS 100000000ull
-/* probes with a delay if clients look it up; then up to PROBES_MOST without */
-#define PROBES_DELAYED 3
-#define PROBES_MOST 20
-#define AT_ONCE 64 /* probes examined under one hold of the lock */
+#define PROBES_DELAYED 3 /* from this probe on, a lookup no longer delays the next one */
+#define PROBES_MOST 20   /* from this probe on, a lookup no longer cancels it */
+#define AT_ONCE 64       /* probes examined under one hold of the lock */
 
 /* A folder that is to be dropped; it may not be in memory. */
 struct probe {

@@ -101,10 +101,11 @@ void kvc_dir_drop_folder_both(struct kvc *k, struct kvc_node *folder);
 /* Removes the names of a folder and the folder. After an error nothing has changed. */
 int kvc_dir_unname_both(struct kvc *k, struct kvc_node *folder);
 /*
- * May this folder be dropped, whose chunk was last accessed at last_ns? Returns 0 if so, -EAGAIN if
- * not yet, 1 if it has to be probed first (files first, folder last), or -ENOMEM.
+ * Says whether a folder may be dropped whose chunk was last accessed at last_ns: 0 if so, -EAGAIN
+ * if not yet, 1 if it has to be probed first (its files, then the folder).
  */
 int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns);
+/* Tells the kernel to forget a file of the folder; part of a probe. */
 void kvc_dir_probe_file_locked(struct kvc *k, const struct kvc_node *n);
 /*
  * Probes the folder. `tier` and `bytes` are returned by kvc_dir_probed_locked until it may be
@@ -112,7 +113,10 @@ void kvc_dir_probe_file_locked(struct kvc *k, const struct kvc_node *n);
  */
 int kvc_dir_probe_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
 			 uint64_t bytes);
-/* Was the folder probed for this tier, and must not be dropped yet? *bytes is then set. */
+/*
+ * True if the folder was probed for this tier and must not be dropped yet. *bytes is then the value
+ * given to the probe.
+ */
 bool kvc_dir_probed_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
 			   uint64_t *bytes);
 /* A client looks the folder up: it is not dropped in the next moment. */
@@ -131,6 +135,7 @@ struct kvc_node *kvc_dir_dropped_find_locked(struct kvc *k, uint64_t parent, con
  * has replaced it.
  */
 int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder);
+/* Frees the record by which a dropped folder can be revived. The node may have none. */
 void kvc_dir_dropped_free_locked(struct kvc_node *folder);
 
 #endif

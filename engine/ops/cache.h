@@ -123,6 +123,7 @@ struct kvc_caller {
 int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 		   const struct kvc_caller *caller, const char *target, uint64_t rdev,
 		   struct kvc_row *attr);
+/* Copies the target of a symbolic link, with a final 0. Returns -EINVAL if ino is not one. */
 int kvc_entry_readlink(struct kvc *k, uint64_t ino, char *target, size_t capacity);
 /*
  * Adds a name to a file. client is that of struct kvc_wait: the client that gives a file its first
@@ -136,6 +137,7 @@ int kvc_entry_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *nam
  * stored in a shared tier under this one.
  */
 int kvc_entry_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
+/* Removes an empty folder. Files that an incomplete chunk hides do not count, and are removed. */
 int kvc_entry_rmdir(struct kvc *k, uint64_t parent, const char *name);
 /*
  * Renames as renameat2(2) does; flags is 0, RENAME_NOREPLACE or RENAME_EXCHANGE, and any other
@@ -150,6 +152,7 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
  * nonzero. fn runs under the catalog's lock: it may only copy.
  */
 int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg);
+/* Gives the parent folder of an inode; a file with several names has one parent at a time. */
 int kvc_entry_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 
 /*
@@ -164,7 +167,8 @@ struct kvc_opened {
 };
 /*
  * Makes and opens a file. With name NULL it has no name (O_TMPFILE) until kvc_entry_link gives it
- * its first. Returns -EEXIST only for O_EXCL; otherwise an existing file is opened.
+ * its first. Without O_EXCL, an existing regular file of that name is opened instead; any other
+ * existing name gives -EEXIST.
  */
 int kvc_open_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid,
 		    uint32_t gid, int flags, struct kvc_row *attr, struct kvc_opened *out,

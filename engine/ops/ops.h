@@ -53,8 +53,14 @@ void kvc_entry_unlink_apply_both(struct kvc *k, struct kvc_node *n, uint64_t par
 int kvc_entry_shared_path_both(struct kvc *k, uint64_t parent, const char *name, char **path);
 /* True if every tier with the current bytes of the file is a shared one. */
 bool kvc_entry_only_shared_locked(const struct kvc *k, const struct kvc_node *n);
+/*
+ * entry.c, for calls that change a name: loads the object if its only copy is stored in a shared
+ * tier under that name. Returns 0 if nothing has to be loaded, KVC_WAIT, or an error.
+ */
 int kvc_entry_load_shared_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
+/* The same if the file has another name; a failed load is ignored. Returns 0 or KVC_WAIT. */
 int kvc_entry_load_other_name_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
+/* entry.c: removes the empty folder n. name is NULL if the caller removes or reuses its name. */
 int kvc_entry_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name,
 			 struct kvc_node *n);
 /* Values of w->stage for a rename or an unlink: the waits that are over. */

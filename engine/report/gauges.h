@@ -54,6 +54,7 @@ struct kvc_gauges {
 	KVC_GAUGES(X)
 #undef X
 };
+/* Fills *g. The caller holds no lock. */
 void kvc_gauges(struct kvc *k, struct kvc_gauges *g);
 
 /* A row of a table of base/stats.h. */

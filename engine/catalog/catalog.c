@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making, opening and closing it. See catalog.h and catalog_priv.h. */
+/* Creating, opening and closing a catalog. See catalog.h and catalog_priv.h. */
 #include "catalog_priv.h"
 
 #include "log.h"
@@ -16,7 +16,7 @@ int kvc_catalog_create(const char *path)
 	sqlite3 *db = NULL;
 	char sql[512];
 	uint64_t now = kvc_now_ns();
-	/* SQLite gives its log and its index the mode of the database. */
+	/* SQLite gives the log and its index the mode of the database file. */
 	KVC_FD int fd = kvc_open_own(path, O_RDWR | O_CREAT | O_EXCL);
 	int rc;
 
@@ -46,8 +46,7 @@ int kvc_catalog_create(const char *path)
 }
 
 /*
- * For a rebuild, which knows nothing of how files came but their birth times: the same limits as in
- * names/chunking.c.
+ * For a rebuild, which knows only the birth times of files: the same limits as in names/chunking.c.
  */
 static const char *const by_birth =
 	"BEGIN IMMEDIATE;"
@@ -88,7 +87,7 @@ int kvc_catalog_group(struct kvc_catalog *c)
 	return rc;
 }
 
-/* The log and what belongs to it, with their names on stable storage. */
+/* Opens the log and the mark file, and makes their names durable. */
 static int open_log(struct kvc_catalog *c)
 {
 	char dir[1280];
@@ -102,7 +101,7 @@ static int open_log(struct kvc_catalog *c)
 	return fd < 0 || fsync(fd) ? -errno : 0;
 }
 
-/* All of it but the threads. */
+/* Opens everything except the threads. */
 static int open_all(struct kvc_catalog *c, char *error)
 {
 	char why[400] = "";
@@ -149,15 +148,15 @@ static int open_all(struct kvc_catalog *c, char *error)
 	return err;
 }
 
-/* SQLite counts its memory under a lock that all its connections share; nobody asks for it. */
+/* Disables SQLite's memory statistics, which need a lock that all connections share. */
 static void settings(void)
 {
 	sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
 }
 
 /*
- * Lookups run on the callers' CPUs, so each CPU that the process may use has a reader. Tools, which
- * have one thread, need few.
+ * Lookups run on the callers' CPUs, so each CPU of the process has a reader. Tools have one thread
+ * and need few readers.
  */
 static int new_readers(struct kvc_catalog *c)
 {
@@ -186,7 +185,7 @@ static int open_as(struct kvc_catalog **out, const char *path, bool look, char *
 	snprintf(c->path, sizeof c->path, "%s", path);
 	c->look = look;
 	atomic_store(&c->unheld, 1);    /* until kvc_catalog_start */
-	atomic_store(&c->logged, true); /* what goes wrong here is told by the caller */
+	atomic_store(&c->logged, true); /* the caller reports errors of the open */
 	c->filter = kvc_filter_new();
 	c->anew = kvc_wal_restart_new(path, kvc_checkpoint_ask, c);
 	err = kvc_overlay_init(&c->over) ?: new_readers(c) ?: c->filter && c->anew ? 0 : -ENOMEM;
@@ -235,7 +234,7 @@ int kvc_catalog_close(struct kvc_catalog *c)
 		pthread_mutex_destroy(&c->reader[i].lock);
 	}
 	free(c->reader);
-	kvc_conn_close(&c->w); /* the last connection: SQLite moves the log into the database */
+	kvc_conn_close(&c->w); /* the last connection: SQLite copies the log into the database */
 	kvc_wal_restart_free(c->anew);
 	kvc_filter_free(c->filter);
 	kvc_usage_free(c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See catalog_check.h. A rule is a query that gives one line for each thing wrong, and the
- * statement that puts all of them right.
+ * See catalog_check.h. A rule is a query that returns one line for each error, and a statement that
+ * repairs all of these errors.
  */
 #include "catalog_check.h"
 
@@ -15,10 +15,10 @@
 
 #define IS_FILE "(n.mode & 61440) = 32768"
 #define IS_FOLDER "(n.mode & 61440) = 16384"
-/* Made by O_TMPFILE and not linked when its daemon was killed: the next mount takes it away. */
+/* A file of O_TMPFILE that was not linked when its daemon was killed: the next mount removes it. */
 #define UNNAMED(ino) "EXISTS (SELECT 1 FROM meta WHERE key = printf('unnamed:%x', " ino "))"
 
-/* Its daemon was killed while it was dropped: the next mount takes away what is left of it. */
+/* The daemon was killed while it dropped the chunk: the next mount removes the remaining files. */
 #define DROPPING(chunk) "EXISTS (SELECT 1 FROM meta WHERE key = printf('dropping:%x', " chunk "))"
 
 static const struct rule {
@@ -62,7 +62,7 @@ static const struct rule {
 	  "UPDATE nodes AS n SET parent = (SELECT m.parent FROM names m WHERE m.ino = n.ino LIMIT "
 	  "1) WHERE " IS_FOLDER " AND n.ino <> 1"
 	  " AND EXISTS (SELECT 1 FROM names m WHERE m.ino = n.ino)" },
-	/* length() of a blob does not read it: schema.c limits what is read */
+	/* length() does not read the blob: schema.c limits what is read */
 	{ "SELECT printf('the sum of object %d is %d bytes long', ino, length(sum)) FROM objects "
 	  "WHERE length(sum) > 1000",
 	  "UPDATE objects SET sum = NULL WHERE length(sum) > 1000" },
@@ -116,8 +116,8 @@ static const struct rule {
 };
 
 /*
- * What an error of SQLite says of the database. -EBADMSG: it was read, and is damaged. Anything
- * else could pass.
+ * Converts an SQLite error. -EBADMSG: the database was read and is damaged. Any other errno may be
+ * temporary.
  */
 static int verdict(sqlite3 *db, int rc)
 {
@@ -125,8 +125,8 @@ static int verdict(sqlite3 *db, int rc)
 
 	switch (rc & 0xff) {
 	case SQLITE_OK: return 0;
-	case SQLITE_ERROR:  /* a table or a column that is not there */
-	case SQLITE_TOOBIG: /* a row longer than any of ours */
+	case SQLITE_ERROR:  /* a table or a column is missing */
+	case SQLITE_TOOBIG: /* a row longer than any that the daemon writes */
 	case SQLITE_CORRUPT:
 	case SQLITE_NOTADB: return -EBADMSG;
 	case SQLITE_NOMEM: return -ENOMEM;
@@ -137,7 +137,7 @@ static int verdict(sqlite3 *db, int rc)
 	}
 }
 
-/* integrity_check tells of pages that it could not get as of any other damage. */
+/* integrity_check reports unreadable pages like damage. Does the text report an unreadable page? */
 static bool unread(const char *text)
 {
 	static const char word[] = "unable to get the page. error code=";
@@ -151,8 +151,8 @@ static bool unread(const char *text)
 }
 
 /*
- * Runs a query for its lines; returns how many there were, or a negative errno. An error is not
- * told to fn: what is known of it is the caller's to tell.
+ * Runs a query and reports its lines to fn. Returns the number of lines, or a negative errno, which
+ * the caller reports.
  */
 static int lines(sqlite3 *db, const char *sql, const char *fine, bool mended, kvc_found_fn *fn,
 		 void *arg)
@@ -179,8 +179,8 @@ static int lines(sqlite3 *db, const char *sql, const char *fine, bool mended, kv
 }
 
 /*
- * Can all of it be read? SQLite does not always tell damage from what it could not read, so this
- * is asked first.
+ * Can the whole file be read? SQLite does not always distinguish damage from read errors, so this
+ * is checked first.
  */
 static int readable(const char *path, const char *tail)
 {
@@ -203,7 +203,7 @@ static const char has_tables[] =
 	"('targets'), ('objects'), ('placements'), ('gone'), ('xattrs'), ('chunks')) WHERE column1 "
 	"NOT IN (SELECT name FROM sqlite_master WHERE type = 'table')";
 
-/* With the database open. */
+/* db is open. */
 static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 {
 	int n = kvc_schema_check(db, mend, fn, arg), rc;
@@ -227,7 +227,7 @@ static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 	return n < 0 ? n : n ? -EBADMSG : 0;
 }
 
-/* The database, and its log where there is one. */
+/* Checks the database, and the log if it exists. */
 static int both_readable(const char *path)
 {
 	int err = readable(path, ""), log = err ? 0 : readable(path, "-wal");
@@ -295,8 +295,8 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 }
 
 /*
- * What users have is to be counted anew (usage.c). First: once the rows are right, no run would
- * come to it again.
+ * Makes the next mount count what users have (usage.c). It must run before the repairs: once the
+ * rows are correct, no later run would do it.
  */
 static const char *const uncounted = "DELETE FROM meta WHERE key = 'usage'";
 
@@ -318,7 +318,7 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 	return err;
 }
 
-/* As names/chunk_drop.c does it at the next mount. */
+/* Completes drops, like names/chunk_drop.c at the next mount. */
 static const char *const finish[] = {
 	"CREATE TEMP TABLE dropped AS SELECT n.ino FROM nodes n JOIN names m ON m.ino = n.ino AND "
 	"m.parent = n.chunk WHERE " IS_FILE " AND " DROPPING("n.chunk"),

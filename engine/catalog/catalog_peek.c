@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading without the catalog's lock, see catalog.h. The overlay is looked at under it, for a
- * moment; what it does not know is read from SQLite after that, without. Whatever the overlay had
- * dropped before is in the snapshot that SQLite reads; whatever changed since may be or not: so a
- * single answer was true at some time between the call's begin and its end, which is all that a
- * lookup can promise. Who builds on it (a node in memory) asks under the lock whether it still is.
+ * Reads without the catalog's lock; see catalog.h. A read takes the lock briefly to ask the
+ * overlay. If the overlay has no change of the row, the read then asks SQLite without the lock.
+ * Changes that the overlay had dropped before are in SQLite's snapshot. Later changes may or may
+ * not be in it. So each answer was true at some time between the beginning and the end of the call,
+ * which is all that a lookup can promise. A caller that builds on the answer (a node in memory)
+ * checks under the lock that it is still current.
  */
 #include "catalog_priv.h"
 
@@ -52,7 +53,7 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, stru
 	return got < 0 ? got : got ? 0 : -ENOENT;
 }
 
-/* Has the overlay anything of the inode that peek_node reads? */
+/* Has the overlay a change of the inode that peek_node would need? */
 static bool pending(struct kvc_catalog *c, uint64_t ino)
 {
 	bool any = kvc_overlay_find(&c->over, KVC_T_ROW, ino, 0, NULL) ||
@@ -95,7 +96,8 @@ int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p)
 	if (!there)
 		return 0;
 	n = kvc_reader_get_held(c);
-	row = kvc_sql(n, ST_ROW_GET, "i", I(p->ino)); /* until it is done, all is of one snapshot */
+	/* until this statement is done, all reads use one snapshot */
+	row = kvc_sql(n, ST_ROW_GET, "i", I(p->ino));
 	there = (got = kvc_sql_step(n, row)) == 1;
 	if (there)
 		kvc_row_columns(row, &p->row);
@@ -190,7 +192,7 @@ int kvc_peek_names(struct kvc_catalog *c, uint64_t ino, const struct kvc_name_at
 	return err ?: got < 0 ? got : 0;
 }
 
-/* A row of another table that belongs to one of kvc_peek_rows. */
+/* Reads a row of another table that belongs to a row of kvc_peek_rows. */
 static int beside(struct kvc_conn *n, enum kvc_statement s, uint64_t id, struct kvc_peeked *p)
 {
 	sqlite3_stmt *st = kvc_sql(n, s, "i", I(id));
@@ -255,7 +257,7 @@ unsigned kvc_peeked_holds(struct kvc_catalog *c, const struct kvc_peeked *p)
 
 /* ---- many inodes, for a restart ---- */
 
-#define GAP 8 /* inode numbers between two that one statement reads */
+#define GAP 8 /* maximum distance of two inode numbers that one statement reads */
 
 static void peek_take_row(sqlite3_stmt *st, struct kvc_peeked_object *p)
 {
@@ -279,7 +281,7 @@ static void peek_take_chunk(sqlite3_stmt *st, struct kvc_peeked_object *p)
 }
 
 /*
- * Runs s over the numbers of v, and hands each row to the elements whose number is in column `at`.
+ * Runs s over the numbers in v, and passes each row to the elements with the number in column `at`.
  */
 static int peek_range(struct kvc_conn *n, enum kvc_statement s, int at,
 		      void (*take)(sqlite3_stmt *, struct kvc_peeked_object *),
@@ -301,7 +303,7 @@ static int peek_range(struct kvc_conn *n, enum kvc_statement s, int at,
 	return got;
 }
 
-/* The row of a chunk of many files is read once for files that follow each other. */
+/* Reads the row of a chunk once for consecutive files of the chunk. */
 static int peek_chunks(struct kvc_conn *n, struct kvc_peeked_object *v, size_t count)
 {
 	const struct kvc_peeked_object *last = NULL;
@@ -331,7 +333,7 @@ static int peek_chunks(struct kvc_conn *n, struct kvc_peeked_object *v, size_t c
 
 int kvc_peek_objects(struct kvc_catalog *c, struct kvc_peeked_object *v, size_t n)
 {
-	uint64_t age = atomic_load(&c->age); /* before the snapshot */
+	uint64_t age = atomic_load(&c->age); /* taken before the snapshot begins */
 	struct kvc_conn *r = kvc_reader_get_held(c);
 	int err = 0;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog's walks over many rows, see catalog.h. Those that calls wait for merge the overlay's
- * order with SQLite's: of a row that both have the overlay's counts. Questions about whole tables
- * are asked of SQLite alone, after what is pending was committed (kvc_catalog_flush).
+ * Walks over many rows; see catalog.h. A walk that calls wait for merges the overlay's order with
+ * SQLite's; for a row that both have, the overlay's value counts. Other walks, over whole tables,
+ * ask SQLite alone after the pending changes are committed (kvc_catalog_flush).
  */
 #include "catalog_priv.h"
 
@@ -13,8 +13,8 @@
 
 #define I(v) ((sqlite3_int64)(v))
 #define BATCH 256
-#define SKIPPED 4         /* deleted names that are worth a hint */
-#define HEAVY (16u << 20) /* an overlay of this size is written in the middle of a long walk */
+#define SKIPPED 4         /* number of consecutive deleted names that is worth a hint */
+#define HEAVY (16u << 20) /* an overlay of this many bytes is written during a long walk */
 
 static int done(struct kvc_conn *n, sqlite3_stmt *st, int got)
 {
@@ -23,7 +23,7 @@ static int done(struct kvc_conn *n, sqlite3_stmt *st, int got)
 	return got;
 }
 
-/* The smallest key in the overlay above `after` that begins with prefix. */
+/* Returns the smallest key in the overlay that is above `after` and begins with prefix. */
 static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *prefix,
 					   const char *after)
 {
@@ -31,7 +31,7 @@ static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *pr
 
 	if (!c->over.count[KVC_T_META])
 		return NULL;
-	kvc_table_each(&c->over.table, s) { /* there are few, and few ask */
+	kvc_table_each(&c->over.table, s) { /* a scan: the table has few keys and is rarely asked */
 		const struct kvc_change *x = kvc_of(s, struct kvc_change, slot);
 
 		if (x->table == KVC_T_META && !x->gone &&
@@ -53,7 +53,7 @@ int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *va
 	int got;
 
 	snprintf(after, sizeof after, "%s", key);
-	/* Keys of other prefixes, which may be many, are not looked at. */
+	/* `end` excludes the keys of other prefixes, which may be many */
 	snprintf(end, sizeof end, "%s", prefix);
 	end[strlen(end) - 1]++;
 	x = meta_after(c, prefix, after);
@@ -109,8 +109,8 @@ int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_na
 
 	while (got >= 0 && !end) {
 		struct kvc_name name = { 0 };
-		int which; /* below 0: SQLite's is the next; above: the overlay's; 0: both are of
-			      one row */
+		/* < 0: SQLite's row is next; > 0: the overlay's; 0: both have the same row */
+		int which;
 
 		x = x && x->a == parent ? x : NULL;
 		if (got == 1)
@@ -133,7 +133,7 @@ int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_na
 	return got < 0 ? got : end;
 }
 
-/* The overlay's names of an inode. */
+/* Calls fn for the overlay's names of an inode. */
 static int names_pending(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 {
 	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_OF, ino, 0, 0, "");
@@ -148,9 +148,10 @@ static int names_pending(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, v
 	return end;
 }
 
-/* Names that are deleted, one after the other, are not walked over by each call. */
+/* Remembers a run of deleted names, so that the next call does not walk over them again. */
 struct skipped {
-	struct kvc_name_at done, at; /* all before and at `done`; those so far of the same hash */
+	/* all names up to `done` are deleted; `at`: the last deleted name, whose hash may go on */
+	struct kvc_name_at done, at;
 	unsigned n;
 };
 
@@ -194,7 +195,7 @@ int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 	return done(n, st, got);
 }
 
-/* Is what was read still in SQLite, and all that SQLite has? */
+/* Are the names in p still all names that SQLite has of the inode? */
 static bool names_hold(struct kvc_catalog *c, const struct kvc_peek_names *p)
 {
 	bool hold = p->all && !kvc_overlay_names_since(&c->over, p->ino, p->age);
@@ -246,7 +247,7 @@ int kvc_name_of_some(struct kvc_catalog *c, uint64_t ino, struct kvc_name_at *at
 	st = kvc_sql(n, ST_NAME_OF_SOME, "iii", I(ino), I(at->parent), I(at->hash));
 	while ((got = kvc_sql_step(n, st)) == 1 && !err) {
 		name = name_columns(st);
-		/* ends between two hashes, so that no name is passed over */
+		/* stop only between two hashes, so that no name is skipped */
 		if (looks >= rows && (name.parent != at->parent || name.hash != at->hash))
 			break;
 		*at = (struct kvc_name_at){ name.parent, name.hash };
@@ -270,7 +271,7 @@ struct texts {
 	size_t n, capacity;
 };
 
-/* The names of an inode's attributes that the overlay has, in order. */
+/* Collects the names of an inode's attributes in the overlay, in order. */
 static int pending_xattrs(struct kvc_catalog *c, uint64_t ino, struct texts *t)
 {
 	for (struct kvc_change *x = NULL; (x = kvc_overlay_xattr(&c->over, ino, x));)
@@ -332,7 +333,7 @@ static void sum_one(struct kvc_xattr_sum *sum, const char *except, const char *n
 	sum->values += value;
 }
 
-/* SQLite is known to have no attribute of this inode. */
+/* Is it known that SQLite has no attribute of this inode? */
 static bool is_bare(struct kvc_catalog *c, uint64_t ino)
 {
 	const struct kvc_bare *b = &c->bare[ino % KVC_BARE];
@@ -367,8 +368,8 @@ int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
 /* ---- chunks ---- */
 
 /*
- * The first pending row after r in such an order, of those that belong to `first`: a class, a
- * model, or what has run out by then. NULL: there is none.
+ * Returns the first pending row after r in an order, among the rows of `first`: a policy class, a
+ * model, or chunks that have expired by then. Returns NULL if there is none.
  */
 static const struct kvc_chunk_row *pending_after(struct kvc_catalog *c, enum kvc_order ix,
 						 uint64_t first, const struct kvc_chunk_row *r)
@@ -394,7 +395,7 @@ static bool is_before(enum kvc_order ix, const struct kvc_chunk_row *a,
 	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
 }
 
-/* The next row of a query that no change is of: 1, or 0 at the end. */
+/* Returns the next row of a query for which there is no pending change: 1, or 0 at the end. */
 static int next_unchanged(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st,
 			  struct kvc_chunk_row *r)
 {
@@ -408,7 +409,10 @@ static int next_unchanged(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stm
 	return got;
 }
 
-/* Up to `capacity` rows after `r` in that order, of the query and of what is pending. */
+/*
+ * Collects up to `capacity` rows after `r` in that order, from the query and from the pending
+ * changes.
+ */
 static int next_chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st,
 		       enum kvc_order ix, uint64_t first, const struct kvc_chunk_row *r,
 		       size_t capacity, struct kvc_chunk_row *out, size_t *count)
@@ -496,7 +500,7 @@ struct rows {
 	size_t n, capacity;
 };
 
-/* Collects a query's chunks. On an error *a is empty. */
+/* Collects the chunks of a query. After an error *a is empty. */
 static int chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st, struct rows *a)
 {
 	int got, err = 0;
@@ -525,8 +529,10 @@ int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chu
 		struct rows a = { 0 };
 		struct kvc_conn *r;
 
-		/* What is pending goes first; of our own changes, those behind us, only where they
-		 * grow many. */
+		/*
+		 * commit pending changes first; the walk's own changes concern earlier rows, so
+		 * commit them only when they become many
+		 */
 		err = !after || c->over.bytes > HEAVY ? kvc_catalog_flush(c, 0) : 0;
 		if (err)
 			return err;
@@ -559,8 +565,7 @@ int kvc_object_each_unplaced(struct kvc_catalog *c,
 	int n, got = 0;
 
 	do {
-		/* fn's own changes are about objects that were given to it, or take such away that
-		 * are still to come. */
+		/* fn changes only objects that it was given, or deletes later ones */
 		int err = !after || c->over.bytes > HEAVY ? kvc_catalog_flush(c, 0) : 0;
 
 		if (err)

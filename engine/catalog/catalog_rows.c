@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog's rows one by one: a change goes into the overlay, a question to the overlay and then
- * to SQLite. See catalog.h and, for how the two fit together, catalog_priv.h; what walks many rows
- * is in catalog_range.c.
+ * Reads and changes of single rows. A change goes into the overlay; a read asks the overlay and
+ * then SQLite. See catalog.h, and catalog_priv.h for how the two fit together. catalog_range.c has
+ * the walks over many rows.
  *
- * A row that is deleted takes what belongs to its inode along without looking at it
- * (kvc_change.wipes). Should the inode come back before that is committed (a folder that was
- * dropped and is made in again), what SQLite has of it is first marked gone row by row: revive().
+ * Deleting a row also deletes all rows of its inode in other tables, without reading them
+ * (kvc_change.wipes). If the inode is created again before that is committed (a dropped folder in
+ * which a file is created again), its rows in SQLite are first marked as deleted one by one:
+ * revive().
  */
 #include "catalog_priv.h"
 
@@ -17,7 +18,7 @@
 
 #define I(v) ((sqlite3_int64)(v))
 
-/* Ends a one-row query: what `got` (kvc_sql_step's answer) means to the caller. */
+/* Ends a query for one row: converts `got`, the result of kvc_sql_step, to the caller's result. */
 static int one(struct kvc_conn *n, sqlite3_stmt *st, int got)
 {
 	kvc_sql_done(st);
@@ -25,7 +26,7 @@ static int one(struct kvc_conn *n, sqlite3_stmt *st, int got)
 	return got < 0 ? got : got ? 0 : -ENOENT;
 }
 
-/* A change of a row; value NULL: it is gone. */
+/* Records a change of a row; value NULL: the row is deleted. */
 static int put(struct kvc_catalog *c, enum kvc_relation t, uint64_t a, uint64_t b, const char *text,
 	       const void *value, size_t len)
 {
@@ -36,8 +37,8 @@ static int put(struct kvc_catalog *c, enum kvc_relation t, uint64_t a, uint64_t 
 }
 
 /*
- * Does the overlay know the row? 0: it has this value (*x); -ENOENT: it is gone, or its inode is;
- * 1: ask SQLite. `of` is the inode that the row belongs to, 0 where it is a row of its own.
+ * Does the overlay know the row? Returns 0: the row has the value *x; -ENOENT: the row or its inode
+ * is deleted; 1: ask SQLite. `of`: the inode that the row belongs to, or 0.
  */
 static int known(struct kvc_catalog *c, enum kvc_relation t, uint64_t a, uint64_t b,
 		 const char *text, uint64_t of, struct kvc_change **x)
@@ -55,8 +56,10 @@ bool kvc_wiped(struct kvc_catalog *c, uint64_t ino)
 	return x && x->wipes;
 }
 
-/* The inode comes back, or something of it: what it had in SQLite is gone row by row, the wipe is a
- * plain delete. */
+/*
+ * The inode is created again: marks each of its rows in SQLite as deleted, so that the wipe becomes
+ * a plain deletion.
+ */
 static int revive(struct kvc_catalog *c, uint64_t ino)
 {
 	static const enum kvc_relation one_each[] = { KVC_T_TARGET, KVC_T_OBJECT };
@@ -80,7 +83,7 @@ static int revive(struct kvc_catalog *c, uint64_t ino)
 				    (const char *)sqlite3_column_text(st, 0), NULL, 0);
 	kvc_sql_done(st);
 	kvc_reader_put(n);
-	/* And what a batch that is out is about to put there. */
+	/* also rows that the batch in flight is about to write */
 	kvc_list_each(e, &c->over.covered) {
 		const struct kvc_change *x = kvc_of(e, struct kvc_change, over);
 
@@ -297,7 +300,7 @@ int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target)
 	return revive(c, ino) ?: put(c, KVC_T_TARGET, ino, 0, NULL, target, strlen(target) + 1);
 }
 
-/* Columns gen, size, sum, lower from column `at` on. */
+/* Reads the columns gen, size, sum and lower, from column `at` on. */
 void kvc_object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o)
 {
 	*o = (struct kvc_object_row){
@@ -431,8 +434,9 @@ int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path)
 	return put(c, KVC_T_GONE, path->at, path->hi, NULL, NULL, 0);
 }
 
-/* Those that are over tell nobody anything any more, so they only leave SQLite: with the next
- * batch. */
+/*
+ * Expired rows have no effect any more, so they are only deleted from SQLite, with the next batch.
+ */
 int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns)
 {
 	struct kvc_conn *n = kvc_reader_get_held(c);
@@ -513,7 +517,7 @@ void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
 		kvc_sql_u64(st, 12),
 		kvc_sql_u64(st, 13),
 	};
-	if (r->policy >= KVC_CLASSES) /* of another version, or damaged */
+	if (r->policy >= KVC_CLASSES) /* another version, or damaged */
 		r->policy = 0;
 }
 

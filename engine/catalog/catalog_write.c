@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How changes get from the overlay into SQLite, and what happens while they cannot. The picture and
- * the locks are at the head of catalog_priv.h.
+ * Writing the overlay's changes to SQLite, and the behaviour while that fails. catalog_priv.h
+ * describes the life of a change and the locks.
  *
- * A batch is one transaction: BEGIN IMMEDIATE, a statement or a few for each change, COMMIT. SQLite
- * ends a transaction by itself after some failures and not after others; whatever it did, after a
- * failure there is none open (else the connection is made anew) and all of the batch counts as not
- * written. A COMMIT that failed after its last frame reached the log may still be found by the
- * recovery after a kill: its changes are true, only not yet relied upon.
+ * A batch is one transaction: BEGIN IMMEDIATE, one or more statements for each change, COMMIT.
+ * After some failures SQLite ends the transaction by itself and after others it does not. In any
+ * case no transaction is open after a failure (if necessary the connection is opened again), and
+ * all of the batch counts as not written. If a COMMIT failed after its last frame reached the log,
+ * recovery may still find it after a kill. Its changes are correct, but nothing relies on them yet.
  *
- * Without space (c->full): the file `reserve` is given up at once, and the batch tried again. From
- * then on no user's change is taken but removals, which so have room to be written, until there is
- * space to take the reserve back.
+ * If the filesystem is full (c->full), the file `reserve` is freed at once and the batch is tried
+ * again. From then on the catalog accepts only removals from users, which thus have space to be
+ * written, until the reserve can be allocated again.
  */
 #include "catalog_priv.h"
 
@@ -26,10 +26,12 @@
 #include <sys/statvfs.h>
 
 #define I(v) ((sqlite3_int64)(v))
-#define LOG_COST (4096 + 24 + 4096) /* a page: a frame of the log, and its copy */
-#define AT_ONCE 256                 /* changes dropped under one hold of the lock */
-#define RESERVE_NS 500000000ull     /* between two looks whether there is space for the reserve */
-#define RESERVE_ROOM 3              /* so many times its size must be free to take it back */
+/* bytes that a page costs: a frame in the log, and its copy in the database */
+#define LOG_COST (4096 + 24 + 4096)
+#define AT_ONCE 256             /* number of changes dropped under one hold of the lock */
+#define RESERVE_NS 500000000ull /* time between two attempts to allocate the reserve again */
+/* the reserve is allocated only if this many times its size is free */
+#define RESERVE_ROOM 3
 
 static int write_row(struct kvc_conn *n, const struct kvc_change *c)
 {
@@ -115,8 +117,10 @@ static int write_change(struct kvc_conn *n, const struct kvc_change *c)
 	return -EINVAL;
 }
 
-/* By table and key, so that one page after the other is touched. Rows first: a wipe comes before
- * what belongs to it. */
+/*
+ * Sorts by table and key, so that neighbouring pages are written together. T_ROW is first: a wipe
+ * must precede the other rows of the inode.
+ */
 static int by_key(const void *x, const void *y)
 {
 	const struct kvc_change *a = *(struct kvc_change *const *)x,
@@ -159,7 +163,7 @@ static int open_writer(struct kvc_catalog *c)
 	return err;
 }
 
-/* Whatever became of a transaction that failed: there is none now. */
+/* Ensures that no transaction is open after a failure. */
 static void none_open(struct kvc_catalog *c)
 {
 	if (!sqlite3_get_autocommit(c->w.db))
@@ -167,10 +171,10 @@ static void none_open(struct kvc_catalog *c)
 	if (sqlite3_get_autocommit(c->w.db))
 		return;
 	kvc_conn_close(&c->w);
-	open_writer(c); /* or the next try does */
+	open_writer(c); /* if this fails, the next attempt tries again */
 }
 
-/* One transaction. Under c->writer. */
+/* Writes one transaction. Under c->writer. */
 static int transaction(struct kvc_catalog *c)
 {
 	int err = c->w.db ? 0 : open_writer(c);
@@ -196,8 +200,8 @@ static int write_access(struct kvc_conn *n, const struct kvc_chunk_row *r)
 }
 
 /*
- * Pages that the writer's connection has written to the log, modulo 2^32. The length of the log
- * does not tell: a transaction may begin it again.
+ * Returns the number of pages that the writer's connection has written to the log, modulo 2^32. The
+ * length of the log does not tell that, because a transaction may restart the log.
  */
 static uint32_t pages_written(const struct kvc_catalog *c)
 {
@@ -227,7 +231,7 @@ int kvc_catalog_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *
 	}
 	if (!err) {
 		*bytes = (uint64_t)(uint32_t)(pages_written(c) - before) * LOG_COST;
-		atomic_fetch_add(&c->age, 1); /* snapshots that are held are older than these */
+		atomic_fetch_add(&c->age, 1); /* the held snapshots are older than these rows */
 	}
 	pthread_mutex_unlock(&c->writer);
 	return err;
@@ -243,7 +247,10 @@ static void reserve_path(const struct kvc_catalog *c, char *path)
 		 c->path);
 }
 
-/* Gives the reserve up. Returns whether that made room. Under c->writer, like all of these. */
+/*
+ * Frees the reserve. Returns true if that freed space. Under c->writer, like all functions of this
+ * section.
+ */
 static bool give_reserve(struct kvc_catalog *c)
 {
 	char path[1300];
@@ -253,13 +260,13 @@ static bool give_reserve(struct kvc_catalog *c)
 		return false;
 	reserve_path(c, path);
 	fd = kvc_open_own(path, O_WRONLY);
-	if (fd < 0 || ftruncate(fd, 0)) /* as it may be, on a filesystem that copies on write */
+	if (fd < 0 || ftruncate(fd, 0)) /* ftruncate may fail on a full copy-on-write filesystem */
 		return false;
 	c->reserve_given = true;
 	return true;
 }
 
-/* Takes it back where there is plenty of room again. Returns whether it is whole. */
+/* Allocates the reserve again if there is plenty of space. Returns true if it is complete. */
 static bool take_reserve(struct kvc_catalog *c)
 {
 	char path[1300];
@@ -287,7 +294,7 @@ static bool take_reserve(struct kvc_catalog *c)
 
 /* ---- a batch's way ---- */
 
-/* One line when it begins, and one when it is over. */
+/* Logs one line when the trouble begins, and one when it ends. */
 static void told_locked(struct kvc_catalog *c, int err)
 {
 	bool trouble = err || atomic_load(&c->full);
@@ -315,7 +322,7 @@ static void seal_locked(struct kvc_catalog *c)
 	atomic_store(&c->txn, c->over.txn);
 }
 
-/* Writes what is out. Under c->writer. */
+/* Writes the sealed batch. Under c->writer. */
 static int write_batch(struct kvc_catalog *c)
 {
 	int err = kvc_list_empty(&c->over.batch) ? 0 : transaction(c);
@@ -333,7 +340,10 @@ static int write_batch(struct kvc_catalog *c)
 	return err;
 }
 
-/* Works in how the batch went. Returns whether all of it is. Under c->lock. */
+/*
+ * Applies the result of the batch to the overlay, at most `max` changes. Returns true when all are
+ * done. Under c->lock.
+ */
 static bool settle_locked(struct kvc_catalog *c, size_t max)
 {
 	bool all = true;
@@ -362,13 +372,13 @@ uint64_t kvc_catalog_seal(struct kvc_catalog *c)
 int kvc_catalog_write(struct kvc_catalog *c)
 {
 	int err = write_batch(c);
-	uint64_t txn = c->over.txn; /* nobody seals before we give c->writer back */
+	uint64_t txn = c->over.txn; /* no thread seals before this thread releases c->writer */
 	bool all;
 
 	pthread_mutex_unlock(&c->writer);
 	do {
 		kvc_catalog_lock(c);
-		/* Or somebody who flushed has done it for us, and has sealed anew. */
+		/* a flush by another thread may have applied the result and sealed a new batch */
 		all = c->over.txn != txn || settle_locked(c, AT_ONCE);
 		kvc_catalog_unlock(c);
 	} while (!all);
@@ -457,7 +467,7 @@ void kvc_catalog_use_reserve(struct kvc_catalog *c)
 
 	reserve_path(c, path);
 	if (stat(path, &st))
-		return; /* a store of an older mkfs has none */
+		return; /* the store has no reserve file */
 	pthread_mutex_lock(&c->writer);
 	c->reserve = KVC_STORE_RESERVE_SIZE;
 	c->reserve_given = (uint64_t)st.st_blocks * 512 < c->reserve;

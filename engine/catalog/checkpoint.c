@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log's way into the database, in a thread with a connection of its own.
+ * Checkpoints: a thread with its own connection copies the log into the database.
  *
- * A PASSIVE checkpoint goes on beside commits and reads: it copies what no reader needs any more
- * from the log, and its fsyncs keep nobody. The log begins anew by itself at the first commit after
- * one that has copied all of it; where commits follow each other closely there is always one more.
- * So when the log is past half of its bound the committer is asked to stay away for the length of
- * one such checkpoint (kvc_checkpoint_gate): for GATE_NS at most, so that a disk that is busy does
- * not stretch promise 1. Where the log has reached its bound all the same, he waits until all of it
- * is copied, or that was tried in vain (somebody reads for long, or the disk does not take it).
+ * A PASSIVE checkpoint runs beside commits and reads. It copies the frames that no reader needs any
+ * more, and its fsyncs block nobody. The log restarts by itself at the first commit after a
+ * checkpoint that has copied all of it. If commits follow each other closely, there is always a
+ * frame that is not copied. Therefore, when the log exceeds half of its limit, the committer waits
+ * for one such checkpoint (kvc_checkpoint_gate), but at most GATE_NS, so that a busy disk does not
+ * delay promise 1. If the log reaches its limit nevertheless, the committer waits until all of the
+ * log is copied, or until that has failed (because of a long read, or because the disk does not
+ * accept it).
  *
- * A log that has begun anew is synced here, and the mark that lets it is written here
+ * This thread also syncs a log that has restarted, and writes the mark that permits the restart
  * (wal_restart.c).
  *
- * When little is going on the log's file is cut off. That takes SQLite's write lock, and only a
- * moment, because a PASSIVE one went before.
+ * When there are few commits, the thread truncates the log's file. That takes SQLite's write lock,
+ * but only briefly, because a PASSIVE checkpoint has run before.
  *
- * c->checkpoint's own lock guards its fields; it is a leaf.
+ * c->checkpoint's own lock guards its fields. It is a leaf lock.
  */
 #include "catalog_priv.h"
 
@@ -25,12 +26,12 @@
 
 #define GATE_NS 25000000ull
 #define LOOK_NS 1000000000ull
-#define TIDY_NS 5000000000ull   /* what is in the log goes over this often, however little it is */
-#define QUIET 16                /* commits since the last look: little is going on */
-#define KEEP_BYTES (256u << 10) /* a log of this size is not cut off */
+#define TIDY_NS 5000000000ull   /* all of the log is copied at least this often */
+#define QUIET 16                /* maximum number of commits since the last pass to count as idle */
+#define KEEP_BYTES (256u << 10) /* a log of this size is not truncated */
 /*
- * Of a mark (wal_restart.c): what is committed while a busy disk syncs; where the log is small,
- * less.
+ * Frames of a mark (wal_restart.c): enough for the commits during a sync of a busy disk; fewer if
+ * the log's limit is small.
  */
 #define MARK_FRAMES 1024u
 
@@ -40,14 +41,14 @@ struct kvc_checkpoint {
 	pthread_cond_t wake, open;
 	struct kvc_conn conn;
 	bool started, stop, asked;
-	bool gate; /* the committer stays away, until: */
+	bool gate; /* the committer waits until gate_until_ns */
 	uint64_t gate_until_ns;
-	uint64_t rounds;       /* checkpoints so far */
-	_Atomic bool clean;    /* all of the log is copied: the next commit begins it anew */
-	_Atomic uint64_t seq;  /* commits that the hook has seen */
-	uint64_t bound, half;  /* bytes */
-	_Atomic uint64_t done; /* frames that the last checkpoint had copied */
-	uint64_t step;         /* frames */
+	uint64_t rounds;       /* number of checkpoints so far */
+	_Atomic bool clean;    /* all of the log is copied: the next commit restarts it */
+	_Atomic uint64_t seq;  /* number of commits that the hook has seen */
+	uint64_t bound, half;  /* limits of the log in bytes */
+	_Atomic uint64_t done; /* number of frames that the last checkpoint had copied */
+	uint64_t step;         /* number of new frames that wakes the thread */
 };
 
 static uint64_t bytes_of(uint64_t frames)
@@ -55,7 +56,7 @@ static uint64_t bytes_of(uint64_t frames)
 	return frames * (4096 + 24);
 }
 
-/* After every commit, from the committer: so many frames are in the log. */
+/* SQLite's hook after each commit, called by the committer: the log has so many frames. */
 static int committed(void *arg, sqlite3 *db, const char *name, int frames)
 {
 	struct kvc_catalog *c = arg;
@@ -71,7 +72,7 @@ static int committed(void *arg, sqlite3 *db, const char *name, int frames)
 	}
 	done = p ? atomic_load(&p->done) : 0;
 	if (done > (uint64_t)frames)
-		done = 0; /* it began anew */
+		done = 0; /* the log has restarted */
 	if (p && (uint64_t)frames - done > p->step) {
 		pthread_mutex_lock(&p->lock);
 		p->asked = true;
@@ -120,7 +121,7 @@ void kvc_checkpoint_gate(struct kvc_catalog *c)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Returns whether all of the log is in the database now. */
+/* Returns true if all of the log is in the database now. */
 static bool checkpoint(struct kvc_catalog *c, int mode)
 {
 	struct kvc_checkpoint *p = c->checkpoint;
@@ -135,7 +136,7 @@ static bool checkpoint(struct kvc_catalog *c, int mode)
 	if (done > 0)
 		kvc_wal_restart_copied(c->anew, &salts, (uint64_t)done);
 	pthread_mutex_lock(&p->lock);
-	/* A commit that slips in behind the comparison makes one gate pass in vain. */
+	/* a commit between this comparison and the store makes one gate end in vain */
 	clean = !rc && log >= 0 && log == done && seq == atomic_load(&p->seq);
 	atomic_store(&p->clean, clean);
 	if (done >= 0)
@@ -173,7 +174,7 @@ static void gated(struct kvc_catalog *c)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* One look at the log. `tidy`: it is time that all goes over. */
+/* One pass. `tidy`: it is time to copy all of the log. */
 static void look(struct kvc_catalog *c, bool tidy, bool quiet)
 {
 	struct kvc_checkpoint *p = c->checkpoint;
@@ -208,7 +209,7 @@ static void *checkpointer(void *arg)
 		p->asked = false;
 		pthread_mutex_unlock(&p->lock);
 		if (kvc_wal_restart_unsynced(c->anew))
-			/* what goes wrong the next checkpoint tells */
+			/* the next checkpoint reports errors */
 			kvc_wal_restart_sync(c->anew);
 		if (kvc_mono_ns() - look_ns >= LOOK_NS) {
 			uint64_t n = atomic_load(&c->commits);
@@ -248,9 +249,12 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 	rc = kvc_conn_open(c, &p->conn, false);
 	err = rc ? kvc_sql_errno(p->conn.db, rc) : 0;
 	if (!err)
-		sqlite3_busy_timeout(
-			p->conn.db,
-			0); /* it comes back rather than wait with the write lock held */
+		sqlite3_busy_timeout(p->conn.db,
+				     /*
+				      * no busy timeout: the call returns rather than wait while it
+				      * holds the write lock
+				      */
+				     0);
 	pthread_mutex_lock(&c->writer);
 	c->checkpoint = p;
 	if (!err) {
@@ -279,7 +283,7 @@ void kvc_checkpoint_stop(struct kvc_catalog *c)
 		pthread_join(p->thread, NULL);
 	pthread_mutex_lock(&c->writer);
 	kvc_wal_restart_use(c->anew, 0);
-	c->checkpoint = NULL; /* the hook looks */
+	c->checkpoint = NULL; /* the hook checks the pointer */
 	pthread_mutex_unlock(&c->writer);
 	kvc_conn_close(&p->conn);
 	pthread_cond_destroy(&p->wake);

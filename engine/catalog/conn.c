@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The catalog's lock, its connections and their prepared statements. See catalog_priv.h. */
+/*
+ * The catalog's connections and their prepared statements, and the functions for its lock. See
+ * catalog_priv.h.
+ */
 #include "catalog_priv.h"
 
 #include "log.h"
@@ -21,7 +24,7 @@ int kvc_sql_errno(sqlite3 *db, int rc)
 	switch (rc & 0xff) {
 	case SQLITE_NOMEM: return -ENOMEM;
 	case SQLITE_FULL: return -ENOSPC;
-	case SQLITE_TOOBIG: /* a row longer than any of ours */
+	case SQLITE_TOOBIG: /* a row longer than any that the daemon writes */
 	case SQLITE_CORRUPT:
 	case SQLITE_NOTADB: return -EBADMSG;
 	case SQLITE_IOERR: return os == ENOSPC || os == EDQUOT ? -ENOSPC : -EIO;
@@ -31,8 +34,8 @@ int kvc_sql_errno(sqlite3 *db, int rc)
 
 static int trouble(struct kvc_conn *n, const char *what, int rc)
 {
-	n->age = UINT64_MAX; /* its snapshot is not asked again */
-	if (n == &n->c->w)   /* catalog_write.c tells */
+	n->age = UINT64_MAX; /* the snapshot is not reused */
+	if (n == &n->c->w)   /* catalog_write.c logs the error */
 		snprintf(n->c->why, sizeof n->c->why, "%s, %.60s", sqlite3_errmsg(n->db), what);
 	else if (!atomic_exchange(&n->c->logged, true))
 		kvc_error("catalog: %s: %s", what, sqlite3_errmsg(n->db));
@@ -86,7 +89,7 @@ int kvc_sql_step(struct kvc_conn *n, sqlite3_stmt *st)
 		return 0;
 	if (st)
 		return trouble(n, sqlite3_sql(st), rc);
-	rc = sqlite3_errcode(n->db); /* it could not be prepared */
+	rc = sqlite3_errcode(n->db); /* the statement could not be prepared */
 	return rc ? kvc_sql_errno(n->db, rc) : -EIO;
 }
 
@@ -114,9 +117,9 @@ int kvc_conn_settings(sqlite3 *db)
 }
 
 /*
- * Without a log the database is all there is, and SQLite is told that nobody changes it. With one,
- * its index is kept in memory instead of a file, for which SQLite wants to be alone: its locks are
- * left out, the store's own keeps others away.
+ * Without a log the database is complete, and SQLite is told that the file does not change. With a
+ * log, SQLite keeps the log's index in memory instead of a file, for which it requires exclusive
+ * use: its locks are disabled, and the store's lock keeps other processes away.
  */
 int kvc_conn_look(const char *path, sqlite3 **db)
 {
@@ -156,7 +159,7 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 		sqlite3_busy_timeout(n->db, 2000);
 	if (!rc && writes)
 		rc = kvc_conn_settings(n->db);
-	else if (!rc) /* a reader's pages are of no use after the next commit, so few of them */
+	else if (!rc) /* small cache: a reader's pages become invalid with the next commit */
 		rc = sqlite3_exec(n->db,
 				  "PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-4096; PRAGMA "
 				  "temp_store=MEMORY;",
@@ -177,7 +180,7 @@ static struct kvc_conn *take(struct kvc_catalog *c)
 {
 	unsigned first = atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed);
 
-	/* the first that is free, lowest number first: its pages may be there */
+	/* the first free reader, from the lowest number: its cache may have the pages */
 	for (unsigned i = 0; i < c->readers; i++)
 		if (!pthread_mutex_trylock(&c->reader[i].lock))
 			return &c->reader[i];
@@ -207,7 +210,8 @@ struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c)
 	if (n->age != age || atomic_load(&c->unheld))
 		let_go(n);
 	if (sqlite3_get_autocommit(n->db) && !atomic_load(&c->unheld)) {
-		n->age = age; /* the snapshot begins with the next statement, so not before */
+		/* the snapshot begins with the next statement, so not before this age */
+		n->age = age;
 		kvc_sql_run(n, ST_HOLD, "");
 	}
 	return n;

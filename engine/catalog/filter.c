@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The filter of names: a blocked Bloom filter over (folder, hash of the name), ten bits a name,
- * five of them set, all in one cache line. Names that go leave their bits; where half of it is of
- * such, or it holds more than it was made for, it is made anew: a thread walks the table of names
- * in slices by the scanner's connection, each a read of its own, so that it keeps no snapshot.
+ * The filter of names: a blocked Bloom filter over (folder, hash of the name). It has ten bits for
+ * each name and sets five of them, all in one cache line. The bits of removed names stay set. The
+ * filter is refilled when removed names make up half of it, or when it has more names than it was
+ * made for. A thread walks the table of names with the scanner's connection, in slices. Each slice
+ * is a separate read, so that no snapshot is held.
  *
- * That misses no name: kvc_filter_begin() comes with the catalog's lock held, and with it go in all
- * names of the overlay. What is put later goes into both filters. All others are in SQLite already,
- * so the walk meets them unless they were removed.
+ * The refill misses no name. kvc_filter_begin() is called with the catalog's lock, and under the
+ * same hold all names of the overlay are added. Names that are added later go into both filters.
+ * All other names are in SQLite already, so the walk meets them unless they are removed.
  *
- * Bits are set and read with relaxed atomics: who must see a name has been told of it by a lock (or
- * a reply) that came after it was added. The rwlock only keeps a filter that is asked from being
- * freed.
+ * Bits are set and read with relaxed atomics: a thread that must see a name was synchronised by a
+ * lock or a reply after the name was added. The rwlock only protects a filter that is being read
+ * from being freed.
  */
 #include "filter.h"
 
@@ -24,21 +25,21 @@
 #define BITS_A_NAME 10
 #define BLOCK_BITS 512
 #define WORDS (BLOCK_BITS / 64)
-#define LEAST (1u << 17) /* names it is made for at least */
-#define NAME_BYTES 32    /* the least that a name takes in the catalog's file */
+#define LEAST (1u << 17) /* minimum number of names that a filter is made for */
+#define NAME_BYTES 32    /* minimum number of bytes of a name in the catalog's file */
 #define SLICE 8192
 #define LOOK_NS 1000000000ull
 
 struct bits {
-	uint64_t blocks, capacity; /* room: names it is made for */
+	uint64_t blocks, capacity; /* capacity: number of names that the filter is made for */
 	_Atomic uint64_t words[];
 };
 
 struct kvc_filter {
 	pthread_rwlock_t lock;
 	struct bits *now, *next;
-	_Atomic uint64_t added, removed; /* in now */
-	uint64_t filled;                 /* names put in while next is filled */
+	_Atomic uint64_t added, removed; /* names added and removed so far */
+	uint64_t filled;                 /* names added while `next` is filled */
 
 	struct kvc_catalog *c;
 	pthread_t thread;
@@ -82,7 +83,7 @@ static uint64_t mix(uint64_t parent, uint64_t hash)
 	return (h ^ h >> 32) * 0xc4ceb9fe1a85ec53ull;
 }
 
-/* The five bits of a name: word and mask of each. */
+/* For each of the five bits of a name: its word and mask. */
 #define EACH_BIT(h, word, mask)                                                             \
 	for (uint64_t bit_ = 0, at_ = (h) * 0x9e3779b97f4a7c15ull, word = at_ >> 58 & 7,    \
 		      mask = 1ull << (at_ >> 52 & 63);                                      \
@@ -157,7 +158,7 @@ int kvc_filter_begin(struct kvc_filter *f, uint64_t names)
 
 void kvc_filter_add_old(struct kvc_filter *f, uint64_t parent, uint64_t hash)
 {
-	set(f->next, mix(parent, hash)); /* only this thread sets f->next */
+	set(f->next, mix(parent, hash)); /* only the filling thread sets f->next */
 	f->filled++;
 }
 
@@ -188,7 +189,10 @@ bool kvc_filter_stale(struct kvc_filter *f)
 
 /* ---- its thread ---- */
 
-/* The most names that the catalog's files can hold. Without locks: it asks the filesystem. */
+/*
+ * Returns the maximum number of names that the catalog's files can hold. Asks the filesystem, so
+ * call it without locks.
+ */
 static uint64_t most_names(const struct kvc_catalog *c)
 {
 	char wal[sizeof c->path + 8];
@@ -202,9 +206,9 @@ static uint64_t most_names(const struct kvc_catalog *c)
 }
 
 /*
- * About how many names there are, without a scan that counts them. The account knows, but is read
- * from the file, so its figure is bounded by most_names(). If the estimate is too low, the filled
- * filter is stale, and the number of names in it is the next estimate. With the catalog's lock.
+ * Returns the approximate number of names without counting them in a scan. The accounts have the
+ * number, but are read from the file, so most_names() limits it. If the estimate is too low, the
+ * filled filter is stale, and its number of names is the next estimate. With the catalog's lock.
  */
 static uint64_t expected(const struct kvc_catalog *c, uint64_t most)
 {
@@ -214,7 +218,10 @@ static uint64_t expected(const struct kvc_catalog *c, uint64_t most)
 	return kvc_min(names, most) + c->over.count[KVC_T_NAME];
 }
 
-/* The names after (*parent, *hash), which move on. Returns how many, or a negative errno. */
+/*
+ * Adds the names after (*parent, *hash) and moves these on. Returns their number, or a negative
+ * errno.
+ */
 static int slice(struct kvc_catalog *c, uint64_t *parent, uint64_t *hash)
 {
 	struct kvc_conn *n = kvc_scan_get(c);
@@ -222,7 +229,8 @@ static int slice(struct kvc_catalog *c, uint64_t *parent, uint64_t *hash)
 				   (sqlite3_int64)*hash, (sqlite3_int64)SLICE);
 	int got, seen = 0;
 
-	/* Two names of one folder with one hash have the same bits: the second may be passed over.
+	/*
+	 * two names of a folder with the same hash have the same bits, so skipping one is harmless
 	 */
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		*parent = kvc_sql_u64(st, 0);
@@ -231,7 +239,7 @@ static int slice(struct kvc_catalog *c, uint64_t *parent, uint64_t *hash)
 		seen++;
 	}
 	kvc_sql_done(st);
-	sqlite3_db_release_memory(n->db); /* the next slice is of other pages */
+	sqlite3_db_release_memory(n->db); /* the next slice reads other pages */
 	kvc_reader_put(n);
 	return got < 0 ? got : seen;
 }

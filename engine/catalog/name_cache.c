@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of lately: a table of the last one of each slot, by folder and hash, with the whole name,
- * so that two names of one hash are never taken for each other. The overlay puts a name in when it
- * drops a change of it that is committed, a question that SQLite has answered under the catalog's
- * lock does too, and the overlay takes it out when anything is put there again. Other than the
- * filter it forgets at will.
+ * The cache of committed names: a direct-mapped table by folder and hash. An entry contains the
+ * whole name, so that two names with the same hash are never confused. The overlay adds a name when
+ * it drops a committed change of it, and a lookup adds a name that SQLite has returned under the
+ * catalog's lock. The overlay removes a name when it gets a new change of it. Unlike the filter,
+ * the cache may forget any name.
  */
 #include "name_cache.h"
 
 #include <string.h>
 
 #define SLOTS 4096u
-#define LONGEST 79u /* bytes of a name; longer ones are not kept */
+#define LONGEST 79u /* maximum length of a name; longer names are not cached */
 
-struct kvc_name_cache_item { /* parent 0: none, for inode numbers begin at 1 */
+struct kvc_name_cache_item { /* parent 0: empty, because inode numbers begin at 1 */
 	uint64_t parent, hash;
 	struct kvc_named is;
 	char name[LONGEST + 1];

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The overlay's changes: see overlay.h. All of it is under the catalog's lock, but for one thing:
- * while a batch is out the committer reads its changes (their keys and values, and their link in
- * `batch`) without a lock. So a change of the batch is never altered or freed: where a newer one
- * takes its place it leaves the hash table and the orders, goes onto `covered` and stays in the
- * batch until that is dropped or merged.
+ * The changes in the overlay; see overlay.h. The catalog's lock guards everything, with one
+ * exception: while a batch exists, the committer reads its changes (their keys and values, and
+ * their links in `batch`) without a lock. Therefore a change in the batch is never modified or
+ * freed. If a newer change replaces it, it leaves the hash table and the orders, joins `covered`,
+ * and stays in the batch until the batch is dropped or merged.
  *
- * Structure: one hash table over all tables by (table, key), which holds the newest change of a row
- * and no other; and a treap for each order. It grows a bucket at a time (base/table.h), since a
- * batch of a hundred thousand changes grows it under the lock that lookups wait for. T_XATTR hashes
- * by inode alone, so one number has all of an inode's.
+ * Data structures: one hash table for all tables, by (table, key), which holds only the newest
+ * change of each row; and a treap for each order. The hash table grows by one bucket at a time
+ * (base/table.h), because a batch of a hundred thousand changes makes it grow under the lock that
+ * lookups wait for. T_XATTR hashes by the inode alone, so all attributes of an inode share one
+ * hash.
  *
- * Invariants: what is in the hash table is in exactly one of active and batch; active has changes
- * with txn = o->txn, or older ones of batches that failed; batch is empty unless `out`.
+ * Invariants: each change in the hash table is in exactly one of `active` and `batch`. `active` has
+ * changes with txn = o->txn, and older changes of failed batches. `batch` is empty unless `out`.
  */
 #include "overlay.h"
 
@@ -200,7 +201,7 @@ static uint64_t hash_of(enum kvc_relation t, uint64_t a, uint64_t b, const char 
 	return h * 0x9e3779b97f4a7c15ull >> 20;
 }
 
-/* The next change of this number, from this slot on, or NULL. */
+/* Returns the next change with this hash, from this slot on, or NULL. */
 static struct kvc_change *from(struct kvc_slot *s, uint64_t key)
 {
 	while (s && s->key != key)
@@ -266,7 +267,7 @@ static void discard(struct kvc_overlay *o, struct kvc_change *c)
 	free(c);
 }
 
-/* It is not the newest any more. */
+/* Removes a change that is no longer the newest one of its row. */
 static void cover(struct kvc_overlay *o, struct kvc_change *c)
 {
 	unmap(o, c);
@@ -311,7 +312,7 @@ static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_relation t,
 	return c;
 }
 
-/* The change is there now; what it replaces is covered. */
+/* Adds a change and covers the change that it replaces. */
 static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *old)
 {
 	if (old)
@@ -403,7 +404,10 @@ bool kvc_overlay_name_since(const struct kvc_overlay *o, uint64_t parent, uint64
 	return o->marks[mark_of(MARK_NAME, parent, hash)] > since;
 }
 
-/* SQLite has this change, covered or not. A name that is gone takes no new name to its inode. */
+/*
+ * SQLite has this change now, covered or not. A deleted name adds no name to its inode, so it marks
+ * only itself.
+ */
 static void mark(struct kvc_overlay *o, const struct kvc_change *c)
 {
 	switch ((enum kvc_relation)c->table) {
@@ -421,7 +425,7 @@ static void mark(struct kvc_overlay *o, const struct kvc_change *c)
 	}
 }
 
-/* SQLite has the name as it is here. */
+/* SQLite has this name now: adds it to the cache of names. */
 static void remember(struct kvc_overlay *o, const struct kvc_change *c)
 {
 	const struct kvc_name_value *v = c->value;

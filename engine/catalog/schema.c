@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog's schema, and the check of a file against it. A catalog file is untrusted input:
- * whoever can write it can plant triggers, views, generated columns or indexes with expressions,
- * which SQLite would run. Every connection is therefore restricted, and every object of the file is
+ * The catalog's schema, and the check of a file against it. A catalog file is untrusted: anyone who
+ * can write it can plant triggers, views, generated columns or indexes with expressions, which
+ * SQLite would run. Therefore every connection is restricted, and every object of the file is
  * compared with kvc_schema before it is used.
  */
 #include "catalog_priv.h"
@@ -11,14 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATEMENT 1024 /* bytes of a statement of ours; a longer one is foreign */
-#define SHOWN 20       /* foreign objects that a check without -y lists */
+/* maximum length of our statements in bytes; a longer statement is foreign */
+#define STATEMENT 1024
+#define SHOWN 20 /* maximum number of foreign objects that a check without -y lists */
 
 /*
- * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is
+ * Tables with a key of several columns are WITHOUT ROWID, with the key columns first. `names` is
  * ordered by the hash of the name, which is readdir's cookie. objects_unplaced lets recovery find
- * what only the pool has without a scan. A chunk's policy and quota are those of its model, so that
- * victims are found in order without looking at the tree.
+ * the objects that only the pool has without a scan. A chunk's policy and quota are those of its
+ * model, so that victims are found in order without looking at the tree. gone_until and
+ * chunks_pinned find expired and pinned rows without a scan.
  */
 const char *const kvc_schema =
 	"CREATE TABLE meta(key TEXT PRIMARY KEY NOT NULL, value TEXT) WITHOUT ROWID;"
@@ -61,8 +63,8 @@ const char *const kvc_schema =
 	"INSERT INTO meta VALUES('format', '" KVC_CATALOG_FORMAT "');";
 
 /*
- * Bytes of a row at most; SQLite takes a longer one for an error before it allocates memory for it.
- * The longest of ours has the value of an attribute (64 KiB) and a name.
+ * Maximum length of a row in bytes. SQLite reports an error for a longer row before it allocates
+ * memory. Our longest row has the value of an attribute (64 KiB) and a name.
  */
 #define ROW_MOST (1 << 20)
 
@@ -172,8 +174,8 @@ static enum fit fit_object(sqlite3_stmt *st)
 }
 
 /*
- * The first foreign object after `skip` others. 1: found, 0: none, or a negative code of SQLite.
- * ours (or NULL) counts those that fit before it.
+ * The first foreign object after `skip` others. find_foreign returns 1 if it found one, 0 if not,
+ * or a negative SQLite code. *ours: number of our objects before it.
  */
 struct foreign {
 	enum fit fit;
@@ -272,7 +274,10 @@ int kvc_schema_compare(sqlite3 *db, bool whole, char why[400])
 	return SQLITE_CORRUPT;
 }
 
-/* 0, or a code of SQLite. A table of ours that was altered is left: only a rebuild helps. */
+/*
+ * Drops a foreign object. Returns 0 or an SQLite code. A table of ours with another definition
+ * stays: only a rebuild helps.
+ */
 static int drop(sqlite3 *db, const struct foreign *f)
 {
 	static const char *const types[] = { "trigger", "view", "index", "table" };

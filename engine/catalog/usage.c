@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What users have in the catalog: a file's bytes are bounded by the tiers, its name and attributes
- * by nothing but this. So each user has an account of what his inodes cost, INODE each and for each
- * further name, with a symbolic link's target, and of his attributes. All together are bounded by
- * catalog=, those of one user who is not root by half of it, attributes by an ATTRS-th of either.
- * Who makes something asks kvc_usage_allows first; what the engine itself writes is counted only.
+ * What users have in the catalog. The tiers limit the bytes of files, but only this file limits
+ * names and attributes. Each user has an account of two sums: inodes (INODE bytes for each inode
+ * and for each name beyond the first, plus the targets of symbolic links) and attributes. catalog=
+ * limits the sum of all users. A user other than root may have half of it. Attributes may take the
+ * ATTRS-th part of either limit. A caller that creates something asks kvc_usage_allows first.
+ * Changes by the engine itself are counted without a check.
  *
- * The account is kept in the catalog's own transactions, under meta uses:UID "INODES ATTRIBUTES" in
- * bytes: it changes under the same hold of the lock as the row that it is about, and so is in the
- * same batch. So it is as true after a kill as the rows are. Where it is not there, of an older
- * daemon's or after fsck changed rows, all is counted once at the start; and so where what a row
- * had cost could not be read, since meta usage, which says that it is true, goes then.
+ * The accounts are stored in the catalog under meta uses:UID, as "INODES ATTRIBUTES" in bytes. An
+ * account changes under the same hold of the lock as the row, and so in the same batch; after a
+ * kill it is as correct as the rows. Meta usage says that the accounts are correct. If it is
+ * missing, all rows are counted once at the start. It is deleted when fsck has changed rows, and
+ * when the old cost of a row could not be read.
  *
- * A row is put many times and must be paid for once: the caller keeps what was paid (struct
- * kvc_paid, in the node). Whose attributes are is looked up, so its row is put before its first.
+ * A row is written many times but must be counted once: the caller keeps what was counted (struct
+ * kvc_paid, in the node). The owner of an attribute is looked up, so the inode's row is written
+ * before its first attribute.
  */
 #include "catalog_priv.h"
 
@@ -22,9 +24,9 @@
 #include <string.h>
 
 #define KEY "uses:"
-/* rows of names, nodes, objects, placements and chunks, with their indexes */
+/* rows in names, nodes, objects, placements and chunks, with their indexes */
 #define INODE KVC_USAGE_INODE
-#define EACH 48u /* an attribute's row */
+#define EACH 48u /* bytes of an attribute's row */
 #define ATTRS 8
 
 struct uses {
@@ -32,7 +34,7 @@ struct uses {
 	uint64_t inodes, attrs;
 };
 
-/* Where the user is, or would be. */
+/* Returns the index of the user's account, or where to insert it. */
 static size_t place(const struct kvc_usage *all, uint32_t uid)
 {
 	size_t low = 0, high = all->n;
@@ -75,14 +77,17 @@ static uint64_t sum(uint64_t a, int64_t by)
 	return by < 0 && (uint64_t)-by > a ? 0 : a + (uint64_t)by;
 }
 
-/* What is counted is not true any more: a tool changed it, or it could not be known. */
+/* Marks the accounts as incorrect, because a tool changed rows or a cost is unknown. */
 static void stale(struct kvc_catalog *c)
 {
 	if (!c->stale)
 		c->stale = !kvc_meta_del(c, "usage");
 }
 
-/* NULL where nothing is; or without memory: then it is not counted before the next start. */
+/*
+ * Adds to a user's account and returns it. Returns NULL if there is nothing to add, or without
+ * memory; in that case the accounts become incorrect and are counted at the next start.
+ */
 static struct uses *add(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
 {
 	struct uses *u = inodes || attrs ? get(c, uid) : NULL;
@@ -99,7 +104,7 @@ static struct uses *add(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int
 	return u;
 }
 
-/* What a user has now, into the catalog; who has nothing is not kept. */
+/* Stores a user's account in the catalog, or deletes it if it is zero. */
 static void keep(struct kvc_catalog *c, struct uses *u)
 {
 	char key[32] = KEY, value[48], *end;
@@ -134,7 +139,7 @@ static int64_t cost(const struct kvc_row *r)
 	return (int64_t)(INODE * (r->nlink ? r->nlink : 1) + (S_ISLNK(r->mode) ? r->size : 0));
 }
 
-/* Of an inode's attributes, where its owner has any. */
+/* Returns the cost of an inode's attributes if its owner has any. */
 static int64_t attrs_of(struct kvc_catalog *c, uint32_t uid, uint64_t ino)
 {
 	const struct uses *u = find(c, uid);
@@ -159,7 +164,7 @@ struct kvc_paid kvc_usage_paid_for(const struct kvc_row *r)
 	return (struct kvc_paid){ true, r->uid, (uint64_t)cost(r) };
 }
 
-/* The row as it was, if paid->is, is this one now. */
+/* Counts the new row instead of the old one, which is in the account if paid->is. */
 static void pay(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid)
 {
 	int64_t now = cost(r), attrs;
@@ -214,8 +219,8 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 }
 
 /*
- * By how much an attribute's change changes whose account: len is of its value, or -1 where it
- * goes. Before it is made, which it is not where that cannot be known.
+ * Computes by how much a change of an attribute changes an account, and whose. len: length of the
+ * new value, or -1 for a removal. Runs before the change, which fails if the cost is unknown.
  */
 static int changes(struct kvc_catalog *c, uint64_t ino, const char *name, ssize_t len,
 		   uint32_t *uid, int64_t *by)
@@ -292,8 +297,8 @@ void kvc_usage_show(struct kvc_catalog *c, uint64_t *inodes, uint64_t *attrs, ui
 }
 
 /*
- * All that there is, counted once: uid, inodes, attributes. Row by row: SQLite would sort them all
- * in memory to sum them by user.
+ * Counts all rows once: uid, inodes, attributes. It reads row by row because a sum by user would
+ * make SQLite sort all rows in memory.
  */
 static int count(struct kvc_catalog *c)
 {
@@ -339,7 +344,7 @@ static int load(struct kvc_catalog *c)
 	return err == -ENOENT ? 0 : err;
 }
 
-/* What is there of the account is of no use. */
+/* Discards the stored accounts. */
 static int forget(struct kvc_catalog *c)
 {
 	char key[64] = KEY, value[64];

@@ -1,36 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the log begins anew.
+ * Restarting the write-ahead log from its beginning without a sync inside a commit.
  *
- * When all of the log is in the database the next commit writes over it from the front: a header
- * with new salts, then frames that carry them. SQLite syncs the header between the two, within the
- * COMMIT, and on a busy disk that takes longer than a change may be in memory only. What it is for:
- * should the power fail with some of the new frames on the medium and the header not, the old
- * header and those old frames that are still whole would pass for a log. They are in the database,
- * but they are not the last that is: a part of the old log over it is no state that ever was.
+ * When all of the log is in the database, the next commit overwrites the log from its beginning: it
+ * writes a header with new salts, then frames with these salts. SQLite syncs the header between the
+ * two, inside the COMMIT. On a busy disk this sync takes longer than a change may stay in memory
+ * only. The sync protects against a power failure after which some of the new frames are on the
+ * medium and the new header is not: the old header, and those old frames that are still intact,
+ * would look like a log. Their contents are in the database, but newer contents are, too; applying
+ * a part of the old log would produce a state that never existed.
  *
- * So here the sync is left for later, and a part of an old log is told from a log by a mark: a
- * small file beside the log, with its salts and a number N, so many of its frames are on stable
- * storage. It is written, and synced, before the log may begin anew. Who finds a log with the
- * mark's salts, of which the first N frames are not whole, knows that they were written over, and
- * therefore that all of the log is in the database, and synced: SQLite writes over nothing else. He
- * empties it (kvc_wal_restart_mend, before SQLite sees it). Where the first N are whole nothing was
- * written over, and the log is as it was, as long as nothing beyond the N is written over before
- * the header is synced; to that the VFS below sees. Where the new header is there, old frames have
- * the wrong salts, and are none. And the new log holds nothing that the database has before it was
- * synced, header and all: a checkpoint begins with that.
+ * This file delays the sync and detects a partly overwritten log by a mark. The mark is a small
+ * file beside the log with the log's salts and a number N: so many frames of the log are on stable
+ * storage. It is written and synced before the log may restart. Recovery (kvc_wal_restart_mend,
+ * before SQLite opens the log) compares the log with the mark:
  *
- * The VFS, for the connection that commits, passes everything on to the one below it, but
- * - the lock of all readers' marks, by which a commit makes sure that it may begin anew, is not had
- *   before there is a mark: the commit goes to the log's end instead;
- * - the sync that follows the header is not made, but asked of the checkpoint thread; any sync of
- *   the log that begins after the header was written is good for it;
- * - until then a write beyond frame N, or a cut behind it, syncs first. N is large enough to take a
- *   while to fill (checkpoint.c).
- * A log that was cut off entirely has nothing to be taken for one, and filesystems keep the order
- * of lengths: what is written after is not there if the cut is not.
+ * - The log has the mark's salts, and its first N frames are not all intact. They were overwritten,
+ *   so all of the log is in the database and synced, because SQLite overwrites nothing else. The
+ *   log is emptied.
+ * - The log has the mark's salts, and its first N frames are intact. Nothing was overwritten, if
+ *   nothing beyond frame N is overwritten before the header is synced. The VFS below ensures that.
+ * - The log has the new header. Old frames have wrong salts and are ignored. The database has no
+ *   contents of the new log that are not synced, because a checkpoint syncs the log first, header
+ *   included.
  *
- * `limit` belongs to who commits (under c->writer), the mark's file to the checkpoint thread.
+ * The committing connection uses a VFS that passes all calls on to the default VFS, with these
+ * exceptions:
+ * - A commit locks all readers' marks to check that it may restart the log. This lock fails until
+ *   there is a mark, so that the commit appends to the log instead.
+ * - The sync after the header is skipped, and the checkpoint thread is asked to do it. Any sync of
+ *   the log that begins after the header was written is sufficient.
+ * - Until then, a write beyond frame N, or a truncation behind it, syncs first. N is large enough
+ *   to take a while to fill (checkpoint.c). A log that was truncated to zero cannot be mistaken for
+ *   a log, and filesystems keep the order of sizes: later writes are not on the medium if the
+ *   truncation is not.
+ *
+ * `limit` belongs to the committing thread (under c->writer), the mark's file to the checkpoint
+ * thread.
  */
 #include "wal_restart.h"
 
@@ -48,14 +54,18 @@
 #define LOG_HEADER 32
 #define FRAME_HEADER 24
 #define PAGE_MAX 65536u
-#define SLOT 4096 /* of two: one is written while the other holds */
-#define READERS 4 /* SQLite's lock of the first reader's mark but one, and how many from there */
+/*
+ * size of a slot of the mark file; it has two, so that one stays valid while the other is written
+ */
+#define SLOT 4096
+/* SQLite's locks of the readers' marks, from the second reader on: offset and number */
+#define READERS 4
 
 struct mark {
 	char magic[8];
 	struct kvc_salts salts;
 	uint64_t frames;
-	uint64_t sum; /* of what precedes it */
+	uint64_t sum; /* of the preceding bytes */
 };
 _Static_assert(sizeof(struct mark) == 32, "kvcachefs-format(5)");
 static const char magic[8] = "KVCMARK";
@@ -67,21 +77,21 @@ struct kvc_wal_restart {
 	void (*ask)(void *arg);
 	void *arg;
 	int log_fd, mark_fd;
-	unsigned slot;           /* to be written next */
-	_Atomic uint64_t frames; /* of a mark; 0: not in use */
-	_Atomic uint64_t marked; /* what the mark in force says; 0: there is none */
-	_Atomic bool broken;     /* no mark can be written: commits sync */
-	struct kvc_salts salts;  /* of the mark in force; written before `marked` is set */
-	/* headers written, and how many of them are synced */
+	unsigned slot;           /* the slot that is written next */
+	_Atomic uint64_t frames; /* frames that a mark covers; 0: not in use */
+	_Atomic uint64_t marked; /* frames of the valid mark; 0: there is no mark */
+	_Atomic bool broken;     /* the mark cannot be written, so commits sync */
+	struct kvc_salts salts;  /* salts of the valid mark; written before `marked` is set */
+	/* number of headers written, and number of headers synced */
 	_Atomic uint64_t began, synced;
-	uint64_t limit; /* bytes of the log that may be written while began != synced */
+	uint64_t limit; /* size in bytes up to which the log may be written while began != synced */
 };
 
 struct file {
 	sqlite3_file base;
 	struct kvc_wal_restart *a;
-	bool log;   /* it is the log */
-	bool fresh; /* its header was written just now, over a log that the mark is of */
+	bool log;   /* the file is the log */
+	bool fresh; /* the last write was a header over a log with a mark */
 	sqlite3_file *below;
 };
 
@@ -118,7 +128,7 @@ bool kvc_wal_restart_unsynced(const struct kvc_wal_restart *a)
 	return atomic_load(&a->began) != atomic_load(&a->synced);
 }
 
-/* Headers up to this one are on stable storage. */
+/* Records that all headers up to number `upto` are on stable storage. */
 static void synced(struct kvc_wal_restart *a, uint64_t upto)
 {
 	uint64_t now = atomic_load(&a->synced);
@@ -150,9 +160,7 @@ void kvc_wal_restart_copied(struct kvc_wal_restart *a, const struct kvc_salts *b
 	uint64_t least = atomic_load(&a->frames);
 	int err;
 
-	/*
-	 * The log that the checkpoint was of is there still: salts are random, and never the same
-	 */
+	/* the log of the checkpoint still exists: salts are random and never repeat */
 	if (!least || frames < least || atomic_load(&a->marked) || a->mark_fd < 0 ||
 	    memcmp(&now, before, sizeof now))
 		return;
@@ -172,7 +180,7 @@ void kvc_wal_restart_copied(struct kvc_wal_restart *a, const struct kvc_salts *b
 	atomic_store(&a->marked, frames);
 }
 
-/* The frames that the newest mark of a log with these salts speaks of; 0: there is none. */
+/* Returns the number of frames of the newest mark with these salts; 0: there is no such mark. */
 static uint64_t marked_frames(const char *path, const struct kvc_salts *salts)
 {
 	char name[1300];
@@ -190,7 +198,7 @@ static uint64_t marked_frames(const char *path, const struct kvc_salts *salts)
 	return most;
 }
 
-/* SQLite's checksum of a log. */
+/* The checksum chain of an SQLite log. */
 struct chain {
 	uint32_t s0, s1;
 	bool big;
@@ -214,7 +222,7 @@ static bool chain_is(const struct chain *c, const uint8_t *p)
 	return get_be32(p) == c->s0 && get_be32(p + 4) == c->s1;
 }
 
-/* Are that many frames of the log whole? 1, 0, or -errno. */
+/* Are the first `frames` frames of the log intact? Returns 1, 0 or -errno. */
 static int whole(int fd, const uint8_t header[LOG_HEADER], uint64_t frames)
 {
 	struct chain c = { .big = header[3] & 1 };
@@ -223,7 +231,7 @@ static int whole(int fd, const uint8_t header[LOG_HEADER], uint64_t frames)
 
 	chain_add(&c, header, LOG_HEADER - 8);
 	if (page < 512 || page > PAGE_MAX || page & (page - 1) || !chain_is(&c, header + 24))
-		return 1; /* no header: SQLite takes it for an empty log too */
+		return 1; /* no header: SQLite, too, takes this for an empty log */
 	if (!(f = malloc(len)))
 		return -ENOMEM;
 	for (uint64_t i = 0; i < frames; i++) {
@@ -295,7 +303,7 @@ static int x_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
 	return b->pMethods->xRead(b, p, n, at);
 }
 
-/* Brings the header to stable storage now, if it is not there. */
+/* Syncs the header now if it is not on stable storage. */
 static int settle(struct file *f)
 {
 	uint64_t upto = atomic_load(&f->a->began);
@@ -309,7 +317,10 @@ static int settle(struct file *f)
 	return rc;
 }
 
-/* Before a header goes over what is there: how far may the log be written until it is synced? */
+/*
+ * Before a header overwrites an old log: sets the limit up to which the log may be written before a
+ * sync.
+ */
 static void begin(struct file *f)
 {
 	struct kvc_wal_restart *a = f->a;
@@ -327,7 +338,11 @@ static void begin(struct file *f)
 		 !kvc_pread_all(a->log_fd, page, sizeof page, 8))
 		a->limit = LOG_HEADER + marked * (FRAME_HEADER + get_be32(page));
 	else if (!kvc_wal_restart_unsynced(
-			 a)) /* else it is a second try, and the limit is the first's */
+			 /*
+			  * otherwise this is a second attempt, and the limit of the first attempt
+			  * stays
+			  */
+			 a))
 		f->fresh = false;
 }
 
@@ -345,7 +360,7 @@ static int x_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 	}
 	if (!rc)
 		rc = x->below->pMethods->xWrite(x->below, p, n, at);
-	if (x->fresh) /* a write that failed may have come to something too */
+	if (x->fresh) /* a failed write, too, may have changed the file */
 		atomic_fetch_add(&x->a->began, 1);
 	x->fresh &= !rc;
 	return rc;
@@ -486,7 +501,7 @@ struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *
 	a->vfs.pAppData = a;
 	a->vfs.xOpen = x_open;
 	a->methods = (sqlite3_io_methods){
-		.iVersion = 2, /* no mapping */
+		.iVersion = 2, /* version 2: without memory mapping */
 		.xClose = x_close,
 		.xRead = x_read,
 		.xWrite = x_write,
@@ -538,7 +553,10 @@ int kvc_wal_restart_open(struct kvc_wal_restart *a)
 		return -errno;
 	snprintf(name, sizeof name, "%s-mark", a->path);
 	a->mark_fd = kvc_open_own(name, O_RDWR | O_CREAT);
-	/* All of it at once: a full filesystem is not to keep the log from beginning anew. */
+	/*
+	 * Allocates the whole mark file, so that a full filesystem cannot prevent the log from
+	 * restarting.
+	 */
 	if (a->mark_fd < 0 || fstat(a->mark_fd, &st) ||
 	    (st.st_size < (off_t)sizeof none &&
 	     (kvc_pwrite_all(a->mark_fd, none, sizeof none, 0) || fdatasync(a->mark_fd)))) {

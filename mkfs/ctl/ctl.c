@@ -8,6 +8,7 @@
 #include "publish.h"
 #include "registry.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,9 +23,9 @@ static const struct kvm_command commands[] = {
 	{ "config", "[--json] [PATH]", "show the options of a mount and the modes in use", 0, 1,
 	  kvm_run_config },
 	{ "reload", "[-o OPTIONS] [--json] [PATH]",
-	  "change mount options, or read the key file again", 0, 1, kvm_run_reload },
-	{ "log", "[--json] [error|warn|info|debug] [PATH]", "show the daemon's log", 0, 2,
-	  kvm_run_log },
+	  "change mount options; without -o, read the key file again", 0, 1, kvm_run_reload },
+	{ "log", "[--json] [error|warn|info|debug] [PATH]",
+	  "show or set the level of the daemon's log", 0, 2, kvm_run_log },
 	{ "ls", "[--recursive] [--json] [PATH]",
 	  "list chunks and files: size, tiers, state, hits, pin, ttl", 0, 1, kvm_run_ls },
 	{ "stat", "[--json] PATH...", "show the details of files and chunks", 1, MANY,
@@ -32,33 +33,36 @@ static const struct kvm_command commands[] = {
 	{ "pin", "[--for TIME] PATH...", "pin chunks in memory, permanently or for a time", 1, MANY,
 	  kvm_run_pin },
 	{ "unpin", "PATH...", "remove the pins of chunks", 1, MANY, kvm_run_unpin },
-	{ "ttl", "TIME|never PATH...", "set when chunks, or all chunks of a model, expire", 2, MANY,
+	{ "ttl", "TIME|never PATH...",
+	  "drop chunks after a time; for a model, chunks that are created later", 2, MANY,
 	  kvm_run_ttl },
 	{ "quota", "[--yes] SIZE|none MODEL...", "limit the size of a model's files", 2, MANY,
 	  kvm_run_quota },
-	{ "policy", "NAME|none MODEL...", "set the eviction policy of a model", 2, MANY,
-	  kvm_run_policy },
+	{ "policy", "NAME|none MODEL...",
+	  "set the eviction policy of a model; none: that of the mount", 2, MANY, kvm_run_policy },
 	{ "evict", "[--from TIER] [--yes] PATH...",
 	  "evict chunks from memory, a tier, or all tiers", 1, MANY, kvm_run_evict },
 	{ "prefetch", "PATH...", "load files, or all files in a folder, into the pool", 1, MANY,
 	  kvm_run_prefetch },
 	{ "lease", "[--json] PATH...",
-	  "load files, print a line for each, and lease them until a signal", 1, MANY,
+	  "load files, print a line for each, and keep them in the pool until a signal", 1, MANY,
 	  kvm_run_lease },
 	{ "dump", "[--names] [--json] [FILE [PATH]]",
 	  "write a tar file of diagnostics for a bug report", 0, 2, kvm_run_dump },
-	{ "flush", "[--json] [PATH]", "copy all files without a copy to their tiers, and wait", 0,
-	  1, kvm_run_flush },
+	{ "flush", "[--json] [PATH]",
+	  "copy files to all tiers that lack them, and wait for the copies", 0, 1, kvm_run_flush },
 	{ "verify", "[--tier TIER] [--rate SIZE] [--json] [PATH] | --stop [PATH]",
 	  "read and check every copy in the tiers", 0, 1, kvm_run_verify },
-	{ "import", "[--json] [PATH]", "add the files of the shared tiers to the mount", 0, 1,
-	  kvm_run_import },
-	{ "rekey", "[--json] [PATH]", "encrypt all copies with the newest key", 0, 1,
+	{ "import", "[--json] [PATH]", "list the shared tiers, and show their files in the mount",
+	  0, 1, kvm_run_import },
+	{ "rekey", "[--json] [PATH]",
+	  "read the key file again, and encrypt all copies with the newest key", 0, 1,
 	  kvm_run_rekey },
 	{ "gpus", "[--json] [PCI-FOLDER]",
-	  "list NVIDIA devices, and the numa= that places a pool near each", 0, 1, kvm_run_gpus },
+	  "list NVIDIA devices, with the mount option numa= that places the pool near each", 0, 1,
+	  kvm_run_gpus },
 	{ "hash", "[--as NAMING] [--json] SCHEME FILE [MODEL [MEMBER=VALUE...]]",
-	  "compute chunk keys from a file of token ids, or the engines' file names", 2, 40,
+	  "compute chunk keys, or engines' file names, from a file of token ids", 2, 40,
 	  kvm_run_hash },
 	{ "pools", "[--json] [FOLDER] | --free [--yes] [POOL...]",
 	  "list pools in memory, or free the pools of deleted stores", 0, 1000, kvm_run_pools },
@@ -69,11 +73,11 @@ static const struct kvm_command commands[] = {
 	  "FILE] "
 	  "[--verbose] [--json] "
 	  "TRACE...",
-	  "compute the hit rate of each eviction policy on a trace", 1, 1000, kvm_run_replay },
+	  "compute the hit ratio of each eviction policy on a trace", 1, 1000, kvm_run_replay },
 	{ "trace", "[-o FILE] [--paths] [--seconds N] [PATH]",
 	  "record a mount's requests for replay", 0, 1, kvm_run_trace },
 	{ "events", "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes]] [PATH]",
-	  "print file events, one a line, or publish them to routers", 0, 1, kvm_run_events },
+	  "print file events, one per line, or publish them to routers", 0, 1, kvm_run_events },
 	{ "newkey", "[--json] FILE [MODEL]", "add a random key to a key file", 1, 2,
 	  kvm_run_newkey },
 };
@@ -91,9 +95,13 @@ static void usage(FILE *out)
 		else
 			fprintf(out, "  %-24s %s\n", left, commands[i].help);
 	}
-	fprintf(out, "\nPATH is any path in a mount. It may be omitted if only one kvcachefs is "
-		     "mounted.\n\n  -h, --help     show this help; COMMAND --help shows the help "
-		     "of one command\n  -V, --version  show the version\n");
+	fprintf(out,
+		"\nPATH is any path in a mount. It may be omitted if only one kvcachefs is "
+		"mounted.\nMODEL is the path of a folder directly under the mount; for hash and "
+		"newkey, it is its name.\nA SIZE takes a suffix K, M, G or T, and a TIME s, m, h, "
+		"d or w (default: seconds).\nSee kvcachectl(8) for details.\n\n  -h, --help     "
+		"show this help; COMMAND --help shows the help "
+		"of one command\n  -V, --version  show the version\n");
 }
 
 /* Returns true if the words before "--" ask for help. */
@@ -107,7 +115,8 @@ static bool for_help(int n, char **words)
 
 static int explain(const struct kvm_command *c)
 {
-	printf("usage: kvcachectl %s %s\n%s\n", c->name, c->args, c->help);
+	printf("usage: kvcachectl %s %s\n%c%s. See kvcachectl(8) for details.\n", c->name, c->args,
+	       toupper(c->help[0]), c->help + 1);
 	return 0;
 }
 

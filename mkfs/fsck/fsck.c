@@ -19,16 +19,17 @@
 
 static void usage(FILE *out)
 {
-	fprintf(out, "usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] STORE\n"
-		     "Checks a kvcachefs store that is not mounted.\n\n"
-		     "  -n, --no-change    check only, change nothing (the default)\n"
-		     "  -y, --yes          repair all errors that can be repaired\n"
-		     "      --data         also read every frame's payload and check its checksum\n"
-		     "      --rebuild      make a new catalog from the frames alone\n"
-		     "      --device PATH  the device with the data, if the superblocks and the "
-		     "catalog are lost\n"
-		     "  -h, --help         show this help\n"
-		     "  -V, --version      show the version\n");
+	fprintf(out,
+		"usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] STORE\n"
+		"Checks a kvcachefs store that is not mounted.\n\n"
+		"  -n, --no-change    check only, change nothing (the default)\n"
+		"  -y, --yes          repair all errors that can be repaired\n"
+		"      --data         also read all data on the disk tier and check its checksums\n"
+		"      --rebuild      make a new catalog from the disk tier alone\n"
+		"      --device PATH  the block device of the disk tier, if the store no "
+		"longer names it\n"
+		"  -h, --help         show this help\n"
+		"  -V, --version      show the version\n");
 }
 
 void kvm_found(void *report, bool mended, const char *what)

@@ -35,7 +35,8 @@ int main(int argc, char **argv)
 	char own[PATH_MAX + 16] = "";
 
 	if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o OPTIONS]\nSee "
+		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o OPTIONS]\n"
+		       "Mounts a kvcachefs store; mount(8) runs this program. See "
 		       "mount.kvcachefs(8) and kvcachefs(8) for details.\n");
 		return 0;
 	}

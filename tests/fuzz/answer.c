@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a mount answers to a lease, as the library reads it. The mount is a folder with a plain file
- * in the place of .kvcachefs/lease: the list that is asked for is its first line, so that writing
- * it changes nothing, and what is read back is the input.
+ * Reads a mount's answer to a lease, as the library does. The mount is a folder with a plain file
+ * in the place of .kvcachefs/lease. The file's first line equals the request, so that writing the
+ * request changes nothing, and the library reads the input as the answer.
  *
  * Input: the answer.
  * Longest input: 8192

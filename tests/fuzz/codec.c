@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of every codec: hostile ones decode to all of their bytes or to an error, whatever was in
- * memory before; and what is coded comes back.
+ * Blocks of every codec. A hostile block decodes to all of its bytes or to an error, whatever the
+ * memory contained before. Encoded bytes decode to the same bytes.
  *
- * Input: a byte (its lowest bit: code, or decode; codec or kind; zstd's level), three of the
- * block's length, then the bytes; a block to be coded repeats them, every second one with a drift,
- * as the lower bytes of floats have it. Longest input: 65536 Covers: engine/base/codec.c
+ * Input: a byte (lowest bit: encode, or decode; codec or kind; zstd's level), three bytes of the
+ * block's length, then the bytes. A block to encode repeats them, every second one with a drift,
+ * like the lower bytes of floats.
+ * Longest input: 65536
+ * Covers: engine/base/codec.c
  */
 #include "fuzz.h"
 #include "codec.h"
@@ -61,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	fuzz_must(w);
 	if (how & 1)
-		/* long ones now and then only */
+		/* long blocks only rarely */
 		code(w, (enum kvc_codec)(how >> 1 & 3), 1 + (int)(how >> 3 & 3),
 		     1 + (len % 257 ? len % 16384 : len % KVC_BLOCK), bytes, n);
 	else

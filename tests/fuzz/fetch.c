@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames as a load reads them: a tier that answers with the input's bytes, of its own store or a
- * shared one, for each of the ways of fetching. What is fetched has the catalog's size and the
- * frame's sum. The mutator mends the header's sums and proofs, and the sum of the stored payload.
+ * Frames as a load reads them: a tier answers with the input's bytes, as the store's own tier or as
+ * a shared one, for each way of fetching. A fetched file has the catalog's size and the frame's
+ * sum. The mutator repairs the header's sums and proofs, and the sum of the stored payload.
  *
- * Input: a byte of how it is asked for, the header's page, the payload.
+ * Input: a byte that says how the frame is requested, the header's page, the payload.
  * Longest input: 24576
  * Covers: engine/tiering/fetch.c, engine/frames/frame.c, engine/frames/payload.c
  */
@@ -18,7 +18,7 @@
 
 enum { SHARED = 1, CODED = 4, COMPRESSED = 8, SUMMED = 16, SEALED = 32 };
 
-#define MOST (8u << 20) /* of a file */
+#define MOST (8u << 20) /* bytes of a file */
 
 struct memory {
 	struct kvc_tier tier;
@@ -60,7 +60,10 @@ static int get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, cons
 	return 0;
 }
 
-/* What the catalog says of it: mostly what the frame does, for else all is over at once. */
+/*
+ * The catalog's description of the frame. It mostly agrees with the frame, since otherwise the
+ * fetch ends at once.
+ */
 static struct kvc_want want_of(unsigned how, const uint8_t *page, size_t len)
 {
 	struct kvc_want w = { .shared = how & SHARED, .has_sum = how & SUMMED };
@@ -95,7 +98,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsi
 
 	size_t have = size - 1 - KVC_FRAME_HEADER;
 
-	if (seed % 8 == 2) /* lengths that fit what there is */
+	if (seed % 8 == 2) /* lengths that fit the input */
 		f.raw_len = f.stored_len = have;
 	if (seed % 8 == 2 && !(f.flags & KVC_FRAME_SPARSE))
 		f.size = have;
@@ -130,13 +133,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct stat st;
 	int err = kvc_fetch(&k, &m.tier, &w, fd);
 
-	/* -ENOMEM: more than there can be was asked for */
+	/* -ENOMEM: the header asks for more memory than the limit */
 	fuzz_must(!err || err == -EBADMSG || err == -ESTALE || err == -EPROTO || err == -ENOKEY ||
 		  err == -ENOMEM);
 	if (!err)
 		fuzz_must(!fstat(fd, &st) && (uint64_t)st.st_size == w.size);
 	/*
-	 * a sealed one does not say what it holds, and of a sparse one only its ranges are summed
+	 * A sealed frame has no sum of its content, and of a sparse one only the ranges are summed.
 	 */
 	if (!err && w.size && !(told.flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)))
 		is(told.flags & KVC_FRAME_CODED ? &told.raw_sum : &told.stored_sum, w.size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A frame's header, and the range table behind it: what is read can be written, and is then read as
- * the same. The mutator mends the header's two sums.
+ * A frame's header, and the range table behind it: a header that can be read can be written, and
+ * then reads as the same. The mutator repairs the header's two sums.
  *
  * Input: the header's page, eight bytes of a file's size, a range table.
  * Longest input: 8200
@@ -29,7 +29,7 @@ static void header(const uint8_t *page)
 	static struct kvc_frame a, b;
 	char text[33];
 
-	memset(&a, 0xa5, sizeof a); /* what decoding leaves alone shows */
+	memset(&a, 0xa5, sizeof a); /* shows members that decoding does not set */
 	memset(&b, 0x5a, sizeof b);
 	if (kvc_frame_decode(page, &a))
 		return;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the fuzzers share: taking an input apart, a folder of their own, the mending of sums. A
- * fuzzer is a file here with one LLVMFuzzerTestOneInput; its first comment says what it is about,
- * its longest input and the files that it covers (tests/fuzz/run reads both lines).
+ * Helpers of the fuzzers: they split an input, provide a private folder, and repair sums. A fuzzer
+ * is a file in this folder with one LLVMFuzzerTestOneInput. Its first comment describes what it
+ * tests, its input, its longest input and the files that it covers (tests/fuzz/run reads the last
+ * two).
  *
- * fuzz_must() is for what has to hold for every input; the sanitizers see to the rest.
+ * fuzz_must() states what must hold for every input; the sanitizers find the other errors.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -31,7 +32,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity);
 		}                                                                               \
 	} while (0)
 
-/* Its lines would be all that one sees. The linker puts this in place of kvc_log. */
+/* Drops log lines, which would hide everything else. The linker puts this in place of kvc_log. */
 void __wrap_kvc_log(int level, const char *format, ...);
 void __wrap_kvc_log(int level, const char *format, ...)
 {
@@ -39,13 +40,13 @@ void __wrap_kvc_log(int level, const char *format, ...)
 	(void)format;
 }
 
-/* What is left of an input. */
+/* The rest of an input. */
 struct fuzz_in {
 	const uint8_t *p;
 	size_t n;
 };
 
-/* The next `bytes` (at most 8) as a number, little endian; zeros behind the end. */
+/* Returns the next `bytes` bytes (at most 8) as a little-endian number; missing bytes are zero. */
 static inline uint64_t fuzz_number(struct fuzz_in *in, size_t bytes)
 {
 	uint64_t v = 0;
@@ -58,7 +59,10 @@ static inline uint64_t fuzz_number(struct fuzz_in *in, size_t bytes)
 	return v;
 }
 
-/* The next n bytes to memory of exactly that size, zeros behind the end; the caller frees. */
+/*
+ * Returns the next n bytes in memory of exactly that size; missing bytes are zero. The caller frees
+ * it.
+ */
 static inline uint8_t *fuzz_bytes(struct fuzz_in *in, size_t n)
 {
 	size_t have = in->n < n ? in->n : n;
@@ -72,7 +76,10 @@ static inline uint8_t *fuzz_bytes(struct fuzz_in *in, size_t n)
 	return p;
 }
 
-/* The text up to the byte `end` or the input's, which is taken too; the caller frees. */
+/*
+ * Returns the text up to the byte `end` or the end of the input, and skips that byte. The caller
+ * frees it.
+ */
 static inline char *fuzz_text(struct fuzz_in *in, char end)
 {
 	const uint8_t *stop = in->n ? memchr(in->p, end, in->n) : NULL;
@@ -85,7 +92,9 @@ static inline char *fuzz_text(struct fuzz_in *in, char end)
 	return text;
 }
 
-/* A folder for this process. Not removed where it is killed: tests/fuzz/run sets TMPDIR. */
+/*
+ * Returns a folder of this process. It stays if the process is killed: tests/fuzz/run sets TMPDIR.
+ */
 static inline const char *fuzz_folder(void)
 {
 	static char path[512];
@@ -98,7 +107,7 @@ static inline const char *fuzz_folder(void)
 	return path;
 }
 
-/* A file below that folder, of mode 0600, made anew with these bytes. */
+/* Creates a file in that folder with these bytes and mode 0600, and returns its path. */
 static inline const char *fuzz_file(const char *name, const void *data, size_t len)
 {
 	static char path[1024];
@@ -111,7 +120,7 @@ static inline const char *fuzz_file(const char *name, const void *data, size_t l
 	return path;
 }
 
-/* All files of a folder go. */
+/* Removes all files of a folder. */
 static inline void fuzz_empty(const char *folder)
 {
 	DIR *d = opendir(folder);
@@ -123,7 +132,7 @@ static inline void fuzz_empty(const char *folder)
 		closedir(d);
 }
 
-/* Puts the sum of [from, to) of a page behind it, where page and input have room for that. */
+/* Writes the sum of [from, to) of the page behind it, if the input is long enough. */
 static inline void fuzz_mend(uint8_t *data, size_t size, size_t from, size_t to)
 {
 	struct kvc_sum s;
@@ -134,7 +143,9 @@ static inline void fuzz_mend(uint8_t *data, size_t size, size_t from, size_t to)
 	memcpy(data + to, s.b, sizeof s.b);
 }
 
-/* The two sums of a frame's header at `data`, so that a changed one is still looked at. */
+/*
+ * Repairs the two sums of the frame header at `data`, so that a changed header is still processed.
+ */
 static inline void fuzz_mend_header(uint8_t *data, size_t size)
 {
 	fuzz_mend(data, size, 0, KVC_FRAME_IDENTITY - 16);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Key files: every key that is taken can be used, none is taken twice, what is refused is told in
- * one line, and no line shows a key.
+ * Key files: every accepted key can be used, no key is accepted twice, every error is one line, and
+ * no line shows a key.
  *
  * Input: the file.
  * Longest input: 4096
@@ -25,12 +25,12 @@ static int each(void *arg, uint32_t id)
 		fuzz_must(s->ids[i] != id);
 	fuzz_must(id && s->n < 64 && kvc_keys_has(s->k, id));
 	s->ids[s->n++] = id;
-	if (s->n == 1) /* the derivation is slow, and one like the other */
+	if (s->n == 1) /* key derivation is slow, so only one key is tested */
 		fuzz_must(!kvc_keys_proof(s->k, id, proof) && strlen(proof) == 32);
 	return 0;
 }
 
-/* No 64 digits of the file that follow each other may be in a line for people. */
+/* Checks that no 64 consecutive characters of the file appear in a line for people. */
 static void no_key(const char *line, const uint8_t *data, size_t size)
 {
 	for (size_t at = 0; at + 64 <= size; at++) {
@@ -57,7 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	s.k = k;
 	fuzz_must(!kvc_keys_each(k, each, &s) && s.n);
-	fuzz_must(!memchr(data, 0, size)); /* what lies behind it would be passed over unsaid */
+	/* bytes behind a zero byte would be ignored without an error */
+	fuzz_must(!memchr(data, 0, size));
 
 	uint32_t id = kvc_keys_for(k, "model");
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shapes of paged KV caches, as an engine says them: of any numbers a shape is taken or refused
- * without overflow; and small ones are filled from a file and read back, in memory that is exactly
- * as large as the shape says.
+ * Shapes of paged KV caches, as an engine states them. Shapes with any numbers are accepted or
+ * refused without overflow. Small ones are filled from a file and read back, in memory of exactly
+ * the size that the shape requires.
  *
  * Input: a byte (bit 0: small numbers), then the members of the shape, then slots or blocks.
  * Longest input: 512
@@ -41,8 +41,8 @@ static struct kvcachefs_paged shape(struct fuzz_in *in, bool small)
 }
 
 /*
- * How many elements lie behind the pointer `at`: to the end of the last run of any token, layer and
- * component. No shape may reach beyond what its blocks have.
+ * Returns how many elements the pointer `at` must have: up to the end of the last run of any token,
+ * layer and component. No shape may reach beyond its blocks.
  */
 static uint64_t reach(const struct kvcachefs_paged *p, const struct kvcachefs_strides *s,
 		      uint32_t at)
@@ -63,7 +63,7 @@ static uint64_t reach(const struct kvcachefs_paged *p, const struct kvcachefs_st
 	return most;
 }
 
-/* No two tokens have the same place, so what was scattered is gathered. */
+/* No two tokens have the same place, so gather returns what was scattered. */
 static void there_and_back(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
 			   const struct kvcachefs_tokens *t, bool twice)
 {
@@ -115,7 +115,7 @@ static void move(struct kvcachefs_paged *p, const struct kvcachefs_strides *s, s
 	p->pointers = pointers;
 	t.skip = fuzz_number(in, 1) % 8;
 	for (; t.n < 32 && in->n; t.n++) {
-		list[t.n] = (int64_t)fuzz_number(in, 1) - 64; /* below 0: skipped */
+		list[t.n] = (int64_t)fuzz_number(in, 1) - 64; /* negative: skipped */
 		for (size_t i = 0; i < t.n; i++)
 			twice |= list[i] == list[t.n] && list[i] >= 0;
 	}
@@ -146,12 +146,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		move(&p, &s, &in);
 		return 0;
 	}
-	/* the last element that there can be has a place that fits */
+	/* the place of the last possible element fits */
 	struct kvcachefs_run r = kvcachefs_at(&s, p.layers - 1, s.kvs - 1,
 					      p.blocks * p.block_size - 1, s.runs - 1);
 
 	fuzz_must(r.offset < 1ull << 62 && r.pointer < s.npointers && r.len);
-	/* nor is a file shorter than what is written to it */
+	/* nor is a file shorter than the data written to it */
 	uint32_t nlayers = (uint32_t)fuzz_number(&in, 4);
 
 	t.n = fuzz_number(&in, 8);
@@ -164,7 +164,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	whole = whole * t.n * nlayers;
 	fuzz_must(file < 1ull << 62);
-	if (file) /* divided, for the product may be beyond 128 bits too */
+	if (file) /* by division, since the product may not even fit 128 bits */
 		fuzz_must(file / ((uint64_t)s.kvs * s.heads * s.width * p.elem) == whole);
 	return 0;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What clients write: lists of leases, words of control, values of extended attributes; over an
- * engine that runs, with a few files. The kernel and libfuse are stood in for: answers are noted.
+ * Data that clients write: lists of leases, control commands, values of extended attributes. The
+ * engine runs with a few files. The kernel and libfuse are replaced by functions that record the
+ * answers.
  *
- * Input: calls, each a byte of which, two of a length and that many bytes.
+ * Input: calls, each a byte that chooses the call, two bytes of length and that many bytes.
  * Longest input: 4096
  * Covers: fs/virtual.c, engine/ops/lease.c, engine/ops/xattr.c, engine/ops/virtuals.c,
  * engine/base/util.c
@@ -25,7 +26,7 @@ static char reply[1 << 16];
 static size_t reply_len;
 static uint64_t subjects[4]; /* the root, a model, a chunk, a file */
 
-/* ---- what fs/virtual.c calls ---- */
+/* ---- functions that fs/virtual.c calls ---- */
 
 void *fuse_req_userdata(fuse_req_t req)
 {
@@ -39,7 +40,7 @@ const struct fuse_ctx *fuse_req_ctx(fuse_req_t req)
 	return &who;
 }
 
-/* In one group beside that of the process. */
+/* One group beside that of the process. */
 int fuse_req_getgroups(fuse_req_t req, int size, gid_t list[])
 {
 	(void)req;
@@ -105,7 +106,7 @@ const char *fuse_pkgversion(void)
 	return "none";
 }
 
-/* As fs/ops.c has them; no call waits here, for all there is is resident. */
+/* The same as in fs/ops.c, but no call waits here, because everything is resident. */
 int kvfs_errno(int err)
 {
 	return -err;
@@ -136,7 +137,7 @@ void kvfs_call_free(struct call *c)
 	free(c);
 }
 
-/* Here and now: an input is over when it has its answers. */
+/* Runs at once: an input ends when it has its answers. */
 void kvfs_defer(struct kvfs_worker *a, struct call *c, void (*run)(struct call *))
 {
 	(void)a;
@@ -179,7 +180,7 @@ uint64_t kvfs_ring_bytes(const struct kvfs_ring *r)
 	return 0;
 }
 
-/* It waits for a thread, a tenth of a second. */
+/* The original waits a tenth of a second for a thread. */
 void __wrap_kvc_model_rescan_wait(struct kvc *k);
 void __wrap_kvc_model_rescan_wait(struct kvc *k)
 {
@@ -253,7 +254,7 @@ static void answered(void)
 	replies = 0;
 }
 
-/* Each line of a lease's answer ends with a path's inode, size and state. */
+/* Each line of a lease's answer ends with the path's inode, size and state. */
 static void lines(void)
 {
 	char *save = NULL;
@@ -309,7 +310,7 @@ static void control(const char *text, size_t len)
 	answered();
 }
 
-/* NAME=VALUE, of one of ours or of a client's: what was set is there, and goes again. */
+/* NAME=VALUE, an attribute of ours or of a client: it is set, read and removed. */
 static void xattr(const char *text, size_t len, unsigned how)
 {
 	const char *equals = memchr(text, '=', len);
@@ -330,7 +331,7 @@ static void xattr(const char *text, size_t len, unsigned how)
 		fuzz_must(capacity == n && !memcmp(back, equals + 1, n));
 	capacity = sizeof back;
 	fuzz_must(!kvc_listxattr(fs.k, ino, back, &capacity));
-	/* those that do not go are given their beginning */
+	/* attributes that cannot be removed get their first value */
 	if (kvc_removexattr(fs.k, ino, name, NULL)) {
 		kvc_setxattr(fs.k, ino, "user.kvcachefs.ttl", "0", 1, 0, NULL, NULL);
 		kvc_setxattr(fs.k, ino, "user.kvcachefs.pin", "0", 1, 0, NULL, NULL);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's names on disk: a path that parses is built again as it was; a name that can be
- * built is parsed again, and gives the same path. And names of schemes, namings and formats.
+ * The library's names on disk: a path that parses is built again identically, and a name that can
+ * be built parses again and gives the same path. Also names of schemes, namings and formats.
  *
- * Input: a line of a path, then lines of MEMBER=VALUE.
+ * Input: a line with a path, then lines of MEMBER=VALUE.
  * Longest input: 2048
  * Covers: gpu/names.c
  */

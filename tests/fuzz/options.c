@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mount options: what is refused changes nothing and is told in one line; what is taken is printed
- * so that it can be given again.
+ * Mount options: refused options change nothing and give one line; accepted ones are printed so
+ * that they can be given again.
  *
  * Input: the text.
  * Longest input: 2048
@@ -12,7 +12,7 @@
 
 #include <ctype.h>
 
-/* Each line of what is printed; an empty number says that it is not set, and stays so. */
+/* Checks each printed line. An empty number means that the option is not set, and stays so. */
 static void again(const struct kvc_options *o)
 {
 	struct kvc_options b;
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			port = strrchr(o.metrics, ':');
 			fuzz_must(!port || isdigit((unsigned char)port[1]));
 		}
-		/* what is secret in a URL is not printed, and a line end makes two of a line */
+		/* secrets in a URL are not printed, and a newline splits a line */
 		if (!strchr(o.remote, '@') && !strchr(text, '\n'))
 			again(&o);
 	}

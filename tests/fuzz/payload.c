@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Coded payloads: what was coded and sealed comes back; with a byte changed it is refused, or that
- * byte did not matter; and a hostile payload with a hostile header is refused.
+ * Coded payloads: an encoded and sealed payload decodes to the same bytes. With one byte changed it
+ * is refused, or the byte does not matter. A hostile payload with a hostile header is refused.
  *
- * Input: a byte (bit 0: hostile), then what round() or hostile() take.
+ * Input: a byte (bit 0: hostile), then the input of round_trip() or hostile().
  * Longest input: 16384
  * Covers: engine/frames/payload.c, engine/base/codec.c
  */
@@ -33,7 +33,7 @@ static int give(void *arg, void *buf, size_t len, uint64_t off)
 	return 0;
 }
 
-/* Short inputs make long payloads: what is left of one, over and over. */
+/* Makes long payloads from short inputs, by repeating the rest of the input. */
 static void repeat(const struct fuzz_in *in, uint8_t *to, size_t len)
 {
 	for (size_t at = 0, n; at < len && in->n; at += n) {
@@ -54,14 +54,17 @@ static void fill(struct kvc_frame *f, struct fuzz_in *in, size_t most)
 	snprintf(f->path, sizeof f->path, "model/%llx", (unsigned long long)f->ino);
 }
 
-/* Three bytes of length, one each of codec, key, pieces and so on; what is left is the payload. */
+/*
+ * Input: three bytes of length; one byte each for codec, key, pieces and so on; the rest is the
+ * payload.
+ */
 static void round_trip(struct fuzz_in *in)
 {
 	static struct kvc_frame f;
 	uint8_t *raw, *back, *stored, *table;
 	struct kvc_encoder *e;
 
-	/* long ones now and then only */
+	/* long payloads only rarely */
 	fill(&f, in, in->n && *in->p ? 40000 : MOST);
 
 	struct kvc_recipe r = {
@@ -80,7 +83,7 @@ static void round_trip(struct fuzz_in *in)
 	fuzz_must(!kvc_payload_encoder_new(&e, &f, &r, give, raw));
 	if (!e)
 		goto out;
-	/* as tiers have it: up to a page, zeros behind its end */
+	/* as in a tier: zeros from the end to the next page */
 	stored = calloc(1, kvc_round_up(f.stored_len, KVC_PAGE) + 1);
 	fuzz_must(stored);
 	for (uint64_t i = 0; i < f.stored_len; i += piece)
@@ -102,7 +105,10 @@ out:
 	free(back);
 }
 
-/* Three bytes each of lengths, one of flags, four of codec, of key; the table; what is left. */
+/*
+ * Input: three bytes each for lengths, one for flags, four for codec and for key; the table; the
+ * rest.
+ */
 static void hostile(struct fuzz_in *in)
 {
 	static struct kvc_frame f;
@@ -116,10 +122,10 @@ static void hostile(struct fuzz_in *in)
 	f.codec = (uint32_t)fuzz_number(in, 1);
 	f.key_id = (uint32_t)fuzz_number(in, 1);
 	table_len = kvc_payload_table(f.raw_len);
-	if (f.stored_len < table_len) /* refused without a look at what there is */
+	if (f.stored_len < table_len) /* otherwise it is refused without reading further */
 		f.stored_len %= table_len;
 	data_len = f.stored_len < table_len ? 0 : f.stored_len - table_len;
-	/* the table stands first in the input, where mutations meet it */
+	/* the table is first in the input, where mutations reach it */
 	given = kvc_min(table_len, in->n / 2);
 	table = fuzz_bytes(in, given);
 	stored = calloc(1, data_len + table_len);

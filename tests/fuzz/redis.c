@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The redis tier over a server that answers what the input says: every call ends, with what the
- * server said within the bounds of what was asked for. Connections are of memory, and waiting takes
- * no time.
+ * The redis tier with a server that answers as the input says: every call ends, and stores no more
+ * of the answer than it requested. Connections are in memory, and waiting takes no time.
  *
- * Input: a byte (bit 0: a cluster; then which call, and whether its payload is more than inline),
- * then answers: a byte of kind, two of length where it has one, and the bytes.
+ * Input: a byte (bit 0: a cluster; then the call, and whether its payload is more than inline),
+ * then answers: a byte of kind, two bytes of length if it has one, and the bytes.
  * Longest input: 16384
  * Covers: tiers/redis.c, tiers/redis_conn.c, tiers/redis_cluster.c, tiers/redis_list.c,
  * tiers/redis_reply.c
@@ -23,10 +22,10 @@ uint64_t __wrap_kvc_mono_ns(void);
 int __wrap_usleep(unsigned us);
 
 static struct fuzz_in answers;
-static char *stream; /* one answer, as it goes over the wire */
+static char *stream; /* one answer, as it is sent */
 static size_t stream_len, stream_at;
 static uint64_t now_ns;
-static unsigned reads; /* that gave something */
+static unsigned reads; /* that returned bytes */
 
 uint64_t __wrap_kvc_mono_ns(void)
 {
@@ -39,7 +38,7 @@ int __wrap_usleep(unsigned us)
 	return 0;
 }
 
-/* The next answer of the input. false: there are no more, and the connection ends. */
+/* Reads the next answer from the input. Returns false at the end, and the connection closes. */
 static bool next_answer(void)
 {
 	static const char *const words[] = {
@@ -74,7 +73,7 @@ static bool next_answer(void)
 		len = fuzz_number(&answers, 2);
 		len = len < answers.n ? len : answers.n;
 		bytes = fuzz_bytes(&answers, len);
-		if (kind % 8 < 6) /* a string of that length; the others are what they are */
+		if (kind % 8 < 6) /* a string of that length; other kinds are sent unchanged */
 			fprintf(f, "$%zu\r\n", len);
 		else if (kind % 8 == 6)
 			fputc('-', f);
@@ -102,7 +101,7 @@ static ssize_t on_read(redisContext *c, char *buf, size_t len)
 	return (ssize_t)len;
 }
 
-/* All of it is written. */
+/* Everything is written at once. */
 static ssize_t on_write(redisContext *c)
 {
 	return (ssize_t)sdslen(c->obuf);
@@ -167,7 +166,7 @@ static int listed(void *arg, const struct kvc_where *w, const struct kvc_frame *
 	return ++*(unsigned *)arg > 100;
 }
 
-/* A server's answers of that many bytes for the pieces that were asked for. */
+/* Reads bytes with answers of that length for the requested pieces. */
 static void get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, size_t len)
 {
 	uint8_t *page = malloc(KVC_PAGE), *bytes = malloc(len ? len : 1);
@@ -194,7 +193,7 @@ static void call(struct kvc_tier *t, unsigned which)
 	case 2: get(t, &w, KVC_PAGE, KVC_PAGE); break;
 	case 3: t->ops->put(t, &p, &out); break;
 	case 4: t->ops->remove(t, &w); break;
-	case 5: /* whom nobody answers has no listing, not an empty one */
+	case 5: /* a server without answers has no listing; the listing is not empty */
 		fuzz_must(t->ops->list(t, listed, &n) || reads);
 		break;
 	case 6: kvct_redis_learn(kvc_of(t, struct kvct_redis, tier), now_ns + 100000000); break;
@@ -209,7 +208,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	stream_at = stream_len = 0;
 	which = (unsigned)fuzz_number(&answers, 1);
 
-	/* a new one each time: what it learns of nodes stays with it */
+	/* a new tier each time, since it remembers nodes */
 	struct fuzz_in keep = answers;
 
 	answers.n = 0;
@@ -219,7 +218,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	answers = keep;
 	now_ns = 0;
 	call(t, which >> 1);
-	call(t, which >> 5); /* with connections that have been used */
+	call(t, which >> 5); /* with connections that were used before */
 	t->ops->close(t);
 	free(stream);
 	stream = NULL;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a policy saved, changed and with its sum mended: it is refused, or the policy works with it,
- * and what it saves then is taken. Chunks are restored with any facts.
+ * A policy's saved state, changed and with its sum repaired: it is refused, or the policy works
+ * with it, and accepts the state that it saves then. Chunks are restored with any saved values.
  *
- * Input: a byte of the policy, one of how many changes, those (three of where, the upper half from
- * the end; one of how; four of what), eight for each chunk's facts, and what is left for requests,
- * a byte each. Longest input: 512 Covers: engine/policy/state.c, engine/policy/replacer.c,
- * engine/policy/prefix_save.c, engine/policy/learn.c, engine/policy/learn_save.c,
- * engine/policy/ghosts.c, engine/policy/queues.c, engine/policy/ranked.c
+ * Input: a byte of the policy, one of the number of changes, the changes (three bytes of the place,
+ * the upper half counted from the end; one of the kind; four of the value), eight bytes of saved
+ * values for each chunk, and the rest for requests, a byte each.
+ * Longest input: 512
+ * Covers: engine/policy/state.c, engine/policy/replacer.c, engine/policy/prefix_save.c,
+ * engine/policy/learn.c, engine/policy/learn_save.c, engine/policy/ghosts.c,
+ * engine/policy/queues.c, engine/policy/ranked.c
  */
 #include "fuzz.h"
 #include "replacer.h"
@@ -15,7 +17,7 @@
 #define POLICIES 9
 #define ROOM 24
 #define CHUNKS 64
-#define HEAD 24 /* the magic number, and the sum of what is behind */
+#define HEAD 24 /* the magic number, and the sum of the bytes behind it */
 #define SPARE 64
 
 static struct {
@@ -32,7 +34,7 @@ static struct kvc_replacer *opened(unsigned policy)
 	return k;
 }
 
-/* The prompts of all: a chunk follows that of half its number. */
+/* Makes the request of a prompt: the parent of a chunk has half its number. */
 static void ask(struct kvc_replacer *k, struct kvc_request *r, uint64_t end)
 {
 	kvc_replacer_begin(k, r);
@@ -66,7 +68,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	return 0;
 }
 
-/* A copy of what was saved, changed as the input says. */
+/* Returns a copy of the saved state, changed as the input says. */
 static uint8_t *changed(struct fuzz_in *in, unsigned policy, size_t *len)
 {
 	uint8_t *v = malloc(saved[policy].len + SPARE * 256);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The s3 tier over a service that answers what the input says: headers, listings, uploads, objects.
- * libcurl is stood in for by a few functions that hand the input to the tier's callbacks as it
+ * The s3 tier with a service that answers as the input says: headers, listings, uploads, objects.
+ * libcurl is replaced by a few functions that pass the input to the tier's callbacks as libcurl
  * would, and waiting takes no time.
  *
- * Input: a byte of which call, then for each request: a byte (how it ends), one of the status, one
- * of how many headers, those with their line ends, two of the body's length, the body, given in
- * pieces.
+ * Input: a byte that chooses the call, then for each request: a byte (how it ends), one of the
+ * status, one of the number of headers, these with their line ends, two of the body's length, and
+ * the body, passed in pieces.
  * Longest input: 16384
  * Covers: tiers/s3.c, tiers/s3_http.c, tiers/s3_answer.c, tiers/s3_list.c
  */
@@ -102,7 +102,10 @@ CURLcode __wrap_curl_easy_getinfo(CURL *curl, CURLINFO info, ...)
 	return CURLE_OK;
 }
 
-/* Bytes to a callback, from memory of exactly that size: false where it wants no more. */
+/*
+ * Passes bytes to a callback, from memory of exactly that size. Returns false if it accepts no
+ * more.
+ */
 static bool hand(callback *to, void *arg, struct fuzz_in *in, size_t len)
 {
 	char *bytes = (char *)fuzz_bytes(in, len);
@@ -141,7 +144,7 @@ CURLcode __wrap_curl_easy_perform(CURL *curl)
 	size_t len;
 
 	c->code = 0;
-	if (!answers.n || ++requests > 200) /* a service that goes on for ever is for elsewhere */
+	if (!answers.n || ++requests > 200) /* endless services are tested elsewhere */
 		return CURLE_COULDNT_CONNECT;
 	end = (unsigned)fuzz_number(&answers, 1);
 	sent(c);
@@ -174,7 +177,8 @@ CURLcode __wrap_curl_easy_perform(CURL *curl)
 static int body(void *arg, void *buf, size_t len, uint64_t off)
 {
 	(void)arg;
-	memset(buf, (int)off, len < 4096 ? len : 4096); /* all of it would take the most time */
+	/* filling everything would take most of the time */
+	memset(buf, (int)off, len < 4096 ? len : 4096);
 	return 0;
 }
 
@@ -233,7 +237,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case 2: get(t, &w, KVC_PAGE, KVC_PAGE); break;
 	case 3: t->ops->put(t, &p, &out); break;
 	case 4: t->ops->remove(t, &w); break;
-	case 7: /* in parts: long, so now and then only */
+	case 7: /* in parts: long, so only rarely */
 		p.stored_len = which / 8 % 16 ? 100 : 33ull << 20;
 		t->ops->put(t, &p, &out);
 		break;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store that somebody else made: its superblock, the line that the catalog has of that, and the
- * walk over its data file that a rebuild makes. What is opened can be written again, and is then
- * opened as the same, and so is a line that is taken; every frame that is found lies within the
- * file. The mutator mends the superblock's sum and those of the headers.
+ * A store from an untrusted source: its superblock, the catalog's line about it, and the walk over
+ * its data file that a rebuild makes. A superblock that can be opened can be written, and then
+ * opens as the same; so does an accepted line. Every frame that is found lies within the file. The
+ * mutator repairs the superblock's sum and the sums of headers.
  *
- * Input: the superblock's page, then the data file; the line is all of it up to the first zero.
+ * Input: the superblock's page, then the data file; the line is everything up to the first zero.
  * Longest input: 24576
  * Covers: engine/base/store.c, engine/base/store_next.c, engine/base/super.c, tiers/disk.c,
  * tiers/extent.c
@@ -17,7 +17,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* A data file of more finds no room, as on a small filesystem: each byte is read twice. */
+/* A larger data file fails with ENOSPC, as on a small filesystem, since each byte is read twice. */
 #define FILE_MOST (64u << 20)
 
 static char dir[1000], other[1000];
@@ -43,7 +43,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsi
 	return size;
 }
 
-/* A frame that the walk found: it can be claimed once, read as a whole, and given back. */
+/* Checks a frame that the walk found: it can be claimed once, read as a whole, and removed. */
 static int found(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct kvc_tier *t = arg;
@@ -56,7 +56,7 @@ static int found(void *arg, const struct kvc_where *w, const struct kvc_frame *f
 	fuzz_must(!t->ops->get(t, w, 0, &iov, 1) && !kvc_frame_decode(bytes, &again));
 	fuzz_must(again.ino == f->ino && again.stored_len == f->stored_len);
 	free(bytes);
-	return f->ino & 1; /* 1: taken, and what lies inside is its payload */
+	return f->ino & 1; /* 1: accepted; anything inside is payload */
 }
 
 static int count(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
@@ -76,7 +76,7 @@ static void walk(const struct kvc_store *s)
 	char error[512] = "";
 	int err;
 
-	signal(SIGXFSZ, SIG_IGN); /* which libFuzzer has taken for itself by now */
+	signal(SIGXFSZ, SIG_IGN); /* libFuzzer has installed a handler */
 	fuzz_must(!getrlimit(RLIMIT_FSIZE, &was));
 	small = (struct rlimit){ FILE_MOST, was.rlim_max };
 	fuzz_must(!setrlimit(RLIMIT_FSIZE, &small));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Remotes' URLs: what is taken apart can be put together and taken apart as the same, and a tier is
- * opened with it or refused in one line. No connection is made.
+ * URLs of remotes: a parsed URL can be assembled and parsed again as the same, and a tier opens
+ * with it or is refused with one line. No connection is made.
  *
  * Input: the text.
  * Longest input: 1000
@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fuzz_must(*u.scheme || !strncmp(text, "://", 3));
 		kvct_url_get(&u, "also", value, sizeof value);
 		again(&u);
-		/* files that it names are this machine's, and certificates take long */
+		/* the files it names are on this machine, and reading certificates is slow */
 		if (!strstr(text, "rediss") && !strstr(text, "_file") && !strstr(text, "creden"))
 			open_it(text);
 	} else {

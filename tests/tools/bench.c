@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench CASE SIZE COUNT ROUNDS NAME=DIR...: the same file calls in several folders, interleaved,
- * ROUNDS times. COUNT files of SIZE bytes are there for the cases that load. Prints, for each
- * folder, the median of the rounds in microseconds a call: "NAME MEDIAN". NAME=unix:SOCKET is a
+ * bench CASE SIZE COUNT ROUNDS NAME=DIR...: makes the same file calls in several folders,
+ * interleaved, ROUNDS times. For cases that load, there are COUNT files of SIZE bytes. Prints "NAME
+ * MEDIAN" for each folder: the median of the rounds in microseconds per call. NAME=unix:SOCKET is a
  * Redis or Valkey server: load is GET and a copy into the caller's buffer, store is SET. THREADS in
- * the environment share the calls of a round (each with a part of the files). Cases: load (open,
- * read all, close), store (create, write, close), rename (the same to a temporary name, then
- * rename), overwrite, mmap (open, map, touch each line, close), stat, miss (stat of a missing
- * name), open (open, close), delete, list (the folder of COUNT files, for each), names (the same
- * once).
+ * the environment sets the number of threads that share the calls of a round, each with a part of
+ * the files. Cases: load (open, read all, close), store (create, write, close), rename (store under
+ * a temporary name, then rename), overwrite, mmap (open, map, touch each line, close), stat, miss
+ * (stat of a missing name), open (open, close), delete, list (list the folder of COUNT files, once
+ * per file), names (list it once).
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -54,7 +54,7 @@ static void move(int fd, int writing)
 	}
 }
 
-/* unix:SOCKET/NAME: the connection of this thread, and the key. */
+/* unix:SOCKET/NAME: returns the connection of this thread, and the key. */
 static const char *redis_key(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -192,7 +192,7 @@ static void delete_(const char *path)
 		die(path);
 }
 
-/* All names of the folder that the file is in. */
+/* Lists the folder of the file. */
 static void list(const char *path)
 {
 	char folder[4100];
@@ -210,9 +210,12 @@ static void list(const char *path)
 static const struct {
 	const char *name;
 	void (*run)(const char *path);
-	/* files of its own that are removed before each round; its files are made again after */
+	/*
+	 * makes: creates files, which are removed before each round; deletes: deletes the files,
+	 * which are created again after the round
+	 */
 	int makes, deletes;
-	int once; /* one call a round, for all files */
+	int once; /* one call per round, for all files */
 } cases[] = {
 	{ "load", load, 0, 0, 0 },
 	{ "store", store, 1, 0, 0 },
@@ -231,7 +234,7 @@ struct work {
 	const char *dir;
 	size_t c;
 	int first, step, count;
-	double start, end; /* when this thread began and ended */
+	double start, end; /* start and end of this thread */
 };
 
 static pthread_barrier_t go;
@@ -264,7 +267,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* The time in us that `threads` threads need for all files together. */
+/* Returns the time in us that `threads` threads need for all files together. */
 static double together(const char *dir, size_t c, int count, int threads)
 {
 	pthread_t th[64];
@@ -328,7 +331,7 @@ int main(int argc, char **argv)
 				else if (r < 0 || cases[c].deletes)
 					store(path);
 			}
-			/* what goes on behind a close is not timed */
+			/* work that continues after close is not timed */
 			usleep(cases[c].makes || cases[c].deletes || r < 0 ? 60000 : 2000);
 			if (threads > 1) {
 				start = together(dir, c, count, threads);

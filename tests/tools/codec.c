@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec: ratio and speed of the codecs on one core, a line each: LABEL RATIO ENCODE DECODE (GB/s).
- * The data are made as K and V are: normal values whose scale differs from channel to channel
- * (log-normal, sigma 0.8, 128 channels), some channels ten times larger as K's outliers, in bf16,
- * fp16 and fp8 (e4m3, by truncation); and random bytes, which nothing makes smaller.
+ * codec: prints ratio and speed of the codecs on one core, a line each: LABEL RATIO ENCODE DECODE
+ * (GB/s). The data resemble K and V: normal values whose scale differs between channels
+ * (log-normal, sigma 0.8, 128 channels), some channels ten times larger like K's outliers, in bf16,
+ * fp16 and fp8 (e4m3, by truncation); and random bytes, which cannot be compressed.
  */
 #include "codec.h"
 

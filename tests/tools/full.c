@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * full DIR SIZE THREADS HOT [LIMIT]: stores and loads objects of SIZE bytes in DIR as a serving
- * engine does, by a temporary name and a rename, in THREADS threads. DIR may be unix:SOCKET of a
- * Redis or Valkey server. HOT objects come first, and one more thread reads them in turn until the
- * end. With LIMIT it bounds what it keeps the way SGLang does: a store that would go over it first
- * unlinks the least recently used down to nine tenths.
+ * engine does, with a temporary name and a rename, in THREADS threads. DIR may be unix:SOCKET of a
+ * Redis or Valkey server. HOT objects are stored first, and one more thread reads them in turn
+ * until the end. With LIMIT, the program bounds its objects like SGLang: a store that would exceed
+ * the limit first unlinks the least recently used objects down to nine tenths of it.
  *
- * It begins with "ready", then takes commands on stdin and answers each in one line of JSON:
- *   store BYTES SECONDS          so much is stored, or as long as that
- *   load BYTES SECONDS WINDOW    random ones of the newest WINDOW bytes are loaded
- *   hot                          how many of the hot ones are still there, and the longest that
- *                                one was not read
- *   clear                        all but the hot ones is removed
- *   sync                         what DIR's filesystem has not written yet is written
- * A failed call is counted and named, and never ends it.
+ * It prints "ready", then reads commands from stdin and answers each with one line of JSON:
+ *   store BYTES SECONDS          stores that many bytes, or for that long
+ *   load BYTES SECONDS WINDOW    loads random objects of the newest WINDOW bytes
+ *   hot                          how many hot objects still exist, and the longest time that one
+ *                                was not read
+ *   clear                        removes all objects except the hot ones
+ *   sync                         makes DIR's filesystem write its dirty data
+ *
+ * A failed call is counted and named, and the program continues.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +36,7 @@
 
 enum phase { STORE, LOAD };
 
-struct object { /* in the LRU: the oldest first */
+struct object { /* in the LRU list: the oldest first */
 	uint32_t prev, next;
 	bool in, pending;
 };
@@ -44,10 +45,10 @@ struct worker {
 	pthread_t thread;
 	enum phase phase;
 	unsigned number;
-	double *us; /* of each call */
+	double *us; /* time of each call */
 	size_t n, capacity;
 	unsigned long errors, misses;
-	int err; /* the first */
+	int err; /* the first error */
 	double end;
 };
 
@@ -63,7 +64,7 @@ static _Atomic unsigned hot_gap_ms;
 static _Thread_local redisContext *redis;
 static _Thread_local char *buf;
 
-/* The phase under way */
+/* the current phase */
 static _Atomic long left;
 static double until;
 static uint32_t window;
@@ -115,7 +116,7 @@ static int move_all(int fd, bool writing)
 	return 0;
 }
 
-/* 0 or -errno. */
+/* Returns 0 or -errno. */
 static int put(uint32_t i, unsigned thread)
 {
 	char path[4096], tmp[4200];
@@ -143,7 +144,7 @@ static int put(uint32_t i, unsigned thread)
 	return err;
 }
 
-/* 0, -ENOENT (no longer there), or another. */
+/* Returns 0, -ENOENT (it no longer exists), or another error. */
 static int get(uint32_t i)
 {
 	char path[4096];
@@ -186,7 +187,7 @@ static void lru_in_locked(uint32_t i)
 	newest = i;
 }
 
-/* Takes the next number; with a limit there is room for it then. */
+/* Takes the next number. With a limit, makes space for it first. */
 static uint32_t reserve(void)
 {
 	char path[4096];
@@ -276,7 +277,7 @@ static void *work(void *arg)
 		start = now();
 		if (w->phase == STORE) {
 			i = reserve();
-			memcpy(buf, &i, sizeof i); /* each object's bytes are its own */
+			memcpy(buf, &i, sizeof i); /* each object has different bytes */
 			err = put(i, w->number);
 			stored(i, err);
 		} else {
@@ -364,7 +365,7 @@ static void run(enum phase phase, uint64_t bytes, double seconds, uint64_t newes
 	free(all);
 }
 
-/* Reads the hot ones for ever; one that is gone is not asked for again. */
+/* Reads the hot objects without end; a missing one is not read again. */
 static void *keep_hot(void *arg)
 {
 	bool *gone = calloc(hot, sizeof *gone);

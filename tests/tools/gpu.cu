@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gpu test MOUNT [pinned]: transfers between files of a mount and a paged cache on a device,
- * against the same in host memory; `pinned`: the mount must take registrations. Exit 1 and a line
- * where something is wrong, 77 where there is no device. gpu measure MOUNT: what kvcachefs-gpu(7)
- * has numbers of. gpu trial, gpu leave: see gpu_staged.cuh.
+ * compared with the same in host memory; `pinned`: the mount must allow registrations. Prints a
+ * line and exits with 1 if something is wrong, with 77 if there is no device. gpu measure MOUNT:
+ * measures the numbers of kvcachefs-gpu(7). gpu trial, gpu leave: see gpu_staged.cuh.
  *
- * Built twice: with CUDA for a machine that has a device, and with tests/fakecuda for any. It
- * contains gpu/cuda.cu, so as to reach the kernels.
+ * It is built twice: with CUDA for a machine with a device, and with tests/fakecuda for any
+ * machine. It contains gpu/cuda.cu, to reach the kernels.
  */
 #include "gpu_cache.cuh"
 #include "gpu_device.cuh"
@@ -19,8 +19,8 @@
 namespace {
 
 /*
- * Every format, element and way of addressing: out by the device, compared with the host's gather,
- * and in again.
+ * Every format, element and way of addressing: stored by the device, compared with the host's
+ * gather, and loaded again.
  */
 void formats()
 {
@@ -57,7 +57,7 @@ void formats()
 								want.data()));
 					check(!move_all(c, 0, true, items));
 					check(contents(path) == want);
-					/* what was not named stays as it was */
+					/* unnamed blocks are unchanged */
 					Cache d(f, 3, 2, size, 4, 6, elem, 99, fused,
 						size == 5 ? 3 : 0);
 					kvcachefs_paged dhost = d.on(-1);
@@ -92,8 +92,8 @@ float value(const uint8_t *p, int type)
 }
 
 /*
- * Many files in one call, one larger than both buffers, keys rotated on the way; the host does the
- * same with doubles.
+ * Many files in one call, one of them larger than both buffers, with rotated keys; the host does
+ * the same with doubles.
  */
 void many(int type)
 {
@@ -164,7 +164,7 @@ void many(int type)
 			for (size_t e = 0; e < c.len; e += elem) {
 				float a = value(&got[k][e], type), b = value(&c.host[k][e], type);
 
-				/* one rounding apart at most: floats there, doubles here */
+				/* at most one rounding apart: floats there, doubles here */
 				check(fabsf(a - b) <= fabsf(b) * (type == KVCACHEFS_F32 ? 1e-6f
 								  : type == KVCACHEFS_F16
 									  ? 1.f / 1024
@@ -175,7 +175,7 @@ void many(int type)
 	}
 }
 
-/* What the caller queues before and after on the same stream is kept apart. */
+/* Work that the caller queues before and after on the same stream is ordered. */
 void order()
 {
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 8, 64, 16, 512, 2, 3);
@@ -194,7 +194,7 @@ void order()
 	kvcachefs_paged p = c.on(0), host = c.on(-1);
 
 	want.resize(kvcachefs_file_size(&host, 2, &it.tokens));
-	/* the store takes what was queued before it, and not what was queued after */
+	/* the store reads what was queued before it, and not what was queued after */
 	cuda(cudaMemsetAsync(c.device[0], 1, c.len, stream));
 	std::fill(c.host[0].begin(), c.host[0].end(), (uint8_t)1);
 	check(!kvcachefs_store(&t, mnt.c_str(), &p, &it, 1, stream));
@@ -203,7 +203,7 @@ void order()
 	check(!kvcachefs_transfer_free(t));
 	check(!kvcachefs_gather(&host, 0, 2, &it.tokens, want.data()));
 	check(contents("order/all") == want);
-	/* what is queued after a load sees it */
+	/* work queued after a load sees it */
 	void *pinned;
 
 	cuda(cudaMallocHost(&pinned, c.len));
@@ -285,7 +285,7 @@ void refused()
 	rope.dims = 7;
 	bad[0].rope = &rope;
 	check(move_all(c, 0, false, bad) == -EINVAL);
-	/* the good ones of a call are done, the bad one is named */
+	/* the good items of a call are done, the bad one is named */
 	bad = { items[0], items[0] };
 	bad[0].tokens.slots = &outside;
 	check(move_all(c, 0, false, bad) == -ERANGE && bad[0].err == -ERANGE && !bad[1].err);
@@ -297,7 +297,7 @@ void refused()
 	check(move_all(c, 0, true, bad) == -ERANGE && access((mnt + "/refused/bad").c_str(), F_OK));
 }
 
-/* With mappings kept, a file is registered once. */
+/* With cached mappings, a file is registered once. */
 void kept_mappings()
 {
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 8, 64, 16, 64, 2, 1);
@@ -326,7 +326,7 @@ void kept_mappings()
 }
 
 /*
- * Rotations of every kind, on the device against the host: a table, frequencies, parts of a head,
+ * Rotations of every kind, on the device and on the host: a table, frequencies, parts of a head,
  * fp8, fused files.
  */
 void rotations()
@@ -353,8 +353,10 @@ void rotations()
 				std::string path = "rotations/" +
 						   std::to_string(format * 100 + type * 10 + way);
 
-				for (auto &h : c.host) /* the tops of small numbers of any type: no
-							  NaN, no infinity */
+				/*
+				 * the high bytes of small numbers of any type: no NaN, no infinity
+				 */
+				for (auto &h : c.host)
 					for (size_t i = 0; i < h.size(); i++)
 						if (i % elem == elem - 1)
 							h[i] = (uint8_t)((h[i] & 0x83) | 0x38);
@@ -396,7 +398,7 @@ void rotations()
 										     : 1.f / 128;
 
 						/*
-						 * one rounding apart at most: floats there, doubles
+						 * at most one rounding apart: floats there, doubles
 						 * here
 						 */
 						check(fabsf(a - b) <=
@@ -410,7 +412,7 @@ void rotations()
 }
 
 /*
- * Caches of several shapes in one call, each with its own pointers, on the device as in host
+ * Caches of several shapes in one call, each with its own pointers, on the device and in host
  * memory.
  */
 void several()
@@ -432,7 +434,7 @@ void several()
 		items[i].path = paths[i].c_str();
 		items[i].nlayers = caches[i]->p.layers;
 		items[i].tokens = { nullptr, ids[i], 4, 0 };
-		items[i].cache = i ? &device[i] : nullptr; /* the first is the call's own */
+		items[i].cache = i ? &device[i] : nullptr; /* the first uses the call's own */
 	}
 	items.resize(3);
 	check(!kvcachefs_store(&t, mnt.c_str(), &call, items.data(), 3, nullptr) &&
@@ -476,7 +478,9 @@ void several()
 	check(kvcachefs_load(&t, mnt.c_str(), &call, items.data(), 3, nullptr) == -EINVAL);
 }
 
-/* While a graph is captured: its stream is refused, other streams work, and the graph lives. */
+/*
+ * While a graph is captured its stream is refused, other streams work, and the graph is not broken.
+ */
 void capture()
 {
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 2, 64, 16, 64, 2, 1);
@@ -486,7 +490,7 @@ void capture()
 	kvcachefs_item it = {};
 	auto before = c.host;
 
-	unlink((mnt + "/capture/x").c_str()); /* of a run before on this mount */
+	unlink((mnt + "/capture/x").c_str()); /* of an earlier run on this mount */
 	it.path = "capture/x";
 	it.nlayers = 2;
 	it.tokens = { nullptr, ids, 8, 0 };
@@ -502,7 +506,8 @@ void capture()
 	check(move_all(c, 0, false, items, captured) == -EBUSY);
 	check(!move_all(c, 0, false, items, other));
 	cuda(cudaStreamEndCapture(captured, &graph));
-	cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal; /* the thread has its own again */
+	/* the thread has its own mode again */
+	cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
 
 	cuda(cudaThreadExchangeStreamCaptureMode(&mode));
 	check(mode == cudaStreamCaptureModeGlobal);
@@ -511,7 +516,7 @@ void capture()
 	cuda(cudaStreamDestroy(other));
 }
 
-/* What is begun, where STEPS= asks for that: a device may hang, or be lost to all that comes. */
+/* Prints the step, if STEPS= is set: a device may hang, or be lost for all later steps. */
 void begins(const char *what)
 {
 	if (getenv("STEPS"))
@@ -522,7 +527,7 @@ void begins(const char *what)
 void test(bool pins)
 {
 #ifdef FAKE_CUDA_RUNTIME_H
-	contexts(); /* first: nothing has a context yet */
+	contexts(); /* first, before anything has a context */
 #endif
 	check(!pins || STEP(can_pin()));
 	STEP(ways(can_pin()));
@@ -555,7 +560,7 @@ void test(bool pins)
 	fake_counts before = fake_counted();
 
 	check(before.registers && before.batches && before.kernels);
-	/* a device without memory in the order of streams */
+	/* a device without stream-ordered memory */
 	fake_pools = 0;
 	forget_lanes();
 	many(KVCACHEFS_BF16);
@@ -563,7 +568,8 @@ void test(bool pins)
 	fake_pools = 1;
 	before = fake_counted();
 	/*
-	 * an older driver: copies one by one; a mount that gives no pins: all through pinned memory
+	 * an older driver: copies one by one; a mount without registration: everything through
+	 * pinned memory
 	 */
 	fake_driver = 12060;
 	many(KVCACHEFS_BF16);
@@ -603,7 +609,7 @@ int main(int argc, char **argv)
 {
 	int n = 0;
 
-	setvbuf(stdout, nullptr, _IOLBF, 0); /* to be seen, should it not end */
+	setvbuf(stdout, nullptr, _IOLBF, 0); /* to be visible if the program hangs */
 #ifdef FAKE_CUDA_RUNTIME_H
 	if (argc == 3 && !strcmp(argv[1], "stores")) {
 		mnt = argv[2];

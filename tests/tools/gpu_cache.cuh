@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of gpu.cu: a cache on the device beside the same one in host memory, and what checks need. */
+/*
+ * Part of gpu.cu: a cache on the device beside the same one in host memory, and helpers of the
+ * checks.
+ */
 #pragma once
 
 #include "../../gpu/cuda.cu"
@@ -42,10 +45,10 @@ bool can_fuse(int f)
 	       f >= KVCACHEFS_NB_NL_NH_BS_CS;
 }
 
-/* A paged cache on the device and the same in host memory. */
+/* A paged cache on the device, and the same in host memory. */
 struct Cache {
 	kvcachefs_paged p = {};
-	size_t len; /* of what a pointer points at */
+	size_t len; /* of the memory of a pointer */
 	std::vector<void *> device;
 	std::vector<std::vector<uint8_t>> host;
 	std::vector<void *> host_pointers;
@@ -75,7 +78,7 @@ struct Cache {
 		len = s.planes ? blocks * block_size * head_size : all / n;
 		p.fused = fused;
 		if (pad &&
-		    !s.planes) { /* blocks further apart, where all of a block lies together */
+		    !s.planes) { /* larger distance between blocks, if a block is contiguous */
 			p.block_stride = s.block + pad;
 			len += (s.kvs == 2 && s.kv > s.block ? 2 : 1) * blocks * pad;
 		}
@@ -151,7 +154,7 @@ int move_all(Cache &c, int where, bool store, std::vector<kvcachefs_item> &items
 	return kvcachefs_transfer_free(t);
 }
 
-/* What is kept from transfers before. */
+/* Frees the lanes kept from earlier transfers. */
 void forget_lanes()
 {
 	for (Lane *l : kept)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of gpu.cu: contexts, threads, and devices that are lost. */
+/* Part of gpu.cu: contexts, threads, and lost devices. */
 #pragma once
 
 #include "gpu_cache.cuh"
 
-#ifdef FAKE_CUDA_RUNTIME_H /* which can tell, and fail */
+#ifdef FAKE_CUDA_RUNTIME_H /* it can report contexts, and fail */
 namespace {
 
 /*
- * A helper thread without a context works on device 1 and has none afterwards, and nothing is made
- * on device 0.
+ * A helper thread without a context works on device 1 and has none afterwards, and nothing is
+ * created on device 0.
  */
 void contexts()
 {
@@ -56,7 +56,7 @@ void contexts()
 	}
 	std::thread([&] {
 		kvcachefs_map_cache(0);
-	}).join(); /* unregisters, which fake.cpp wants on device 1 */
+	}).join(); /* unregisters, which fake.cpp requires on device 1 */
 	check(fake_counted().contexts[0] == 0 && fake_counted().contexts[1] == 1);
 	/* a thread that has device 0 keeps it */
 	std::thread([&] {
@@ -71,8 +71,8 @@ void contexts()
 }
 
 /*
- * A device that is lost: the wait fails and stays failed, the store leaves no file, and its lane is
- * not used again.
+ * A device is lost: the wait fails each time, the store leaves no file, and its lane is not used
+ * again.
  */
 void lost()
 {
@@ -83,7 +83,7 @@ void lost()
 	kvcachefs_cuda *d;
 	unsigned long streams;
 
-	unlink((mnt + "/lost/x").c_str()); /* of a run before on this mount */
+	unlink((mnt + "/lost/x").c_str()); /* of an earlier run on this mount */
 	it.path = "lost/x";
 	it.nlayers = 2;
 	it.tokens = { nullptr, ids, 2, 0 };
@@ -100,7 +100,7 @@ void lost()
 		check(kvcachefs_transfer_free(t) == -EIO && items[0].err == -EIO);
 		check(access((mnt + "/lost/x").c_str(), F_OK));
 	}
-	/* and below: a wait that failed says so each time, and the lane goes */
+	/* the layer below: a failed wait fails each time, and the lane is freed */
 	forget_lanes();
 	check(!kvcachefs_cuda_new(&d, 0, true, nullptr) && !kvcachefs_cuda_run(d));
 	fake_lost = 1;
@@ -113,7 +113,7 @@ void lost()
 	check(!move_all(c, 0, true, items) && fake_counted().streams == streams + 1);
 }
 
-/* A refusal to pin is tried again later: after 1, 3, 7, ... more uses. */
+/* A refused registration is tried again after 1, 3, 7, ... more uses. */
 void refused_pin()
 {
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 8, 64, 16, 64, 2, 1);
@@ -129,7 +129,7 @@ void refused_pin()
 	check(!move_all(c, 0, true, items));
 	kvcachefs_map_cache(64 * MiB);
 	fake_no_register = 1;
-	for (int i = 0; i < 3; i++) /* refused, left alone, refused */
+	for (int i = 0; i < 3; i++) /* refused, skipped, refused */
 		check(!move_all(c, 0, false, items));
 	fake_no_register = 0;
 	registers = fake_registered_here();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of gpu.cu: what a device reaches, for kvcachefs-gpu(7). What is timed are the public calls on a
- * mount, as a program makes them, against a plain copy of as many bytes in pinned memory; then what
- * they are made of.
+ * Part of gpu.cu: the speed of a device, for kvcachefs-gpu(7). It times the public calls on a
+ * mount, as a program makes them, compared with a plain copy of as many bytes in pinned memory;
+ * then their parts.
  */
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace {
 
-#ifdef FAKE_CUDA_RUNTIME_H /* whose times say nothing */
+#ifdef FAKE_CUDA_RUNTIME_H /* its times mean nothing */
 constexpr int ROUNDS = 1, REST_US = 0;
 constexpr uint32_t LAYERS = 4;
 #else
 constexpr int ROUNDS = 9;
-constexpr int REST_US = 50000;  /* what a model computes between two chunks */
+constexpr int REST_US = 50000;  /* a model's computation between two chunks */
 constexpr uint32_t LAYERS = 32; /* Llama-8B: 8 heads of 128 in bf16, 1 MiB for 256 tokens */
 #endif
 
@@ -28,7 +28,7 @@ double now()
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Median seconds of fn, which leaves the device idle; `before` is not timed. */
+/* Returns the median seconds of fn, which leaves the device idle; `before` is not timed. */
 template <typename B, typename F> double median(B before, F fn)
 {
 	std::vector<double> v;
@@ -38,7 +38,7 @@ template <typename B, typename F> double median(B before, F fn)
 		double start = now();
 
 		fn();
-		if (i) /* the first is for what is made once */
+		if (i) /* the first round includes one-time work */
 			v.push_back(now() - start);
 	}
 	std::sort(v.begin(), v.end());
@@ -51,8 +51,8 @@ template <typename F> double median(F fn)
 }
 
 /*
- * A folder of this name whose next files can be registered: the first of a folder, whose size
- * nobody knows, is served by plain requests.
+ * Makes a folder whose next files can be registered. The first file of a folder, whose size is
+ * unknown, is served by plain requests.
  */
 std::string taught(const char *name)
 {
@@ -66,7 +66,7 @@ std::string taught(const char *name)
 	return dir;
 }
 
-/* A file of the mount; mapped to be written, or as a load maps it. */
+/* A file of the mount; mapped for writing, or as a load maps it. */
 struct File {
 	int fd;
 	uint8_t *p, *readonly;
@@ -93,7 +93,7 @@ struct File {
 	File(const File &) = delete;
 };
 
-/* Microseconds to register and to unregister; false: it cannot be. */
+/* Sets the microseconds to register and to unregister. Returns false if registering fails. */
 bool registering(uint8_t *p, size_t n, bool readonly, double *reg, double *unreg)
 {
 	*reg = *unreg = 0;
@@ -153,7 +153,7 @@ void rates()
 		printf("%-9zu %30s%8.1f %6.1f %15s         %8.2f %8.2f", n, "", reg, unreg, text,
 		       rate(device, pinned, cudaMemcpyHostToDevice, true),
 		       rate(pinned, device, cudaMemcpyDeviceToHost, true));
-		/* a load reads a mapping of its own kind, a store writes one of the other */
+		/* a load reads a read-only mapping, a store writes a writable one */
 		double h2d = 0, d2h;
 
 		if (ro) {
@@ -174,7 +174,7 @@ void rates()
 	rmdir(dir.c_str());
 }
 
-/* A chunk of LAYERS MiB in so many files. */
+/* A chunk of LAYERS MiB in `files` files. */
 struct Load {
 	Cache c{ KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, LAYERS, 8, 128, 16, 256, 2, 1 };
 	std::vector<int64_t> ids;
@@ -182,7 +182,8 @@ struct Load {
 	std::vector<kvcachefs_item> items;
 	kvcachefs_paged p = c.on(0);
 	cudaStream_t stream;
-	double called = 0, held = 0; /* of the last: until the call returned, the stream was free */
+	/* of the last call: time until it returned, and until the stream was free */
+	double called = 0, held = 0;
 
 	explicit Load(size_t files) : paths(files), items(files)
 	{
@@ -241,7 +242,7 @@ struct Load {
 	}
 };
 
-/* Nothing is kept from what was before. */
+/* Drops everything kept from earlier transfers. */
 void make_cold()
 {
 	kvcachefs_map_cache(0);
@@ -297,11 +298,14 @@ void measure(bool store, size_t files, bool queued, double plain)
 	       (unsigned long long)(b.staged_bytes - a.staged_bytes) >> 20);
 }
 
-/* kvcachefs_store(), kvcachefs_load() and the queue, against one plain pinned copy of the same. */
+/*
+ * kvcachefs_store(), kvcachefs_load() and the queue, compared with one plain pinned copy of the
+ * same size.
+ */
 void transfers()
 {
 	const size_t all = LAYERS * MiB;
-	const std::string dir = taught("measure"); /* stays: files are made ready in it */
+	const std::string dir = taught("measure"); /* kept, since files are prepared in it */
 	cudaStream_t stream;
 	uint8_t *device, *pinned;
 
@@ -320,7 +324,7 @@ void transfers()
 	for (int store = 1; store >= 0; store--)
 		for (size_t files : { (size_t)1, (size_t)LAYERS })
 			for (int queued = 0; queued < 2; queued++) {
-				/* beside what it is compared with: of the same minute */
+				/* measured together with the call that it is compared with */
 				double plain = median([&] {
 					cuda(cudaMemcpyAsync(store ? pinned : device,
 							     store ? device : pinned, all,
@@ -338,7 +342,7 @@ void transfers()
 	cudaStreamDestroy(stream);
 }
 
-/* GB/s of files of n bytes that are registered already, by the device's half alone. */
+/* Returns GB/s of files of n bytes that are registered already, for the device's half alone. */
 double small_rate(bool store, size_t n, uint8_t *host, const kvcachefs_paged &p,
 		  const kvcachefs_strides &s, cudaStream_t stream)
 {
@@ -365,7 +369,7 @@ double small_rate(bool store, size_t n, uint8_t *host, const kvcachefs_paged &p,
 	       });
 }
 
-/* Small files: copied as pieces of a batch, and by a kernel; where the two meet is DIRECT. */
+/* Small files, copied as pieces of a batch and by a kernel; DIRECT is where the two are equal. */
 void smalls()
 {
 	const std::string dir = taught("smalls");
@@ -403,7 +407,7 @@ void smalls()
 	rmdir(dir.c_str());
 }
 
-/* The kernels alone: bytes read and written a second, against a copy within the device. */
+/* The kernels alone: bytes read and written per second, compared with a copy within the device. */
 void kernels()
 {
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 8, 8, 128, 16, 512, 2, 1);

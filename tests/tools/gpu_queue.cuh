@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of gpu.cu: the queue on a device. A stream is stopped at a gate, so that a wait that is missing
- * or on the wrong thing takes wrong bytes each time, and not once in a while.
+ * Part of gpu.cu: the queue on a device. A stream is stopped at a gate, so that a missing or wrong
+ * wait moves wrong bytes every time and not only rarely.
  */
 #pragma once
 
@@ -40,7 +40,7 @@ class Gate {
 	}
 };
 
-/* Long enough for what should have waited to be done. */
+/* Waits long enough for work that should have waited to be done. */
 void linger()
 {
 	usleep(30000);
@@ -57,7 +57,7 @@ kvcachefs_completion take_one(kvcachefs_queue *q)
 
 constexpr uint32_t QL = 4, CHUNKS = 2;
 
-/* A cache, and items of a file for each layer and chunk, the last layers first. */
+/* A cache, and items with a file for each layer and chunk, the last layers first. */
 struct Paged {
 	Cache c{ KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, QL, 8, 64, 16, 64, 2, 5 };
 	int64_t ids[CHUNKS][16];
@@ -72,7 +72,7 @@ struct Paged {
 				ids[k][i] = (k * 16 + i) * 23 % 64;
 		for (uint32_t i = 0; i < QL * CHUNKS; i++)
 			paths.push_back(name + "/" + std::to_string(i));
-		for (auto &path : paths) /* of a run before on this mount */
+		for (auto &path : paths) /* of an earlier run on this mount */
 			unlink((mnt + "/" + path).c_str());
 		for (uint32_t i = 0; i < QL * CHUNKS; i++) {
 			kvcachefs_item it = {};
@@ -124,8 +124,8 @@ struct Streams {
 };
 
 /*
- * What is stored is what the stream has when it gets there, not what is in the cache at the call;
- * and who waited for a layer may change it. Two steps are queued while the stream stands.
+ * A store reads the cache as the stream has it then, not as it was at the call; and after waiting
+ * for a layer, a thread may change it. Two steps are queued while the stream is stopped.
  */
 void queued_store(kvcachefs_queue *q, Paged &a)
 {
@@ -158,7 +158,10 @@ void queued_store(kvcachefs_queue *q, Paged &a)
 	cuda(cudaStreamSynchronize(s.s[1]));
 }
 
-/* A load writes the cache behind what its stream had; who waited for a layer reads it. */
+/*
+ * A load writes the cache after the stream's earlier work; after waiting for a layer, a thread may
+ * read it.
+ */
 void queued_load(kvcachefs_queue *q, Paged &a)
 {
 	Streams s;
@@ -181,7 +184,7 @@ void queued_load(kvcachefs_queue *q, Paged &a)
 		}
 	}
 	cuda(cudaStreamSynchronize(s.s[1]));
-	for (uint32_t l = 0; l < QL; l++) /* only what the items name was written */
+	for (uint32_t l = 0; l < QL; l++) /* only the blocks of the items were written */
 		std::fill(a.c.host[l].begin(), a.c.host[l].end(), (uint8_t)0x11);
 	for (size_t i = 0; i < a.items.size(); i++)
 		check(!kvcachefs_scatter(&a.host, a.items[i].layer, 1, &a.items[i].tokens,
@@ -223,7 +226,7 @@ void queued_capture(kvcachefs_queue *q, Paged &a)
 	cuda(cudaStreamEndCapture(s.s[0], &graph));
 }
 
-/* Several threads on one queue, each with a cache and a stream of its own. */
+/* Several threads use one queue, each with its own cache and stream. */
 void queued_threads(kvcachefs_queue *q)
 {
 	std::vector<std::unique_ptr<Paged>> caches;
@@ -264,7 +267,7 @@ void queues()
 	kvcachefs_queue_free(q);
 }
 
-/* A program's own copies, by pinned memory of files. */
+/* A program's own copies, through pinned memory of files. */
 void buffers()
 {
 	kvcachefs_buffer *b;
@@ -314,7 +317,7 @@ void buffers()
 #ifdef FAKE_CUDA_RUNTIME_H
 namespace {
 
-/* A device that is lost under a job: told, and nothing is published. */
+/* A device is lost during a job: the job fails, and nothing is published. */
 void queue_lost()
 {
 	kvcachefs_queue *q;
@@ -337,7 +340,7 @@ void queue_lost()
 }
 
 Gate *unregistering;
-thread_local bool calls; /* the library */
+thread_local bool calls; /* this thread calls the library */
 std::atomic<int> unregistered;
 
 void on_unregister()
@@ -347,14 +350,14 @@ void on_unregister()
 	unregistering->pass();
 }
 
-/* Unregistering is on another thread, and others find and give back mappings meanwhile. */
+/* Unregistering is done by another thread; meanwhile, threads get and release mappings. */
 void aside()
 {
 	Paged a("queue/aside");
 	Gate gate;
 	auto before = a.c.host;
 
-	kvcachefs_map_cache(0); /* what others have left */
+	kvcachefs_map_cache(0); /* mappings of earlier steps */
 	check(!move_all(a.c, 0, true, a.items));
 	kvcachefs_map_cache(64 * MiB);
 	check(!move_all(a.c, 0, false, a.items));
@@ -363,7 +366,7 @@ void aside()
 	fake_on_unregister = on_unregister;
 	std::thread smaller([] {
 		calls = true;
-		kvcachefs_map_cache(64 * 1024); /* one of the files is more */
+		kvcachefs_map_cache(64 * 1024); /* less than one of the files */
 	});
 
 	while (!unregistered)
@@ -371,7 +374,7 @@ void aside()
 	check(!move_all(a.c, -1, false, a.items)); /* in host memory: registers nothing */
 	gate.open();
 	smaller.join();
-	/* and what was ready */
+	/* and prepared files */
 	check(unregistered >= (int)a.items.size() && a.c.down() == before);
 	fake_on_unregister = nullptr;
 	kvcachefs_map_cache(0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of gpu.cu: which way bytes go, and mistakes in the order of streams, which must be found. Groups
- * are made small for that, so that they take turns often.
+ * Part of gpu.cu: the ways that bytes take, and mistakes in the order of streams, which must be
+ * found. Groups are small here, so that they reuse the buffers often.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ kvcachefs_gpu_counts stats()
 	return s;
 }
 
-/* A file of 2 layers in a cache of blocks of 2 KiB a component. */
+/* A file of 2 layers in a cache with blocks of 2 KiB per component. */
 struct Chunk {
 	Cache c;
 	std::vector<int64_t> ids;
@@ -36,10 +36,10 @@ struct Chunk {
 	{
 		kvcachefs_item it = {};
 
-		for (unsigned i = 0; i < blocks; i++) /* each once, for a number of blocks that 7
-							 does not divide */
+		/* each once, if the number of blocks is not a multiple of 7 */
+		for (unsigned i = 0; i < blocks; i++)
 			ids.push_back(i * 7 % blocks);
-		unlink((mnt + "/" + path).c_str()); /* of a run before on this mount */
+		unlink((mnt + "/" + path).c_str()); /* of an earlier run on this mount */
 		it.path = path.c_str();
 		it.nlayers = 2;
 		it.tokens = { nullptr, ids.data(), ids.size(), 0 };
@@ -48,7 +48,7 @@ struct Chunk {
 	}
 };
 
-/* What went which way since then. */
+/* Did these bytes take these ways since then? */
 bool went(const kvcachefs_gpu_counts &since, size_t pinned, size_t direct, size_t staged)
 {
 	kvcachefs_gpu_counts now = stats();
@@ -59,8 +59,8 @@ bool went(const kvcachefs_gpu_counts &since, size_t pinned, size_t direct, size_
 }
 
 /*
- * A mount that takes registrations moves the very pages of what is loaded; the smallest files go by
- * a kernel. A store of which no file is ready is staged.
+ * A mount that allows registrations gives its own pages to loads; the smallest files are copied by
+ * a kernel. A store without prepared files is staged.
  */
 void ways(bool pins)
 {
@@ -85,8 +85,8 @@ void ways(bool pins)
 }
 
 /*
- * Rows of many lengths, in caches whose blocks are padded so that addresses are aligned in all
- * ways: whole turns of four loads, single ones behind them, and what is less than a load.
+ * Rows of many lengths, in caches whose blocks are padded so that addresses have every alignment:
+ * whole rounds of four loads, single loads after them, and less than one load.
  */
 void lengths()
 {
@@ -137,7 +137,7 @@ bool can_pin()
 namespace {
 
 std::atomic<size_t> host_copies;
-bool holds; /* host copies: till no stream can go on */
+bool holds; /* host copies wait until no stream can continue */
 std::atomic<Gate *> host_gate;
 
 } // namespace
@@ -158,8 +158,7 @@ namespace {
 constexpr size_t KiB = 1024;
 constexpr Sizes SMALL = { 64 * KiB, 32 * KiB, 16 * KiB, 128 * KiB, 64 * KiB };
 
-/* One copy a group, no function of the host, and one that stands does not keep others from going
-   on. */
+/* One copy per group and no host function; a stopped transfer does not delay others. */
 void staged()
 {
 	Chunk a("staged/a", 39), b("staged/b", 38);
@@ -194,8 +193,8 @@ void staged()
 }
 
 /*
- * A store that fits into the buffer holds the caller's stream for no copy, even where none can be
- * made; and one without room on the device is as right.
+ * A store that fits into the buffer does not make the caller's stream wait for a copy, even if none
+ * can be made. A store without memory on the device is correct too.
  */
 void held()
 {
@@ -236,8 +235,8 @@ void held()
 }
 
 /*
- * While a store's first group is on its way to the files' pages the device copies the next ones, as
- * far as the pinned memory goes; and a load's are brought there while the device copies none.
+ * While the first group of a store is written to the files' pages, the device copies the next ones,
+ * as far as the pinned memory allows. The groups of a load are filled while the device copies none.
  */
 void overlaps()
 {
@@ -283,7 +282,7 @@ void overlaps()
 
 Chunk *registered_before;
 unsigned registered_first, registered_late;
-thread_local bool loads_here; /* other threads make files ready */
+thread_local bool loads_here; /* other threads prepare files */
 
 void on_register()
 {
@@ -293,14 +292,14 @@ void on_register()
 		registered_first--;
 		return;
 	}
-	fake_until_stuck(); /* all that is queued by now is done */
+	fake_until_stuck(); /* all queued work is done */
 	check(registered_before->c.down() == registered_before->c.host);
 	registered_late++;
 }
 
 /*
- * What of a load is registered already, or one half where nothing is, is copied, and in the cache,
- * while the rest of it is still to be registered.
+ * The registered part of a load, or one half if none is registered, is copied to the cache while
+ * the rest is still being registered.
  */
 void registers_meanwhile()
 {
@@ -335,7 +334,7 @@ void registers_meanwhile()
 	/* all of it is registered: nothing is done twice */
 	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 2, s.s[0]) &&
 	      !kvcachefs_transfer_free(t));
-	/* none of it is */
+	/* none of it is registered */
 	kvcachefs_map_cache(0);
 	kvcachefs_map_cache(64 * MiB);
 	for (Chunk *c : { &late, &early })
@@ -359,9 +358,9 @@ void registers_meanwhile()
 }
 
 /*
- * Small files by a kernel: many at once, of lengths that are no multiple of anything, among larger
- * ones, rotated or not, where the device has addresses of its own; the limit that the environment
- * says; and both ways, which a store's small files will take that are registered already.
+ * Small files by a kernel: many at once, with lengths that are no multiples of anything, among
+ * larger ones, rotated or not, on a device with its own addresses; the limit of the environment
+ * variable; and both directions, as for a store's small files that are registered already.
  */
 void direct()
 {
@@ -376,7 +375,7 @@ void direct()
 	kvcachefs_map_cache(0);
 	fake_one_address = 0;
 	forget_lanes();
-	/* each in a cache of its own; rows of 3 * 5 bytes */
+	/* each in its own cache; rows of 3 * 5 bytes */
 	std::vector<std::unique_ptr<Cache>> caches;
 	std::vector<kvcachefs_paged> on;
 	std::vector<std::string> paths;
@@ -445,7 +444,7 @@ void direct()
 	check(!kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) &&
 	      !kvcachefs_transfer_free(t) && went(a, 0, 0, bytes));
 	unsetenv("KVCACHEFS_GPU_REGISTER");
-	/* what a store's registered file gets, and what is beside it stays */
+	/* a store's registered file gets its bytes, and those around it are unchanged */
 	std::vector<uint8_t> want(kvcachefs_file_size(&on[7], 1, &items[7].tokens));
 	size_t len = (want.size() + 8191) / 4096 * 4096;
 	kvcachefs_paged host = caches[7]->on(-1);
@@ -472,7 +471,8 @@ void direct()
 	forget_lanes();
 }
 
-/* Mappings to be read are registered as such; where a device does not take those they are staged.
+/*
+ * Mappings for reading are registered as such; if a device does not support that they are staged.
  */
 void readonly()
 {
@@ -489,7 +489,7 @@ void readonly()
 	kvcachefs_map_cache(0);
 }
 
-/* A program that ends in the middle of a store, behind a stream that stands: it just ends. */
+/* A program that exits during a store, behind a stopped stream, just exits. */
 void leave()
 {
 	Gate &never = *new Gate; /* never opened */
@@ -505,7 +505,7 @@ void leave()
 	exit(0);
 }
 
-/* The device's driver has no numbers for streams: before the first call. */
+/* Makes the driver lack numbers for streams; called before the first call. */
 void without_numbers()
 {
 	fake_no_numbers = 1;
@@ -519,10 +519,10 @@ struct Trial { /* of the command line */
 };
 
 /*
- * One transfer with a mistake in it, or with none: then it says how many there could be. All is
- * queued before a stream begins anything. Without its wait a stream goes before the others
- * (fake.cpp), and before the thread that stages. A number that is written at once is seen by that
- * thread while the streams stand, and so it does what it must not.
+ * One transfer with a mistake in it, or without; then it prints how many mistakes are possible.
+ * Everything is queued before a stream starts. A stream without its wait runs before the others
+ * (fake.cpp) and before the staging thread. A number that is written too early is seen by that
+ * thread while the streams are stopped, and so it acts too early.
  */
 void trial(const Trial &w)
 {
@@ -537,7 +537,7 @@ void trial(const Trial &w)
 	sizes = SMALL;
 	fake_no_register = !w.pins;
 	check(!move_all(chunk.c, -1, true, chunk.items));
-	if (w.pins && w.store) { /* what is not ready is staged */
+	if (w.pins && w.store) { /* unprepared files are staged */
 		struct stat st;
 
 		kvcachefs_map_cache(64 * MiB);
@@ -552,7 +552,8 @@ void trial(const Trial &w)
 		for (auto &h : chunk.c.host)
 			std::fill(h.begin(), h.end(), (uint8_t)0);
 		chunk.c.up();
-		ahead = SMALL.staging / SMALL.staged_group; /* that nothing must leave first */
+		/* groups that need not wait for a place */
+		ahead = SMALL.staging / SMALL.staged_group;
 	}
 	auto want = contents(chunk.path);
 
@@ -563,7 +564,7 @@ void trial(const Trial &w)
 	check(!(w.store ? kvcachefs_store : kvcachefs_load)(&t, mnt.c_str(), &p, chunk.items.data(),
 							    1, s.s[0]));
 	to = fake_counted();
-	check(!fake_mistake_at); /* it was made */
+	check(!fake_mistake_at); /* the mistake was made */
 	check(to.host_functions - from.host_functions ==
 		      (fake_no_numbers ? to.orders[FAKE_VALUE] + to.orders[FAKE_NUMBER] : 0) &&
 	      stats().host_functions == to.host_functions - from.host_functions);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of gpu.cu: files that are ready before a store needs them, what becomes of their registration,
- * and what is warm.
+ * Part of gpu.cu: files that are prepared before a store needs them, their registration, and warm
+ * transfers.
  */
 #pragma once
 
@@ -33,7 +33,7 @@ bool mapped_writable()
 
 struct Stores {
 	static constexpr uint32_t FILES = 4;
-	static constexpr size_t BYTES = 2 * MiB; /* of each */
+	static constexpr size_t BYTES = 2 * MiB; /* of each file */
 	Cache c{ KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 8, 128, 16, 64, 2, 5 };
 	int64_t ids[FILES][16];
 	std::vector<std::string> paths;
@@ -71,9 +71,8 @@ void not_here()
 }
 
 /*
- * A store registers nothing on the caller's thread once files are ready, and unregisters nothing
- * there ever; its load finds the registration that was made for it, and no writable mapping is
- * left.
+ * Once files are prepared, a store registers nothing on the caller's thread, and it never
+ * unregisters there. Its load finds the registration made for it, and no writable mapping is left.
  */
 void handed_over()
 {
@@ -89,10 +88,10 @@ void handed_over()
 		const size_t all = s.FILES * s.BYTES;
 
 		check(!move_all(s.c, 0, true, s.items));
-		/* what was not ready was staged: its load is the first to register it */
+		/* unprepared files were staged: their load is the first to register them */
 		check(r ? went(a, all, 0, 0) : went(a, 0, 0, all));
 		check(r == 0 || fake_made_here() == here);
-		kvcachefs_map_cache(64 * MiB); /* waits for what goes on behind */
+		kvcachefs_map_cache(64 * MiB); /* waits for background work */
 		until_ready(s.FILES);
 		registers = fake_counted().registers;
 		here = fake_made_here();
@@ -128,7 +127,7 @@ void until_lower(const std::string &path)
 	} while (strcmp(state, "resident+lower") != 0);
 }
 
-/* Nothing that was published stays mapped for writing: the mount copies it to its tier. */
+/* Published files do not stay mapped for writing: the mount copies them to its tier. */
 void copied_on()
 {
 	Stores s("copied");
@@ -141,8 +140,8 @@ void copied_on()
 }
 
 /*
- * Beside a program's work that does not end, nothing can be unregistered: what was stored is copied
- * to the tier all the same, and where many wait for that nothing more is registered.
+ * Beside a program's endless work nothing can be unregistered. Stored files are still copied to the
+ * tier, and if many wait, no more are registered.
  */
 void beside_work()
 {
@@ -150,7 +149,7 @@ void beside_work()
 	Streams streams;
 	Gate gate;
 	struct stat st;
-	std::vector<std::unique_ptr<Stores>> all; /* to free one waits as well */
+	std::vector<std::unique_ptr<Stores>> all; /* freeing one waits too */
 	unsigned rounds = 0;
 	bool staged = false;
 
@@ -182,7 +181,7 @@ void beside_work()
 	kvcachefs_map_cache(0);
 }
 
-/* A store that is undone leaves nothing, and its mapping goes by the other thread too. */
+/* An undone store leaves nothing, and its mapping is removed by the other thread too. */
 void undone()
 {
 	Stores s("undone");
@@ -203,7 +202,7 @@ void undone()
 	stores_here = false;
 }
 
-/* What was warm makes nothing on the caller's thread: not at its first store, nor load. */
+/* After warming, neither the first store nor the first load allocates on the caller's thread. */
 void warmed()
 {
 	kvcachefs_warm how = { 2, true, 1000 };
@@ -232,7 +231,7 @@ void warmed()
 		kvcachefs_map_cache(128 * MiB);
 		here = fake_made_here();
 		check(!move_all(s.c, 0, false, s.items) && s.c.down() == before);
-		/* what can be registered was by then; else it is tried, and refused */
+		/* otherwise registering is tried, and refused */
 		check(fake_made_here() == here + (staged ? s.FILES : 0));
 		kvcachefs_map_cache(0);
 	}
@@ -240,15 +239,15 @@ void warmed()
 }
 
 /*
- * Small files that are ready are registered too: a store's smallest go by a kernel into their very
- * pages, as their loads do from them.
+ * Small prepared files are registered too: the smallest ones of a store are written by a kernel
+ * directly to their pages, and loads read them there.
  */
 void small_files()
 {
 	static constexpr uint32_t FILES = 6;
 	const kvcachefs_warm how = { 1, true, 1000 };
 
-	for (uint32_t blocks : { 1u, 20u }) { /* of 8 KiB: below and above what a kernel moves */
+	for (uint32_t blocks : { 1u, 20u }) { /* of 8 KiB: below and above the kernel's limit */
 		Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 1, 2, 64, 16, FILES * blocks, 2, blocks);
 		kvcachefs_paged p = c.on(0), host = c.on(-1);
 		std::vector<int64_t> ids(FILES * blocks);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of gpu.cu: warm transfers allocate nothing on the thread that calls, however many pieces they
- * have. What the device that is none allocates for itself does not count, nor do the library's own
- * threads.
+ * Part of gpu.cu: warm transfers allocate nothing on the calling thread, however many pieces they
+ * have. Allocations by the fake device and by the library's own threads do not count.
  */
 #pragma once
 
@@ -35,7 +34,7 @@ void count_allocations()
 
 } // namespace
 #else
-/* glibc's own under another name; these stand in for it, also in libc itself. */
+/* Replaces malloc and its relatives, in libc too; the originals are glibc's under other names. */
 extern "C" {
 void *__libc_malloc(size_t len);
 void *__libc_calloc(size_t n, size_t len);
@@ -69,7 +68,7 @@ void count_allocations() {}
 
 namespace {
 
-struct Many { /* files of as many bytes as that many blocks of 4 KiB have */
+struct Many { /* files of the size of that many blocks of 4 KiB */
 	Cache c;
 	std::vector<std::string> paths;
 	std::vector<int64_t> ids;
@@ -127,7 +126,7 @@ void unallocated_way(const char *name, unsigned files, unsigned blocks)
 	for (int round = 0; round < 3; round++) {
 		unsigned long stored = m.count(true), loaded;
 
-		kvcachefs_map_cache(128 * MiB); /* waits for what goes on behind */
+		kvcachefs_map_cache(128 * MiB); /* waits for background work */
 		check(!kvcachefs_ready_warm(&want, files, 1000000));
 		m.count(false);
 		loaded = m.count(false);
@@ -140,7 +139,7 @@ void unallocated_way(const char *name, unsigned files, unsigned blocks)
 	kvcachefs_map_cache(0);
 }
 
-/* Each way that bytes can go, of as many pieces as make lists grow several times. */
+/* Each way that bytes can take, with enough pieces that lists grow several times. */
 void unallocated()
 {
 	Sizes usual = sizes;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * late FOLDER SECONDS PROCESSES: processes open, read a little of, and close the files in a folder
- * of which the pool holds a part, so that many opens wait for a load; every half second one process
- * is killed in the middle and replaced. Prints what was done; exit 1 when a process makes no
- * progress for 30 s (a hang).
+ * late FOLDER SECONDS PROCESSES: processes open files of a folder, read a little and close them.
+ * The pool holds only a part of the folder, so many opens wait for a load. Every half second one
+ * process is killed during its work and replaced. Prints the counts; exits with 1 if a process
+ * makes no progress for 30 s (a hang).
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
 		kill(kid[v], SIGKILL);
 		/*
 		 * a killed client still waits for its answer: a hang shows here too, by the
-		 * runner's limit
+		 * runner's time limit
 		 */
 		waitpid(kid[v], NULL, 0);
 		killed++;

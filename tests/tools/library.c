@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * library MOUNT: libkvcachefs on a live mount: leases, looking, mappings, host transfers, and what
- * is refused. Exit 1 and a line where something is wrong. library hash N: N tokens through each
- * scheme, in millions a second. library lease MOUNT FOLDER: microseconds to lease a folder's files.
+ * library MOUNT: tests libkvcachefs on a live mount: leases, lookups, mappings, host transfers, and
+ * refusals. Prints a line and exits with 1 if something is wrong. library hash N: hashes N tokens
+ * with each scheme, and prints millions per second. library lease MOUNT FOLDER: prints the
+ * microseconds to lease a folder's files.
  */
 #include "kvcachefs.h"
 
@@ -129,14 +130,14 @@ static void leases(const char *mount)
 	}
 	check(failed == 1 && !kvcachefs_lease_object(l, 23) &&
 	      kvcachefs_lease_map(l, 23, (const void **)&p, &len) == -ERANGE);
-	/* with a cache the mapping outlives the lease and is found again */
+	/* with a cache, the mapping outlives the lease and is found again */
 	check(!kvcachefs_lease_map(l, 22, (const void **)&p, &len));
 	kvcachefs_map_cache(1 << 20);
 	kvcachefs_lease_free(l);
 	check(!kvcachefs_lease_new(&second, mount, paths + 3, 1) &&
 	      !kvcachefs_lease_map(second, 0, (const void **)&q, &len) && q == p);
 	kvcachefs_lease_free(second);
-	/* a file that took another's place is another object */
+	/* a file that replaced another one is another object */
 	write_file(mount, "m/c/new", 5000, 3);
 	char to[4200];
 
@@ -147,7 +148,7 @@ static void leases(const char *mount)
 	      !kvcachefs_lease_map(second, 0, (const void **)&q, &len) && q[0] == 3);
 	kvcachefs_lease_free(second);
 	kvcachefs_map_cache(0);
-	/* look: loads nothing */
+	/* a lookup loads nothing */
 	check(!kvcachefs_look(&l, mount, paths, 1) && kvcachefs_lease_count(l) == 20 &&
 	      !kvcachefs_lease_object(l, 3)->err);
 	kvcachefs_lease_free(l);
@@ -157,7 +158,10 @@ static void leases(const char *mount)
 	check(kvcachefs_lease_new(&l, mount, (const char *const[]){ "" }, 1) == -EINVAL);
 }
 
-/* A process that dies holds nothing: the mount does not demote what is leased, and then it does. */
+/*
+ * A process that dies leaves no lease: the mount refuses to demote leased objects, and afterwards
+ * demotes them.
+ */
 static void dies(const char *mount)
 {
 	const char *const path = "m/c/1";
@@ -199,7 +203,7 @@ static void *leases_all_the_time(void *mount)
 	return NULL;
 }
 
-/* Children of a process whose other threads are in the library use it too. */
+/* Children of a process can use the library although other threads of the process are in it. */
 static void forks(const char *mount)
 {
 	const char *const path = "m/c/2";
@@ -280,7 +284,7 @@ static void there_and_back(const char *mount, struct kvcachefs_item *items)
 	}
 }
 
-/* What does not fit is refused by name, and nothing is written to the cache b. */
+/* Items that do not fit are refused by name, and nothing is written to cache b. */
 static void refused(const char *mount, struct kvcachefs_item *items)
 {
 	struct kvcachefs_paged p = cache_at(pb), other = p;
@@ -296,7 +300,7 @@ static void refused(const char *mount, struct kvcachefs_item *items)
 	check(!kvcachefs_load(&t, mount, &p, items + 1, 1, NULL) &&
 	      kvcachefs_transfer_free(t) == -EPROTOTYPE);
 	items[1].tokens.n = 3;
-	/* a file without a layout, too short */
+	/* a file without a layout that is too short */
 	write_file(mount, "model/short", 10, 1);
 	items[0].path = "model/short";
 	check(!kvcachefs_load(&t, mount, &p, items, 1, NULL) &&
@@ -308,7 +312,7 @@ static void refused(const char *mount, struct kvcachefs_item *items)
 		check(((uint8_t *)b)[i] == 0xee);
 }
 
-/* A slot outside: that item fails by name, leaves no file, and the others are stored. */
+/* A slot is out of range: that item fails by name and leaves no file, and the others are stored. */
 static void one_bad(const char *mount)
 {
 	struct kvcachefs_paged p = cache_at(pa);
@@ -330,8 +334,8 @@ static void one_bad(const char *mount)
 }
 
 /*
- * What a store did not hold is zero in the file, never old memory; keys move on the way; and there
- * is no such device.
+ * Missing tokens of a store are zero in the file, never old memory; keys are rotated; a missing
+ * device is refused.
  */
 static void moved(const char *mount)
 {
@@ -366,13 +370,13 @@ static void moved(const char *mount)
 	check(!kvcachefs_load(&t, mount, &f, &item, 1, NULL) && !kvcachefs_transfer_free(t));
 	size_t half = BLOCKS * BS * NH * HS;
 
-	check(!memcmp(vf + half, kf + half, NH * HS * sizeof(float))); /* values stay */
+	check(!memcmp(vf + half, kf + half, NH * HS * sizeof(float))); /* values are unchanged */
 	check(memcmp(vf, kf, NH * HS * sizeof(float)));
 	check(!kvcachefs_rope_shift(&r, kf, 1, NH, HS) && !memcmp(vf, kf, NH * HS * sizeof(float)));
 	r.type = KVCACHEFS_BF16;
 	check(!kvcachefs_load(&t, mount, &f, &item, 1, NULL) &&
 	      kvcachefs_transfer_free(t) == -EINVAL);
-	/* a device where there is none */
+	/* a missing device */
 	f.device = 99;
 	check(kvcachefs_store(&t, mount, &f, &item, 1, NULL) == -ENODEV && *kvcachefs_error());
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pin FILE: maps the file shared and registers the mapping as an io_uring buffer, which takes the
- * same long-term pin (FOLL_LONGTERM) as cudaHostRegister. Prints "pinned" or the error's name; exit
- * 0, or 1 where it was refused.
+ * same long-term pin (FOLL_LONGTERM) as cudaHostRegister. Prints "pinned" or the error's name;
+ * exits with 0, or with 1 if it was refused.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policies [CHUNKS [MORE [POLICY]]]: what a decision of each policy, or of one, costs, a line each:
- * NAME ZIPF CHAINS BYTES BYTES_MORE. The cache is full with CHUNKS (a million). ZIPF and CHAINS are
- * millions of accesses a second, each of which is: asked for; and where it is not there, a victim
- * goes and it comes. For ZIPF each chunk is a request of its own, of eight times as many as fit, by
- * 1/rank. For CHAINS they are prompts: a document, by 1/rank, of 4 to 32 chunks, and a new question
- * at its end. BYTES are those of memory for a chunk after CHAINS, at CHUNKS and at MORE. 0 for
- * CHUNKS or MORE: it is not looked at.
+ * policies [CHUNKS [MORE [POLICY]]]: prints the cost of each policy, or of one, a line each: NAME
+ * ZIPF CHAINS BYTES BYTES_MORE. The cache is full with CHUNKS (a million). ZIPF and CHAINS are
+ * millions of accesses per second. An access is a lookup and, after a miss, the eviction of a
+ * victim and an insertion. For ZIPF each chunk is a request; there are eight times as many chunks
+ * as fit, with probability 1/rank. For CHAINS requests are prompts: a document of 4 to 32 chunks,
+ * with probability 1/rank, and a new question at its end. BYTES is the memory per chunk after
+ * CHAINS, with CHUNKS and with MORE chunks. If CHUNKS or MORE is 0 it is not measured.
  */
 #include "replacer.h"
 
@@ -30,7 +30,7 @@ static uint64_t draw(uint64_t *state)
 	return *state;
 }
 
-/* 0 to n - 1, by 1/rank. */
+/* Returns 0 to n - 1 with probability 1/rank. */
 static uint64_t rank_of(uint64_t *state, uint64_t n)
 {
 	double u = (double)(draw(state) >> 11) / (double)(1ull << 53);
@@ -67,7 +67,9 @@ static void make_chains(struct access *v, uint64_t chunks)
 	}
 }
 
-/* The cache is full of the least popular, from the last on. chains: of documents. */
+/*
+ * Fills the cache with the least popular chunks, from the last one on. chains: chunks of documents.
+ */
 static int fill(struct kvc_replacer *k, uint64_t chunks, bool chains)
 {
 	int err = 0;
@@ -109,7 +111,9 @@ static int play(struct kvc_replacer *k, struct kvc_request *r, const struct acce
 	return 0;
 }
 
-/* Millions of accesses a second, and bytes a chunk. Negative: out of memory. */
+/*
+ * Returns millions of accesses per second, and sets the bytes per chunk. Negative: out of memory.
+ */
 static double measure(unsigned policy, const struct access *v, uint64_t chunks, bool chains,
 		      double *bytes)
 {
@@ -133,7 +137,7 @@ static double measure(unsigned policy, const struct access *v, uint64_t chunks, 
 	return err ? err : ACCESSES * 1e3 / (double)(took + 1);
 }
 
-/* One policy's line. Negative: out of memory. */
+/* Prints the line of one policy. Returns a negative value if memory is short. */
 static int look_at(unsigned policy, struct access *v, uint64_t chunks, uint64_t more)
 {
 	double bytes = 0, at_more = 0, zipf = 0, chains = 0, there = 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * queue store|load MOUNT: a paged cache through a queue of libkvcachefs on a live mount, in host
- * memory; load checks it against what store had. queue more MOUNT: prefixes, plain buffers, what a
- * warm load calls, mappings that rest. queue prefix MOUNT PATH...: how many are cached, and the
- * same by a lease. queue dead MOUNT: says "ready", waits for a line, and goes on with a mount whose
- * daemon is gone. Exit 1 and a line where something is wrong.
+ * queue store|load MOUNT: moves a paged cache in host memory through a queue of libkvcachefs on a
+ * live mount; load checks it against the stored data. queue more MOUNT: tests prefixes, plain
+ * buffers, the calls of a warm load, and idle mappings. queue prefix MOUNT PATH...: prints how many
+ * paths are cached, and the same by a lease. queue dead MOUNT: prints "ready", waits for a line,
+ * and continues with a mount whose daemon is gone. Prints a line and exits with 1 if something is
+ * wrong.
  */
 #include "maps.h"
 
@@ -81,7 +82,8 @@ static void store(const char *mount)
 	memcpy(mem, was, sizeof mem);
 	check(!kvcachefs_queue_new(&q, mount, 0));
 	check(!kvcachefs_submit_store(q, &cache, items, CHUNKS * LAYERS, NULL, 1, &id));
-	for (uint32_t l = 0; l < LAYERS; l++) { /* it is out of the cache, which may change */
+	/* it was read from the cache, which may change now */
+	for (uint32_t l = 0; l < LAYERS; l++) {
 		check(!kvcachefs_layer_wait(q, id, l, NULL));
 		memset(mem[l], 0, sizeof mem[l]);
 	}
@@ -110,7 +112,7 @@ static void load(const char *mount)
 	for (int i = 0; i < 2; i++)
 		check(!take_one(q).err);
 	check(!memcmp(mem, was, sizeof was));
-	/* one that is not there: the others are loaded, and it is named */
+	/* a missing file: the others are loaded, and it is named */
 	memset(mem, 0, sizeof mem);
 	items[LAYERS].path = "q/none";
 	check(!kvcachefs_submit_load(q, &cache, items, CHUNKS * LAYERS, NULL, 3, &id));
@@ -144,7 +146,7 @@ static void prefixes(const char *mount)
 	check(!mkdir(full, 0777));
 	check(!kvcachefs_prefix(mount, v, 6, &n) && n == 0);
 	write_file(mount, "p0", 10);
-	check(!kvcachefs_prefix(mount, v, 6, &n) && n == 1); /* an empty folder is nothing */
+	check(!kvcachefs_prefix(mount, v, 6, &n) && n == 1); /* an empty folder counts as missing */
 	write_file(mount, "pf/2", 10);
 	write_file(mount, "p1", 10);
 	write_file(mount, "p4", 10);
@@ -158,19 +160,19 @@ static void prefixes(const char *mount)
 	check(kvcachefs_prefix("/tmp", v, 6, &n) == -ENOENT);
 }
 
-/* Paths that are in one another, or are there more than once: each has its own answer. */
+/* Paths inside each other, or named more than once: each has its own answer. */
 static void tangled(const char *mount)
 {
 	static const struct {
 		const char *v[5];
 		size_t want, objects;
 	} lists[] = {
-		/* a folder, one in it, and nothing */
+		/* a folder, a file in it, and a missing file */
 		{ { "t", "t/in", "t/none" }, 2, 3 },
-		{ { "t/in", "t", "t/a", "t/none" }, 3, 4 }, /* a file that its folder has told of */
+		{ { "t/in", "t", "t/a", "t/none" }, 3, 4 }, /* a file that its folder has listed */
 		{ { "t", "t", "t/in", "t/in", "none" }, 4, 6 },
 		{ { "t/a", "t/a", "t/a", "t", "t/in/none" }, 4, 5 },
-		{ { "t", "t/empty", "t" }, 1, 2 }, /* an empty one ends it */
+		{ { "t", "t/empty", "t" }, 1, 2 }, /* an empty folder ends the prefix */
 		{ { "t/only", "t/only/in", "t" }, 0, 0 },
 		{ { "t", "..", "t" }, 1, 2 },
 	};
@@ -230,7 +232,7 @@ static void buffers(const char *mount)
 		check(len == 5000 && p[i] == (uint8_t)(i * 3));
 	check(kvcachefs_buffer_publish(b) == -EINVAL);
 	kvcachefs_buffer_free(b);
-	/* one that is not published leaves nothing; and an empty one, and no room */
+	/* an unpublished buffer leaves nothing; also an empty one, and no space */
 	check(!kvcachefs_buffer_new(&b, mount, "b/y", 100, -1));
 	kvcachefs_buffer_free(b);
 	snprintf(full, sizeof full, "%s/b/y", mount);
@@ -244,7 +246,7 @@ static void buffers(const char *mount)
 	kvcachefs_buffer_free(NULL);
 }
 
-/* The system calls of a child between two stops of itself. */
+/* Counts the system calls of a child between two of its stops. */
 static unsigned long calls_of(pid_t kid)
 {
 	unsigned long stops = 0;
@@ -269,14 +271,14 @@ static void load_some(const char *mount, size_t n)
 	check(!kvcachefs_load(&t, mount, &cache, items, n, NULL) && !kvcachefs_transfer_free(t));
 }
 
-/* Children that load: the thread sanitizer knows no threads in such. */
+/* Can children load? The thread sanitizer does not support threads in a forked child. */
 #ifdef __SANITIZE_THREAD__
 enum { FORKS = 0 };
 #else
 enum { FORKS = 1 };
 #endif
 
-/* A load whose mappings are kept makes as many system calls for 64 objects as for four. */
+/* A load whose mappings are cached makes as many system calls for 64 objects as for four. */
 static void warm(const char *mount)
 {
 	const size_t n[2] = { 4, CHUNKS * LAYERS };
@@ -302,7 +304,7 @@ static void warm(const char *mount)
 	for (int i = 0; i < 2; i++) {
 		calls[i] = calls_of(kid);
 		if (!i)
-			calls_of(kid); /* warming up for the next */
+			calls_of(kid); /* warms up for the next */
 	}
 	kill(kid, SIGKILL);
 	waitpid(kid, NULL, 0);
@@ -324,7 +326,7 @@ static unsigned mapped(const char *mount)
 	return n;
 }
 
-/* Of 6 MiB a sixteenth of a pool of 64 MiB is kept. */
+/* Of 6 MiB, a sixteenth of a pool of 64 MiB stays mapped. */
 static void bounded(const char *mount)
 {
 	unsigned before = mapped(mount);
@@ -345,7 +347,7 @@ static void bounded(const char *mount)
 	check(before == 8 && mapped(mount) == 2);
 }
 
-/* Kept without having been asked for; and neither all nor for ever. */
+/* Mappings are cached by default, but neither all of them nor without end. */
 static void resting(const char *mount)
 {
 	for (int rests = 0; rests < 2; rests++) {
@@ -379,10 +381,13 @@ static void prefix(const char *mount, const char *const *v, size_t n)
 	kvcachefs_lease_free(l);
 }
 
-/* The daemon is killed with files mapped: all ends, with an error, and nobody waits for ever. */
+/*
+ * The daemon is killed while files are mapped: all calls end with an error, and none waits without
+ * end.
+ */
 static void dead(const char *mount)
 {
-	/* each job writes its errors into its own */
+	/* each job writes its errors to its own items */
 	static struct kvcachefs_item own[40][CHUNKS * LAYERS];
 	struct kvcachefs_queue *q;
 	uint64_t id[40];

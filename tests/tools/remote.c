@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * remote URL [SHIM]: the conformance suite of shared tiers, run against a live one. Every driver
- * must pass it, alone, and behind a shim that delays its calls. Prints what failed; exit 1 then.
- * With "faults" as SHIM: every third call fails, and what fails must leave either nothing or the
- * whole frame.
+ * must pass it, alone and behind a shim that delays its calls. Prints the failures and exits with
+ * 1. With "faults" as SHIM every third call fails, and a failed call must leave either nothing or
+ * the whole frame.
  */
 #include "registry.h"
 
@@ -73,7 +73,9 @@ static int put(struct kvc_tier *t, const char *path, uint64_t gen, const uint8_t
 	return err;
 }
 
-/* The frame at a path: its generation, 0 where it is not there, -1 where it is not whole. */
+/*
+ * Reads the frame at a path. Returns its generation, 0 if it does not exist, -1 if it is not whole.
+ */
 static long whole(struct kvc_tier *t, const char *path, uint64_t len, const uint8_t *want)
 {
 	uint64_t span = kvc_round_up(len, KVC_PAGE);
@@ -133,7 +135,7 @@ static void *many(void *arg)
 		if (put(m->t, path, 3, m->data + i * 64, 100000, 0, &w) ||
 		    whole(m->t, path, 100000, m->data + i * 64) != 3)
 			m->failed++;
-		/* all write this one: whoever wins, it is whole */
+		/* all threads write this frame: whichever wins, it is whole */
 		if (put(m->t, "many/one", (uint64_t)m->me + 1, m->data, 300000, 0, &w) ||
 		    whole(m->t, "many/one", 300000, m->data) < 1)
 			m->failed++;
@@ -180,13 +182,13 @@ static void conformance(struct kvc_tier *t, const uint8_t *data)
 	      !memcmp(buf, data + (8 << 20), 8192));
 	iov = (struct iovec){ buf, 1 << 20 };
 	check(t->ops->get(t, &w, w.len - 4096, &iov, 1) == -EBADMSG);
-	/* a newer one takes its place, shorter and longer */
+	/* a newer frame replaces it, shorter and longer */
 	snprintf(path, sizeof path, "model/chunk 7/\xc3\xa4%%&?#+");
 	check(put(t, path, 2, data + 5, 70000, 0, &first) == 0 &&
 	      whole(t, path, 70000, data + 5) == 2);
 	check(put(t, path, 3, data + 9, (20 << 20) + 3, 0, &first) == 0 &&
 	      whole(t, path, (20 << 20) + 3, data + 9) == 3);
-	/* a put that fails in the middle leaves what was there */
+	/* a put that fails half way leaves the earlier frame */
 	check(put(t, path, 4, data, (20 << 20) + 3, -ECANCELED, &w) == -ECANCELED);
 	check(whole(t, path, (20 << 20) + 3, data + 9) == 3);
 	check(put(t, "fails/anew", 1, data, 20 << 20, -ECANCELED, &w) == -ECANCELED &&
@@ -194,7 +196,7 @@ static void conformance(struct kvc_tier *t, const uint8_t *data)
 	check(t->ops->list(t, see, &seen) == 0);
 	check(seen.n == sizeof sizes / sizeof sizes[0] && !seen.bad);
 	check(t->ops->remove(t, &first) == 0 && whole(t, path, (20 << 20) + 3, data + 9) == 0);
-	check(t->ops->remove(t, &first) == 0); /* gone already */
+	check(t->ops->remove(t, &first) == 0); /* removed already */
 
 	struct many m[8];
 	pthread_t th[8];
@@ -226,7 +228,7 @@ static void faults(struct kvc_tier *t, const uint8_t *data)
 				good += whole(t, path, 200000, data + i) == (long)i;
 	}
 	check(failed >= 15 && failed <= 25);
-	check(good >= 80); /* of 160 reads two thirds do not fail */
+	check(good >= 80); /* two thirds of 160 reads do not fail */
 }
 
 int main(int argc, char **argv)

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * scale make STORE N: fills the catalog of an unmounted store with N objects through the engine's
- * own code: model/CHUNK/LAYER with 8 layers a chunk, and N / 10 of them (at most a million) flat in
- * one folder, "flat". Each has an extent on the disk tier; every 16th has its frame there too (the
- * others would read as damaged: a hundred gigabytes of frames prove nothing more about a catalog).
- * scale size STORE BYTES: makes the disk tier so large, with holes.
- * scale time CALL MOUNT COUNT SEED: microseconds of calls, "p50 p99 count": lookup (stat of names
- * not seen before), open (of resident files), create.
+ * own code: model/CHUNK/LAYER with 8 layers per chunk, and N / 10 of them (at most a million) in
+ * one folder, "flat". Each object has an extent on the disk tier, and every 16th has its frame
+ * there too. The others would read as damaged, but a hundred gigabytes of frames would prove
+ * nothing more about a catalog.
+ *
+ * scale size STORE BYTES: gives the disk tier that size, with holes.
+ *
+ * scale time CALL MOUNT COUNT SEED: prints the microseconds of calls, "p50 p99 count": lookup (stat
+ * of names not seen before), open (of resident files), create.
  */
 #include "registry.h"
 
@@ -120,7 +123,7 @@ static void object(uint64_t ino, const char *path)
 		err = disk->ops->put(disk, &p, &w);
 	else
 		err = disk->ops->claim(disk, &w);
-	if (err == -EEXIST) { /* a frame was put there: anywhere else then */
+	if (err == -EEXIST) { /* a frame was stored there: use another place */
 		static uint64_t far = 1ull << 37;
 
 		w.at = far += 8192;
@@ -197,9 +200,7 @@ static int make(const char *path, uint64_t n)
 	return err != 0;
 }
 
-/*
- * Makes the store's data file (and what the superblock says of it) `size` bytes long, with holes.
- */
+/* Makes the store's data file, and its size in the superblock, `size` bytes long, with holes. */
 static int resize(const char *path, uint64_t size)
 {
 	char error[512];
@@ -238,7 +239,7 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 		else
 			snprintf(path, sizeof path, "%s/flat/object-%llu", mnt,
 				 (unsigned long long)seed + (unsigned long long)i);
-		/* brings it in: those that have a frame are at multiples of 16 less 4 */
+		/* loads it: objects with a frame are at multiples of 16 less 4 */
 		if (!strcmp(call, "open") && i < 500) {
 			snprintf(path, sizeof path, "%s/flat/object-%d", mnt, i * 16 + 12);
 			fd = open(path, O_RDONLY);
@@ -269,16 +270,16 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 }
 
 /*
- * crowd MOUNT N SECONDS: N processes, each with 50 files of 16 KiB of its own, mixing stat (50 %),
- * load (45 %) of anybody's files and overwriting (5 %) of its own. Prints calls a second, the p99.9
- * and the longest of a call in ms.
+ * crowd MOUNT N SECONDS: N processes, each with 50 files of 16 KiB, mix stat (50 %), load of any
+ * process's files (45 %) and overwriting their own files (5 %). Prints calls per second, and the
+ * p99.9 and the longest call in ms.
  */
 #define LATENCIES 200000
 
 struct kid {
 	uint64_t calls;
 	uint32_t n;
-	float us[LATENCIES]; /* a sample: the first ones, then every so often */
+	float us[LATENCIES]; /* a sample: the first ones, then one every few calls */
 };
 
 static void crowd_kid(const char *mnt, int me, uint64_t start, uint64_t end, struct kid *k)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test-seeds DIR: what the fuzzers begin with where it is no text (tests/fuzz/seeds): frames of
- * every kind, coded and sealed, and the answers of servers that have them. To be run again when the
- * formats change; the first comments of tests/fuzz/NAME.c say how an input is laid out.
+ * test-seeds DIR: writes the seeds of the fuzzers that are not text (tests/fuzz/seeds): frames of
+ * every kind, coded and sealed, and answers of servers that have them. Run it again when the
+ * formats change; the first comment of tests/fuzz/NAME.c describes the input.
  */
 #include "payload.h"
 #include "registry.h"
@@ -21,7 +21,7 @@ static void die(const char *what)
 	exit(1);
 }
 
-/* An input in the making. */
+/* An input that is being built. */
 struct seed {
 	uint8_t b[1 << 16];
 	size_t n;
@@ -39,7 +39,7 @@ static void number(struct seed *s, uint64_t v, size_t n)
 	bytes(s, &v, n);
 }
 
-/* Zeros at its end are what a fuzzer takes for what is not there. */
+/* Zeros at the end are left out, since a fuzzer reads missing bytes as zeros. */
 static void save(struct seed *s, const char *fuzzer, const char *name)
 {
 	char path[1200];
@@ -84,7 +84,7 @@ static struct kvc_keys *keys_of(void)
 	return k;
 }
 
-/* A frame with its payload to page and out; returns the payload's length. */
+/* Writes a frame and its payload to page and out. Returns the payload's length. */
 static size_t frame(struct kvc_frame *f, const struct kvc_recipe *r, uint8_t *page, uint8_t *out)
 {
 	struct kvc_encoder *e;
@@ -118,7 +118,7 @@ static struct kvc_frame *plain(uint64_t len)
 	return &f;
 }
 
-/* A table of two ranges before their bytes: a sparse object. */
+/* A sparse object: a table of two ranges before their bytes. */
 static struct kvc_frame *sparse(void)
 {
 	const struct kvc_range r[] = { { 0, 100 }, { 8192, 50 } };
@@ -132,7 +132,7 @@ static struct kvc_frame *sparse(void)
 
 static void fetches(struct kvc_keys *keys)
 {
-	/* `how` is tests/fuzz/fetch.c's */
+	/* `how` is the first byte of tests/fuzz/fetch.c's input */
 	static const struct {
 		const char *name;
 		unsigned how, codec, sealed, shared, sparse;
@@ -186,7 +186,7 @@ static void frames(void)
 	save(&s, "frame", "sparse");
 }
 
-/* Tiers' answers with one small frame. */
+/* Answers of tiers with one small frame. */
 static void servers(void)
 {
 	const struct kvc_recipe none = { .codec = KVC_CODEC_NONE };
@@ -214,7 +214,7 @@ static void servers(void)
 		}
 	}
 	save(&s, "redis", "get");
-	number(&s, 5 << 1, 1); /* list: an array of a cursor and of one name, then the frame */
+	number(&s, 5 << 1, 1); /* list: an array of a cursor and one name, then the frame */
 	number(&s, 2 | 2 << 3, 1);
 	number(&s, 3, 1);
 	number(&s, 1, 2);
@@ -249,7 +249,7 @@ static void servers(void)
 	bytes(&s, out, 200);
 	save(&s, "s3", "get");
 	number(&s, 5, 1);
-	for (int i = 0; i < 3; i++) { /* listing, its one object, listing */
+	for (int i = 0; i < 3; i++) { /* a listing, its only object, a listing */
 		number(&s, 0, 1);
 		number(&s, i == 1, 1);
 		number(&s, 0, 1);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stores all MOUNT: files that are made ready before a store needs them, on a live mount: taken,
- * let go of when idle, over the bounds, in a child, and when the mount is short. stores keep MOUNT:
- * says "ready" with some, and waits for a line or its end. Exit 1 and a line where something is
- * wrong.
+ * stores all MOUNT: tests files that are prepared before a store needs them, on a live mount:
+ * taking them, and removing them when they are idle, above the limits, in a child, and when the
+ * mount is short of space. stores keep MOUNT: prepares some, prints "ready", and waits for a line
+ * or its end. Prints a line and exits with 1 if something is wrong.
  */
 #include "maps.h"
 #include "ready.h"
@@ -71,7 +71,10 @@ static void until(unsigned n)
 		usleep(2000);
 }
 
-/* Descriptors of files without a name; by their paths, for another thread may close them now. */
+/*
+ * Counts descriptors of files without a name, by their paths, since another thread may close them
+ * now.
+ */
 static unsigned unnamed(void)
 {
 	unsigned n = 0;
@@ -99,7 +102,7 @@ static bool mapped(const char *mount, const char *how)
 	return found;
 }
 
-/* What was ready is what was stored, with its own time, and others are ready behind it. */
+/* A store uses prepared files, with the current time, and others are prepared after it. */
 static void taken(const char *mount)
 {
 	char full[4200];
@@ -108,9 +111,9 @@ static void taken(const char *mount)
 
 	name("m", 0);
 	move(mount, true);
-	until(FILES); /* as many as that store had in hand */
+	until(FILES); /* as many as that store used at once */
 	check(unnamed() == FILES && mapped(mount, "rw-s"));
-	usleep(1100000); /* so that the time of their making is another */
+	usleep(1100000); /* so that they have an earlier time */
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);
 	for (int i = 0; i < LAYER; i++)
 		mem[i] = (uint16_t)(i * 7 + i / 1000);
@@ -132,7 +135,7 @@ static void taken(const char *mount)
 	}
 }
 
-/* A child has none of it: its copies would keep the parent's files open and writable. */
+/* A child has no prepared files: its copies would keep the parent's files open and writable. */
 static void forked(const char *mount)
 {
 	int status;
@@ -142,8 +145,8 @@ static void forked(const char *mount)
 	kid = fork();
 	if (!kid) {
 		check(!unnamed() && !kvcachefs_ready_count() && !mapped(mount, "rw-s"));
-#ifndef __SANITIZE_THREAD__   /* it knows no threads in such a child */
-		name("m", 4); /* and makes its own */
+#ifndef __SANITIZE_THREAD__   /* it does not support threads in a forked child */
+		name("m", 4); /* and the child prepares its own */
 		move(mount, true);
 		until(FILES);
 		check(unnamed() == FILES);
@@ -156,7 +159,7 @@ static void forked(const char *mount)
 
 static void bounded(const char *mount)
 {
-	kvcachefs_map_cache(5 * BYTES); /* half of it */
+	kvcachefs_map_cache(5 * BYTES); /* the limit is half of it */
 	check(kvcachefs_ready_count() == 2 && unnamed() == 2);
 	kvcachefs_map_cache(0);
 	check(!kvcachefs_ready_count() && !unnamed() && !mapped(mount, "rw-s"));
@@ -176,7 +179,7 @@ static void idle(const char *mount)
 	kvcachefs_ready_idle(1000000);
 }
 
-/* Somebody is refused room: all that is ready goes. */
+/* A file is refused space: all prepared files are removed. */
 static void shortage(const char *mount)
 {
 	char full[4200];
@@ -185,7 +188,7 @@ static void shortage(const char *mount)
 	name("m", 6);
 	move(mount, true);
 	until(FILES);
-	usleep(600000); /* so that it has looked before */
+	usleep(600000); /* so that it has checked before */
 	snprintf(full, sizeof full, "%s/tight", mount);
 	check(!mkdir(full, 0777) && !setxattr(full, "user.kvcachefs.quota", "1M", 2, 0));
 	snprintf(full, sizeof full, "%s/tight/x", mount);
@@ -198,7 +201,7 @@ static void shortage(const char *mount)
 	check(!kvcachefs_ready_count());
 }
 
-/* What is warm is there for the first store, of a model that is not there yet, and stays. */
+/* Warm files are ready for the first store of a new model, and stay. */
 static void warm(const char *mount)
 {
 	struct kvcachefs_warm how = { .transfers = 2, .files = true, .keep_s = 1000 };
@@ -209,7 +212,7 @@ static void warm(const char *mount)
 	name("new", 0);
 	check(!kvcachefs_gpu_warm(mount, &cache, items, FILES, &how));
 	check(kvcachefs_ready_count() >= 2 * FILES);
-	/* what the last stores were of may be made ready again, for as long as it is not idle */
+	/* files of the last stores' classes may be prepared again until they are idle */
 	while (kvcachefs_ready_count() != 2 * FILES || unnamed() != 2 * FILES)
 		usleep(2000);
 	snprintf(full, sizeof full, "%s/new/c0", mount);

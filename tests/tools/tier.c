@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tier URL [DEADLINE_MS [STORE]]: one shared tier, driven by lines on standard input. Each gets one
- * line of answer, "0" or the name of an errno:
+ * tier URL [DEADLINE_MS [STORE]]: drives one shared tier by lines on standard input. The answer to
+ * each is one line, "0" or the name of an errno:
  *   put NAME BYTES     get NAME BYTES     get-unknown NAME BYTES (as a lookup does)
- *   remove NAME        list (with the number of frames behind it)
- *   start              its threads run, with STORE as the store's folder
+ *   remove NAME        list (also prints the number of frames)
+ *   start              starts its threads, with STORE as the store's folder
  */
 #include "registry.h"
 
@@ -81,7 +81,7 @@ static int get(struct kvc_tier *t, const char *name, size_t len, bool known)
 	err = t->ops->get(t, &w, 0, iov, known && span ? 2 : 1);
 	if (!err && known && memcmp(back, want, len))
 		err = -EILSEQ;
-	if (!err && known && span) { /* and its last page by itself */
+	if (!err && known && span) { /* and its last page alone */
 		struct iovec last = { back, KVC_PAGE };
 
 		err = t->ops->get(t, &w, w.len - KVC_PAGE, &last, 1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a load compares (engine/tiering/fetch.c), one thing at a time: frames that are all that they
- * should be but in one thing, which the catalog, the store, the header or the bytes say otherwise.
- * Sums, proofs and tags that go with a lie are right, so that no other comparison finds it.
+ * Each comparison of a load (engine/tiering/fetch.c), one at a time. Each frame is correct except
+ * for one value, where the catalog, the store, the header or the bytes disagree. Sums, proofs and
+ * tags that depend on the wrong value are valid, so that no other comparison fails first.
  */
 #include "fetch.h"
 #include "payload.h"
@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#define SIZE 5000u           /* of a dense file: no whole page */
-#define SPARSE_SIZE 0x10000u /* of one with holes */
-#define ROOM 0x20000u        /* of the tier: more than any frame has */
+#define SIZE 5000u           /* of a dense file: not a whole number of pages */
+#define SPARSE_SIZE 0x10000u /* of a file with holes */
+#define ROOM 0x20000u        /* of the tier: more than any frame */
 #define KEY 7
 
 enum kind { PLAIN, SPARSE, SEALED, KINDS };
@@ -34,7 +34,7 @@ static struct memory {
 	struct kvc_tier tier;
 	uint8_t bytes[ROOM] __attribute__((aligned(4096)));
 } memory;
-static uint8_t file[SPARSE_SIZE]; /* what is to be read */
+static uint8_t file[SPARSE_SIZE]; /* the expected content */
 static uint8_t raw[KVC_PAGE + SPARSE_SIZE];
 static int fd;
 
@@ -57,13 +57,13 @@ static int give(void *arg, void *to, size_t len, uint64_t off)
 	return 0;
 }
 
-/* What of it says something else, and where. */
+/* Which part has the wrong value. */
 enum where {
 	NOWHERE,
 	RAW,    /* the payload, before it is summed and coded */
-	FRAME,  /* the header's fields, before it is proven */
-	PROVED, /* after that, and before it is summed */
-	STORED, /* the bytes as they lie there */
+	FRAME,  /* the header's members, before the proof is made */
+	PROVED, /* after the proof, before the sum is made */
+	STORED, /* the stored bytes */
 	STORE,  /* the store that asks */
 	WANT,   /* the catalog */
 };
@@ -110,7 +110,7 @@ static void make_file(enum kind kind)
 			raw[at++] = file[ranges[r].off + i] = (uint8_t)(i * 2654435761u >> 9);
 }
 
-/* The payload behind the header's page. */
+/* Writes the payload behind the header's page. */
 static void put_payload(enum kind kind)
 {
 	uint8_t *to = memory.bytes + KVC_FRAME_HEADER;
@@ -129,7 +129,7 @@ static void put_payload(enum kind kind)
 	frame.stored_sum = kvc_sum_of(to, frame.stored_len);
 }
 
-/* A frame, what lies behind it, and what the catalog says of it; with the lie. */
+/* Makes a frame, the bytes behind it and the catalog's description, with the wrong value. */
 static void make(enum kind kind, bool shared, const struct lie *l)
 {
 	memset(store.uuid, 0xab, sizeof store.uuid);
@@ -164,7 +164,7 @@ static void make(enum kind kind, bool shared, const struct lie *l)
 	want.place.codec = kind == SEALED ? KVC_PLACE_CODED : 0;
 	want.place.key = kind == SEALED ? KEY : 0;
 	tell(l, FRAME, &frame);
-	/* others of a shared tier were put where there were no keys */
+	/* other frames of a shared tier are from before there were keys */
 	if (!shared || kind == SEALED)
 		assert_int_equal(kvc_proof_check(&k, shared, &frame), 0);
 	tell(l, PROVED, &frame);
@@ -183,7 +183,7 @@ static int fetch(void)
 	return kvc_fetch(&k, &memory.tier, &want, fd);
 }
 
-/* All is as it should be, whether the catalog knows the frame's sum or not. */
+/* Correct frames are accepted, whether the catalog knows the frame's sum or not. */
 static void truth(void **state)
 {
 	(void)state;
@@ -198,7 +198,7 @@ static void truth(void **state)
 		assert_int_equal(lseek(fd, 0, SEEK_END), frame.size);
 		map = mmap(NULL, SPARSE_SIZE, PROT_READ, MAP_SHARED, fd, 0);
 		assert_ptr_not_equal(map, MAP_FAILED);
-		/* what lay behind the bytes in their last page is not shown */
+		/* bytes behind the end in the last page are not shown */
 		assert_memory_equal(map, file, kvc_round_up(frame.size, KVC_PAGE));
 		munmap(map, SPARSE_SIZE);
 	}
@@ -209,7 +209,7 @@ static void truth(void **state)
 #define IN_STORE(field, flip) { STORE, offsetof(struct kvc_store, field), flip }
 
 static const struct lie lies[] = {
-	/* whose it is */
+	/* the owner */
 	{ "another secret's proof", PLAIN, false, -EBADMSG, { IN_STORE(secret, 1) } },
 	{ "another store's", PLAIN, false, -EBADMSG, { IN_STORE(uuid, 1) } },
 	{ "another inode", PLAIN, false, -EBADMSG, { IN_WANT(ino, 1) } },
@@ -226,7 +226,7 @@ static const struct lie lies[] = {
 	  true,
 	  -EBADMSG,
 	  { { PROVED, offsetof(struct kvc_frame, stored_sum), 1 } } },
-	/* what the catalog knows of its bytes */
+	/* the catalog's knowledge of the bytes */
 	{ "clear, and a sealed one was put", PLAIN, false, -EBADMSG, { IN_WANT(place.key, KEY) } },
 	{ "sealed, and a clear one was put", SEALED, false, -EBADMSG, { IN_WANT(place.key, KEY) } },
 	{ "by another key", SEALED, false, -EBADMSG, { IN_WANT(place.key, 1) } },
@@ -235,7 +235,7 @@ static const struct lie lies[] = {
 	{ "another object's sum", PLAIN, false, -EBADMSG, { IN_WANT(sum, 1) } },
 	{ "another object's sum", PLAIN, true, -ESTALE, { IN_WANT(sum, 1) } },
 	{ "another object's sum", SEALED, false, -EBADMSG, { IN_WANT(sum, 1) } },
-	/* what cannot be */
+	/* impossible values */
 	{ "longer than its place", PLAIN, false, -EBADMSG, { IN_WANT(place.where.len, 0x1000) } },
 	{ "longer stored than raw", PLAIN, false, -EBADMSG, { IN_FRAME(stored_len, 1) } },
 	{ "a codec without blocks", PLAIN, false, -EBADMSG, { IN_FRAME(codec, 1) } },
@@ -272,7 +272,7 @@ static void each_lie(void **state)
 	}
 }
 
-/* A small file, a small frame, and a payload that would be far longer than both. */
+/* A small file and a small frame, with a payload that would be far longer than both. */
 static void bomb(void **state)
 {
 	const size_t len = 40u << 20;
@@ -300,7 +300,7 @@ static void bomb(void **state)
 	free(zeros);
 }
 
-/* A key for one model makes no frames of another model's files and folders. */
+/* A key of one model cannot make frames of files and folders of another model. */
 static void other_models(void **state)
 {
 	static const struct {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Headers are rewritten after a rename (engine/tiering/header_rewrite.c), in an engine of the
- * test's own with a tier of the test's own: never of a frame that is being removed, whose place may
- * be another's by then; and where the tier fails it is tried again until it is done.
+ * Header updates after a rename (engine/tiering/header_rewrite.c), in the test's own engine with
+ * the test's own tier. The header of a frame that is being removed is never written, since its
+ * place may belong to another frame by then. If the tier fails, the update is tried again until it
+ * is done.
  */
 #include "engine.h"
 
@@ -13,11 +14,11 @@
 
 #include <cmocka.h>
 
-/* How many have come for this lock, whether they have it or not. */
+/* How many threads have reached this lock, with or without getting it. */
 static pthread_mutex_t *_Atomic watched;
 static _Atomic unsigned came;
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for users of --wrap. */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
@@ -28,7 +29,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
 	return __real_pthread_mutex_lock(m);
 }
 
-static _Atomic bool unread; /* the catalog cannot tell what an inode's name is */
+static _Atomic bool unread; /* the catalog cannot read an inode's name */
 int __real_kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
 int __wrap_kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
 int __wrap_kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
@@ -53,7 +54,7 @@ static uint64_t placed_at(uint64_t ino)
 	return at;
 }
 
-/* A file that was copied down. */
+/* Makes a file and waits for its copy. */
 static uint64_t copied(const char *name, uint64_t *at)
 {
 	uint64_t ino = engine_file(folder, name);
@@ -70,7 +71,7 @@ static void rename_it(const char *from, const char *to)
 	assert_int_equal(kvc_rename(engine, folder, from, folder, to, 0, &w), 0);
 }
 
-/* Stays until the remover has come to the lock, or to the place itself. */
+/* Stays in the call until the remover has reached the lock, or the place itself. */
 static int while_reheading(uint64_t at, const struct kvc_frame *f)
 {
 	(void)at;
@@ -106,7 +107,10 @@ static void not_of_what_goes(void **state)
 	assert_int_equal(came, 1);
 	assert_int_equal(kvc_entry_unlink(engine, folder, "b", &w), 0);
 	engine_forget(ino);
-	/* the removal is queued when the commit is synced; now it waits, or it does not */
+	/*
+	 * The removal is queued when the commit is synced. Then it waits, as it must, or it does
+	 * not.
+	 */
 	while (came < 2 && !go_on)
 		usleep(1000);
 	assert_false(go_on);
@@ -120,7 +124,7 @@ static void not_of_what_goes(void **state)
 	watched = NULL;
 }
 
-/* And the other way round: what is being removed gets no header any more. */
+/* The reverse: a frame that is being removed gets no new header. */
 static int slow_removal(uint64_t at)
 {
 	(void)at;
@@ -170,7 +174,7 @@ static void nor_while_others_go(void **state)
 	watched = NULL;
 }
 
-/* ---- what fails is done later ---- */
+/* ---- failed updates are done later ---- */
 
 static _Atomic unsigned failed;
 
@@ -190,8 +194,8 @@ static int no_read(uint64_t at)
 }
 
 /*
- * How many jobs there are that failed and wait, when no others are left. One that is to be tried
- * counts as failed until a thread takes it: it is looked for where those stand.
+ * Returns how many failed jobs are waiting, once no others are left. A job that will be tried again
+ * counts as failed until a thread takes it.
  */
 static unsigned waiting(void)
 {
@@ -222,7 +226,7 @@ static void heal(void)
 	engine_tier.on_get = NULL;
 	engine_tier.on_rehead = NULL;
 	unread = false;
-	waiting(); /* for what was begun while it failed */
+	waiting(); /* for jobs that began while it failed */
 	kvc_lock(engine);
 	kvc_tier_retry_locked(engine, 0);
 	kvc_unlock(engine);
@@ -250,7 +254,7 @@ static void again_until_done(void **state)
 		else
 			unread = true;
 		rename_it(from, to);
-		/* it is known that it is not done, and what is there is as it was */
+		/* the update is known to be pending, and the stored name is unchanged */
 		assert_int_equal(waiting(), 1);
 		assert_true(failed || unread);
 		assert_string_equal(name_in(at), old);
@@ -268,7 +272,7 @@ static void renames(uint64_t ino)
 	begun = true;
 }
 
-/* Renamed when the copy that is made has its header, and is not recorded. */
+/* The rename happens when a running copy has its header and is not recorded yet. */
 static void under_a_copy(void **state)
 {
 	struct kvc_row r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RoPE against doubles: every way to say a rotation, parts of heads, all types; frequencies against
- * those that transformers computes; fp8 against PyTorch's. Turns are made once.
+ * RoPE compared with doubles: every way to state a rotation, parts of heads, all types. Frequencies
+ * compared with those of transformers, fp8 with PyTorch's. A rotation is computed once.
  */
 #include "kvcachefs.h"
 #include "rope.h"
@@ -49,10 +49,10 @@ static void rope(void **state)
 					assert_true(fabs(moved[k * D + (int)b] -
 							 (y * cos(angle) + x * sin(angle))) < 1e-5);
 				}
-			for (int k = 0; k < N * H; k++) /* the rest of a head stays */
+			for (int k = 0; k < N * H; k++) /* the rest of a head is unchanged */
 				assert_memory_equal(moved + k * D + dims, keys + k * D + dims,
 						    (D - dims) * sizeof(float));
-			/* there and back */
+			/* forth and back */
 			r.delta = -r.delta;
 			assert_int_equal(kvcachefs_rope_shift(&r, moved, N, H, D), 0);
 			for (int i = 0; i < N * H * D; i++)
@@ -93,7 +93,7 @@ static void rope(void **state)
 	assert_int_equal(kvcachefs_rope_shift(&r, f16, 1, 1, D), -EINVAL);
 }
 
-/* Frequencies and tables; MLA's last 64 of 576; there and back. */
+/* Frequencies and tables; MLA's last 64 of 576; forth and back. */
 static void ways(void **state)
 {
 	enum { N = 5, D = 576, FIRST = 512, DIMS = 64, ROWS = 300 };
@@ -104,7 +104,8 @@ static void ways(void **state)
 	(void)state;
 	assert_int_equal(kvcachefs_rope_yarn(10000, DIMS, 40, 32, 1, 4096, freq), 0);
 	for (int i = 0; i < ROWS; i++)
-		for (int k = 0; k < DIMS / 2; k++) { /* as an engine's, with YaRN's factor on it */
+		/* an engine's table, which includes YaRN's factor */
+		for (int k = 0; k < DIMS / 2; k++) {
 			table[i * DIMS + k] = (float)(1.37 * cos(i * freq[k]));
 			table[i * DIMS + DIMS / 2 + k] = (float)(1.37 * sin(i * freq[k]));
 		}
@@ -165,7 +166,7 @@ static void ways(void **state)
 	assert_int_equal(kvcachefs_rope_shift(&bad, moved, N, 1, D), -EINVAL);
 }
 
-/* transformers 5: Llama-3.1's and DeepSeek-V3's, in floats there. */
+/* The values of transformers 5 for Llama-3.1 and DeepSeek-V3, which it computes in floats. */
 static void scaled(void **state)
 {
 	static const struct {
@@ -228,7 +229,7 @@ static void fp8(void **state)
 
 			if (isnan(f))
 				assert_int_equal(kvcachefs_to_fp8(f, e) & 0x7f, 0x7f);
-			else if (!isinf(f)) /* each finite number is itself again */
+			else if (!isinf(f)) /* each finite number is unchanged */
 				assert_int_equal(kvcachefs_to_fp8(f, e), b);
 		}
 	assert_true(kvcachefs_from_fp8(0x01, false) == 0.001953125f &&
@@ -241,7 +242,7 @@ static void fp8(void **state)
 	assert_int_equal(kvcachefs_to_fp8(1e-30f, false), 0);
 	assert_int_equal(kvcachefs_to_fp8(-1e-30f, true), 0x80);
 	/*
-	 * what PyTorch 2.13 makes of these numbers (clamped to 448 for e4m3fn, which has no
+	 * PyTorch 2.13's results for these numbers (clamped to 448 for e4m3fn, which has no
 	 * infinity)
 	 */
 	for (int i = 0; i < 20000; i++) {
@@ -254,7 +255,7 @@ static void fp8(void **state)
 		"1688099b62b0d24460db41dd40e740dc33a726cb6dcb5fdc6ab895713583a11a");
 	hash_is(e5m2, sizeof e5m2,
 		"e97961a1695bc05bf4d5dabfdf423bdd78cf7dc5b5d4a33d4770d4dfba7643fb");
-	/* a rotation of them: the fp8 nearest to the double's result */
+	/* a rotation: the fp8 number nearest to the double's result */
 	for (int e = 0; e < 2; e++) {
 		struct kvcachefs_rope r = {
 			.theta = 10000,
@@ -282,8 +283,8 @@ static void fp8(void **state)
 }
 
 /*
- * The same turns are not made again, whoever asks and from wherever the numbers come; more than are
- * kept still work.
+ * The same rotation is not computed again, whichever caller asks and wherever the numbers are
+ * stored. More rotations than the table holds still work.
  */
 static void kept(void **state)
 {
@@ -302,7 +303,7 @@ static void kept(void **state)
 		assert_int_equal(kvcachefs_rope_shift(&r, keys, 1, 1, 64), 0);
 	}
 	assert_int_equal(kvcachefs_rotations_made(), before + 1);
-	a[31] = 5; /* another table at the same place */
+	a[31] = 5; /* another table at the same address */
 	r.inv_freq = a;
 	assert_int_equal(kvcachefs_rope_shift(&r, keys, 1, 1, 64), 0);
 	assert_int_equal(kvcachefs_rotations_made(), before + 2);
@@ -311,7 +312,7 @@ static void kept(void **state)
 	assert_int_equal(kvcachefs_rotations_made(), before + 202);
 	const struct kvcachefs_rotation *held[100];
 
-	for (int i = 0; i < 100; i++) { /* all held at once */
+	for (int i = 0; i < 100; i++) { /* all referenced at once */
 		r.delta = 5000 + i;
 		assert_int_equal(kvcachefs_rotation_get(&r, 64, &held[i]), 0);
 	}
@@ -321,7 +322,7 @@ static void kept(void **state)
 	}
 }
 
-/* The same numbers as frequencies, as a table's row and as a theta: none has the other's turns. */
+/* The same numbers as frequencies, as a table's row and as theta are different rotations. */
 static void ways_apart(void **state)
 {
 	double half = 0.5, row[2] = { 0.25, 0.75 };
@@ -342,7 +343,7 @@ static void ways_apart(void **state)
 		assert_int_equal(kvcachefs_rotation_get(&v[i], 4, &t[i]), 0);
 	for (int i = 0; i < 3; i++)
 		assert_true(t[i]->v[0] == cos(angle[i]) && t[i]->v[1] == sin(angle[i]));
-	/* the row's own numbers, brought to length 1 */
+	/* the row's numbers, scaled to length 1 */
 	for (int i = 0; i < 2; i++) {
 		double c = table[12 + i], s = table[14 + i], length = hypot(c, s);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies that fail (engine/tiering/spill.c), in an engine of the test's own with a tier of the
- * test's own: what the length of their waits goes by, and what ends them. And whose segment is open
- * when somebody else has the lock.
+ * Copies that fail (engine/tiering/spill.c), in the test's own engine with the test's own tier: how
+ * long they wait, and what ends the wait. Also, which segments are open while another thread has
+ * the lock.
  */
 #include "engine.h"
 
@@ -19,11 +19,11 @@
 static _Atomic uint64_t watched;
 static _Atomic unsigned looked, in_use;
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for users of --wrap. */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_pthread_mutex_unlock(pthread_mutex_t *m);
 
-/* As the evictor, whenever it could have the lock. */
+/* Checks what the evictor would see whenever it could have the lock. */
 static void look(void)
 {
 	struct kvc_node *n;
@@ -61,7 +61,7 @@ static int refuse(uint64_t ino)
 	return -EIO;
 }
 
-/* The list it waits on since it failed, from 0 on; -1: on none. */
+/* Returns the number of the retry list that the copy waits in; -1: in none. */
 static int level_of(uint64_t ino)
 {
 	const struct kvc_node *n;
@@ -93,7 +93,7 @@ static void wake(struct kvc_wait *w)
 	woken = true;
 }
 
-/* As the fsync of a client. Returns what it is told. */
+/* Calls fsync like a client, and returns its result. */
 static int synced(uint64_t ino)
 {
 	struct kvc_wait w = { .wake = wake };
@@ -110,7 +110,7 @@ static int synced(uint64_t ino)
 	return err;
 }
 
-/* Whoever hurries a copy does not have it wait for longer. */
+/* An fsync that brings a copy forward does not lengthen its wait. */
 static void hurried(void **state)
 {
 	uint64_t ino;
@@ -124,13 +124,13 @@ static void hurried(void **state)
 	for (int i = 0; i < KVC_AGAINS; i++)
 		assert_int_equal(synced(ino), -EIO);
 	assert_true(failed >= before + KVC_AGAINS);
-	/* what it has come to by itself, on a machine that was busy for so many seconds, at most */
+	/* at most the level that it reaches by itself in this time on a busy machine */
 	assert_true(waits(ino) < KVC_AGAINS - 2);
 	engine_tier.on_write = NULL;
 	assert_int_equal(synced(ino), 0);
 }
 
-/* Has each that was told to try done so? */
+/* Has every copy that was told to try again done so? */
 static bool tried(void)
 {
 	bool is;
@@ -141,7 +141,7 @@ static bool tried(void)
 	return is;
 }
 
-/* It waits for two minutes, as after a long time of failing. */
+/* Makes the copy wait for two minutes, as after many failures. */
 static void waits_long(uint64_t ino)
 {
 	waits(ino);
@@ -165,7 +165,7 @@ static bool placed(uint64_t ino)
 	return is;
 }
 
-/* In less time than a long wait. */
+/* Returns true if the copy is made in less time than a long wait. */
 static bool comes(uint64_t ino)
 {
 	for (int i = 0; i < 60000 && !placed(ino); i++)
@@ -173,7 +173,7 @@ static bool comes(uint64_t ino)
 	return placed(ino);
 }
 
-/* What a tier takes tells those that wait that it may take them. */
+/* When a tier accepts a copy, waiting copies are told to try again. */
 static void others(void **state)
 {
 	uint64_t ino[2];
@@ -198,7 +198,7 @@ static int refuse_bad(uint64_t ino)
 	return ino == bad ? -EIO : 0;
 }
 
-/* But one that always fails is not tried as often as others are taken. */
+/* A copy that always fails is not tried each time another one is accepted. */
 static void its_own_fault(void **state)
 {
 	char name[16];
@@ -232,7 +232,7 @@ static void flush(void)
 	}
 }
 
-/* A flush has each tried once, open files' too, and they go back to their waits. */
+/* A flush tries each copy once, including those of open files; then they wait again. */
 static void flushed(void **state)
 {
 	struct kvc_opened o = { 0 };
@@ -263,12 +263,15 @@ static void flushed(void **state)
 	kvc_open_release(engine, open.ino, O_RDWR, 0);
 }
 
-/* What may be evicted is open nowhere, or the evictor would take it for mapped and take another. */
+/*
+ * An object that may be evicted has no open segment; otherwise, the evictor would take it for
+ * mapped and evict another.
+ */
 static void closed(void **state)
 {
 	static const struct {
 		const char *name;
-		off_t at; /* behind a hole, which no sum is made of */
+		off_t at; /* behind a hole, for which there is no sum */
 	} files[] = { { "whole", 0 }, { "sparse", 20000 } };
 
 	(void)state;
@@ -286,7 +289,7 @@ static void closed(void **state)
 		assert_int_equal(synced(r.ino), 0);
 		looked = in_use = 0;
 		watched = r.ino;
-		/* nothing was written since: it is compared, or copied anew */
+		/* nothing was written since: it is compared, or copied again */
 		kvc_open_release(engine, r.ino, O_RDWR, 0);
 		assert_true(comes(r.ino));
 		while (looked < 10)

@@ -21,13 +21,13 @@ struct kvcachefs_buffer {
 	char names[];
 };
 
-static int buffer_begin(struct kvcachefs_buffer **out, int device, size_t room)
+static int buffer_begin(struct kvcachefs_buffer **out, int device, size_t capacity)
 {
 	int err = device >= 0 ? kvcachefs_cuda_check(device) : 0;
 
 	if (err)
 		return err;
-	*out = calloc(1, sizeof **out + room);
+	*out = calloc(1, sizeof **out + capacity);
 	if (!*out)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	(*out)->device = device;
@@ -64,7 +64,7 @@ int kvcachefs_buffer_new(struct kvcachefs_buffer **out, const char *mount, const
 {
 	struct kvcachefs_buffer *b;
 	struct stat st;
-	int err = buffer_begin(&b, device, kvcachefs_file_room(mount, path));
+	int err = buffer_begin(&b, device, kvcachefs_file_names_size(mount, path));
 
 	if (err)
 		return err;

@@ -41,7 +41,7 @@ void kvcachefs_put(struct kvcachefs_buf *b, const void *p, size_t n)
 {
 	if (b->failed || !n)
 		return;
-	if (n > b->room - b->len) {
+	if (n > b->capacity - b->len) {
 		size_t more = (b->len + n) * 2;
 		uint8_t *q = more > n ? realloc(b->p, more) : NULL;
 
@@ -50,7 +50,7 @@ void kvcachefs_put(struct kvcachefs_buf *b, const void *p, size_t n)
 			return;
 		}
 		b->p = q;
-		b->room = more;
+		b->capacity = more;
 	}
 	memcpy(b->p + b->len, p, n);
 	b->len += n;

@@ -11,7 +11,7 @@
 
 struct kvcachefs_buf {
 	uint8_t *p;
-	size_t len, room;
+	size_t len, capacity;
 	size_t frame; /* pickle: the start of the open frame; NO_FRAME: none is open */
 	bool failed;
 };

@@ -15,23 +15,23 @@
 #define SUFFIX 40  /* bytes of a temporary name's suffix, with its NUL */
 #define OLD_MS 100 /* a file prepared earlier than this gets the current time */
 
-size_t kvcachefs_file_room(const char *mount, const char *path)
+size_t kvcachefs_file_names_size(const char *mount, const char *path)
 {
 	return 2 * (strlen(mount) + 1 + strlen(path) + 1) + SUFFIX;
 }
 
-void kvcachefs_file_init(struct kvcachefs_file *f, char *room, const char *mount, const char *path,
+void kvcachefs_file_init(struct kvcachefs_file *f, char *names, const char *mount, const char *path,
 			 size_t len)
 {
 	*f = (struct kvcachefs_file){
-		.path = room,
+		.path = names,
 		.len = len,
 		.mount_len = strlen(mount),
 		.fd = -1,
 	};
-	memcpy(room, mount, f->mount_len);
-	room[f->mount_len] = '/';
-	strcpy(room + f->mount_len + 1, path);
+	memcpy(names, mount, f->mount_len);
+	names[f->mount_len] = '/';
+	strcpy(names + f->mount_len + 1, path);
 }
 
 static char *temporary(const struct kvcachefs_file *f)

@@ -25,12 +25,12 @@ struct kvcachefs_file {
 
 #pragma GCC visibility push(hidden)
 /* Returns the size of the memory for the names. */
-size_t kvcachefs_file_room(const char *mount, const char *path);
+size_t kvcachefs_file_names_size(const char *mount, const char *path);
 /*
  * Sets the path to MOUNT/PATH, and the length. Creates nothing. The caller provides the memory
- * `room`, which must live until fini.
+ * `names`, which must live until fini.
  */
-void kvcachefs_file_init(struct kvcachefs_file *f, char *room, const char *mount, const char *path,
+void kvcachefs_file_init(struct kvcachefs_file *f, char *names, const char *mount, const char *path,
 			 size_t len);
 /*
  * Creates the file, with the missing folders of its path below the mount with device number `dev`,

@@ -86,7 +86,7 @@ struct Ring {
 struct Args {
 	std::vector<uint8_t> bytes;
 	/* Returns the offset for `len` bytes. */
-	size_t room(size_t len)
+	size_t reserve(size_t len)
 	{
 		size_t at = (bytes.size() + 15) / 16 * 16;
 
@@ -95,7 +95,7 @@ struct Args {
 	}
 	size_t add(const void *p, size_t len)
 	{
-		size_t at = room(len);
+		size_t at = reserve(len);
 
 		if (len)
 			memcpy(bytes.data() + at, p, len);
@@ -144,7 +144,7 @@ struct Turns {
 				held.pop_back();
 				return 0;
 			}
-		*where = last.at = a->room((*out)->dims * sizeof(float));
+		*where = last.at = a->reserve((*out)->dims * sizeof(float));
 		float *v = (float *)(a->bytes.data() + last.at);
 
 		for (uint32_t i = 0; i < (*out)->dims; i++)
@@ -196,11 +196,11 @@ Way way_of(const Move &m)
  * Staged groups are small, because the first one is copied on the host before the device can start;
  * later groups overlap.
  */
-size_t room_of(Way way, size_t row)
+size_t group_limit(Way way, size_t row)
 {
-	size_t room = way == Way::STAGED ? sizes.staged_group : sizes.group;
+	size_t limit = way == Way::STAGED ? sizes.staged_group : sizes.group;
 
-	return row > room ? sizes.group : room;
+	return row > limit ? sizes.group : limit;
 }
 
 /*
@@ -253,8 +253,8 @@ int part_of(Cut *c, const kvcachefs_work &w, bool store, Part *p)
 int cut_file(Cut *c, const Move &m, bool store, Way way)
 {
 	const kvcachefs_work &w = *m.w;
-	size_t row = (size_t)w.s->heads * w.s->width * w.p->elem, room = room_of(way, row),
-	       most = room / row;
+	size_t row = (size_t)w.s->heads * w.s->width * w.p->elem, limit = group_limit(way, row),
+	       most = limit / row;
 	uint64_t rows = w.len / row, teams = 32 / team_of(*w.s, w.p->elem);
 	Group *g = c->groups.empty() ? nullptr : &c->groups.back();
 	Part p;
@@ -268,7 +268,7 @@ int cut_file(Cut *c, const Move &m, bool store, Way way)
 	p.key_rows = rows / w.s->kvs;
 	for (uint64_t first = 0, n; first < rows; first += n) {
 		n = rows - first < most ? rows - first : most;
-		if (!g || g->way != way || g->bytes + n * row > room || g->n == PIECES_MOST) {
+		if (!g || g->way != way || g->bytes + n * row > limit || g->n == PIECES_MOST) {
 			Group fresh = {};
 
 			fresh.way = way;

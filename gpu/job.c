@@ -108,7 +108,7 @@ static int copy_item(struct kvcachefs_job *j, size_t i, const struct kvcachefs_i
 static int copy_all(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
 		    const struct kvcachefs_item *items, size_t n)
 {
-	size_t room = 0;
+	size_t capacity = 0;
 	char *at;
 	int err = copy_cache(j, p, &j->p);
 
@@ -118,7 +118,7 @@ static int copy_all(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
 		if (!t->slots == !t->block_ids || t->n > SIZE_MAX / 64)
 			err = kvcachefs_fail(-EINVAL,
 					     "give tokens either by slots or by block ids");
-		else if (__builtin_add_overflow(room, room_of(&items[i]), &room))
+		else if (__builtin_add_overflow(capacity, room_of(&items[i]), &capacity))
 			err = kvcachefs_fail(-ENOMEM, "out of memory");
 	}
 	if (err)
@@ -126,7 +126,7 @@ static int copy_all(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
 	j->items = calloc(n ?: 1, sizeof *j->items);
 	j->order = calloc(n ?: 1, sizeof *j->order);
 	j->steps = calloc(n ?: 1, sizeof *j->steps);
-	j->arena = at = malloc(room ?: 1);
+	j->arena = at = malloc(capacity ?: 1);
 	if (!j->items || !j->order || !j->steps || !at)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++)

@@ -430,13 +430,13 @@ static const uint8_t *parent_of(const struct kvcachefs_hasher *h)
 }
 
 int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n, void *out,
-			  size_t room, size_t *made)
+			  size_t capacity, size_t *made)
 {
 	uint8_t *to = out;
 	size_t all = (h->have + n) / h->block;
 
-	if (all > room)
-		return kvcachefs_fail(-ENOSPC, "%zu keys will not fit into %zu", all, room);
+	if (all > capacity)
+		return kvcachefs_fail(-ENOSPC, "%zu keys will not fit into %zu", all, capacity);
 	*made = 0;
 	while (n) {
 		size_t take = h->block - h->have < n ? h->block - h->have : n;
@@ -493,7 +493,7 @@ void kvcachefs_hasher_text(const struct kvcachefs_hasher *h, const void *key,
 
 int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n,
 		       const uint32_t *separator, size_t nsep, struct kvcachefs_segment *out,
-		       size_t room, size_t *made)
+		       size_t capacity, size_t *made)
 {
 	size_t start = 0, count = 0, at = 0;
 
@@ -512,7 +512,7 @@ int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_
 
 		if (!last && (n - i < nsep || memcmp(tokens + i, separator, nsep * sizeof *tokens)))
 			continue;
-		if (count < room) {
+		if (count < capacity) {
 			int err = block_key(h, h->none, tokens + start, len, out[count].key);
 
 			if (err)
@@ -525,8 +525,9 @@ int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_
 		start = i + nsep;
 	}
 	*made = count;
-	if (count > room)
-		return kvcachefs_fail(-ENOSPC, "%zu segments will not fit into %zu", count, room);
+	if (count > capacity)
+		return kvcachefs_fail(-ENOSPC, "%zu segments will not fit into %zu", count,
+				      capacity);
 	return 0;
 }
 

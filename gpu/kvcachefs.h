@@ -158,12 +158,12 @@ int kvcachefs_hasher_new(struct kvcachefs_hasher **out, const struct kvcachefs_k
 void kvcachefs_hasher_free(struct kvcachefs_hasher *h);
 /*
  * Continues with n more tokens. The keys of the blocks that became full are written to out, without
- * gaps, and their number to *made. out has space for `room` keys; n / block_tokens + 1 is always
- * enough. A growing prompt costs only the work for its new blocks. -ENOSPC: out is too small; no
- * token was consumed. After any other error the hasher can only be freed.
+ * gaps, and their number to *made. out has space for `capacity` keys; n / block_tokens + 1 is
+ * always enough. A growing prompt costs only the work for its new blocks. -ENOSPC: out is too
+ * small; no token was consumed. After any other error the hasher can only be freed.
  */
 int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n, void *out,
-			  size_t room, size_t *made);
+			  size_t capacity, size_t *made);
 /*
  * The key of the tokens that do not fill a block yet, as a shorter block of their own: the key that
  * LMCache uses with save_unfull_chunk. The hasher is not changed. -ENODATA: no such tokens.
@@ -213,14 +213,14 @@ struct kvcachefs_segment {
 /*
  * LMCache in process with blending (SegmentTokenDatabase): the tokens are split at each separator,
  * and each segment is hashed without the separators and with NONE_HASH as its parent. Segments may
- * be empty. At most `room` segments are written to out, and the number of segments to *made. The
- * scheme and NONE_HASH are those of `h`, which is not changed. Overlapping separators are split as
- * LMCache splits them. -EINVAL: the scheme is not KVCACHEFS_LMCACHE_*, or no separator; -ENOSPC:
+ * be empty. At most `capacity` segments are written to out, and the number of segments to *made.
+ * The scheme and NONE_HASH are those of `h`, which is not changed. Overlapping separators are split
+ * as LMCache splits them. -EINVAL: the scheme is not KVCACHEFS_LMCACHE_*, or no separator; -ENOSPC:
  * out is too small; *made is set.
  */
 int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n,
 		       const uint32_t *separator, size_t nsep, struct kvcachefs_segment *out,
-		       size_t room, size_t *made);
+		       size_t capacity, size_t *made);
 /*
  * LMCache's multiprocess server with blending (modules/blend/matcher.py) finds chunks of k tokens
  * at any offset by H = sum of x_i * b^(k-1-i) mod 2^64, b = 0x9E3779B97F4A7C15. Writes the H of
@@ -763,10 +763,10 @@ struct kvcachefs_completion {
 	char error[160]; /* the message of the error; "": none */
 };
 /*
- * Writes at most `room` completions to v and returns their number. Their work on the device is
+ * Writes at most `capacity` completions to v and returns their number. Their work on the device is
  * complete too.
  */
-size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v, size_t room);
+size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v, size_t capacity);
 /*
  * Waits until the items of layers 0 to `layer` are done: in the cache for a load; copied out for a
  * store, so that the cache may be changed. In host memory they are done when this call returns. On

@@ -180,17 +180,17 @@ int grow_host(Lane *l, Grow *g, size_t len)
 /* Grows by doubling, so that outgrown memory is less than current memory. */
 int lane_args(Lane *l, size_t len)
 {
-	size_t room = ARGS_LEAST;
+	size_t size = ARGS_LEAST;
 
-	while (room < len)
-		room *= 2;
-	if (l->args.len < room) {
+	while (size < len)
+		size *= 2;
+	if (l->args.len < size) {
 		device_put(l, l->args.p);
 		l->args = Grow();
-		TRY(device_get(l, &l->args.p, room));
-		l->args.len = room;
+		TRY(device_get(l, &l->args.p, size));
+		l->args.len = size;
 	}
-	return grow_host(l, &l->args_host, room);
+	return grow_host(l, &l->args_host, size);
 }
 
 /*

@@ -28,11 +28,12 @@ struct kvcachefs_lease {
 	uint64_t dev;
 	char *list, *text; /* list: the request, followed by the mount's path; text: the answer */
 	const char *mount;
-	size_t n, room, maps_room, list_room, text_room; /* room: capacity of v */
+	/* capacity: capacity of v */
+	size_t n, capacity, maps_capacity, list_capacity, text_capacity;
 	struct kvcachefs_object *v;
 	struct kvcachefs_map **maps;
 	bool parted;
-	size_t nparts, parts_room, *parts; /* for each path, the index behind its last object */
+	size_t nparts, parts_capacity, *parts; /* for each path, the index behind its last object */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
@@ -65,7 +66,7 @@ static void lease_put(struct kvcachefs_lease *l)
 
 	l->n = l->nparts = 0;
 	pthread_mutex_lock(&lock);
-	keeps = nkept < KEPT && l->text_room <= KEPT_BYTES;
+	keeps = nkept < KEPT && l->text_capacity <= KEPT_BYTES;
 	if (keeps) {
 		l->next = kept;
 		kept = l;
@@ -85,19 +86,19 @@ static void lease_put(struct kvcachefs_lease *l)
 /*
  * Grows *p to at least `need` elements and keeps the content. *p is unchanged if memory is short.
  */
-static int grow(void *p, size_t *room, size_t need, size_t each)
+static int grow(void *p, size_t *capacity, size_t need, size_t each)
 {
 	void *more;
 
-	if (need <= *room)
+	if (need <= *capacity)
 		return 0;
-	need = need < 2 * *room ? 2 * *room : need;
+	need = need < 2 * *capacity ? 2 * *capacity : need;
 	memcpy(&more, p, sizeof more);
 	more = reallocarray(more, need, each);
 	if (!more)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	memcpy(p, &more, sizeof more);
-	*room = need;
+	*capacity = need;
 	return 0;
 }
 
@@ -113,7 +114,7 @@ static int send_list(struct kvcachefs_lease *l, const char *mount, const char *w
 					      i);
 		all += strlen(paths[i]) + 1 + (l->parted ? strlen(BETWEEN "\n") : 0);
 	}
-	if (grow(&l->list, &l->list_room, all, 1))
+	if (grow(&l->list, &l->list_capacity, all, 1))
 		return -ENOMEM;
 	to = stpcpy(l->list, word);
 	for (size_t i = 0; i < n; i++) {
@@ -180,12 +181,12 @@ static int parse_line(struct kvcachefs_lease *l, char *line)
 		return kvcachefs_fail(-EPROTO, "unexpected answer to a lease: '%.60s'", line);
 	*ino++ = 0;
 	if (l->parted && !strcmp(line, BETWEEN)) {
-		if (grow(&l->parts, &l->parts_room, l->nparts + 1, sizeof *l->parts))
+		if (grow(&l->parts, &l->parts_capacity, l->nparts + 1, sizeof *l->parts))
 			return -ENOMEM;
 		l->parts[l->nparts++] = l->n;
 		return 0;
 	}
-	if (grow(&l->v, &l->room, l->n + 1, sizeof *l->v))
+	if (grow(&l->v, &l->capacity, l->n + 1, sizeof *l->v))
 		return -ENOMEM;
 	o = &l->v[l->n++];
 	*o = (struct kvcachefs_object){
@@ -204,9 +205,9 @@ static int read_lines(struct kvcachefs_lease *l)
 	int err = 0;
 
 	do {
-		if (grow(&l->text, &l->text_room, len + 65536, 1))
+		if (grow(&l->text, &l->text_capacity, len + 65536, 1))
 			return -ENOMEM;
-		got = pread(l->fd, l->text + len, l->text_room - len - 1, (off_t)len);
+		got = pread(l->fd, l->text + len, l->text_capacity - len - 1, (off_t)len);
 		if (got < 0 && errno != EINTR)
 			return kvcachefs_fail(-errno, "the lease failed: %s", strerror(errno));
 		len += got > 0 ? (size_t)got : 0;
@@ -216,7 +217,7 @@ static int read_lines(struct kvcachefs_lease *l)
 	     line = strtok_r(NULL, "\n", &save))
 		err = parse_line(l, line);
 	if (!err)
-		err = grow(&l->maps, &l->maps_room, l->n, sizeof(struct kvcachefs_map *));
+		err = grow(&l->maps, &l->maps_capacity, l->n, sizeof(struct kvcachefs_map *));
 	if (err)
 		l->n = 0;
 	else if (l->n)

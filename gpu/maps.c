@@ -138,7 +138,7 @@ size_t kvcachefs_maps_bytes(void)
 	return bytes;
 }
 
-bool kvcachefs_mount_says(const char *mount, const char *what, char *text, size_t room)
+bool kvcachefs_mount_says(const char *mount, const char *what, char *text, size_t capacity)
 {
 	char path[4200];
 	ssize_t n;
@@ -146,7 +146,7 @@ bool kvcachefs_mount_says(const char *mount, const char *what, char *text, size_
 
 	snprintf(path, sizeof path, "%s/.kvcachefs/%s", mount, what);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, text, room - 1);
+	n = fd < 0 ? -1 : read(fd, text, capacity - 1);
 	if (fd >= 0)
 		close(fd);
 	if (n <= 0)

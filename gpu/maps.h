@@ -34,10 +34,10 @@ void kvcachefs_map_over(struct kvcachefs_map *m, bool published);
 /* Called at a lease: limits the cache if the caller has set no size. Asks each mount once. */
 void kvcachefs_maps_bound(const char *mount, uint64_t dev);
 /*
- * Reads the file .kvcachefs/WHAT of the mount into text, up to `room` bytes. Returns false if there
- * is none.
+ * Reads the file .kvcachefs/WHAT of the mount into text, up to `capacity` bytes. Returns false if
+ * there is none.
  */
-bool kvcachefs_mount_says(const char *mount, const char *what, char *text, size_t room);
+bool kvcachefs_mount_says(const char *mount, const char *what, char *text, size_t capacity);
 /* Returns the cache's size in bytes. */
 size_t kvcachefs_maps_bytes(void);
 /*

@@ -46,13 +46,13 @@ static const char *const pools[] = {
 
 struct text { /* the text being built */
 	char *p;
-	size_t len, room;
+	size_t len, capacity;
 	bool full;
 };
 
 static void text_add(struct text *t, const char *s, size_t n)
 {
-	if (n >= t->room - t->len) {
+	if (n >= t->capacity - t->len) {
 		t->full = true;
 		return;
 	}
@@ -70,7 +70,7 @@ static void __attribute__((format(printf, 2, 3))) addf(struct text *t, const cha
 	int n = vsnprintf(s, sizeof s, format, ap);
 
 	va_end(ap);
-	text_add(t, s, (size_t)n < sizeof s ? (size_t)n : t->room);
+	text_add(t, s, (size_t)n < sizeof s ? (size_t)n : t->capacity);
 }
 
 /* Adds s with every "/" replaced by `slash`. */
@@ -301,14 +301,14 @@ static bool number(const char *s, size_t len, int base, uint32_t *out)
  * Copies [s, end) to a member, with every `from` (if not NULL) replaced by "/". Returns false if it
  * is too long.
  */
-static bool copy_text(char *to, size_t room, const char *s, const char *end, const char *from)
+static bool copy_text(char *to, size_t capacity, const char *s, const char *end, const char *from)
 {
 	size_t n = 0, len = from ? strlen(from) : 0;
 
 	while (s < end) {
 		bool slash = len && (size_t)(end - s) >= len && !memcmp(s, from, len);
 
-		if (n + 1 >= room)
+		if (n + 1 >= capacity)
 			return false;
 		to[n++] = slash ? '/' : *s;
 		s += slash ? len : 1;
@@ -565,7 +565,7 @@ enum kind { TEXT, NUMBER, YES };
 static const struct {
 	const char *name;
 	enum kind kind;
-	size_t at, room;
+	size_t at, capacity;
 } members[] = {
 	M(TEXT, model),     M(TEXT, key),       M(NUMBER, world_size), M(NUMBER, worker),
 	M(TEXT, dtype),     M(NUMBER, layer),   M(TEXT, tags),         M(NUMBER, kv_rank),
@@ -587,7 +587,7 @@ int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char 
 			continue;
 		switch (members[i].kind) {
 		case TEXT:
-			if (strlen(value) >= members[i].room)
+			if (strlen(value) >= members[i].capacity)
 				return kvcachefs_fail(-EINVAL, "%s: '%.40s...' is too long", member,
 						      value);
 			memcpy(to, value, strlen(value) + 1);

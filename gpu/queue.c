@@ -166,14 +166,14 @@ int kvcachefs_submit_load(struct kvcachefs_queue *q, const struct kvcachefs_page
 	return submit(q, false, p, items, n, stream, tag, id);
 }
 
-size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v, size_t room)
+size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v, size_t capacity)
 {
 	struct kvcachefs_entry *done = NULL, *e;
 	uint64_t count;
 	size_t n = 0;
 
 	pthread_mutex_lock(&q->lock);
-	for (; n < room && (e = kvcachefs_list_take(&q->over)); n++) {
+	for (; n < capacity && (e = kvcachefs_list_take(&q->over)); n++) {
 		v[n] = (struct kvcachefs_completion){ e->tag, e->id, e->j->err, e->j->failed, "" };
 		memcpy(v[n].error, e->j->error, sizeof v[n].error);
 		q->past[e->id % QUEUE_PAST].id = e->id;

@@ -37,7 +37,7 @@ struct cache { /* a cache that items belong to, and its strides */
 struct kvcachefs_transfer {
 	struct kvcachefs_transfer *next; /* the next kept transfer */
 	char *block;
-	size_t room;
+	size_t capacity;
 	bool store, staged, landed, lent; /* lent: the lease is the caller's */
 	const char *mount;
 	uint64_t dev;             /* of the mount; for a store */
@@ -76,7 +76,7 @@ static struct kvcachefs_transfer *transfer_get(void)
 	}
 	pthread_mutex_unlock(&lock);
 	if (t)
-		*t = (struct kvcachefs_transfer){ .block = t->block, .room = t->room };
+		*t = (struct kvcachefs_transfer){ .block = t->block, .capacity = t->capacity };
 	return t ? t : calloc(1, sizeof *t);
 }
 
@@ -85,7 +85,7 @@ static void give(struct kvcachefs_transfer *t)
 	bool keeps;
 
 	pthread_mutex_lock(&lock);
-	keeps = nkept < KEPT && t->room <= KEPT_BYTES;
+	keeps = nkept < KEPT && t->capacity <= KEPT_BYTES;
 	if (keeps) {
 		t->next = kept;
 		kept = t;
@@ -130,22 +130,23 @@ static size_t longest_rotated(const struct kvcachefs_begin *b)
 static int allocate_block(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b,
 			  char **names)
 {
-	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, row = longest_rotated(b), room = 0;
+	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, row = longest_rotated(b),
+	       capacity = 0;
 	char *at;
 
 	for (size_t i = 0; i < n; i++) {
 		most += b->items[i].cache && (!i || b->items[i].cache != b->items[i - 1].cache);
-		room += kvcachefs_file_room(b->mount, b->items[i].path);
+		capacity += kvcachefs_file_names_size(b->mount, b->items[i].path);
 	}
-	room += most * sizeof *t->caches + n * (sizeof *t->pieces + sizeof *t->paths) + len + row +
-		80;
-	if (room > t->room) {
+	capacity += most * sizeof *t->caches + n * (sizeof *t->pieces + sizeof *t->paths) + len +
+		    row + 80;
+	if (capacity > t->capacity) {
 		free(t->block);
-		t->room = 0;
-		t->block = malloc(room);
+		t->capacity = 0;
+		t->block = malloc(capacity);
 		if (!t->block)
 			return kvcachefs_fail(-ENOMEM, "out of memory");
-		t->room = room;
+		t->capacity = capacity;
 	}
 	at = t->block;
 	t->caches = part(&at, most * sizeof *t->caches);
@@ -179,15 +180,16 @@ static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 }
 
 /* Describes the layout of a file, so that another layout is refused. */
-static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf, size_t room)
+static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf, size_t capacity)
 {
 	const struct kvcachefs_item *it = &t->items[i];
 	const struct cache *c = t->pieces[i].cache;
 	uint64_t tokens = it->tokens.slots ? it->tokens.n
 					   : (uint64_t)it->tokens.n * c->p->block_size;
 
-	snprintf(buf, room, "kv=%u layers=%u tokens=%llu heads=%u head_size=%u elem=%u", c->s.kvs,
-		 it->nlayers, (unsigned long long)tokens, c->s.heads, c->s.width, c->p->elem);
+	snprintf(buf, capacity, "kv=%u layers=%u tokens=%llu heads=%u head_size=%u elem=%u",
+		 c->s.kvs, it->nlayers, (unsigned long long)tokens, c->s.heads, c->s.width,
+		 c->p->elem);
 }
 
 static int load_open(struct kvcachefs_transfer *t, size_t i)
@@ -395,7 +397,7 @@ static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 
 		t->items[i].err = 0;
 		kvcachefs_file_init(&c->f, names, b->mount, it->path, 0);
-		names += kvcachefs_file_room(b->mount, it->path);
+		names += kvcachefs_file_names_size(b->mount, it->path);
 		err = find_cache(t, it->cache ?: &t->p, &c->cache);
 		if (!err)
 			c->f.len = kvcachefs_file_size(c->cache->p, it->nlayers, &it->tokens);

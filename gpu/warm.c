@@ -191,13 +191,13 @@ static int prepare_files(const struct warm *w, uint64_t dev)
 /* Copies the items with new names in the same folders, since other folders may not exist. */
 static int copy_items(struct warm *w, const struct kvcachefs_item *items, char **names)
 {
-	size_t room = 1;
+	size_t capacity = 1;
 	char *at;
 
 	for (size_t i = 0; i < w->n; i++)
-		room += kvcachefs_folder_len(items[i].path) + sizeof NAME + 20;
+		capacity += kvcachefs_folder_len(items[i].path) + sizeof NAME + 20;
 	w->items = calloc(w->n ?: 1, sizeof *w->items);
-	at = *names = malloc(room);
+	at = *names = malloc(capacity);
 	if (!w->items || !at)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	for (size_t i = 0; i < w->n; i++) {

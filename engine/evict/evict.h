@@ -65,7 +65,7 @@ uint64_t kvc_trimmer_model(const struct kvc_trimmer *t);
 bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);
 
 /* quota_keeper.c: starts the thread. Returns 0 or a negative errno. */
-int kvc_keeper_start(struct kvc *k);
-void kvc_keeper_stop(struct kvc *k); /* after k->stopping was set */
+int kvc_quota_keeper_start(struct kvc *k);
+void kvc_quota_keeper_stop(struct kvc *k); /* after k->stopping was set */
 
 #endif

@@ -294,7 +294,7 @@ static void *keeper(void *arg)
 	return NULL;
 }
 
-int kvc_keeper_start(struct kvc *k)
+int kvc_quota_keeper_start(struct kvc *k)
 {
 	int err = -pthread_create(&k->evict->keeper, NULL, keeper, k);
 
@@ -302,7 +302,7 @@ int kvc_keeper_start(struct kvc *k)
 	return err;
 }
 
-void kvc_keeper_stop(struct kvc *k)
+void kvc_quota_keeper_stop(struct kvc *k)
 {
 	kvc_lock(k);
 	pthread_cond_signal(&k->quotas.pressed);

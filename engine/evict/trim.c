@@ -63,11 +63,11 @@ struct excluded {
 /* A walk over the catalog's chunks, the first victim first. */
 struct walk {
 	struct kvc_chunk_row head[KVC_CLASSES]; /* the next victim of each class */
-	enum { UNKNOWN, THERE, NONE } is[KVC_CLASSES];
+	enum { UNKNOWN, THERE, NONE } head_state[KVC_CLASSES];
 	struct kvc_turns turns; /* kept from one walk to the next */
 	uint64_t freed;         /* bytes freed since the walk began */
 	/* of a model: is its replacer still being walked, and which class do its chunks have? */
-	int own;
+	int replacer_state;
 	unsigned class, others;
 	enum kvc_cache cache;
 	/*
@@ -75,8 +75,8 @@ struct walk {
 	 * catalog does not protect parents.
 	 */
 	uint64_t spared[SPARED];
-	bool any_spared, spares_none;
-	bool any_young; /* some of the chunks that stay may soon be dropped */
+	bool has_spared, spares_none;
+	bool has_young; /* some of the chunks that stay may soon be dropped */
 	/*
 	 * By class, the lowest rank in memory of the chunks that this walk skipped because the
 	 * catalog has an older rank. The walk does not go beyond it: those chunks are next.
@@ -124,7 +124,7 @@ static void put_back_locked(struct kvc *k, struct walk *w)
 /* Begins a walk. whole: the one before reached its end, and no victim is being probed. */
 static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 {
-	bool fruitless = whole && w->any_spared && !w->freed;
+	bool fruitless = whole && w->has_spared && !w->freed;
 	uint64_t now = kvc_mono_ns(), since = w->freed    ? 0
 					      : fruitless ? w->fruitless_since_ns ?: now
 							  : w->fruitless_since_ns;
@@ -135,7 +135,7 @@ static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 	*w = (struct walk){
 		.excluded = w->excluded,
 		.excluded_capacity = w->excluded_capacity,
-		.spares_none = fruitless && (!w->any_young || now - since > PATIENCE_NS),
+		.spares_none = fruitless && (!w->has_young || now - since > PATIENCE_NS),
 		.fruitless_since_ns = since,
 		.cache = w->cache,
 		.turns = w->turns, /* otherwise, short walks would all begin with one class */
@@ -232,7 +232,7 @@ static int next_ordered(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_
 		w->excluded[w->nexcluded++] = (struct excluded){ .row = *r };
 		if (is_candidate(t, r))
 			break;
-		w->any_spared |= r->quota == t->model;
+		w->has_spared |= r->quota == t->model;
 		err = -EAGAIN;
 		if (++w->others >= OTHERS)
 			err = -ENOENT;
@@ -254,18 +254,18 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 	bool may;
 	int err;
 
-	if (w->own == UNKNOWN) {
+	if (w->replacer_state == UNKNOWN) {
 		struct kvc_chunk_row first = { .rank = INT64_MIN };
 
 		if ((err = kvc_chunk_next_quota(k->cat, t->model, &first)))
 			return err;
 		w->class = first.policy;
-		w->own = has_replacer(t, w->class) ? THERE : NONE;
+		w->replacer_state = has_replacer(t, w->class) ? THERE : NONE;
 	}
-	if (w->own == THERE) {
+	if (w->replacer_state == THERE) {
 		if ((err = next_ordered(t, w->class, r)) != -ENOENT)
 			return err;
-		w->own = NONE;
+		w->replacer_state = NONE;
 	}
 	if ((err = kvc_chunk_next_quota(k->cat, t->model, &w->head[0])))
 		return err;
@@ -275,7 +275,7 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 	if (!may)
 		skip_locked(t, r);
 	kvc_unlock(k);
-	w->any_spared |= !may;
+	w->has_spared |= !may;
 	return may ? 0 : -EAGAIN;
 }
 
@@ -290,21 +290,21 @@ static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 	if (t->model)
 		return next_of_model(t, r);
 	for (int i = 0; i < KVC_CLASSES; i++) {
-		if (w->is[i] == UNKNOWN) {
+		if (w->head_state[i] == UNKNOWN) {
 			w->head[i].policy = (unsigned)i;
-			w->is[i] = (has_replacer(t, (unsigned)i)
-					    ? next_ordered(t, (unsigned)i, &w->head[i])
-					    : kvc_chunk_next_ranked(k->cat, &w->head[i]))
-					   ? NONE
-					   : THERE;
+			w->head_state[i] = (has_replacer(t, (unsigned)i)
+						    ? next_ordered(t, (unsigned)i, &w->head[i])
+						    : kvc_chunk_next_ranked(k->cat, &w->head[i]))
+						   ? NONE
+						   : THERE;
 		}
-		mask |= w->is[i] == THERE ? 1u << i : 0;
+		mask |= w->head_state[i] == THERE ? 1u << i : 0;
 	}
 	class = kvc_turns_next(&w->turns, mask);
 	if (class < 0)
 		return -ENOENT;
 	*r = w->head[class];
-	w->is[class] = UNKNOWN;
+	w->head_state[class] = UNKNOWN;
 	return 0;
 }
 
@@ -324,12 +324,12 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 /* Should the trimmer stop? */
 static bool should_stop(struct kvc_trimmer *t)
 {
-	bool is;
+	bool head_state;
 
 	kvc_lock(t->k);
-	is = t->model ? t->k->stopping : t->k->evict->over;
+	head_state = t->model ? t->k->stopping : t->k->evict->over;
 	kvc_unlock(t->k);
-	return is;
+	return head_state;
 }
 
 /*
@@ -367,7 +367,7 @@ static void spare_parent(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 	if (!parent || w->spares_none || has_replacer(t, r->policy))
 		return;
 	w->spared[parent % SPARED] = parent;
-	w->any_spared = true;
+	w->has_spared = true;
 }
 
 /* The chunk stays for now, and with it its parent. */
@@ -414,7 +414,7 @@ static void spare_waiting(struct kvc_trimmer *t)
 		if (!id)
 			continue;
 		w->spared[id % SPARED] = id;
-		w->any_spared = w->any_young = t->hopeful = true; /* for a moment only */
+		w->has_spared = w->has_young = t->hopeful = true; /* for a moment only */
 	}
 	kvc_unlock(t->k);
 }
@@ -434,7 +434,7 @@ static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uin
 		remove_victim(k, &t->walk, r, err);
 	/* it grows older, or is judged again */
 	if (err == -ESTALE || (err == -EBUSY && kvc_chunk_young(k, r->last_ns)))
-		t->hopeful = t->walk.any_young = true;
+		t->hopeful = t->walk.has_young = true;
 	if (err)
 		return err;
 	t->walk.freed += *bytes;
@@ -569,7 +569,7 @@ static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 		kvc_committer_wake_locked(k, true);
 	t->hopeful |= t->nprobed || !ended;
 	if (ended && !t->model && !t->filling && !t->walk.freed && !t->nprobed &&
-	    !t->walk.any_spared)
+	    !t->walk.has_spared)
 		k->tier[t->tier].jammed = true;
 	kvc_unlock(k);
 	if (ended || blocked || gone + coming >= goal)

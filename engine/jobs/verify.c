@@ -49,7 +49,8 @@ int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer)
 }
 
 /* Describes the copy to read. Returns -ENOENT if the copy no longer exists or counts. */
-static int describe_copy_both(struct kvc *k, uint64_t ino, unsigned tier, struct kvc_want *want)
+static int describe_copy_both(struct kvc *k, uint64_t ino, unsigned tier,
+			      struct kvc_fetch_want *want)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
 	struct kvc_object_row object;
@@ -68,7 +69,7 @@ static int describe_copy_both(struct kvc *k, uint64_t ino, unsigned tier, struct
 	}
 	if (!place[tier].gen || place[tier].gen != object.gen)
 		return -ENOENT;
-	*want = (struct kvc_want){
+	*want = (struct kvc_fetch_want){
 		.ino = ino,
 		.size = object.size,
 		.place = place[tier],
@@ -79,7 +80,7 @@ static int describe_copy_both(struct kvc *k, uint64_t ino, unsigned tier, struct
 	return 0;
 }
 
-static bool same_copy(const struct kvc_want *a, const struct kvc_want *b)
+static bool same_copy(const struct kvc_fetch_want *a, const struct kvc_fetch_want *b)
 {
 	return a->place.gen == b->place.gen && a->place.where.at == b->place.where.at &&
 	       a->place.where.hi == b->place.where.hi && a->size == b->size &&
@@ -94,9 +95,9 @@ static bool is_damage(int err)
 /*
  * Reads a copy once. Returns -EAGAIN if it was replaced or removed since: the result says nothing.
  */
-static int read_once(struct kvc *k, unsigned tier, struct kvc_want *want, int fd)
+static int read_once(struct kvc *k, unsigned tier, struct kvc_fetch_want *want, int fd)
 {
-	struct kvc_want now;
+	struct kvc_fetch_want now;
 	bool allowed;
 	int err, still;
 
@@ -121,10 +122,11 @@ static void limit_rate(struct kvc_sweep *s, uint64_t began_ns)
 		usleep(SLICE_US);
 }
 
-static void discard_copy(struct kvc_sweep *s, const struct kvc_want *want, unsigned tier, int err)
+static void discard_copy(struct kvc_sweep *s, const struct kvc_fetch_want *want, unsigned tier,
+			 int err)
 {
 	struct kvc *k = s->k;
-	struct kvc_want now;
+	struct kvc_fetch_want now;
 	bool lost = false;
 
 	kvc_lock_both(k);
@@ -147,7 +149,7 @@ static void discard_copy(struct kvc_sweep *s, const struct kvc_want *want, unsig
 static void verify_one(struct kvc_sweep *s, uint64_t ino, unsigned tier)
 {
 	struct kvc *k = s->k;
-	struct kvc_want want;
+	struct kvc_fetch_want want;
 	KVC_FD int fd = -1;
 	int err = -EAGAIN;
 

@@ -237,7 +237,7 @@ static void undo_start(struct kvc *k)
 	pthread_cond_broadcast(&k->deferred_free->sync_cond);
 	kvc_tiers_wake_locked(k);
 	kvc_unlock(k);
-	kvc_keeper_stop(k);
+	kvc_quota_keeper_stop(k);
 	kvc_demote_stop(k);
 	kvc_model_rescan_stop(k);
 	kvc_notify_stop(k);
@@ -274,7 +274,7 @@ int kvc_cache_start(struct kvc *k)
 	if (!err)
 		err = kvc_tiers_start(k);
 	if (!err)
-		err = kvc_keeper_start(k);
+		err = kvc_quota_keeper_start(k);
 	if (!err)
 		err = kvc_trim_start(k);
 	if (!err)
@@ -388,7 +388,7 @@ void kvc_cache_detach(struct kvc *k)
 	kvc_prefault_stop(k);
 	pthread_join(kvc_context_of(k)->thread[KVC_EVICTOR], NULL);
 	pthread_join(kvc_context_of(k)->thread[KVC_SAVER], NULL);
-	kvc_keeper_stop(k);
+	kvc_quota_keeper_stop(k);
 	kvc_demote_stop(k);
 	kvc_model_rescan_stop(k);
 	kvc_sweep_stop(k);

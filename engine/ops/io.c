@@ -431,7 +431,7 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
 	kvc_tier_each(k, t)
-		durable |= kvc_snapshot_takes(k, n, t);
+		durable |= kvc_spill_takes_snapshot(k, n, t);
 	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < KVC_SYNC_COPIED) {
 		if (n->state == KVC_OPEN &&
 		    (kvc_file_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))

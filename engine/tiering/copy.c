@@ -149,7 +149,7 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 		err = kvc_path_frame_name_both(c->k, c->n, c->f);
 		kvc_unlock_both(c->k);
 	}
-	err = err ?: kvc_proof_check(c->k, c->shared, c->f);
+	err = err ?: kvc_proof_add(c->k, c->shared, c->f);
 	kvc_frame_encode(c->f, page);
 	return err;
 }
@@ -197,7 +197,7 @@ static int claim_name_both(struct kvc_copy *c)
 	c->f->flags |= KVC_FRAME_SHARED;
 	if (!kvc_tier_name_lock_locked(&c->k->tier[c->tier], &c->name))
 		return -EALREADY;
-	c->named = true;
+	c->has_name = true;
 	if (p->gen && kvc_same_name(&p->where, &c->name))
 		kvc_file_mark_left_both(c->k, c->n, c->tier);
 	return 0;
@@ -289,9 +289,9 @@ bool kvc_copy_newest(const struct kvc_copy *c)
 
 void kvc_copy_unname_locked(struct kvc_copy *c)
 {
-	if (c->named)
+	if (c->has_name)
 		kvc_tier_name_unlock_locked(&c->k->tier[c->tier], &c->name);
-	c->named = false;
+	c->has_name = false;
 }
 
 int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum)

@@ -33,7 +33,7 @@ struct kvc_copy {
 	struct kvc_frame *f; /* the frame as stored */
 	bool shared;
 	struct kvc_where name; /* in a shared tier */
-	bool named;            /* this copy holds the name; kvc_copy_unname_locked releases it */
+	bool has_name;         /* this copy holds the name; kvc_copy_unname_locked releases it */
 };
 
 /*

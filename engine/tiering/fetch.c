@@ -28,7 +28,7 @@
 struct fetch {
 	struct kvc *k;
 	struct kvc_tier *t;
-	const struct kvc_want *w;
+	const struct kvc_fetch_want *w;
 	struct kvc_frame *f;
 	uint8_t *page; /* the header */
 	uint8_t *map;  /* the segment, span bytes; NULL while not mapped */
@@ -40,7 +40,7 @@ struct fetch {
 static int check_frame(const struct fetch *x)
 {
 	static const struct kvc_sum none;
-	const struct kvc_want *w = x->w;
+	const struct kvc_fetch_want *w = x->w;
 	struct kvc_frame *f = x->f;
 	int err = kvc_frame_decode(x->page, f);
 
@@ -475,7 +475,7 @@ static int fetch_through(struct fetch *x, bool have_header)
 	return err;
 }
 
-int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd)
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w, int fd)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();

@@ -5,7 +5,7 @@
 
 #include "kvc.h"
 
-struct kvc_want {
+struct kvc_fetch_want {
 	uint64_t ino, size;
 	struct kvc_place place;
 	bool shared, has_sum;
@@ -18,6 +18,6 @@ struct kvc_want {
  * -ETIMEDOUT; or another error of the tier or the pool. The content of fd is undefined after an
  * error. Blocks on the tier.
  */
-int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd);
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w, int fd);
 
 #endif

@@ -54,7 +54,7 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 	}
 	if (k->keys && !f->key_id)
 		return -ENOKEY;
-	if ((err = kvc_proof_check(k, true, f)))
+	if ((err = kvc_proof_add(k, true, f)))
 		return err;
 	return t->ops->put(t, &put, &where);
 }

@@ -4,7 +4,7 @@
  * so that a rebuild finds the new path. In a shared tier the path is the name of the frame, so a
  * frame is stored under the new path. The old frame stays until the new one is recorded
  * (KVC_PLACE_LEFT), so that one copy remains after a kill that also loses the pool. An object does
- * not leave the pool because of such an old copy, since whoever creates a file of the old name
+ * not leave the pool because of such an old copy, since the next file of the old name
  * overwrites it. The mark stays if the file is renamed back: another file may have had the name and
  * overwritten the frame.
  */
@@ -56,7 +56,7 @@ static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_p
 	wanted = !n->lost && n->in[j->tier].place.gen == p->gen &&
 		 n->in[j->tier].place.where.at == p->where.at;
 	kvc_unlock_both(k);
-	if (wanted && !err && !(err = kvc_proof_check(k, false, f))) {
+	if (wanted && !err && !(err = kvc_proof_add(k, false, f))) {
 		kvc_frame_encode(f, page);
 		err = t->ops->rehead(t, &p->where, page);
 	}

@@ -110,7 +110,7 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 
 /* Tries to load the object from the job's tier. */
 static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg, uint64_t mtime,
-		    struct kvc_want *want, struct stat *st)
+		    struct kvc_fetch_want *want, struct stat *st)
 {
 	struct kvc_tier *tier = k->tier[j->tier].t;
 	KVC_FD int fd = kvc_pool_segment_open(&k->pool, seg, O_RDWR | O_CREAT | O_TRUNC);
@@ -268,14 +268,14 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_node *n = j->node;
 	struct kvc_segment seg, to;
-	struct kvc_want want;
+	struct kvc_fetch_want want;
 	struct stat st;
 	uint64_t mtime;
 	int err;
 
 	kvc_lock(k);
 	seg = (struct kvc_segment){ 'l', n->row.ino, n->object.gen };
-	want = (struct kvc_want){
+	want = (struct kvc_fetch_want){
 		n->row.ino,           n->object.size,
 		n->in[j->tier].place, k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
 		n->object.has_sum,    n->object.sum,

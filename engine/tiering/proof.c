@@ -34,7 +34,7 @@ static int proof_key(const struct kvc *k, bool shared, const struct kvc_frame *f
 	return 0;
 }
 
-int kvc_proof_check(const struct kvc *k, bool shared, struct kvc_frame *f)
+int kvc_proof_add(const struct kvc *k, bool shared, struct kvc_frame *f)
 {
 	uint8_t key[32];
 	int err;

@@ -13,7 +13,7 @@
  * proven by key f->key_id; without a key file it gets no proof. Else it is for the store's own
  * tier. Returns 0, -ENOKEY or -EIO.
  */
-int kvc_proof_check(const struct kvc *k, bool shared, struct kvc_frame *f);
+int kvc_proof_add(const struct kvc *k, bool shared, struct kvc_frame *f);
 /*
  * May a frame that a placement of ours names be believed? Returns 0, -ENOKEY if its key is unknown,
  * or -EBADMSG.

@@ -148,26 +148,27 @@ static void sync_begun_locked(struct kvc_node *n, unsigned tier)
 }
 
 /* The bytes that these fsyncs wait for are in the tier; now they wait for the commit. */
-static void sync_copied_locked(struct kvc_node *n, unsigned tier, bool snap)
+static void sync_copied_locked(struct kvc_node *n, unsigned tier, bool snapshot_copy)
 {
 	kvc_list_each(e, &n->sync_waiters) {
 		struct kvc_wait *w = kvc_of(e, struct kvc_wait, link);
 
-		if (!snap || w->stage == KVC_SYNC_BEGUN(tier))
+		if (!snapshot_copy || w->stage == KVC_SYNC_BEGUN(tier))
 			w->stage = KVC_SYNC_COPIED;
 	}
 }
 
 /* Records the good copy. Returns false if it is not a copy of the object's current version. */
 static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const struct kvc_copy *c,
-			uint64_t gen, bool snap, const struct kvc_where *where)
+			uint64_t gen, bool snapshot_copy, const struct kvc_where *where)
 {
 	struct kvc_segment from = kvc_file_segment_of(n), to;
 
 	if (n->lost || kvc_node_detached(n) ||
-	    (snap ? n->state != KVC_OPEN || gen != n->object.gen + 1 : n->object.gen != gen))
+	    (snapshot_copy ? n->state != KVC_OPEN || gen != n->object.gen + 1
+			   : n->object.gen != gen))
 		return false;
-	if (snap) {
+	if (snapshot_copy) {
 		to = (struct kvc_segment){ 'o', n->row.ino, gen };
 		if (kvc_pool_segment_rename(&k->pool, &from, &to))
 			return false;
@@ -194,7 +195,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (!c->table) {
 		n->object.sum = c->raw;
 		n->object.has_sum = true;
-	} else if (snap) {
+	} else if (snapshot_copy) {
 		n->object.has_sum = false; /* it was the sum of earlier bytes */
 	}
 	n->object.lower = true;
@@ -210,7 +211,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	n->failing = false;
 	n->tries = 0;
 	if (kvc_tier_is_durable_locked(k, tier))
-		sync_copied_locked(n, tier, snap);
+		sync_copied_locked(n, tier, snapshot_copy);
 	count_locked(k, n, c->f->stored_len);
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, (int)tier, n);
 	return true;
@@ -223,21 +224,21 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 struct spill {
 	struct kvc_node *n;
 	unsigned tier;
-	bool snap;   /* the file is open; fsync asked for its current bytes */
-	bool marked; /* this snapshot set the mark on the segment */
-	bool reseal; /* this generation has a copy, which is replaced */
-	bool check;  /* The tier has the object, unless a mapping changed it: compare sums. */
-	bool doubt;  /* likewise, but there is no sum to compare: copy again */
+	bool snapshot_copy; /* the file is open; fsync asked for its current bytes */
+	bool marked;        /* this snapshot set the mark on the segment */
+	bool reseal;        /* this generation has a copy, which is replaced */
+	bool check; /* The tier has the object, unless a mapping changed it: compare sums. */
+	bool doubt; /* likewise, but there is no sum to compare: copy again */
 	uint64_t model;
 	uint64_t gen, epoch; /* the generation that is copied, and the epoch at the start */
 	struct stat st;
 	struct kvc_copy c;
 	struct kvc_where where;
-	uint64_t of_today; /* bytes of daily= that are set aside for the copy */
+	uint64_t daily_bytes; /* bytes of daily= that are set aside for the copy */
 	/* an fsync moved the job to the front; without that it would have waited until this time */
 	uint64_t wait_ns;
-	bool again;
-	bool out;        /* the breaker refused the tier, or the tier refuses all copies */
+	bool retry;
+	bool refused;    /* the breaker refused the tier, or the tier refuses all copies */
 	bool name_taken; /* another copy of ours to the same name is under way */
 	int err;
 };
@@ -311,42 +312,43 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 	struct kvc_segment seg;
 	bool here;
 
-	s->snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, s->tier);
+	s->snapshot_copy = n->state == KVC_OPEN && n->snapshot &&
+			   kvc_spill_takes_snapshot(k, n, s->tier);
 	if (n->lost || kvc_node_detached(n) ||
-	    (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
-	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
+	    (!s->snapshot_copy && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
+	    (!s->snapshot_copy && !kvc_spill_needed(k, n, s->tier)))
 		return false;
 	seg = kvc_file_segment_of(n);
 	/* may a client still write through a mapping that outlived its descriptor? */
-	if (!s->snap && !k->stopping && kvc_pool_segment_in_use(&k->pool, &seg, true)) {
-		s->again = true; /* the copy is made when the mapping is gone */
+	if (!s->snapshot_copy && !k->stopping && kvc_pool_segment_in_use(&k->pool, &seg, true)) {
+		s->retry = true; /* the copy is made when the mapping is gone */
 		return false;
 	}
 	if (!kvc_tier_allowed_locked(k, s->tier, KVC_CALL_WRITE)) {
 		s->err = kvc_tier_why_locked(k, s->tier, KVC_CALL_WRITE);
-		s->again = s->out = true;
+		s->retry = s->refused = true;
 		return false;
 	}
 	s->model = n->model;
 	s->epoch = n->epoch;
-	s->gen = n->object.gen + s->snap;
+	s->gen = n->object.gen + s->snapshot_copy;
 	s->c.fd = kvc_pool_segment_open(&k->pool, &seg, O_RDONLY);
 	if (s->c.fd < 0 || fstat(s->c.fd, &s->st)) {
 		s->err = s->c.fd < 0 ? s->c.fd : -errno;
 		kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
 		return false;
 	}
-	if (kvc_admission_begin_locked(k, n, s->tier, &s->of_today)) {
+	if (kvc_admission_begin_locked(k, n, s->tier, &s->daily_bytes)) {
 		kvc_admission_refused_locked(k, n,
 					     n->state == KVC_RESIDENT && !copying_elsewhere(k, s));
 		kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
 		return false;
 	}
-	if (s->snap) {
+	if (s->snapshot_copy) {
 		sync_begun_locked(n, s->tier);
 		mark_locked(s);
 	}
-	here = !s->snap && n->verify && n->in[s->tier].place.gen == n->object.gen;
+	here = !s->snapshot_copy && n->verify && n->in[s->tier].place.gen == n->object.gen;
 	s->check = here && n->object.has_sum;
 	s->doubt = here && !n->object.has_sum;
 	s->reseal = (n->resealing & (1u << s->tier)) || s->doubt;
@@ -360,7 +362,7 @@ static void compare(struct kvc *k, struct spill *s)
 {
 	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size, s->epoch);
 	kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
-	s->again = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&
+	s->retry = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&
 		   kvc_spill_needed(k, s->n, s->tier);
 }
 
@@ -375,9 +377,9 @@ static void undo_both(struct kvc *k, struct spill *s)
 		kvc_deferred_free_undone_locked(k, s->tier, n->row.ino, &stale);
 	else
 		kvc_deferred_free_extent_locked(k, s->tier, &stale);
-	s->again = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
-	if (n->state == KVC_OPEN && n->snapshot && s->snap)
-		s->again = true;
+	s->retry = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
+	if (n->state == KVC_OPEN && n->snapshot && s->snapshot_copy)
+		s->retry = true;
 }
 
 /* Does the error stay until the file or the key file changes? */
@@ -405,49 +407,49 @@ static void copy(struct kvc *k, struct spill *s)
 	 * A segment without the mark is not needed any more, and is closed while no caller waits
 	 * for k->lock.
 	 */
-	if (!s->snap && !marked)
+	if (!s->snapshot_copy && !marked)
 		kvc_copy_close(&s->c);
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, s->tier, KVC_CALL_WRITE, n->row.ino, s->err);
 	if (!s->err)
 		kvc_tier_stored_locked(k, s->tier, s->c.f->stored_len);
-	if (!s->err && ((s->snap || n->epoch == s->epoch) && kvc_copy_newest(&s->c) &&
-			record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
-		s->again = false;
+	if (!s->err && ((s->snapshot_copy || n->epoch == s->epoch) && kvc_copy_newest(&s->c) &&
+			record_both(k, n, s->tier, &s->c, s->gen, s->snapshot_copy, &s->where))) {
+		s->retry = false;
 		if (s->doubt && n->verify)
 			doubt_elsewhere_locked(k, n, s->tier);
-		if (!s->snap && !n->verify && !n->resealing && marked)
+		if (!s->snapshot_copy && !n->verify && !n->resealing && marked)
 			/* this was the last tier to compare */
 			kvc_file_compared_locked(n, s->c.fd);
 	} else if (!s->err) {
 		undo_both(k, s);
 	} else if (s->err == -ENOSPC) {
-		s->again = true;
+		s->retry = true;
 		if (k->tier[s->tier].has_trimmer)
 			kvc_tier_refused_locked(k, s->tier, s->c.f->stored_len);
 		else /* others fill the tier too: they or the server free space */
-			s->out = true;
+			s->refused = true;
 	} else if (s->err == -ENAMETOOLONG) {
 		s->err = 0; /* a path that is too long for a frame is not shared */
-	} else if (s->err == -EALREADY && !s->c.named) {
-		s->again = s->name_taken = true;
+	} else if (s->err == -EALREADY && !s->c.has_name) {
+		s->retry = s->name_taken = true;
 		s->err = 0;
 	} else if (s->err == -ECANCELED) {
-		s->again = n->state == KVC_RESIDENT || n->state == KVC_BOTH;
+		s->retry = n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 		kvc_count(&k->stats, spill_stale);
 	} else if (!is_hopeless(s->err) && kvc_tier_out_locked(k, s->tier, KVC_CALL_WRITE)) {
-		s->again = s->out = true; /* the breaker has logged the error */
+		s->retry = s->refused = true; /* the breaker has logged the error */
 	} else {
-		s->again = !is_hopeless(s->err);
-		if (!s->again) {
+		s->retry = !is_hopeless(s->err);
+		if (!s->retry) {
 			n->hopeless |= 1u << s->tier;
 			kvc_count(&k->stats, spills_given_up);
 		}
-		if (!n->failing || !s->again)
+		if (!n->failing || !s->retry)
 			kvc_warn("tier %s: copying inode %llx: %s; %s",
 				 k->tier[s->tier].t->ops->name, (unsigned long long)n->row.ino,
 				 strerror(-s->err),
-				 s->again ? "tried again" : "not tried again before it changes");
+				 s->retry ? "tried again" : "not tried again before it changes");
 	}
 	if (s->marked && n->state == KVC_OPEN && n->snapshot)
 		unmark_locked(s);
@@ -482,7 +484,7 @@ static void copy_again_locked(struct kvc *k, struct spill *s, bool makes_room)
 
 	if (makes_room || s->name_taken) {
 		queue_locked(k, n, s->tier, KVC_P_URGENT, now + SOON_NS);
-	} else if (s->out) {
+	} else if (s->refused) {
 		queue_locked(k, n, s->tier, KVC_P_PARKED, 0);
 	} else if (!s->err && !kvc_list_empty(&n->sync_waiters)) {
 		/* before the copies that wait for settle= */
@@ -507,21 +509,21 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 	struct kvc_node *n = s->n;
 
 	n->spilling &= ~(1u << s->tier);
-	kvc_admission_end_locked(k, s->of_today);
+	kvc_admission_end_locked(k, s->daily_bytes);
 	if (failed) {
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
 	}
-	s->again = s->again && !n->lost &&
+	s->retry = s->retry && !n->lost &&
 		   (!k->stopping || ((makes_room || s->name_taken) && !k->draining));
-	if (s->again)
+	if (s->retry)
 		copy_again_locked(k, s, makes_room);
-	if (s->again && failed && !full && !s->out)
+	if (s->retry && failed && !full && !s->refused)
 		kvc_tier_failed_locked(k, s->tier);
 	/* An fsync does not fail with the error of a tier that it does not wait for. */
-	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full) &&
-			     !(s->out && copying_durably_elsewhere(k, s))
-		   : !s->again || s->err)
+	if (failed ? kvc_spill_takes_snapshot(k, n, s->tier) && (!s->retry || !full) &&
+			     !(s->refused && copying_durably_elsewhere(k, s))
+		   : !s->retry || s->err)
 		kvc_wait_wake_all_locked(k, &n->sync_waiters, failed ? s->err : 0);
 	kvc_reservation_tell_locked(k); /* the evictor may have more to evict */
 }
@@ -596,7 +598,7 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 	bool refused = false, asked = false;
 
 	kvc_tier_each(k, t) {
-		if (!(n->snapshot ? kvc_snapshot_takes(k, n, t) : kvc_spill_needed(k, n, t)))
+		if (!(n->snapshot ? kvc_spill_takes_snapshot(k, n, t) : kvc_spill_needed(k, n, t)))
 			continue;
 		if (kvc_admission_check_locked(k, n, t)) {
 			refused = true;

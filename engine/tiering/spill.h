@@ -23,7 +23,8 @@ bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned ti
  * Does an fsync of this file (NULL: of any file) store it in this tier? A shared tier needs the
  * file to have a name.
  */
-static inline bool kvc_snapshot_takes(const struct kvc *k, const struct kvc_node *n, unsigned tier)
+static inline bool kvc_spill_takes_snapshot(const struct kvc *k, const struct kvc_node *n,
+					    unsigned tier)
 {
 	unsigned caps = k->tier[tier].t->ops->caps;
 

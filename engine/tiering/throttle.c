@@ -37,14 +37,14 @@ struct zone {
 	uint64_t at, from, to;
 };
 
-static struct zone zone_locked(const struct kvc *k)
+static struct zone throttle_zone_locked(const struct kvc *k)
 {
 	return (struct zone){ k->reservations.uncopied, k->pool.bytes / 2,
 			      k->pool.bytes / 20 * 19 };
 }
 
 /* With write=back: queues copies of the oldest objects while too many bytes have no copy. */
-static void behind_locked(struct kvc *k)
+static void copy_oldest_locked(struct kvc *k)
 {
 	while (k->reservations.uncopied - k->account->asked > k->pool.bytes / 4 &&
 	       !kvc_list_empty(&k->account->behind)) {
@@ -62,7 +62,7 @@ void kvc_throttle_published_locked(struct kvc *k, struct kvc_node *n)
 	if (k->opt.write == KVC_THROUGH || n->verify)
 		kvc_spill_queue_locked(k, n, false);
 	else
-		behind_locked(k);
+		copy_oldest_locked(k);
 }
 
 void kvc_throttle_measure_locked(struct kvc *k)
@@ -87,7 +87,7 @@ void kvc_throttle_measure_locked(struct kvc *k)
 	p->since_ns = now;
 }
 
-static bool any_takes_locked(const struct kvc *k)
+static bool any_tier_takes_locked(const struct kvc *k)
 {
 	kvc_tier_each(k, t)
 		if (kvc_tier_accepts_locked(k, t))
@@ -99,7 +99,7 @@ int kvc_throttle_store_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 {
 	struct kvc_throttle *p = k->throttle;
 	uint64_t now = kvc_mono_ns(), most = k->opt.pace_ms * 1000000, left, rate, due;
-	struct zone z = zone_locked(k);
+	struct zone z = throttle_zone_locked(k);
 
 	if (!w->since_ns)
 		w->since_ns = now;
@@ -111,7 +111,8 @@ int kvc_throttle_store_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 		w->deadline_ns = now + COMMIT_WAIT_NS;
 		return kvc_wait_park_locked(k, &p->waiters, w);
 	}
-	if (w->paced || !bytes || z.at <= z.from || !most || k->stopping || !any_takes_locked(k))
+	if (w->paced || !bytes || z.at <= z.from || !most || k->stopping ||
+	    !any_tier_takes_locked(k))
 		return 0;
 	left = z.to - kvc_min(z.at, z.to);
 	rate = (uint64_t)(2.0 * (double)(p->rate ? p->rate : RATE_FIRST) * (double)left /

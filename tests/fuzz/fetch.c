@@ -64,9 +64,9 @@ static int get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, cons
  * The catalog's description of the frame. It mostly agrees with the frame, since otherwise the
  * fetch ends at once.
  */
-static struct kvc_want want_of(unsigned how, const uint8_t *page, size_t len)
+static struct kvc_fetch_want want_of(unsigned how, const uint8_t *page, size_t len)
 {
-	struct kvc_want w = { .shared = how & SHARED, .has_sum = how & SUMMED };
+	struct kvc_fetch_want w = { .shared = how & SHARED, .has_sum = how & SUMMED };
 
 	if (kvc_frame_decode(page, &told))
 		memset(&told, 0, sizeof told);
@@ -104,7 +104,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsi
 		f.size = have;
 	if (f.stored_len <= have)
 		f.stored_sum = kvc_sum_of(data + 1 + KVC_FRAME_HEADER, f.stored_len);
-	kvc_proof_check(&k, data[0] & SHARED, &f);
+	kvc_proof_add(&k, data[0] & SHARED, &f);
 	kvc_frame_encode(&f, page);
 	memcpy(data + 1, page, sizeof page);
 	return size;
@@ -128,7 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	unsigned how = (unsigned)fuzz_number(&in, 1);
 	size_t len = kvc_round_up(in.n > KVC_FRAME_HEADER ? in.n : KVC_FRAME_HEADER, KVC_PAGE);
 	uint8_t *bytes = fuzz_bytes(&in, len);
-	struct kvc_want w = want_of(how, bytes, len);
+	struct kvc_fetch_want w = want_of(how, bytes, len);
 	struct memory m = { { .ops = &ops }, bytes, len };
 	struct stat st;
 	int err = kvc_fetch(&k, &m.tier, &w, fd);

@@ -29,7 +29,7 @@ static const struct kvc_range ranges[] = { { 4096, 100 }, { 12288, 5000 } };
 static struct kvc_store store;
 static struct kvc k = { .store = &store };
 static struct kvc_frame frame;
-static struct kvc_want want;
+static struct kvc_fetch_want want;
 static struct memory {
 	struct kvc_tier tier;
 	uint8_t bytes[ROOM] __attribute__((aligned(4096)));
@@ -151,7 +151,7 @@ static void make(enum kind kind, bool shared, const struct lie *l)
 	strcpy(frame.path, "model/chunk/layer");
 	strcpy(frame.key_model, "model");
 	put_payload(kind);
-	want = (struct kvc_want){
+	want = (struct kvc_fetch_want){
 		.ino = frame.ino,
 		.size = frame.size,
 		.shared = shared,
@@ -166,7 +166,7 @@ static void make(enum kind kind, bool shared, const struct lie *l)
 	tell(l, FRAME, &frame);
 	/* other frames of a shared tier are from before there were keys */
 	if (!shared || kind == SEALED)
-		assert_int_equal(kvc_proof_check(&k, shared, &frame), 0);
+		assert_int_equal(kvc_proof_add(&k, shared, &frame), 0);
 	tell(l, PROVED, &frame);
 	kvc_frame_encode(&frame, memory.bytes);
 	tell(l, STORED, memory.bytes);
@@ -205,7 +205,7 @@ static void truth(void **state)
 }
 
 #define IN_FRAME(field, flip) { FRAME, offsetof(struct kvc_frame, field), flip }
-#define IN_WANT(field, flip) { WANT, offsetof(struct kvc_want, field), flip }
+#define IN_WANT(field, flip) { WANT, offsetof(struct kvc_fetch_want, field), flip }
 #define IN_STORE(field, flip) { STORE, offsetof(struct kvc_store, field), flip }
 
 static const struct lie lies[] = {
@@ -292,7 +292,7 @@ static void bomb(void **state)
 		kvc_payload_encoder_read(e, memory.bytes + KVC_FRAME_HEADER, frame.stored_len), 0);
 	kvc_payload_encoder_free(e);
 	frame.stored_sum = kvc_sum_of(memory.bytes + KVC_FRAME_HEADER, frame.stored_len);
-	assert_int_equal(kvc_proof_check(&k, false, &frame), 0);
+	assert_int_equal(kvc_proof_add(&k, false, &frame), 0);
 	kvc_frame_encode(&frame, memory.bytes);
 	want.place.where.len = KVC_FRAME_HEADER + kvc_round_up(frame.stored_len, KVC_PAGE);
 	want.place.codec = KVC_PLACE_CODED | KVC_CODEC_ZSTD;
@@ -335,7 +335,7 @@ static void other_models(void **state)
 		f->key_id = tries[i].key;
 		snprintf(f->path, sizeof f->path, "%s", tries[i].path);
 		snprintf(f->key_model, sizeof f->key_model, "%s", tries[i].model);
-		err = kvc_proof_check(&k, true, f);
+		err = kvc_proof_add(&k, true, f);
 		assert_int_equal(err, tries[i].err == -ENOKEY ? -ENOKEY : 0);
 		assert_int_equal(kvc_proof_found(&k, f), tries[i].err);
 		if (!tries[i].folder)

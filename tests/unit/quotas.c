@@ -139,7 +139,7 @@ static void stop(void)
 	kvc_lock(engine);
 	engine->stopping = true;
 	kvc_unlock(engine);
-	kvc_keeper_stop(engine);
+	kvc_quota_keeper_stop(engine);
 	kvc_lock(engine);
 	engine->stopping = false;
 	kvc_list_init(&engine->waits.woken);
@@ -159,7 +159,7 @@ static void turns(void **state)
 	engine_later_ns += OLD_NS;
 	store(&w);
 	bound(large, 8192);
-	assert_int_equal(kvc_keeper_start(engine), 0);
+	assert_int_equal(kvc_quota_keeper_start(engine), 0);
 	for (int i = 0; i < 10000 && !(granted(&w) && dropped_large >= MANY - 1); i++)
 		usleep(1000);
 	assert_true(granted(&w));
@@ -180,7 +180,7 @@ static void uncommitted(void **state)
 	files(small, SOME);
 	engine_later_ns += OLD_NS;
 	store(&w);
-	assert_int_equal(kvc_keeper_start(engine), 0);
+	assert_int_equal(kvc_quota_keeper_start(engine), 0);
 	for (int i = 0; i < 10000 && looks < 40; i++)
 		usleep(1000);
 	assert_true(looks >= 40);
@@ -216,7 +216,7 @@ static void nothing(void **state)
 	engine_commit();
 	engine_later_ns += OLD_NS;
 	store(&w);
-	assert_int_equal(kvc_keeper_start(engine), 0);
+	assert_int_equal(kvc_quota_keeper_start(engine), 0);
 	for (int i = 0; i < 100; i++)
 		usleep(1000);
 	assert_int_equal(refused(&w), 0);

@@ -50,7 +50,7 @@ static void fill(uint8_t *layer, size_t l)
 }
 
 /* Overwrites a chunk's blocks, as an engine that reuses them does. */
-static void overwrite_blocks(uint8_t *layer, const int64_t *blocks)
+static void overwrite_chunk(uint8_t *layer, const int64_t *blocks)
 {
 	const size_t block_bytes = LAYER_BYTES / 2 / BLOCKS;
 
@@ -115,7 +115,7 @@ static int offload(const char *mount, int device)
 		goto fail;
 	/* 4. The engine reuses the memory. */
 	for (int l = 0; l < LAYERS; l++)
-		overwrite_blocks(layers[l], blocks);
+		overwrite_chunk(layers[l], blocks);
 	/* 5. Load it back. */
 	if (kvcachefs_load(&transfer, mount, &cache, items, LAYERS, NULL) ||
 	    kvcachefs_transfer_free(transfer))

@@ -36,7 +36,7 @@ static const struct {
 	ROW(NB_NL_BS_NH_CS, "", "BLSHKE", false),
 };
 
-#define MOST (1ull << 31) /* of any dimension; products are checked against 2^62 */
+#define MOST (1ull << 31) /* limit of every dimension; products are checked against 2^62 */
 #define LARGEST (1ull << 62)
 
 const char *kvcachefs_format_name(enum kvcachefs_format format)

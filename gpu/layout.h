@@ -117,7 +117,7 @@ struct kvcachefs_rotated { /* keys that are rotated during the transfer */
 	const struct kvcachefs_rope *rope;
 	void *row; /* memory for one row of a file */
 };
-/* The same as kvcachefs_scatter(), and rotates the keys; the file is not changed. */
+/* Scatters like kvcachefs_scatter(), and rotates the keys; the file is not changed. */
 int kvcachefs_scatter_rotated(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
 			      const struct kvcachefs_tokens *t, const void *in,
 			      const struct kvcachefs_rotated *rotated);

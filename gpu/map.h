@@ -19,7 +19,7 @@ struct kvcachefs_map {
 	size_t len;
 	void *data; /* read-only; NULL: not mapped, or the file is empty */
 	unsigned users;
-	/* of a new file: its writable mapping, and the device that it is registered on */
+	/* a new file's writable mapping, and the device that it is registered on */
 	void *rw;
 	/* listed: published and in a bucket; then unmap.c holds one of its references */
 	bool rw_pinned, listed;

@@ -27,7 +27,7 @@
 #define BUCKETS 4096
 #define MAPS_MOST 16384 /* a process may have 65530 */
 #define BYTES_MOST (4ull << 30)
-#define PART 16 /* of the pool; each process on a machine has its own cache */
+#define PART 16 /* fraction of the pool; each process on a machine has its own cache */
 
 unsigned kvcachefs_map_idle_ms = 5000;
 

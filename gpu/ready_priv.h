@@ -30,7 +30,7 @@ struct kvcachefs_class {
 	/* refused_ms: no file is tried before this time */
 	uint64_t taken, used_ms, keep_ms, peak_ms, refused_ms;
 	bool makes, teaches;
-	int err; /* of the last file that could not be prepared */
+	int err; /* error of the last file that could not be prepared */
 	char error[160];
 };
 
@@ -43,7 +43,7 @@ struct kvcachefs_readiness {
 	unsigned nclasses, nready, making;
 	bool freeing; /* the thread is removing files without the lock */
 	uint64_t idle_ms;
-	size_t bytes; /* of prepared files, including those being prepared */
+	size_t bytes; /* bytes of prepared files, including those being prepared */
 };
 
 #pragma GCC visibility push(hidden)

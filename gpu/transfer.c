@@ -40,7 +40,7 @@ struct kvcachefs_transfer {
 	size_t capacity;
 	bool store, staged, landed, lent; /* lent: the lease is the caller's */
 	const char *mount;
-	uint64_t dev;             /* of the mount; for a store */
+	uint64_t dev;             /* device number of the mount; for a store */
 	struct kvcachefs_paged p; /* the cache of the call */
 	struct cache *caches;     /* the cache of the call, and the caches of items */
 	size_t ncaches;
@@ -52,7 +52,7 @@ struct kvcachefs_transfer {
 	struct kvcachefs_lease *lease;
 	size_t first;                       /* index in the lease of the object of item 0 */
 	struct kvcachefs_cuda *cuda, *late; /* late: NULL if everything could start at once */
-	int err;                            /* of the first failed item */
+	int err;                            /* error of the first failed item */
 	char error[160];                    /* its text */
 };
 

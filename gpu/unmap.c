@@ -211,7 +211,7 @@ static void unmap_once(void)
 	pthread_atfork(unmap_before_fork, unmap_after_fork, unmap_in_child);
 }
 
-/* Returns false if there is no thread. */
+/* Returns false if the thread cannot be started. */
 static bool unmap_start_locked(struct worker *w, void *(*work)(void *))
 {
 	static pthread_once_t at_first = PTHREAD_ONCE_INIT;

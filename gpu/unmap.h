@@ -13,12 +13,12 @@
 /*
  * Takes ownership of a list of mappings, linked by `going`. Of the mappings that are `listed`, the
  * writable part is removed and the reference released; the others are freed. The caller holds no
- * lock. Does not wait, unless no thread can be created.
+ * lock. Waits only if no thread can be created.
  */
 void kvcachefs_unmap(struct kvcachefs_map *list);
 /*
  * Tells the thread that a mapping of the cache will become idle, or that kvcachefs_cuda_reap() has
- * work. Returns false if there is no thread.
+ * work. Returns false if the thread cannot be started.
  */
 bool kvcachefs_unmap_wake(void);
 /* Are many mappings waiting to be unregistered? */

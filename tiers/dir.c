@@ -11,7 +11,7 @@
  *
  * Other nodes may put anything into the folder. Every call opens the folder again, descends without
  * following links, and reads regular files only. Anything else in the place of a frame is a damaged
- * frame. Only these calls wait for the filesystem: usage() reports the values that one of them has
+ * frame. Only these calls wait for the filesystem; usage() reports values that an earlier call has
  * read.
  *
  * The tier's workers enter. One more thread checks the folder at mount, and one removes temporary
@@ -122,7 +122,7 @@ static void dir_close(struct kvc_tier *t)
 /* The folder of a frame, and the name of its file. */
 struct place {
 	int root, sub; /* -1: not open */
-	/* of new files: 0600, plus rights of the group and of others as the folder has them */
+	/* mode of new files: 0600, plus the folder's rights for its group and for others */
 	mode_t mode;
 	bool ours; /* root is the folder that the tier used first */
 	char hex[33];
@@ -614,8 +614,8 @@ static void *first_check(void *arg)
 }
 
 /*
- * Is the path a readable folder? The first copy finds out whether it is writable. Returns 0
- * also if there is no answer before the deadline.
+ * Is the path a readable folder? The first copy finds out whether it is writable. Also returns 0 if
+ * no answer arrives before the deadline.
  */
 static int check_folder(struct dir *d, uint64_t deadline_ms)
 {

@@ -38,7 +38,7 @@ int kvct_dir_store_file(const char *store, const char *id, const char *what, boo
 			char name[32]);
 
 /*
- * The mark of a tier's folder. mark_read: returns false if there is no valid mark. mark_make:
+ * The mark of a tier's folder. mark_read: returns false if the folder has no valid mark. mark_make:
  * creates the mark with this id, or with a random one if id is NULL; does nothing if a mark exists
  * or the folder cannot be written. mark_remembered and mark_remember read and write the id that the
  * store remembers; mark_remember returns 0 or a negative errno. All of them block on the
@@ -54,9 +54,9 @@ struct kvct_dir_temps *kvct_dir_temps_new(struct dir *d);
 void kvct_dir_temps_free(struct kvct_dir_temps *t);
 /*
  * Starts the thread that removes temporary files. Their names are noted in the folder `store` for
- * the tier `id`; if store is NULL they are not noted. Returns 0, or a negative errno if there is no
- * thread. The thread holds a reference to the tier. kvct_dir_temps_stop ends the thread; a thread
- * that waits for a dead server is left behind.
+ * the tier `id`; if store is NULL they are not noted. Returns 0, or a negative errno if the thread
+ * cannot be created. The thread holds a reference to the tier. kvct_dir_temps_stop ends the thread;
+ * a thread that waits for a dead server is left behind.
  */
 int kvct_dir_temps_start(struct kvct_dir_temps *t, const char *store, const char *id);
 void kvct_dir_temps_stop(struct kvct_dir_temps *t);

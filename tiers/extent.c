@@ -17,7 +17,7 @@
 
 struct node {
 	uint64_t at, len, max;
-	uint32_t l, r; /* of an unused node: r is the next unused node */
+	uint32_t l, r; /* children; in an unused node r is the next unused node */
 };
 
 #define LEAST 128u  /* nodes */

@@ -369,7 +369,7 @@ int kvct_redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		if ((err = head_get(&c, off ? NULL : iov->iov_base, &trailer)))
 			return err;
 		if (tries && last.tag == trailer.tag)
-			return -EBADMSG; /* the same version, with a missing piece */
+			return -EBADMSG; /* still this version, so the piece is lost */
 		last = trailer;
 		if (off || len > KVC_FRAME_HEADER)
 			err = read_payload(&c, &trailer, off ? off - KVC_FRAME_HEADER : 0,

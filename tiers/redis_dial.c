@@ -26,9 +26,9 @@ struct name {
 	unsigned users;  /* waiting callers and the thread */
 	bool busy;       /* a thread is resolving it */
 	unsigned rounds; /* completed lookups */
-	int err;         /* EAI_... of the last lookup */
+	int err;         /* result of the last lookup: EAI_... */
 	uint64_t used_ns;
-	struct kvct_addresses known; /* of the last successful lookup */
+	struct kvct_addresses known; /* result of the last successful lookup */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -66,7 +66,7 @@ int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, ui
 /* Was everything that arrived read? Otherwise, later answers would belong to the wrong commands. */
 bool kvct_redis_in_step(const redisContext *c);
 
-/* What to do after an error reply. */
+/* Actions after an error reply. */
 enum kvct_redis_next {
 	KVCT_REDIS_FINAL, /* fail with err */
 	/* try another connection, which may lead to a server that can answer; then fail */

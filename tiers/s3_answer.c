@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LOG_AGAIN_NS (600 * 1000000000ull) /* the same answer is logged again after this time */
+#define LOG_AGAIN_NS (600 * 1000000000ull) /* a repeated answer is logged again after this time */
 #define LOG_ANY_NS 1000000000ull           /* answers that alternate: at most one line a second */
 
 bool kvct_s3_element(struct kvct_s3_text *in, const char *tag, struct kvct_s3_text *out)
@@ -271,7 +271,7 @@ static int judge_transfer(struct kvct_s3_request *q, CURLcode rc)
 	case CURLE_SSL_CACERT_BADFILE: return -EACCES;
 	case CURLE_OUT_OF_MEMORY:
 		return q->begun ? -EIO : -ENOMEM; /* -EIO: endless headers */
-	/* the answer is above its limit, or there is no memory for it */
+	/* the answer exceeds its limit, or memory is short */
 	case CURLE_WRITE_ERROR: return -EIO;
 	case CURLE_COULDNT_RESOLVE_HOST:
 	case CURLE_COULDNT_RESOLVE_PROXY: return -EHOSTUNREACH;

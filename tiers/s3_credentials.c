@@ -30,11 +30,11 @@ struct kvct_s3_credentials {
 	struct kvct_s3_source source;
 	char text[700]; /* the source, for people */
 	bool asking;
-	uint64_t number; /* of the present credentials; 0: there are none */
+	uint64_t number; /* number of the present credentials; 0: none */
 	uint64_t got_ns; /* time at which they arrived (kvc_now_ns) */
 	/* when the source was asked, and when it may be asked again (kvc_mono_ns) */
 	uint64_t asked_ns, next_ns;
-	struct stat file;                 /* as of the last read */
+	struct stat file;                 /* state at the last read */
 	char logged_error[256];           /* the last error in the log */
 	struct kvct_s3_login *now, *next; /* next: used by the thread that asks */
 };

@@ -77,7 +77,7 @@ struct kvct_s3_request {
 	char key[1100];      /* below the bucket; "": the bucket itself */
 	const char *query;   /* escaped and sorted, or NULL */
 	bool creates;        /* creates an object: sends the encryption headers */
-	bool quiet;          /* of the sweeper: logs nothing, and ends when the tier stops */
+	bool quiet;          /* sent by the sweeper: logs nothing, and ends when the tier stops */
 	bool slow;           /* the answer may take long; the connection is known to work */
 	bool wanted;         /* the caller handles and logs a 403 */
 	uint64_t from, to;   /* Range, if to > 0; both ends are included */

@@ -57,7 +57,7 @@ static void note_name(struct kvct_s3 *s, char file[40])
 }
 
 /* Notes an upload. Sets file to "" if that fails. */
-static void note_write(struct kvct_s3 *s, const char *key, const char *upload, char file[40])
+static void upload_note_write(struct kvct_s3 *s, const char *key, const char *upload, char file[40])
 {
 	char text[NOTE_MAX];
 	int len = snprintf(text, sizeof text, "%s\n%s\n", key, upload);
@@ -161,7 +161,7 @@ static int begin_upload(struct upload *u, const char *key)
 	if (!err && !(u->id = kvct_s3_escape(id)))
 		err = -ENOMEM;
 	if (!err)
-		note_write(u->s, key, id, u->file);
+		upload_note_write(u->s, key, id, u->file);
 	free(id);
 	free(q.text);
 	return err;

@@ -13,8 +13,8 @@
  * commit and the removal have freed them, and are not dropped twice. It walks over the catalog's
  * chunks in the order of their ranks and keeps its position from turn to turn, so that pinned and
  * open chunks at the front are visited once per walk. The parent of a chunk that stays is spared,
- * unless a whole walk finds no other victim; if the chunk stays only because it was accessed a
- * moment ago and could soon be dropped, the parent is spared for two seconds. A chunk is also
+ * unless a whole walk finds no other victim. If some of the chunks that stay were only accessed a
+ * moment ago and could soon be dropped, spared chunks wait two seconds longer. A chunk is also
  * spared if one of its descendants was accessed and its own rank was not updated yet
  * (access/ancestors.h). The first visit to a chunk's folder only makes the kernel ask for its name
  * again (a probe; kvc_chunk_drop returns -EAGAIN); the trimmer visits it again later.
@@ -49,10 +49,10 @@
 #define ROWS 16     /* rows per hold of a lock while replacers are filled */
 #define FILLED 4096 /* rows after which the trimmer checks whether it must trim */
 /* chunks of other models that are checked per hold of the locks */
-#define LOOKS 32
+#define CHECKED 32
 #define OTHERS 4096         /* chunks of other models per walk */
 #define AGAIN_NS 5000000ull /* if all that is left is to wait */
-/* for chunks accessed a moment ago, before spared chunks are dropped */
+/* how long spared chunks wait for chunks that were accessed a moment ago */
 #define PATIENCE_NS 2000000000ull
 
 struct excluded {
@@ -63,10 +63,10 @@ struct excluded {
 /* A walk over the catalog's chunks, the first victim first. */
 struct walk {
 	struct kvc_chunk_row head[KVC_CLASSES]; /* the next victim of each class */
-	enum { UNKNOWN, THERE, NONE } head_state[KVC_CLASSES];
+	enum { UNKNOWN, FOUND, NONE } head_state[KVC_CLASSES];
 	struct kvc_turns turns; /* kept from one walk to the next */
 	uint64_t freed;         /* bytes freed since the walk began */
-	/* of a model: is its replacer still being walked, and which class do its chunks have? */
+	/* for a model: is its replacer still being walked, and which class do its chunks have? */
 	int replacer_state;
 	unsigned class, others;
 	enum kvc_cache cache;
@@ -82,10 +82,11 @@ struct walk {
 	 * catalog has an older rank. The walk does not go beyond it: those chunks are next.
 	 */
 	int64_t skipped[KVC_CLASSES];
-	uint64_t blocked_since_ns; /* since when walks end there and free nothing; 0: they do not */
-	/* since when walks have freed nothing except what they spared; 0: they free something */
+	/* since when walks have ended there and freed nothing; 0: they free some */
+	uint64_t blocked_since_ns;
+	/* since when walks have freed nothing while they spared chunks; 0: they free some */
 	uint64_t fruitless_since_ns;
-	/* of a tier with replacers: chunks excluded or taken out, to be restored */
+	/* with replacers: chunks excluded or taken out, to be restored */
 	struct excluded *excluded;
 	size_t nexcluded, excluded_capacity;
 };
@@ -236,7 +237,7 @@ static int next_ordered(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_
 		err = -EAGAIN;
 		if (++w->others >= OTHERS)
 			err = -ENOENT;
-		if (++looks >= LOOKS || err == -ENOENT)
+		if (++looks >= CHECKED || err == -ENOENT)
 			break;
 	}
 	kvc_unlock(k);
@@ -260,9 +261,9 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 		if ((err = kvc_chunk_next_quota(k->cat, t->model, &first)))
 			return err;
 		w->class = first.policy;
-		w->replacer_state = has_replacer(t, w->class) ? THERE : NONE;
+		w->replacer_state = has_replacer(t, w->class) ? FOUND : NONE;
 	}
-	if (w->replacer_state == THERE) {
+	if (w->replacer_state == FOUND) {
 		if ((err = next_ordered(t, w->class, r)) != -ENOENT)
 			return err;
 		w->replacer_state = NONE;
@@ -296,9 +297,9 @@ static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 						    ? next_ordered(t, (unsigned)i, &w->head[i])
 						    : kvc_chunk_next_ranked(k->cat, &w->head[i]))
 						   ? NONE
-						   : THERE;
+						   : FOUND;
 		}
-		mask |= w->head_state[i] == THERE ? 1u << i : 0;
+		mask |= w->head_state[i] == FOUND ? 1u << i : 0;
 	}
 	class = kvc_turns_next(&w->turns, mask);
 	if (class < 0)

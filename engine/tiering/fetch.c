@@ -173,7 +173,7 @@ struct source {
 	struct fetch *x;
 	struct kvc_buffer buf;
 	size_t mid, piece;
-	uint64_t off, end; /* of the payload: bytes read so far, and its length in whole pages */
+	uint64_t off, end; /* payload bytes read so far, and the payload's length in whole pages */
 	size_t at, left;   /* in buf: the unused bytes */
 	uint64_t until_ns; /* 0: no deadline */
 	XXH3_state_t *sum; /* sum of the stored_len bytes; NULL: not wanted */

@@ -64,7 +64,7 @@ static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_p
 	return err;
 }
 
-/* Does the error mean that the tier holds no frame of ours, so that there is no name to update? */
+/* Does the error mean that the tier holds no frame of ours? Then no name needs an update. */
 static bool is_no_frame(int err)
 {
 	return err == -EBADMSG || err == -EPROTO || err == -ENOENT;

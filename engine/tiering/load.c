@@ -132,7 +132,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	bool wanted = j->node->state == KVC_LOADING;
 	kvc_unlock(k);
 	if (!wanted)
-		return -ESTALE; /* unlinked; the tier may hold anything by now */
+		return -ESTALE; /* unlinked; the tier may hold anything now */
 	if (err == -EBADMSG || err == -ENOENT || err == -EPROTO || err == -ESTALE) {
 		kvc_warn("tier %s: the copy of inode %llx is %s and is discarded", tier->ops->name,
 			 (unsigned long long)seg->ino,

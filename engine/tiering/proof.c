@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proofs of headers. In the store's own tier the key is the store's secret. In shared tiers, where
- * other stores write too, it is a key of the key file, which all cooperating stores have.
+ * Proofs of headers. In the store's own tier the key is the store's secret. In shared tiers other
+ * stores write too, so the key is from the key file, which all cooperating stores have.
  */
 #include "proof.h"
 

@@ -228,7 +228,7 @@ struct spill {
 	bool marked;        /* this snapshot set the mark on the segment */
 	bool reseal;        /* this generation has a copy, which is replaced */
 	bool check; /* The tier has the object, unless a mapping changed it: compare sums. */
-	bool doubt; /* likewise, but there is no sum to compare: copy again */
+	bool doubt; /* likewise, without a sum to compare: copy again */
 	uint64_t model;
 	uint64_t gen, epoch; /* the generation that is copied, and the epoch at the start */
 	struct stat st;
@@ -244,8 +244,8 @@ struct spill {
 };
 
 /*
- * Snapshot: takes the segment's modification time and sets the mark instead. As long as the mark
- * stays, nothing was written.
+ * Snapshot: takes the segment's modification time and sets the mark instead. While the mark stays,
+ * nothing was written.
  */
 static void mark_locked(struct spill *s)
 {

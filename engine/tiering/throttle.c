@@ -33,7 +33,7 @@
 #define WORTH_NS 100000ull /* shorter waits cost more than they bring */
 
 struct zone {
-	/* bytes without a copy: now, where delays begin, and where stores stop */
+	/* bytes without a copy: the current number, the start of delays, the end of stores */
 	uint64_t at, from, to;
 };
 

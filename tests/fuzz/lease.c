@@ -106,7 +106,7 @@ const char *fuse_pkgversion(void)
 	return "none";
 }
 
-/* The same as in fs/ops.c, but no call waits here, because everything is resident. */
+/* Behaves like fs/ops.c, except that no call waits, because everything is resident. */
 int kvfs_errno(int err)
 {
 	return -err;

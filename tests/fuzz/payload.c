@@ -83,7 +83,7 @@ static void round_trip(struct fuzz_in *in)
 	fuzz_must(!kvc_payload_encoder_new(&e, &f, &r, give, raw));
 	if (!e)
 		goto out;
-	/* as in a tier: zeros from the end to the next page */
+	/* zeros from the end to the next page, like in a tier */
 	stored = calloc(1, kvc_round_up(f.stored_len, KVC_PAGE) + 1);
 	fuzz_must(stored);
 	for (uint64_t i = 0; i < f.stored_len; i += piece)
@@ -125,7 +125,7 @@ static void hostile(struct fuzz_in *in)
 	if (f.stored_len < table_len) /* otherwise it is refused without reading further */
 		f.stored_len %= table_len;
 	data_len = f.stored_len < table_len ? 0 : f.stored_len - table_len;
-	/* the table is first in the input, where mutations reach it */
+	/* the table is first in the input, so that mutations reach it */
 	given = kvc_min(table_len, in->n / 2);
 	table = fuzz_bytes(in, given);
 	stored = calloc(1, data_len + table_len);

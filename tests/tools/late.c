@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * late FOLDER SECONDS PROCESSES: processes open files of a folder, read a little and close them.
- * The pool holds only a part of the folder, so many opens wait for a load. Every half second one
- * process is killed during its work and replaced. Prints the counts; exits with 1 if a process
- * makes no progress for 30 s (a hang).
+ * The pool holds only a part of the folder, and therefore most opens wait for a load. Every half
+ * second one process is killed during its work and replaced. Prints the counts; exits with 1 if a
+ * process makes no progress for 30 s (a hang).
  */
 #include <dirent.h>
 #include <fcntl.h>

@@ -326,7 +326,7 @@ static unsigned mapped(const char *mount)
 	return n;
 }
 
-/* Of 6 MiB, a sixteenth of a pool of 64 MiB stays mapped. */
+/* Maps 6 MiB: a sixteenth of the pool of 64 MiB stays mapped. */
 static void bounded(const char *mount)
 {
 	unsigned before = mapped(mount);

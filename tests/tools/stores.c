@@ -111,7 +111,7 @@ static void taken(const char *mount)
 
 	name("m", 0);
 	move(mount, true);
-	until(FILES); /* as many as that store used at once */
+	until(FILES); /* the number that the store used at once */
 	check(unnamed() == FILES && mapped(mount, "rw-s"));
 	usleep(1100000); /* so that they have an earlier time */
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);

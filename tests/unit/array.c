@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays that grow: what is in them stays, from the allocator to a mapping and on, and where there
- * is no memory. */
+/*
+ * Growing arrays: the content stays, from malloc to a mapping and beyond, and when memory runs out.
+ */
 #include "array.h"
 
 #include <errno.h>
@@ -14,9 +15,9 @@
 #include <cmocka.h>
 
 #define MOST (16u << 20)
-#define TABLE (2u << 20) /* from here on by so much, and some is left over */
+#define TABLE (2u << 20) /* mappings grow in these steps from here on, with some space to spare */
 
-static bool none; /* there is no more memory */
+static bool none; /* no memory is left */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 void *__real_realloc(void *p, size_t n);
@@ -69,7 +70,7 @@ static void grows(void **state)
 		for (; n < bytes / sizeof *v; n++)
 			v[n] = (uint32_t)(n * 2654435761u);
 		none = true;
-		assert_ptr_equal(kvc_array_grow(v, bytes / 2), v); /* it has that */
+		assert_ptr_equal(kvc_array_grow(v, bytes / 2), v); /* it has that size already */
 		none = false;
 	}
 	kvc_array_free(v);
@@ -81,7 +82,7 @@ static void begins_with_zeros(void **state)
 	uint8_t *v;
 
 	(void)state;
-	v = malloc(KVC_ARRAY_BIG); /* what is freed is not what it gets */
+	v = malloc(KVC_ARRAY_BIG); /* freed bytes that a new array must not contain */
 	for (size_t i = 0; v && i < KVC_ARRAY_BIG; i++)
 		((volatile uint8_t *)v)[i] = 1;
 	free(v);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory budget: no part exceeds its limit, whatever threads ask for; loads find memory while
- * copies wait; whoever waits gets memory in turn, or -ENOMEM in time; caches go first.
+ * The memory budget: no part exceeds its limit, whatever threads request; loads find memory while
+ * copies wait; a waiting thread gets memory in its turn, or -ENOMEM in time; caches are freed
+ * first.
  */
 #include "budget.h"
 
@@ -39,7 +40,7 @@ static int stop(void **state)
 	kvc_budget_stop(&stats);
 	kvc_budget_on_short(NULL);
 	kvc_budget_state(&s);
-	return s.used ? -1 : 0; /* a test gave back less than it took */
+	return s.used ? -1 : 0; /* a negative result: the test gave back less than it took */
 }
 
 static void parts_have_limits(void **state)
@@ -82,7 +83,8 @@ static void waits_end(void **state)
 	assert_int_equal(kvc_budget_wait(KVC_BUDGET_LOAD, LIMIT / 4), -ENOMEM);
 	assert_true(kvc_mono_ns() - begun >= 200000000);
 	assert_int_equal(kvc_counted(&stats, memory_waits), 1);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 8), 0); /* it left the queue */
+	/* the waiting request has left the queue */
+	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 8), 0);
 	kvc_budget_give(KVC_BUDGET_LOAD, LIMIT / 8 * 5);
 }
 
@@ -109,7 +111,7 @@ static void wait_for_waits(uint64_t n)
 		usleep(1000);
 }
 
-/* A large load is not starved by smaller requests that come later, nor by copies. */
+/* A large load is not starved by smaller requests that arrive later, nor by copies. */
 static void waiters_have_turns(void **state)
 {
 	_Atomic int order = 0;
@@ -125,7 +127,7 @@ static void waiters_have_turns(void **state)
 	wait_for_waits(1);
 	assert_int_equal(pthread_create(&b, NULL, take, &load), 0);
 	wait_for_waits(2);
-	kvc_budget_give(KVC_BUDGET_LOAD, 25 * MIB); /* the copy would fit, the load not yet */
+	kvc_budget_give(KVC_BUDGET_LOAD, 25 * MIB); /* the copy would fit now, the load not yet */
 	usleep(20000);
 	assert_int_equal(order, 0);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, MIB), -ENOMEM);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chains learned from calls: what engines do, call by call, and what is made of it.
+ * Parents inferred from calls: sequences of calls that engines make, and the parents inferred from
+ * them.
  */
 #include "chain_infer.h"
 
@@ -25,7 +26,7 @@ static struct kvc_seen by(uint32_t client, uint64_t id, bool known, uint64_t par
 	return seen;
 }
 
-/* A client opens a prompt whose chain is known: it is one of those who have prompts. */
+/* A client opens a prompt whose parents are known, which proves that it has prompts. */
 static void shows(uint32_t client)
 {
 	for (uint64_t i = 0; i < 17; i++)
@@ -42,7 +43,7 @@ static int begin(void **state)
 	if (err)
 		return err;
 	shows(1);
-	now += 40000 * MS; /* it has forgotten them */
+	now += 40000 * MS; /* so the pause ends all requests */
 	return 0;
 }
 
@@ -61,7 +62,7 @@ static void created(uint64_t id, uint64_t parent, bool begins)
 	assert_int_equal(seen.begins, begins);
 }
 
-/* As it was known, and as it is now. */
+/* Opens a chunk with its known parent; checks the inferred one. */
 static void opened(uint64_t id, uint64_t known, uint64_t parent, bool begins)
 {
 	struct kvc_seen seen = by(1, id, true, known);
@@ -70,7 +71,10 @@ static void opened(uint64_t id, uint64_t known, uint64_t parent, bool begins)
 	assert_int_equal(seen.begins, begins);
 }
 
-/* A prompt of which a part is there, computed for a while; the next one; and with a pause. */
+/*
+ * A prompt of which a part is in the cache, with time to compute; then the next prompt, and one
+ * with a pause.
+ */
 static void prompts(void **state)
 {
 	(void)state;
@@ -79,24 +83,26 @@ static void prompts(void **state)
 	opened(12, 11, 11, false);
 	now += 4000 * MS;
 	created(13, 12, false);
-	created(13, 12, false); /* another layer */
+	created(13, 12, false); /* another layer of the chunk */
 	opened(13, 12, 12, false);
 	created(14, 13, false);
 	opened(10, 0, 0, true);
 	opened(11, 10, 10, false);
 	created(20, 11, false);
-	opened(12, 11, 11, true); /* its beginning is in the engine, and it opens the end only */
+	opened(12, 11, 11, true); /* the engine has the beginning itself, and opens only the end */
 	opened(13, 12, 12, false);
 	now += 2000 * MS;
 	opened(14, 13, 13, true);
 	opened(14, 13, 13, false);
 	now += 2000 * MS;
 	opened(14, 13, 13, true);
-	now += 40000 * MS; /* it has forgotten why */
+	now += 40000 * MS; /* so the pause is too long to be computing */
 	created(30, 0, true);
 }
 
-/* Prompts of which nothing is there: bursts of creates, with a pause to compute between. */
+/*
+ * Prompts of which nothing is in the cache: bursts of creates, with pauses to compute between them.
+ */
 static void bursts(void **state)
 {
 	uint64_t id = 100;
@@ -109,12 +115,12 @@ static void bursts(void **state)
 		for (int i = 0; i < n; i++, id++)
 			if (i || burst != 1)
 				created(id, i ? id - 1 : 0, !i);
-			else /* a first one may be a step */
+			else /* the first chunk of a burst may continue the prompt */
 				assert_int_equal(by(1, id, false, 0).parent, id - 1);
 	}
 }
 
-/* Long ones, in steps of 16 chunks, of which the last is shorter. */
+/* Long prompts, in steps of 16 chunks; the last step is shorter. */
 static void steps(void **state)
 {
 	uint64_t id = 1000;
@@ -133,7 +139,7 @@ static void steps(void **state)
 		}
 }
 
-/* Nothing is a prompt without an end; a long one is joined when it is opened. */
+/* Endless creates are not one prompt; a long prompt is joined when it is opened. */
 static void endless(void **state)
 {
 	enum { N = 2000, LONG = 512 };
@@ -145,11 +151,11 @@ static void endless(void **state)
 		assert_int_equal(by(1, 1 + i, true, i % LONG ? i : 0).parent, i);
 }
 
-/* What was said of the first of a burst is looked at when it is opened. */
+/* The first chunk of a burst is judged when it is opened. */
 static void doubts(void **state)
 {
 	(void)state;
-	/* all of a prompt was there, and then nothing of another */
+	/* all of one prompt was in the cache, and nothing of the next */
 	opened(1, 0, 0, true);
 	opened(2, 1, 1, false);
 	created(3, 2, false);
@@ -158,8 +164,8 @@ static void doubts(void **state)
 	opened(3, 2, 0, true);
 	opened(4, 3, 3, false);
 	opened(9, 0, 0, true);
-	opened(3, 0, 0, true); /* that was it */
-	/* a step was taken for a prompt */
+	opened(3, 0, 0, true); /* so it begins a prompt */
+	/* a step was mistaken for a prompt */
 	created(20, 3, false);
 	created(21, 20, false);
 	now += 900 * MS;
@@ -170,7 +176,7 @@ static void doubts(void **state)
 	opened(22, 21, 21, true);
 }
 
-/* Clients do not mix; past 256 the one that was silent longest is new again. */
+/* Clients are separate; with more than 256, the one that has been silent longest is forgotten. */
 static void clients(void **state)
 {
 	(void)state;
@@ -188,12 +194,12 @@ static void clients(void **state)
 	assert_int_equal(by(257, 3001, false, 0).parent, 3000);
 	assert_int_equal(by(2, 3002, false, 0).parent, 2002);
 	assert_int_equal(by(1, 3003, false, 0).parent, 0);
-	assert_int_equal(by(3, 3004, false, 0).parent, 0); /* which made room for 1 */
+	assert_int_equal(by(3, 3004, false, 0).parent, 0); /* client 3 replaced client 1 */
 	for (uint32_t c = 1000; c < 100000; c++)
 		by(c * 2654435761u, c, c % 2, 0);
 }
 
-/* A chunk is used by a thread of process 7, when the client is this one. */
+/* A thread of process 7 accesses a chunk; checks which client it is. */
 static void by_thread(uint32_t thread, bool apart, uint64_t id, bool known_, uint64_t parent)
 {
 	uint32_t client = kvc_chain_infer_client(o, 7, thread);
@@ -203,8 +209,8 @@ static void by_thread(uint32_t thread, bool apart, uint64_t id, bool known_, uin
 }
 
 /*
- * Threads that take the chunks of one prompt in turn are one client. Those with prompts of their
- * own are each one: found out by what they open, where one waits for the other or not.
+ * Threads that access the chunks of one prompt in turn are one client. Threads with prompts of
+ * their own are one client each, which their opens show, whether or not they wait for each other.
  */
 static void threads(void **state)
 {
@@ -222,15 +228,16 @@ static void threads(void **state)
 			   at ? 1000 * (thread + 1) + at - 1 : 0);
 		}
 		by_thread(100, true, 1, true, 0);
-		by_thread(7, true, 2, true, 0); /* the main thread too, and not as the process */
+		/* also the main thread, which then is not the process */
+		by_thread(7, true, 2, true, 0);
 		by_thread(101, true, 3, true, 0);
 		assert_int_equal(kvc_chain_infer_client(o, 8, 8), 8);
 	}
 }
 
 /*
- * Files that are made in a row follow nothing, as long as nobody has opened any in that order; then
- * those that were, and what is made next. The reader may be another client, who makes nothing.
+ * Files that are created in a row have no parents until a client has opened some in that order;
+ * then those and the next new ones have. The reader may be another client, which creates nothing.
  */
 static void proof(void **state)
 {
@@ -245,7 +252,7 @@ static void proof(void **state)
 			assert_true(!seen.parent && seen.unsure && seen.begins == !i);
 		}
 		now += 2000 * MS;
-		for (uint64_t i = 40; i-- > 0;) { /* in no order, or in another */
+		for (uint64_t i = 40; i-- > 0;) { /* in no order, or in another order */
 			seen = by(reader, of + i * 7 % 40, true, 0);
 			assert_true(!seen.parent && seen.unsure);
 		}
@@ -265,7 +272,7 @@ static void proof(void **state)
 		kvc_chain_infer_close(o);
 		assert_int_equal(kvc_chain_infer_open(&o), 0);
 	}
-	/* or it opens what is known to be one */
+	/* or it opens a known prompt */
 	shows(2);
 	now += 40000 * MS;
 	by(2, 1, false, 0);
@@ -273,8 +280,8 @@ static void proof(void **state)
 }
 
 /*
- * What one thread of several gets wrong is of all: they do the same work. Each of eight takes two
- * prompts in turns, and none gets much wrong by itself.
+ * Wrong guesses of one thread count for all threads of the process, because they do the same work.
+ * Each of eight threads alternates between two prompts, and none has many wrong guesses alone.
  */
 static void threads_are_one(void **state)
 {
@@ -282,7 +289,8 @@ static void threads_are_one(void **state)
 	uint64_t id = 1;
 
 	(void)state;
-	for (uint64_t i = 0; i < 400; i++) { /* each with its own prompt: found out to be several */
+	/* each thread has its own prompt, so they become separate clients */
+	for (uint64_t i = 0; i < 400; i++) {
 		uint32_t client = kvc_chain_infer_client(o, 7, (uint32_t)(100 + i % 8));
 
 		by(client, 1000000 + 1000 * (i % 8) + i / 8, true,
@@ -291,12 +299,15 @@ static void threads_are_one(void **state)
 	by_thread(100, true, 2000000, false, 0);
 	for (int round = 0; round < 2; round++)
 		for (uint32_t t = 100; t < 108; t++, id += 64) {
-			/* made 16 of each in turns; and one of them opened from its beginning */
+			/*
+			 * creates 16 chunks of each prompt in turns, and opens one prompt from its
+			 * beginning
+			 */
 			for (uint64_t i = 0; i < 64; i++)
 				by_thread(t, true, id + i / 16 % 2 * 32 + i / 32 * 16 + i % 16,
 					  false, 0);
 			now += 2000 * MS;
-			for (uint64_t i = 0; i < 64; i++) /* something else for long */
+			for (uint64_t i = 0; i < 64; i++) /* other accesses for a long time */
 				by_thread(t, true, 4000000 + i, true, i ? 4000000 + i - 1 : 0);
 			now += 2000 * MS;
 			for (uint64_t i = 0; i < 32; i++)
@@ -313,16 +324,16 @@ static void threads_are_one(void **state)
 }
 
 /*
- * Documents of some popularity with a question at their end, `width` of them in turns: of each
- * `open_turn` chunks are opened, then of the next; what is not there is made, `make_turn` at a
- * time. All that was made stays. The share of wrong parents among what was made in the last
- * quarter.
+ * Documents of different popularity with a question at their end, `width` of them in turns. Of each
+ * document `open_turn` chunks are opened, then of the next; missing chunks are created, `make_turn`
+ * at a time. All created chunks stay. Measures the share of wrong parents among the chunks created
+ * in the last quarter.
  */
 #define DOCUMENTS 200
 #define LONGEST 40
 #define REQUESTS 4096
 
-static uint64_t known[DOCUMENTS * LONGEST + REQUESTS + 1]; /* 1: it is here, with no parent */
+static uint64_t known[DOCUMENTS * LONGEST + REQUESTS + 1]; /* 1: in the cache, without a parent */
 static uint64_t chance;
 
 static uint32_t draw(uint32_t n)
@@ -350,7 +361,7 @@ static bool use(struct prompt *p, bool makes, unsigned *made, unsigned *wrong, b
 		return false;
 	p->at++;
 	if (makes && known[id])
-		return true; /* another prompt has made it by now */
+		return true; /* another prompt has created it by now */
 	seen = by(1, id, !makes, known[id] > 1 ? known[id] - 1 : 0);
 	known[id] = seen.parent + 1;
 	*made += makes;
@@ -397,7 +408,7 @@ static double turns(uint32_t width, uint32_t open_turn, uint32_t make_turn, bool
 	return (double)wrong / made;
 }
 
-/* Of a client that works on several prompts in turns nothing wrong is said for long. */
+/* For a client that works on several prompts in turns, wrong parents are not reported for long. */
 static void in_turns(void **state)
 {
 	static const uint32_t turn[][2] = { { 1, 1 }, { 4, 4 }, { 1, 16 }, { LONGEST, 16 } };

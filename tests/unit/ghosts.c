@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is remembered of chunks that went: who of them stays, and a table that grows as it fills. */
+/* Ghosts: which of them stay, and a table that grows as it fills. */
 #include "ghosts.h"
 
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* The newest stay, and only those of the sample are asked for. */
+/* The newest ghosts stay, and only ids of the sample are found. */
 static void newest(void **state)
 {
 	struct kvc_ghosts g;
@@ -26,7 +26,8 @@ static void newest(void **state)
 		assert_true(!x || x->last == i);
 		found += x != NULL && i > 4096;
 	}
-	assert_true(found > 3000); /* the newer half, but where a row had more than eight of it */
+	/* the newer half, except in rows that had more than eight of it */
+	assert_true(found > 3000);
 	kvc_ghosts_fini(&g);
 	assert_int_equal(kvc_ghosts_init(&g, 64, 4), 0);
 	for (uint32_t i = 1; i <= 4000; i++)
@@ -54,8 +55,8 @@ static struct kvc_ghosts loaded(const struct kvc_ghosts *g, uint64_t n, uint32_t
 }
 
 /*
- * A table takes memory as it fills, row by row, up to all of any number of them; nothing is lost of
- * what has room, and it comes back where it belongs.
+ * A table grows as it fills, row by row, up to all rows, for any number of them. No ghost is lost
+ * while there is room, and each is found again.
  */
 static void grows(void **state)
 {
@@ -89,7 +90,7 @@ static void grows(void **state)
 			unread += x && !y;
 			assert_true(!y || (y->last == i && y->count == (uint8_t)i));
 		}
-		assert_true(lost <= n / 8 / 256); /* of rows that got more than eight */
+		assert_true(lost <= n / 8 / 256); /* in rows with more than eight */
 		assert_int_equal(unread, 0);
 		for (uint32_t i = 1; i <= 2 * n; i++)
 			kvc_ghosts_put(&g, i)->last = i;

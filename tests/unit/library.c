@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcachefs without a mount: layouts against a naive index, bad input. */
+/* libkvcachefs without a mount: layouts compared with a naive index, and invalid input. */
 #include "kvcachefs.h"
 
 #include <errno.h>
@@ -15,8 +15,8 @@
 static const uint32_t widths[3] = { 2, 1, 2 };
 
 /*
- * The element's place by plain nested arrays, written out for each format from its name. B: from
- * block to block.
+ * The place of an element by plain nested arrays, written out for each format from its name. B:
+ * distance between blocks.
  */
 static uint64_t naive(int f, const struct kvcachefs_paged *p, uint32_t l, uint32_t kv,
 		      uint64_t slot, uint32_t h, uint32_t e, uint32_t *pointer)
@@ -93,7 +93,7 @@ static int64_t slot_of(const struct kvcachefs_tokens *t, uint32_t block_size, ui
 	return t->block_ids[i / block_size] * (int64_t)block_size + (int64_t)(i % block_size);
 }
 
-/* One format and shape; the room behind each pointer is enough for all of them. */
+/* One format and shape; the memory at each pointer is large enough for all of them. */
 static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 		   uint32_t block_size, unsigned *seed)
 {
@@ -175,7 +175,7 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 								elem);
 							moved += elem;
 						}
-	/* and back into another cache: what was given is there, nothing else is touched */
+	/* and back into another cache: the loaded bytes arrive, and nothing else changes */
 	memcpy(again, cache, capacity * POINTERS);
 	for (uint64_t i = 0; i < file; i++)
 		out[i] ^= 0x5a;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that come from any thread wait for who holds the lock of what they look at or change: each
- * is made while another thread holds it, and must come to it before it has ended.
+ * Calls from any thread wait for the lock of the state that they read or change: each is made while
+ * another thread holds the lock, and must not end before it is released.
  */
 #include "engine.h"
 #include "notify.h"
@@ -18,7 +18,7 @@
 static pthread_mutex_t *_Atomic watched;
 static _Atomic bool ready, go_on, came, done;
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for programs that use them (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
@@ -84,7 +84,7 @@ static void peek_rows(void)
 	assert_int_equal(kvc_peek_rows(engine->cat, 0, INT64_MAX, 4, p, &n), 0);
 }
 
-/* The connection that writes is whose who seals. */
+/* Only the thread that seals may use the connection that writes. */
 static void seal(void)
 {
 	engine_file(folder, "b");
@@ -138,7 +138,9 @@ static void stopping(void)
 	assert_false(kvc_stopping(engine));
 }
 
-/* What is deleted is trash of the next commit; here it is taken as one that was committed. */
+/*
+ * A deleted object is freed after the next commit; here it is taken as if the commit had happened.
+ */
 static void delete_one(void)
 {
 	struct kvc_wait w = { 0 };
@@ -183,7 +185,7 @@ static void slowest(void)
 static const struct call {
 	const char *what;
 	pthread_mutex_t *(*lock)(void);
-	void (*before)(void); /* what it needs, without another's lock; or NULL */
+	void (*before)(void); /* prepares the call, without the lock; or NULL */
 	void (*call)(void);
 } calls[] = {
 	{ "a name of the overlay", tree, NULL, peek_name },
@@ -245,7 +247,9 @@ static void each_waits(void **state)
 	}
 }
 
-/* Pauses of a commit while somebody waits for the objects' lock, with so many new files. */
+/*
+ * Counts the pauses of a commit while a thread waits for the objects' lock, with so many new files.
+ */
 static unsigned pauses_of(unsigned files)
 {
 	char name[16];
@@ -262,8 +266,8 @@ static unsigned pauses_of(unsigned files)
 }
 
 /*
- * The committer pauses between two holds, and not after the last one: on a busy machine a pause
- * takes a slice of the scheduler, and an fsync waits for it.
+ * The committer pauses between two holds, and not after the last: on a busy machine a pause takes a
+ * time slice, and an fsync waits for it.
  */
 static void a_small_commit_does_not_pause(void **state)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory runs out in what stands by itself: tables, options, free extents, policies and what they
- * learn, frames and payloads. For each a workload with a model beside it, in which every allocation
- * in turn gets none, once and from there on (engine/alloc.h): nothing crashes or is left behind,
- * what says -ENOMEM has not happened, and what goes on without memory goes on right.
+ * Out of memory in modules that stand alone: tables, options, free extents, policies and their
+ * learners, frames and payloads. Each has a workload with a model, in which each allocation in turn
+ * fails, once or from there on (support/alloc.h). Nothing crashes or leaks, a call that returns
+ * -ENOMEM has changed nothing, and a call that continues without memory is correct.
  */
 #include "alloc.h"
 #include "chain.h"
@@ -108,7 +108,7 @@ static void mark_extent(void *arg, uint64_t at, uint64_t len)
 	}
 }
 
-/* Takers may be refused, who gives back is not: fewer at a time than are kept in reserve. */
+/* Allocating may fail; freeing may not: fewer extents at a time than are kept in reserve. */
 static void use_extents(void)
 {
 	struct kvct_extents *x = kvct_extents_new(SPACE);
@@ -144,7 +144,7 @@ static void use_extents(void)
 	}
 	kvct_extents_each(x, mark_extent, used);
 	for (int i = 0; i < SPACE; i++)
-		assert_int_not_equal(used[i], 0); /* all that is free is known */
+		assert_int_not_equal(used[i], 0); /* all free space is known */
 	for (unsigned i = 0; i < n && i < 60; i++)
 		assert_int_equal(kvct_extents_give(x, held[i].at, held[i].len), 0);
 	kvct_extents_free(x);
@@ -159,7 +159,7 @@ static void extents(void **state)
 /* ---- policy/ ---- */
 
 #define CHUNKS 4000
-#define FIT 1700 /* arrays by slot grow twice */
+#define FIT 1700 /* so arrays by slot grow twice */
 #define DEPTH 100
 
 static unsigned policy;
@@ -177,7 +177,7 @@ static void evict(struct kvc_replacer *k)
 	nhere--;
 }
 
-/* One request: what it misses is stored, where there is memory for it. */
+/* One request: missed chunks are stored if there is memory. */
 static void ask(struct kvc_replacer *k, struct kvc_request *r, uint32_t end)
 {
 	uint32_t prompt[DEPTH], n = 0;
@@ -273,7 +273,7 @@ static void learn(void **state)
 	alloc_sweep("ghosts", use_ghosts, 0, true);
 }
 
-/* A chunk that finds no memory leaves all others as they are. */
+/* A chunk that cannot be added leaves all others unchanged. */
 static void use_chain(void)
 {
 	struct kvc_chain c;
@@ -322,7 +322,7 @@ static void use_ranges(void)
 }
 
 #define LEN ((2u << 20) + 77)
-#define WORKS 16 /* that codec.c keeps */
+#define WORKS 16 /* contexts that codec.c keeps */
 
 static uint8_t raw[LEN], stored[LEN + (1 << 20)], back[LEN];
 static struct kvc_keys *keys;
@@ -336,7 +336,7 @@ static int give(void *arg, void *buf, size_t len, uint64_t off)
 	return 0;
 }
 
-/* There, in pieces that are no blocks, and back. */
+/* Encodes in pieces that are not blocks, and decodes. */
 static void code(void)
 {
 	struct kvc_recipe recipe = { codec, 1, sealed ? keys : NULL, sealed };
@@ -350,7 +350,7 @@ static void code(void)
 	strcpy(f.key_model, "m");
 	err = kvc_payload_encoder_new(&e, &f, &recipe, give, NULL);
 	assert_true(!err || !e);
-	/* OpenSSL does not say why it gives nothing */
+	/* OpenSSL does not report why it fails */
 	if (err == -EIO && sealed && alloc_failed)
 		return;
 	if (alloc_none(err))
@@ -362,13 +362,13 @@ static void code(void)
 	if ((err == -EIO && sealed && alloc_failed) || alloc_none(err))
 		return;
 	err = kvc_payload_decode(&f, recipe.keys, stored, stored + f.stored_len - table, back);
-	/* that the bytes are damaged is said of damaged bytes alone: the copy would be discarded */
+	/* only damaged bytes may be reported as damaged: the copy would be discarded */
 	if ((err == -EIO && sealed && alloc_failed) || alloc_none(err))
 		return;
 	assert_memory_equal(back, raw, LEN);
 }
 
-/* All that codec.c keeps is in these hands meanwhile, so that each time its memory is new. */
+/* Takes all contexts that codec.c keeps, so that each test allocates a new one. */
 static struct kvc_work *kept[WORKS];
 
 static void take_kept(void)
@@ -383,10 +383,10 @@ static void use_payload(void)
 
 	code();
 	alloc_disarm();
-	own = kvc_codec_work_take(); /* what it has made, if it has */
+	own = kvc_codec_work_take(); /* the new context, if there is one */
 	for (unsigned i = 0; i < WORKS; i++)
 		kvc_codec_work_give(kept[i], false);
-	kvc_codec_work_give(own, false); /* that is one too many, and is freed */
+	kvc_codec_work_give(own, false); /* one too many, so it is freed */
 	take_kept();
 }
 
@@ -418,7 +418,7 @@ static void payload(void **state)
 	kvc_keys_close(keys);
 }
 
-/* Without memory a header that is good is not one that is forged. */
+/* If memory is short, a good header is not reported as forged. */
 static void use_proof(void)
 {
 	static struct kvc_frame f;
@@ -438,7 +438,7 @@ static void use_proof(void)
 static void proof(void **state)
 {
 	(void)state;
-	use_proof(); /* what is looked up once is */
+	use_proof(); /* lookups that happen only once are done here */
 	alloc_sweep("proof", use_proof, 0, true);
 }
 

@@ -48,7 +48,10 @@ static void defaults_and_values(void **state)
 	assert_string_equal(o.generic, "ro,nosuid");
 }
 
-/* Options that an fstab line of another filesystem may have, and remount, which has another way. */
+/*
+ * Options that an fstab line of another filesystem may have, and remount, which is handled
+ * elsewhere.
+ */
 static void of_fstab(void **state)
 {
 	static const char *const taken[] = {
@@ -143,7 +146,7 @@ static void refused(void **state)
 		snprintf(text, sizeof text, "settle=77,%s", bad[i]);
 		assert_int_not_equal(kvc_options_parse(&o, text, error), 0);
 		assert_true(strlen(error) > 10 && !strchr(error, '\n'));
-		assert_memory_equal(&o, &before, sizeof o); /* nothing of it is taken */
+		assert_memory_equal(&o, &before, sizeof o); /* no option of the list was applied */
 	}
 	assert_int_equal(kvc_options_parse(&o, "low=90,high=90", error), 0);
 	assert_int_not_equal(kvc_options_check(&o, error), 0);
@@ -183,9 +186,9 @@ static void ranks(void **state)
 		b[i] = kvc_policy_table[i].rank(&new);
 	}
 	assert_string_equal(kvc_policy_names[0], "lru");
-	assert_true(a[0] < b[0]); /* lru: old goes first */
+	assert_true(a[0] < b[0]); /* lru: the older is evicted first */
 	assert_true(a[1] < b[1]); /* fifo */
-	assert_true(a[2] > b[2]); /* lfu: the less used goes first */
+	assert_true(a[2] > b[2]); /* lfu: the less used is evicted first */
 	assert_true(a[3] > b[3]); /* mru */
 	old.hits = new.hits = UINT64_MAX;
 	assert_true(kvc_policy_table[2].rank(&old) < kvc_policy_table[2].rank(&new) &&

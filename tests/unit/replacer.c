@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All policies under one suite, with a plain model beside them: random requests, one after another
- * or several at once, stores, victims, deletions, chunks put aside and chains that are told late,
- * over a forest of prompts. Then what is particular to some.
+ * One suite for all policies, checked against a simple model: random requests, one after another or
+ * several at once, with stores, victims, deletions, excluded chunks and parents that are set late,
+ * over a forest of prompts. Then tests of single policies.
  */
 #include "replacer.h"
 
@@ -19,19 +19,20 @@
 
 #include <cmocka.h>
 
-#define CHUNKS 3000 /* of all prompts */
+#define CHUNKS 3000 /* chunks of all prompts */
 #define FIT 300
 #define DEPTH 40
 #define POLICIES 9
 #define CLIENTS 3
 #define FEW 12
-#define MANY (1u << 17) /* chunks that a cache expects of which one in 32 goes into a shadow */
+#define MANY (1u << 17) /* expected chunks, for which one id in 32 is in the shadows */
 
-/* The model: chunk i follows up[i] in its prompt, and link_of[i] in the cache; 0 none. */
+/* The model: the parent of chunk i is up[i] in its prompt and link_of[i] in the cache; 0: none. */
 static uint32_t up[CHUNKS + 1], link_of[CHUNKS + 1];
-static bool here[CHUNKS + 1], away[CHUNKS + 1]; /* aside */
-static unsigned followers[CHUNKS + 1];          /* that are here */
-static uint8_t held[CHUNKS + 1];                /* by which client, from 1 on; 0: nobody's */
+static bool here[CHUNKS + 1], away[CHUNKS + 1]; /* away: excluded */
+static unsigned followers[CHUNKS + 1];          /* children in the cache */
+/* the client, from 1 on, whose request accessed the chunk last; 0: none */
+static uint8_t held[CHUNKS + 1];
 static unsigned nhere, capacity;
 
 static uint64_t draw(uint64_t *state)
@@ -63,7 +64,7 @@ static void plant(uint64_t *seed)
 		up[i] = i > 8 && draw(seed) % 10 ? (uint32_t)(i - 1 - draw(seed) % 8) : 0;
 }
 
-/* The prompt that ends with a chunk, from its first on: their number. */
+/* Writes the prompt that ends with a chunk, from its first chunk on; returns its length. */
 static unsigned prompt_of(uint32_t end, uint32_t *to)
 {
 	unsigned n = 0;
@@ -83,7 +84,7 @@ static void model_add(uint32_t i, uint32_t parent)
 	followers[parent]++;
 }
 
-/* What follows it follows nothing from now on, also when it comes back. */
+/* The children of a deleted chunk have no parent from now on, also if the chunk is added again. */
 static void model_del(uint32_t i)
 {
 	here[i] = away[i] = false;
@@ -102,7 +103,7 @@ static bool can_go(uint32_t v)
 	return here[v] && !away[v] && !followers[v] && !held[v];
 }
 
-/* Did one go? If not, none can. */
+/* Evicts a victim. Returns false if there is none, after checking that none is allowed. */
 static bool evict(struct kvc_replacer *k)
 {
 	uint32_t v = (uint32_t)kvc_replacer_victim(k);
@@ -119,7 +120,7 @@ static bool evict(struct kvc_replacer *k)
 	return true;
 }
 
-/* Some chunk is put aside, or back, twice at times. */
+/* Excludes a random chunk or ends that, sometimes twice. */
 static void put_aside(struct kvc_replacer *k, uint64_t *seed)
 {
 	uint32_t i = (uint32_t)(1 + draw(seed) % CHUNKS);
@@ -132,7 +133,7 @@ static void put_aside(struct kvc_replacer *k, uint64_t *seed)
 		away[i] = aside;
 }
 
-/* Some chunk is told to follow another, mostly that of its prompt: where that can be, it does. */
+/* Sets the parent of a random chunk, mostly to that of its prompt. It takes effect where it can. */
 static void tell(struct kvc_replacer *k, uint64_t *seed)
 {
 	uint32_t i = (uint32_t)(1 + draw(seed) % CHUNKS), parent = up[i], at;
@@ -150,7 +151,7 @@ static void tell(struct kvc_replacer *k, uint64_t *seed)
 	followers[parent]++;
 }
 
-/* It was made by this request, or came by itself before that was known. */
+/* The chunk was created by this request, or it was added without a request before. */
 static void claim(struct kvc_replacer *k, struct kvc_request *r, uint32_t i, uint32_t parent,
 		  bool came)
 {
@@ -160,14 +161,14 @@ static void claim(struct kvc_replacer *k, struct kvc_request *r, uint32_t i, uin
 	assert_true(kvc_replacer_has(k, i));
 }
 
-/* Some chunk has another size from now on, as its files come and go. */
+/* Changes the size of a random chunk, as its files change. */
 static void resize(struct kvc_replacer *k, uint64_t *seed)
 {
 	kvc_replacer_resize(k, 1 + draw(seed) % CHUNKS,
 			    draw(seed) % 3 ? 1ull << draw(seed) % 40 : 0);
 }
 
-/* A request under way: the prompt, and how far it got. */
+/* A request in progress: its prompt, and the next chunk. */
 struct client {
 	struct kvc_request r;
 	uint32_t prompt[DEPTH];
@@ -183,7 +184,10 @@ static void finish(struct kvc_replacer *k, struct client *c)
 	c->n = c->j = 0;
 }
 
-/* The next of its chunks: what it misses is stored, as far as there is room. Is it over? */
+/*
+ * Accesses the next chunk of the prompt, and stores a missed chunk if there is space. Returns true
+ * at the end of the prompt.
+ */
 static bool ask(struct kvc_replacer *k, struct client *c, uint64_t *seed)
 {
 	uint32_t i, parent;
@@ -208,14 +212,16 @@ static bool ask(struct kvc_replacer *k, struct client *c, uint64_t *seed)
 		else
 			assert_int_equal(kvc_replacer_add(k, &c->r, i, parent, 4096 + c->j), 0);
 		assert_int_equal(kvc_replacer_add(k, &c->r, i, 0, 1), -EEXIST);
-		/* another's request may have touched it since, and have ended, and it went */
+		/*
+		 * the parent may have been evicted after another request accessed it last and ended
+		 */
 		model_add(i, here[parent] ? parent : 0);
 	}
 	held[i] = c->nr;
 	return false;
 }
 
-/* One request from its beginning to its end, or a step of one of several. */
+/* Runs one request from beginning to end, or one step of several requests. */
 static void ask_some(struct kvc_replacer *k, struct client *c, unsigned clients, uint64_t *seed)
 {
 	bool over;
@@ -230,7 +236,7 @@ static void ask_some(struct kvc_replacer *k, struct client *c, unsigned clients,
 	while (!over && clients == 1);
 }
 
-/* What it would save is whole: another takes it. */
+/* The saved state is complete: another replacer loads it. */
 static void saves(const struct kvc_replacer *k, unsigned policy, uint64_t chunks)
 {
 	struct kvc_replacer *other = opened(policy, chunks, 1);
@@ -243,7 +249,7 @@ static void saves(const struct kvc_replacer *k, unsigned policy, uint64_t chunks
 	kvc_replacer_close(other);
 }
 
-/* Somebody puts chunks aside, tells what follows what, or deletes one, whatever follows. */
+/* Excludes, sets parents and deletes at random, in the middle of requests. */
 static void meddle(struct kvc_replacer *k, uint64_t *seed)
 {
 	for (int n = (int)(draw(seed) % 8); n > 0; n--)
@@ -261,7 +267,7 @@ static void meddle(struct kvc_replacer *k, uint64_t *seed)
 	}
 }
 
-/* fit: chunks; of which it was told that there are to be `chunks`. */
+/* fit: capacity in chunks; `chunks`: the expected number that the replacer was told. */
 static void holds(unsigned policy, unsigned clients, unsigned fit, uint64_t chunks, uint64_t *seed)
 {
 	struct kvc_replacer *k = opened(policy, chunks, *seed);
@@ -311,7 +317,7 @@ static void all_hold(void **state)
 	assert_null(kvc_policy_names[POLICIES]);
 }
 
-/* What is claimed keeps its place: it goes before what came after it. */
+/* A claimed chunk keeps its place: it is evicted before the chunks that were added after it. */
 static void keeps_its_place(void **state)
 {
 	static const char *const orders[] = { "lru", "leaf", "fifo", "lfu", "s3fifo", "arc" };
@@ -329,7 +335,8 @@ static void keeps_its_place(void **state)
 			assert_int_equal(kvc_replacer_add(k, NULL, i, 0, 1), 0);
 		kvc_replacer_begin(k, &r);
 		assert_int_equal(kvc_replacer_claim(k, &r, 1, 0, 4096), 0);
-		assert_int_equal(kvc_replacer_victim(k), 2); /* it is under way */
+		/* chunk 1 is in a request in progress */
+		assert_int_equal(kvc_replacer_victim(k), 2);
 		kvc_replacer_end(k, &r);
 		assert_int_equal(kvc_replacer_victim(k), 1);
 		kvc_replacer_request_free(&r);
@@ -337,7 +344,10 @@ static void keeps_its_place(void **state)
 	}
 }
 
-/* With requests under way that hold all there is, nobody goes; a loose one holds nothing. */
+/*
+ * If requests in progress accessed all chunks last, there is no victim; a loose request protects no
+ * chunk.
+ */
 static void busy(void **state)
 {
 	(void)state;
@@ -371,7 +381,10 @@ static void busy(void **state)
 	}
 }
 
-/* Of two at the end of one prompt the aside one stays, and what both follow; then that too. */
+/*
+ * Of two chunks at the end of a prompt the excluded one stays, and so does their parent; later both
+ * are evicted.
+ */
 static void aside(void **state)
 {
 	(void)state;
@@ -394,10 +407,10 @@ static void aside(void **state)
 		assert_int_equal(kvc_replacer_victim(k), 0);
 		kvc_replacer_exclude(k, 3, false);
 		assert_int_equal(kvc_replacer_victim(k), 3);
-		kvc_replacer_exclude(k, 1, true); /* what is followed may be aside too */
+		kvc_replacer_exclude(k, 1, true); /* a chunk with children may be excluded too */
 		kvc_replacer_del(k, 3, true);
 		assert_int_equal(kvc_replacer_victim(k), 0);
-		kvc_replacer_del(k, 1, false); /* and go as it is */
+		kvc_replacer_del(k, 1, false); /* and an excluded chunk may be deleted */
 		assert_false(kvc_replacer_has(k, 1));
 		assert_int_equal(kvc_replacer_add(k, NULL, 1, 0, 1), 0);
 		kvc_replacer_begin(k, &r);
@@ -408,7 +421,10 @@ static void aside(void **state)
 	}
 }
 
-/* Four single chunks, the second used twice more, then the first; who goes, in order? */
+/*
+ * Four single chunks; the second is accessed twice more, then the first. Checks the order of
+ * victims.
+ */
 static void order_of(const char *policy, const char *want)
 {
 	unsigned p = 0;
@@ -446,9 +462,7 @@ static void orders(void **state)
 	order_of("arc", "3421");
 }
 
-/*
- * gdsf: a large one goes before a small one, and the start of a prompt before what is deep in it.
- */
+/* gdsf: a large chunk is evicted before a small one, and the start of a prompt before its end. */
 static void sizes(void **state)
 {
 	struct kvc_replacer_conf conf = { 6, 100, 1 };
@@ -473,7 +487,9 @@ static void sizes(void **state)
 	kvc_replacer_close(k);
 }
 
-/* Of one prompt that is longer than anybody's the last goes each time, and a choice has its end. */
+/*
+ * The last chunk of a very long prompt is evicted each time, and each choice takes a bounded time.
+ */
 static void deep(void **state)
 {
 	enum { N = 300000 };
@@ -485,7 +501,8 @@ static void deep(void **state)
 
 		for (uint64_t i = 1; i <= N; i++)
 			assert_int_equal(kvc_replacer_add(k, NULL, i, i - 1, 4096), 0);
-		kvc_replacer_begin(k, &r); /* what came in it is held no more */
+		/* so chunks of the last request are not protected any more */
+		kvc_replacer_begin(k, &r);
 		for (uint64_t i = N; i; i--) {
 			assert_int_equal(kvc_replacer_victim(k), i);
 			kvc_replacer_del(k, i, true);
@@ -497,9 +514,9 @@ static void deep(void **state)
 }
 
 /*
- * What grows is weighed anew, and what shrinks: with gdsf and prefix it goes sooner, or later; and
- * as if it had come with that size. Where prefix goes by the last use, as its guard begins, the
- * size is nothing to it.
+ * A change of size changes the order. With gdsf and prefix a larger chunk is evicted earlier and a
+ * smaller one later, as if it had been added with that size. While prefix evicts by last access, as
+ * its guard does at first, size has no effect.
  */
 static void grows(void **state)
 {
@@ -525,7 +542,7 @@ static void grows(void **state)
 		}
 		assert_int_equal(kvc_replacer_victim(k), by_use ? 1 : 4);
 		kvc_replacer_resize(k, 3, 1 << 20);
-		kvc_replacer_resize(k, 77, 1 << 20); /* of nobody */
+		kvc_replacer_resize(k, 77, 1 << 20); /* not in the cache */
 		assert_int_equal(kvc_replacer_victim(k), by_use ? 1 : 3);
 		kvc_replacer_resize(k, 3, 4096);
 		assert_int_equal(kvc_replacer_victim(k), by_use ? 1 : 4);
@@ -539,7 +556,7 @@ static void grows(void **state)
 	}
 }
 
-/* A parent that was deleted is no slot of another chunk while what followed it is here. */
+/* The slot of a deleted parent is not reused while its children are in the cache. */
 static void orphans(void **state)
 {
 	struct kvc_chain c;
@@ -565,7 +582,10 @@ static void orphans(void **state)
 	}
 }
 
-/* What is used every tenth request is worth more when it is due than what never came back. */
+/*
+ * A chunk that is accessed every tenth request is worth more when it is due than a chunk that was
+ * never accessed again.
+ */
 static void learned(void **state)
 {
 	struct kvc_learn *l = kvc_learn_new();
@@ -589,7 +609,7 @@ static void learned(void **state)
 	x = kvc_learn_index(l);
 	assert_true(kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
 		    20 * kvc_index_of(x, 0, kvc_learn_score(l, &once), 9));
-	/* and when it is long overdue, less than when it was due */
+	/* and less when it is long overdue than when it is due */
 	assert_true(kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
 		    kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 2000));
 	assert_true(kvc_learn_bytes(l) < 64u << 20);
@@ -597,8 +617,8 @@ static void learned(void **state)
 }
 
 /*
- * So that what is asked for too much is an error and not the end. The sanitizers have reserved
- * these names for who uses them.
+ * Too large an allocation is to be an error and not the end of the test. The sanitizers reserve
+ * this name for programs that use them.
  */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 const char *__asan_default_options(void);
@@ -614,7 +634,7 @@ const char *__tsan_default_options(void)
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 /*
- * Room to remember more than any machine has: prefix cannot be opened, and gives back what it had.
+ * With history for more chunks than any machine has memory for, opening fails and frees all memory.
  */
 static void too_much(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is particular to the policy `prefix`: the guard, which takes over where the index does worse
- * and hands back where it does better, whatever size the cache was said to have, and soon after the
- * load has changed; the work for a decision; and the memory of a chunk.
+ * Tests of the policy `prefix`: the guard, which evicts by last access if the index does worse and
+ * by index if it does better, whatever the expected size of the cache, and soon after the load
+ * changes; the work for one decision; and the memory per chunk.
  */
 #include "learn_priv.h"
 #include "prefix_priv.h"
@@ -16,13 +16,13 @@
 #include <cmocka.h>
 
 #define FIT 1000
-#define MANY (1u << 17) /* the cache was said to have, which has FIT */
+#define MANY (1u << 17) /* expected chunks, of a cache in which FIT fit */
 #define DOCUMENTS 3000
 #define LONGEST 64
 #define REQUESTS 6000
-#define SOON 640 /* requests, 18,000 chunks: a cache of FIT has been filled many times */
-#define DRAWN 64 /* of leaves that are looked at for a victim, as prefix_pick.c has it */
-#define LOOKS 8  /* victims of a shadow for one chunk that comes, at most */
+#define SOON 640 /* requests, 18,000 chunks: enough to fill a cache of FIT many times */
+#define DRAWN 64 /* leaves drawn for a victim, as in prefix_pick.c */
+#define LOOKS 8  /* victims in a shadow for one new chunk, at most */
 #define PROMPT 500
 #define TEN_MILLION 10000000ull
 
@@ -34,7 +34,7 @@ static uint64_t draw(uint64_t *state)
 	return *state;
 }
 
-/* 0 to 1. */
+/* A random number from 0 to 1. */
 static double chance(uint64_t *seed)
 {
 	return (double)(draw(seed) >> 11) / (double)(1ull << 53);
@@ -59,7 +59,7 @@ static bool says(const struct kvc_replacer *k, const char *line)
 	return strstr(text, line);
 }
 
-/* Random numbers from one state of the cache's on to another. */
+/* Returns how many random numbers were drawn between two states of the generator. */
 static unsigned draws(uint64_t from, uint64_t to)
 {
 	unsigned n = 0;
@@ -69,7 +69,10 @@ static unsigned draws(uint64_t from, uint64_t to)
 	return n;
 }
 
-/* A victim, for which it looks at so many leaves and no more, however many there are. */
+/*
+ * Returns a victim, and checks that it took a bounded number of draws, however many leaves there
+ * are.
+ */
 static uint64_t victim_of(struct kvc_replacer *k)
 {
 	uint64_t before = k->chance, victim = kvc_replacer_victim(k);
@@ -78,7 +81,7 @@ static uint64_t victim_of(struct kvc_replacer *k)
 	return victim;
 }
 
-/* The same of a use, for its shadows. */
+/* Accesses a chunk, and checks the draws for its shadows. */
 static bool touched(struct kvc_replacer *k, struct kvc_request *r, uint64_t id)
 {
 	uint64_t before = k->chance;
@@ -88,7 +91,7 @@ static bool touched(struct kvc_replacer *k, struct kvc_request *r, uint64_t id)
 	return here;
 }
 
-/* A document, and a question at its end. */
+/* One request: a document and a question at its end. */
 static void ask(struct kvc_replacer *k, struct kvc_request *r, uint64_t document, uint64_t question)
 {
 	uint64_t n = 5 + document * 0x9e3779b97f4a7c15u % 56, before = 0, victim;
@@ -107,20 +110,20 @@ static void ask(struct kvc_replacer *k, struct kvc_request *r, uint64_t document
 	kvc_replacer_end(k, r);
 }
 
-/* The document of request i, of those that are in use for a while and never again. */
+/* The document of request i: each is in use for a while and then never again. */
 static uint64_t drifting(int i, uint64_t *seed)
 {
 	return (uint64_t)(.4 * i - 60 * log(1 - chance(seed)));
 }
 
-/* What was used last is worth most. */
+/* A load in which the last access is the best order. */
 static void drift(struct kvc_replacer *k, struct kvc_request *r, uint64_t *seed, uint64_t *question)
 {
 	for (int i = 0; i < REQUESTS; i++)
 		ask(k, r, drifting(i, seed) % DOCUMENTS, ++*question);
 }
 
-/* A few documents that are always in use, and many that are not: by 1/rank. */
+/* A load with a few documents that are always in use, and many that are not: by 1/rank. */
 static void settled(struct kvc_replacer *k, struct kvc_request *r, uint64_t *seed,
 		    uint64_t *question)
 {
@@ -134,13 +137,13 @@ static void guards(uint64_t chunks)
 	struct kvc_request r = { 0 };
 	uint64_t seed = 5, question = 1ull << 40;
 
-	/* the index has to show first that it is better */
+	/* the index must prove first that it is better */
 	assert_true(says(k, "by use\n") && says(k, "guard use\n"));
 	settled(k, &r, &seed, &question);
 	assert_true(says(k, "by index\n") && says(k, "guard index\n"));
 	drift(k, &r, &seed, &question);
 	assert_true(says(k, "by use\n") && says(k, "guard use\n"));
-	/* so few chunks are all looked at */
+	/* with so few chunks, all are in the shadows */
 	assert_true(says(k, "\nsample 1\n"));
 	kvc_replacer_request_free(&r);
 	kvc_replacer_close(k);
@@ -152,7 +155,10 @@ static void guard(void **state)
 	guards(FIT);
 }
 
-/* Of chunks that are much larger than was thought one in 32 is not enough: all come to be seen. */
+/*
+ * If chunks are much larger than expected, a sample of one in 32 is too small: it grows to all
+ * chunks.
+ */
 static void guard_of_few(void **state)
 {
 	struct kvc_replacer *k = opened(MANY);
@@ -164,8 +170,8 @@ static void guard_of_few(void **state)
 }
 
 /*
- * What was settled is over: nobody asks for it again, and what is asked for now is of use for a
- * while. What the index won before that is no reason to go on by it.
+ * The settled load ends: its documents are not requested again, and the new ones are in use for a
+ * while. Earlier gains of the index are no reason to keep using it.
  */
 static void guard_soon(void **state)
 {
@@ -185,8 +191,8 @@ static void guard_soon(void **state)
 }
 
 /*
- * Where nobody knows what follows what the oldest goes, and it says why: once that holds for one of
- * eight uses of the last thousands, however many there were before.
+ * If parents are not known, the oldest leaf is evicted and the text says why: as soon as this holds
+ * for one in eight of the last thousands of accesses, however many there were before.
  */
 static void loose(void **state)
 {
@@ -218,7 +224,7 @@ static void loose(void **state)
 	kvc_replacer_close(k);
 }
 
-/* So many uses of 300 chunks in turns, of each by itself. */
+/* So many accesses to 300 chunks in turns, each in a loose request of its own. */
 static void use_alone(struct kvc_replacer *k, struct kvc_request *r, unsigned uses)
 {
 	for (uint64_t i = 0; i < uses; i++) {
@@ -231,8 +237,8 @@ static void use_alone(struct kvc_replacer *k, struct kvc_request *r, unsigned us
 }
 
 /*
- * What is used alone, over and over, costs no learning: nothing waits to be learned, and the table
- * of indexes stays as it is.
+ * Chunks that are accessed alone, again and again, cost no learning: no record waits, and the index
+ * table does not change.
  */
 static void loose_is_light(void **state)
 {
@@ -246,7 +252,7 @@ static void loose_is_light(void **state)
 	assert_int_equal(kvc_learn_bytes(p->learn), bytes);
 	assert_int_equal(p->learn->slice, 0);
 	assert_int_equal(p->learn->row_at, 0);
-	for (int i = 0; i < 10; i++) { /* of a request it is learned, and then it is */
+	for (int i = 0; i < 10; i++) { /* in a normal request it is learned */
 		kvc_replacer_begin(k, &r);
 		for (uint64_t id = 1; id <= 100; id++)
 			kvc_replacer_access(k, &r, id);
@@ -258,7 +264,7 @@ static void loose_is_light(void **state)
 	kvc_replacer_close(k);
 }
 
-/* And is worth the same after a restart. */
+/* A loose chunk has the same value after a restart. */
 static void loose_is_kept(void **state)
 {
 	struct kvc_replacer *k = opened(FIT), *to = opened(FIT);
@@ -281,7 +287,7 @@ static void loose_is_kept(void **state)
 	kvc_replacer_close(to);
 }
 
-/* The learner when it has all that it ever has. */
+/* Returns the memory of a learner with all its records. */
 static uint64_t most_of_learner(void)
 {
 	struct kvc_learn *l = kvc_learn_new();
@@ -296,7 +302,7 @@ static uint64_t most_of_learner(void)
 	return bytes;
 }
 
-/* But of ghosts, which there are as many of in the end as there are to be. */
+/* Returns the memory without ghosts, whose number is fixed in the end. */
 static uint64_t bytes_of(const struct kvc_replacer *k)
 {
 	const struct prefix *p = k->own;
@@ -312,9 +318,9 @@ static uint64_t most_of_ghosts(const struct kvc_replacer *k)
 }
 
 /*
- * A cache for ten million chunks, with all ghosts, the learner when it is full, and for each of ten
- * million what each of the first ones takes, in the shadows too: at most 48 bytes a chunk. By the
- * cache's own count, and not with ten million.
+ * The memory of a cache for ten million chunks, with all ghosts and a full learner: at most 48
+ * bytes per chunk, including shadows. It is computed from the cache's own count and the cost of the
+ * first chunks, not measured with ten million.
  */
 static void memory(void **state)
 {
@@ -331,7 +337,7 @@ static void memory(void **state)
 		assert_int_equal(kvc_replacer_add(k, &r, id, id % PROMPT == 1 ? 0 : id - 1, 1), 0);
 		if (id % PROMPT == 0)
 			kvc_replacer_end(k, &r);
-		if (id == PROMPT) /* and the learner has what it needs for this */
+		if (id == PROMPT) /* the learner has allocated its part by now */
 			first = bytes_of(k);
 	}
 	assert_true(says(k, "\nsample 32\n"));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What of each policy survives a restart: after half of a random load its state goes to a new one,
- * the chunks in any order, and both have the same victims in the other half. And what it does with
- * what is no state of its own, or with none.
+ * Saved state of each policy. After half of a random load the state moves to a new replacer, with
+ * the chunks in any order, and both have the same victims in the other half. Also state that is
+ * invalid or missing.
  */
 #include "replacer.h"
 
@@ -19,7 +19,7 @@
 #define DEPTH 30
 #define REQUESTS 1500
 #define POLICIES 9
-/* s3fifo, arc: of a chunk's leaves the one that came last */
+/* s3fifo, arc: of the leaves below a chunk, the one added last */
 #define BY_KIN(p) ((p) == 4 || (p) == 5)
 #define BY_KEY(p) ((p) < 4 || (p) == 6 || (p) == 7) /* all but s3fifo, arc and prefix */
 
@@ -36,7 +36,7 @@ static uint64_t draw(uint64_t *state)
 	return *state;
 }
 
-/* So few that prefix looks at all leaves, and need not draw. */
+/* For prefix so few that it examines all leaves without drawing. */
 static unsigned room_of(unsigned policy)
 {
 	return policy == POLICIES - 1 ? 60 : 300;
@@ -71,7 +71,7 @@ static unsigned prompt_of(uint32_t end, uint32_t *to)
 	return n;
 }
 
-/* Room for one more, in one or in both alike. */
+/* Makes room for one chunk, in one replacer or in both alike. */
 static bool make_room(struct kvc_replacer **k, unsigned n, unsigned policy)
 {
 	uint64_t v;
@@ -113,7 +113,7 @@ static void ask(struct kvc_replacer **k, struct kvc_request *r, unsigned n, unsi
 		for (unsigned i = 0; i < n; i++)
 			assert_int_equal(kvc_replacer_add(k[i], &r[i], id, parent, size_of[id]), 0);
 		here[id] = true;
-		/* room may have been made by what it follows, where the request is loose */
+		/* in a loose request, the parent may have been evicted to make room */
 		link_of[id] = here[parent] ? parent : 0;
 		came[id] = ++last_came;
 	}
@@ -126,7 +126,7 @@ static void load_of(struct kvc_replacer **k, unsigned n, unsigned policy, uint64
 	struct kvc_request r[2] = { 0 };
 
 	for (int i = 0; i < REQUESTS; i++) {
-		/* some are asked for far more than others */
+		/* some chunks are requested far more often than others */
 		uint32_t most = draw(seed) % 3 ? CHUNKS / 6 : CHUNKS;
 
 		ask(k, r, n, policy, (uint32_t)(1 + draw(seed) % most));
@@ -143,8 +143,8 @@ static int by_coming(const void *a, const void *b)
 }
 
 /*
- * All chunks of one go to the other, in an order drawn at random; `kin`: each is told what it
- * follows later, in the order of their coming.
+ * Restores all chunks in another replacer, in random order. `kin`: parents are set afterwards, in
+ * the order in which the chunks were added.
  */
 static void restore(struct kvc_replacer *to, const struct kvc_replacer *from, uint64_t *seed,
 		    bool facts, bool kin)
@@ -201,7 +201,7 @@ static void same_victims(void **state)
 	}
 }
 
-/* Who goes, in order, when all go. */
+/* Evicts all chunks; writes them in order. */
 static unsigned all_go(struct kvc_replacer *k, uint64_t *to)
 {
 	unsigned n = 0;
@@ -222,7 +222,7 @@ static void save_in_pieces(struct kvc_replacer *k, unsigned policy, bool in_use,
 	size_t len, all;
 	int more;
 
-	/* which it remembers, and which nobody asks for again */
+	/* ghosts of chunks that are never requested again */
 	for (uint64_t i = 0; policy == POLICIES - 1 && i < 40000; i++) {
 		if (i % 100 == 0)
 			kvc_replacer_begin(k, &r);
@@ -235,7 +235,7 @@ static void save_in_pieces(struct kvc_replacer *k, unsigned policy, bool in_use,
 			ask(&k, &r, 1, policy, (uint32_t)(1 + draw(seed) % CHUNKS));
 	assert_int_equal(more, 0);
 	assert_int_equal(kvc_replacer_save_end(s, &blob, &len), 0);
-	/* of places for 131072 ghosts some thousand at a time, and twice, to choose and to write */
+	/* the 131,072 places for ghosts are read in pieces, twice: to choose and to write */
 	assert_true(policy != POLICIES - 1 || n > 64);
 	if (!in_use) {
 		assert_int_equal(kvc_replacer_save(k, &whole, &all), 0);
@@ -248,7 +248,7 @@ static void save_in_pieces(struct kvc_replacer *k, unsigned policy, bool in_use,
 	kvc_replacer_request_free(&r);
 }
 
-/* Saved in pieces, also while the cache is in use. */
+/* Saves in pieces, also while the cache is in use. */
 static void pieces(void **state)
 {
 	uint64_t seed = (uint64_t)time(NULL) | 1;
@@ -272,7 +272,10 @@ static void pieces(void **state)
 		}
 }
 
-/* With the facts alone those of a key have their order; with nothing they all work. */
+/*
+ * With the 64 bits per chunk alone, policies with keys keep their order; without any state, all
+ * work.
+ */
 static void lost(void **state)
 {
 	uint64_t seed = (uint64_t)time(NULL) | 1;
@@ -302,7 +305,7 @@ static void lost(void **state)
 	}
 }
 
-/* What was used after a restart is newer than what was before. */
+/* Accesses after a restart are newer than accesses before it. */
 static void goes_on(void **state)
 {
 	struct kvc_replacer *a = opened(0), *b = opened(0);
@@ -331,8 +334,8 @@ static void goes_on(void **state)
 }
 
 /*
- * Queues: what is restored in any order has its place in it, also of so many, and also what is
- * taken out for a while and comes back, again and again, while others go.
+ * Queues: chunks restored in any order have their place, also if there are many, and also if a
+ * chunk is excluded for a while, again and again, while others are evicted.
  */
 static void places(void **state)
 {
@@ -366,7 +369,7 @@ static void places(void **state)
 			assert_int_equal(kvc_replacer_victim(b), i);
 			kvc_replacer_del(b, i, false);
 		}
-		/* of which nothing is known: it goes first; what comes now goes last */
+		/* a chunk without state is evicted first; a new chunk is evicted last */
 		assert_int_equal(kvc_replacer_restore(b, N + 1, 0, 1, 0), 0);
 		assert_int_equal(kvc_replacer_add(b, NULL, N + 2, 0, 1), 0);
 		kvc_replacer_end(b, &r);
@@ -382,7 +385,7 @@ static void places(void **state)
 	}
 }
 
-/* What is not whole, or another's, is refused, and the cache is as it was. */
+/* Invalid state, or that of another policy, is refused, and the cache is unchanged. */
 static void refused(void **state)
 {
 	uint64_t seed = (uint64_t)time(NULL) | 1;
@@ -418,7 +421,7 @@ static void refused(void **state)
 	}
 }
 
-/* A larger cache, whose tables are others, takes what it can. */
+/* A larger cache, with larger tables, loads the state that fits. */
 static void resized(void **state)
 {
 	uint64_t seed = (uint64_t)time(NULL) | 1;

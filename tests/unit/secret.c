@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files with keys, passwords and tokens: whose they may be, and who may read them. */
+/* Files with keys, passwords and tokens: their owners, and the users that may read them. */
 #include "secret.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static void rule(void **state)
 	assert_false(is_private(S_IFREG | 0600, own + 1, group));
 	assert_false(is_private(S_IFIFO | 0600, own, group));
 	assert_false(is_private(S_IFDIR | 0700, own, group));
-	if (own) /* an ordinary user's group may be everybody's */
+	if (own) /* an ordinary user's group may include all users */
 		assert_false(is_private(S_IFREG | 0640, own, group));
 }
 
@@ -63,7 +63,7 @@ static void reasons(void **state)
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(kvc_secret_open(path, &st, why), -ENOENT);
 	assert_int_equal(mkfifo(path, 0600), 0);
-	assert_int_equal(kvc_secret_open(path, &st, why), -EACCES); /* and does not wait */
+	assert_int_equal(kvc_secret_open(path, &st, why), -EACCES); /* and does not block */
 	assert_non_null(strstr(why, "regular"));
 	unlink(path);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of things by number against a plain array, while it grows, with a printed seed. */
+/* The hash table compared with a plain array while it grows; prints its seed. */
 #include "table.h"
 
 #include "util.h"
@@ -57,19 +57,19 @@ static void random_ops(void **state)
 		}
 		assert_int_equal(t.n, n);
 	}
-	/* it has grown with what it holds */
+	/* it has grown with its content */
 	assert_true(t.buckets > N / 2 && t.buckets <= N + 4096);
 	kvc_table_each(&t, s)
 		kvc_of(s, struct thing, slot)->seen++;
 	for (size_t i = 0; i < N; i++)
 		assert_int_equal(things[i].seen, things[i].in);
-	kvc_table_each(&t, s) /* the one it is at may go */
+	kvc_table_each(&t, s) /* the present struct may be removed */
 		kvc_table_del(&t, s);
 	assert_int_equal(t.n, 0);
 	kvc_table_fini(&t);
 }
 
-/* Who walks by bucket number with adds in between meets all that was there. */
+/* A walk by bucket number with adds in between meets all structs that were there from the start. */
 static void walk_while_growing(void **state)
 {
 	struct kvc_table t;

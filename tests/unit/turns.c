@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose turn it is between orders of several policies (engine/policy/turns.c). */
+/* Turns between the orders of several policies (engine/policy/turns.c). */
 #include "turns.h"
 
 #include <setjmp.h>
@@ -18,8 +18,8 @@ static struct kvc_replacer *opened(unsigned policy)
 }
 
 /*
- * Orders of 300 chunks and of 100 give three victims to one, whichever policies they have; one that
- * has nothing to give leaves it to the other, and does not make up for that.
+ * Orders of 300 and of 100 chunks give victims in the proportion three to one, whatever their
+ * policies. An order without victims leaves its turns to the other, and does not make up for them.
  */
 static void in_turns(void **state)
 {

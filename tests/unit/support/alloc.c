@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See alloc.h. */
+/* Failing allocations (alloc.h). */
 #include "alloc.h"
 
 #include <errno.h>
@@ -16,14 +16,14 @@
 
 #include <cmocka.h>
 
-#define PIECES (1u << 16) /* that are known at once */
+#define PIECES (1u << 16) /* allocations that are tracked at a time */
 
 _Atomic long alloc_met, alloc_failed;
 static _Atomic bool armed;
 static long fail_at;
 static bool for_ever;
 
-/* What is there of what was allocated while it was armed: by address, without order. */
+/* Allocations made while armed and not freed yet: by address, in a hash table. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *piece[PIECES];
 static long npieces;
@@ -70,7 +70,7 @@ static void went(const void *p)
 	for (unsigned i = place(p), n = 0; npieces && n < PIECES && piece[i];
 	     i = (i + 1) % PIECES, n++)
 		if (piece[i] == p) {
-			piece[i] = &piece; /* the search goes on behind it */
+			piece[i] = &piece; /* a deleted entry: searches continue behind it */
 			npieces--;
 			break;
 		}
@@ -134,9 +134,9 @@ void alloc_sweep(const char *what, void (*work)(void), long most, bool leaks)
 	assert_true(hit > runs / 2);
 }
 
-/* ---- in place of the library's ---- */
+/* ---- replacements of the library's functions ---- */
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for programs that use them (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 #define WRAP(type, name, parameters, arguments)                        \
 	type *__real_##name parameters;                                \

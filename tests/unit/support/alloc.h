@@ -1,29 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that runs out: in a program that is linked with these in place of malloc and its like
- * (Makefile, wrap_memory), the Nth call of the project's own code gets none, once or from then on.
- * What the libraries allocate by themselves is not counted, but for the contexts that we ask zstd
- * and OpenSSL for.
+ * Failing allocations. In a program that is linked with these functions in place of malloc and its
+ * relatives (Makefile, wrap_memory), the Nth allocation of the project's own code fails, once or
+ * from then on. Allocations of libraries do not count, except the contexts that the project
+ * requests from zstd and OpenSSL.
  */
 #ifndef ALLOC_H
 #define ALLOC_H
 
 #include <stdbool.h>
 
-extern _Atomic long alloc_met, alloc_failed; /* since alloc_arm */
+extern _Atomic long alloc_met, alloc_failed; /* counted since alloc_arm */
 
-/* at: the call that gets none, from 1; 0: they are only counted. */
+/* at: the allocation that fails, from 1; 0: none fails, they are only counted. */
 void alloc_arm(long at, bool ever);
 void alloc_disarm(void);
-/* Is it -ENOMEM? Any other error fails, and so does this one where there was memory. */
+/*
+ * True if err is -ENOMEM. Fails the test on any other error, and on -ENOMEM if no allocation
+ * failed.
+ */
 bool alloc_none(int err);
-/* Of what was allocated between arm and disarm: so many pieces were not freed by now. */
+/* Returns the number of allocations made between arm and disarm and not freed yet. */
 long alloc_left(void);
 
 /*
- * Does the work with each call getting none, once and from there on; every `step`th where it makes
- * more than `most` calls (0: all). The work disarms by itself where it looks at what has come of
- * it. With `leaks` it frees all it has.
+ * Runs the work with each allocation failing, once and from there on; every `step`th if it makes
+ * more than `most` allocations (0: all). The work calls alloc_disarm before it checks its results.
+ * With `leaks` it must free all its memory.
  */
 void alloc_sweep(const char *what, void (*work)(void), long most, bool leaks);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mount namespace of its own, for what a test mounts; without root there is none. */
+/* A mount namespace for the mounts of a test; without root there is none. */
 #ifndef KVC_APART_H
 #define KVC_APART_H
 
@@ -10,8 +10,8 @@
 #include <sys/mount.h>
 
 /*
- * What it mounts goes with the process. Others' FUSE mounts do not stay in it: a daemon ends only
- * when its filesystem is mounted nowhere any more.
+ * The test's mounts end with its process. FUSE mounts of other processes are unmounted in it: a
+ * daemon ends only when its filesystem is mounted nowhere.
  */
 static inline void kvc_apart(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See engine.h. */
+/* An engine in the test's process (engine.h). */
 #include "engine.h"
 
 #include "apart.h"
@@ -28,7 +28,7 @@ static struct kvc_options options;
 static pthread_mutex_t tier_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t frames[HOUSE_SLOTS][HOUSE_SLOT] __attribute__((aligned(4096)));
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for programs that use them (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 uint64_t __real_kvc_clock_ns(const struct kvc *k);
 uint64_t __wrap_kvc_clock_ns(const struct kvc *k);
@@ -178,14 +178,15 @@ int engine_header(uint64_t at, struct kvc_frame *f)
 	return kvc_frame_decode(frames[at / HOUSE_SLOT], f);
 }
 
-/* ---- its life ---- */
+/* ---- opening and closing ---- */
 
 static void open_it(void)
 {
 	struct kvc_tier *tiers[] = { &tier };
 	char error[512] = "";
 
-	memset(engine_tier.used, 0, sizeof engine_tier.used); /* the engine claims what it knows */
+	/* the engine claims the extents that it knows */
+	memset(engine_tier.used, 0, sizeof engine_tier.used);
 	if (kvc_store_open(&store, dir, error))
 		fail_msg("%s", error);
 	if (kvc_cache_open(&engine, &options, &store, tiers, 1, 0, error)) {
@@ -194,7 +195,7 @@ static void open_it(void)
 	}
 }
 
-/* What was queued for threads that were never there. */
+/* Frees jobs that were queued for threads which do not exist. */
 static void drop_jobs(void)
 {
 	for (unsigned t = 0; t <= KVC_COMMON; t++)
@@ -221,7 +222,7 @@ void engine_new(const char *more)
 {
 	char error[512] = "", text[700], path[1280];
 
-	kvc_apart(); /* the pool's mount; without root it is a folder */
+	kvc_apart(); /* for the pool's mount; without root the pool is a folder */
 	strcpy(dir, "/dev/shm/kvc-engine-XXXXXX");
 	assert_non_null(mkdtemp(dir));
 	kvc_options_init(&options);
@@ -274,7 +275,7 @@ void engine_check(void)
 		fail_msg("%s %s, %d drops", err ? strerror(-err) : "", what, (int)drops);
 }
 
-/* A pool that objects stayed in is still mounted. */
+/* A pool with objects is still mounted. */
 static int gone(const char *path, const struct stat *st, int type, struct FTW *at)
 {
 	(void)st;

@@ -85,7 +85,7 @@ static void run_create(struct call *c)
 		uint64_t ino = e.ino = c->attr.ino;
 
 		e.attr_timeout = kvfs_attr_timeout(&c->attr);
-		if (kvc_lookup_fleeting(c->f->k, c->ino))
+		if (kvc_lookup_uncacheable(c->f->k, c->ino))
 			e.entry_timeout = 0;
 		kvfs_stat(&c->attr, &e.attr);
 		set_open_reply(&c->fi, &o, c->w.uid);

@@ -174,7 +174,7 @@ static void reply_entry(fuse_req_t req, uint64_t parent, int err, const struct k
 	e.attr_timeout = kvfs_attr_timeout(a);
 	if (!a->nlink) /* a dropped file, shown one last time: not cached */
 		e.entry_timeout = e.attr_timeout = 0;
-	if (S_ISREG(a->mode) && kvc_lookup_fleeting(kvfs_of(req)->k, parent))
+	if (S_ISREG(a->mode) && kvc_lookup_uncacheable(kvfs_of(req)->k, parent))
 		e.entry_timeout = 0;
 	kvfs_stat(a, &e.attr);
 	/* interrupted: the kernel did not take the reference */

@@ -36,7 +36,7 @@ static const struct kvc_objects_up objects_up = {
 	.remove_shared = kvc_remove_shared,
 };
 
-static const struct kvc_tiering_up copies_up = {
+static const struct kvc_tiering_up tiering_up = {
 	.lost_both = lost_both,
 };
 
@@ -117,7 +117,7 @@ struct kvc *kvc_context_new(void)
 	if (!h)
 		return NULL;
 	h->k.objects_up = &objects_up;
-	h->k.tiering_up = &copies_up;
+	h->k.tiering_up = &tiering_up;
 	h->k.committer = &h->committer;
 	h->k.inos = &h->inos;
 	h->k.nodes = &h->nodes;

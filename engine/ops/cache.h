@@ -85,7 +85,7 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
  * True if files in this folder appear and disappear without requests of the kernel, so that it must
  * cache none of their names.
  */
-bool kvc_lookup_fleeting(struct kvc *k, uint64_t parent);
+bool kvc_lookup_uncacheable(struct kvc *k, uint64_t parent);
 /*
  * True if other nodes can add names through a shared tier. The kernel must then not cache missing
  * names for long.

@@ -31,7 +31,7 @@ static bool hides_files(struct kvc *k, uint64_t parent, const char *name, uint64
 	return is;
 }
 
-bool kvc_lookup_fleeting(struct kvc *k, uint64_t parent)
+bool kvc_lookup_uncacheable(struct kvc *k, uint64_t parent)
 {
 	return kvc_incomplete_on(k) && hides_files(k, parent, NULL, NULL);
 }

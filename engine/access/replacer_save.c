@@ -60,7 +60,8 @@ void kvc_replacers_load(struct kvc *k)
 		}
 		if (part.cache == ACCESSES) {
 			if (kvc_access_state_load(k, all + at, part.len))
-				kvc_info("the order of use is as the catalog has it");
+				kvc_info("cannot load the latest accesses; the eviction order is "
+					 "from the catalog");
 			continue;
 		}
 		if (!kvc_replacers_has_order(k, (enum kvc_cache)part.cache, part.class))

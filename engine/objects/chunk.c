@@ -285,10 +285,10 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 	kvc_chunk_settle_locked(k, c);
 }
 
-void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool cut)
+void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool detached)
 {
-	c->detached = cut;
-	if (cut)
+	c->detached = detached;
+	if (detached)
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, true);
 }
 

@@ -17,8 +17,8 @@ struct kvc_pin;
 
 struct kvc_chunk {
 	uint64_t id;
-	struct kvc_slot slot; /* in k->chunks->table, by id */
-	struct kvc_access use;
+	struct kvc_slot slot;  /* in k->chunks->table, by id */
+	struct kvc_access use; /* when it was created and last used, and its hits (policy.h) */
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
 	unsigned policy; /* its class (base/policy.h) */
@@ -78,13 +78,16 @@ struct kvc_chunks {
 	uint64_t clock_ns;      /* the last time of use that was issued */
 };
 
+/* Returns the chunk if it is in memory, or NULL. */
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id);
 /*
  * Creates a chunk that is not in memory, from its row r, or without a row (NULL). The new chunk has
  * no reference. Returns NULL if out of memory.
  */
 struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct kvc_chunk_row *r);
+/* The node leaves its chunk: puts the node's reference, which may free the chunk. */
 void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n);
+/* Update the chunk's list and bytes after a change of one of its nodes. */
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it got a segment */
 void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it lost its segment */
 void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n);  /* its size changed */
@@ -94,7 +97,9 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n);  /* its size cha
 uint64_t kvc_chunk_next_stamp_locked(struct kvc *k);
 /* Records a use now: sets the time of the last use and the rank. */
 void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c);
+/* Records an access, which marks the chunk dirty. hit: count it as a hit. */
 void kvc_chunk_accessed_locked(struct kvc *k, struct kvc_chunk *c, bool hit);
+/* Marks the chunk dirty: the committer writes its row, or only its accesses if it is known. */
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c);
 /*
  * Deletes the row of a chunk that has no files any more, and its pin. Frees the chunk if nothing
@@ -133,12 +138,14 @@ static inline void kvc_chunk_mark_busy(struct kvc_chunk *c)
 		c->idle = false;
 }
 /* Begins (true) or ends (false) a drop of the chunk. A detached chunk is in no eviction order. */
-void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool cut);
+void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool detached);
 /* Returns true if the last use is so recent that a client may be between two files of the chunk. */
 bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
+/* Returns the rank that the policy of its class gives to the row. */
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
 /* Accounts a victim to its class, so that the next victim may be another class's. */
 void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_turns *turns, unsigned class);
+/* Frees the chunk if nothing needs it in memory. Call it after putting a reference. */
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
 /* At unmount. */
 void kvc_chunks_free(struct kvc *k);

@@ -52,7 +52,7 @@ static void item_add(struct kvc *k, const struct kvc_deferred_item *t)
 	struct kvc_deferred_item *copy = malloc(sizeof *copy);
 
 	if (!copy) {
-		kvc_error("out of memory: space is not given back before the next start");
+		kvc_error("out of memory: some space is freed only at the next start");
 		return;
 	}
 	*copy = *t;

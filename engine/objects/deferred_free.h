@@ -26,7 +26,9 @@ void *kvc_deferred_free_syncer(void *arg);
  * frames to the syncer. Empties the list. Called without locks.
  */
 void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *items);
+/* At unmount: frees the lists. Their space is found unused at the next start. */
 void kvc_deferred_free_clear(struct kvc *k);
+/* Queues a segment; `reserved` bytes of the pool are released with it. */
 void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s,
 				      uint64_t reserved);
 /*
@@ -41,6 +43,7 @@ void kvc_deferred_free_shared_locked(struct kvc *k, unsigned tier, uint64_t ino,
  */
 void kvc_deferred_free_undone_locked(struct kvc *k, unsigned tier, uint64_t ino,
 				     const struct kvc_place *p);
+/* Queues an extent of a tier of this node. Does nothing for a shared tier's frame. */
 void kvc_deferred_free_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
 
 #endif

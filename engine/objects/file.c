@@ -45,8 +45,9 @@ void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to
 	if (n->state == to)
 		return;
 	if (!(allowed[n->state] & (1u << to))) {
-		kvc_error("inode %llx: %s -> %s is no transition", (unsigned long long)n->row.ino,
-			  kvc_file_state_names[n->state], kvc_file_state_names[to]);
+		kvc_error("inode %llx: %s -> %s is not a valid transition",
+			  (unsigned long long)n->row.ino, kvc_file_state_names[n->state],
+			  kvc_file_state_names[to]);
 		assert(!"transition");
 	}
 	if (to == KVC_OPEN || to == KVC_LOADING)
@@ -86,8 +87,8 @@ void kvc_file_mark_left_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 		return;
 	p->codec |= KVC_PLACE_LEFT;
 	if (kvc_place_put(k->cat, n->row.ino, tier, p))
-		kvc_warn("the catalog does not take that the copy of inode %llx is under another "
-			 "name",
+		kvc_warn("cannot record in the catalog that the copy of inode %llx has "
+			 "another name",
 			 (unsigned long long)n->row.ino);
 	if (n->state == KVC_BOTH && !kvc_file_placed(k, n))
 		kvc_file_become_locked(k, n, KVC_RESIDENT);
@@ -160,7 +161,8 @@ static void make_fd_read_only_locked(struct kvc *k, struct kvc_node *n)
 	if (!n->nopen)
 		close_fd(n);
 	else if (n->fd >= 0 && set_fd_locked(k, n, O_RDONLY))
-		kvc_warn("inode %llx is copied after its last close: its segment cannot be opened",
+		kvc_warn("inode %llx: cannot open its segment read-only; it is copied after its "
+			 "last close",
 			 (unsigned long long)n->row.ino);
 }
 
@@ -238,7 +240,7 @@ void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n)
 static void publish_failed_locked(struct kvc *k, struct kvc_node *n, int err)
 {
 	if (!n->unpublished)
-		kvc_warn("inode %llx cannot be published: %s; tried again",
+		kvc_warn("inode %llx cannot be published: %s; the next commit retries",
 			 (unsigned long long)n->row.ino, strerror(-err));
 	n->unpublished = true;
 	kvc_node_dirty_locked(k, n);

@@ -10,6 +10,7 @@
  * the chunk's list.
  */
 void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
+/* Returns the name of the segment that the file has in its current state. */
 struct kvc_segment kvc_file_segment_of(const struct kvc_node *n);
 /* Returns true if the tier has the current generation, under the file's current name. */
 static inline bool kvc_file_placed_in(const struct kvc_node *n, unsigned tier)
@@ -70,6 +71,7 @@ void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n);
 void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n);
 /* Called when a commit begins: destroys the files that linger since the commit before, or all. */
 void kvc_file_linger_end_locked(struct kvc *k, bool all);
+/* Closes n->fd and the backing file that is registered for passthrough. */
 void kvc_file_close_segment_locked(struct kvc *k, struct kvc_node *n);
 
 #endif

@@ -39,6 +39,7 @@ struct kvc_models {
 int kvc_model_set_both(struct kvc *k, struct kvc_node *folder);
 /* *value: the value of the model's attribute, or -1 if it is not set. */
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, int *value);
+/* Returns the name of a value of the attribute. */
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value);
 /*
  * Sets the attribute to the value with this name, or removes it (text is NULL). -EINVAL: no such
@@ -53,6 +54,10 @@ int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds);
  * leave it by a rename of their folder or by a hard link; 0 if not; or an error.
  */
 int kvc_model_apart_both(struct kvc *k, uint64_t model);
+/*
+ * Return the size to preallocate for a new file of the model, in bytes, and record the size of a
+ * published file.
+ */
 uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model);
 void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
 

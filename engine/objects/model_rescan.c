@@ -263,7 +263,8 @@ static void rescan_run(struct kvc *k, struct rescan *s)
 	while ((got = rescan_some(k, s, &m)) && got != -ECANCELED)
 		if (got < 0) {
 			if (!warned)
-				kvc_warn("the survey of a model's files waits: %s", strerror(-got));
+				kvc_warn("cannot read a model's files: %s; retrying",
+					 strerror(-got));
 			warned = true;
 			if (kvc_stopping(k))
 				break;

@@ -240,6 +240,7 @@ static inline void kvc_node_drop_setid(struct kvc_row *row)
 		row->mode &= ~(uint32_t)S_ISGID;
 }
 
+/* Returns the node if it is in memory, or NULL. */
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
 /* Gets a node from memory or the catalog. Returns 0 with *n, -ENOENT, -ENOMEM or -EIO. */
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);
@@ -248,9 +249,11 @@ int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc
 /* The same for a file whose model is known: reads nothing. */
 int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_t model,
 				struct kvc_node **n);
+/* Creates a node for this row, without references. Returns NULL if out of memory. */
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row);
 /* Frees the node if nothing needs it in memory. Call it after putting a reference. */
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);
+/* Marks the node dirty: the next commit writes its row. */
 void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n);
 /*
  * Fills *attr with the node's current attributes; those of an open file are read from its segment.

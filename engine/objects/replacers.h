@@ -30,6 +30,7 @@ bool kvc_replacers_infer_parents(const struct kvc *k, unsigned class);
 /* Returns the replacer of a class, created if needed. NULL if it has none, or if out of memory. */
 struct kvc_replacer *kvc_replacers_of_locked(struct kvc *k, enum kvc_cache cache, unsigned class);
 
+/* Returns true if the chunk is in this cache's order. */
 bool kvc_replacers_has_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk *c);
 /* Adds the chunk to this cache's order. Without memory it is not added and cannot be a victim. */
 void kvc_replacers_add_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c);
@@ -49,6 +50,7 @@ void kvc_replacers_remove_locked(struct kvc *k, enum kvc_cache cache, struct kvc
 				 bool evicted);
 /* Removes the chunk from all orders of all classes. */
 void kvc_replacers_forget_locked(struct kvc *k, uint64_t id);
+/* Returns the number of chunks in the class's order. */
 uint64_t kvc_replacers_count_locked(const struct kvc *k, enum kvc_cache cache, unsigned class);
 /* Returns the class's next victim; 0 if no chunk can be evicted. */
 uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsigned class);

@@ -34,7 +34,7 @@ struct kvc_job {
 	struct kvc_node *node; /* referenced while the job exists; or NULL */
 	unsigned tier;
 	enum kvc_priority priority; /* the queue that it is on */
-	uint64_t due_ns;            /* KVC_P_URGENT and below: not before this time */
+	uint64_t due_ns;            /* not to run before this time; ignored for parked copies */
 	/* a copy that was made urgent: the time until which it was to wait; or 0 */
 	uint64_t wait_ns;
 	/* a load: a bit for each tier that failed, and for each that had a bad copy */
@@ -126,13 +126,20 @@ struct kvc_work {
  * (KVC_TIER_CALL_BYTES each).
  */
 uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n);
+/* Starts the tiers' threads. Returns 0 or a negative errno. */
 int kvc_tiers_start(struct kvc *k);
 /*
  * Waits for the threads to end; they make no more removals. Threads of a tier that does not answer
  * are given a short time, then left behind and counted in k->work->left.
  */
 void kvc_tiers_join(struct kvc *k);
+/* Wakes all threads of all tiers. */
 void kvc_tiers_wake_locked(struct kvc *k);
+/*
+ * Queues a job for a tier (or KVC_COMMON), not to run before due_ns (0: at once). A reference to n
+ * is held until it has run; n may be NULL. *out, if not NULL, is the job. Returns 0, -ENOMEM, or
+ * -ENOBUFS (too many failed removals wait).
+ */
 int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 			    void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 			    unsigned tier, uint64_t due_ns, struct kvc_job **out);

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loaded into a daemon or a tool by LD_PRELOAD: calls on files fail, come short, are late, or are
- * the last thing that the process does. What is to go wrong is told by rules:
+ * A library for LD_PRELOAD into the daemon or a tool. It makes calls on files fail, come short, be
+ * late, or be the last action of the process. FAULTS lists the rules:
  *
  *   FAULTS="calls=read,write path=GLOB nth=N count=C at=OFF len=LEN do=WHAT; ..."
  *
- * calls: of read write sync open alloc truncate unlink rename link mkdir list (a folder, an entry a
- * call) seek (for data or holes) stat (by name, of a file or its filesystem) xattr (to ask for one,
- * by name) setxattr (to set or remove one), or change (all of them that alter anything: the points
- * at which to kill), or all (but stat and xattr). path: matched by fnmatch with the whole path of
- * the file. at, len: only calls that touch these bytes of it. nth:
- * the first call that goes wrong, counted from 1 over all threads (0: none, the calls are only
- * counted); count: so many from there on (1; 0: all). do: the name of an errno (EIO); short: half
- * of it is read or written (other calls are none of this rule); delay:MS; hold: it is made when the
- * file of counts says that the rule has met HELD calls; kill: SIGKILL before the call; torn: a
- * write does half of it, and then SIGKILL.
+ * calls  Any of read, write, sync, open, alloc, truncate, unlink, rename, link, mkdir, list (open a
+ *        folder, or read one entry), seek (for data or holes), stat (by name, of a file or its
+ *        filesystem), xattr (get by name) and setxattr (set or remove); or change (all calls that
+ *        change anything: the points for a kill); or all (except for stat and xattr).
+ * path   A glob for fnmatch, matched with the absolute path of the file.
+ * at, len  Only calls that touch these bytes of the file match.
+ * nth    The first faulty call, counted from 1 over all threads (0: none, only count).
+ * count  The number of faulty calls from there on (default 1; 0: all).
+ * do     An errno name such as EIO; short: half of the bytes are read or written (calls without
+ *        bytes do not match the rule); delay:MS; hold: the call waits until the file of counts says
+ *        that the rule has met HELD calls; kill: SIGKILL before the call; torn: half of a write,
+ *        then SIGKILL.
  *
- * FAULTS_COUNT names a file that gets, for each rule, how many calls it met and how many went wrong
- * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
- * only in a program of that name. What a program starts has no faults.
+ * FAULTS_COUNT names a file in which each rule has two 64-bit integers: the calls that it met and
+ * the calls that it made faulty. With nth=0, a first run shows how far a sweep must go. With
+ * FAULTS_EXE, only a program of that name has faults. Child processes have none.
  *
- * Up to RULES rules; the first that fires counts. A stream that a program opens (fopen, fdopen) on
- * a file of a rule reads and writes by the calls here. Other calls that libc makes of itself are
- * not seen, nor what is read or written through mappings.
+ * There are at most RULES rules, and the first one that fires counts. Streams that a program opens
+ * (fopen, fdopen) on a file of a rule read and write through the calls here. Other calls inside
+ * libc are not seen, and neither are accesses through mappings.
  */
 #include "faults_rules.h"
 
@@ -53,7 +55,7 @@ static int open_at(int dir, const char *path, int flags, mode_t mode)
 	int fd;
 
 	if (!r && (flags & O_CREAT) && m && syscall(SYS_newfstatat, dir, path, &st, 0))
-		r = fires(m, MAKE, 0, 0); /* it makes a file: a change */
+		r = fires(m, MAKE, 0, 0); /* it creates a file, which is a change */
 	if (r)
 		return (int)failed(r);
 	fd = (int)syscall(SYS_openat, dir, path, flags, mode);
@@ -154,7 +156,7 @@ static ssize_t one(int fd, unsigned call, long number, void *buf, size_t len, of
 	return done;
 }
 
-/* Of several pieces only the first remains where it is to be short. */
+/* To make a call short, it is given the first of several pieces only. */
 static ssize_t several(int fd, unsigned call, long number, const struct iovec *v, int n, off_t off,
 		       bool here)
 {
@@ -195,7 +197,7 @@ ssize_t pread(int fd, void *buf, size_t len, off_t off)
 	return pread64(fd, buf, len, off);
 }
 
-/* What the compiler calls instead with _FORTIFY_SOURCE; room is the size of the buffer. */
+/* With _FORTIFY_SOURCE, the compiler calls these instead. capacity is the size of the buffer. */
 ssize_t __read_chk(int fd, void *buf, size_t len, size_t capacity)
 {
 	if (len > capacity)
@@ -255,7 +257,7 @@ ssize_t pwritev(int fd, const struct iovec *v, int n, off_t off)
 	return pwritev64(fd, v, n, off);
 }
 
-/* Of those that look for holes and data; the others are none that fail. */
+/* Only searches for holes and data can fail. */
 off_t lseek64(int fd, off_t off, int whence)
 {
 	bool looks = whence == SEEK_DATA || whence == SEEK_HOLE;
@@ -385,7 +387,8 @@ int fstatat64(int dir, const char *path, struct stat64 *st, int flags)
 
 int fstatat(int dir, const char *path, struct stat *st, int flags)
 {
-	return fstatat64(dir, path, (struct stat64 *)st, flags); /* one and the same, as dirent */
+	/* both structs are equal, like dirent */
+	return fstatat64(dir, path, (struct stat64 *)st, flags);
 }
 
 int stat64(const char *path, struct stat64 *st)
@@ -469,12 +472,12 @@ struct dirent64 *readdir64(DIR *d)
 
 struct dirent *readdir(DIR *d)
 {
-	return (struct dirent *)readdir64(d); /* one and the same where off_t has 64 bits */
+	return (struct dirent *)readdir64(d); /* both structs are equal if off_t has 64 bits */
 }
 
 /* ---- streams ---- */
 
-/* libc's streams make their calls inside libc: those of a rule's files are streams of our own. */
+/* libc's streams call the kernel inside libc, so files of a rule get streams of our own. */
 static struct {
 	FILE *f;
 	int fd;
@@ -489,7 +492,7 @@ static ssize_t stream_write(void *cookie, const char *buf, size_t len)
 {
 	ssize_t n = write((int)(intptr_t)cookie, buf, len);
 
-	return n < 0 ? 0 : n; /* as such a stream says that it failed */
+	return n < 0 ? 0 : n; /* this is how such a stream reports an error */
 }
 
 static int stream_seek(void *cookie, off64_t *off, int whence)

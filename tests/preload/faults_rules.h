@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* faults.c's rules: what FAULTS says, and which call goes wrong by it. For that file alone. */
+/*
+ * The rules of faults.c: parsing FAULTS, and choosing the calls that fail. Only faults.c includes
+ * this.
+ */
 #ifndef FAULTS_RULES_H
 #define FAULTS_RULES_H
 
@@ -54,7 +57,7 @@ static struct rule {
 	char path[PATH_MAX];
 	uint64_t nth, count, at, len;
 	enum what what;
-	int value; /* the errno, or ms */
+	int value; /* the errno, or milliseconds */
 } rules[RULES];
 static unsigned nrules;
 
@@ -62,7 +65,7 @@ static struct counts {
 	_Atomic uint64_t met, fired;
 } none[RULES], *counts = none;
 
-static _Atomic uint16_t mask_of[FDS]; /* the rules that a descriptor's path matches */
+static _Atomic uint16_t mask_of[FDS]; /* rules that match the descriptor's path */
 
 static void die(const char *what)
 {
@@ -70,7 +73,7 @@ static void die(const char *what)
 	abort();
 }
 
-/* ---- the rules ---- */
+/* ---- parsing ---- */
 
 static unsigned calls_of(char *list)
 {
@@ -180,7 +183,7 @@ __attribute__((constructor)) static void start(void)
 	free(copy);
 }
 
-/* ---- does one fire? ---- */
+/* ---- matching ---- */
 
 static unsigned match_path(const char *path)
 {
@@ -192,7 +195,10 @@ static unsigned match_path(const char *path)
 	return mask;
 }
 
-/* The whole path, as far as it can be told without following links in its last part. */
+/*
+ * Returns a mask of the rules that match the absolute path. Links in the path's last part are not
+ * followed.
+ */
 static unsigned match_at(int dir, const char *path)
 {
 	char base[PATH_MAX] = "", link[64], full[2 * PATH_MAX];
@@ -216,7 +222,7 @@ static unsigned match_at(int dir, const char *path)
 	return match_path(full);
 }
 
-/* The rule that fires for this call, or NULL. Kills and delays by itself. */
+/* Returns the rule that fires for this call, or NULL. Carries out kills and delays itself. */
 static const struct rule *fires(unsigned mask, unsigned call, uint64_t off, uint64_t len)
 {
 	const struct rule *hit = NULL;
@@ -256,7 +262,7 @@ static long failed(const struct rule *r)
 	return -1;
 }
 
-/* A call by name that changes something, on one path or two. */
+/* A call that changes one or two names. */
 #define BY_NAME(call, m, ...)                                  \
 	({                                                     \
 		const struct rule *r_ = fires(m, call, 0, 0);  \

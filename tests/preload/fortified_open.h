@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The names under which fortified programs call open() without a mode. A preloaded library includes
- * this after its own open functions; without it the calls of a fortified program would not be seen.
+ * The functions that fortified programs call for open() without a mode. A preloaded library
+ * includes this after its own open functions; otherwise it would not see the calls of a fortified
+ * program.
  */
 #ifndef FORTIFIED_OPEN_H
 #define FORTIFIED_OPEN_H
 
-/* of libc: ends the process, as it does when a fortified call would overrun a buffer */
+/* libc's function that ends the process after a buffer overrun in a fortified call */
 void __chk_fail(void) __attribute__((noreturn));
 
 static int flags_without_mode(int flags)

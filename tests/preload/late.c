@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * usleep() takes LATE_MS, which must be set. A daemon waits so for a moment before it tells the
- * kernel what went (engine/names/notify.c): it is told that much later.
+ * Makes usleep() take LATE_MS milliseconds, which must be set. The daemon calls usleep() before it
+ * notifies the kernel of removed names (engine/names/notify.c), so these notifications are delayed.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* No name server answers: getaddrinfo() waits until the process ends, but for addresses. */
+/*
+ * Simulates a name server that does not answer: getaddrinfo() resolves numeric addresses only, and
+ * otherwise blocks until the process ends.
+ */
 #include <dlfcn.h>
 #include <netdb.h>
 #include <stddef.h>

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loaded into a daemon by LD_PRELOAD: records what it does to the files below a folder, so that a
- * power failure at any point can be played afterwards (tests/lib/replay.py reads it).
+ * A library for LD_PRELOAD into the daemon. It records the daemon's operations on files below a
+ * folder, so that a test can simulate a power failure at any point (tests/lib/replay.py reads the
+ * records).
  *
- * RECORD_UNDER names the folder, RECORD_LOG the file that the records are appended to, RECORD_STATE
- * a page that is shared with the test: the number of the last record, and whether the daemon is to
- * be killed.
+ * RECORD_UNDER names the folder, RECORD_LOG the file of the records, and RECORD_STATE a page shared
+ * with the test, which has the number of the last record and a request to kill the daemon.
  *
- * An operation has two records, one before it is given to the kernel (with its bytes) and one after
- * it has returned: a sync covers what had returned when it was called, and nothing else. Both are
- * appended under a lock, the operation itself runs outside of it. A kill (state.kill) comes when no
- * operation is under way, so that each is known to have been done or not.
+ * An operation has two records: one before it is passed to the kernel, with its bytes, and one
+ * after it has returned. A sync covers exactly the operations that had returned before the sync was
+ * called. The records are appended under a lock, and the operation runs outside of it. A kill
+ * (state.kill) happens when no operation is running, so that each operation is known to be done or
+ * not done.
  *
- * The files are those of a store: its -shm, which is rebuilt, and the reserve are left out. What is
- * written through mappings is not seen; the test compares the files with the records at the end.
+ * The recorded files are those of a store, except for its -shm file, which is rebuilt, and the
+ * reserve. Writes through mappings are not seen; at the end, the test compares the files with the
+ * records.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -38,7 +40,7 @@
 #define FDS 4096
 
 enum op {
-	OP_OPEN = 1, /* payload: path; off: 1 it was made */
+	OP_OPEN = 1, /* payload: path; off: 1 if created */
 	OP_WRITE,    /* off, payload */
 	OP_TRUNCATE, /* off: the size */
 	OP_SYNC,
@@ -47,7 +49,7 @@ enum op {
 	OP_RENAME, /* payload: from, a zero byte, to */
 	OP_MKDIR,  /* payload: path */
 	OP_CLOSE,
-	OP_END = 16, /* id: the record that it ends; off: the result, or minus errno */
+	OP_END = 16, /* id: of the first record; off: the result, or minus errno */
 };
 
 struct record {
@@ -69,7 +71,7 @@ static struct state *state;
 static char under[PATH_MAX];
 static size_t under_len;
 static int log_fd = -1;
-static _Atomic unsigned char kind_of[FDS]; /* 0 not ours, 1 a file, 2 a folder */
+static _Atomic unsigned char kind_of[FDS]; /* 0 not recorded, 1 a file, 2 a folder */
 
 static void die(const char *what)
 {
@@ -145,7 +147,7 @@ __attribute__((constructor)) static void start(void)
 	if (!realpath(folder, under))
 		die(folder);
 	under_len = strlen(under);
-	pthread_rwlockattr_init(&attr); /* the killer is not to starve */
+	pthread_rwlockattr_init(&attr); /* the killer must not starve */
 	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	pthread_rwlock_init(&busy, &attr);
 	log_fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
@@ -159,7 +161,7 @@ __attribute__((constructor)) static void start(void)
 		die("cannot map the state");
 	if (pthread_create(&thread, NULL, killer, NULL))
 		die("cannot start a thread");
-	/* Nothing that this starts is recorded. */
+	/* Do not record child processes. */
 	unsetenv("LD_PRELOAD");
 }
 
@@ -170,7 +172,7 @@ static bool ends(const char *s, const char *tail)
 	return a >= b && !strcmp(s + a - b, tail);
 }
 
-/* The path below the folder, or NULL: not ours. The folder itself is "". */
+/* Returns the path below the folder ("" for the folder itself), or NULL if it is not recorded. */
 static const char *ours(int dir, const char *path, char *full)
 {
 	char base[PATH_MAX], link[64];
@@ -281,7 +283,7 @@ int close(int fd)
 	return (int)syscall(SYS_close, fd);
 }
 
-/* libc closes the descriptor by itself: else the next file with this number would count as ours. */
+/* libc closes the descriptor itself, so it is unregistered here before its number is reused. */
 int closedir(DIR *d)
 {
 	static int (*real)(DIR *);
@@ -315,7 +317,7 @@ static ssize_t write_at(int fd, const struct iovec *v, int n, off_t off, bool at
 	return end(id, syscall(SYS_pwritev, fd, v, n, off, 0));
 }
 
-/* A write at the descriptor's place moves it. */
+/* A write at the descriptor's position advances the position. */
 static ssize_t write_here(int fd, const struct iovec *v, int n)
 {
 	ssize_t done = write_at(fd, v, n, 0, true);
@@ -375,7 +377,7 @@ int ftruncate(int fd, off_t size)
 	return ftruncate64(fd, size);
 }
 
-/* What would change a file in a way that is not recorded. */
+/* Aborts on operations that would change a file but are not recorded. */
 int truncate64(const char *path, off_t size)
 {
 	char full[PATH_MAX];
@@ -402,7 +404,7 @@ int fallocate(int fd, int mode, off_t off, off_t len)
 	return fallocate64(fd, mode, off, len);
 }
 
-/* ---- to stable storage ---- */
+/* ---- stable storage ---- */
 
 static int sync_fd(int fd, long call)
 {

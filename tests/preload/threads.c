@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process can have MAX_THREADS threads beside its first at a time, as with pids.max. */
+/* Limits the process to MAX_THREADS threads in addition to its first, like pids.max. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The wall clock is off by the seconds that the file WALL says, as text; it is read every time. */
+/*
+ * Shifts the wall clock by the number of seconds in the file WALL, as text, which is read on each
+ * call.
+ */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -14,7 +14,7 @@
  * Creates the temporary file. A file of that name was left by a dead process with the same pid, and
  * is removed.
  */
-static int open_own(const struct kvm_atomic_file *b, mode_t mode)
+static int open_temp(const struct kvm_atomic_file *b, mode_t mode)
 {
 	int fd = -1;
 
@@ -27,7 +27,7 @@ static int open_own(const struct kvm_atomic_file *b, mode_t mode)
 }
 
 /* Gives the new file the owner, if permitted, and the mode of the old file. */
-static int take_after(int fd, const struct stat *st)
+static int copy_owner(int fd, const struct stat *st)
 {
 	if (fchown(fd, st->st_uid, st->st_gid) && errno != EPERM)
 		return -errno;
@@ -59,11 +59,11 @@ int kvm_atomic_file_open(struct kvm_atomic_file *b, const char *path, mode_t mod
 		err = -ENOMEM;
 	}
 	fd = err       ? err
-	     : b->temp ? open_own(b, mode)
+	     : b->temp ? open_temp(b, mode)
 		       : open(b->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
 	if (fd < 0) {
 		err = err ?: b->temp ? fd : -errno;
-	} else if ((b->temp && there && (err = take_after(fd, &st))) || !(b->f = fdopen(fd, "w"))) {
+	} else if ((b->temp && there && (err = copy_owner(fd, &st))) || !(b->f = fdopen(fd, "w"))) {
 		err = err ?: -errno;
 		close(fd);
 		if (b->temp)
@@ -76,7 +76,7 @@ int kvm_atomic_file_open(struct kvm_atomic_file *b, const char *path, mode_t mod
 	return err;
 }
 
-static int take_place(const struct kvm_atomic_file *b)
+static int rename_over(const struct kvm_atomic_file *b)
 {
 	if (!b->only_new)
 		return rename(b->temp, b->path) ? -errno : 0;
@@ -99,7 +99,7 @@ int kvm_atomic_file_close(struct kvm_atomic_file *b, int err)
 	if (fclose(b->f) && !err)
 		err = -errno;
 	if (!err && b->temp)
-		err = take_place(b);
+		err = rename_over(b);
 	if (err && b->temp)
 		unlink(b->temp);
 	free(b->temp);

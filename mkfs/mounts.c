@@ -12,7 +12,7 @@
  * Copies the next word of the line and decodes its octal escapes. Returns a pointer behind the
  * word.
  */
-static const char *word(const char *at, char *to, size_t capacity)
+static const char *copy_word(const char *at, char *to, size_t capacity)
 {
 	size_t len = strcspn(at, " \n"), n = 0;
 
@@ -36,12 +36,12 @@ static bool parse(const char *line, struct kvm_mounted *m)
 	if (sscanf(line, "%*u %*u %u:%u %n", &major, &minor, &end) != 2 || !end)
 		return false;
 	m->dev = makedev(major, minor);
-	at = word(line + end, m->root, sizeof m->root);
-	at = strstr(word(at, m->path, sizeof m->path), " - ");
+	at = copy_word(line + end, m->root, sizeof m->root);
+	at = strstr(copy_word(at, m->path, sizeof m->path), " - ");
 	if (!at)
 		return false;
-	at = word(at + 3, m->type, sizeof m->type);
-	word(at, m->source, sizeof m->source);
+	at = copy_word(at + 3, m->type, sizeof m->type);
+	copy_word(at, m->source, sizeof m->source);
 	return true;
 }
 

@@ -19,7 +19,7 @@
 #include <sys/statfs.h>
 
 /* Returns true if the pool's store is still at its path and would use this pool. */
-static bool wanted(const struct kvc_owner *o)
+static bool is_wanted(const struct kvc_owner *o)
 {
 	KVC_MEM struct kvc_store *s = calloc(1, sizeof *s);
 	struct kvc_owner now;
@@ -71,13 +71,13 @@ static void measure(struct kvm_pool *p)
  * Reads the pool's mark and state. Returns 0, or a negative errno if the mark may exist but cannot
  * be read. To a user without permission to read the pool, it looks like a pool without a mark.
  */
-static int look(struct kvm_pool *p)
+static int read_state(struct kvm_pool *p)
 {
 	int err = kvc_owner_read(p->path, &p->owner);
 
 	p->marked = !err;
 	p->lives = p->marked && kvc_owner_lives(p->path);
-	p->wanted = p->marked && wanted(&p->owner);
+	p->wanted = p->marked && is_wanted(&p->owner);
 	return err == -ENOENT || err == -EBADMSG || err == -EACCES ? 0 : err;
 }
 
@@ -95,7 +95,7 @@ static int visit_mounted(void *arg, const struct kvm_mounted *m)
 	if (strcmp(m->type, "tmpfs") != 0 || strcmp(m->source, "kvcachefs") != 0)
 		return 0;
 	snprintf(p.path, sizeof p.path, "%s", m->path);
-	if ((err = look(&p)))
+	if ((err = read_state(&p)))
 		return err;
 	measure(&p);
 	return v->fn(v->arg, &p);
@@ -119,7 +119,7 @@ int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_poo
 		    !S_ISDIR(st.st_mode) || st.st_dev != up.st_dev)
 			continue; /* not a folder, or a mount: already visited */
 		snprintf(p.path, sizeof p.path, "%s/%s", base, e->d_name);
-		if ((got = look(&p)))
+		if ((got = read_state(&p)))
 			break;
 		measure(&p);
 		if (p.marked)
@@ -166,7 +166,7 @@ int kvm_pool_free(const struct kvm_pool *p)
 	lock = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (lock >= 0 && flock(lock, LOCK_EX))
 		return -errno;
-	if ((err = look(&now)))
+	if ((err = read_state(&now)))
 		return err;
 	if (now.lives)
 		return -EBUSY;

@@ -149,8 +149,8 @@ static void print_attr_json(struct kvm_json *j, enum form form, const char *name
 }
 
 /* Returns 0, or the negative errno of an attribute that could not be read. */
-static int print_json(struct kvm_json *j, const char *key, const char *name, const char *path,
-		      const struct item *it)
+static int print_chunk_json(struct kvm_json *j, const char *key, const char *name, const char *path,
+			    const struct item *it)
 {
 	char value[VALUE];
 	int failed = 0;
@@ -234,7 +234,7 @@ int kvm_run_stat(int argc, char **argv)
 		err = !realpath(argv[i], path) || stat(mnt, &root) ? -errno
 								   : examine(path, &root, &it);
 		if (!err)
-			err = json ? print_json(&j, "path", argv[i], path, &it)
+			err = json ? print_chunk_json(&j, "path", argv[i], path, &it)
 				   : print_stat(argv[i], path, &it);
 		if (err)
 			failed = kvm_fail("%s: %s", argv[i], kvc_why(-err));
@@ -255,7 +255,7 @@ struct listing {
 };
 
 /* Returns 0, or the negative errno of an attribute that could not be read. */
-static int print_line(const char *name, const char *path, const struct item *it)
+static int print_chunk(const char *name, const char *path, const struct item *it)
 {
 	char value[VALUE], buf[VALUE], size[32], when[32];
 	int failed = 0;
@@ -275,7 +275,8 @@ static int print_line(const char *name, const char *path, const struct item *it)
 
 static int list_one(struct listing *l, const char *name, const char *path, const struct item *it)
 {
-	int err = l->json ? print_json(&l->j, "name", name, path, it) : print_line(name, path, it);
+	int err = l->json ? print_chunk_json(&l->j, "name", name, path, it)
+			  : print_chunk(name, path, it);
 
 	return err ? kvm_fail("%s: %s", path, kvc_why(-err)) : 0;
 }

@@ -105,7 +105,7 @@ static void usage(FILE *out)
 }
 
 /* Returns true if the words before "--" ask for help. */
-static bool for_help(int n, char **words)
+static bool asks_for_help(int n, char **words)
 {
 	for (int i = 0; i < n && strcmp(words[i], "--") != 0; i++)
 		if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h"))
@@ -113,23 +113,23 @@ static bool for_help(int n, char **words)
 	return false;
 }
 
-static int explain(const struct kvm_command *c)
+static int print_command_help(const struct kvm_command *c)
 {
 	printf("usage: kvcachectl %s %s\n%c%s. See kvcachectl(8) for details.\n", c->name, c->args,
 	       toupper(c->help[0]), c->help + 1);
 	return 0;
 }
 
-static int run(const struct kvm_command *c, int n, char **words)
+static int run_command(const struct kvm_command *c, int n, char **words)
 {
 	kvm_command = c;
-	return for_help(n, words) ? explain(c) : c->run(n, words);
+	return asks_for_help(n, words) ? print_command_help(c) : c->run(n, words);
 }
 
 /*
  * Returns rc, or 1 after a message if stdout could not be written (for example, the disk is full).
  */
-static int printed(int rc)
+static int check_stdout(int rc)
 {
 	if (!ferror(stdout) && !fflush(stdout))
 		return rc;
@@ -156,18 +156,18 @@ int main(int argc, char **argv)
 	if (argc < 2)
 		return kvm_misused("no command given");
 	help = !strcmp(argv[1], "help");
-	if (for_help(1, argv + 1) || (help && argc == 2)) {
+	if (asks_for_help(1, argv + 1) || (help && argc == 2)) {
 		usage(stdout);
-		return printed(0);
+		return check_stdout(0);
 	}
 	if (!strcmp(argv[1], "-V") || !strcmp(argv[1], "--version")) {
 		kvm_put_version(stdout);
-		return printed(0);
+		return check_stdout(0);
 	}
 	name = argv[help ? 2 : 1];
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
 		if (!strcmp(commands[i].name, name))
-			return printed(help ? explain(&commands[i])
-					    : run(&commands[i], argc - 2, argv + 2));
+			return check_stdout(help ? print_command_help(&commands[i])
+						 : run_command(&commands[i], argc - 2, argv + 2));
 	return kvm_misused("unknown command '%s'", name);
 }

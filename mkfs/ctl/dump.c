@@ -256,7 +256,7 @@ static int put_all(struct dump *d)
 }
 
 /* Writes the tar file to stdout or to a new file. Returns 0, or 1 after a message. */
-static int put_out(struct dump *d, const char *file)
+static int write_dump(struct dump *d, const char *file)
 {
 	struct kvm_atomic_file b;
 	int fd, told, err;
@@ -300,7 +300,7 @@ int kvm_run_dump(int argc, char **argv)
 		file = argv[0];
 	if (getrandom(d.salt, sizeof d.salt, 0) != sizeof d.salt)
 		return kvm_fail("cannot get random bytes: %s", kvc_why(errno));
-	err = put_out(&d, file);
+	err = write_dump(&d, file);
 	if (err || !strcmp(file, "-"))
 		return err;
 	if (!json) {

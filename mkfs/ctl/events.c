@@ -42,7 +42,7 @@ static void on_signal(int sig)
 	stop = 1;
 }
 
-static void take_lines(struct events *e)
+static void handle_lines(struct events *e)
 {
 	char *line = e->text, *end;
 
@@ -60,13 +60,13 @@ static void take_lines(struct events *e)
 }
 
 /* Reads and forwards the available events. Returns 0, or 1 after a message. */
-static int pass_on(struct events *e)
+static int forward_events(struct events *e)
 {
 	ssize_t n;
 
 	while ((n = read(e->fd, e->text + e->n, sizeof e->text - e->n)) > 0) {
 		e->n += (size_t)n;
-		take_lines(e);
+		handle_lines(e);
 	}
 	if (n < 0 && errno != EINTR)
 		return kvm_fail("cannot read from the mount: %s", kvc_why(errno));
@@ -75,7 +75,7 @@ static int pass_on(struct events *e)
 	return fflush(stdout) ? kvm_fail("stdout: %s", kvc_why(errno)) : 0;
 }
 
-static int tell_file(const char *path, const struct stat *st, int type, struct FTW *at)
+static int publish_file(const char *path, const struct stat *st, int type, struct FTW *at)
 {
 	char tiers[256];
 	ssize_t n;
@@ -89,18 +89,18 @@ static int tell_file(const char *path, const struct stat *st, int type, struct F
 		tiers[n] = 0;
 		kvm_publish_file(walked->publish, path + strlen(walked->mnt) + 1, tiers);
 	}
-	return stop || (++files % FILES_AT_ONCE == 0 && pass_on(walked));
+	return stop || (++files % FILES_AT_ONCE == 0 && forward_events(walked));
 }
 
 /* Publishes all files if a router has subscribed or events were lost. */
-static void tell_all(struct events *e)
+static void publish_all(struct events *e)
 {
 	if (!kvm_publish_joined(e->publish) && !e->lost)
 		return;
 	e->lost = false;
 	walked = e;
 	/* An incomplete walk is repeated only when events are lost again. */
-	nftw(e->mnt, tell_file, FOLDERS_OPEN, FTW_PHYS | FTW_MOUNT);
+	nftw(e->mnt, publish_file, FOLDERS_OPEN, FTW_PHYS | FTW_MOUNT);
 }
 
 static int follow(struct events *e, uint64_t seconds)
@@ -112,12 +112,12 @@ static int follow(struct events *e, uint64_t seconds)
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	while (!(err = pass_on(e)) && !stop && kvc_mono_ns() < end) {
+	while (!(err = forward_events(e)) && !stop && kvc_mono_ns() < end) {
 		if (e->publish)
-			tell_all(e);
+			publish_all(e);
 		poll(NULL, 0, LOOK_MS);
 	}
-	return err ?: pass_on(e);
+	return err ?: forward_events(e);
 }
 
 int kvm_run_events(int argc, char **argv)

@@ -49,7 +49,7 @@ static int is_gpu(const char *folder, const char *device, long *node)
 	return err && err != -ENOENT ? err : 1;
 }
 
-static void print_json(struct kvm_json *j, const char *device, long node)
+static void print_gpus_json(struct kvm_json *j, const char *device, long node)
 {
 	kvm_json_begin(j, NULL, '{');
 	kvm_json_text(j, "device", device);
@@ -92,7 +92,7 @@ int kvm_run_gpus(int argc, char **argv)
 		if (is <= 0)
 			continue;
 		if (json)
-			print_json(&j, e->d_name, node);
+			print_gpus_json(&j, e->d_name, node);
 		else if (node < 0)
 			printf("%s has no NUMA node\n", e->d_name);
 		else

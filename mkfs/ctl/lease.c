@@ -119,7 +119,7 @@ static int hold_lease(int fd, bool json)
  * prefetch requests the files without waiting. lease prints the answer and keeps the lease until a
  * signal.
  */
-static int ask(char **paths, int n, bool hold, bool json)
+static int request_lease(char **paths, int n, bool hold, bool json)
 {
 	KVC_MEM char *list = NULL;
 	size_t len = 0, at = 0;
@@ -154,7 +154,7 @@ int kvm_run_prefetch(int argc, char **argv)
 {
 	int err = kvm_plain(&argc, argv);
 
-	return err ?: ask(argv, argc, false, false);
+	return err ?: request_lease(argv, argc, false, false);
 }
 
 int kvm_run_lease(int argc, char **argv)
@@ -163,5 +163,5 @@ int kvm_run_lease(int argc, char **argv)
 	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
 	int err = kvm_options(&argc, argv, options);
 
-	return err ?: ask(argv, argc, true, json);
+	return err ?: request_lease(argv, argc, true, json);
 }

@@ -18,7 +18,7 @@
  * Prints why path is not in a usable mount. Only ENOENT and similar errors are reported as "no
  * mount"; other errors are reported as they are.
  */
-static int no_mount(const char *path, int err)
+static int print_no_mount(const char *path, int err)
 {
 	path = kvm_shown(path);
 	if (err && err != ENOTCONN && err != ECONNABORTED && err != ENOENT && err != ENOTDIR)
@@ -51,7 +51,7 @@ struct search {
  * daemon's mount from its caches, but not statfs. A dying daemon cancels its last request; the next
  * request gets the final error.
  */
-static int unserved(const char *path)
+static int daemon_error(const char *path)
 {
 	struct statfs fs;
 	int err;
@@ -83,7 +83,7 @@ static bool is_seen(struct search *s, const struct kvm_mounted *m)
 	return false;
 }
 
-static int is_it(void *arg, const struct kvm_mounted *m)
+static int match_device(void *arg, const struct kvm_mounted *m)
 {
 	struct search *s = arg;
 
@@ -92,7 +92,7 @@ static int is_it(void *arg, const struct kvm_mounted *m)
 	s->part = true;
 	if (strcmp(m->root, "/") != 0 || !is_seen(s, m))
 		return 0; /* a part of the filesystem, or hidden by another mount */
-	if ((s->err = unserved(m->path)))
+	if ((s->err = daemon_error(m->path)))
 		return 1;
 	snprintf(s->mnt, KVM_PATH, "%s", m->path);
 	s->found = 1;
@@ -102,7 +102,7 @@ static int is_it(void *arg, const struct kvm_mounted *m)
 /*
  * Counts the mounts that a daemon serves. A mount whose daemon has just died gives an error later.
  */
-static int is_one(void *arg, const struct kvm_mounted *m)
+static int collect_mount(void *arg, const struct kvm_mounted *m)
 {
 	struct search *s = arg;
 	struct statfs fs;
@@ -129,7 +129,7 @@ static int the_only_one(char mnt[KVM_PATH])
 
 	if (!s.choices)
 		return kvm_fail("out of memory");
-	err = kvm_mounts_each(is_one, &s);
+	err = kvm_mounts_each(collect_mount, &s);
 	if (fclose(s.choices))
 		return kvm_fail("out of memory");
 	if (err < 0)
@@ -154,20 +154,20 @@ int kvm_mount_of(const char *inside, char mnt[KVM_PATH])
 	if (!inside)
 		return the_only_one(mnt);
 	if (stat(inside, &st))
-		return no_mount(inside, errno);
+		return print_no_mount(inside, errno);
 	s.dev = st.st_dev;
-	err = kvm_mounts_each(is_it, &s);
+	err = kvm_mounts_each(match_device, &s);
 	if (err < 0)
 		return kvm_fail("/proc/self/mountinfo: %s", kvc_why(-err));
 	if (s.err)
-		return no_mount(inside, s.err);
+		return print_no_mount(inside, s.err);
 	if (!s.found && s.unseen)
-		return no_mount(inside, s.unseen);
+		return print_no_mount(inside, s.unseen);
 	if (!s.found && s.part)
 		return kvm_fail("%s: only a part of this kvcachefs is mounted here; give a path in "
 				"a mount of its root",
 				inside);
-	return s.found ? 0 : no_mount(inside, 0);
+	return s.found ? 0 : print_no_mount(inside, 0);
 }
 
 int kvm_mount_open(const char *mnt, const char *name, int flags)
@@ -178,6 +178,6 @@ int kvm_mount_open(const char *mnt, const char *name, int flags)
 	snprintf(path, sizeof path, "%s/.kvcachefs/%s", mnt, name);
 	fd = open(path, flags | O_CLOEXEC);
 	if (fd < 0)
-		no_mount(errno == ENOTCONN ? mnt : path, errno);
+		print_no_mount(errno == ENOTCONN ? mnt : path, errno);
 	return fd;
 }

@@ -50,7 +50,7 @@ static void print_store(const struct kvm_pool *p)
 	printf("%s\n", p->lives || p->wanted ? "" : " is no more");
 }
 
-static void print(const struct kvm_pool *p)
+static void print_pools(const struct kvm_pool *p)
 {
 	char size[32], old[32];
 
@@ -64,7 +64,7 @@ static void print(const struct kvm_pool *p)
 		print_store(p);
 }
 
-static void print_json(struct kvm_json *j, const struct kvm_pool *p)
+static void print_pools_json(struct kvm_json *j, const struct kvm_pool *p)
 {
 	kvm_json_begin(j, NULL, '{');
 	kvm_json_text(j, "path", p->path);
@@ -88,9 +88,9 @@ static int list(const struct found *all, bool json)
 	}
 	for (size_t i = 0; i < all->n; i++)
 		if (json)
-			print_json(&j, &all->v[i]);
+			print_pools_json(&j, &all->v[i]);
 		else
-			print(&all->v[i]);
+			print_pools(&all->v[i]);
 	if (json) {
 		kvm_json_end(&j, ']');
 		kvm_json_end(&j, '}');
@@ -102,7 +102,7 @@ static int list(const struct found *all, bool json)
 }
 
 /* Checks whether a pool that the user named may be freed. Returns 0, or 1 after a message. */
-static int may_free(const struct kvm_pool *p)
+static int check_free(const struct kvm_pool *p)
 {
 	if (p->lives)
 		return kvm_fail("%s is in use by the daemon of %s; unmount that store to free it",
@@ -115,7 +115,7 @@ static int may_free(const struct kvm_pool *p)
 }
 
 /* Reduces the list of pools to those to free: the named pools, or all pools without a store. */
-static int choose(struct found *all, int n, char **names)
+static int select_pools(struct found *all, int n, char **names)
 {
 	size_t left = 0;
 	int failed = 0;
@@ -128,7 +128,7 @@ static int choose(struct found *all, int n, char **names)
 		failed |= at == all->n
 				  ? kvm_fail("%s is not a pool; kvcachectl pools lists the pools",
 					     names[i])
-				  : may_free(&all->v[at]);
+				  : check_free(&all->v[at]);
 	}
 	for (size_t at = 0; at < all->n && !failed; at++) {
 		const struct kvm_pool *p = &all->v[at];
@@ -149,7 +149,7 @@ static int free_them(const struct found *all, bool yes)
 	int failed = 0;
 
 	for (size_t i = 0; i < all->n; i++)
-		print(&all->v[i]);
+		print_pools(&all->v[i]);
 	if (!all->n) {
 		printf("no pool can be freed\n");
 		return 0;
@@ -205,7 +205,8 @@ int kvm_run_pools(int argc, char **argv)
 		err = kvm_fail("cannot search for pools in %s: %s",
 			       folder ?: "/proc/self/mountinfo", kvc_why(-err));
 	else
-		err = give ? choose(&all, argc, argv) ?: free_them(&all, yes) : list(&all, json);
+		err = give ? select_pools(&all, argc, argv) ?: free_them(&all, yes)
+			   : list(&all, json);
 	free(all.v);
 	return err;
 }

@@ -76,23 +76,23 @@ static bool block_of(const char *path, struct block *b)
 
 /* ---- events ---- */
 
-static void put_text(struct kvm_publish *p, const char *text)
+static void pack_text(struct kvm_publish *p, const char *text)
 {
 	msgpack_pack_str_with_body(&p->pack, text, strlen(text));
 }
 
 /* Starts the next member; in a map, packs its name. */
-static void put_name(struct kvm_publish *p, const char *name)
+static void pack_name(struct kvm_publish *p, const char *name)
 {
 	if (!p->o.arrays)
-		put_text(p, name);
+		pack_text(p, name);
 }
 
 static void put_hashes(struct kvm_publish *p, const struct block *b)
 {
 	uint64_t last = 0;
 
-	put_name(p, "block_hashes");
+	pack_name(p, "block_hashes");
 	msgpack_pack_array(&p->pack, 1);
 	if (p->o.bytes) {
 		msgpack_pack_bin_with_body(&p->pack, b->hash, b->len);
@@ -105,7 +105,7 @@ static void put_hashes(struct kvm_publish *p, const struct block *b)
 
 static void put_none(struct kvm_publish *p, const char *name)
 {
-	put_name(p, name);
+	pack_name(p, name);
 	msgpack_pack_nil(&p->pack);
 }
 
@@ -115,8 +115,8 @@ static void put_event(struct kvm_publish *p, const char *type, size_t members)
 		msgpack_pack_array(&p->pack, members);
 	else
 		msgpack_pack_map(&p->pack, members);
-	put_name(p, "type");
-	put_text(p, type);
+	pack_name(p, "type");
+	pack_text(p, type);
 }
 
 static void put_medium(struct kvm_publish *p, const char *tier, size_t len)
@@ -127,15 +127,15 @@ static void put_medium(struct kvm_publish *p, const char *tier, size_t len)
 	for (size_t i = 0; i < n; i++)
 		medium[i] = (char)toupper((unsigned char)tier[i]);
 	medium[n] = 0;
-	put_name(p, "medium");
-	put_text(p, medium);
+	pack_name(p, "medium");
+	pack_text(p, medium);
 }
 
 static void put_group(struct kvm_publish *p, const struct block *b)
 {
 	if (!b->grouped)
 		return;
-	put_name(p, "group_idx");
+	pack_name(p, "group_idx");
 	msgpack_pack_uint32(&p->pack, b->group);
 }
 
@@ -145,9 +145,9 @@ static void stored(struct kvm_publish *p, const struct block *b, const char *tie
 	put_event(p, "BlockStored", 8 + (p->o.arrays ? 2 * b->grouped : b->grouped));
 	put_hashes(p, b);
 	put_none(p, "parent_block_hash");
-	put_name(p, "token_ids");
+	pack_name(p, "token_ids");
 	msgpack_pack_array(&p->pack, 0);
-	put_name(p, "block_size");
+	pack_name(p, "block_size");
 	msgpack_pack_int(&p->pack, 0);
 	put_none(p, "lora_id");
 	put_medium(p, tier, len);
@@ -166,8 +166,9 @@ static void removed(struct kvm_publish *p, const struct block *b, const char *ti
 }
 
 /* Adds the event for each tier of a list such as "cpu,disk". */
-static void each_tier(struct kvm_publish *p, const char *path, const char *tiers,
-		      void (*put)(struct kvm_publish *, const struct block *, const char *, size_t))
+static void pack_each_tier(struct kvm_publish *p, const char *path, const char *tiers,
+			   void (*put)(struct kvm_publish *, const struct block *, const char *,
+				       size_t))
 {
 	struct block b;
 	size_t len;
@@ -224,26 +225,26 @@ bool kvm_publish_line(struct kvm_publish *p, const char *line)
 	if (!strcmp(event, "renamed") && strstr(line, "\"folder\": true"))
 		return true;
 	if (!strcmp(event, "stored")) {
-		each_tier(p, path, tiers, stored);
+		pack_each_tier(p, path, tiers, stored);
 	} else if (!strcmp(event, "loaded")) {
-		each_tier(p, path, "cpu", stored);
+		pack_each_tier(p, path, "cpu", stored);
 	} else if (!strcmp(event, "evicted") || !strcmp(event, "dropped")) {
-		each_tier(p, path, tiers, removed);
+		pack_each_tier(p, path, tiers, removed);
 	} else if (!strcmp(event, "renamed")) {
-		each_tier(p, before, tiers, removed);
-		each_tier(p, path, tiers, stored);
+		pack_each_tier(p, before, tiers, removed);
+		pack_each_tier(p, path, tiers, stored);
 	}
 	return false;
 }
 
 void kvm_publish_file(struct kvm_publish *p, const char *path, const char *tiers)
 {
-	each_tier(p, path, tiers, stored);
+	pack_each_tier(p, path, tiers, stored);
 }
 
 /* ---- the socket ---- */
 
-static void part(struct kvm_publish *p, const void *bytes, size_t len, int more)
+static void send_frame(struct kvm_publish *p, const void *bytes, size_t len, int more)
 {
 	if (!p->err && zmq_send(p->socket, bytes, len, more) < 0)
 		p->err = zmq_errno();
@@ -263,9 +264,9 @@ int kvm_publish_send(struct kvm_publish *p)
 		msgpack_pack_array(&pack, p->n);
 		if (msgpack_sbuffer_write(&batch, p->events.data, p->events.size))
 			p->err = ENOMEM;
-		part(p, p->o.topic, strlen(p->o.topic), ZMQ_SNDMORE);
-		part(p, &number, sizeof number, ZMQ_SNDMORE);
-		part(p, batch.data, batch.size, 0);
+		send_frame(p, p->o.topic, strlen(p->o.topic), ZMQ_SNDMORE);
+		send_frame(p, &number, sizeof number, ZMQ_SNDMORE);
+		send_frame(p, batch.data, batch.size, 0);
 		msgpack_sbuffer_destroy(&batch);
 		p->sent++;
 	}
@@ -285,7 +286,7 @@ bool kvm_publish_joined(struct kvm_publish *p)
 	return any;
 }
 
-static int set(struct kvm_publish *p, int option, int value)
+static int set_option(struct kvm_publish *p, int option, int value)
 {
 	return zmq_setsockopt(p->socket, option, &value, sizeof value);
 }
@@ -304,8 +305,9 @@ int kvm_publish_open(struct kvm_publish **out, const struct kvm_publish_options 
 	msgpack_packer_init(&p->pack, &p->events, msgpack_sbuffer_write);
 	p->context = zmq_ctx_new();
 	p->socket = p->context ? zmq_socket(p->context, ZMQ_XPUB) : NULL;
-	bad = !p->socket || set(p, ZMQ_XPUB_VERBOSE, 1) || set(p, ZMQ_SNDHWM, QUEUED) ||
-	      set(p, ZMQ_IPV6, 1) || set(p, ZMQ_LINGER, LINGER_MS) ||
+	bad = !p->socket || set_option(p, ZMQ_XPUB_VERBOSE, 1) ||
+	      set_option(p, ZMQ_SNDHWM, QUEUED) || set_option(p, ZMQ_IPV6, 1) ||
+	      set_option(p, ZMQ_LINGER, LINGER_MS) ||
 	      (bind ? zmq_bind : zmq_connect)(p->socket, o->address);
 	if (bad) {
 		bad = kvm_fail("--zmq %s: %s; an address is such as tcp://*:5557",

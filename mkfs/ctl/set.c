@@ -50,7 +50,7 @@ static int trouble(const char *path, const char *attr, int err)
 }
 
 /* Returns 1 with the value, 0 if the attribute is not set, or a negative errno. */
-static int get(const char *path, const char *attr, char value[256])
+static int get_attr(const char *path, const char *attr, char value[256])
 {
 	char name[64];
 	ssize_t n;
@@ -67,7 +67,7 @@ static int get(const char *path, const char *attr, char value[256])
  * Sets the attribute, or removes it if value is NULL. Refuses paths outside of kvcachefs, where it
  * would be an ordinary attribute.
  */
-static int set(const char *path, const char *attr, const char *value)
+static int set_attr(const char *path, const char *attr, const char *value)
 {
 	char name[64], mnt[KVM_PATH];
 
@@ -85,7 +85,7 @@ static int set_all(int n, char **paths, const char *attr, const char *value)
 	int failed = 0;
 
 	for (int i = 0; i < n; i++)
-		failed |= set(paths[i], attr, value);
+		failed |= set_attr(paths[i], attr, value);
 	return failed;
 }
 
@@ -151,7 +151,7 @@ static bool is_empty(const char *path)
 static int warn_of_quota(const char *path, uint64_t bytes)
 {
 	char old[256], used[256], a[32], b[32];
-	int has = get(path, "quota", old), known = has > 0 ? get(path, "used", used) : 0;
+	int has = get_attr(path, "quota", old), known = has > 0 ? get_attr(path, "used", used) : 0;
 
 	if (has < 0 || known < 0)
 		return kvc_min(has, known);
@@ -223,7 +223,7 @@ int kvm_run_policy(int argc, char **argv)
  * Prints what will be evicted, and asks. Evicting from the pool loses nothing, because a copy is
  * made first.
  */
-static int ask_evict(int n, char **paths, const char *from, bool yes)
+static int confirm_evict(int n, char **paths, const char *from, bool yes)
 {
 	if (!strcmp(from, "cpu"))
 		return 0;
@@ -254,7 +254,7 @@ int kvm_run_evict(int argc, char **argv)
 	for (int i = 0; i < argc; i++) {
 		if (kvm_mount_of(argv[i], mnt))
 			return 1;
-		is = get(argv[i], "tiers", tiers);
+		is = get_attr(argv[i], "tiers", tiers);
 		if (is < 0)
 			return kvm_fail("%s: %s", argv[i], kvc_why(-is));
 		if (!is)
@@ -262,7 +262,7 @@ int kvm_run_evict(int argc, char **argv)
 					"--recursive lists them",
 					argv[i]);
 	}
-	if (ask_evict(argc, argv, from, yes))
+	if (confirm_evict(argc, argv, from, yes))
 		return 1;
 	for (int i = 0; i < argc; i++) {
 		if (setxattr(argv[i], PREFIX "demote", from, strlen(from), 0) == 0)

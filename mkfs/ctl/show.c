@@ -67,7 +67,7 @@ static int pairs_of(char *text, char between, struct pair **all, size_t *n)
 	return 0;
 }
 
-static void put(struct kvm_json *j, const char *name, const char *value, bool number)
+static void put_value(struct kvm_json *j, const char *name, const char *value, bool number)
 {
 	if (number)
 		kvm_json_number(j, name, strtoull(value, NULL, 10));
@@ -86,21 +86,21 @@ static void put_pairs(struct kvm_json *j, struct pair *v, size_t n, bool numbers
 		if (v[i].told)
 			continue;
 		if (!many) {
-			put(j, v[i].name, v[i].value, numbers);
+			put_value(j, v[i].name, v[i].value, numbers);
 			continue;
 		}
 		kvm_json_begin(j, v[i].name, '[');
 		for (size_t o = i; o < n; o++)
 			if (o == i || !strcmp(v[i].name, v[o].name)) {
 				v[o].told = true;
-				put(j, NULL, v[o].value, numbers);
+				put_value(j, NULL, v[o].value, numbers);
 			}
 		kvm_json_end(j, ']');
 	}
 }
 
 /* Prints a file of .kvcachefs to stdout. */
-static int show(int argc, char **argv, const char *name, char between)
+static int print_file(int argc, char **argv, const char *name, char between)
 {
 	bool json = false;
 	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
@@ -132,16 +132,16 @@ static int show(int argc, char **argv, const char *name, char between)
 
 int kvm_run_stats(int argc, char **argv)
 {
-	return show(argc, argv, "stats", ' ');
+	return print_file(argc, argv, "stats", ' ');
 }
 
 int kvm_run_config(int argc, char **argv)
 {
-	return show(argc, argv, "config", '=');
+	return print_file(argc, argv, "config", '=');
 }
 
 /* Prints the answer of .kvcachefs/control, as it is or as JSON. */
-static int answered(const char *mnt, bool json, const char *name, char *answer)
+static int print_answer(const char *mnt, bool json, const char *name, char *answer)
 {
 	struct kvm_json j = { stdout, false };
 
@@ -182,7 +182,7 @@ int kvm_run_log(int argc, char **argv)
 	snprintf(words, sizeof words, "log%s%s", set ? " " : "", set ? argv[0] : "");
 	return kvm_mount_of(argc > set ? argv[set] : NULL, mnt)
 		       ?: kvm_control(mnt, words, answer, sizeof answer)
-				  ?: answered(mnt, json, "level", answer);
+				  ?: print_answer(mnt, json, "level", answer);
 }
 
 int kvm_run_reload(int argc, char **argv)
@@ -207,5 +207,5 @@ int kvm_run_reload(int argc, char **argv)
 		return err;
 	if (!text)
 		snprintf(words, sizeof words, "reload keyfile");
-	return answered(mnt, true, "changed", words + strlen("reload "));
+	return print_answer(mnt, true, "changed", words + strlen("reload "));
 }

@@ -71,7 +71,7 @@ static int read_figures(const char *mnt, struct figures *all)
 }
 
 /* Returns the n-th figure of that name; tiers of the same kind have the same names. */
-static uint64_t nth(const struct figures *all, const char *name, unsigned n)
+static uint64_t nth_figure(const struct figures *all, const char *name, unsigned n)
 {
 	for (size_t i = 0; i < all->n; i++)
 		if (!strcmp(all->v[i].name, name) && !n--)
@@ -81,7 +81,7 @@ static uint64_t nth(const struct figures *all, const char *name, unsigned n)
 
 static uint64_t figure(const struct figures *all, const char *name)
 {
-	return nth(all, name, 0);
+	return nth_figure(all, name, 0);
 }
 
 /* Copies the value of "name=" in the config. */
@@ -125,13 +125,13 @@ static bool tier_at(const struct figures *all, unsigned i, struct tier *t)
 		t->pool = false;
 		t->up = all->v[at].v;
 		snprintf(name, sizeof name, "tier_%s_bytes", t->name);
-		t->limit = nth(all, name, before);
+		t->limit = nth_figure(all, name, before);
 		snprintf(name, sizeof name, "tier_%s_used_bytes", t->name);
-		t->used = nth(all, name, before);
+		t->used = nth_figure(all, name, before);
 		snprintf(name, sizeof name, "tier_%s_written_bytes", t->name);
-		t->written = nth(all, name, before);
+		t->written = nth_figure(all, name, before);
 		snprintf(name, sizeof name, "tier_%s_today_bytes", t->name);
-		t->today = nth(all, name, before);
+		t->today = nth_figure(all, name, before);
 		return true;
 	}
 	return false;
@@ -215,7 +215,8 @@ static void json_tiers(struct kvm_json *j, const struct figures *all, const stru
 	kvm_json_end(j, ']');
 }
 
-static void print_json(const struct mount *m, const struct hits *all, const struct hits *lately)
+static void print_status_json(const struct mount *m, const struct hits *all,
+			      const struct hits *lately)
 {
 	static const char *const settings[] = {
 		"store", "uuid", "served_by", "requests_by", "policy", "disk_policy", "sealing",
@@ -311,7 +312,7 @@ static void print_rows(const struct figures *all, const char *head, const struct
 	}
 }
 
-static void print(const struct mount *m, const struct hits *all, const struct hits *lately)
+static void print_status(const struct mount *m, const struct hits *all, const struct hits *lately)
 {
 	char a[KVM_PATH], b[256], c[256], when[32];
 
@@ -374,7 +375,7 @@ int kvm_run_status(int argc, char **argv)
 	if (!err) {
 		all = hits_of(&m.now, &none);
 		lately = hits_of(&m.now, &m.first);
-		(json ? print_json : print)(&m, &all, s ? &lately : NULL);
+		(json ? print_status_json : print_status)(&m, &all, s ? &lately : NULL);
 	}
 	free(m.first.v);
 	free(m.now.v);

@@ -24,7 +24,7 @@ struct sweep {
 
 static volatile sig_atomic_t left;
 
-static void leave(int sig)
+static void on_sweep_signal(int sig)
 {
 	(void)sig;
 	left = 1;
@@ -58,7 +58,7 @@ int kvm_control(const char *mnt, const char *words, char *answer, size_t capacit
 					: kvc_why(err));
 }
 
-static int look(struct sweep *s)
+static int read_progress(struct sweep *s)
 {
 	int fd = kvm_mount_open(s->mnt, "control", O_RDONLY), err;
 	ssize_t n;
@@ -75,7 +75,7 @@ static int look(struct sweep *s)
 }
 
 /* Returns the number after "name " at the start of a line, or 0. */
-static uint64_t value(const struct sweep *s, const char *name)
+static uint64_t value_of(const struct sweep *s, const char *name)
 {
 	size_t n = strlen(name);
 
@@ -86,8 +86,8 @@ static uint64_t value(const struct sweep *s, const char *name)
 }
 
 /* Calls fn with the number of missing copies of each tier. */
-static void each_tier(const struct sweep *s, void (*fn)(void *arg, const char *tier, uint64_t n),
-		      void *arg)
+static void each_missing(const struct sweep *s, void (*fn)(void *arg, const char *tier, uint64_t n),
+			 void *arg)
 {
 	char tier[64];
 	uint64_t n;
@@ -112,7 +112,7 @@ static void json_tier(void *arg, const char *tier, uint64_t n)
 
 static void progress(const struct sweep *s)
 {
-	uint64_t done = value(s, "bytes"), all = value(s, "all_bytes");
+	uint64_t done = value_of(s, "bytes"), all = value_of(s, "all_bytes");
 	char a[32];
 
 	fprintf(stderr, "\r%.*s, %s", (int)strcspn(s->text, "\n"), s->text, kvc_size_text(done, a));
@@ -121,11 +121,11 @@ static void progress(const struct sweep *s)
 	fputs("\033[K", stderr);
 }
 
-static void print_json(const struct sweep *s)
+static void print_sweep_json(const struct sweep *s)
 {
 	struct kvm_json j = { stdout, false };
-	uint64_t seen = value(s, "seen"), changed = value(s, "changed"),
-		 failed = value(s, "failed");
+	uint64_t seen = value_of(s, "seen"), changed = value_of(s, "changed"),
+		 failed = value_of(s, "failed");
 	bool verify = !strcmp(s->name, "verify");
 
 	kvm_json_begin(&j, NULL, '{');
@@ -137,28 +137,28 @@ static void print_json(const struct sweep *s)
 	kvm_json_number(&j, verify ? "damaged" : "changed", changed);
 	kvm_json_number(&j, verify ? "unreadable" : "failed", failed);
 	if (verify)
-		kvm_json_number(&j, "lost", value(s, "lost"));
-	kvm_json_number(&j, "bytes", value(s, "bytes"));
+		kvm_json_number(&j, "lost", value_of(s, "lost"));
+	kvm_json_number(&j, "bytes", value_of(s, "bytes"));
 	kvm_json_begin(&j, "failed_in", '{');
-	each_tier(s, json_tier, &j);
+	each_missing(s, json_tier, &j);
 	kvm_json_end(&j, '}');
 	kvm_json_end(&j, '}');
 	putchar('\n');
 }
 
 /* Prints the result of the finished sweep. Returns the exit status. */
-static int tell(const struct sweep *s)
+static int print_result(const struct sweep *s)
 {
 	int head = (int)strcspn(s->text, "\n");
 	bool verify = !strcmp(s->name, "verify");
-	uint64_t changed = value(s, "changed"), failed = value(s, "failed");
+	uint64_t changed = value_of(s, "changed"), failed = value_of(s, "failed");
 	char tiers[256] = "";
 
-	if (!strncmp(s->text, "import done", 11) && value(s, "error") == ENODEV)
+	if (!strncmp(s->text, "import done", 11) && value_of(s, "error") == ENODEV)
 		return kvm_fail("import: this mount has no shared tier; mount with remote=");
-	if (!strncmp(s->text, "rekey done", 10) && value(s, "error") == ENOKEY)
+	if (!strncmp(s->text, "rekey done", 10) && value_of(s, "error") == ENOKEY)
 		return kvm_fail("rekey: this mount has no keys; mount with keyfile=");
-	if (!strncmp(s->text, "rekey done: ", 12) && value(s, "error") &&
+	if (!strncmp(s->text, "rekey done: ", 12) && value_of(s, "error") &&
 	    !strstr(s->text, "\nseen "))
 		return kvm_fail("rekey: %.*s; the keys are unchanged", head - 12, s->text + 12);
 	if (strncmp(s->text, s->name, strlen(s->name)) != 0)
@@ -166,21 +166,21 @@ static int tell(const struct sweep *s)
 			"%s has ended, but its result is unknown, because another job has started",
 			s->name);
 	if (s->json)
-		print_json(s);
+		print_sweep_json(s);
 	else if (verify)
 		printf("%.*s, %" PRIu64 " good\n", head, s->text,
-		       value(s, "seen") - changed - failed);
+		       value_of(s, "seen") - changed - failed);
 	else
 		printf("%.*s\n", head, s->text);
-	if (value(s, "error"))
+	if (value_of(s, "error"))
 		return 1;
 	if (!failed && !(verify && changed))
 		return 0;
-	each_tier(s, add_tier, tiers);
+	each_missing(s, add_tier, tiers);
 	if (verify)
 		return kvm_fail("damaged or unreadable copies, by tier: %s; for %" PRIu64
 				" files this was the last copy",
-				tiers, value(s, "lost"));
+				tiers, value_of(s, "lost"));
 	return kvm_fail("%" PRIu64
 			" files failed%s%s; the daemon retries them, and its log has the reasons",
 			failed, *tiers ? ", by tier: " : "", tiers);
@@ -188,13 +188,13 @@ static int tell(const struct sweep *s)
 
 static int await(struct sweep *s)
 {
-	struct sigaction act = { .sa_handler = leave };
+	struct sigaction act = { .sa_handler = on_sweep_signal };
 	bool people = isatty(STDERR_FILENO);
 
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 	for (;;) {
-		if (look(s))
+		if (read_progress(s))
 			return 1;
 		if (people)
 			progress(s);
@@ -208,11 +208,11 @@ static int await(struct sweep *s)
 		return kvm_fail("%s continues in the daemon%s", s->name,
 				strcmp(s->name, "verify") ? ""
 							  : "; kvcachectl verify --stop stops it");
-	return tell(s);
+	return print_result(s);
 }
 
 /* Starts the sweep and waits for its end. */
-static int sweep(struct sweep *s, const char *inside, const char *words)
+static int run_sweep(struct sweep *s, const char *inside, const char *words)
 {
 	char answer[512];
 
@@ -226,7 +226,7 @@ static int simple(const char *name, int argc, char **argv)
 	const struct kvm_option options[] = { { "json", &s.json, NULL }, { 0 } };
 	int err = kvm_options(&argc, argv, options);
 
-	return err ?: sweep(&s, argc ? argv[0] : NULL, name);
+	return err ?: run_sweep(&s, argc ? argv[0] : NULL, name);
 }
 
 int kvm_run_import(int argc, char **argv)
@@ -278,5 +278,5 @@ int kvm_run_verify(int argc, char **argv)
 		snprintf(words + strlen(words), 100, " tier=%s", tier);
 	if (rate)
 		snprintf(words + strlen(words), 100, " rate=%" PRIu64, bytes);
-	return sweep(&s, argc ? argv[0] : NULL, words);
+	return run_sweep(&s, argc ? argv[0] : NULL, words);
 }

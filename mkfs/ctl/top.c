@@ -46,7 +46,7 @@ struct top {
 
 static volatile sig_atomic_t leaving;
 
-static void leave(int sig)
+static void restore_terminal(int sig)
 {
 	(void)sig;
 	leaving = 1;
@@ -81,7 +81,7 @@ static void sample_free(struct sample *s)
  * Parses a line of numbers and a name; column[i] is the index of the i-th column in m (-1:
  * unknown).
  */
-static bool parse(char *line, const int *column, unsigned n, struct model *m)
+static bool parse_model(char *line, const int *column, unsigned n, struct model *m)
 {
 	char *end;
 
@@ -116,7 +116,7 @@ static unsigned read_head(char *head, int *column, unsigned capacity)
 	return 0;
 }
 
-static int take(struct top *t)
+static int take_sample(struct top *t)
 {
 	struct sample *s = &t->now;
 	int column[64], err = kvm_mount_text(t->mnt, "models", &s->text);
@@ -129,7 +129,7 @@ static int take(struct top *t)
 	while (n && (line = strtok_r(NULL, "\n", &save))) {
 		struct model m;
 
-		if (!parse(line, column, n, &m))
+		if (!parse_model(line, column, n, &m))
 			continue;
 		if (kvc_grow(&s->v, s->n, &s->capacity, sizeof *s->v))
 			return kvm_fail("out of memory");
@@ -144,7 +144,7 @@ static int take(struct top *t)
 }
 
 /* Computes the difference of the two samples. */
-static void compare(struct top *t)
+static void compute_rates(struct top *t)
 {
 	t->seconds = (double)(t->now.at_ns - t->before.at_ns) / 1e9;
 	for (size_t i = 0; i < t->now.n; i++) {
@@ -173,7 +173,7 @@ static const char *share(const struct model *m, char *buf)
 	return buf;
 }
 
-static void print_line(const struct model *m, const char *name, const char *end)
+static void print_model(const struct model *m, const char *name, const char *end)
 {
 	char hits[32], loaded[32], copied[32], pool[32];
 
@@ -184,7 +184,7 @@ static void print_line(const struct model *m, const char *name, const char *end)
 }
 
 /* Prints up to `capacity` models. */
-static void print(struct top *t, size_t capacity, const char *end)
+static void print_top(struct top *t, size_t capacity, const char *end)
 {
 	struct model all = { .name = "" };
 
@@ -195,19 +195,19 @@ static void print(struct top *t, size_t capacity, const char *end)
 		}
 	printf("%9s %7s %9s %11s %11s %11s  %s%s\n", "opens/s", "hits", "creates/s", "loaded/s",
 	       "copied/s", "in memory", "model", end);
-	print_line(&all, "(all)", end);
+	print_model(&all, "(all)", end);
 	for (size_t i = 0; i < t->now.n && i < capacity; i++) {
 		const char *name = t->now.v[i].name;
 
-		print_line(&t->now.v[i],
-			   !strcmp(name, "/")    ? "(files in the root)"
-			   : !strcmp(name, "//") ? "(others)"
-						 : name,
-			   end);
+		print_model(&t->now.v[i],
+			    !strcmp(name, "/")    ? "(files in the root)"
+			    : !strcmp(name, "//") ? "(others)"
+						  : name,
+			    end);
 	}
 }
 
-static void print_json(struct top *t)
+static void print_top_json(struct top *t)
 {
 	struct kvm_json j = { stdout, false };
 
@@ -237,21 +237,21 @@ static void print_json(struct top *t)
 	putchar('\n');
 }
 
-static void show(struct top *t)
+static void show_top(struct top *t)
 {
 	struct winsize w = { .ws_row = 24 };
 
 	qsort(t->now.v, t->now.n, sizeof *t->now.v, by_use);
 	if (t->json) {
-		print_json(t);
+		print_top_json(t);
 	} else if (t->screen) {
 		if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || w.ws_row < 8)
 			w.ws_row = 24;
 		printf("\033[H%.70s, over %.1f s; q leaves\033[K\n\033[K\n", t->mnt, t->seconds);
-		print(t, w.ws_row - 5u, "\033[K");
+		print_top(t, w.ws_row - 5u, "\033[K");
 		printf("\033[J");
 	} else {
-		print(t, SIZE_MAX, "");
+		print_top(t, SIZE_MAX, "");
 		putchar('\n');
 	}
 	qsort(t->now.v, t->now.n, sizeof *t->now.v, by_name);
@@ -284,7 +284,7 @@ static void screen_close(struct top *t)
 }
 
 /* Waits for s seconds. Returns false if the command should end. */
-static bool rest(const struct top *t, uint64_t s)
+static bool wait_interval(const struct top *t, uint64_t s)
 {
 	uint64_t until = kvc_mono_ns() + s * 1000000000, now;
 	struct pollfd in = { STDIN_FILENO, POLLIN, 0 };
@@ -297,21 +297,21 @@ static bool rest(const struct top *t, uint64_t s)
 	return !leaving;
 }
 
-static int run(struct top *t, uint64_t interval, uint64_t count)
+static int run_top(struct top *t, uint64_t interval, uint64_t count)
 {
-	int err = take(t);
+	int err = take_sample(t);
 
 	for (uint64_t i = 0; !err && (!count || i < count); i++) {
 		sample_free(&t->before);
 		t->before = t->now;
 		t->now = (struct sample){ 0 };
-		if (!rest(t, interval))
+		if (!wait_interval(t, interval))
 			break;
-		err = take(t);
+		err = take_sample(t);
 		if (err)
 			break;
-		compare(t);
-		show(t);
+		compute_rates(t);
+		show_top(t);
 		if (fflush(stdout))
 			err = kvm_fail("stdout: %s", kvc_why(errno));
 	}
@@ -320,7 +320,7 @@ static int run(struct top *t, uint64_t interval, uint64_t count)
 
 int kvm_run_top(int argc, char **argv)
 {
-	struct sigaction act = { .sa_handler = leave };
+	struct sigaction act = { .sa_handler = restore_terminal };
 	struct top t = { .json = false };
 	const char *interval = "2", *count = NULL;
 	const struct kvm_option options[] = { { "json", &t.json, NULL },
@@ -346,7 +346,7 @@ int kvm_run_top(int argc, char **argv)
 	sigaction(SIGTERM, &act, NULL);
 	sigaction(SIGHUP, &act, NULL);
 	screen_open(&t);
-	err = run(&t, s, n);
+	err = run_top(&t, s, n);
 	screen_close(&t);
 	sample_free(&t.before);
 	sample_free(&t.now);

@@ -41,7 +41,7 @@ struct pass {
 	unsigned orphans;
 };
 
-static int take(void *arg, uint64_t ino, const struct kvc_place *p)
+static int add_placement(void *arg, uint64_t ino, const struct kvc_place *p)
 {
 	struct placements *all = arg;
 
@@ -60,14 +60,14 @@ static int by_place(const void *a, const void *b)
 
 /* ---- paths of inodes ---- */
 
-struct up {
+struct parent_name {
 	uint64_t parent;
 	char name[256];
 };
 
 static int first_name(void *arg, const struct kvc_name *n)
 {
-	struct up *u = arg;
+	struct parent_name *u = arg;
 
 	u->parent = n->parent;
 	snprintf(u->name, sizeof u->name, "%s", n->name);
@@ -80,7 +80,7 @@ static int first_name(void *arg, const struct kvc_name *n)
  */
 static const char *path_of(struct kvc_catalog *c, uint64_t ino, char *buf, size_t capacity)
 {
-	struct up u = { .parent = 0 };
+	struct parent_name u = { .parent = 0 };
 	size_t at = capacity - 1;
 
 	buf[at] = 0;
@@ -99,7 +99,8 @@ static const char *path_of(struct kvc_catalog *c, uint64_t ino, char *buf, size_
 /* ---- placements ---- */
 
 /* Reads from a frame. Returns -EBADMSG for a damaged frame. Other errors are retried. */
-static int get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *buf, size_t len)
+static int read_frame(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *buf,
+		      size_t len)
 {
 	struct iovec iov = { buf, len };
 	int err = -EIO;
@@ -111,7 +112,7 @@ static int get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void
 
 #define PIECE (1u << 20) /* bytes of a payload per read */
 
-static int payload_good(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_frame *f)
+static int check_payload(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	KVC_MEM uint8_t *buf = aligned_alloc(KVC_PAGE, PIECE);
 	XXH3_state_t *x = XXH3_createState();
@@ -123,7 +124,7 @@ static int payload_good(struct kvc_tier *t, const struct kvc_where *w, const str
 	for (uint64_t off = 0; off < f->stored_len && !err; off += PIECE) {
 		uint64_t n = kvc_min(f->stored_len - off, PIECE);
 
-		err = get(t, w, KVC_FRAME_HEADER + off, buf, kvc_round_up(n, KVC_PAGE));
+		err = read_frame(t, w, KVC_FRAME_HEADER + off, buf, kvc_round_up(n, KVC_PAGE));
 		if (!err)
 			XXH3_128bits_update(x, buf, n);
 	}
@@ -139,8 +140,8 @@ static int payload_good(struct kvc_tier *t, const struct kvc_where *w, const str
  * Checks that the frame is the one that the catalog recorded and that a daemon of this store wrote
  * it. Returns 0, -EBADMSG if not, or another negative errno.
  */
-static int placed_so(const struct kvc_store *s, const struct kvc_place *p,
-		     const struct kvc_frame *f)
+static int check_identity(const struct kvc_store *s, const struct kvc_place *p,
+			  const struct kvc_frame *f)
 {
 	static const struct kvc_sum none;
 	enum kvc_proven proven = KVC_PROVEN_ALL;
@@ -157,19 +158,20 @@ static int placed_so(const struct kvc_store *s, const struct kvc_place *p,
  * Returns 0 if the placement's frame is there, -EBADMSG if it is not, and another negative errno if
  * it cannot be read.
  */
-static int frame_there(const struct pass *p, const struct one *o, uint8_t *page,
+static int check_frame(const struct pass *p, const struct one *o, uint8_t *page,
 		       struct kvc_frame *f)
 {
-	int err = get(p->t, &o->p.where, 0, page, KVC_FRAME_HEADER) ?: kvc_frame_decode(page, f);
+	int err = read_frame(p->t, &o->p.where, 0, page, KVC_FRAME_HEADER)
+			  ?: kvc_frame_decode(page, f);
 
 	if (err)
 		return err;
 	if (memcmp(f->store, p->s->uuid, 16) || f->ino != o->ino || f->gen != o->p.gen ||
 	    KVC_FRAME_HEADER + f->stored_len > o->p.where.len)
 		return -EBADMSG;
-	if ((err = placed_so(p->s, &o->p, f)))
+	if ((err = check_identity(p->s, &o->p, f)))
 		return err;
-	return p->data ? payload_good(p->t, &o->p.where, f) : 0;
+	return p->data ? check_payload(p->t, &o->p.where, f) : 0;
 }
 
 static int check_frames(struct pass *p)
@@ -186,7 +188,7 @@ static int check_frames(struct pass *p)
 	for (size_t i = 0; i < p->all.n && !err; i++) {
 		struct one *o = &p->all.v[i];
 
-		err = frame_there(p, o, page, f);
+		err = check_frame(p, o, page, f);
 		if (err == -EBADMSG) {
 			kvm_foundf(p->r, p->r->mend,
 				   "the placement of inode %" PRIu64 " at %" PRIu64 " points to %s",
@@ -262,7 +264,7 @@ static int check_total(struct pass *p)
 /*
  * Handles a frame that the scan found. Placed frames are already claimed, so a second claim fails.
  */
-static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+static int handle_orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	enum kvc_proven proven = KVC_PROVEN_ALL;
 	struct pass *p = arg;
@@ -287,7 +289,7 @@ static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *
 }
 
 /* Reports unreadable ranges: parts of a file's data, or of free space, where no data is lost. */
-static void tell_holes(const struct pass *p, const struct kvm_holes *h)
+static void report_holes(const struct pass *p, const struct kvm_holes *h)
 {
 	char path[4200];
 
@@ -341,14 +343,14 @@ static int check_orphans(struct pass *p)
 	if (err)
 		return err;
 	kvct_disk_unread(p->t, kvm_hole, &holes);
-	err = p->t->ops->list(p->t, orphan, p) ?: holes.err;
+	err = p->t->ops->list(p->t, handle_orphan, p) ?: holes.err;
 	if (!err && p->r->mend)
 		err = (kvct_disk_clear(p->t), p->t->ops->sync(p->t));
 	if (p->expected && p->orphans)
 		printf("note: %u frames of a killed daemon are in free space%s\n", p->orphans,
 		       p->r->mend ? " and are cleared" : "; -y clears them");
 	if (!err)
-		tell_holes(p, &holes);
+		report_holes(p, &holes);
 	p->t->ops->usage(p->t, &u);
 	if (u.uncleared)
 		kvm_unread(p->r, -EIO, "%" PRIu64 " bytes of frames that belong to no file",
@@ -361,7 +363,7 @@ static int check_orphans(struct pass *p)
 
 /* ---- all checks ---- */
 
-static int go_over(struct pass *p)
+static int run_checks(struct pass *p)
 {
 	int err = kvc_check_drops(p->c, p->r->mend, &p->drops);
 
@@ -373,7 +375,7 @@ static int go_over(struct pass *p)
 	if (err)
 		return err;
 	p->all.n = 0;
-	if ((err = kvc_place_each(p->c, 0, take, &p->all)))
+	if ((err = kvc_place_each(p->c, 0, add_placement, &p->all)))
 		return err;
 	if (p->all.n)
 		qsort(p->all.v, p->all.n, sizeof *p->all.v, by_place);
@@ -398,7 +400,7 @@ static int one_pass(struct pass *p, const char *path)
 		kvm_fail("%s", error);
 	} else {
 		kvc_catalog_lock(p->c);
-		err = go_over(p);
+		err = run_checks(p);
 		if (err)
 			kvc_catalog_rollback(p->c);
 		else if (p->r->mend)

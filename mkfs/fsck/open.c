@@ -24,7 +24,7 @@ const char *kvm_catalog(const struct kvc_store *s, char *buf)
 }
 
 /* Gets the size of the data file or device. Returns 0 or a negative errno. */
-static int size_of(const char *path, uint64_t *size)
+static int data_size_of(const char *path, uint64_t *size)
 {
 	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
 	struct stat st;
@@ -54,7 +54,7 @@ static int from_frames(struct kvc_store *s, char *error)
 {
 	struct kvc_tier *disk;
 	bool read_only = s->read_only;
-	int err = s->device ? 0 : size_of(s->data, &s->data_size);
+	int err = s->device ? 0 : data_size_of(s->data, &s->data_size);
 
 	if (err) {
 		snprintf(error, 512, "cannot examine the data %s: %s", s->data, kvc_why(-err));
@@ -89,7 +89,7 @@ static int from_label(struct kvc_store *s, char *error)
 }
 
 /* Determines the store's properties from the first source that has them. *who names that source. */
-static int find_out(struct kvc_store *s, const char *device, const char **who, char *error)
+static int find_properties(struct kvc_store *s, const char *device, const char **who, char *error)
 {
 	struct kvc_store empty = { .lock_fd = -1, .read_only = s->read_only };
 	char path[1280];
@@ -136,7 +136,7 @@ static int mend_super(struct kvc_store *s, const char *path, const char *device,
 
 	snprintf(before, sizeof before, "%s", error);
 	s->read_only = !r->mend;
-	if ((err = find_out(s, device, &who, error)) || (err = kvc_super_name(s)))
+	if ((err = find_properties(s, device, &who, error)) || (err = kvc_super_name(s)))
 		return err;
 	*strchrnul(before, ';') = 0;
 	kvm_foundf(r, r->mend, "%s; %s%s what it was", before, who,
@@ -203,7 +203,7 @@ static int check_size(struct kvc_store *s, struct kvm_report *r, char *error)
 {
 	char a[32], b[32];
 	uint64_t size = 0;
-	int err = size_of(s->data, &size);
+	int err = data_size_of(s->data, &size);
 
 	if (err == -ENOENT && !s->device)
 		err = 0;

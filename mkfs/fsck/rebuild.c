@@ -53,7 +53,7 @@ struct frames {
  * Checks that this store wrote the frame (*p: also its path). Without a secret, the superblock is
  * lost; then all frames are accepted, because they cannot be authenticated.
  */
-static int proven(struct frames *all, const struct kvc_frame *f, enum kvc_proven *p)
+static int check_proof(struct frames *all, const struct kvc_frame *f, enum kvc_proven *p)
 {
 	int err = 0;
 
@@ -64,7 +64,7 @@ static int proven(struct frames *all, const struct kvc_frame *f, enum kvc_proven
 	return 0;
 }
 
-static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+static int add_frame(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct frames *all = arg;
 	enum kvc_proven proof;
@@ -73,7 +73,7 @@ static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 
 	if (memcmp(f->store, all->s->uuid, 16))
 		return 0; /* belongs to another store */
-	if ((err = proven(all, f, &proof)))
+	if ((err = check_proof(all, f, &proof)))
 		return err;
 	if (!proof || all->disk->ops->claim(all->disk, w) == -ERANGE)
 		return 0; /* data of a user, or truncated */
@@ -181,7 +181,8 @@ int kvm_find_uuid(struct kvc_tier *disk, uint8_t uuid[16])
  * Finds the folder of a path, and creates missing folders. *rest is set to the last name of the
  * path.
  */
-static int folders(struct kvc_catalog *c, char *path, uint64_t *next, uint64_t *parent, char **rest)
+static int make_folders(struct kvc_catalog *c, char *path, uint64_t *next, uint64_t *parent,
+			char **rest)
 {
 	uint64_t now = kvc_now_ns();
 	char *slash;
@@ -242,7 +243,7 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 		.rank = (int64_t)f->mtime_ns,
 	};
 	char *name = f->path;
-	int err = folders(c, f->path, next, &row.parent, &name);
+	int err = make_folders(c, f->path, next, &row.parent, &name);
 
 	if (err == -ENOTDIR) {
 		printf("inode %" PRIu64 ": a file stands where its folder was\n", f->ino);
@@ -272,7 +273,7 @@ static void quiet(void *arg, bool mended, const char *what)
  * Drops all but one of the frames that share an inode or a path. Sorts the rest by path, and finds
  * the next free inode number.
  */
-static void choose(struct frames *all, uint64_t *next)
+static void drop_duplicates(struct frames *all, uint64_t *next)
 {
 	*next = 0;
 	if (all->n)
@@ -305,7 +306,7 @@ static void free_facts(struct facts *old)
 	*old = (struct facts){ 0 };
 }
 
-static int take_fact(void *facts, const char *key, const char *value)
+static int add_fact(void *facts, const char *key, const char *value)
 {
 	static const char *const prefixes[] = { "key_", "tier_", "sealed", "store", "pool" };
 	struct facts *old = facts;
@@ -329,7 +330,7 @@ static int take_fact(void *facts, const char *key, const char *value)
  * Reads the facts that only the old catalog has. If that is damaged, its readable part is used; if
  * it cannot be read, the rebuild ends.
  */
-static int inherit(const struct kvc_store *s, struct facts *old, struct kvm_report *r)
+static int read_old_facts(const struct kvc_store *s, struct facts *old, struct kvm_report *r)
 {
 	char path[1280];
 	int err = -EBADMSG;
@@ -339,7 +340,7 @@ static int inherit(const struct kvc_store *s, struct facts *old, struct kvm_repo
 	 */
 	for (int i = 0; i < READS && err == -EBADMSG; i++) {
 		free_facts(old);
-		err = kvc_check_meta(kvc_super_path(s, KVC_STORE_CATALOG, path), take_fact, old);
+		err = kvc_check_meta(kvc_super_path(s, KVC_STORE_CATALOG, path), add_fact, old);
 	}
 	if (!err || err == -ENOENT || err == -EBADMSG)
 		return 0;
@@ -351,7 +352,7 @@ static int inherit(const struct kvc_store *s, struct facts *old, struct kvm_repo
 }
 
 /* Writes the rows of the table meta. */
-static int enter_meta(struct kvc_catalog *c, const struct facts *old, uint64_t next, bool sealed)
+static int write_meta(struct kvc_catalog *c, const struct facts *old, uint64_t next, bool sealed)
 {
 	char text[64];
 	int err = 0;
@@ -371,7 +372,7 @@ static int fill(struct kvc_catalog *c, struct frames *all, size_t *files)
 	bool sealed = false;
 	int err = 0;
 
-	choose(all, &next);
+	drop_duplicates(all, &next);
 	for (size_t i = 0; i < all->n && !err; i++) {
 		if (!all->v[i].dropped)
 			err = enter(c, &all->v[i], &next);
@@ -381,7 +382,7 @@ static int fill(struct kvc_catalog *c, struct frames *all, size_t *files)
 		if (!err && i % 4096 == 4095)
 			err = kvc_catalog_commit(c); /* uncommitted changes are in memory */
 	}
-	return err ?: enter_meta(c, &all->old, next, sealed) ?: kvc_catalog_group(c);
+	return err ?: write_meta(c, &all->old, next, sealed) ?: kvc_catalog_group(c);
 }
 
 static int sync_file(const char *path)
@@ -392,7 +393,7 @@ static int sync_file(const char *path)
 }
 
 /* Makes catalog.sqlite.new: complete, checked and on stable storage. */
-static int make_new(const struct kvc_store *s, struct frames *all, size_t *files)
+static int make_new_catalog(const struct kvc_store *s, struct frames *all, size_t *files)
 {
 	char path[1280], log[1300], error[512] = "";
 	struct kvc_catalog *c;
@@ -425,7 +426,7 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 }
 
 /* Removes a new catalog that did not replace the old one. */
-static void remove_new(const struct kvc_store *s)
+static void remove_new_catalog(const struct kvc_store *s)
 {
 	static const char *const names[] = {
 		KVC_STORE_CATALOG_NEW,
@@ -470,7 +471,7 @@ static int take_place(struct kvc_store *s)
  * written the frames. Makes all files private to root and writes new proofs with a new secret. The
  * superblock gets the secret last, so an interrupted run starts again.
  */
-static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
+static int write_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
@@ -499,7 +500,7 @@ static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames
 {
 	if (all->foreign)
 		printf("%zu frames do not belong to this store and are skipped\n", all->foreign);
-	return all->n && !s->has_secret ? prove_anew(s, disk, all) : 0;
+	return all->n && !s->has_secret ? write_proofs(s, disk, all) : 0;
 }
 
 int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
@@ -519,11 +520,11 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	}
 	all.disk = disk;
 	kvct_disk_unread(disk, kvm_hole, &holes);
-	err = inherit(s, &all.old, r) ?: disk->ops->list(disk, take, &all) ?: holes.err;
-	err = err ?: tell_proofs(s, disk, &all) ?: make_new(s, &all, &files);
+	err = read_old_facts(s, &all.old, r) ?: disk->ops->list(disk, add_frame, &all) ?: holes.err;
+	err = err ?: tell_proofs(s, disk, &all) ?: make_new_catalog(s, &all, &files);
 	err = err ?: take_place(s);
 	if (err)
-		remove_new(s);
+		remove_new_catalog(s);
 	if (!err) {
 		printf("%s: a new catalog with %zu files from %zu frames; the old one is kept as "
 		       "%s.old or .old.N\n",

@@ -54,7 +54,7 @@ static void usage(FILE *out)
 }
 
 /* Gets the capacity of the device or of the folder's filesystem. */
-static int capacity(const struct kvc_store *s, uint64_t *bytes)
+static int get_capacity(const struct kvc_store *s, uint64_t *bytes)
 {
 	struct statvfs v;
 	KVC_FD int fd = -1;
@@ -87,7 +87,7 @@ static bool same_file(const char *a, const char *b)
  * Removes the files of an unfinished mkfs, of this or a killed process. A final name belongs to it
  * only if it is a link to the same file.
  */
-static void remove_halfway(const struct kvc_store *s)
+static void remove_unfinished(const struct kvc_store *s)
 {
 	char own[1280], name[1280], tail[1300];
 
@@ -228,7 +228,7 @@ static int make_label(const struct kvc_store *s)
 /* ---- a new store ---- */
 
 /* Returns 1 after a message if a name that the store needs exists. Call it after remove_halfway. */
-static int in_the_way(const struct kvc_store *s)
+static int check_names_free(const struct kvc_store *s)
 {
 	/* SQLite would apply another catalog's log to the new catalog */
 	static const char *const more[] = { KVC_STORE_BESIDE(KVC_STORE_CATALOG) };
@@ -272,12 +272,12 @@ static int link_all(const struct kvc_store *s)
 	return 0;
 }
 
-static int make_new(struct kvc_store *s)
+static int make_new_store(struct kvc_store *s)
 {
 	char path[1280];
 	int err;
 
-	if (in_the_way(s))
+	if (check_names_free(s))
 		return 1;
 	if (s->device ? make_label(s) : make_data(s))
 		return 1;
@@ -314,7 +314,7 @@ static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 }
 
 /* Removes the new files if mkfs failed before they replaced the old ones. */
-static void unmake_next(const struct kvc_store *s)
+static void remove_next(const struct kvc_store *s)
 {
 	static const char *const names[] = {
 		KVC_STORE_CATALOG_NEW,
@@ -332,7 +332,7 @@ static void unmake_next(const struct kvc_store *s)
 }
 
 /* Frees the pool of the old store. */
-static int free_old(void *arg, const struct kvm_pool *p)
+static int free_old_pool(void *arg, const struct kvm_pool *p)
 {
 	const struct kvc_owner *o = arg;
 	char size[32];
@@ -390,7 +390,7 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 		return kvm_fail("cannot create the new store: %s", kvc_why(-err));
 	err = kvc_super_sync_dir(s) ?: kvc_store_finish(there);
 	if (!err && *old.dir)
-		kvm_pools_each(NULL, free_old, &old);
+		kvm_pools_each(NULL, free_old_pool, &old);
 	return err ? kvm_fail("the new store is made, but the next mount has to finish it: %s",
 			      kvc_why(-err))
 		   : 0;
@@ -403,7 +403,7 @@ static int check_size(struct kvc_store *s, uint64_t old)
 	char a[32], b[32];
 	uint64_t free_bytes;
 
-	if (capacity(s, &free_bytes))
+	if (get_capacity(s, &free_bytes))
 		return 1;
 	free_bytes += old;
 	if (!s->data_size)
@@ -427,7 +427,7 @@ static int check_size(struct kvc_store *s, uint64_t old)
  * Opens and locks the existing store if --force may replace it. Returns 0, 1 after a message, or -1
  * if there is no store.
  */
-static int open_there(struct kvc_store *there, const struct kvc_store *s, bool force)
+static int open_existing(struct kvc_store *there, const struct kvc_store *s, bool force)
 {
 	char error[512];
 	bool known;
@@ -459,30 +459,30 @@ static int make(struct kvc_store *s, bool force)
 	int err;
 
 	memcpy(there.dir, s->dir, sizeof there.dir);
-	if ((err = open_there(&there, s, force)) > 0)
+	if ((err = open_existing(&there, s, force)) > 0)
 		return err;
 	if (!err && !s->device && !there.device && !stat(there.data, &st))
 		old = (uint64_t)st.st_blocks * 512;
 	if (err < 0)
-		remove_halfway(s);
+		remove_unfinished(s);
 	s->created_ns = kvc_now_ns();
 	if (check_size(s, old) || (s->device && check_device(s, &there, force)) ||
 	    kvc_super_name(s)) {
 		err = 1;
 	} else if (err < 0) {
-		err = make_new(s);
+		err = make_new_store(s);
 	} else {
 		err = make_instead(s, &there);
 	}
 	if (err && there.lock_fd < 0)
-		remove_halfway(s);
+		remove_unfinished(s);
 	else if (err)
-		unmake_next(s);
+		remove_next(s);
 	kvc_store_close(&there);
 	return err;
 }
 
-static int say(const struct kvc_store *s)
+static int print_store(const struct kvc_store *s)
 {
 	char a[32];
 
@@ -508,7 +508,7 @@ static bool is_empty(const char *dir)
  * Locks the folder, which is created if it is missing. An empty folder of ours gets mode 0700, like
  * a new one. A folder with files keeps its mode, because others may use them.
  */
-static int make_in(struct kvc_store *s, bool force)
+static int make_in_folder(struct kvc_store *s, bool force)
 {
 	bool made = !mkdir(s->dir, 0700), closed;
 	char error[512];
@@ -535,7 +535,7 @@ static int make_in(struct kvc_store *s, bool force)
 		rmdir(s->dir);
 	if (err && closed)
 		fchmod(fd, st.st_mode & 07777);
-	return err ?: say(s);
+	return err ?: print_store(s);
 }
 
 static void put_version(void)
@@ -594,5 +594,5 @@ int main(int argc, char **argv)
 			return kvm_fail("the path of the device is too long");
 		free(cwd);
 	}
-	return make_in(&s, force);
+	return make_in_folder(&s, force);
 }

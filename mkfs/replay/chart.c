@@ -29,7 +29,7 @@ static double y_of(double share, double most)
 }
 
 /* Prints any text, escaped for XML. */
-static void escaped(FILE *out, const char *s)
+static void print_escaped(FILE *out, const char *s)
 {
 	for (; *s; s++)
 		if (*s == '&' || *s == '<' || *s == '>')
@@ -50,7 +50,8 @@ static void axes(FILE *out, const uint64_t *capacity, unsigned n, bool in_bytes,
 	}
 	for (unsigned i = 0; i < n; i++)
 		fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
-			x_of(capacity, n, i), BOTTOM + 20, kvm_room_text(capacity[i], in_bytes));
+			x_of(capacity, n, i), BOTTOM + 20,
+			kvm_capacity_text(capacity[i], in_bytes));
 	fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s that fit</text>\n",
 		(LEFT + RIGHT) / 2, BOTTOM + 40, in_bytes ? "bytes" : "chunks");
 }
@@ -66,7 +67,7 @@ void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, 
 	most = ceil(most * 20) / 20;
 	fprintf(out, "<g transform=\"translate(0 %d)\">\n<text x=\"%d\" y=\"20\">hit share, ", top,
 		LEFT);
-	escaped(out, title);
+	print_escaped(out, title);
 	fprintf(out, "</text>\n");
 	axes(out, capacity, ncapacity, in_bytes, most);
 	for (unsigned c = 0; c < ncurves; c++) {

@@ -26,7 +26,7 @@ static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
 {
 	if (!c->is_optimum)
 		return kvm_replay(j->trace, j->way, c);
-	c->optimum = kvm_optimum(j->trace, kvc_max(c->pool_room, c->disk_room), c->in_bytes,
+	c->optimum = kvm_optimum(j->trace, kvc_max(c->pool_capacity, c->disk_capacity), c->in_bytes,
 				 c->part);
 	return c->optimum < 0 ? -ENOMEM : 0;
 }
@@ -35,7 +35,7 @@ static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
  * Runs the next cell. The caller holds j->lock, which is released during the run. Returns false if
  * no cell is left.
  */
-static bool take_one(struct kvm_jobs *j)
+static bool run_next(struct kvm_jobs *j)
 {
 	struct kvm_cell *c;
 	int err;
@@ -57,7 +57,7 @@ static void *work(void *arg)
 	struct kvm_jobs *j = arg;
 
 	pthread_mutex_lock(&j->lock);
-	while (take_one(j))
+	while (run_next(j))
 		;
 	pthread_mutex_unlock(&j->lock);
 	return NULL;
@@ -87,7 +87,7 @@ int kvm_jobs_wait(struct kvm_jobs *j, unsigned cell)
 
 	pthread_mutex_lock(&j->lock);
 	while (!c->ready)
-		if (!take_one(j))
+		if (!run_next(j))
 			pthread_cond_wait(&j->done, &j->lock);
 	err = c->err;
 	pthread_mutex_unlock(&j->lock);

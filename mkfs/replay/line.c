@@ -41,14 +41,14 @@ static const char *after_blanks(const char *at)
 }
 
 /* Returns a pointer behind the character c, or NULL if another character is next. */
-static const char *after(const char *at, char c)
+static const char *skip_char(const char *at, char c)
 {
 	at = after_blanks(at);
 	return *at == c ? after_blanks(at + 1) : NULL;
 }
 
 /* Returns a pointer behind an unsigned integer, or NULL if there is none. */
-static const char *take_number(const char *at, uint64_t *out)
+static const char *parse_number(const char *at, uint64_t *out)
 {
 	const char *from = at;
 	uint64_t n = 0;
@@ -62,12 +62,12 @@ static const char *take_number(const char *at, uint64_t *out)
 }
 
 /* Returns a pointer behind an unsigned number with an optional fraction, or NULL. */
-static const char *take_decimal(const char *at, double *out)
+static const char *parse_decimal(const char *at, double *out)
 {
 	double place = 1;
 	uint64_t n;
 
-	at = take_number(at, &n);
+	at = parse_number(at, &n);
 	if (!at)
 		return NULL;
 	*out = (double)n;
@@ -84,11 +84,11 @@ static const char *take_list(const char *at, struct kvm_numbers *l, int *err)
 {
 	uint64_t n;
 
-	at = after(at, '[');
+	at = skip_char(at, '[');
 	if (!at || *at == ']')
 		return at ? at + 1 : NULL;
 	do {
-		at = take_number(at, &n);
+		at = parse_number(at, &n);
 		if (!at || (*err = kvm_numbers_add(l, n)))
 			return NULL;
 		at = after_blanks(at);
@@ -97,7 +97,7 @@ static const char *take_list(const char *at, struct kvm_numbers *l, int *err)
 }
 
 /* Copies a name, and returns a pointer behind its colon, or NULL. */
-static const char *take_name(const char *at, char *name)
+static const char *parse_name(const char *at, char *name)
 {
 	size_t n;
 
@@ -108,13 +108,13 @@ static const char *take_name(const char *at, char *name)
 		return NULL;
 	memcpy(name, at, n);
 	name[n] = 0;
-	return after(at + n + 1, ':');
+	return skip_char(at + n + 1, ':');
 }
 
 /*
  * Copies a model: a name or an unsigned integer, as text. Other values return NULL, for the parser.
  */
-static const char *take_model(const char *at, char *to, size_t capacity)
+static const char *parse_model(const char *at, char *to, size_t capacity)
 {
 	bool quoted = *at == '"';
 	const char *from = at + quoted, *end = from;
@@ -124,7 +124,7 @@ static const char *take_model(const char *at, char *to, size_t capacity)
 		while ((unsigned char)*end >= ' ' && *end != '"' && *end != '\\')
 			end++;
 	else
-		end = take_number(at, &n);
+		end = parse_number(at, &n);
 	if (!end || (quoted ? *end != '"' : *end == '.') || (size_t)(end - from) >= capacity)
 		return NULL;
 	memcpy(to, from, (size_t)(end - from));
@@ -144,7 +144,7 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 {
 	char name[KEYS][NAME];
 	bool found = false;
-	const char *at = after(text, '{');
+	const char *at = skip_char(text, '{');
 	unsigned i = 0;
 	int err = 0;
 
@@ -154,7 +154,7 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 	do {
 		double other;
 
-		at = at && i < KEYS ? take_name(at, name[i]) : NULL;
+		at = at && i < KEYS ? parse_name(at, name[i]) : NULL;
 		if (!at || !is_new(name, i))
 			return -EINVAL;
 		if (!strcmp(name[i], "hash_ids")) {
@@ -163,9 +163,9 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 		} else if (!strcmp(name[i], "bytes") && *at == '[') {
 			at = take_list(at, &l->bytes, &err);
 		} else if (!strcmp(name[i], "model")) {
-			at = take_model(at, l->model, sizeof l->model);
+			at = parse_model(at, l->model, sizeof l->model);
 		} else {
-			at = take_decimal(at, strcmp(name[i], "timestamp") ? &other : &l->ms);
+			at = parse_decimal(at, strcmp(name[i], "timestamp") ? &other : &l->ms);
 		}
 		if (!at)
 			return err ?: -EINVAL;

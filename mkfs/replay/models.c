@@ -24,7 +24,7 @@ int kvm_replay_policy(const char *name)
 }
 
 /* Parses NAME=POLICY; the name may contain '='. */
-static int take_model(struct replay *o, char *word)
+static int parse_model_policy(struct replay *o, char *word)
 {
 	char *equals = strrchr(word, '=');
 	int policy;
@@ -53,7 +53,7 @@ int kvm_replay_models(struct replay *o, const char *words)
 		return kvm_fail("out of memory");
 	for (char *at, *word = strtok_r(o->own_text, ",", &at); word && !err;
 	     word = strtok_r(NULL, ",", &at))
-		err = take_model(o, word);
+		err = parse_model_policy(o, word);
 	if (!err && !o->nown)
 		err = kvm_misused("--model %s: give NAME=POLICY", kvm_shown(words));
 	return err;

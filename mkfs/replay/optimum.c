@@ -11,7 +11,7 @@
  * For each access, computes when its chunk is accessed next: the number of the request, with the
  * position in the prompt as the fraction, so that the end of a prompt is evicted first.
  */
-static void look_ahead(const struct kvm_trace *t, double *next, double *first)
+static void compute_next_accesses(const struct kvm_trace *t, double *next, double *first)
 {
 	for (uint32_t i = 0; i < t->chunks; i++)
 		first[i] = NEVER;
@@ -29,19 +29,19 @@ struct cache {
 	bool in_bytes;
 };
 
-static uint64_t size_of(const struct cache *k, const struct kvm_trace *t, uint64_t chunk)
+static uint64_t chunk_bytes(const struct cache *k, const struct kvm_trace *t, uint64_t chunk)
 {
 	return k->in_bytes ? t->bytes[chunk] : 1;
 }
 
 /* Adds the chunks of one request to the cache. Returns -1 if memory is short. */
-static int come_in(struct cache *k, const struct kvm_trace *t, uint32_t r, const double *next)
+static int add_request(struct cache *k, const struct kvm_trace *t, uint32_t r, const double *next)
 {
 	struct kvc_chain *c = &k->chain;
 
 	for (uint64_t a = t->at[r]; a < t->at[r + 1]; a++) {
 		uint32_t slot = kvc_chain_find(c, t->id[a] + 1ull);
-		uint64_t bytes = size_of(k, t, t->id[a]);
+		uint64_t bytes = chunk_bytes(k, t, t->id[a]);
 
 		if (slot != KVC_NO_SLOT) {
 			kvc_chain_order(c, slot, -next[a]);
@@ -50,7 +50,7 @@ static int come_in(struct cache *k, const struct kvm_trace *t, uint32_t r, const
 		if (next[a] >= NEVER)
 			continue;
 		while (c->n && k->used + bytes > k->capacity && -c->key[c->leaf[0]] > next[a]) {
-			k->used -= size_of(k, t, c->id[c->leaf[0]] - 1);
+			k->used -= chunk_bytes(k, t, c->id[c->leaf[0]] - 1);
 			kvc_chain_del(c, c->leaf[0]);
 		}
 		if (k->used + bytes > k->capacity)
@@ -77,7 +77,7 @@ double kvm_optimum(const struct kvm_trace *t, uint64_t capacity, bool in_bytes,
 		free(first);
 		return -1;
 	}
-	look_ahead(t, next, first);
+	compute_next_accesses(t, next, first);
 	for (uint32_t r = 0; r < t->requests; r++) {
 		uint64_t a = t->at[r];
 
@@ -87,7 +87,7 @@ double kvm_optimum(const struct kvm_trace *t, uint64_t capacity, bool in_bytes,
 			part[t->model[r]].hits[0] += a - t->at[r];
 			part[t->model[r]].asked += t->at[r + 1] - t->at[r];
 		}
-		if ((err = come_in(&k, t, r, next)))
+		if ((err = add_request(&k, t, r, next)))
 			break;
 	}
 	free(next);

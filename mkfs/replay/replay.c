@@ -25,7 +25,7 @@ static void all_policies(struct replay *o)
 }
 
 /* Parses A, or A:B: policy A for the pool, B for the disk. */
-static int take_policy(struct replay *o, char *names)
+static int parse_policy(struct replay *o, char *names)
 {
 	struct pair *p = &o->policy[o->npolicies];
 	char *disk = strchr(names, ':');
@@ -57,7 +57,7 @@ static int take_policies(struct replay *o, const char *names)
 	for (char *at, *name = strtok_r(list, ",", &at); name && !err;
 	     name = strtok_r(NULL, ",", &at))
 		err = o->npolicies < POLICIES
-			      ? take_policy(o, name)
+			      ? parse_policy(o, name)
 			      : kvm_misused("--policy %s: too many policies, give at most %d",
 					    kvm_shown(names), POLICIES);
 	if (!err && !o->npolicies)
@@ -66,7 +66,7 @@ static int take_policies(struct replay *o, const char *names)
 }
 
 /* Parses a number of chunks, with the suffix K or M for thousands or millions. */
-static bool take_count(const char *text, char **end, uint64_t *n)
+static bool parse_count(const char *text, char **end, uint64_t *n)
 {
 	if (*text < '1' || *text > '9')
 		return false;
@@ -82,7 +82,7 @@ static bool take_count(const char *text, char **end, uint64_t *n)
 
 static const char *const units[] = { "KiB", "MiB", "GiB", "TiB", NULL };
 
-const char *kvm_room_text(uint64_t capacity, bool in_bytes)
+const char *kvm_capacity_text(uint64_t capacity, bool in_bytes)
 {
 	static _Thread_local char text[32];
 	unsigned i = 0;
@@ -96,7 +96,7 @@ const char *kvm_room_text(uint64_t capacity, bool in_bytes)
 }
 
 /* Parses a number of chunks, or of bytes, which always have a unit. */
-static bool take_room(char *text, char **end, uint64_t *n, bool *in_bytes)
+static bool parse_amount(char *text, char **end, uint64_t *n, bool *in_bytes)
 {
 	size_t digits = strspn(text, "0123456789");
 
@@ -108,20 +108,20 @@ static bool take_room(char *text, char **end, uint64_t *n, bool *in_bytes)
 			return *text != '0' && *n < KVM_BYTES_MOST;
 		}
 	*in_bytes = false;
-	return take_count(text, end, n);
+	return parse_count(text, end, n);
 }
 
 /* Parses POOL or POOL:DISK; both are in chunks or both in bytes. */
-static bool take_capacity(struct replay *o, unsigned i, char *text)
+static bool parse_capacity(struct replay *o, unsigned i, char *text)
 {
 	bool in_bytes, also;
 	char *end = text;
 
 	o->disk[i] = 0;
-	if (!take_room(text, &end, &o->pool[i], &in_bytes) || (i && in_bytes != o->in_bytes))
+	if (!parse_amount(text, &end, &o->pool[i], &in_bytes) || (i && in_bytes != o->in_bytes))
 		return false;
 	o->in_bytes = in_bytes;
-	if (*end == ':' && (!take_room(end + 1, &end, &o->disk[i], &also) || also != in_bytes))
+	if (*end == ':' && (!parse_amount(end + 1, &end, &o->disk[i], &also) || also != in_bytes))
 		return false;
 	if (o->all_tiers && !o->disk[i])
 		o->disk[i] = o->pool[i] * TIMES;
@@ -142,7 +142,7 @@ static int take_capacities(struct replay *o, const char *numbers)
 		if (i == CAPACITIES)
 			return kvm_misused("--capacity %s: too many capacities, give at most %d",
 					   kvm_shown(numbers), CAPACITIES);
-		if (!take_capacity(o, i, text))
+		if (!parse_capacity(o, i, text))
 			return kvm_misused("--capacity: %s is not a capacity; give a number of "
 					   "chunks such as 5000, a size such as 64GiB (for all "
 					   "capacities), or POOL:DISK of either",
@@ -179,7 +179,7 @@ static int take_clients(struct replay *o, const char *text)
 	uint64_t n;
 	char *end = NULL;
 
-	if (!take_count(text, &end, &n) || *end || n > KVM_CLIENTS)
+	if (!parse_count(text, &end, &n) || *end || n > KVM_CLIENTS)
 		return kvm_misused("--clients %s: give a number from 1 to %d", kvm_shown(text),
 				   KVM_CLIENTS);
 	o->way.clients = (uint32_t)n;
@@ -191,7 +191,7 @@ static int take_threads(struct replay *o, const char *text)
 	uint64_t n;
 	char *end = NULL;
 
-	if (!take_count(text, &end, &n) || *end || n > KVM_THREADS)
+	if (!parse_count(text, &end, &n) || *end || n > KVM_THREADS)
 		return kvm_misused("--threads %s: give a number from 1 to %d", kvm_shown(text),
 				   KVM_THREADS);
 	o->way.threads = (uint32_t)n;
@@ -213,7 +213,7 @@ static int take_jobs(struct replay *o, const char *text)
 	uint64_t n;
 	char *end = NULL;
 
-	if (!take_count(text, &end, &n) || *end || n > KVM_JOBS)
+	if (!parse_count(text, &end, &n) || *end || n > KVM_JOBS)
 		return kvm_misused("--jobs %s: give a number from 1 to %d", kvm_shown(text),
 				   KVM_JOBS);
 	o->jobs = (unsigned)n;
@@ -230,7 +230,7 @@ static unsigned usual_jobs(void)
 		       : (unsigned)kvc_min((unsigned)CPU_COUNT(&set), KVM_JOBS);
 }
 
-static int take_options(struct replay *o, int *argc, char **argv)
+static int parse_replay_options(struct replay *o, int *argc, char **argv)
 {
 	const char *policies = NULL, *capacities = NULL, *chain = NULL, *seed = NULL,
 		   *clients = NULL, *threads = NULL, *jobs = NULL, *models = NULL;
@@ -309,8 +309,8 @@ static struct kvm_cell *cells_of(const struct replay *o, const struct kvm_trace 
 		cell[i].is_optimum = p == o->npolicies;
 		cell[i].in_bytes = o->in_bytes;
 		cell[i].part = *part + (size_t)i * t->models;
-		cell[i].pool_room = o->pool[c];
-		cell[i].disk_room = o->disk[c];
+		cell[i].pool_capacity = o->pool[c];
+		cell[i].disk_capacity = o->disk[c];
 		cell[i].pool = conf_of(o, t, pair->pool, o->pool[c]);
 		cell[i].disk = conf_of(o, t, pair->disk, o->disk[c]);
 	}
@@ -395,7 +395,7 @@ static void chart(const struct replay *o, FILE *out, int nr, const char *name,
 		  o->npolicies + 1);
 }
 
-static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
+static int replay_traces(struct replay *o, FILE *svg, char **traces, int n)
 {
 	int err = 0;
 
@@ -425,7 +425,7 @@ static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
 }
 
 /* Writes the file only if everything succeeded; otherwise an existing file stays unchanged. */
-static int put_file(const char *path, const char *text, size_t len)
+static int write_file(const char *path, const char *text, size_t len)
 {
 	struct kvm_atomic_file b;
 	int err = kvm_atomic_file_open(&b, path, 0666, false);
@@ -450,7 +450,7 @@ static int replay(struct replay *o, char **traces, int n)
 		kvm_json_begin(&o->out, NULL, '{');
 		kvm_json_begin(&o->out, "traces", '[');
 	}
-	err = replay_all(o, svg, traces, n);
+	err = replay_traces(o, svg, traces, n);
 	if (o->json && !err) {
 		kvm_json_end(&o->out, ']');
 		kvm_json_end(&o->out, '}');
@@ -458,7 +458,7 @@ static int replay(struct replay *o, char **traces, int n)
 	}
 	if (svg && fclose(svg))
 		return kvm_fail("%s", kvc_why(errno));
-	return err ?: svg ? put_file(o->svg, text, len) : 0;
+	return err ?: svg ? write_file(o->svg, text, len) : 0;
 }
 
 int kvm_run_replay(int argc, char **argv)
@@ -472,7 +472,7 @@ int kvm_run_replay(int argc, char **argv)
 	int err;
 
 	all_policies(&o);
-	err = take_options(&o, &argc, argv);
+	err = parse_replay_options(&o, &argc, argv);
 	if (!err)
 		err = replay(&o, argv, argc);
 	free(o.own_text);

@@ -88,10 +88,10 @@ struct kvm_part {
 struct kvm_cell {
 	/*
 	 * The pool and the disk, each with its policy and its capacity in chunks or bytes;
-	 * disk_room 0: no disk.
+	 * disk_capacity 0: no disk.
 	 */
 	struct kvc_replacer_conf pool, disk;
-	uint64_t pool_room, disk_room;
+	uint64_t pool_capacity, disk_capacity;
 	bool in_bytes; /* the capacities are in bytes */
 	bool is_optimum;
 	struct kvm_part *part; /* of each model; the caller provides it, zeroed */
@@ -136,6 +136,6 @@ struct kvm_curve {
 void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, unsigned ncapacity,
 	       bool in_bytes, const struct kvm_curve *curve, unsigned ncurves);
 /* Returns a capacity as text, with a unit if it is in bytes, in a static buffer of the thread. */
-const char *kvm_room_text(uint64_t capacity, bool in_bytes);
+const char *kvm_capacity_text(uint64_t capacity, bool in_bytes);
 
 #endif

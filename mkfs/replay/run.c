@@ -26,9 +26,9 @@
 
 /* A simulated cache. */
 struct cache {
-	struct kvc_replacer *keep; /* of the calling class; NULL: this cache does not exist */
-	struct kvc_replacer *keeps[KVC_CLASSES];
-	bool several; /* several classes exist */
+	struct kvc_replacer *replacer; /* of the calling class; NULL: this cache does not exist */
+	struct kvc_replacer *replacers[KVC_CLASSES];
+	bool has_classes; /* several classes exist */
 	struct kvc_turns turns;
 	const struct cache *pool;                     /* its chunks decide the turns */
 	struct kvc_request *request;                  /* of the calling thread */
@@ -67,18 +67,18 @@ static int open_cache(struct cache *c, const struct kvc_replacer_conf *conf, uns
 
 	*c = (struct cache){ .capacity = capacity, .bytes = bytes, .pool = pool };
 	c->request = &c->requests[0];
-	c->several = classes & (classes - 1);
+	c->has_classes = classes & (classes - 1);
 	for (unsigned i = 0; i < KVC_CLASSES && capacity && !err; i++)
 		if (classes & 1u << i) {
 			struct kvc_replacer_conf own = *conf;
 
 			own.policy = policy_of(conf, i);
-			err = kvc_replacer_open(&c->keeps[i], &own);
+			err = kvc_replacer_open(&c->replacers[i], &own);
 		}
 	return err;
 }
 
-static uint64_t size_of(const struct cache *c, uint64_t id)
+static uint64_t chunk_size(const struct cache *c, uint64_t id)
 {
 	return c->bytes ? c->bytes[id - 1] : 1;
 }
@@ -86,51 +86,51 @@ static uint64_t size_of(const struct cache *c, uint64_t id)
 static void close_cache(struct cache *c)
 {
 	for (int i = 0; i < KVC_CLASSES; i++)
-		kvc_replacer_close(c->keeps[i]);
+		kvc_replacer_close(c->replacers[i]);
 	for (int i = 0; i <= KVM_THREADS; i++)
 		kvc_replacer_request_free(&c->requests[i]);
 }
 
 /* Sets the model of the following calls to that of request r. */
-static void use_model(struct run *u, uint32_t r)
+static void set_model(struct run *u, uint32_t r)
 {
 	uint32_t model = u->trace->model[r];
 
 	u->part = &u->parts[model];
 	u->class = u->way->class ? u->way->class[model] : 0;
 	for (int i = 0; i < 2; i++)
-		u->cache[i].keep = u->cache[i].keeps[u->class];
+		u->cache[i].replacer = u->cache[i].replacers[u->class];
 }
 
-static bool has(const struct cache *c, uint64_t id)
+static bool has_chunk(const struct cache *c, uint64_t id)
 {
-	bool is = c->keep && kvc_replacer_has(c->keep, id);
+	bool is = c->replacer && kvc_replacer_has(c->replacer, id);
 
-	for (int i = 0; i < KVC_CLASSES && c->several && !is; i++)
-		is = c->keeps[i] && kvc_replacer_has(c->keeps[i], id);
+	for (int i = 0; i < KVC_CLASSES && c->has_classes && !is; i++)
+		is = c->replacers[i] && kvc_replacer_has(c->replacers[i], id);
 	return is;
 }
 
 /* Evicts one chunk. Returns false if there is no victim. */
-static bool evict(struct cache *c)
+static bool evict_chunk(struct cache *c)
 {
-	struct kvc_replacer *keep = c->keep;
+	struct kvc_replacer *replacer = c->replacer;
 	uint64_t victim;
 	unsigned class;
 
-	if (c->several) {
-		victim = kvc_turns_victim(&c->turns, c->keeps, &class);
+	if (c->has_classes) {
+		victim = kvc_turns_victim(&c->turns, c->replacers, &class);
 		if (!victim)
 			return false;
-		keep = c->keeps[class];
-		kvc_turns_advance(&c->turns, class, kvc_replacer_chunks(c->pool->keeps[class]));
+		replacer = c->replacers[class];
+		kvc_turns_advance(&c->turns, class, kvc_replacer_chunks(c->pool->replacers[class]));
 	} else {
-		victim = kvc_replacer_victim(keep);
+		victim = kvc_replacer_victim(replacer);
 	}
 	if (!victim)
 		return false;
-	kvc_replacer_del(keep, victim, true);
-	c->used -= size_of(c, victim);
+	kvc_replacer_del(replacer, victim, true);
+	c->used -= chunk_size(c, victim);
 	return true;
 }
 
@@ -138,58 +138,59 @@ static bool evict(struct cache *c)
  * Accesses a chunk, and adds it if it is not in the cache. Returns 1 for a hit, 0 for a miss, or
  * -ENOMEM.
  */
-static int ask(struct cache *c, uint64_t id, uint64_t parent)
+static int access_chunk(struct cache *c, uint64_t id, uint64_t parent)
 {
 	uint64_t bytes;
 	int err;
 
-	if (!c->keep)
+	if (!c->replacer)
 		return 0;
-	bytes = size_of(c, id);
-	if (kvc_replacer_access(c->keep, c->request, id))
+	bytes = chunk_size(c, id);
+	if (kvc_replacer_access(c->replacer, c->request, id))
 		return 1;
 	if (parent && !c->whole)
 		return 0; /* useless in this cache, because its parent is not in it */
 	while (c->used + bytes > c->capacity)
-		if (!evict(c)) {
+		if (!evict_chunk(c)) {
 			c->whole = false;
 			return 0;
 		}
-	err = kvc_replacer_add(c->keep, c->request, id, parent, bytes);
+	err = kvc_replacer_add(c->replacer, c->request, id, parent, bytes);
 	c->used += err ? 0 : bytes;
 	return err;
 }
 
-static void end(struct run *u)
+static void end_request(struct run *u)
 {
 	for (int i = 0; i < 2; i++) {
 		struct cache *c = &u->cache[i];
 
 		if (c->request->nr)
-			kvc_replacer_end(c->keeps[c->class[c->request - c->requests]], c->request);
+			kvc_replacer_end(c->replacers[c->class[c->request - c->requests]],
+					 c->request);
 	}
 }
 
-static void begin(struct run *u)
+static void begin_request(struct run *u)
 {
-	end(u);
+	end_request(u);
 	for (int i = 0; i < 2; i++) {
 		struct cache *c = &u->cache[i];
 
-		if (c->keep)
-			kvc_replacer_begin(c->keep, c->request);
+		if (c->replacer)
+			kvc_replacer_begin(c->replacer, c->request);
 		c->class[c->request - c->requests] = u->class;
 		c->whole = true;
 	}
 }
 
 /* Accesses a chunk in both tiers. *all: all chunks of the prompt so far were hits; updated. */
-static int ask_both(struct run *u, uint32_t r, uint64_t id, uint64_t parent, bool *all)
+static int access_tiers(struct run *u, uint32_t r, uint64_t id, uint64_t parent, bool *all)
 {
 	int got[2];
 
 	for (int i = 0; i < 2; i++)
-		if ((got[i] = ask(&u->cache[i], id, parent)) < 0)
+		if ((got[i] = access_chunk(&u->cache[i], id, parent)) < 0)
 			return got[i];
 	*all = *all && (got[0] > 0 || got[1] > 0);
 	if (r >= u->trace->requests / 2) {
@@ -206,16 +207,16 @@ static int replay_told(struct run *u, uint32_t r, bool chains)
 	bool all = true;
 	int err = 0;
 
-	use_model(u, r);
-	begin(u);
+	set_model(u, r);
+	begin_request(u);
 	for (uint64_t a = t->at[r]; a < t->at[r + 1] && !err; a++)
-		err = ask_both(u, r, t->id[a] + 1ull,
-			       chains && a > t->at[r] ? t->id[a - 1] + 1ull : 0, &all);
+		err = access_tiers(u, r, t->id[a] + 1ull,
+				   chains && a > t->at[r] ? t->id[a - 1] + 1ull : 0, &all);
 	return err;
 }
 
 /* Returns a random number below n. */
-static uint32_t draw(struct run *u, uint32_t n)
+static uint32_t random_below(struct run *u, uint32_t n)
 {
 	if (n == 1)
 		return 0;
@@ -224,22 +225,22 @@ static uint32_t draw(struct run *u, uint32_t n)
 }
 
 /* Returns the number of threads that work on one prompt. */
-static uint32_t sharing(const struct run *u)
+static uint32_t threads_per_prompt(const struct run *u)
 {
 	return (uint32_t)kvc_max(u->way->threads / u->way->clients, 1);
 }
 
 /* Returns the client of a call for request r: a thread of the one process PROCESS. */
-static uint32_t client_of(struct run *u, uint32_t r)
+static uint32_t pick_client(struct run *u, uint32_t r)
 {
 	uint32_t which = u->way->threads > 1 ? r % u->way->clients % u->way->threads : 0;
 
-	which += draw(u, sharing(u)) * u->way->clients;
+	which += random_below(u, threads_per_prompt(u)) * u->way->clients;
 	return kvc_chain_infer_client(u->order, PROCESS, PROCESS + which);
 }
 
 /* Returns true if no request is under way, or if it belongs to another class. */
-static bool is_of_another(const struct run *u)
+static bool needs_new_request(const struct run *u)
 {
 	const struct cache *c = &u->cache[0];
 
@@ -247,13 +248,13 @@ static bool is_of_another(const struct run *u)
 }
 
 /* The client opens or creates the chunk of access a. */
-static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
+static int make_call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 {
 	const struct kvm_trace *t = u->trace;
 	uint64_t id = t->id[a] + 1ull, truth = a > t->at[r] ? t->id[a - 1] + 1ull : 0;
 	struct kvc_seen seen;
 
-	uint32_t client = client_of(u, r);
+	uint32_t client = pick_client(u, r);
 
 	for (int i = 0; i < 2; i++)
 		u->cache[i].request =
@@ -263,16 +264,16 @@ static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 	kvc_chain_infer_see(u->order, client, id, u->now_ns, known, u->parent[id - 1], &seen);
 	if (!(u->learns & 1u << u->class))
 		seen = (struct kvc_seen){ .begins = true };
-	if (seen.begins || is_of_another(u))
-		begin(u);
+	if (seen.begins || needs_new_request(u))
+		begin_request(u);
 	for (int i = 0; i < 2; i++)
 		u->cache[i].request->loose = seen.unsure;
 	u->learned.begun += seen.begins;
 	if (known && seen.parent != u->parent[id - 1]) {
 		u->learned.mended++;
 		for (int i = 0; i < 2; i++)
-			if (u->cache[i].keep)
-				kvc_replacer_set_parent(u->cache[i].keep, id, seen.parent);
+			if (u->cache[i].replacer)
+				kvc_replacer_set_parent(u->cache[i].replacer, id, seen.parent);
 	}
 	u->parent[id - 1] = (uint32_t)seen.parent;
 	if (!known) {
@@ -281,22 +282,22 @@ static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 		u->learned.wrong += seen.parent && seen.parent != truth;
 	}
 	for (int i = 0; i < 2; i++)
-		u->cache[i].whole = !seen.parent || !u->cache[i].keep ||
-				    has(&u->cache[i], seen.parent);
-	return ask_both(u, r, id, seen.parent, all);
+		u->cache[i].whole = !seen.parent || !u->cache[i].replacer ||
+				    has_chunk(&u->cache[i], seen.parent);
+	return access_tiers(u, r, id, seen.parent, all);
 }
 
-static bool is_here(const struct run *u, uint64_t a)
+static bool is_cached(const struct run *u, uint64_t a)
 {
 	uint64_t id = u->trace->id[a] + 1ull;
 
-	return has(&u->cache[0], id) || has(&u->cache[1], id);
+	return has_chunk(&u->cache[0], id) || has_chunk(&u->cache[1], id);
 }
 
 /* Returns a random time between half and twice ns. */
-static uint64_t about(struct run *u, uint64_t ns)
+static uint64_t jitter(struct run *u, uint64_t ns)
 {
-	return (uint64_t)((double)ns * exp2((double)draw(u, 1 << 24) / (1 << 23) - 1));
+	return (uint64_t)((double)ns * exp2((double)random_below(u, 1 << 24) / (1 << 23) - 1));
 }
 
 /* Requests that run concurrently; at[i] is the next access of the i-th. */
@@ -309,9 +310,9 @@ struct batch {
 
 static int open_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
 {
-	int err = call(u, b->first + i, a, true, &b->all[i]);
+	int err = make_call(u, b->first + i, a, true, &b->all[i]);
 
-	u->now_ns += about(u, OPEN_NS);
+	u->now_ns += jitter(u, OPEN_NS);
 	return err;
 }
 
@@ -319,13 +320,13 @@ static int create_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
 {
 	int err;
 
-	if (is_here(u, a)) {
+	if (is_cached(u, a)) {
 		/* A client checks before it creates a chunk, and skips an existing chunk. */
 		u->part->asked += b->first + i >= u->trace->requests / 2;
 		return 0;
 	}
-	err = call(u, b->first + i, a, false, &b->all[i]);
-	u->now_ns += about(u, CREATE_NS);
+	err = make_call(u, b->first + i, a, false, &b->all[i]);
+	u->now_ns += jitter(u, CREATE_NS);
 	return err;
 }
 
@@ -333,16 +334,16 @@ static int create_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
  * Makes the accesses of a request up to `to`. The threads that share the request take accesses in
  * turn, and their calls happen in random order.
  */
-static int in_turn(struct run *u, struct batch *b, uint32_t i, uint64_t to, bool opens)
+static int make_accesses(struct run *u, struct batch *b, uint32_t i, uint64_t to, bool opens)
 {
-	uint32_t most = sharing(u), n = 0, which;
+	uint32_t most = threads_per_prompt(u), n = 0, which;
 	int err = 0;
 
-	use_model(u, b->first + i);
+	set_model(u, b->first + i);
 	while ((b->at[i] < to || n) && !err) {
 		for (; n < most && b->at[i] < to; b->at[i]++)
 			b->late[n++] = b->at[i];
-		which = draw(u, n);
+		which = random_below(u, n);
 		err = (opens ? open_one : create_one)(u, b, i, b->late[which]);
 		memmove(&b->late[which], &b->late[which + 1], (--n - which) * sizeof *b->late);
 	}
@@ -358,9 +359,9 @@ static int open_hits(struct run *u, struct batch *b)
 		uint64_t to = b->at[i] = t->at[b->first + i];
 
 		b->all[i] = true;
-		while (to < t->at[b->first + i + 1] && is_here(u, to))
+		while (to < t->at[b->first + i + 1] && is_cached(u, to))
 			to++;
-		err = in_turn(u, b, i, to, true);
+		err = make_accesses(u, b, i, to, true);
 	}
 	return err;
 }
@@ -374,14 +375,14 @@ static int create_step(struct run *u, struct batch *b)
 	int err = 0;
 
 	for (uint32_t i = 0; i < b->n; i++) {
-		uint64_t end = t->at[b->first + i + 1];
+		uint64_t end_request = t->at[b->first + i + 1];
 
-		to[i] = kvc_min(b->at[i] + STEP, end);
+		to[i] = kvc_min(b->at[i] + STEP, end_request);
 		u->now_ns += (to[i] - b->at[i]) * COMPUTE_NS;
-		more |= to[i] < end;
+		more |= to[i] < end_request;
 	}
 	for (uint32_t i = 0; i < b->n && !err; i++)
-		err = in_turn(u, b, i, to[i], false);
+		err = make_accesses(u, b, i, to[i], false);
 	return err ?: more ? -EAGAIN : 0;
 }
 
@@ -398,7 +399,7 @@ static int replay_learned(struct run *u, uint32_t first, uint32_t n)
 	return err;
 }
 
-static int replay_all(struct run *u, const struct kvm_way *way)
+static int replay_batches(struct run *u, const struct kvm_way *way)
 {
 	uint32_t n;
 	int err = 0;
@@ -413,7 +414,7 @@ static int replay_all(struct run *u, const struct kvm_way *way)
 	for (int j = 0; j <= KVM_THREADS; j++) {
 		for (int i = 0; i < 2; i++)
 			u->cache[i].request = &u->cache[i].requests[j];
-		end(u);
+		end_request(u);
 	}
 	return err;
 }
@@ -434,7 +435,8 @@ static int learn(struct run *u, const struct kvm_cell *cell, unsigned classes)
 
 	for (unsigned i = 0; i < KVC_CLASSES; i++) {
 		bool pool = kvc_policy_table[policy_of(&cell->pool, i)].by_chain;
-		bool disk = cell->disk_room && kvc_policy_table[policy_of(&cell->disk, i)].by_chain;
+		bool disk = cell->disk_capacity &&
+			    kvc_policy_table[policy_of(&cell->disk, i)].by_chain;
 
 		if ((classes & 1u << i) && (pool || disk))
 			u->learns |= 1u << i;
@@ -450,15 +452,15 @@ static void describe(const struct cache *c, struct kvm_share *out)
 	for (unsigned i = 0; i < KVC_CLASSES; i++) {
 		size_t n = strlen(out->text);
 
-		if (!c->keeps[i])
+		if (!c->replacers[i])
 			continue;
-		out->bytes += kvc_replacer_bytes(c->keeps[i]);
-		if (c->several) {
+		out->bytes += kvc_replacer_bytes(c->replacers[i]);
+		if (c->has_classes) {
 			snprintf(out->text + n, sizeof out->text - n, "%s\n",
 				 i ? kvc_policy_table[i - 1].name : "the other models");
 			n = strlen(out->text);
 		}
-		kvc_replacer_text(c->keeps[i], out->text + n, sizeof out->text - n);
+		kvc_replacer_text(c->replacers[i], out->text + n, sizeof out->text - n);
 	}
 }
 
@@ -482,13 +484,14 @@ int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_
 	struct run u = { .trace = t, .way = way, .parts = cell->part };
 	unsigned classes = classes_of(t, way);
 	uint64_t began = kvc_mono_ns();
-	int err = open_cache(&u.cache[0], &cell->pool, classes, cell->pool_room, bytes, &u.cache[0])
-			  ?: open_cache(&u.cache[1], &cell->disk, classes, cell->disk_room, bytes,
-					&u.cache[0]);
+	int err = open_cache(&u.cache[0], &cell->pool, classes, cell->pool_capacity, bytes,
+			     &u.cache[0])
+			  ?: open_cache(&u.cache[1], &cell->disk, classes, cell->disk_capacity,
+					bytes, &u.cache[0]);
 
 	if (!err && way->chain == KVM_LEARNED)
 		err = learn(&u, cell, classes);
-	err = err ?: replay_all(&u, way);
+	err = err ?: replay_batches(&u, way);
 	*out = (struct kvm_share){
 		.accesses_per_s = (double)t->accesses * 1e9 / (double)(kvc_mono_ns() - began + 1),
 		.learned = u.learned,

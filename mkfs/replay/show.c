@@ -22,8 +22,8 @@ static bool has_own(const struct replay *o, uint32_t model)
 }
 
 /* Formats a model for the first column, as in --model if it has its own policy. */
-static void label(const struct replay *o, const struct kvm_trace *t, uint32_t model, char *to,
-		  size_t capacity)
+static void format_label(const struct replay *o, const struct kvm_trace *t, uint32_t model,
+			 char *to, size_t capacity)
 {
 	const char *name = t->model_name[model];
 
@@ -37,7 +37,7 @@ static int first_column(const struct replay *o, const struct kvm_trace *t)
 	size_t most = FIRST;
 
 	for (uint32_t i = 0; i < t->models && t->models > 1; i++) {
-		label(o, t, i, text, sizeof text);
+		format_label(o, t, i, text, sizeof text);
 		most = kvc_max(most, strlen(text));
 	}
 	return (int)most;
@@ -66,8 +66,8 @@ void kvm_show_more(const struct replay *o, unsigned p, const struct kvm_cell *ce
 	const struct kvm_learned *l = &s->learned;
 
 	fprintf(stderr, "%s at %s: %.0f accesses a second, %.1f bytes a chunk\n%s",
-		o->policy[p].name, kvm_room_text(cell->pool_room, o->in_bytes), s->accesses_per_s,
-		(double)s->bytes / (double)cell->pool.chunks, s->text);
+		o->policy[p].name, kvm_capacity_text(cell->pool_capacity, o->in_bytes),
+		s->accesses_per_s, (double)s->bytes / (double)cell->pool.chunks, s->text);
 	if (l->made)
 		fprintf(stderr,
 			"learned %llu parents, %.4f wrong, %.4f not seen, %llu changed later; "
@@ -87,7 +87,7 @@ static void print_model(const struct replay *o, const struct kvm_trace *t, unsig
 {
 	char text[1100];
 
-	label(o, t, model, text, sizeof text);
+	format_label(o, t, model, text, sizeof text);
 	printf("%*s", first_column(o, t), text);
 	for (unsigned p = 0; p < o->npolicies; p++) {
 		const struct kvm_part *part = &s[p].part[model];
@@ -111,10 +111,10 @@ static void print_row(const struct replay *o, const struct kvm_trace *t, unsigne
 {
 	printf("%*s", first_column(o, t) - FIRST, "");
 	if (o->disk[c]) {
-		printf("%7s:", kvm_room_text(o->pool[c], o->in_bytes));
-		printf("%-6s", kvm_room_text(o->disk[c], o->in_bytes));
+		printf("%7s:", kvm_capacity_text(o->pool[c], o->in_bytes));
+		printf("%-6s", kvm_capacity_text(o->disk[c], o->in_bytes));
 	} else {
-		printf("%14s", kvm_room_text(o->pool[c], o->in_bytes));
+		printf("%14s", kvm_capacity_text(o->pool[c], o->in_bytes));
 	}
 	for (unsigned p = 0; p < o->npolicies; p++)
 		if (o->disk[c])

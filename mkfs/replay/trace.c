@@ -73,7 +73,7 @@ static int take_line(struct trace *t, char *line)
 }
 
 /* Reads the available lines. Returns 0, or 1 after a message. */
-static int take_all(struct trace *t, int fd)
+static int read_lines(struct trace *t, int fd)
 {
 	ssize_t n;
 
@@ -123,7 +123,7 @@ static int record(struct trace *t, int fd, FILE *out)
 	do {
 		if (t->stop_ns == UINT64_MAX && (signals || now >= end))
 			t->stop_ns = kvc_min(now, end);
-		err = take_all(t, fd);
+		err = read_lines(t, fd);
 		kvm_join_write(t->join, now);
 		if ((fflush(out) | ferror(out)) && !err)
 			err = kvm_fail("%s: %s", t->file ?: "stdout", kvc_why(errno));
@@ -135,7 +135,7 @@ static int record(struct trace *t, int fd, FILE *out)
 	return err;
 }
 
-static int take_options(struct trace *t, int *argc, char **argv)
+static int parse_trace_options(struct trace *t, int *argc, char **argv)
 {
 	const char *seconds = NULL;
 	const struct kvm_option options[] = {
@@ -156,7 +156,7 @@ static int take_options(struct trace *t, int *argc, char **argv)
 	return 0;
 }
 
-static void say(const struct trace *t)
+static void print_summary(const struct trace *t)
 {
 	struct kvm_joined j;
 	const char *name;
@@ -181,7 +181,7 @@ int kvm_run_trace(int argc, char **argv)
 	struct trace t = { .file = NULL };
 	struct kvm_atomic_file b = { .f = stdout };
 	char mnt[KVM_PATH];
-	int fd, failed = 0, err = take_options(&t, &argc, argv);
+	int fd, failed = 0, err = parse_trace_options(&t, &argc, argv);
 
 	if (err)
 		return err;
@@ -200,7 +200,7 @@ int kvm_run_trace(int argc, char **argv)
 		err = kvm_fail("%s", kvc_why(-failed));
 	} else {
 		err = record(&t, fd, b.f);
-		say(&t);
+		print_summary(&t);
 		kvm_join_close(t.join);
 	}
 	free(t.text);

@@ -67,10 +67,10 @@ struct kvm_join {
 	struct kvc_chain ids, names; /* keys: ids of the daemon; hashes of paths */
 	uint32_t *by_id, *by_name;   /* the chunks of their slots */
 	struct chunk *chunk;
-	size_t chunks, chunk_room;
+	size_t chunks, chunk_capacity;
 	struct kvc_chain by_model; /* keys: hashes of names; the slot is the model's number */
 	struct model *model;
-	size_t models, model_room;
+	size_t models, model_capacity;
 	struct kvc_chain_infer *order;
 	struct kvc_list clients; /* the longest silent client is first */
 	uint64_t began_ns;
@@ -125,7 +125,8 @@ void kvm_join_close(struct kvm_join *j)
 
 static int new_chunk(struct kvm_join *j, uint32_t *nr)
 {
-	if (j->chunks == NONE || kvc_grow(&j->chunk, j->chunks, &j->chunk_room, sizeof *j->chunk))
+	if (j->chunks == NONE ||
+	    kvc_grow(&j->chunk, j->chunks, &j->chunk_capacity, sizeof *j->chunk))
 		return -ENOMEM;
 	*nr = (uint32_t)j->chunks++;
 	j->chunk[*nr] = (struct chunk){ .parent = NONE, .model = NONE };
@@ -164,7 +165,7 @@ static uint32_t known_by_id(const struct kvm_join *j, uint64_t id)
 	return slot == KVC_NO_SLOT ? NONE : j->by_id[slot];
 }
 
-static uint64_t key_of(const char *text, size_t len)
+static uint64_t text_key(const char *text, size_t len)
 {
 	struct kvc_sum sum = kvc_sum_of(text, len);
 	uint64_t key;
@@ -186,9 +187,9 @@ static int model_of(struct kvm_join *j, const char *path, uint32_t *model)
 	*model = NONE;
 	if (!end)
 		return 0;
-	if (kvc_grow(&j->model, j->models, &j->model_room, sizeof *j->model))
+	if (kvc_grow(&j->model, j->models, &j->model_capacity, sizeof *j->model))
 		return -ENOMEM;
-	slot = slot_of(&j->by_model, key_of(path, len), &there);
+	slot = slot_of(&j->by_model, text_key(path, len), &there);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
 	if (!there) {
@@ -200,7 +201,7 @@ static int model_of(struct kvm_join *j, const char *path, uint32_t *model)
 }
 
 /* Returns true if the chunks are known to belong to different models. */
-static bool differ(const struct kvm_join *j, uint32_t a, uint32_t b)
+static bool models_differ(const struct kvm_join *j, uint32_t a, uint32_t b)
 {
 	uint32_t x = j->chunk[a].model, y = j->chunk[b].model;
 
@@ -214,7 +215,7 @@ int kvm_join_name(struct kvm_join *j, uint64_t id, const char *path)
 	bool there;
 	int err;
 
-	slot = slot_of(&j->names, key_of(path, strlen(path)), &there);
+	slot = slot_of(&j->names, text_key(path, strlen(path)), &there);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
 	if (!there)
@@ -270,7 +271,7 @@ static void write_model(struct kvm_join *j, uint32_t model)
  * Ends the client's request and writes it. A lease is left out if at least half of its chunks were
  * opened, because those opens are a request of their own.
  */
-static void finish(struct kvm_join *j, struct client *c)
+static void finish_request(struct kvm_join *j, struct client *c)
 {
 	if (c->n && (!c->leased || c->opened * 2 < c->n)) {
 		fprintf(j->to, "{\"timestamp\": %" PRIu64, (c->begun_ns - j->began_ns) / 1000000);
@@ -294,7 +295,7 @@ static struct client *find_client(struct kvm_join *j, uint32_t id)
 	return NULL;
 }
 
-static struct client *client_of(struct kvm_join *j, uint32_t id)
+static struct client *get_client(struct kvm_join *j, uint32_t id)
 {
 	struct client *c = find_client(j, id);
 
@@ -318,7 +319,7 @@ static const struct part *in_request(const struct client *c, uint32_t nr)
 	return NULL;
 }
 
-static int add(struct client *c, uint32_t nr, uint64_t file)
+static int add_part(struct client *c, uint32_t nr, uint64_t file)
 {
 	if (kvc_grow(&c->part, c->n, &c->capacity, sizeof *c->part))
 		return -ENOMEM;
@@ -327,18 +328,18 @@ static int add(struct client *c, uint32_t nr, uint64_t file)
 }
 
 /* Starts a request. If it starts inside of a declared chain, all ancestors belong to the prompt. */
-static int begin(struct kvm_join *j, struct client *c, uint32_t nr, uint64_t ns)
+static int start_request(struct kvm_join *j, struct client *c, uint32_t nr, uint64_t ns)
 {
 	uint32_t n = 0;
 	int err = 0;
 
-	finish(j, c);
+	finish_request(j, c);
 	c->begun_ns = ns;
 	c->model = j->chunk[nr].model;
 	for (uint32_t at = nr; j->chunk[at].told && j->chunk[at].parent != NONE && n < LONGEST;
 	     n++) {
 		at = j->chunk[at].parent;
-		err = err ?: add(c, at, 0);
+		err = err ?: add_part(c, at, 0);
 	}
 	if (n == LONGEST) /* a cycle */
 		c->n = 0;
@@ -367,8 +368,8 @@ static uint32_t known_parent(const struct kvm_join *j, const struct client *c,
 }
 
 /* Returns true if the client's request continues with this chunk. Updates the chunk's parent. */
-static bool goes_on(struct kvm_join *j, const struct client *c, uint32_t nr,
-		    const struct kvm_use *u)
+static bool continues_request(struct kvm_join *j, const struct client *c, uint32_t nr,
+			      const struct kvm_use *u)
 {
 	struct chunk *k = &j->chunk[nr];
 	uint32_t parent = known_parent(j, c, k, u);
@@ -379,7 +380,7 @@ static bool goes_on(struct kvm_join *j, const struct client *c, uint32_t nr,
 			    parent == NONE ? 0 : parent + 1ull, &seen);
 	if (!u->told)
 		parent = seen.parent ? (uint32_t)seen.parent - 1 : NONE;
-	if (!u->told && c->last != NONE && (parent != c->last || differ(j, parent, nr)))
+	if (!u->told && c->last != NONE && (parent != c->last || models_differ(j, parent, nr)))
 		parent = NONE;
 	k->parent = parent;
 	k->told = u->told;
@@ -400,7 +401,7 @@ static void open_leased(struct kvm_join *j, struct chunk *k)
 
 int kvm_join_use(struct kvm_join *j, const struct kvm_use *u)
 {
-	struct client *c = client_of(j, u->client);
+	struct client *c = get_client(j, u->client);
 	const struct part *before;
 	uint32_t nr;
 	bool on;
@@ -422,14 +423,14 @@ int kvm_join_use(struct kvm_join *j, const struct kvm_use *u)
 	before = in_request(c, nr);
 	if (before && (!u->file || (before->file && before->file != u->file)))
 		return 0;
-	on = goes_on(j, c, nr, u) && !before && c->n && c->n < LONGEST;
+	on = continues_request(j, c, nr, u) && !before && c->n && c->n < LONGEST;
 	if (!on)
-		err = begin(j, c, nr, kvc_max(u->ns, j->began_ns));
+		err = start_request(j, c, nr, kvc_max(u->ns, j->began_ns));
 	c->last = nr;
 	c->last_ns = u->ns;
 	c->made = u->made;
 	c->leased = u->leased;
-	return err ?: add(c, nr, u->file);
+	return err ?: add_part(c, nr, u->file);
 }
 
 void kvm_join_end(struct kvm_join *j, uint32_t client)
@@ -461,7 +462,7 @@ void kvm_join_write(struct kvm_join *j, uint64_t now_ns)
 
 		if (now_ns < c->last_ns || now_ns - c->last_ns <= KVC_CHAIN_INFER_COMPUTE_NS)
 			break;
-		finish(j, c);
+		finish_request(j, c);
 		client_free(c);
 	}
 }

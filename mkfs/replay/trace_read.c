@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* Makes room for one more element. */
-static int room_for(void *array, size_t bytes, uint64_t n)
+static int grow_array(void *array, size_t bytes, uint64_t n)
 {
 	void **v = array, *p;
 
@@ -34,7 +34,7 @@ static bool has_controls(const char *text)
 }
 
 /* Parses one request, in rows: its time, its model, its chunks, and their sizes. */
-static int parse(struct kvm_line *l, sqlite3_stmt *st)
+static int parse_json(struct kvm_line *l, sqlite3_stmt *st)
 {
 	int got = sqlite3_step(st), err = 0;
 	const char *model;
@@ -61,7 +61,7 @@ static int parse(struct kvm_line *l, sqlite3_stmt *st)
 }
 
 /* The last size of a chunk counts. */
-static void take_size(struct kvm_trace *t, const struct kvm_line *l, uint64_t i, uint32_t slot)
+static void set_size(struct kvm_trace *t, const struct kvm_line *l, uint64_t i, uint32_t slot)
 {
 	uint64_t bytes = l->bytes.n == l->id.n ? l->bytes.v[i] : 0;
 
@@ -90,13 +90,13 @@ struct words {
 };
 
 /* Sets the model of the next request. */
-static int take_model(struct kvm_trace *t, struct kvc_chain *models, const char *name)
+static int set_request_model(struct kvm_trace *t, struct kvc_chain *models, const char *name)
 {
 	uint32_t last = t->requests ? t->model[t->requests - 1] : 0, slot;
 	struct kvc_sum sum;
 	uint64_t key;
 
-	if (room_for(&t->model, sizeof *t->model, t->requests))
+	if (grow_array(&t->model, sizeof *t->model, t->requests))
 		return -ENOMEM;
 	if (t->requests && !strcmp(t->model_name[last], name)) {
 		t->model[t->requests] = last;
@@ -106,7 +106,7 @@ static int take_model(struct kvm_trace *t, struct kvc_chain *models, const char 
 	memcpy(&key, sum.b, sizeof key);
 	slot = kvc_chain_find(models, key ?: 1);
 	if (slot == KVC_NO_SLOT) {
-		if (room_for(&t->model_name, sizeof *t->model_name, t->models))
+		if (grow_array(&t->model_name, sizeof *t->model_name, t->models))
 			return -ENOMEM;
 		slot = kvc_chain_add(models, key ?: 1, KVC_NO_SLOT, 0);
 		if (slot == KVC_NO_SLOT || !(t->model_name[slot] = strdup(name)))
@@ -118,7 +118,7 @@ static int take_model(struct kvm_trace *t, struct kvc_chain *models, const char 
 }
 
 /* The same number in two models means two chunks. */
-static uint64_t key_of(uint32_t model, uint64_t id)
+static uint64_t chunk_key(uint32_t model, uint64_t id)
 {
 	return ((model ? kvc_chain_hash(model) : 0) ^ (id + 1)) ?: UINT64_MAX;
 }
@@ -127,32 +127,32 @@ static int take_request(struct kvm_trace *t, struct words *w, const struct kvm_l
 {
 	struct kvc_chain *ids = &w->ids;
 
-	if (take_model(t, &w->models, l->model) ||
-	    room_for(&t->at, sizeof *t->at, t->requests + 1ull) ||
-	    room_for(&t->ms, sizeof *t->ms, t->requests))
+	if (set_request_model(t, &w->models, l->model) ||
+	    grow_array(&t->at, sizeof *t->at, t->requests + 1ull) ||
+	    grow_array(&t->ms, sizeof *t->ms, t->requests))
 		return -ENOMEM;
 	t->ms[t->requests] = l->ms > 0 && l->ms < 1e12 ? l->ms : 0;
 	for (uint64_t i = 0; i < l->id.n; i++) {
-		uint64_t id = key_of(t->model[t->requests], l->id.v[i]);
+		uint64_t id = chunk_key(t->model[t->requests], l->id.v[i]);
 		uint32_t slot = kvc_chain_find(ids, id);
 
 		if (slot == KVC_NO_SLOT) {
-			if (room_for(&t->bytes, sizeof *t->bytes, ids->n))
+			if (grow_array(&t->bytes, sizeof *t->bytes, ids->n))
 				return -ENOMEM;
 			slot = kvc_chain_add(ids, id, KVC_NO_SLOT, 0);
 			if (slot != KVC_NO_SLOT)
 				t->bytes[slot] = 0;
 		}
-		if (slot == KVC_NO_SLOT || room_for(&t->id, sizeof *t->id, t->accesses))
+		if (slot == KVC_NO_SLOT || grow_array(&t->id, sizeof *t->id, t->accesses))
 			return -ENOMEM;
-		take_size(t, l, i, slot);
+		set_size(t, l, i, slot);
 		t->id[t->accesses++] = slot;
 	}
 	t->at[++t->requests] = t->accesses;
 	return 0;
 }
 
-static int take_all(struct kvm_trace *t, FILE *f, struct words *w, sqlite3_stmt *st,
+static int read_all(struct kvm_trace *t, FILE *f, struct words *w, sqlite3_stmt *st,
 		    struct kvm_line *l)
 {
 	KVC_MEM char *line = NULL;
@@ -174,7 +174,7 @@ static int take_all(struct kvm_trace *t, FILE *f, struct words *w, sqlite3_stmt 
 		if (err == -EINVAL) {
 			sqlite3_reset(st);
 			sqlite3_bind_text(st, 1, line, (int)n, SQLITE_STATIC);
-			err = parse(l, st);
+			err = parse_json(l, st);
 		}
 		err = err ?: take_request(t, w, l);
 		if (err == -EINVAL)
@@ -220,7 +220,7 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 	if (!t->at || sqlite3_open(":memory:", &db) || sqlite3_prepare_v2(db, sql, -1, &st, NULL))
 		rc = kvm_fail("cannot read JSON: %s", db ? sqlite3_errmsg(db) : kvc_why(ENOMEM));
 	else
-		rc = take_all(t, f, &w, st, &line);
+		rc = read_all(t, f, &w, st, &line);
 	kvm_line_fini(&line);
 	sqlite3_finalize(st);
 	sqlite3_close(db);

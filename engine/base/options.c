@@ -59,8 +59,8 @@ static const struct row rows[] = {
 	{ "share", "PCT",
 	  "maximum percentage of the pool for one user's open, leased and mapped files", NUMBER,
 	  AT(share_pct), NULL, 1, 100, "90", LIVE },
-	{ "policy", "NAME", "eviction policy: lru, fifo, lfu, mru, s3fifo, arc, gdsf, leaf, prefix",
-	  CHOICE, AT(policy), kvc_policy_names, 0, 0, "prefix", FIXED },
+	{ "policy", "NAME", "eviction policy", CHOICE, AT(policy), kvc_policy_names, 0, 0, "prefix",
+	  FIXED },
 	{ "disk_policy", "NAME", "eviction policy of the disk tier; same: the value of policy=",
 	  CHOICE, AT(disk_policy), kvc_policy_disk_names, 0, 0, "same", FIXED },
 	{ "unit", "auto|dir|file",
@@ -568,6 +568,8 @@ void kvc_options_help(FILE *out)
 		snprintf(left, sizeof left, "%s%s%s", rows[i].name, rows[i].value ? "=" : "",
 			 rows[i].value ? rows[i].value : "");
 		fprintf(out, "  %-30s %s", left, rows[i].help);
+		for (size_t j = 0; rows[i].names == kvc_policy_names && kvc_policy_names[j]; j++)
+			fprintf(out, "%s %s", j ? "," : ":", kvc_policy_names[j]);
 		if (rows[i].value && *rows[i].def)
 			fprintf(out, " (%s)", rows[i].def);
 		fprintf(out, "\n");

@@ -92,7 +92,7 @@ static int open_log(struct kvc_catalog *c)
 {
 	char dir[1280];
 	KVC_FD int fd = -1;
-	int err = kvc_wal_restart_open(c->anew);
+	int err = kvc_wal_restart_open(c->restart);
 
 	if (err)
 		return err;
@@ -184,11 +184,11 @@ static int open_as(struct kvc_catalog **out, const char *path, bool look, char *
 	pthread_mutex_init(&c->writer, NULL);
 	snprintf(c->path, sizeof c->path, "%s", path);
 	c->look = look;
-	atomic_store(&c->unheld, 1);    /* until kvc_catalog_start */
-	atomic_store(&c->logged, true); /* the caller reports errors of the open */
+	atomic_store(&c->no_snapshots, 1);    /* until kvc_catalog_start */
+	atomic_store(&c->error_logged, true); /* the caller reports errors of the open */
 	c->filter = kvc_filter_new();
-	c->anew = kvc_wal_restart_new(path, kvc_checkpoint_ask, c);
-	err = kvc_overlay_init(&c->over) ?: new_readers(c) ?: c->filter && c->anew ? 0 : -ENOMEM;
+	c->restart = kvc_wal_restart_new(path, kvc_checkpoint_ask, c);
+	err = kvc_overlay_init(&c->over) ?: new_readers(c) ?: c->filter && c->restart ? 0 : -ENOMEM;
 	atomic_store(&c->txn, c->over.txn);
 	if (err)
 		snprintf(error, 512, "out of memory");
@@ -198,7 +198,7 @@ static int open_as(struct kvc_catalog **out, const char *path, bool look, char *
 		kvc_catalog_close(c);
 		return err;
 	}
-	atomic_store(&c->logged, false);
+	atomic_store(&c->error_logged, false);
 	*out = c;
 	return 0;
 }
@@ -235,7 +235,7 @@ int kvc_catalog_close(struct kvc_catalog *c)
 	}
 	free(c->reader);
 	kvc_conn_close(&c->w); /* the last connection: SQLite copies the log into the database */
-	kvc_wal_restart_free(c->anew);
+	kvc_wal_restart_free(c->restart);
 	kvc_filter_free(c->filter);
 	kvc_usage_free(c);
 	pthread_mutex_destroy(&c->lock.m);

@@ -119,7 +119,7 @@ static const struct rule {
  * Converts an SQLite error. -EBADMSG: the database was read and is damaged. Any other errno may be
  * temporary.
  */
-static int verdict(sqlite3 *db, int rc)
+static int errno_of(sqlite3 *db, int rc)
 {
 	int os = db ? sqlite3_system_errno(db) : 0;
 
@@ -138,7 +138,7 @@ static int verdict(sqlite3 *db, int rc)
 }
 
 /* integrity_check reports unreadable pages like damage. Does the text report an unreadable page? */
-static bool unread(const char *text)
+static bool reports_unread_page(const char *text)
 {
 	static const char word[] = "unable to get the page. error code=";
 	bool any = strstr(text, "failed to get page") != NULL;
@@ -154,20 +154,20 @@ static bool unread(const char *text)
  * Runs a query and reports its lines to fn. Returns the number of lines, or a negative errno, which
  * the caller reports.
  */
-static int lines(sqlite3 *db, const char *sql, const char *fine, bool mended, kvc_found_fn *fn,
-		 void *arg)
+static int report_lines(sqlite3 *db, const char *sql, const char *fine, bool mended,
+			kvc_found_fn *fn, void *arg)
 {
 	sqlite3_stmt *st;
 	int n = 0, rc = sqlite3_prepare_v2(db, sql, -1, &st, NULL);
 
 	if (rc)
-		return verdict(db, rc);
+		return errno_of(db, rc);
 	while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
 		const char *text = (const char *)sqlite3_column_text(st, 0);
 
 		if (text && fine && !strcmp(text, fine))
 			continue;
-		if (fine && text && unread(text)) {
+		if (fine && text && reports_unread_page(text)) {
 			sqlite3_finalize(st);
 			return -EIO;
 		}
@@ -175,7 +175,7 @@ static int lines(sqlite3 *db, const char *sql, const char *fine, bool mended, kv
 		n++;
 	}
 	sqlite3_finalize(st);
-	return rc == SQLITE_DONE ? n : verdict(db, rc);
+	return rc == SQLITE_DONE ? n : errno_of(db, rc);
 }
 
 /*
@@ -210,20 +210,20 @@ static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 
 	if (n)
 		return n;
-	n = lines(db, "PRAGMA integrity_check(20)", "ok", false, fn, arg);
+	n = report_lines(db, "PRAGMA integrity_check(20)", "ok", false, fn, arg);
 	if (n == -EBADMSG)
 		fn(arg, false, sqlite3_errmsg(db));
 	if (n > 0 && mend) {
 		rc = sqlite3_exec(db, "REINDEX", NULL, NULL, NULL);
-		if (rc && rc != SQLITE_CONSTRAINT && verdict(db, rc) != -EBADMSG)
-			return verdict(db, rc);
-		n = rc ? 1 : lines(db, "PRAGMA integrity_check(1)", "ok", false, fn, arg);
+		if (rc && rc != SQLITE_CONSTRAINT && errno_of(db, rc) != -EBADMSG)
+			return errno_of(db, rc);
+		n = rc ? 1 : report_lines(db, "PRAGMA integrity_check(1)", "ok", false, fn, arg);
 		if (!n)
 			fn(arg, true, "the catalog's indexes are rebuilt");
 	}
 	if (n)
 		return n < 0 ? n : -EBADMSG;
-	n = lines(db, has_tables, NULL, false, fn, arg);
+	n = report_lines(db, has_tables, NULL, false, fn, arg);
 	return n < 0 ? n : n ? -EBADMSG : 0;
 }
 
@@ -253,7 +253,7 @@ int kvc_check_meta(const char *path, int (*fn)(void *arg, const char *key, const
 		rc = 0;
 		err = key && value ? fn(arg, key, value) : 0;
 	}
-	err = err ?: rc == SQLITE_DONE ? 0 : verdict(db, rc);
+	err = err ?: rc == SQLITE_DONE ? 0 : errno_of(db, rc);
 	sqlite3_finalize(st);
 	sqlite3_close(db);
 	return err;
@@ -287,7 +287,7 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)
 			     ?: kvc_schema_restrict(db)
 		  : kvc_conn_look(path, &db);
-	err = rc ? verdict(db, rc) : check_pages(db, mend, fn, arg);
+	err = rc ? errno_of(db, rc) : check_pages(db, mend, fn, arg);
 	if (rc && err == -EBADMSG)
 		fn(arg, false, sqlite3_errmsg(db));
 	sqlite3_close(db);
@@ -306,13 +306,13 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 
 	pthread_mutex_lock(&c->writer);
 	for (size_t i = 0; i < sizeof rules / sizeof rules[0] && !err; i++) {
-		int n = lines(c->w.db, rules[i].find, NULL, mend, fn, arg);
+		int n = report_lines(c->w.db, rules[i].find, NULL, mend, fn, arg);
 
 		err = n < 0 ? n : 0;
 		if (n > 0 && mend)
-			err = verdict(c->w.db, sqlite3_exec(c->w.db, uncounted, NULL, NULL, NULL)
-						       ?: sqlite3_exec(c->w.db, rules[i].mend, NULL,
-								       NULL, NULL));
+			err = errno_of(c->w.db, sqlite3_exec(c->w.db, uncounted, NULL, NULL, NULL)
+							?: sqlite3_exec(c->w.db, rules[i].mend,
+									NULL, NULL, NULL));
 	}
 	pthread_mutex_unlock(&c->writer);
 	return err;
@@ -372,13 +372,13 @@ int kvc_check_placed_bytes(struct kvc_catalog *c, unsigned tier, uint64_t *bytes
 	err = sqlite3_prepare_v2(c->w.db,
 				 "SELECT ifnull(sum(len), 0) FROM placements WHERE tier = ?", -1,
 				 &st, NULL)
-		      ? verdict(c->w.db, sqlite3_errcode(c->w.db))
+		      ? errno_of(c->w.db, sqlite3_errcode(c->w.db))
 		      : 0;
 	if (!err) {
 		sqlite3_bind_int(st, 1, (int)tier);
 		err = sqlite3_step(st) == SQLITE_ROW
 			      ? 0
-			      : verdict(c->w.db, sqlite3_errcode(c->w.db)) ?: -EIO;
+			      : errno_of(c->w.db, sqlite3_errcode(c->w.db)) ?: -EIO;
 		*bytes = kvc_sql_u64(st, 0);
 	}
 	sqlite3_finalize(st);

@@ -215,7 +215,7 @@ struct kvc_catalog {
 	 * > 0: no reader may hold a snapshot, because the log is being copied or rows may change in
 	 * SQLite without the overlay
 	 */
-	_Atomic int unheld;
+	_Atomic int no_snapshots;
 	_Atomic uint64_t txn; /* copy of over.txn, for all threads */
 
 	/* state of writing (catalog_write.c); changed under lock */
@@ -227,8 +227,8 @@ struct kvc_catalog {
 	 * whole
 	 */
 	_Atomic bool full;
-	bool told;        /* trouble was logged */
-	uint64_t reserve; /* size of the complete reserve file in bytes; 0: the store has none */
+	bool trouble_logged; /* trouble was logged */
+	uint64_t reserve;    /* size of the complete reserve file in bytes; 0: the store has none */
 	bool reserve_given;
 	uint64_t reserve_ns; /* when the last attempt was made to restore the reserve */
 
@@ -236,12 +236,12 @@ struct kvc_catalog {
 	struct kvc_checkpoint *checkpoint;
 	_Atomic uint64_t log_pages; /* number of frames in the log after the last commit */
 	_Atomic uint64_t commits;
-	struct kvc_wal_restart *anew;   /* the log, and how it restarts */
-	struct kvc_usage *usage;        /* usage.c, under lock; NULL: users are not counted */
-	bool stale;                     /* the stored accounts are no longer correct */
-	struct kvc_bare bare[KVC_BARE]; /* hashed by inode number; under lock */
-	struct kvc_hint hint[KVC_BARE]; /* hashed by inode number; under lock */
-	_Atomic bool logged;
+	struct kvc_wal_restart *restart; /* the log, and how it restarts */
+	struct kvc_usage *usage;         /* usage.c, under lock; NULL: users are not counted */
+	bool stale;                      /* the stored accounts are no longer correct */
+	struct kvc_bare bare[KVC_BARE];  /* hashed by inode number; under lock */
+	struct kvc_hint hint[KVC_BARE];  /* hashed by inode number; under lock */
+	_Atomic bool error_logged;
 };
 
 #define KVC_CATALOG_FORMAT "4"       /* the value of format in meta */
@@ -292,8 +292,8 @@ struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c);
  * takes a reader from lookups. It holds no snapshot between calls. Return it with kvc_reader_put.
  */
 struct kvc_conn *kvc_scan_get(struct kvc_catalog *c);
-/* unheld true: all readers release their snapshots and hold none until the call with false. */
-void kvc_readers_unheld(struct kvc_catalog *c, bool unheld);
+/* released true: all readers release their snapshots and hold none until the call with false. */
+void kvc_readers_release(struct kvc_catalog *c, bool released);
 void kvc_reader_put(struct kvc_conn *n);
 int kvc_sql_errno(sqlite3 *db, int rc);
 

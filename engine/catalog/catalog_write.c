@@ -164,7 +164,7 @@ static int open_writer(struct kvc_catalog *c)
 }
 
 /* Ensures that no transaction is open after a failure. */
-static void none_open(struct kvc_catalog *c)
+static void end_transaction(struct kvc_catalog *c)
 {
 	if (!sqlite3_get_autocommit(c->w.db))
 		kvc_sql_run(&c->w, ST_ROLLBACK, "");
@@ -184,7 +184,7 @@ static int transaction(struct kvc_catalog *c)
 	err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: write_all(&c->w, &c->over);
 	err = err ?: kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (err || !sqlite3_get_autocommit(c->w.db)) {
-		none_open(c);
+		end_transaction(c);
 		return err ?: -EIO;
 	}
 	return 0;
@@ -226,7 +226,7 @@ int kvc_catalog_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *
 		err = write_access(&c->w, &r[i]);
 	err = err ?: kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (c->w.db && (err || !sqlite3_get_autocommit(c->w.db))) {
-		none_open(c);
+		end_transaction(c);
 		err = err ?: -EIO;
 	}
 	if (!err) {
@@ -295,16 +295,16 @@ static bool take_reserve(struct kvc_catalog *c)
 /* ---- a batch's way ---- */
 
 /* Logs one line when the trouble begins, and one when it ends. */
-static void told_locked(struct kvc_catalog *c, int err)
+static void log_trouble_locked(struct kvc_catalog *c, int err)
 {
 	bool trouble = err || atomic_load(&c->full);
 
 	atomic_store(&c->failing, err);
 	if (!err)
-		atomic_store(&c->logged, false);
-	if (trouble == c->told)
+		atomic_store(&c->error_logged, false);
+	if (trouble == c->trouble_logged)
 		return;
-	c->told = trouble;
+	c->trouble_logged = trouble;
 	if (!trouble)
 		kvc_info("catalog: writing works again; all changes are accepted");
 	else if (atomic_load(&c->full))
@@ -357,7 +357,7 @@ static bool settle_locked(struct kvc_catalog *c, size_t max)
 	c->age++;
 	kvc_catalog_count(c);
 	if (all)
-		told_locked(c, c->result);
+		log_trouble_locked(c, c->result);
 	return all;
 }
 
@@ -451,13 +451,13 @@ int kvc_catalog_spare(struct kvc_catalog *c, size_t n)
 void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s)
 {
 	s->pending_bytes = atomic_load(&c->pending);
-	s->log_bytes = kvc_wal_restart_bytes(c->anew);
+	s->log_bytes = kvc_wal_restart_bytes(c->restart);
 	s->ok = !atomic_load(&c->failing) && !atomic_load(&c->full);
 }
 
 int kvc_catalog_sync(struct kvc_catalog *c)
 {
-	return kvc_wal_restart_sync(c->anew);
+	return kvc_wal_restart_sync(c->restart);
 }
 
 void kvc_catalog_use_reserve(struct kvc_catalog *c)
@@ -481,7 +481,7 @@ int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes)
 	if (err)
 		kvc_catalog_stop(c);
 	else
-		kvc_readers_unheld(c, false);
+		kvc_readers_release(c, false);
 	c->started = !err;
 	return err;
 }
@@ -489,7 +489,7 @@ int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes)
 void kvc_catalog_stop(struct kvc_catalog *c)
 {
 	if (c->started)
-		kvc_readers_unheld(c, true);
+		kvc_readers_release(c, true);
 	c->started = false;
 	kvc_filter_stop(c);
 	kvc_checkpoint_stop(c);
@@ -497,7 +497,7 @@ void kvc_catalog_stop(struct kvc_catalog *c)
 
 void kvc_catalog_still(struct kvc_catalog *c, bool still)
 {
-	kvc_readers_unheld(c, !still);
+	kvc_readers_release(c, !still);
 }
 
 void kvc_catalog_gate(struct kvc_catalog *c)

@@ -127,14 +127,14 @@ static bool checkpoint(struct kvc_catalog *c, int mode)
 	struct kvc_checkpoint *p = c->checkpoint;
 	int log = 0, done = 0, rc;
 	uint64_t seq = atomic_load(&p->seq);
-	struct kvc_salts salts = kvc_wal_restart_salts(c->anew);
+	struct kvc_salts salts = kvc_wal_restart_salts(c->restart);
 	bool clean;
 
-	kvc_readers_unheld(c, true);
+	kvc_readers_release(c, true);
 	rc = sqlite3_wal_checkpoint_v2(p->conn.db, NULL, mode, &log, &done);
-	kvc_readers_unheld(c, false);
+	kvc_readers_release(c, false);
 	if (done > 0)
-		kvc_wal_restart_copied(c->anew, &salts, (uint64_t)done);
+		kvc_wal_restart_copied(c->restart, &salts, (uint64_t)done);
 	pthread_mutex_lock(&p->lock);
 	/* a commit between this comparison and the store makes one gate end in vain */
 	clean = !rc && log >= 0 && log == done && seq == atomic_load(&p->seq);
@@ -175,7 +175,7 @@ static void gated(struct kvc_catalog *c)
 }
 
 /* One pass. `tidy`: it is time to copy all of the log. */
-static void look(struct kvc_catalog *c, bool tidy, bool quiet)
+static void checkpoint_pass(struct kvc_catalog *c, bool tidy, bool quiet)
 {
 	struct kvc_checkpoint *p = c->checkpoint;
 	uint64_t frames = atomic_load(&c->log_pages), done = atomic_load(&p->done);
@@ -185,7 +185,7 @@ static void look(struct kvc_catalog *c, bool tidy, bool quiet)
 		checkpoint(c, SQLITE_CHECKPOINT_PASSIVE);
 	if (bytes_of(atomic_load(&c->log_pages)) > p->half && !atomic_load(&p->clean))
 		gated(c);
-	if (tidy && quiet && kvc_wal_restart_bytes(c->anew) > KEEP_BYTES &&
+	if (tidy && quiet && kvc_wal_restart_bytes(c->restart) > KEEP_BYTES &&
 	    checkpoint(c, SQLITE_CHECKPOINT_PASSIVE))
 		checkpoint(c, SQLITE_CHECKPOINT_TRUNCATE);
 }
@@ -208,9 +208,9 @@ static void *checkpointer(void *arg)
 			break;
 		p->asked = false;
 		pthread_mutex_unlock(&p->lock);
-		if (kvc_wal_restart_unsynced(c->anew))
+		if (kvc_wal_restart_unsynced(c->restart))
 			/* the next checkpoint reports errors */
-			kvc_wal_restart_sync(c->anew);
+			kvc_wal_restart_sync(c->restart);
 		if (kvc_mono_ns() - look_ns >= LOOK_NS) {
 			uint64_t n = atomic_load(&c->commits);
 
@@ -220,7 +220,7 @@ static void *checkpointer(void *arg)
 		}
 		bool tidy = kvc_mono_ns() > tidy_ns;
 
-		look(c, tidy, quiet);
+		checkpoint_pass(c, tidy, quiet);
 		if (tidy)
 			tidy_ns = kvc_mono_ns() + TIDY_NS;
 		pthread_mutex_lock(&p->lock);
@@ -259,7 +259,7 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 	c->checkpoint = p;
 	if (!err) {
 		kvc_checkpoint_watch(c);
-		kvc_wal_restart_use(c->anew, kvc_min(MARK_FRAMES, p->step));
+		kvc_wal_restart_use(c->restart, kvc_min(MARK_FRAMES, p->step));
 	}
 	pthread_mutex_unlock(&c->writer);
 	if (!err)
@@ -282,7 +282,7 @@ void kvc_checkpoint_stop(struct kvc_catalog *c)
 	if (p->started)
 		pthread_join(p->thread, NULL);
 	pthread_mutex_lock(&c->writer);
-	kvc_wal_restart_use(c->anew, 0);
+	kvc_wal_restart_use(c->restart, 0);
 	c->checkpoint = NULL; /* the hook checks the pointer */
 	pthread_mutex_unlock(&c->writer);
 	kvc_conn_close(&p->conn);
@@ -295,9 +295,9 @@ void kvc_checkpoint_stop(struct kvc_catalog *c)
 void kvc_catalog_checkpoint(struct kvc_catalog *c)
 {
 	pthread_mutex_lock(&c->writer);
-	kvc_readers_unheld(c, true);
+	kvc_readers_release(c, true);
 	if (c->w.db)
 		sqlite3_wal_checkpoint_v2(c->w.db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
-	kvc_readers_unheld(c, false);
+	kvc_readers_release(c, false);
 	pthread_mutex_unlock(&c->writer);
 }

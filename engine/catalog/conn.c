@@ -32,12 +32,12 @@ int kvc_sql_errno(sqlite3 *db, int rc)
 	}
 }
 
-static int trouble(struct kvc_conn *n, const char *what, int rc)
+static int report_error(struct kvc_conn *n, const char *what, int rc)
 {
 	n->age = UINT64_MAX; /* the snapshot is not reused */
 	if (n == &n->c->w)   /* catalog_write.c logs the error */
 		snprintf(n->c->why, sizeof n->c->why, "%s, %.60s", sqlite3_errmsg(n->db), what);
-	else if (!atomic_exchange(&n->c->logged, true))
+	else if (!atomic_exchange(&n->c->error_logged, true))
 		kvc_error("catalog: %s: %s", what, sqlite3_errmsg(n->db));
 	return kvc_sql_errno(n->db, rc);
 }
@@ -52,7 +52,7 @@ sqlite3_stmt *kvc_sql(struct kvc_conn *n, enum kvc_statement s, const char *type
 		rc = sqlite3_prepare_v3(n->db, texts[s], -1, SQLITE_PREPARE_PERSISTENT, &n->st[s],
 					NULL);
 		if (rc) {
-			trouble(n, texts[s], rc);
+			report_error(n, texts[s], rc);
 			return NULL;
 		}
 		st = n->st[s];
@@ -88,7 +88,7 @@ int kvc_sql_step(struct kvc_conn *n, sqlite3_stmt *st)
 	if (rc == SQLITE_DONE)
 		return 0;
 	if (st)
-		return trouble(n, sqlite3_sql(st), rc);
+		return report_error(n, sqlite3_sql(st), rc);
 	rc = sqlite3_errcode(n->db); /* the statement could not be prepared */
 	return rc ? kvc_sql_errno(n->db, rc) : -EIO;
 }
@@ -152,7 +152,7 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 	if (c->look)
 		return kvc_conn_look(c->path, &n->db);
 	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
-			     writes ? kvc_wal_restart_vfs(c->anew) : NULL);
+			     writes ? kvc_wal_restart_vfs(c->restart) : NULL);
 	if (!rc)
 		rc = kvc_schema_restrict(n->db);
 	if (!rc)
@@ -176,7 +176,7 @@ void kvc_conn_close(struct kvc_conn *n)
 	n->db = NULL;
 }
 
-static struct kvc_conn *take(struct kvc_catalog *c)
+static struct kvc_conn *lock_reader(struct kvc_catalog *c)
 {
 	unsigned first = atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed);
 
@@ -188,7 +188,7 @@ static struct kvc_conn *take(struct kvc_catalog *c)
 	return &c->reader[first % c->readers];
 }
 
-static void let_go(struct kvc_conn *n)
+static void end_snapshot(struct kvc_conn *n)
 {
 	if (!sqlite3_get_autocommit(n->db))
 		kvc_sql_run(n, ST_COMMIT, "");
@@ -196,20 +196,20 @@ static void let_go(struct kvc_conn *n)
 
 struct kvc_conn *kvc_reader_get(struct kvc_catalog *c)
 {
-	struct kvc_conn *n = take(c);
+	struct kvc_conn *n = lock_reader(c);
 
-	let_go(n);
+	end_snapshot(n);
 	return n;
 }
 
 struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c)
 {
-	struct kvc_conn *n = take(c);
+	struct kvc_conn *n = lock_reader(c);
 	uint64_t age = atomic_load(&c->age);
 
-	if (n->age != age || atomic_load(&c->unheld))
-		let_go(n);
-	if (sqlite3_get_autocommit(n->db) && !atomic_load(&c->unheld)) {
+	if (n->age != age || atomic_load(&c->no_snapshots))
+		end_snapshot(n);
+	if (sqlite3_get_autocommit(n->db) && !atomic_load(&c->no_snapshots)) {
 		/* the snapshot begins with the next statement, so not before this age */
 		n->age = age;
 		kvc_sql_run(n, ST_HOLD, "");
@@ -230,15 +230,15 @@ struct kvc_conn *kvc_scan_get(struct kvc_catalog *c)
 	return n;
 }
 
-void kvc_readers_unheld(struct kvc_catalog *c, bool unheld)
+void kvc_readers_release(struct kvc_catalog *c, bool released)
 {
-	atomic_fetch_add(&c->unheld, unheld ? 1 : -1);
-	for (unsigned i = 0; unheld && i <= c->readers; i++) {
+	atomic_fetch_add(&c->no_snapshots, released ? 1 : -1);
+	for (unsigned i = 0; released && i <= c->readers; i++) {
 		struct kvc_conn *n = &c->reader[i];
 
 		pthread_mutex_lock(&n->lock);
 		if (n->db)
-			let_go(n);
+			end_snapshot(n);
 		kvc_reader_put(n);
 	}
 }

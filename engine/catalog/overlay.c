@@ -45,7 +45,7 @@ void kvc_overlay_fini(struct kvc_overlay *o)
 		o->spare = s->next;
 	o->nspare = 0;
 	kvc_table_fini(&o->table);
-	kvc_name_cache_fini(&o->lately);
+	kvc_name_cache_fini(&o->names_cached);
 }
 
 int kvc_overlay_spare(struct kvc_overlay *o, size_t n)
@@ -202,7 +202,7 @@ static uint64_t hash_of(enum kvc_relation t, uint64_t a, uint64_t b, const char 
 }
 
 /* Returns the next change with this hash, from this slot on, or NULL. */
-static struct kvc_change *from(struct kvc_slot *s, uint64_t key)
+static struct kvc_change *next_of_key(struct kvc_slot *s, uint64_t key)
 {
 	while (s && s->key != key)
 		s = s->next;
@@ -219,7 +219,8 @@ struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_relati
 		return NULL;
 	text = text ? text : "";
 	key = hash_of(t, a, b, text);
-	for (c = from(kvc_table_find(&o->table, key), key); c; c = from(c->slot.next, key))
+	for (c = next_of_key(kvc_table_find(&o->table, key), key); c;
+	     c = next_of_key(c->slot.next, key))
 		if (c->table == t && c->a == a && c->b == b && !strcmp(c->text, text))
 			return c;
 	return NULL;
@@ -229,10 +230,10 @@ struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino,
 				     const struct kvc_change *c)
 {
 	uint64_t key = hash_of(KVC_T_XATTR, ino, 0, "");
-	struct kvc_change *x = from(c ? c->slot.next : kvc_table_find(&o->table, key), key);
+	struct kvc_change *x = next_of_key(c ? c->slot.next : kvc_table_find(&o->table, key), key);
 
 	while (x && (x->table != KVC_T_XATTR || x->a != ino))
-		x = from(x->slot.next, key);
+		x = next_of_key(x->slot.next, key);
 	return x;
 }
 
@@ -313,12 +314,12 @@ static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_relation t,
 }
 
 /* Adds a change and covers the change that it replaces. */
-static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *old)
+static void change_add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *old)
 {
 	if (old)
 		cover(o, old);
 	if (c->table == KVC_T_NAME)
-		kvc_name_cache_forget(&o->lately, c->a, c->b);
+		kvc_name_cache_forget(&o->names_cached, c->a, c->b);
 	o->n++;
 	o->nactive++;
 	o->bytes += c->bytes;
@@ -342,7 +343,7 @@ int kvc_overlay_put(struct kvc_overlay *o, enum kvc_relation t, uint64_t a, uint
 	c = change_new(o, t, a, b, text, value, value ? len : 0);
 	if (!c)
 		return -ENOMEM;
-	add(o, c, old);
+	change_add(o, c, old);
 	return 0;
 }
 
@@ -408,7 +409,7 @@ bool kvc_overlay_name_since(const struct kvc_overlay *o, uint64_t parent, uint64
  * SQLite has this change now, covered or not. A deleted name adds no name to its inode, so it marks
  * only itself.
  */
-static void mark(struct kvc_overlay *o, const struct kvc_change *c)
+static void mark_received(struct kvc_overlay *o, const struct kvc_change *c)
 {
 	switch ((enum kvc_relation)c->table) {
 	case KVC_T_ROW:
@@ -426,14 +427,14 @@ static void mark(struct kvc_overlay *o, const struct kvc_change *c)
 }
 
 /* SQLite has this name now: adds it to the cache of names. */
-static void remember(struct kvc_overlay *o, const struct kvc_change *c)
+static void cache_name(struct kvc_overlay *o, const struct kvc_change *c)
 {
 	const struct kvc_name_value *v = c->value;
 	struct kvc_named is = { 0 };
 
 	if (!c->gone)
 		is = (struct kvc_named){ v->ino, v->kind };
-	kvc_name_cache_add(&o->lately, c->a, c->b, c->text, &is);
+	kvc_name_cache_add(&o->names_cached, c->a, c->b, c->text, &is);
 }
 
 bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)
@@ -442,11 +443,11 @@ bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)
 	for (; max && !kvc_list_empty(&o->batch); max--) {
 		struct kvc_change *c = kvc_of(o->batch.next, struct kvc_change, link);
 
-		mark(o, c);
+		mark_received(o, c);
 		if (!c->covered) {
 			unmap(o, c);
 			if (c->table == KVC_T_NAME)
-				remember(o, c);
+				cache_name(o, c);
 		}
 		discard(o, c);
 	}

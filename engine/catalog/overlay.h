@@ -84,7 +84,7 @@ struct kvc_overlay {
 	bool out;               /* a batch is in flight or not yet applied */
 	struct kvc_slot *spare; /* memory for changes that must not fail */
 	size_t nspare;
-	struct kvc_name_cache lately; /* committed names that are not in the overlay */
+	struct kvc_name_cache names_cached; /* committed names that are not in the overlay */
 	/*
 	 * marks[]: number of the last kvc_overlay_drop that removed a change of an inode or a name,
 	 * by the hash of the inode or the name. Inodes and names with the same hash share a mark.

@@ -278,7 +278,7 @@ int kvc_schema_compare(sqlite3 *db, bool whole, char why[400])
  * Drops a foreign object. Returns 0 or an SQLite code. A table of ours with another definition
  * stays: only a rebuild helps.
  */
-static int drop(sqlite3 *db, const struct foreign *f)
+static int drop_object(sqlite3 *db, const struct foreign *f)
 {
 	static const char *const types[] = { "trigger", "view", "index", "table" };
 	char *sql = NULL;
@@ -327,7 +327,7 @@ int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 	int found;
 
 	while (left < SHOWN && (found = find_foreign(db, left, &f, &ours)) > 0) {
-		bool gone = mend && !drop(db, &f);
+		bool gone = mend && !drop_object(db, &f);
 
 		describe(&f, text);
 		fn(arg, gone, text);

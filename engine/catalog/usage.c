@@ -35,7 +35,7 @@ struct uses {
 };
 
 /* Returns the index of the user's account, or where to insert it. */
-static size_t place(const struct kvc_usage *all, uint32_t uid)
+static size_t account_index(const struct kvc_usage *all, uint32_t uid)
 {
 	size_t low = 0, high = all->n;
 
@@ -50,20 +50,20 @@ static size_t place(const struct kvc_usage *all, uint32_t uid)
 	return low;
 }
 
-static struct uses *find(const struct kvc_catalog *c, uint32_t uid)
+static struct uses *account_find(const struct kvc_catalog *c, uint32_t uid)
 {
 	const struct kvc_usage *all = c->usage;
-	size_t at = place(all, uid);
+	size_t at = account_index(all, uid);
 
 	return at < all->n && all->v[at].uid == uid ? &all->v[at] : NULL;
 }
 
-static struct uses *get(struct kvc_catalog *c, uint32_t uid)
+static struct uses *account_get(struct kvc_catalog *c, uint32_t uid)
 {
 	struct kvc_usage *all = c->usage;
-	size_t at = place(all, uid);
+	size_t at = account_index(all, uid);
 
-	if (find(c, uid))
+	if (account_find(c, uid))
 		return &all->v[at];
 	if (kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v))
 		return NULL;
@@ -78,7 +78,7 @@ static uint64_t sum(uint64_t a, int64_t by)
 }
 
 /* Marks the accounts as incorrect, because a tool changed rows or a cost is unknown. */
-static void stale(struct kvc_catalog *c)
+static void mark_stale(struct kvc_catalog *c)
 {
 	if (!c->stale)
 		c->stale = !kvc_meta_del(c, "usage");
@@ -88,13 +88,13 @@ static void stale(struct kvc_catalog *c)
  * Adds to a user's account and returns it. Returns NULL if there is nothing to add, or without
  * memory; in that case the accounts become incorrect and are counted at the next start.
  */
-static struct uses *add(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
+static struct uses *account_add(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
 {
-	struct uses *u = inodes || attrs ? get(c, uid) : NULL;
+	struct uses *u = inodes || attrs ? account_get(c, uid) : NULL;
 
 	if (!u) {
 		if (inodes || attrs)
-			stale(c);
+			mark_stale(c);
 		return NULL;
 	}
 	c->usage->inodes = sum(c->usage->inodes, inodes);
@@ -105,7 +105,7 @@ static struct uses *add(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int
 }
 
 /* Stores a user's account in the catalog, or deletes it if it is zero. */
-static void keep(struct kvc_catalog *c, struct uses *u)
+static void account_store(struct kvc_catalog *c, struct uses *u)
 {
 	char key[32] = KEY, value[48], *end;
 
@@ -115,21 +115,21 @@ static void keep(struct kvc_catalog *c, struct uses *u)
 	*kvc_put_dec(end, u->attrs) = 0;
 	if (u->inodes || u->attrs) {
 		if (kvc_meta_set(c, key, value))
-			stale(c);
+			mark_stale(c);
 		return;
 	}
 	if (kvc_meta_del(c, key))
-		stale(c);
+		mark_stale(c);
 	memmove(u, u + 1, (size_t)(c->usage->v + c->usage->n - u - 1) * sizeof *u);
 	c->usage->n--;
 }
 
 static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
 {
-	struct uses *u = add(c, uid, inodes, attrs);
+	struct uses *u = account_add(c, uid, inodes, attrs);
 
 	if (u)
-		keep(c, u);
+		account_store(c, u);
 }
 
 static int64_t cost(const struct kvc_row *r)
@@ -142,13 +142,13 @@ static int64_t cost(const struct kvc_row *r)
 /* Returns the cost of an inode's attributes if its owner has any. */
 static int64_t attrs_of(struct kvc_catalog *c, uint32_t uid, uint64_t ino)
 {
-	const struct uses *u = find(c, uid);
+	const struct uses *u = account_find(c, uid);
 	struct kvc_xattr_sum s;
 
 	if (!u || !u->attrs)
 		return 0;
 	if (kvc_xattr_sum(c, ino, "", &s)) {
-		stale(c);
+		mark_stale(c);
 		return 0;
 	}
 	return (int64_t)(s.names + s.values + s.n * EACH);
@@ -165,12 +165,12 @@ struct kvc_paid kvc_usage_paid_for(const struct kvc_row *r)
 }
 
 /* Counts the new row instead of the old one, which is in the account if paid->is. */
-static void pay(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid)
+static void count_row(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid)
 {
 	int64_t now = cost(r), attrs;
 
 	if (!c->usage || !paid) {
-		stale(c);
+		mark_stale(c);
 		return;
 	}
 	if (paid->is && paid->uid == r->uid) {
@@ -189,7 +189,7 @@ int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid 
 	int err = kvc_bare_row_put(c, r);
 
 	if (!err)
-		pay(c, r, paid);
+		count_row(c, r, paid);
 	return err;
 }
 
@@ -205,7 +205,7 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 	else if (!err)
 		was = kvc_usage_paid_for(&r);
 	else if (err != -ENOENT)
-		stale(c);
+		mark_stale(c);
 	if (c->usage && was.is)
 		attrs = attrs_of(c, was.uid, ino);
 	err = kvc_bare_row_del(c, ino);
@@ -214,7 +214,7 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 	if (!err && paid)
 		paid->is = false;
 	if (!c->usage)
-		stale(c);
+		mark_stale(c);
 	return err;
 }
 
@@ -222,8 +222,8 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
  * Computes by how much a change of an attribute changes an account, and whose. len: length of the
  * new value, or -1 for a removal. Runs before the change, which fails if the cost is unknown.
  */
-static int changes(struct kvc_catalog *c, uint64_t ino, const char *name, ssize_t len,
-		   uint32_t *uid, int64_t *by)
+static int attr_change(struct kvc_catalog *c, uint64_t ino, const char *name, ssize_t len,
+		       uint32_t *uid, int64_t *by)
 {
 	int64_t each = (int64_t)(strlen(name) + 1 + EACH);
 	struct kvc_row r;
@@ -232,7 +232,7 @@ static int changes(struct kvc_catalog *c, uint64_t ino, const char *name, ssize_
 
 	*by = *uid = 0;
 	if (!c->usage) {
-		stale(c);
+		mark_stale(c);
 		return 0;
 	}
 	if ((err = kvc_row_get(c, ino, &r)))
@@ -250,7 +250,7 @@ int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const v
 {
 	uint32_t uid;
 	int64_t by;
-	int err = changes(c, ino, name, (ssize_t)len, &uid, &by)
+	int err = attr_change(c, ino, name, (ssize_t)len, &uid, &by)
 			  ?: kvc_bare_xattr_set(c, ino, name, value, len);
 
 	if (!err)
@@ -262,7 +262,7 @@ int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name)
 {
 	uint32_t uid;
 	int64_t by;
-	int err = changes(c, ino, name, -1, &uid, &by) ?: kvc_bare_xattr_del(c, ino, name);
+	int err = attr_change(c, ino, name, -1, &uid, &by) ?: kvc_bare_xattr_del(c, ino, name);
 
 	if (!err)
 		charge(c, uid, 0, by);
@@ -280,7 +280,7 @@ int kvc_usage_allows(struct kvc_catalog *c, uint32_t uid, bool inode, size_t att
 	if ((inode && all->inodes + all->attrs + INODE > most) ||
 	    (attrs && all->attrs + attrs > most / ATTRS))
 		return -ENOSPC;
-	u = uid ? find(c, uid) : NULL;
+	u = uid ? account_find(c, uid) : NULL;
 	if (u && ((inode && u->inodes + u->attrs + INODE > most / 2) ||
 		  (attrs && u->attrs + attrs > most / 2 / ATTRS)))
 		return -EDQUOT;
@@ -300,7 +300,7 @@ void kvc_usage_show(struct kvc_catalog *c, uint64_t *inodes, uint64_t *attrs, ui
  * Counts all rows once: uid, inodes, attributes. It reads row by row because a sum by user would
  * make SQLite sort all rows in memory.
  */
-static int count(struct kvc_catalog *c)
+static int count_all(struct kvc_catalog *c)
 {
 	struct kvc_conn *n;
 	sqlite3_stmt *st;
@@ -311,13 +311,13 @@ static int count(struct kvc_catalog *c)
 		st = kvc_sql(n, q ? ST_USES_ATTRS : ST_USES_INODES, "ii", (sqlite3_int64)INODE,
 			     (sqlite3_int64)EACH);
 		while ((got = kvc_sql_step(n, st)) == 1)
-			add(c, (uint32_t)kvc_sql_u64(st, 0), (int64_t)kvc_sql_u64(st, 1),
-			    (int64_t)kvc_sql_u64(st, 2));
+			account_add(c, (uint32_t)kvc_sql_u64(st, 0), (int64_t)kvc_sql_u64(st, 1),
+				    (int64_t)kvc_sql_u64(st, 2));
 		kvc_sql_done(st);
 		kvc_reader_put(n);
 	}
 	for (size_t i = c->usage->n; i--;)
-		keep(c, &c->usage->v[i]);
+		account_store(c, &c->usage->v[i]);
 	return got < 0 ? got : c->stale ? 0 : kvc_meta_set(c, "usage", "1");
 }
 
@@ -334,7 +334,7 @@ static int load(struct kvc_catalog *c)
 		if (sscanf(key, KEY "%" SCNu32, &uid) != 1 ||
 		    sscanf(value, "%" SCNu64 " %" SCNu64, &inodes, &attrs) != 2)
 			continue;
-		if (!(u = get(c, uid)))
+		if (!(u = account_get(c, uid)))
 			return -ENOMEM;
 		u->inodes = inodes;
 		u->attrs = attrs;
@@ -345,7 +345,7 @@ static int load(struct kvc_catalog *c)
 }
 
 /* Discards the stored accounts. */
-static int forget(struct kvc_catalog *c)
+static int discard_accounts(struct kvc_catalog *c)
 {
 	char key[64] = KEY, value[64];
 	int err;
@@ -367,7 +367,7 @@ int kvc_usage_start(struct kvc_catalog *c, uint64_t limit)
 	if (!c->usage)
 		return -ENOMEM;
 	c->usage->limit = limit;
-	return is ? load(c) : forget(c) ?: count(c);
+	return is ? load(c) : discard_accounts(c) ?: count_all(c);
 }
 
 void kvc_usage_free(struct kvc_catalog *c)

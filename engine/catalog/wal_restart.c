@@ -129,7 +129,7 @@ bool kvc_wal_restart_unsynced(const struct kvc_wal_restart *a)
 }
 
 /* Records that all headers up to number `upto` are on stable storage. */
-static void synced(struct kvc_wal_restart *a, uint64_t upto)
+static void header_synced(struct kvc_wal_restart *a, uint64_t upto)
 {
 	uint64_t now = atomic_load(&a->synced);
 
@@ -143,7 +143,7 @@ int kvc_wal_restart_sync(struct kvc_wal_restart *a)
 
 	if (fdatasync(a->log_fd))
 		return -errno;
-	synced(a, upto);
+	header_synced(a, upto);
 	return 0;
 }
 
@@ -223,7 +223,7 @@ static bool chain_is(const struct chain *c, const uint8_t *p)
 }
 
 /* Are the first `frames` frames of the log intact? Returns 1, 0 or -errno. */
-static int whole(int fd, const uint8_t header[LOG_HEADER], uint64_t frames)
+static int frames_intact(int fd, const uint8_t header[LOG_HEADER], uint64_t frames)
 {
 	struct chain c = { .big = header[3] & 1 };
 	size_t page = get_be32(header + 8), len = FRAME_HEADER + page;
@@ -266,7 +266,7 @@ int kvc_wal_restart_stale(const char *path)
 		return is == -ENODATA ? 0 : is;
 	memcpy(&salts, header + 16, sizeof salts);
 	frames = marked_frames(path, &salts);
-	is = frames ? whole(fd, header, frames) : 1;
+	is = frames ? frames_intact(fd, header, frames) : 1;
 	return is < 0 ? is : !is;
 }
 
@@ -304,7 +304,7 @@ static int x_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
 }
 
 /* Syncs the header now if it is not on stable storage. */
-static int settle(struct file *f)
+static int sync_header(struct file *f)
 {
 	uint64_t upto = atomic_load(&f->a->began);
 	int rc;
@@ -313,7 +313,7 @@ static int settle(struct file *f)
 		return SQLITE_OK;
 	rc = f->below->pMethods->xSync(f->below, SQLITE_SYNC_NORMAL);
 	if (!rc)
-		synced(f->a, upto);
+		header_synced(f->a, upto);
 	return rc;
 }
 
@@ -321,7 +321,7 @@ static int settle(struct file *f)
  * Before a header overwrites an old log: sets the limit up to which the log may be written before a
  * sync.
  */
-static void begin(struct file *f)
+static void set_limit(struct file *f)
 {
 	struct kvc_wal_restart *a = f->a;
 	struct kvc_salts now = kvc_wal_restart_salts(a);
@@ -352,11 +352,11 @@ static int x_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 	int rc = SQLITE_OK;
 
 	if (x->log && !at) {
-		begin(x);
+		set_limit(x);
 	} else if (x->log) {
 		x->fresh = false;
 		if ((uint64_t)at + (uint64_t)n > x->a->limit)
-			rc = settle(x);
+			rc = sync_header(x);
 	}
 	if (!rc)
 		rc = x->below->pMethods->xWrite(x->below, p, n, at);
@@ -369,7 +369,7 @@ static int x_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 static int x_truncate(sqlite3_file *f, sqlite3_int64 size)
 {
 	struct file *x = of(f);
-	int rc = x->log && (uint64_t)size >= x->a->limit ? settle(x) : SQLITE_OK;
+	int rc = x->log && (uint64_t)size >= x->a->limit ? sync_header(x) : SQLITE_OK;
 
 	return rc ? rc : x->below->pMethods->xTruncate(x->below, size);
 }

@@ -115,7 +115,7 @@ static void asked(struct kvc_catalog *c, const char *name, bool known, uint64_t 
 	uint32_t kind = 0;
 	int err = says ? 0 : -ENOENT;
 
-	assert_int_equal(!!kvc_name_cache_find(&c->over.lately, 7, kvc_name_hash(name), name),
+	assert_int_equal(!!kvc_name_cache_find(&c->over.names_cached, 7, kvc_name_hash(name), name),
 			 known);
 	kvc_catalog_unlock(c);
 	assert_int_equal(kvc_peek_name(c, 7, name, &p), err);

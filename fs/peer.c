@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PREFIX_BYTES 8 /* of an IPv6 address: one host can use every address of its /64 */
+#define PREFIX_BYTES 8 /* compared part of an IPv6 address: one host can use its whole /64 */
 
 union address {
 	struct sockaddr_storage any;

@@ -18,7 +18,7 @@
 
 #define CACHE_ROWS 1024
 #define CACHE_S 8u
-#define NUMBER_BITS 22 /* of a thread or process id */
+#define NUMBER_BITS 22 /* bits of a thread or process id */
 #define NUMBERS (1u << NUMBER_BITS)
 #define SECONDS (1u << (64 - 2 * NUMBER_BITS))
 

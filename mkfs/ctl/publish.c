@@ -22,7 +22,7 @@
 
 #define BATCH 256      /* maximum events per message */
 #define QUEUED 100000  /* queued messages per slow router; vLLM's number */
-#define KEY_BYTES 64u  /* of a hash; longer keys are not published */
+#define KEY_BYTES 64u  /* maximum length of a hash; longer keys are not published */
 #define LINGER_MS 1000 /* time to send the last events */
 
 struct kvm_publish {

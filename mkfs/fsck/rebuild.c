@@ -417,7 +417,7 @@ static int make_new_catalog(const struct kvc_store *s, struct frames *all, size_
 		err = kvc_check_rules(c, false, quiet, &wrong);
 	kvc_catalog_unlock(c);
 	err = kvc_catalog_close(c) ?: err;
-	snprintf(error, sizeof error, "%s-mark", path); /* of a log that no longer exists */
+	snprintf(error, sizeof error, "%s-mark", path); /* belongs to a log that no longer exists */
 	unlink(error);
 	if (!err && (!access(log, F_OK) || errno != ENOENT))
 		err = -EIO; /* its log was not merged into it */

@@ -149,7 +149,8 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 		err = kvc_meta_set(c, "store", kvc_super_text(s, text, sizeof text));
 		kvc_catalog_unlock(c);
 		err = kvc_catalog_close(c) ?: err;
-		snprintf(text, sizeof text, "%s-mark", path); /* of a log that no longer exists */
+		/* belongs to a log that no longer exists */
+		snprintf(text, sizeof text, "%s-mark", path);
 		unlink(text);
 		fd = kvc_open_own(path, O_RDONLY);
 		err = err ?: fd < 0 || fsync(fd) ? -errno : 0;

@@ -23,7 +23,7 @@ struct kvm_trace {
 	uint32_t *id;
 	uint64_t *at;
 	double *ms;                /* 0: no timestamp */
-	uint64_t *bytes, mean;     /* of chunks; mean 0: no sizes */
+	uint64_t *bytes, mean;     /* sizes of chunks; mean 0: no sizes */
 	uint32_t requests, chunks; /* chunks: distinct chunks */
 	uint64_t accesses;
 	uint64_t lost; /* accesses that are missing in a recording */
@@ -52,7 +52,7 @@ struct kvm_learned {
 struct kvm_share {
 	double pool, disk;
 	double accesses_per_s;
-	uint64_t bytes;  /* of memory for the policy's state */
+	uint64_t bytes;  /* memory for the policy's state */
 	char text[4096]; /* the policy's own description of the pool's state, in lines */
 	struct kvm_learned learned;
 };
@@ -82,7 +82,7 @@ struct kvm_part {
 	uint64_t asked, hits[2]; /* in the pool and on disk; for the optimum only the first */
 };
 
-#define KVM_BYTES_MOST (1ull << 50) /* of a chunk, and of a cache */
+#define KVM_BYTES_MOST (1ull << 50) /* limit for a chunk and for a cache */
 
 /* A simulation and its result: hit ratios, or the optimum for the larger cache. */
 struct kvm_cell {
@@ -94,7 +94,7 @@ struct kvm_cell {
 	uint64_t pool_capacity, disk_capacity;
 	bool in_bytes; /* the capacities are in bytes */
 	bool is_optimum;
-	struct kvm_part *part; /* of each model; the caller provides it, zeroed */
+	struct kvm_part *part; /* results per model; the caller provides it, zeroed */
 	struct kvm_share share;
 	double optimum;
 	/* valid after kvm_jobs_wait */

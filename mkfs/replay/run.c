@@ -26,16 +26,16 @@
 
 /* A simulated cache. */
 struct cache {
-	struct kvc_replacer *replacer; /* of the calling class; NULL: this cache does not exist */
+	struct kvc_replacer *replacer; /* the calling class's; NULL: no such cache */
 	struct kvc_replacer *replacers[KVC_CLASSES];
 	bool has_classes; /* several classes exist */
 	struct kvc_turns turns;
 	const struct cache *pool;                     /* its chunks decide the turns */
-	struct kvc_request *request;                  /* of the calling thread */
-	struct kvc_request requests[1 + KVM_THREADS]; /* of the process and of its threads */
-	unsigned class[1 + KVM_THREADS];              /* of each request that is under way */
+	struct kvc_request *request;                  /* the calling thread's */
+	struct kvc_request requests[1 + KVM_THREADS]; /* the process's and its threads' */
+	unsigned class[1 + KVM_THREADS];              /* the class for each current request */
 	uint64_t capacity, used;
-	const uint64_t *bytes; /* of each chunk; NULL: each chunk counts as 1 */
+	const uint64_t *bytes; /* sizes of chunks; NULL: each counts as 1 */
 	bool whole;            /* the request's chunks so far are all in this cache */
 };
 

@@ -58,7 +58,7 @@ struct client {
 	bool made, leased;
 	struct part *part; /* of its request */
 	size_t n, capacity;
-	size_t opened; /* of a lease: chunks that other clients opened later */
+	size_t opened; /* chunks of a lease that other clients opened later */
 };
 
 struct kvm_join {

@@ -88,7 +88,7 @@ static void must(struct kvc_catalog *c, const struct model *m, const char *when)
 		fail_msg("%s: %s", when, err > 0 ? wrong : strerror(-err));
 }
 
-/* A batch that is being written while changes go on, and fails or not. */
+/* Writes a batch while changes continue. breaks: the write fails. */
 static void batch(struct kvc_catalog *c, bool breaks)
 {
 	int err;
@@ -107,7 +107,10 @@ static void batch(struct kvc_catalog *c, bool breaks)
 	kvc_catalog_lock(c);
 }
 
-/* Is it known without SQLite who it is, or that it is gone? And what does the catalog say? */
+/*
+ * Checks whether the cache knows the name without SQLite (known), and what the catalog returns
+ * (says).
+ */
 static void asked(struct kvc_catalog *c, const char *name, bool known, uint64_t says)
 {
 	struct kvc_peek p;
@@ -158,10 +161,10 @@ static void names_of_lately(void **state)
 		asked(c, name, false, 0);
 		assert_int_equal(kvc_catalog_commit(c), 0);
 		asked(c, name, true, 0);
-		asked(c, "layer1", i > 10, 0); /* asked before */
+		asked(c, "layer1", i > 10, 0); /* looked up before */
 		asked(c, longer, false, 0);
 	}
-	/* It comes back while its removal is being written. */
+	/* The name is created again while its removal is being written. */
 	assert_int_equal(kvc_name_put(c, 7, name, 12, S_IFREG), 0);
 	assert_int_equal(kvc_catalog_commit(c), 0);
 	assert_int_equal(kvc_name_del(c, 7, name), 0);
@@ -172,7 +175,10 @@ static void names_of_lately(void **state)
 	kvc_catalog_lock(c);
 	asked(c, name, false, 13);
 	close_it(c);
-	/* What SQLite answered is kept, that it is nowhere too; not what it answers to a peek. */
+	/*
+	 * Results of SQLite are cached, also that a name does not exist, but not the results of a
+	 * peek.
+	 */
 	c = open_at(path);
 	asked(c, name, false, 13);
 	asked(c, name, true, 13);
@@ -184,7 +190,7 @@ static void names_of_lately(void **state)
 	remove_dir();
 }
 
-/* What was read of some inodes without the lock, some changes ago. */
+/* Rows of some inodes that were read without the lock, some changes ago. */
 #define PEEKS 8
 static struct ahead {
 	bool is;
@@ -200,7 +206,7 @@ static int add_name(void *arg, const struct kvc_name *n)
 	return 0;
 }
 
-/* Whatever has changed since, it is used only where it is what the catalog says now. */
+/* Rows that were read earlier are used only if they are equal to the catalog's current rows. */
 static void ahead_holds(struct kvc_catalog *c, unsigned *held)
 {
 	for (int i = 0; i < PEEKS; i++) {
@@ -297,13 +303,13 @@ static void random_changes(void **state)
 #define ROUNDS 6
 
 struct state {
-	struct model m[ROUNDS + 1]; /* what a kill may leave: the last that was committed, and what
-				       was tried since */
+	/* states that a kill may leave: the last committed one, and those tried since */
+	struct model m[ROUNDS + 1];
 	int n;
 };
 static struct state may;
 
-/* What a kill now would leave is one of those. */
+/* A kill now would leave one of these states. */
 static void check_kill(const char *when)
 {
 	char from[400], to[400], copy[400];
@@ -326,7 +332,7 @@ static void check_kill(const char *when)
 	close_it(c);
 }
 
-/* The workload. Returns whether all its commits went well. */
+/* Runs the workload. Returns true if all its commits succeeded. */
 static bool workload(enum fault of, long at, bool ever, int with, bool kill)
 {
 	struct kvc_catalog *c = NULL;
@@ -346,7 +352,7 @@ static bool workload(enum fault of, long at, bool ever, int with, bool kill)
 	arm(of, at, ever, with);
 	if (kvc_catalog_open(&c, path, error)) {
 		assert_true(failures > 0);
-		for_ever = false; /* the next try */
+		for_ever = false; /* the next attempt */
 		fail_at = 0;
 		c = open_at(path);
 		kvc_catalog_unlock(c);
@@ -356,7 +362,7 @@ static bool workload(enum fault of, long at, bool ever, int with, bool kill)
 		for (int n = 0; n < 40; n++)
 			if ((err = change(c)) && !failures)
 				fail_msg("%s: a change fails with %s", when, strerror(-err));
-		/* With the fault in force a read may fail, but it may not be wrong. */
+		/* While the fault is active a read may fail, but may not return wrong rows. */
 		err = compare(c, &model);
 		if (err > 0 || (err && !failures))
 			fail_msg("%s: before a commit: %s", when, err > 0 ? wrong : strerror(-err));
@@ -435,7 +441,7 @@ static void memory_fails(void **state)
 	sweep(MEMORY, &code, 1, 97);
 }
 
-/* A row that is committed, by the snapshot that a reader holds: never an older one. */
+/* A reader with a held snapshot never returns an older version of a committed row. */
 static void peeked(struct kvc_catalog *c, const struct kvc_row *r)
 {
 	struct kvc_peek p = { .ino = r->ino };
@@ -446,8 +452,8 @@ static void peeked(struct kvc_catalog *c, const struct kvc_row *r)
 }
 
 /*
- * The log stays near its bound however many commits come, and shrinks when nothing goes on; with a
- * reader that holds its snapshot all the time.
+ * The log stays near its limit during many commits, and shrinks when there are none, although a
+ * reader holds its snapshot all the time.
  */
 static void log_bound(void **state)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frame headers and range tables: there and back, and every damaged bit noticed. */
+/* Frame headers and range tables: encoded and decoded again, and every damaged bit is detected. */
 #include "frame.h"
 
 #include <setjmp.h>
@@ -60,7 +60,7 @@ static void every_bit(void **state)
 		if (bit < KVC_FRAME_IDENTITY * 8) {
 			assert_int_not_equal(err, 0);
 		} else {
-			assert_int_equal(err, 0); /* the name is lost, not the bytes */
+			assert_int_equal(err, 0); /* the name is lost, the bytes are not */
 			assert_int_equal(g.ino, 42);
 			assert_string_equal(g.path, "");
 		}
@@ -68,7 +68,7 @@ static void every_bit(void **state)
 	}
 }
 
-/* Makes a page's checksums right again, as anybody can. */
+/* Corrects the checksums of a page, as anyone can. */
 static void resum(uint8_t *page)
 {
 	struct kvc_sum s = kvc_sum_of(page, KVC_FRAME_IDENTITY - 16);
@@ -86,7 +86,7 @@ static enum kvc_proven proven(const struct kvc_frame *f, const uint8_t key[32])
 	return p;
 }
 
-/* A change to any field that is decoded is seen by its proof, whatever its checksum says. */
+/* A proof detects a change to any field that is decoded, even if the checksum is correct. */
 static void proofs(void **state)
 {
 	const size_t fields = 384 + 16, name = KVC_FRAME_IDENTITY, name_end = 544 + 17;
@@ -110,7 +110,7 @@ static void proofs(void **state)
 		enum kvc_proven p = err ? KVC_PROVEN_NOTHING : proven(&g, key);
 
 		if ((at >= 124 && at < 128) || (at >= 128 + 17 && at < 384) || at == 525)
-			; /* padding, and what follows a text: they are not looked at */
+			; /* padding, and bytes behind a text, are not decoded */
 		else
 			assert_int_equal(p, at < name ? KVC_PROVEN_NOTHING : KVC_PROVEN_IDENTITY);
 		page[at] ^= 1;
@@ -149,7 +149,7 @@ static void ranges(void **state)
 	assert_int_equal(n, 3);
 	assert_memory_equal(r, back, sizeof r);
 	free(back);
-	/* beyond the size */
+	/* behind the end of the file */
 	assert_int_equal(kvc_frame_ranges_decode(page, sizeof page, 1 << 20, &back, &n), -EBADMSG);
 	assert_int_equal(kvc_frame_ranges_decode(page, 7, 1 << 21, &back, &n), -EBADMSG);
 	r[1].off = 4000; /* overlap */
@@ -163,7 +163,7 @@ static void ranges(void **state)
 			 -EBADMSG);
 }
 
-/* Whatever comes from a disk: an answer, no crash. */
+/* Random bytes are decoded or refused, without a crash. */
 static void noise(void **state)
 {
 	unsigned seed = (unsigned)time(NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory runs out in the catalog, but SQLite's own (that is tests/unit/catalog.c's): its filter of
- * names, the overlay of changes, and all of it against the model; as tests/unit/memory.c.
+ * Memory runs out in the catalog: in its filter of names, in the overlay of changes, and in all of
+ * the catalog, compared with a model. tests/unit/catalog.c covers SQLite's own memory. The method
+ * is that of tests/unit/memory.c.
  */
 #include "alloc.h"
 #include "filter.h"
@@ -72,14 +73,17 @@ static void use_overlay(void)
 			kvc_overlay_merge(&o);
 		else if (i % 200 == 199)
 			kvc_overlay_drop(&o, SIZE_MAX), memset(there, 0, sizeof there);
-		/* what was dropped is not known here any more, but what came since is */
+		/* dropped changes are no longer known here, but newer ones are */
 		for (uint64_t r = 0; i % 200 == 199 && r < 300; r++)
 			there[r] = (c = kvc_overlay_find(&o, KVC_T_OBJECT, r, 0, NULL)) && !c->gone;
 	}
 	kvc_overlay_fini(&o);
 }
 
-/* What is put by is there when there is nothing else, and so many changes cannot fail. */
+/*
+ * Memory for n changes that was allocated in advance is used when no other memory is left, and n
+ * changes cannot fail.
+ */
 static void spares(void **state)
 {
 	struct kvc_overlay o;
@@ -128,7 +132,9 @@ static struct kvc_catalog *opened(void)
 	return c;
 }
 
-/* What was acknowledged is there at once, after a commit, and when it is opened anew. */
+/*
+ * Acknowledged changes are visible at once, after a commit, and after the catalog is opened again.
+ */
 static void use_catalog(void)
 {
 	struct kvc_catalog *c = opened();

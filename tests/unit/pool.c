@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool where no tmpfs can be mounted: a folder on somebody's, which is left as it was found. */
+/* The pool if no tmpfs can be mounted: a folder on another tmpfs, which is left as it was. */
 #include "pool.h"
 
 #include "log.h"
@@ -20,7 +20,7 @@
 
 static const struct kvc_segment seg = { 'p', 7, 1 };
 
-/* As who may not mount: 0, or the line that failed. */
+/* Opens a pool without the right to mount. Returns 0, or the line that failed. */
 static int without_root(const char *run, bool keep)
 {
 	struct kvc_options o;
@@ -72,7 +72,7 @@ static void folder_of_a_tmpfs(void **state)
 	assert_int_equal(rmdir(run), 0);
 }
 
-/* Names of segments are what printf makes of them, and nothing else is one. */
+/* Names of segments are equal to the output of printf, and no other name is a segment. */
 static void names_of_segments(void **state)
 {
 	static const uint64_t n[] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models above their quotas take turns: a store in one of them waits for a turn of another model
+ * Models above their quotas take turns: a store in one model waits for one turn of another model
  * that has much to lose, not for all of it. And a store is refused only after a commit has shown
  * the keeper every chunk of the model. Only the keeper's thread runs here; drops are counted.
  */
@@ -20,14 +20,14 @@
 
 #define MANY 400
 #define SOME 20
-#define TURN 64 /* chunks: what a turn of a model drops at most */
+#define TURN 64 /* maximum number of chunks that one turn of a model drops */
 #define OLD_NS 1000000000ull
 
 static uint64_t large, small; /* models */
-static uint64_t last_large;   /* the newest file of the former */
+static uint64_t last_large;   /* the newest file of `large` */
 static _Atomic unsigned dropped_large, dropped_small, before_small, looks;
 
-/* The linker has reserved these names for who uses them (--wrap). */
+/* The linker reserves these names for users of --wrap. */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
 			  uint64_t *bytes);
@@ -60,7 +60,7 @@ static void set(uint64_t model, const char *name, const char *value)
 	assert_int_equal(kvc_setxattr(engine, model, full, value, strlen(value), 0, NULL, NULL), 0);
 }
 
-/* Less than an attribute may say. */
+/* Sets a quota, also one below the minimum of the attribute. */
 static void bound(uint64_t model, uint64_t limit)
 {
 	kvc_lock_both(engine);
@@ -98,7 +98,7 @@ static void woken(struct kvc_wait *w)
 	(void)w;
 }
 
-/* A store into the model that is full. */
+/* A store into the model that has reached its quota. */
 static void store(struct kvc_wait *w)
 {
 	struct kvc_opened o = { 0 };
@@ -169,7 +169,10 @@ static void turns(void **state)
 	stop();
 }
 
-/* What was stored before has no rows, so the walks cannot see it: that is no reason to refuse. */
+/*
+ * Uncommitted chunks have no rows, so the walks cannot see them. That is no reason to refuse a
+ * store.
+ */
 static void uncommitted(void **state)
 {
 	struct kvc_wait w;
@@ -195,7 +198,7 @@ static void uncommitted(void **state)
 	stop();
 }
 
-/* Nothing of the model can go: the store is refused, once that is known. */
+/* If no chunk of the model can be dropped, the store is refused as soon as that is known. */
 static void nothing(void **state)
 {
 	struct kvc_opened o;

@@ -74,7 +74,7 @@ static void one_for_each_cpu(void **state)
 	end(c);
 }
 
-/* During a walk, all readers can be had at the same time. */
+/* During a walk, all readers are free. */
 static int all_are_free(void *arg, uint64_t ino, const struct kvc_place *p)
 {
 	struct kvc_catalog *c = arg;
@@ -99,7 +99,7 @@ static void walks_take_no_reader(void **state)
 	end(c);
 }
 
-/* The filter is filled while others hold every reader. */
+/* The filter is filled while other threads hold every reader. */
 static void filter_needs_no_reader(void **state)
 {
 	struct kvc_catalog *c = make();
@@ -167,7 +167,7 @@ static void only_walks_scan(void **state)
 	end(c);
 }
 
-/* A walk over the keys of one prefix does not look at the keys of others. */
+/* A walk over the keys of one prefix does not read keys of other prefixes. */
 static void prefixes_are_apart(void **state)
 {
 	struct kvc_catalog *c = make();
@@ -196,7 +196,7 @@ static void prefixes_are_apart(void **state)
 	end(c);
 }
 
-/* How often the readers have run a statement since the last call. */
+/* Returns how often the readers have run a statement since the last call. */
 static int runs(struct kvc_catalog *c)
 {
 	int n = 0;
@@ -235,7 +235,10 @@ static void same_as_one_by_one(struct kvc_catalog *c, const struct kvc_peeked_ob
 	assert_int_equal(p->chunk.last_ns, chunk.last_ns);
 }
 
-/* Chunks of files themselves, of their folder, and none; objects in no, one or two tiers. */
+/*
+ * Files that are their own chunk, in the chunk of their folder, and without a chunk; objects in no,
+ * one or two tiers.
+ */
 static void add_objects(struct kvc_catalog *c)
 {
 	for (uint64_t ino = 2; ino < 2 + FILES; ino++) {
@@ -252,7 +255,8 @@ static void add_objects(struct kvc_catalog *c)
 			assert_int_equal(kvc_chunk_put(c, &chunk), 0);
 		assert_int_equal(kvc_row_get(c, ino, &r), 0);
 		if (ino % 100 < 50)
-			r.chunk = r.parent = 10 + ino / 100; /* a file; so, a folder that is gone */
+			/* the file itself; its folder; a folder that does not exist */
+			r.chunk = r.parent = 10 + ino / 100;
 		assert_int_equal(kvc_row_put(c, &r, NULL), 0);
 	}
 	for (uint64_t ino = 10; ino < 21; ino++)
@@ -260,8 +264,8 @@ static void add_objects(struct kvc_catalog *c)
 }
 
 /*
- * Many inodes are read as if one by one, by few statements; and what is not committed is not
- * mistaken for what is.
+ * Reading many inodes at once returns the same as reading each, with few statements; uncommitted
+ * changes are detected.
  */
 static void many_at_once(void **state)
 {
@@ -277,7 +281,7 @@ static void many_at_once(void **state)
 	add_objects(c);
 	assert_int_equal(kvc_catalog_commit(c), 0);
 	runs(c);
-	for (size_t i = 0; i < n; i++) /* one of them twice, some of them absent */
+	for (size_t i = 0; i < n; i++) /* one inode occurs twice, some do not exist */
 		v[i].is.ino = 2 + i - (i > 500);
 	assert_int_equal(kvc_peek_objects(c, v, n), 0);
 	assert_true((statements = runs(c)) > 0);
@@ -287,7 +291,7 @@ static void many_at_once(void **state)
 		assert_true(kvc_peeked_object_holds(c, &v[i]));
 		same_as_one_by_one(c, &v[i]);
 	}
-	for (size_t i = 0; i < 100; i++) /* far from each other */
+	for (size_t i = 0; i < 100; i++) /* distant inode numbers */
 		v[i].is.ino = 2 + i * 10;
 	assert_int_equal(kvc_peek_objects(c, v, 100), 0);
 	for (size_t i = 0; i < 100; i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room in the pool, and bytes of a quota, are given in the order in which they were asked for:
- * nobody overtakes who waits, however little he asks for; and who is refused, goes, or gives back,
- * lets the next ones have what there is.
+ * Bytes of the pool and of a quota are granted in the order of the requests: no request overtakes a
+ * waiter, however small it is. When a waiter is refused, ends, or returns its bytes, the next
+ * waiters get the free bytes.
  */
 #include "kvc.h"
 
@@ -42,7 +42,10 @@ static void fresh(void)
 	k.opt.deadline_ms = 10000;
 }
 
-/* Who was woken since, in this order: digits, a capital letter for who was refused. */
+/*
+ * Returns the waits that were woken since the last call, in order: digits, or a capital letter for
+ * a refused wait.
+ */
 static const char *woken(void)
 {
 	static char text[WAITS + 1];
@@ -58,7 +61,7 @@ static const char *woken(void)
 	return text;
 }
 
-/* Makes the call again, as who was woken does. */
+/* Repeats the call, as a woken caller does. */
 static void taken(int i, uint64_t pages)
 {
 	uint64_t used = k.reservations.used;
@@ -80,7 +83,7 @@ static void nobody_overtakes(void **state)
 	fresh();
 	assert_int_equal(kvc_reservation_get_locked(&k, 90 * KVC_PAGE, &w[0]), 0);
 	waits(1, 50);
-	/* for these there is room, and none for them while another waits */
+	/* there are bytes for these waits, but they queue behind another waiter */
 	waits(2, 2);
 	assert_int_equal(kvc_reservation_get_locked(&k, KVC_PAGE, NULL), -EAGAIN);
 	waits(3, 10);
@@ -115,23 +118,23 @@ static void who_goes_lets_the_next(void **state)
 	waits(2, 3);
 	waits(3, 3);
 	waits(4, 2);
-	/* refused: those behind it have what there is, in their order */
+	/* a refusal: the waits behind it get the free bytes, in order */
 	kvc_wait_refuse_first_locked(&k, &k.reservations.waiters);
 	assert_string_equal(woken(), "B2");
 	assert_int_equal(w[1].err, -ENOSPC);
-	/* what was given and is not used goes to the next */
+	/* granted bytes that are not used go to the next waiter */
 	kvc_reservation_cancel_locked(&k, &w[2]);
 	assert_string_equal(woken(), "34");
 	taken(3, 3);
 	taken(4, 2);
 	assert_int_equal(k.reservations.used, POOL);
-	/* what can never be is refused at once */
+	/* a request that can never be granted is refused at once */
 	fresh();
 	assert_int_equal(kvc_reservation_get_locked(&k, POOL + 1, &w[0]), -ENOSPC);
 	assert_int_equal(k.reservations.used, 0);
 }
 
-/* Beyond what is kept for that, growth counts; what is seen to have gone does not. */
+/* Growth beyond the bytes that are kept for it counts; growth that has ended does not. */
 static void growth(void **state)
 {
 	(void)state;
@@ -152,9 +155,7 @@ static void growth(void **state)
 	assert_string_equal(woken(), "2");
 	taken(2, 1);
 	assert_int_equal(kvc_reservation_lacks_locked(&k, 20 * KVC_PAGE), KVC_PAGE);
-	/*
-	 * in somebody's folder there is nobody who could make room for more than the account says
-	 */
+	/* in a folder of another tmpfs, nothing can free more bytes than the account says */
 	assert_int_equal(kvc_reservation_retry_locked(&k, KVC_PAGE, &w[3]), -ENOSPC);
 	k.pool.mounted = true;
 	k.pool.dir = -1;
@@ -181,7 +182,7 @@ static void of_a_quota(void **state)
 	kvc_reservation_cancel_locked(&k, &w[1]);
 	assert_string_equal(woken(), "23");
 	assert_int_equal(q->used, 52 * KVC_PAGE);
-	/* refused: those behind it have what there is, in their order */
+	/* a refusal: the waits behind it get the free bytes, in order */
 	kvc_quotas_free(&k);
 	fresh();
 	q = kvc_quota_add_locked(&k, 7, POOL);
@@ -200,7 +201,7 @@ static void of_a_quota(void **state)
 	kvc_quotas_free(&k);
 }
 
-/* Trimming begins above high=, and goes on down to low=. */
+/* Trimming begins above high= and continues down to low=. */
 static void watermarks(void **state)
 {
 	struct kvc_options o = { .high_pct = 90, .low_pct = 70 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parked calls: they end in the order of their deadlines, however many there are and in whichever
- * order they came; the tree that keeps them stays flat; and a call without a place to wait in ends
- * at once, as at its deadline.
+ * Parked calls end in the order of their deadlines, however many there are and in whichever order
+ * they were parked. The tree that holds them stays flat. A call without a place to wait ends at
+ * once, as at its deadline.
  */
 #include "kvc.h"
 
@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #define WAITS 4096u
-#define DEEP 64u /* 24 or so are usual */
+#define DEEP 64u /* about 24 is usual */
 
 static struct kvc k;
 static struct kvc_wait w[WAITS], *ended[WAITS];
@@ -55,7 +55,7 @@ static void fresh(void)
 	k.opt.deadline_ms = 1000000;
 }
 
-/* How deep the tree is; it is in order, and has n waits. */
+/* Returns the depth of the tree, which must be in order and have n waits. */
 static unsigned depth_of(const struct kvc_wait *t, uint64_t from, uint64_t to, unsigned *n)
 {
 	unsigned a, b;
@@ -87,7 +87,7 @@ static void flat(void **state)
 			w[i].wake = wake;
 			w[i].deadline_ns = order == 0   ? 1000 + i
 					   : order == 1 ? 1000 + WAITS - i
-					   : order == 2 ? 1000 /* all at one time */
+					   : order == 2 ? 1000 /* all at the same time */
 							: 1000 + draw() % 512;
 			assert_int_equal(kvc_wait_park_locked(&k, &on, &w[i]), KVC_WAIT);
 		}
@@ -150,7 +150,10 @@ static bool no_place(struct kvc_wait *x)
 	return false;
 }
 
-/* A load gets ETIMEDOUT, room ENOSPC, a turn is over; those with a place wait on. */
+/*
+ * A load gets ETIMEDOUT, a request for bytes ENOSPC, and a turn ends; waits with a place continue
+ * to wait.
+ */
 static void without_place(void **state)
 {
 	pthread_t t;

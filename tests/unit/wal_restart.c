@@ -25,12 +25,12 @@
 #include <cmocka.h>
 
 #define KEYS 40
-#define VALUE 900 /* so that a commit touches many pages */
+#define VALUE 900 /* large, so that a commit changes many pages */
 #define HEADER 32
 #define SECTOR 512
 #define IMAGES 40
 
-static char dir[] = "/dev/shm/kvc-anew-XXXXXX"; /* memory: a thousand stores are made */
+static char dir[] = "/dev/shm/kvc-anew-XXXXXX"; /* in memory: the test makes a thousand stores */
 static char path[128], wal[160], mark[160], image[160];
 static pthread_t committer;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -52,7 +52,7 @@ static struct bytes load(const char *from)
 	int err;
 
 	assert_true(fd >= 0);
-	do { /* the log may be cut just now */
+	do { /* the log may be truncated at this moment */
 		assert_int_equal(fstat(fd, &st), 0);
 		free(x.b);
 		x.n = (size_t)st.st_size;
@@ -102,7 +102,7 @@ int fdatasync(int fd)
 			pthread_cond_wait(&let_go, &lock);
 	memcpy(synced, now, HEADER);
 	pthread_mutex_unlock(&lock);
-	return 0; /* what is on the medium is ours to say */
+	return 0; /* the test decides what is on the medium */
 }
 
 int fsync(int fd)
@@ -120,7 +120,7 @@ static void holds(bool on)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Commit number i: every key has it. */
+/* Commit number i: writes i to every key. */
 static void commit(struct kvc_catalog *c, unsigned i)
 {
 	char key[16], value[VALUE + 1];
@@ -145,7 +145,9 @@ static void found(void *arg, bool mended, const char *what)
 	snprintf(arg, 256, "%s", what);
 }
 
-/* What the image is of: the number of a commit, or -1: of none. */
+/*
+ * Returns the number of the commit that the image contains, or -1 if it contains no whole commit.
+ */
 static long look(void)
 {
 	char error[512], what[256] = "", key[16], value[VALUE + 1];
@@ -166,7 +168,7 @@ static long look(void)
 	return all;
 }
 
-/* The power fails: of the log each sector is the old one or the new one. */
+/* Power failure: each sector of the log is the old one or the new one. */
 static long power_off(const struct bytes *db, const struct bytes *old, const struct bytes *new,
 		      const struct bytes *marks, unsigned *seed)
 {
@@ -175,7 +177,7 @@ static long power_off(const struct bytes *db, const struct bytes *old, const str
 	char name[200];
 
 	assert_non_null(x.b);
-	if (new->n > old->n && rand_r(seed) % 2) { /* its length is there */
+	if (new->n > old->n && rand_r(seed) % 2) { /* the new length is on the medium */
 		memset(x.b + old->n, 0, new->n - old->n);
 		x.n = new->n;
 	}
@@ -200,7 +202,10 @@ static long power_off(const struct bytes *db, const struct bytes *old, const str
 	return look();
 }
 
-/* Commits until the log begins anew. Returns the number of the commit that did; *old: before. */
+/*
+ * Commits until the log restarts. Returns the number of the commit that restarted it; *old: the log
+ * before.
+ */
 static unsigned until_anew(struct kvc_catalog *c, unsigned i, struct bytes *old)
 {
 	uint8_t was[HEADER], is[HEADER];
@@ -214,7 +219,7 @@ static unsigned until_anew(struct kvc_catalog *c, unsigned i, struct bytes *old)
 		forced = 0;
 		commit(c, i);
 		header(is);
-		/* it was cut: nothing is before this header, and nobody waits for it */
+		/* the log was truncated: nothing precedes this header, and no call waits for it */
 		if (!old->n)
 			holds(true);
 		else if (memcmp(was, is, HEADER))
@@ -231,7 +236,7 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 
 	holds(true);
 	base = until_anew(c, *i, &old);
-	/* not in the commit: before there was the mark this was 1 */
+	/* not in the commit: without the mark this was 1 */
 	assert_int_equal(forced, 0);
 	db = load(path);
 	marks = load(mark);
@@ -239,7 +244,7 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 		if (*i > base)
 			commit(c, *i);
 		if (forced)
-			break; /* the header is there from now on */
+			break; /* the header is on the medium from now on */
 		new = load(wal);
 		for (int n = 0; n < IMAGES; n++) {
 			long is = power_off(&db, &old, &new, &marks, seed);
@@ -255,7 +260,7 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 		}
 		free(new.b);
 	}
-	/* Up to there, and not beyond. */
+	/* up to the mark, and not beyond it */
 	for (; !forced; ++*i) {
 		assert_true(*i < base + 100);
 		new = load(wal);
@@ -277,7 +282,7 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 	free(marks.b);
 }
 
-/* One that is half written speaks of nothing: else a log that is needed were emptied. */
+/* A half-written mark is invalid; otherwise a log that is needed would be emptied. */
 static void torn_mark(struct kvc_catalog *c, unsigned i)
 {
 	struct {
@@ -289,7 +294,7 @@ static void torn_mark(struct kvc_catalog *c, unsigned i)
 	struct bytes log = { 0 };
 	char name[200];
 
-	/* it is emptied at any time, once all of it is in the database */
+	/* the log may be emptied at any time once all of it is in the database */
 	while (log.n <= HEADER) {
 		free(log.b);
 		commit(c, i++);
@@ -301,7 +306,7 @@ static void torn_mark(struct kvc_catalog *c, unsigned i)
 	store(name, &log);
 	snprintf(name, sizeof name, "%s-mark", image);
 	store(name, &x);
-	assert_int_equal(kvc_wal_restart_stale(image), 1); /* so many frames it has not */
+	assert_int_equal(kvc_wal_restart_stale(image), 1); /* the log has fewer frames than this */
 	m.frames ^= htole64(2);
 	store(name, &x);
 	assert_int_equal(kvc_wal_restart_stale(image), 0);
@@ -328,7 +333,7 @@ static void anew(void **state)
 	assert_int_equal(kvc_catalog_create(path), 0);
 	assert_int_equal(kvc_catalog_open(&c, path, error), 0);
 	assert_int_equal(kvc_catalog_start(c, 1 << 20), 0);
-	commit(c, i++); /* the first log has nothing before it */
+	commit(c, i++); /* the first log overwrites nothing */
 	for (int round = 0; round < 2; round++)
 		power_fails(c, &i, &seed, &dangerous);
 	assert_true(dangerous > 0);

@@ -20,9 +20,9 @@ struct identity {
 	uint8_t raw_sum[16], stored_sum[16];
 	uint8_t nonce[12], pad[4];
 	char key_model[KVC_MODEL_NAME + 1];
-	uint8_t proof[16]; /* of the identity part, with proof and sum as zero */
+	uint8_t proof[16]; /* covers this part, with proof and sum as zero */
 	uint8_t reserved[KVC_FRAME_IDENTITY - 128 - (KVC_MODEL_NAME + 1) - 32];
-	uint8_t sum[16]; /* of all preceding bytes of this part */
+	uint8_t sum[16]; /* covers the preceding bytes of this part */
 };
 _Static_assert(sizeof(struct identity) == KVC_FRAME_IDENTITY, "identity part");
 
@@ -30,7 +30,8 @@ struct name_part {
 	uint32_t mode, uid, gid, path_len;
 	uint64_t mtime_ns, btime_ns;
 	char path[KVC_FRAME_PATH_MAX];
-	uint8_t proof[16]; /* of the identity's proof, and of this part up to the end of the path */
+	/* covers the identity's proof, and this part up to the end of the path */
+	uint8_t proof[16];
 	uint8_t reserved[KVC_FRAME_HEADER - KVC_FRAME_IDENTITY - 32 - KVC_FRAME_PATH_MAX - 32];
 	uint8_t sum[16];
 };

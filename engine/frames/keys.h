@@ -76,7 +76,7 @@ int kvc_keys_frame_key(const struct kvc_keys *k, uint32_t id, const char *model,
 		       const uint8_t nonce[12], uint64_t ino, uint64_t gen, uint8_t key[32]);
 
 /*
- * Seals or opens a block; in == out is allowed. Returns 0, -ENOMEM or -EIO. kvc_keys_open_block
+ * Seals or opens a block; in == out is allowed. Returns 0, -ENOMEM or -EIO. kvc_keys_unseal
  * also returns -EBADMSG if the block or its associated data differ from what was sealed. `out` is
  * zero after any error.
  */

@@ -20,6 +20,8 @@ static const char *const partial_names[] = { "show", "miss", NULL };
 static const char *const prefault_names[] = { "auto", "on", "hold", "off", NULL };
 static const char *const switch_names[] = { "off", "on", NULL };
 
+#define ONE_OF "" /* the value of a CHOICE in --help: its names, separated by | */
+
 enum type {
 	SIZE,
 	NUMBER,
@@ -63,17 +65,16 @@ static const struct row rows[] = {
 	  FIXED },
 	{ "disk_policy", "NAME", "eviction policy of the disk tier; same: the value of policy=",
 	  CHOICE, AT(disk_policy), kvc_policy_disk_names, 0, 0, "same", FIXED },
-	{ "unit", "auto|dir|file",
-	  "what is a chunk: inferred from the writers, every folder, or every file", CHOICE,
-	  AT(unit), unit_names, 0, 0, "auto", FIXED },
-	{ "partial", "show|miss", "show or hide the files of a chunk until it has all its layers",
+	{ "unit", ONE_OF, "what is a chunk: inferred from the writers, every folder, or every file",
+	  CHOICE, AT(unit), unit_names, 0, 0, "auto", FIXED },
+	{ "partial", ONE_OF, "show or hide the files of a chunk until it has all its layers",
 	  CHOICE, AT(partial), partial_names, 0, 0, "show", FIXED },
-	{ "write", "through|back",
+	{ "write", ONE_OF,
 	  "copy files to the tiers after their last close, or only before eviction", CHOICE,
 	  AT(write), write_names, 0, 0, "through", FIXED },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on",
 	  FIXED },
-	{ "admit", "all|twice", "copy all chunks to the disk tier, or only chunks requested twice",
+	{ "admit", ONE_OF, "copy all chunks to the disk tier, or only chunks requested twice",
 	  CHOICE, AT(admit), admit_names, 0, 0, "all", LIVE },
 	{ "daily", "SIZE", "maximum bytes written to the disk tier per day; 0: no limit", SIZE,
 	  AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
@@ -81,8 +82,8 @@ static const struct row rows[] = {
 	  "a tier shared with other nodes: dir://, redis://, rediss://, redis+cluster://, "
 	  "rediss+cluster:// or s3://; may be repeated",
 	  TEXTS, AT(remote), NULL, 0, 1024, "", FIXED },
-	{ "compress", "none|zstd|bf16+zstd", "codec of copies in the tiers", CHOICE, AT(compress),
-	  kvc_codec_names, 0, 0, "none", LIVE },
+	{ "compress", ONE_OF, "codec of copies in the tiers", CHOICE, AT(compress), kvc_codec_names,
+	  0, 0, "none", LIVE },
 	{ "level", "N", "zstd compression level, for compress=zstd", NUMBER, AT(level), NULL, 1, 19,
 	  "1", LIVE },
 	{ "keyfile", "PATH", "encrypt all copies outside the pool with the keys in this file", TEXT,
@@ -100,17 +101,16 @@ static const struct row rows[] = {
 	  AT(metrics), NULL, 0, 64, "", FIXED },
 	{ "metrics_token", "FILE", "file whose first line is the access token for metrics=", TEXT,
 	  AT(metrics_token), NULL, 0, 256, "", FIXED },
-	{ "passthrough", "auto|on|off", "let the kernel move data between callers and the pool",
-	  CHOICE, AT(passthrough), auto_names, 0, 0, "auto", FIXED },
-	{ "io_uring", "auto|on|off", "receive requests through io_uring", CHOICE, AT(io_uring),
-	  auto_names, 0, 0, "auto", FIXED },
-	{ "huge", "within_size|always|never", "use huge pages in the pool", CHOICE, AT(huge),
-	  kvc_options_huge_names, 0, 0, "within_size", FIXED },
+	{ "passthrough", ONE_OF, "let the kernel move data between callers and the pool", CHOICE,
+	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },
+	{ "io_uring", ONE_OF, "receive requests through io_uring", CHOICE, AT(io_uring), auto_names,
+	  0, 0, "auto", FIXED },
+	{ "huge", ONE_OF, "use huge pages in the pool", CHOICE, AT(huge), kvc_options_huge_names, 0,
+	  0, "within_size", FIXED },
 	{ "numa", "POLICY", "NUMA policy of the pool, as for mpol= of tmpfs, with ; instead of ,",
 	  TEXT, AT(numa), NULL, 0, 64, "", FIXED },
-	{ "prefault", "auto|on|hold|off",
-	  "allocate the pool's memory in the background, ahead of use", CHOICE, AT(prefault),
-	  prefault_names, 0, 0, "auto", FIXED },
+	{ "prefault", ONE_OF, "allocate the pool's memory in the background, ahead of use", CHOICE,
+	  AT(prefault), prefault_names, 0, 0, "auto", FIXED },
 	{ "keep_pool", NULL, "keep the pool in memory at unmount, for a warm start", FLAG,
 	  AT(keep_pool), NULL, 0, 0, "0", LIVE },
 	{ "settle", "MS", "delay between the last close of a file and its copy to the tiers",
@@ -563,10 +563,15 @@ void kvc_options_print(const struct kvc_options *o, FILE *out)
 void kvc_options_help(FILE *out)
 {
 	for (size_t i = 0; i < NROWS; i++) {
+		const char *value = rows[i].value;
 		char left[64];
+		size_t at;
 
-		snprintf(left, sizeof left, "%s%s%s", rows[i].name, rows[i].value ? "=" : "",
-			 rows[i].value ? rows[i].value : "");
+		at = (size_t)snprintf(left, sizeof left, "%s%s%s", rows[i].name, value ? "=" : "",
+				      value ? value : "");
+		for (size_t j = 0; value && !*value && rows[i].names[j] && at < sizeof left; j++)
+			at += (size_t)snprintf(left + at, sizeof left - at, "%s%s", j ? "|" : "",
+					       rows[i].names[j]);
 		fprintf(out, "  %-30s %s", left, rows[i].help);
 		for (size_t j = 0; rows[i].names == kvc_policy_names && kvc_policy_names[j]; j++)
 			fprintf(out, "%s %s", j ? "," : ":", kvc_policy_names[j]);

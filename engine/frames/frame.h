@@ -62,7 +62,7 @@ struct kvc_frame *kvc_frame_new(void);
 void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER]);
 /*
  * Decodes a header page from outside and verifies its checksums. Returns 0; -EBADMSG if it is not a
- * header or is damaged; -EPROTO if it has another version. A damaged name part is no error and
+ * header or is damaged; -EPROTO if it has another version. A damaged name part is not an error and
  * results in path "" and mode 0. The proofs are copied, not verified.
  */
 int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f);

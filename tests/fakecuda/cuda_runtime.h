@@ -2,10 +2,10 @@
 /*
  * A CUDA runtime for machines without a GPU, so that gpu/cuda.cu itself is tested there: as much of
  * the interface as it uses, with the rules that it must keep. Streams run in threads of their own,
- * so what an event does not order races, and the thread sanitizer sees it. Device memory is memory
- * that only kernels and copies may touch; asynchronous copies want pinned host memory; both are
- * checked, and a breach ends the program (fake.cpp). A kernel is run block by block and thread by
- * thread: those of cuda.cu need no more.
+ * so operations that no event orders race, and the thread sanitizer reports them. Device memory is
+ * memory that only kernels and copies may touch; asynchronous copies want pinned host memory; both
+ * are checked, and a breach ends the program (fake.cpp). A kernel is run block by block and thread
+ * by thread: those of cuda.cu need no more.
  *
  * Contexts are as the runtime's: what needs one takes the thread's current one, and where there is
  * none makes the primary one of the thread's device, which is 0 unless it was set. How many were
@@ -144,7 +144,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 
-/* For tests: what is refused from now on, and what was done. */
+/* For tests: the calls that fail from now on, and counts of the calls that were made. */
 extern size_t fake_largest; /* an allocation above that fails; 0: none */
 extern int fake_devices, fake_no_register, fake_driver, /* its version */
 	fake_lost,                                      /* events fail */
@@ -155,10 +155,10 @@ extern int fake_devices, fake_no_register, fake_driver, /* its version */
 /* called by cudaHostUnregister() and cudaHostRegister() first; NULL: nothing */
 extern void (*fake_on_unregister)(void), (*fake_on_register)(void);
 /*
- * A mistake that is put in, to see that a test finds it: the fake_mistake_at'th (from 1; 0: none)
- * of what orders streams does not. Kinds: a wait for an event is left out; a wait for a number in
- * memory is; a number is written at once. From then on all goes as wrong as it can: no other stream
- * begins a copy or kernel while the one without its wait can go on.
+ * An injected mistake, to check that a test finds it: the fake_mistake_at'th call that orders
+ * streams (from 1; 0: none) has no effect. Kinds: a wait for an event is skipped; a wait for a
+ * number in memory is skipped; a number is written at once. After the mistake no other stream
+ * begins a copy or kernel while the stream without its wait can continue.
  */
 enum fake_order { FAKE_EVENT, FAKE_VALUE, FAKE_NUMBER, FAKE_ORDERS };
 extern enum fake_order fake_mistake;
@@ -177,11 +177,11 @@ void fake_until_stuck(void);
 struct fake_counts {
 	unsigned long registers, batches, copies, host_functions, kernels, streams, contexts[8],
 		orders[FAKE_ORDERS];
-	unsigned long copied; /* of copies and the parts of batches: so many are done */
+	unsigned long copied; /* finished copies and parts of batches */
 };
 /* Calls of this thread that make, free, register or unregister something. */
 unsigned long fake_made_here(void);
-/* What this thread has registered: others make files ready. */
+/* Registrations made by this thread: other threads prepare files. */
 unsigned long fake_registered_here(void);
 /* The device of the thread's current context; -1: it has none. */
 int fake_current(void);
@@ -202,7 +202,7 @@ struct dim3 {
 	dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 extern thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
-/* While one lives, what the thread allocates is not the caller's. */
+/* While an object of this type exists, the thread's allocations are not the caller's. */
 extern thread_local unsigned fake_inside;
 struct fake_own {
 	fake_own() { fake_inside++; }

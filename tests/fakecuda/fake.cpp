@@ -42,7 +42,7 @@ std::mutex lock;
 std::map<char *, size_t> device, pinned, registered; /* start and length */
 struct Registered {
 	int device;
-	char *alias; /* for the device, where it has an address of its own */
+	char *alias; /* the device's address, if it differs from the host's */
 	bool readonly, mapped;
 };
 std::map<char *, Registered> registered_as;
@@ -73,7 +73,7 @@ fake_context *primary(int d)
 	return &contexts[d];
 }
 
-/* What every call of the runtime does that needs a context. */
+/* Every call that needs a context begins with this. */
 int use()
 {
 	if (stack.empty())
@@ -249,7 +249,7 @@ void same_device(cudaStream_t s, cudaEvent_t e)
 		breach("a stream or event of another device than the current one");
 }
 
-/* What a copy may touch: device memory on its side, pinned memory on the other. */
+/* A copy may touch device memory on one side and pinned memory on the other. */
 void check_copy(void *to, const void *from, size_t len, cudaMemcpyKind kind, bool async)
 {
 	std::lock_guard<std::mutex> hold(lock);
@@ -399,7 +399,7 @@ cudaError_t cudaSetDevice(int d)
 	current = d;
 	if (stack.empty())
 		stack.push_back(nullptr);
-	stack.back() = primary(d); /* as from CUDA 12 on */
+	stack.back() = primary(d); /* since CUDA 12 */
 	return cudaSuccess;
 }
 
@@ -606,7 +606,7 @@ cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags)
 	return cudaSuccess;
 }
 
-/* A second mapping of the same pages, where the device has an address of its own. */
+/* A second mapping of the same pages, if the device's address differs from the host's. */
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned)
 {
 	use();
@@ -816,7 +816,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 	of(s)->add([n, keep = e->self] {
 		std::lock_guard<std::mutex> hold(keep->mutex);
 
-		/* of two records on two streams the later one counts, whichever is reached first */
+		/* the later of two records on two streams counts, whichever is reached first */
 		if (keep->done < n)
 			keep->done = n;
 		keep->at = seconds();
@@ -863,7 +863,7 @@ void fake_until_stuck(void)
 
 		for (fake_stream *s : streams)
 			all = all && s->stuck();
-		/* else one that waited when it was looked at may go on by now */
+		/* otherwise a stream that waited when it was checked may have continued */
 		all = all && steps == before;
 	}
 }

@@ -189,7 +189,8 @@ int kvc_recover(struct kvc *k, char *error)
 	err = err ?: kvc_model_layers_load_both(k) ?: kvc_wear_load_both(k);
 	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_tmpfile_recover_both(k);
 	err = err ?: kvc_chunk_drop_recover_both(k, &dropped);
-	err = err ?: kvc_model_quotas_load_both(k, clean && !dropped) ?: kvc_model_rescan_load_both(k);
+	err = err ?: kvc_model_quotas_load_both(k, clean && !dropped);
+	err = err ?: kvc_model_rescan_load_both(k);
 	err = err ?: kvc_remove_recover_both(k) ?: kvc_identity_start_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0") ?: kvc_pins_load_both(k);
 	kvc_tier_each(k, t)

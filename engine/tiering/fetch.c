@@ -126,7 +126,8 @@ static int fetch_plain(struct fetch *x)
 	int err = prepare_dense(x);
 
 	iov[1].iov_base = x->map;
-	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 2 : 1) ?: check_frame(x);
+	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 2 : 1);
+	err = err ?: check_frame(x);
 	if (!err && !(x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
 		err = sum_is(x->map, x->w->size, &x->f->stored_sum);
 	return err;
@@ -151,7 +152,8 @@ static int fetch_sealed(struct fetch *x)
 	iov[2].iov_base = table.p;
 	if (!x->span)
 		iov[1] = iov[2];
-	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check_frame(x);
+	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2);
+	err = err ?: check_frame(x);
 	if (err)
 		return err;
 	if ((x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||

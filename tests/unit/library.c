@@ -138,7 +138,6 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 	}
 	for (uint64_t i = 0; i < capacity * POINTERS; i++)
 		cache[i] = (uint8_t)rand_r(seed);
-	p.pointers = NULL;
 	uint64_t file = kvcachefs_file_size(&p, 2, &t);
 
 	p.pointers = pointers;

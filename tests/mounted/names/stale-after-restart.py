@@ -23,7 +23,7 @@ def of(f, *a):
             f(*a)
             return "works"
         except OSError as e:
-            if e.errno != errno.ECANCELED:  # a call in progress at the kill; the next call gets the error
+            if e.errno != errno.ECANCELED:  # in progress at the kill; the next call fails
                 return errno.errorcode[e.errno]
 renew()
 for line in sys.stdin:

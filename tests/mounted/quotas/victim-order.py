@@ -44,7 +44,8 @@ def quota(s, bytes):
 def run_case(policy, how, options, layers, behind=False):
     """behind: the catalog has an older time for the last accesses to prompt b, since the difference
     is too small to be written."""
-    s = Store(f"{policy}-{how}-{options.replace('=', '-')}-{layers}-{behind}", cpu="48M", size="128M",
+    s = Store(f"{policy}-{how}-{options.replace('=', '-')}-{layers}-{behind}", cpu="48M",
+              size="128M",
               options=f"settle=0,high=100,low=99,{options}").mount()
     os.mkdir(f"{s.mnt}/q")
     if "policy" not in options:

@@ -216,7 +216,7 @@ at = f"s3://bucket/p?endpoint=http://127.0.0.1:{plain.server_port}"
 for name, mode in (("group", 0o660), ("all", 0o604)):
     refused(f"{at}&credentials={private(name, aws, mode)}", "chmod 600")
     refused(f"redis://127.0.0.1?password_file={private(name, SECRET, mode)}", "chmod 600")
-refused("redis://me:" + SECRET.replace("/", "") + "@127.0.0.1/x", "does not belong into a URL")
+refused("redis://me:" + SECRET.replace("/", "") + "@127.0.0.1/x", "must not contain a password")
 for odd in (SECRET, SECRET.replace("/", "?"), SECRET.replace("/", "@")):  # which end a host early
     refused(f"redis://me:{odd}@127.0.0.1:x/y", "a URL")
 for environment in (False, True):

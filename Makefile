@@ -39,7 +39,7 @@ DEPS := build/deps/lib/pkgconfig
 PKG := PKG_CONFIG_PATH=$(DEPS) pkg-config
 
 opt_release := -O2 -DNDEBUG
-opt_debug   := -Og -DKVC_HOLDS
+opt_debug   := -Og -DKVC_LOCK_PROFILE
 opt_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 opt_tsan    := -O1 -fsanitize=thread
 # for the fuzzers only: libFuzzer, and a build that counts lines

@@ -7,6 +7,8 @@
  */
 #include "catalog_priv.h"
 
+#include "quote.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,6 +248,7 @@ int kvc_schema_format(sqlite3 *db, const char *path, char *error)
 			 format, known,
 			 have > known ? "use a newer one"
 				      : "make a new store with mkfs.kvcachefs --force");
+		kvc_quote_one_line(error); /* the format may be any text */
 		err = -EPROTO;
 	}
 	sqlite3_finalize(st);

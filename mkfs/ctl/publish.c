@@ -5,14 +5,14 @@
  * publish.h.
  *
  * Members whose values are unknown here are empty, as in the events of vLLM's own offloading: the
- * block's parent, its tokens and its size.
+ * block's parent, its tokens and its size. The members are in vLLM's order, so that an event is
+ * byte for byte the event that vLLM's publisher makes.
  */
 #include "publish.h"
 
 #include "ctl.h"
 #include "kvcachefs.h"
 
-#include <ctype.h>
 #include <endian.h>
 #include <msgpack.h>
 #include <stdio.h>
@@ -40,6 +40,12 @@ struct block {
 	size_t len;
 	bool grouped;
 	uint32_t group;
+};
+
+/* A tier in vLLM's words. Two remote tiers differ in their owner only. */
+struct place {
+	const char *medium, *locality; /* locality: NULL for memory */
+	char owner[32];
 };
 
 /* ---- the block of a path ---- */
@@ -119,30 +125,53 @@ static void put_event(struct kvm_publish *p, const char *type, size_t members)
 	pack_text(p, type);
 }
 
-static void put_medium(struct kvm_publish *p, const char *tier, size_t len)
+static void put_text(struct kvm_publish *p, const char *name, const char *text)
 {
-	char medium[32];
-	size_t n = kvc_min(len, sizeof medium - 1);
-
-	for (size_t i = 0; i < n; i++)
-		medium[i] = (char)toupper((unsigned char)tier[i]);
-	medium[n] = 0;
-	pack_name(p, "medium");
-	pack_text(p, medium);
+	pack_name(p, name);
+	pack_text(p, text);
 }
 
 static void put_group(struct kvm_publish *p, const struct block *b)
 {
-	if (!b->grouped)
-		return;
-	pack_name(p, "group_idx");
-	msgpack_pack_uint32(&p->pack, b->group);
+	if (b->grouped) {
+		pack_name(p, "group_idx");
+		msgpack_pack_uint32(&p->pack, b->group);
+	} else if (p->o.arrays) {
+		msgpack_pack_nil(&p->pack);
+	}
 }
 
-static void stored(struct kvm_publish *p, const struct block *b, const char *tier, size_t len)
+/* Packs members that are not known, which only an array needs. */
+static void put_gap(struct kvm_publish *p, unsigned members)
 {
-	/* In an array, the group must be preceded by one more member. */
-	put_event(p, "BlockStored", 8 + (p->o.arrays ? 2 * b->grouped : b->grouped));
+	for (unsigned i = 0; p->o.arrays && i < members; i++)
+		msgpack_pack_nil(&p->pack);
+}
+
+static void put_place(struct kvm_publish *p, const struct place *place)
+{
+	if (!place->locality)
+		return;
+	put_text(p, "locality", place->locality);
+	put_text(p, "ownership", place->owner);
+}
+
+/* Returns the number of members, of which an array has all up to the last one that is known. */
+static size_t members_of(const struct kvm_publish *p, const struct block *b,
+			 const struct place *place, size_t always, size_t before_group,
+			 size_t before_place)
+{
+	if (p->o.arrays)
+		return always + (place->locality ? before_group + 1 + before_place + 2
+				 : b->grouped    ? before_group + 1
+						 : 0);
+	return always + b->grouped + (place->locality ? 2 : 0);
+}
+
+/* vLLM has extra_keys before the group, and two members about the attention after it. */
+static void stored(struct kvm_publish *p, const struct block *b, const struct place *place)
+{
+	put_event(p, "BlockStored", members_of(p, b, place, 8, 1, 2));
 	put_hashes(p, b);
 	put_none(p, "parent_block_hash");
 	pack_name(p, "token_ids");
@@ -150,26 +179,45 @@ static void stored(struct kvm_publish *p, const struct block *b, const char *tie
 	pack_name(p, "block_size");
 	msgpack_pack_int(&p->pack, 0);
 	put_none(p, "lora_id");
-	put_medium(p, tier, len);
+	put_text(p, "medium", place->medium);
 	put_none(p, "lora_name");
-	if (p->o.arrays && b->grouped)
-		msgpack_pack_nil(&p->pack); /* extra_keys */
-	put_group(p, b);
+	if (b->grouped || place->locality) {
+		put_gap(p, 1);
+		put_group(p, b);
+	}
+	if (place->locality)
+		put_gap(p, 2);
+	put_place(p, place);
 }
 
-static void removed(struct kvm_publish *p, const struct block *b, const char *tier, size_t len)
+static void removed(struct kvm_publish *p, const struct block *b, const struct place *place)
 {
-	put_event(p, "BlockRemoved", 3 + b->grouped);
+	put_event(p, "BlockRemoved", members_of(p, b, place, 3, 0, 0));
 	put_hashes(p, b);
-	put_medium(p, tier, len);
-	put_group(p, b);
+	put_text(p, "medium", place->medium);
+	if (b->grouped || place->locality)
+		put_group(p, b);
+	put_place(p, place);
+}
+
+/* ---- the place of a tier ---- */
+
+static void place_of(const char *tier, size_t len, struct place *place)
+{
+	*place = (struct place){ .medium = "CPU" };
+	if (len == 3 && !memcmp(tier, "cpu", 3))
+		return;
+	place->medium = "STORAGE";
+	place->locality = len == 4 && !memcmp(tier, "disk", 4) ? "LOCAL" : "REMOTE";
+	snprintf(place->owner, sizeof place->owner, "kvcachefs/%.*s", (int)kvc_min(len, 20), tier);
 }
 
 /* Adds the event for each tier of a list such as "cpu,disk". */
 static void pack_each_tier(struct kvm_publish *p, const char *path, const char *tiers,
-			   void (*put)(struct kvm_publish *, const struct block *, const char *,
-				       size_t))
+			   void (*put)(struct kvm_publish *, const struct block *,
+				       const struct place *))
 {
+	struct place place;
 	struct block b;
 	size_t len;
 
@@ -177,7 +225,8 @@ static void pack_each_tier(struct kvm_publish *p, const char *path, const char *
 		return;
 	for (; *tiers; tiers += len + (tiers[len] == ',')) {
 		len = strcspn(tiers, ",");
-		put(p, &b, tiers, len);
+		place_of(tiers, len, &place);
+		put(p, &b, &place);
 		if (++p->n >= BATCH)
 			kvm_publish_send(p);
 	}

@@ -3,7 +3,8 @@
  * Publishes stored and removed chunks to routers, which send a prompt to the node that has its KV
  * cache. The format is that of vLLM's KV cache events (vllm/distributed/kv_events.py): msgpack over
  * ZeroMQ. A message has three frames: the topic, a sequence number (8 bytes, big endian), and
- * [TIME, [EVENT...]].
+ * [TIME, [EVENT...]]. The pool is medium CPU; every tier is medium STORAGE with the locality LOCAL
+ * (disk) or REMOTE, and its name is the ownership.
  *
  * A file is a block if its name has a form that an engine uses (kvcachefs.h, Names on disk), at the
  * top of the mount or in a folder, and its key is a hash in hex.
@@ -24,7 +25,7 @@ struct kvm_publish_options {
 	/* ZeroMQ address; "*", "[::]" and ipc:// are bound, others connected */
 	const char *address;
 	const char *topic;
-	bool arrays; /* events as arrays, as in vLLM up to 0.23, instead of maps */
+	bool arrays; /* events as arrays, as vLLM up to 0.23 and llm-d, instead of maps */
 	bool bytes;  /* whole hashes, instead of their last 8 bytes as a number */
 };
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """zmq_listen.py ADDRESS connect|bind: prints the KV cache events that arrive, one JSON list per
-message: the topic, the number, and the unchanged batch. Ends with its stdin."""
+message: the topic, the number, the batch, and the batch's bytes in hex. Ends with its stdin."""
 import json, sys, threading
 import msgpack, zmq
 
@@ -22,4 +22,4 @@ while not over.is_set():
     if s.poll(100):
         topic, number, batch = s.recv_multipart()
         print(json.dumps([topic.decode(), int.from_bytes(number, "big"),
-                          plain(msgpack.unpackb(batch))]), flush=True)
+                          plain(msgpack.unpackb(batch)), batch.hex()]), flush=True)

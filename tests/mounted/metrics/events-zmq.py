@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """kvcachectl events --zmq publishes stores as vLLM's KV cache events, with the hash from the file
-name and the tier as the medium. A new subscriber is told about existing blocks. Every kind of
+name and the medium of the tier, byte for byte as vLLM's publisher does. A new subscriber is told about existing blocks. Every kind of
 removal is published for each tier that had the block, and other files are not published. The case
 covers both formats of events and of hashes, and an address that cannot be bound, which is reported
 in one line."""
@@ -20,6 +20,20 @@ H = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(4)]
 VLLM = lambda h: f"org_m_0123456789ab_r0/{h[:3]}/{h[3:5]}_g2/{h}.bin"
 SGLANG = lambda h: f"kv/{h}_org-m_0_1.bin"
 LAST = lambda h: int(h[-16:], 16)
+# The events of H[0] in group 2, as msgspec encodes the classes of vllm/distributed/kv_events.py of
+# vLLM 0.32.0 and 0.33.0: stored in CPU, stored in STORAGE, removed from STORAGE.
+AS_VLLM = [
+    "89a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf6729d73a27fb57e9b170617265"
+    "6e745f626c6f636b5f68617368c0a9746f6b656e5f69647390aa626c6f636b5f73697a6500a76c6f72615f6964c0"
+    "a66d656469756da3435055a96c6f72615f6e616d65c0a967726f75705f69647802",
+    "8ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf6729d73a27fb57e9b170617265"
+    "6e745f626c6f636b5f68617368c0a9746f6b656e5f69647390aa626c6f636b5f73697a6500a76c6f72615f6964c0"
+    "a66d656469756da753544f52414745a96c6f72615f6e616d65c0a967726f75705f69647802a86c6f63616c697479"
+    "a54c4f43414ca96f776e657273686970ae6b76636163686566732f6469736b",
+    "86a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391cf6729d73a27fb57e9a66d6564"
+    "69756da753544f52414745a967726f75705f69647802a86c6f63616c697479a54c4f43414ca96f776e6572736869"
+    "70ae6b76636163686566732f6469736b",
+]
 
 
 class Pair:
@@ -74,21 +88,23 @@ store("notes/README.bin")
 p = Pair("--topic", "kv")
 
 # every new subscriber is told about existing blocks
-p.has((S, LAST(H[0]), "CPU"), (S, LAST(H[0]), "DISK"))
+p.has((S, LAST(H[0]), "CPU"), (S, LAST(H[0]), "STORAGE"))
 assert all(h == LAST(H[0]) for _, h, _ in p.seen), p.seen
 e = p.events()[0]
 assert e == {"type": S, "block_hashes": [LAST(H[0])], "parent_block_hash": None, "token_ids": [],
-             "block_size": 0, "lora_id": None, "medium": e["medium"], "lora_name": None,
+             "block_size": 0, "lora_id": None, "medium": "CPU", "lora_name": None,
              "group_idx": 2}, e
-topic, number, (at, _) = p.messages[0]
+topic, number, (at, _), _ = p.messages[0]
+wire = "".join(m[3] for m in p.messages)
+assert AS_VLLM[0] in wire and AS_VLLM[1] in wire, wire
 assert topic == "kv" and abs(at - time.time()) < 600
 p.quiet()
 p.listen()
-p.has((S, LAST(H[0]), "CPU"), (S, LAST(H[0]), "DISK"))
+p.has((S, LAST(H[0]), "CPU"), (S, LAST(H[0]), "STORAGE"))
 
 # stored under another name first; evicted and loaded; replaced; deleted
 store(SGLANG(H[1]))
-p.has((S, LAST(H[1]), "CPU"), (S, LAST(H[1]), "DISK"))
+p.has((S, LAST(H[1]), "CPU"), (S, LAST(H[1]), "STORAGE"))
 assert "group_idx" not in [e for e in p.events() if e["block_hashes"] == [LAST(H[1])]][0]
 os.setxattr(f"{s.mnt}/{SGLANG(H[1])}", "user.kvcachefs.demote", b"cpu")
 p.has((R, LAST(H[1]), "CPU"))
@@ -96,9 +112,9 @@ before = len(p.events())
 s.read(SGLANG(H[1]))
 wait_for(lambda: any(e["type"] == S and e["medium"] == "CPU" for e in p.events()[before:]))
 os.rename(f"{s.mnt}/{SGLANG(H[1])}", f"{s.mnt}/{SGLANG(H[2])}")
-p.has((R, LAST(H[1]), "DISK"), (S, LAST(H[2]), "CPU"), (S, LAST(H[2]), "DISK"))
+p.has((R, LAST(H[1]), "STORAGE"), (S, LAST(H[2]), "CPU"), (S, LAST(H[2]), "STORAGE"))
 os.unlink(f"{s.mnt}/{SGLANG(H[2])}")
-p.has((R, LAST(H[2]), "CPU"), (R, LAST(H[2]), "DISK"))
+p.has((R, LAST(H[2]), "CPU"), (R, LAST(H[2]), "STORAGE"))
 numbers = [m[1] for m in p.messages]
 assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), numbers
 
@@ -109,9 +125,32 @@ p.end()
 
 # the older shape, and hashes as they are
 p = Pair("--arrays", "--bytes")
-wait_for(lambda: [S, [H[0]], None, [], 0, None, "DISK", None, None, 2] in p.events())
+DISK = ["LOCAL", "kvcachefs/disk"]
+wait_for(lambda: [S, [H[0]], None, [], 0, None, "STORAGE", None, None, 2, None, None, *DISK]
+         in p.events())
+wait_for(lambda: [S, [H[0]], None, [], 0, None, "CPU", None, None, 2] in p.events())
+store(SGLANG(H[1]))
+wait_for(lambda: [S, [H[1]], None, [], 0, None, "STORAGE", None, None, None, None, None, *DISK]
+         in p.events())
+os.unlink(f"{s.mnt}/{SGLANG(H[1])}")
+wait_for(lambda: [R, [H[1]], "STORAGE", None, *DISK] in p.events())
+wait_for(lambda: [R, [H[1]], "CPU"] in p.events())
+p.end()
+
+p = Pair()
+p.has((S, LAST(H[0]), "STORAGE"))
 os.unlink(f"{s.mnt}/{VLLM(H[0])}")
-wait_for(lambda: [R, [H[0]], "DISK", 2] in p.events())
+wait_for(lambda: p.events() and AS_VLLM[2] in "".join(m[3] for m in p.messages))
+p.end()
+
+# a shared tier is remote storage with another owner
+s.umount()
+os.mkdir(f"{TMP}/shared")
+s.mount(f"remote=dir://{TMP}/shared")
+p = Pair()
+store(VLLM(H[0]))
+wait_for(lambda: {("LOCAL", "kvcachefs/disk"), ("REMOTE", "kvcachefs/dir")} <= {
+    (e["locality"], e["ownership"]) for e in p.events() if e["medium"] == "STORAGE"})
 p.end()
 
 p = run(binary("kvcachectl"), "events", "--zmq", "nowhere", s.mnt)

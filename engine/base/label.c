@@ -139,7 +139,7 @@ int kvc_label_check(const struct kvc_store *s, int fd, char *error)
 	return err == -EBADMSG ? err : -EXDEV;
 }
 
-int kvc_label_mend(const struct kvc_store *s, int fd)
+int kvc_label_repair(const struct kvc_store *s, int fd)
 {
 	struct kvc_label l;
 	int err = kvc_label_read(fd, &l);

@@ -47,6 +47,6 @@ int kvc_label_check(const struct kvc_store *s, int fd, char *error);
  * it has another size. Returns 0, or -EXDEV or another negative errno if the device is not this
  * store's.
  */
-int kvc_label_mend(const struct kvc_store *s, int fd);
+int kvc_label_repair(const struct kvc_store *s, int fd);
 
 #endif

@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening, locking and closing a store (store.h). */
+/*
+ * Opening, locking and closing a store (store.h).
+ *
+ * A store's folder and files are checked before any of them is used. A store can come from an
+ * untrusted place (an unpacked archive, another user's folder), and its daemon often runs as root.
+ * So no name in a store may lead elsewhere, and no other user may be able to change a name later:
+ * the folder belongs to root or to this process's user and others cannot write in it, and each file
+ * is a regular file of one of these two. kvc_open_own checks each file again when it is opened.
+ */
 #include "store.h"
 
 #include "log.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -190,6 +199,87 @@ static int refuse_superblock(const struct kvc_store *s, int err, char *error)
 	return -EBADMSG;
 }
 
+static bool is_store_file(const char *name)
+{
+	static const char *const stems[] = {
+		KVC_STORE_SUPER,   KVC_STORE_CATALOG,  KVC_STORE_DATA,
+		KVC_STORE_RESERVE, KVC_STORE_POLICIES, KVC_STORE_MAKING,
+	};
+
+	for (size_t i = 0; i < sizeof stems / sizeof stems[0]; i++) {
+		size_t n = strlen(stems[i]);
+
+		if (!strncmp(name, stems[i], n) &&
+		    (!name[n] || name[n] == '.' || name[n] == '-' || name[n - 1] == '.'))
+			return true;
+	}
+	return false;
+}
+
+int kvc_store_folder_check(const char *dir, const struct stat *st, char *error)
+{
+	if (st->st_uid && st->st_uid != geteuid()) {
+		snprintf(error, 512,
+			 "the folder %.300s belongs to uid %u, who could change what is written "
+			 "there; run this as that user, or chown the store to root",
+			 dir, (unsigned)st->st_uid);
+		return -EPERM;
+	}
+	if (st->st_mode & 022) {
+		snprintf(error, 512,
+			 "other users can write in the folder %.300s: chmod go-w it, after a look "
+			 "at the files in it",
+			 dir);
+		return -EPERM;
+	}
+	return 0;
+}
+
+static int refuse_file(const char *path, int err, char *error)
+{
+	if (err == -ELOOP)
+		snprintf(error, 512,
+			 "%.300s is a symbolic link, which a store does not follow: put the file "
+			 "itself there, or bind-mount it",
+			 path);
+	else if (err == -EPERM)
+		snprintf(error, 512,
+			 "%.300s belongs to another user: chown it to root or to the user that "
+			 "mounts the store",
+			 path);
+	else if (err == -EISDIR || err == -EINVAL)
+		snprintf(error, 512, "%.300s is not a regular file: remove it", path);
+	else
+		snprintf(error, 512, "cannot examine %.300s: %s", path, kvc_why(-err));
+	return err;
+}
+
+int kvc_store_files_check(const struct kvc_store *s, bool writes, char *error)
+{
+	DIR *d = opendir(s->dir);
+	struct dirent *e;
+	char path[1280];
+	int err = 0;
+
+	if (!d) {
+		err = -errno;
+		snprintf(error, 512, "cannot list %.300s: %s", s->dir, kvc_why(-err));
+		return err;
+	}
+	while (!err && (errno = 0, e = readdir(d)))
+		if (is_store_file(e->d_name)) {
+			snprintf(path, sizeof path, "%s/%.250s", s->dir, e->d_name);
+			if ((err = kvc_check_own(path, writes)))
+				refuse_file(path, err, error);
+		}
+	if (!err && errno) {
+		err = -errno;
+		snprintf(error, 512, "cannot list %.300s: %s", s->dir, kvc_why(-err));
+	}
+	closedir(d);
+	return err;
+}
+
 /* the superblock may have changed during the wait */
 static void close_to_others(const struct kvc_store *s)
 {
@@ -218,7 +308,7 @@ static void close_to_others(const struct kvc_store *s)
 	}
 }
 
-static int check_folder(struct kvc_store *s, const char *dir, bool look, char *error)
+static int check_folder(struct kvc_store *s, const char *dir, bool read_only, char *error)
 {
 	struct stat st;
 	int err;
@@ -241,20 +331,20 @@ static int check_folder(struct kvc_store *s, const char *dir, bool look, char *e
 		return err;
 	}
 	snprintf(s->dir, sizeof s->dir, "%s", dir);
-	return (look ? 0 : kvc_store_folder_check(dir, &st, error))
-		       ?: kvc_store_files_check(s, !look, error);
+	return (read_only ? 0 : kvc_store_folder_check(dir, &st, error))
+		       ?: kvc_store_files_check(s, !read_only, error);
 }
 
-static int open_locked(struct kvc_store *s, const char *dir, bool look, char *error)
+static int open_locked(struct kvc_store *s, const char *dir, bool read_only, char *error)
 {
 	char path[1280];
 	KVC_FD int fd = -1;
 	bool known;
-	int err = check_folder(s, dir, look, error);
+	int err = check_folder(s, dir, read_only, error);
 
 	if (err)
 		return err;
-	fd = kvc_open_own(kvc_super_path(s, KVC_STORE_SUPER, path), look ? O_RDONLY : O_RDWR);
+	fd = kvc_open_own(kvc_super_path(s, KVC_STORE_SUPER, path), read_only ? O_RDONLY : O_RDWR);
 	if (fd < 0 && errno != ENOENT) {
 		err = -errno;
 		snprintf(error, 512, "cannot open %s: %s", path, kvc_why(-err));
@@ -263,17 +353,17 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 	err = fd < 0 ? -ENOENT : kvc_super_read(s, fd, &known);
 	if (err)
 		return refuse_superblock(s, err, error);
-	if ((err = lock_store(fd, dir, look ? F_RDLCK : F_WRLCK, error)))
+	if ((err = lock_store(fd, dir, read_only ? F_RDLCK : F_WRLCK, error)))
 		return err;
-	if ((err = kvc_super_read(s, fd, &known))) /* Completes opening a store for use. */
+	if ((err = kvc_super_read(s, fd, &known))) /* again, with the lock */
 		return refuse_superblock(s, err, error);
 	s->lock_fd = fd;
 	fd = -1;
-	s->read_only = look;
+	s->read_only = read_only;
 	return 0;
 }
 
-/* a mkfs --force was killed when its files were complete: the store is the new one already */
+/* Completes opening a store for use, and changes that an interrupted tool has left. */
 static int complete_open(struct kvc_store *s, char *error)
 {
 	int err = kvc_store_finish(s);
@@ -298,12 +388,14 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 	return open_locked(s, dir, false, error) ?: complete_open(s, error);
 }
 
-int kvc_store_look(struct kvc_store *s, const char *dir, char *error)
+int kvc_store_open_read(struct kvc_store *s, const char *dir, char *error)
 {
 	bool known;
 	int err = open_locked(s, dir, true, error);
 
-	/* A mkfs --force that was killed when all was there: it is the new one already. */
+	/*
+	 * a mkfs --force was killed when its files were complete: the store is the new one already
+	 */
 	if (!err && kvc_super_exists(s, KVC_STORE_CATALOG_NEXT) &&
 	    kvc_super_exists(s, KVC_STORE_SUPER_NEXT) &&
 	    (err = kvc_super_load(s, KVC_STORE_SUPER_NEXT, &known))) {
@@ -313,7 +405,7 @@ int kvc_store_look(struct kvc_store *s, const char *dir, char *error)
 	return err;
 }
 
-int kvc_store_mend(struct kvc_store *s, char *error)
+int kvc_store_repair(struct kvc_store *s, char *error)
 {
 	KVC_MEM struct kvc_store *there = calloc(1, sizeof *there);
 	char path[1280];

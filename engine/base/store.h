@@ -50,7 +50,7 @@ struct kvc_store {
 	uint64_t data_size; /* bytes */
 	uint64_t created_ns;
 	uint32_t version;
-	bool read_only; /* opened by kvc_store_look */
+	bool read_only; /* opened by kvc_store_open_read */
 	/* fsck restored the length of the data file: the bytes behind this offset were lost */
 	uint64_t lost_from;
 	/*
@@ -91,13 +91,13 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error);
  * Opens the store for reading only, also on a read-only filesystem: nothing is changed. Returns as
  * kvc_store_open does.
  */
-int kvc_store_look(struct kvc_store *s, const char *dir, char *error);
+int kvc_store_open_read(struct kvc_store *s, const char *dir, char *error);
 /*
  * For fsck, after -EBADMSG: locks the store (and creates the superblock if it is missing) and
  * writes the fields of *s. Returns 0, -EEXIST if the superblock is good by now, or another negative
  * errno.
  */
-int kvc_store_mend(struct kvc_store *s, char *error);
+int kvc_store_repair(struct kvc_store *s, char *error);
 /*
  * Gives an open store without a secret the secret in s->secret, or a new one if that is zero.
  * Returns 0 or a negative errno.
@@ -124,7 +124,7 @@ bool kvc_store_signs(const struct kvc_store *s);
 
 struct stat;
 /*
- * store_files.c: checks whether the folder dir, with these attributes, may be a store's. Returns 0,
+ * Checks whether the folder dir, with these attributes, may be a store's. Returns 0,
  * or -EPERM (it belongs to another user, or others can write in it) with one line in error[512].
  */
 int kvc_store_folder_check(const char *dir, const struct stat *st, char *error);

@@ -105,7 +105,7 @@ static int open_log(struct kvc_catalog *c)
 static int open_all(struct kvc_catalog *c, char *error)
 {
 	char why[400] = "";
-	int rc, err = c->look ? 0 : kvc_wal_restart_mend(c->path);
+	int rc, err = c->read_only ? 0 : kvc_wal_restart_mend(c->path);
 	sqlite3 *db;
 
 	if (err) {
@@ -123,9 +123,9 @@ static int open_all(struct kvc_catalog *c, char *error)
 	if (!rc && (err = kvc_schema_format(c->w.db, c->path, error)))
 		return err;
 	if (!rc)
-		rc = kvc_schema_compare(c->w.db, !c->look, why);
+		rc = kvc_schema_compare(c->w.db, !c->read_only, why);
 	/* An empty transaction shows that the database can be written, and makes the log. */
-	if (!rc && !err && !c->look)
+	if (!rc && !err && !c->read_only)
 		err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (*why) {
 		snprintf(error, 512,
@@ -142,7 +142,7 @@ static int open_all(struct kvc_catalog *c, char *error)
 								   : c->reader[0].db));
 		return rc == SQLITE_CANTOPEN ? -ENOENT : rc ? kvc_sql_errno(db, rc) : err;
 	}
-	if (!c->look && (err = open_log(c)))
+	if (!c->read_only && (err = open_log(c)))
 		snprintf(error, 512, "the log of the catalog %s cannot be opened: %s", c->path,
 			 strerror(-err));
 	return err;
@@ -160,7 +160,7 @@ static void settings(void)
  */
 static int new_readers(struct kvc_catalog *c)
 {
-	unsigned most = c->look ? KVC_READERS_MIN : KVC_READERS_MAX;
+	unsigned most = c->read_only ? KVC_READERS_MIN : KVC_READERS_MAX;
 
 	c->readers = kvc_max(KVC_READERS_MIN, kvc_min(most, kvc_cpus()));
 	c->reader = calloc(c->readers + 1, sizeof *c->reader);
@@ -171,7 +171,7 @@ static int new_readers(struct kvc_catalog *c)
 	return 0;
 }
 
-static int open_as(struct kvc_catalog **out, const char *path, bool look, char *error)
+static int open_as(struct kvc_catalog **out, const char *path, bool read_only, char *error)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct kvc_catalog *c = calloc(1, sizeof *c);
@@ -183,7 +183,7 @@ static int open_as(struct kvc_catalog **out, const char *path, bool look, char *
 	pthread_mutex_init(&c->lock.m, NULL);
 	pthread_mutex_init(&c->writer, NULL);
 	snprintf(c->path, sizeof c->path, "%s", path);
-	c->look = look;
+	c->read_only = read_only;
 	atomic_store(&c->no_snapshots, 1);    /* until kvc_catalog_start */
 	atomic_store(&c->error_logged, true); /* the caller reports errors of the open */
 	c->filter = kvc_filter_new();
@@ -208,7 +208,7 @@ int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
 	return open_as(out, path, false, error);
 }
 
-int kvc_catalog_look(struct kvc_catalog **out, const char *path, char *error)
+int kvc_catalog_open_read(struct kvc_catalog **out, const char *path, char *error)
 {
 	return open_as(out, path, true, error);
 }

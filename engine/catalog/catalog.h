@@ -108,7 +108,7 @@ int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error);
  * Opens a catalog for reading only, also on a read-only filesystem. Changes and creates no file,
  * even after a daemon was killed. No process may have the catalog open. Errors as above.
  */
-int kvc_catalog_look(struct kvc_catalog **out, const char *path, char *error);
+int kvc_catalog_open_read(struct kvc_catalog **out, const char *path, char *error);
 /*
  * From now on the catalog frees the store's reserve file if the filesystem is full. Tools do not
  * call it. Needs no lock.

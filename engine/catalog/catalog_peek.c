@@ -33,7 +33,7 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, stru
 		got = x->gone ? -ENOENT : 0;
 		p->ino = got ? 0 : v->ino;
 		p->kind = got ? 0 : v->kind;
-	} else if ((is = kvc_name_cache_find(&c->over.names_cached, parent, hash, name))) {
+	} else if ((is = kvc_overlay_cache_find(&c->over, parent, hash, name))) {
 		got = is->ino ? 0 : -ENOENT;
 		p->ino = is->ino;
 		p->kind = is->kind;

@@ -32,8 +32,8 @@
 #include "wal_restart.h"
 #include "catalog.h"
 #include "catalog_check.h"
-#include "filter.h"
 #include "overlay.h"
+#include "util.h"
 
 #include <pthread.h>
 #include <sqlite3.h>
@@ -192,7 +192,7 @@ struct kvc_hint {
 
 struct kvc_catalog {
 	char path[1280];
-	bool look;                 /* opened by kvc_catalog_look */
+	bool read_only;            /* opened by kvc_catalog_open_read */
 	bool started;              /* between kvc_catalog_start and _stop */
 	struct kvc_lock lock;      /* "the tree" */
 	struct kvc_overlay over;   /* under lock */
@@ -357,7 +357,31 @@ void kvc_checkpoint_ask(void *catalog);
 /* Makes the writer's new connection report the length of the log. */
 void kvc_checkpoint_watch(struct kvc_catalog *c);
 
-/* filter.c: starts and stops the thread that fills the filter, and refills it when it is stale. */
+/*
+ * filter.c: a filter of names tells that a name certainly does not exist, or that it may exist. The
+ * functions need no lock. kvc_filter_new returns NULL without memory. A new filter is not filled:
+ * every name may exist.
+ */
+struct kvc_filter *kvc_filter_new(void);
+void kvc_filter_free(struct kvc_filter *f);
+/* Records that a name, given by its folder and hash, now exists; or that it no longer exists. */
+void kvc_filter_add(struct kvc_filter *f, uint64_t parent, uint64_t hash);
+void kvc_filter_removed(struct kvc_filter *f);
+bool kvc_filter_may_have(struct kvc_filter *f, uint64_t parent, uint64_t hash);
+/*
+ * Refills the filter. After begin, added names also go into the new filter; add_old adds the
+ * existing names; end replaces the old filter by the new one, or discards the new one. `names`:
+ * approximate number of names. One thread does all of this. Returns 0 or -ENOMEM.
+ */
+int kvc_filter_begin(struct kvc_filter *f, uint64_t names);
+void kvc_filter_add_old(struct kvc_filter *f, uint64_t parent, uint64_t hash);
+void kvc_filter_end(struct kvc_filter *f, bool good);
+/*
+ * Is a refill worthwhile, because many names were removed, more names exist than it was sized for,
+ * or it was never filled?
+ */
+bool kvc_filter_stale(struct kvc_filter *f);
+/* Starts and stops the thread that fills the filter, and refills it when it is stale. */
 int kvc_filter_start(struct kvc_catalog *c);
 void kvc_filter_stop(struct kvc_catalog *c);
 

@@ -162,7 +162,7 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 		return got;
 	if (!kvc_filter_may_have(c->filter, parent, hash))
 		return -ENOENT;
-	late = kvc_name_cache_find(&c->over.names_cached, parent, hash, name);
+	late = kvc_overlay_cache_find(&c->over, parent, hash, name);
 	if (!late) {
 		n = kvc_reader_get_held(c);
 		st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);
@@ -175,7 +175,7 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 		got = one(n, st, got);
 		if (got && got != -ENOENT)
 			return got;
-		kvc_name_cache_add(&c->over.names_cached, parent, hash, name, &is);
+		kvc_overlay_cache_add(&c->over, parent, hash, name, &is);
 		late = &is;
 	}
 	*ino = late->ino;

@@ -149,7 +149,7 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 	int rc;
 
 	n->c = c;
-	if (c->look)
+	if (c->read_only)
 		return kvc_conn_look(c->path, &n->db);
 	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
 			     writes ? kvc_wal_restart_vfs(c->restart) : NULL);

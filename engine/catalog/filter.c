@@ -14,7 +14,6 @@
  * lock or a reply after the name was added. The rwlock only protects a filter that is being read
  * from being freed.
  */
-#include "filter.h"
 
 #include "catalog_priv.h"
 

@@ -14,12 +14,24 @@
  *
  * Invariants: each change in the hash table is in exactly one of `active` and `batch`. `active` has
  * changes with txn = o->txn, and older changes of failed batches. `batch` is empty unless `out`.
+ *
+ * The cache of committed names is a direct-mapped table by folder and hash. An entry contains the
+ * whole name, so that two names with the same hash are never confused.
  */
 #include "overlay.h"
 
 #include "catalog.h"
 
 #include <string.h>
+
+#define CACHED 4096u
+#define CACHED_LEN 79u /* maximum length of a name in the cache */
+
+struct kvc_name_cache_item { /* parent 0: empty, because inode numbers begin at 1 */
+	uint64_t parent, hash;
+	struct kvc_named is;
+	char name[CACHED_LEN + 1];
+};
 
 static const uint8_t kvc_spots[KVC_TABLES] = { [KVC_T_NAME] = 2, [KVC_T_CHUNK] = 3 };
 
@@ -45,7 +57,51 @@ void kvc_overlay_fini(struct kvc_overlay *o)
 		o->spare = s->next;
 	o->nspare = 0;
 	kvc_table_fini(&o->table);
-	kvc_name_cache_fini(&o->names_cached);
+	free(o->cache.names);
+	o->cache.names = NULL;
+}
+
+static struct kvc_name_cache_item *cached_slot(const struct kvc_overlay *o, uint64_t parent,
+					       uint64_t hash)
+{
+	uint64_t h = (hash ^ parent * 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull;
+
+	return &o->cache.names[(h >> 40) % CACHED];
+}
+
+void kvc_overlay_cache_add(struct kvc_overlay *o, uint64_t parent, uint64_t hash, const char *name,
+			   const struct kvc_named *is)
+{
+	size_t len = strlen(name);
+	struct kvc_name_cache_item *n;
+
+	if (len > CACHED_LEN)
+		return;
+	if (!o->cache.names && !(o->cache.names = calloc(CACHED, sizeof *o->cache.names)))
+		return;
+	n = cached_slot(o, parent, hash);
+	n->parent = parent;
+	n->hash = hash;
+	n->is = *is;
+	memcpy(n->name, name, len + 1);
+}
+
+static void forget_cached(struct kvc_overlay *o, uint64_t parent, uint64_t hash)
+{
+	struct kvc_name_cache_item *n = o->cache.names ? cached_slot(o, parent, hash) : NULL;
+
+	if (n && n->parent == parent && n->hash == hash)
+		n->parent = 0;
+}
+
+const struct kvc_named *kvc_overlay_cache_find(const struct kvc_overlay *o, uint64_t parent,
+					       uint64_t hash, const char *name)
+{
+	const struct kvc_name_cache_item *n = o->cache.names ? cached_slot(o, parent, hash) : NULL;
+
+	return n && parent && n->parent == parent && n->hash == hash && !strcmp(n->name, name)
+		       ? &n->is
+		       : NULL;
 }
 
 int kvc_overlay_spare(struct kvc_overlay *o, size_t n)
@@ -319,7 +375,7 @@ static void change_add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_c
 	if (old)
 		cover(o, old);
 	if (c->table == KVC_T_NAME)
-		kvc_name_cache_forget(&o->names_cached, c->a, c->b);
+		forget_cached(o, c->a, c->b);
 	o->n++;
 	o->nactive++;
 	o->bytes += c->bytes;
@@ -434,7 +490,7 @@ static void cache_name(struct kvc_overlay *o, const struct kvc_change *c)
 
 	if (!c->gone)
 		is = (struct kvc_named){ v->ino, v->kind };
-	kvc_name_cache_add(&o->names_cached, c->a, c->b, c->text, &is);
+	kvc_overlay_cache_add(o, c->a, c->b, c->text, &is);
 }
 
 bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)

@@ -6,12 +6,12 @@
  * A change is the newest value of a row, or the deletion of a row. Reads ask the overlay first. A
  * change is kept until its transaction is committed. kvc_overlay_seal() makes all active changes a
  * batch, which is written without any lock. If the write succeeds, the batch is dropped. If it
- * fails, the batch is merged back, and newer changes win. At most one batch exists.
+ * fails, the batch is merged back, and newer changes win. At most one batch exists. A cache of
+ * committed names is beside the changes.
  */
 #ifndef KVC_OVERLAY_H
 #define KVC_OVERLAY_H
 
-#include "name_cache.h"
 #include "table.h"
 #include "util.h"
 
@@ -71,6 +71,23 @@ struct kvc_name_value {
 	uint32_t kind;
 };
 
+/*
+ * A cache of committed names: the inode of a name, or that the name does not exist. Removed names
+ * are worth caching because the filter cannot exclude them, and a cache is asked for dropped
+ * entries more than for anything else. Existing names are worth caching because a name that is
+ * looked up is often removed or renamed soon. The overlay adds a name when it drops a committed
+ * change of it, and removes it when it gets a new change of it. A lookup adds a name that SQLite
+ * has returned under the catalog's lock. Unlike the filter, the cache may forget any name.
+ */
+struct kvc_name_cache {
+	struct kvc_name_cache_item *names; /* NULL before the first name, and without memory */
+};
+
+struct kvc_named { /* ino 0: the name does not exist */
+	uint64_t ino;
+	uint32_t kind;
+};
+
 #define KVC_MARKS 16384u
 
 struct kvc_overlay {
@@ -84,7 +101,7 @@ struct kvc_overlay {
 	bool out;               /* a batch is in flight or not yet applied */
 	struct kvc_slot *spare; /* memory for changes that must not fail */
 	size_t nspare;
-	struct kvc_name_cache names_cached; /* committed names that are not in the overlay */
+	struct kvc_name_cache cache; /* of committed names that are not in the overlay */
 	/*
 	 * marks[]: number of the last kvc_overlay_drop that removed a change of an inode or a name,
 	 * by the hash of the inode or the name. Inodes and names with the same hash share a mark.
@@ -150,5 +167,15 @@ bool kvc_overlay_drop(struct kvc_overlay *o, size_t max);
  * The batch has failed: merges its changes back, to be written with the newer changes, which win.
  */
 void kvc_overlay_merge(struct kvc_overlay *o);
+
+/*
+ * Adds a committed name to the cache, as SQLite has it. The overlay may not have a newer change of
+ * the name.
+ */
+void kvc_overlay_cache_add(struct kvc_overlay *o, uint64_t parent, uint64_t hash, const char *name,
+			   const struct kvc_named *is);
+/* Finds a committed name in the cache. Returns NULL if the name is not in the cache. */
+const struct kvc_named *kvc_overlay_cache_find(const struct kvc_overlay *o, uint64_t parent,
+					       uint64_t hash, const char *name);
 
 #endif

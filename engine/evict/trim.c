@@ -64,8 +64,8 @@ struct excluded {
 struct walk {
 	struct kvc_chunk_row head[KVC_CLASSES]; /* the next victim of each class */
 	enum { UNKNOWN, FOUND, NONE } head_state[KVC_CLASSES];
-	struct kvc_turns turns; /* kept from one walk to the next */
-	uint64_t freed;         /* bytes freed since the walk began */
+	struct kvc_replacer_turns turns; /* kept from one walk to the next */
+	uint64_t freed;                  /* bytes freed since the walk began */
 	/* for a model: is its replacer still being walked, and which class do its chunks have? */
 	int replacer_state;
 	unsigned class, others;
@@ -301,7 +301,7 @@ static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 		}
 		mask |= w->head_state[i] == FOUND ? 1u << i : 0;
 	}
-	class = kvc_turns_next(&w->turns, mask);
+	class = kvc_replacer_turns_next(&w->turns, mask);
 	if (class < 0)
 		return -ENOENT;
 	*r = w->head[class];

@@ -39,9 +39,10 @@ static const struct kvc_policy *rank_policy(const struct kvc *k, unsigned class)
 	return &kvc_policy_table[kvc_replacers_policy_of(k, KVC_CACHE_DISK, class)];
 }
 
-void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_turns *turns, unsigned class)
+void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_replacer_turns *turns, unsigned class)
 {
-	kvc_turns_advance(turns, class, kvc_replacers_count_locked(k, KVC_CACHE_POOL, class));
+	kvc_replacer_turns_advance(turns, class,
+				   kvc_replacers_count_locked(k, KVC_CACHE_POOL, class));
 }
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
@@ -104,7 +105,7 @@ struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 	unsigned class;
 	uint64_t id;
 
-	while ((id = kvc_turns_victim(&k->chunks->turns, replacers, &class))) {
+	while ((id = kvc_replacer_turns_victim(&k->chunks->turns, replacers, &class))) {
 		struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
 		if (c) {

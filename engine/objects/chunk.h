@@ -5,7 +5,7 @@
 
 #include "kvc.h"
 #include "table.h"
-#include "turns.h"
+#include "replacer.h"
 
 #define KVC_YOUNG_NS 300000000ull /* see kvc_chunk_young */
 
@@ -74,8 +74,8 @@ struct kvc_chunk {
 
 struct kvc_chunks {
 	struct kvc_table table;
-	struct kvc_turns turns; /* turns of the classes in the pool */
-	uint64_t clock_ns;      /* the last time of use that was issued */
+	struct kvc_replacer_turns turns; /* turns of the classes in the pool */
+	uint64_t clock_ns;               /* the last time of use that was issued */
 };
 
 /* Returns the chunk if it is in memory, or NULL. */
@@ -144,7 +144,7 @@ bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
 /* Returns the rank that the policy of its class gives to the row. */
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
 /* Accounts a victim to its class, so that the next victim may be another class's. */
-void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_turns *turns, unsigned class);
+void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_replacer_turns *turns, unsigned class);
 /* Frees the chunk if nothing needs it in memory. Call it after putting a reference. */
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
 /* At unmount. */

@@ -17,8 +17,8 @@
  * beyond that the oldest is discarded, which does not bias the model: up to its age nothing was
  * left out.
  *
- * The index for all gap classes, scores and ages is a table (learn_index.c); one gap class of it is
- * computed again every few requests.
+ * The index for all gap classes, scores and ages is a table; one gap class of it is computed again
+ * every few requests.
  */
 #include "learn_priv.h"
 
@@ -331,6 +331,68 @@ void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now)
 	unhash_record(l, i);
 }
 
+/*
+ * Buckets that are held all or none: the chance of an access and the time held, both from the
+ * beginning of the stretch, and the chance that the chunk is not accessed by the end
+ */
+struct stretch {
+	float used, held, unused;
+};
+
+/*
+ * Computes the index for one score and all ages. A chunk that is held from one bucket of age on
+ * gains, in each bucket, chance that it has been accessed and time that it was held, weighted with
+ * the chance that it was not accessed before. The best ratio of the two sums over all end points is
+ * found from the last bucket backwards. A stretch of buckets is held to its end or not at all, so a
+ * stretch absorbs the next one as long as that raises its own ratio.
+ */
+static void make_row_of_score(float *row, float (*h)[KVC_SCORES], const float *length, int score)
+{
+	struct stretch after[KVC_AGES], s;
+	int n = 0;
+
+	for (int b = KVC_AGES - 1; b >= 0; b--) {
+		float chance = h[b][score];
+
+		s = (struct stretch){ chance, length[b] * (1 - chance / 2), 1 - chance };
+		for (; n && after[n - 1].used * s.held >= s.used * after[n - 1].held; n--) {
+			s.used += s.unused * after[n - 1].used;
+			s.held += s.unused * after[n - 1].held;
+			s.unused *= after[n - 1].unused;
+		}
+		row[b] = s.used / s.held;
+		after[n++] = s;
+	}
+	row[KVC_AGES] = row[KVC_AGES - 1];
+}
+
+/* Position of a chunk of this age in its rhythm: 20 is one usual gap after its last access. */
+static uint8_t rhythm_of(uint8_t gap, int age)
+{
+	int r;
+
+	if (!gap)
+		return 0;
+	r = (int)floorf((float)age - (float)(gap - 1) / .75f + .5f) + 20;
+	return (uint8_t)(r < 1 ? 1 : r > RHYTHMS - 1 ? RHYTHMS - 1 : r);
+}
+
+/* Computes the index of this gap class from the current weights. */
+static void make_row(struct kvc_learn *l, uint8_t gap)
+{
+	float h[KVC_AGES][KVC_SCORES], length[KVC_AGES];
+
+	for (int b = 0; b < KVC_AGES; b++) {
+		float odds = expf(-l->set[AGE].w[b] - l->set[RHYTHM].w[l->rhythm[gap][b]]);
+
+		length[b] = (float)(l->edge[b + 1] - l->edge[b]);
+		for (int s = 0; s < KVC_SCORES; s++)
+			h[b][s] = 1 / (1 + odds * l->odds[s]);
+	}
+	for (int s = 0; s < KVC_SCORES; s++)
+		make_row_of_score(l->index.of[gap][s], h, length, s);
+}
+
 void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 {
 	for (int age = KVC_AGES - 2; age >= 0; age--)
@@ -351,7 +413,7 @@ void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 	if (now - l->row_at >= SLICE && l->learned >= SLICE_LEARNED) {
 		l->row_at = now;
 		l->learned = 0;
-		kvc_learn_make_row(l, (uint8_t)l->slice);
+		make_row(l, (uint8_t)l->slice);
 		l->slice = (l->slice + 1) % KVC_GAPS;
 	}
 }
@@ -380,8 +442,8 @@ struct kvc_learn *kvc_learn_new(void)
 		l->index.log2[n] = log2f((float)n);
 	for (int gap = 0; gap < KVC_GAPS; gap++) {
 		for (int age = 0; age < KVC_AGES; age++)
-			l->rhythm[gap][age] = kvc_learn_rhythm((uint8_t)gap, age);
-		kvc_learn_make_row(l, (uint8_t)gap);
+			l->rhythm[gap][age] = rhythm_of((uint8_t)gap, age);
+		make_row(l, (uint8_t)gap);
 	}
 	return l;
 }

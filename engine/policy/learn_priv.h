@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations that learn.c, learn_index.c and learn_save.c share. */
+/* Declarations that learn.c and learn_save.c share. */
 #ifndef KVC_LEARN_PRIV_H
 #define KVC_LEARN_PRIV_H
 
@@ -44,7 +44,7 @@ struct kvc_learn {
 	double edge[KVC_AGES + 1]; /* the age in requests at which each bucket begins */
 	float odds[KVC_SCORES];    /* odds against an access, by the score alone */
 	uint8_t count_class[UINT8_MAX + 1], length_class[LENGTHS];
-	uint8_t rhythm[KVC_GAPS][KVC_AGES]; /* results of kvc_learn_rhythm */
+	uint8_t rhythm[KVC_GAPS][KVC_AGES]; /* results of rhythm_of */
 	struct record *record;
 	uint32_t capacity, used, free;
 	uint32_t *bucket, nbuckets; /* hash table by id; the size is a power of two */
@@ -61,12 +61,5 @@ uint32_t kvc_learn_take_record(struct kvc_learn *l);
 void kvc_learn_put_record(struct kvc_learn *l, uint32_t i, const struct record *r, int age);
 /* Removes the record of this chunk without learning from it. */
 void kvc_learn_drop_record(struct kvc_learn *l, uint64_t id);
-/*
- * learn_index.c: position of a chunk of this age in its rhythm. 20 is one usual gap after its last
- * access.
- */
-uint8_t kvc_learn_rhythm(uint8_t gap, int age);
-/* Computes the index of this gap class from the current weights. */
-void kvc_learn_make_row(struct kvc_learn *l, uint8_t gap);
 
 #endif

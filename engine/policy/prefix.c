@@ -22,6 +22,7 @@
 #include "prefix_priv.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define GHOSTS_LEAST 131072u   /* enough for a few thousand prompts */
@@ -210,7 +211,7 @@ static void prefix_end(struct kvc_replacer *k, struct kvc_request *r)
 	for (uint32_t j = 0; j < r->n; j++) {
 		const struct kvc_touched *t = &r->touched[j];
 
-		f = kvc_prefix_learned(r, t, r->n, r->n - 1 - j);
+		f = kvc_prefix_facts(r, t, r->n, r->n - 1 - j);
 		if (!j || memcmp(&f, &before, sizeof f)) {
 			if (j)
 				kvc_learn_track(p->learn, t[-1].id, &before, k->now, j - run);
@@ -289,6 +290,26 @@ static uint64_t prefix_bytes(const struct kvc_replacer *k)
 	return sum + kvc_learn_bytes(p->learn);
 }
 
+/* The guard's choice with its reasons, and the weights. */
+static void prefix_text(const struct kvc_replacer *k, char *to, size_t capacity)
+{
+	const struct prefix *p = k->own;
+	bool loose = kvc_prefix_is_loose(p);
+	int n = snprintf(to, capacity,
+			 "by %s\nguard %s\nloose %.4f\nshadow_hits_index %.4f\n"
+			 "shadow_hits_use %.4f\nshadow_chunks %u %u\nsample %u\nswitches %llu\n",
+			 p->by_use || loose ? "use" : "index",
+			 loose       ? "loose"
+			 : p->by_use ? "use"
+				     : "index",
+			 p->loose, p->asked > 0 ? p->shadow[0].hits / p->asked : 0,
+			 p->asked > 0 ? p->shadow[1].hits / p->asked : 0, p->shadow[0].chain.n,
+			 p->shadow[1].chain.n, p->sample, (unsigned long long)p->switches);
+
+	if (n > 0 && (size_t)n < capacity)
+		kvc_learn_text(p->learn, to + n, capacity - (size_t)n);
+}
+
 const struct kvc_replacer_ops kvc_replacer_prefix = {
 	.open = prefix_open,
 	.close = prefix_close,
@@ -306,5 +327,5 @@ const struct kvc_replacer_ops kvc_replacer_prefix = {
 	.load = kvc_prefix_load,
 	.end = prefix_end,
 	.bytes = prefix_bytes,
-	.text = kvc_prefix_text,
+	.text = prefix_text,
 };

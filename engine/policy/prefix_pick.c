@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chooses victims for the policy `prefix` and for its shadow: the leaf with the lowest index of the
- * leaves drawn at random, or a leaf that is close to the least recently accessed one (oldest.h).
+ * leaves drawn at random, or a leaf that is close to the least recently accessed one.
  *
  * While one request is in progress no index changes. So the BEST lowest of the drawn leaves are
  * remembered for the next victim of the same request, for which fewer leaves are drawn. The parent
  * of the last victim is also considered if it is a leaf now: it was accessed together with the
  * victim, so its value is about as low. Thus a prompt without value is evicted as a whole, instead
  * of the end of many prompts.
+ *
+ * A leaf that is close to the least recently accessed one is found without an ordered list of all
+ * leaves: the oldest of the drawn leaves are remembered for later victims in a short sorted array,
+ * so that after a short time the remembered leaves are among the oldest of all. Remembered leaves
+ * that were accessed again or are not leaves any more are skipped.
  */
 #include "prefix_priv.h"
 
@@ -135,9 +140,53 @@ uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k)
 						.shadow = true });
 }
 
+static bool is_newer(const struct old_leaf *a, const struct old_leaf *b)
+{
+	int32_t by = (int32_t)(a->last - b->last);
+
+	/* on a tie the lower slot is older, so that the choice is reproducible */
+	return by > 0 || (!by && a->slot > b->slot);
+}
+
+/* Offers a leaf that was drawn at random. */
+static void remember_leaf(struct oldest *o, const struct kvc_chain *c, uint32_t slot)
+{
+	struct old_leaf x = { slot, c->last[slot] };
+	unsigned at = 0;
+
+	if (o->n == OLDEST && !is_newer(&o->v[0], &x))
+		return;
+	while (at < o->n && is_newer(&o->v[at], &x))
+		at++;
+	if (at < o->n && o->v[at].slot == slot && o->v[at].last == x.last)
+		return;
+	if (o->n == OLDEST) {
+		at--;
+		memmove(&o->v[0], &o->v[1], at * sizeof x);
+	} else {
+		memmove(&o->v[at + 1], &o->v[at], (o->n++ - at) * sizeof x);
+	}
+	o->v[at] = x;
+}
+
 /*
- * Returns a leaf that is close to the least recently accessed one. The method of `pick` with the
- * last access as index would take a piece of many prompts, each of which then has little value.
+ * Removes the oldest remembered leaf and returns its slot, or KVC_NO_SLOT if none is left. A caller
+ * that does not evict it offers it again.
+ */
+static uint32_t take_oldest(struct oldest *o, const struct kvc_chain *c)
+{
+	while (o->n) {
+		const struct old_leaf *x = &o->v[--o->n];
+
+		if (is_valid_leaf(c, x->slot) && c->last[x->slot] == x->last)
+			return x->slot;
+	}
+	return KVC_NO_SLOT;
+}
+
+/*
+ * Returns a leaf that is close to the least recently accessed one. The method of pick_lowest with
+ * the last access as index would take a piece of many prompts, each of which then has little value.
  */
 static uint32_t pick_oldest(struct kvc_replacer *k)
 {
@@ -147,14 +196,14 @@ static uint32_t pick_oldest(struct kvc_replacer *k)
 
 	/* the parent of the last victim, which is about as old */
 	if (p->old_up < c->used && is_valid_leaf(c, p->old_up))
-		kvc_oldest_offer(&p->oldest, c, p->old_up);
+		remember_leaf(&p->oldest, c, p->old_up);
 	for (uint32_t i = 0; i < n; i++) {
 		slot = c->leaf[n < c->nleaf ? kvc_replacer_draw(k, c->nleaf) : i];
 		if (kvc_chain_is_orphan(c, slot) && !kvc_replacer_busy(k, slot))
 			return slot;
-		kvc_oldest_offer(&p->oldest, c, slot);
+		remember_leaf(&p->oldest, c, slot);
 	}
-	while ((slot = kvc_oldest_take(&p->oldest, c)) != KVC_NO_SLOT && kvc_replacer_busy(k, slot))
+	while ((slot = take_oldest(&p->oldest, c)) != KVC_NO_SLOT && kvc_replacer_busy(k, slot))
 		;
 	p->old_up = slot == KVC_NO_SLOT ? KVC_NO_SLOT : c->parent[slot];
 	return slot;

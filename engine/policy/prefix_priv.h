@@ -6,7 +6,7 @@
 #include "ghosts.h"
 #include "replacer_priv.h"
 #include "learn.h"
-#include "oldest.h"
+#include "chain.h"
 
 #define SHADOWS 2
 #define NO_MEAN 255  /* value of `mean` for a chunk that was accessed once */
@@ -36,6 +36,18 @@ struct drawn {
 	struct leaf best[BEST];
 };
 
+#define OLDEST 64
+
+struct old_leaf {
+	uint32_t slot, last;
+};
+
+/* The oldest of the leaves that were drawn at random (prefix_pick.c), the oldest last. */
+struct oldest {
+	unsigned n;
+	struct old_leaf v[OLDEST];
+};
+
 struct shadow {
 	struct kvc_chain chain;
 	struct worth *worth; /* a column, as all arrays by slot */
@@ -60,7 +72,7 @@ struct prefix {
 	struct kvc_learn *learn;
 	const struct kvc_index *index;
 	struct kvc_ghosts ghosts;
-	struct kvc_oldest oldest;
+	struct oldest oldest;
 	uint32_t old_up;               /* the parent of the last victim that was chosen by age */
 	struct drawn drawn[2];         /* leaves of the cache; of the first shadow */
 	struct shadow shadow[SHADOWS]; /* evicts by index; evicts by last access */
@@ -101,13 +113,38 @@ static inline float kvc_prefix_index(const struct kvc_replacer *k, const struct 
 }
 
 /*
- * prefix_score.c: returns the facts of a chunk that is `distance` chunks from the end of a request
- * of `length` chunks.
+ * Returns the facts of a chunk that is `distance` chunks from the end of a request of `length`
+ * chunks.
  */
-struct kvc_facts kvc_prefix_learned(const struct kvc_request *r, const struct kvc_touched *t,
-				    uint32_t length, uint32_t distance);
+static inline struct kvc_facts kvc_prefix_facts(const struct kvc_request *r,
+						const struct kvc_touched *t, uint32_t length,
+						uint32_t distance)
+{
+	return (struct kvc_facts){
+		.fresh = (uint16_t)kvc_min(r->fresh, UINT16_MAX),
+		.length = (uint16_t)kvc_min(length, UINT16_MAX),
+		.count = t->count,
+		.deepest = r->deepest,
+		.kids = t->count == 1 ? 0 : t->kids,
+		.gap = t->gap,
+		.tail = !distance,
+		.distance = (uint8_t)kvc_min(distance, 2),
+		.continues = r->continues,
+	};
+}
+
 /* Returns the score of the chunk accessed last, as if the request continued after it. */
-uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_request *r);
+static inline uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_request *r)
+{
+	if (p->scored_nr != r->nr || p->scored_n != r->n) {
+		struct kvc_facts f = kvc_prefix_facts(r, &r->touched[r->n - 1], r->n, 1);
+
+		p->scored = kvc_learn_score(p->learn, &f);
+		p->scored_nr = r->nr;
+		p->scored_n = r->n;
+	}
+	return p->scored;
+}
 
 /*
  * prefix_pick.c: choose a victim in the cache; choose one in the shadow that evicts by index. Both
@@ -129,9 +166,6 @@ void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r);
 uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most);
 /* Moves both samples one step towards their target values. */
 void kvc_prefix_resample(struct prefix *p);
-
-/* prefix_text.c: kvc_replacer_text for this policy */
-void kvc_prefix_text(const struct kvc_replacer *k, char *to, size_t capacity);
 
 /* prefix_save.c: the class of a chunk's size */
 uint8_t kvc_prefix_size(uint64_t bytes);

@@ -12,6 +12,9 @@
  * A chunk is known by an id: any 64 bits except 0, never used for another chunk. A replacer has no
  * lock: the caller serializes the calls. No call blocks, and none takes longer in a larger cache
  * than by a logarithm.
+ *
+ * A cache with more than one policy has a replacer for each, which give victims in turns
+ * (kvc_replacer_turns).
  */
 #ifndef KVC_REPLACER_H
 #define KVC_REPLACER_H
@@ -153,5 +156,27 @@ uint64_t kvc_replacer_chunks(const struct kvc_replacer *k);
 uint64_t kvc_replacer_bytes(const struct kvc_replacer *k); /* memory in use, in bytes */
 /* Writes the policy's state as lines of text; empty for most policies. */
 void kvc_replacer_text(const struct kvc_replacer *k, char *to, size_t capacity);
+
+/*
+ * Turns between the replacers of one cache. Each class (base/policy.h) has its own replacer, and
+ * victims of different replacers cannot be compared. So each class gives victims in proportion to
+ * its chunks in the pool: the class with the lowest number is next, and each victim adds 1 / chunks
+ * of its class. Zeroed at first.
+ */
+struct kvc_replacer_turns {
+	double at[KVC_CLASSES];
+};
+
+/* Returns the class in the mask that is next, or -1 if the mask is empty. */
+int kvc_replacer_turns_next(const struct kvc_replacer_turns *t, unsigned mask);
+/* A class gave a victim; `chunks` is the number of its chunks in the pool, including the victim. */
+void kvc_replacer_turns_advance(struct kvc_replacer_turns *t, unsigned class, uint64_t chunks);
+/*
+ * Returns the id of the next victim and its *class, or 0 if no chunk can be evicted. replacers[]
+ * has the replacer of each class, or NULL.
+ */
+uint64_t kvc_replacer_turns_victim(const struct kvc_replacer_turns *t,
+				   struct kvc_replacer *const replacers[KVC_CLASSES],
+				   unsigned *class);
 
 #endif

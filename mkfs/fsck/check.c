@@ -395,7 +395,7 @@ static int one_pass(struct pass *p, const char *path)
 		return err;
 	}
 	err = p->r->mend ? kvc_catalog_open(&p->c, path, error)
-			 : kvc_catalog_look(&p->c, path, error);
+			 : kvc_catalog_open_read(&p->c, path, error);
 	if (err) {
 		kvm_fail("%s", error);
 	} else {

@@ -39,7 +39,7 @@ static int from_catalog(struct kvc_store *s)
 {
 	char path[1280], error[512], text[1400];
 	struct kvc_catalog *c;
-	int err = kvc_catalog_look(&c, kvm_catalog(s, path), error);
+	int err = kvc_catalog_open_read(&c, kvm_catalog(s, path), error);
 
 	if (err)
 		return err;
@@ -144,7 +144,7 @@ static int mend_super(struct kvc_store *s, const char *path, const char *device,
 	if (!r->mend)
 		return 0;
 	s->created_ns = s->created_ns ?: kvc_now_ns();
-	err = kvc_store_mend(s, error);
+	err = kvc_store_repair(s, error);
 	return err == -EEXIST ? kvc_store_open(s, path, error) : err;
 }
 
@@ -154,7 +154,7 @@ static int relabel(const struct kvc_store *s)
 	uint64_t size;
 	KVC_FD int fd = kvc_label_device_open(s, O_RDWR, &size, error);
 
-	return fd < 0 ? fd : kvc_label_mend(s, fd);
+	return fd < 0 ? fd : kvc_label_repair(s, fd);
 }
 
 /* Restores the file's length with holes. The checks find the files whose data was lost. */
@@ -192,7 +192,7 @@ static int check_label(const struct kvc_store *s, struct kvm_report *r, char *er
 
 	if (err != -EBADMSG || !r->mend)
 		return err;
-	if (kvc_label_mend(s, fd))
+	if (kvc_label_repair(s, fd))
 		return err;
 	*strchrnul(error, ';') = 0;
 	kvm_found(r, true, error);
@@ -221,7 +221,7 @@ static int check_size(struct kvc_store *s, struct kvm_report *r, char *error)
 int kvm_open(struct kvc_store *s, const char *path, const char *device, struct kvm_report *r,
 	     char *error)
 {
-	int err = r->mend ? kvc_store_open(s, path, error) : kvc_store_look(s, path, error);
+	int err = r->mend ? kvc_store_open(s, path, error) : kvc_store_open_read(s, path, error);
 
 	if (err == -EBADMSG)
 		err = mend_super(s, path, device, r, error);

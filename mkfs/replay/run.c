@@ -8,12 +8,12 @@
  * request begins and which chunk is the parent of which.
  *
  * As in the daemon, models with their own policies are in classes. Each class has its own replacer
- * in each cache, and the classes give victims in turns (turns.h).
+ * in each cache, and the classes give victims in turns (replacer.h).
  */
 #include "chain_infer.h"
 #include "policy.h"
 #include "replay.h"
-#include "turns.h"
+#include "replacer.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,7 +29,7 @@ struct cache {
 	struct kvc_replacer *replacer; /* the calling class's; NULL: no such cache */
 	struct kvc_replacer *replacers[KVC_CLASSES];
 	bool has_classes; /* several classes exist */
-	struct kvc_turns turns;
+	struct kvc_replacer_turns turns;
 	const struct cache *pool;                     /* its chunks decide the turns */
 	struct kvc_request *request;                  /* the calling thread's */
 	struct kvc_request requests[1 + KVM_THREADS]; /* the process's and its threads' */
@@ -119,11 +119,12 @@ static bool evict_chunk(struct cache *c)
 	unsigned class;
 
 	if (c->has_classes) {
-		victim = kvc_turns_victim(&c->turns, c->replacers, &class);
+		victim = kvc_replacer_turns_victim(&c->turns, c->replacers, &class);
 		if (!victim)
 			return false;
 		replacer = c->replacers[class];
-		kvc_turns_advance(&c->turns, class, kvc_replacer_chunks(c->pool->replacers[class]));
+		kvc_replacer_turns_advance(&c->turns, class,
+					   kvc_replacer_chunks(c->pool->replacers[class]));
 	} else {
 		victim = kvc_replacer_victim(replacer);
 	}

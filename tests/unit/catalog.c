@@ -118,8 +118,7 @@ static void asked(struct kvc_catalog *c, const char *name, bool known, uint64_t 
 	uint32_t kind = 0;
 	int err = says ? 0 : -ENOENT;
 
-	assert_int_equal(!!kvc_name_cache_find(&c->over.names_cached, 7, kvc_name_hash(name), name),
-			 known);
+	assert_int_equal(!!kvc_overlay_cache_find(&c->over, 7, kvc_name_hash(name), name), known);
 	kvc_catalog_unlock(c);
 	assert_int_equal(kvc_peek_name(c, 7, name, &p), err);
 	kvc_catalog_lock(c);
@@ -130,7 +129,7 @@ static void asked(struct kvc_catalog *c, const char *name, bool known, uint64_t 
 	assert_int_equal(kind, says ? S_IFREG : 0);
 }
 
-static void names_of_lately(void **state)
+static void cached_names(void **state)
 {
 	static const char name[] = "layer0";
 	char longer[200] = "";
@@ -508,7 +507,7 @@ static void log_bound(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_changes), cmocka_unit_test(names_of_lately),
+		cmocka_unit_test(random_changes), cmocka_unit_test(cached_names),
 		cmocka_unit_test(disk_fails),     cmocka_unit_test(memory_fails),
 		cmocka_unit_test(log_bound),
 	};

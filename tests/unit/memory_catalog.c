@@ -5,7 +5,7 @@
  * is that of tests/unit/memory.c.
  */
 #include "alloc.h"
-#include "filter.h"
+#include "catalog_priv.h"
 #include "overlay.h"
 #include "shadow.h"
 

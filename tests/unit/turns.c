@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns between the orders of several policies (engine/policy/turns.c). */
-#include "turns.h"
+/* Turns between the replacers of one cache (engine/policy/replacer.h). */
+#include "replacer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static void in_turns(void **state)
 {
 	struct kvc_replacer *keep[KVC_CLASSES] = { opened(0), NULL, opened(1) };
 	unsigned gave[KVC_CLASSES] = { 0 }, class;
-	struct kvc_turns turns = { 0 };
+	struct kvc_replacer_turns turns = { 0 };
 	struct kvc_request r = { 0 };
 
 	(void)state;
@@ -45,10 +45,10 @@ static void in_turns(void **state)
 		for (uint64_t id = 1; id <= 100; id++)
 			kvc_replacer_exclude(keep[2], 2000 + id, only);
 		for (int i = 0; i < 40; i++) {
-			uint64_t id = kvc_turns_victim(&turns, keep, &class);
+			uint64_t id = kvc_replacer_turns_victim(&turns, keep, &class);
 
 			assert_true(id && id / 2000 == class / 2);
-			kvc_turns_advance(&turns, class, kvc_replacer_chunks(keep[class]));
+			kvc_replacer_turns_advance(&turns, class, kvc_replacer_chunks(keep[class]));
 			kvc_replacer_del(keep[class], id, true);
 			gave[class]++;
 		}

@@ -312,14 +312,14 @@ static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_usage *u)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
-	uint64_t used = u->used - kvc_min(u->used, ts->leaving);
-	uint64_t goal = kvc_reservation_excess(used, u->total, &k->opt, &ts->trimming);
+	uint64_t used = u->used - kvc_min(u->used, ts->deferred.bytes);
+	uint64_t goal = kvc_reservation_excess(used, u->total, &k->opt, &ts->trim.active);
 
-	ts->spare = u->total / 100 * (100 - k->opt.high_pct);
+	ts->trim.spare = u->total / 100 * (100 - k->opt.high_pct);
 	if (goal || !kvc_tier_refuses_locked(ts))
 		return goal;
 	/* The tier refused a frame although bytes are free: the free space is fragmented. */
-	return ts->leaving ? 0 : kvc_max(u->total / 16, 1);
+	return ts->deferred.bytes ? 0 : kvc_max(u->total / 16, 1);
 }
 
 /* Should the trimmer stop? */
@@ -447,7 +447,7 @@ static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uin
 	kvc_count(&k->stats, trimmed_chunks);
 	kvc_lock(k);
 	kvc_chunk_count_victim_locked(k, &t->walk.turns, r->policy);
-	k->tier[t->tier].jammed = false;
+	k->tier[t->tier].trim.nothing_to_drop = false;
 	kvc_unlock(k);
 	return 0;
 }
@@ -571,7 +571,7 @@ static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 	t->hopeful |= t->nprobed || !ended;
 	if (ended && !t->model && !t->filling && !t->walk.freed && !t->nprobed &&
 	    !t->walk.has_spared)
-		k->tier[t->tier].jammed = true;
+		k->tier[t->tier].trim.nothing_to_drop = true;
 	kvc_unlock(k);
 	if (ended || blocked || gone + coming >= goal)
 		walk_begin(k, &t->walk, ended && !t->nprobed);
@@ -588,7 +588,7 @@ static bool trim_once(struct kvc_trimmer *t)
 	ts->t->ops->usage(ts->t, &u);
 	kvc_lock(t->k);
 	goal = goal_locked(t->k, t->tier, &u);
-	if (!goal && !ts->trimming) {
+	if (!goal && !ts->trim.active) {
 		t->nprobed = 0; /* the probed chunks may stay */
 		t->walk.fruitless_since_ns = 0;
 	}
@@ -607,7 +607,7 @@ static void wait_for_catalog(struct kvc_trimmer *t)
 
 	kvc_lock(k);
 	if (!k->evict->over)
-		kvc_lock_wait(&k->lock, &k->tier[t->tier].trim_cond, &until);
+		kvc_tier_trim_wait_locked(k, t->tier, &until);
 	kvc_unlock(k);
 }
 
@@ -668,11 +668,11 @@ static void *trimmer(void *arg)
 	kvc_lock(k);
 	while (!k->evict->over) {
 		if (!again) {
-			bool more = ts->trimming || kvc_tier_refuses_locked(ts) || t->nprobed;
+			bool more = ts->trim.active || kvc_tier_refuses_locked(ts) || t->nprobed;
 			struct timespec until =
 				kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 
-			kvc_lock_wait(&k->lock, &ts->trim_cond, &until);
+			kvc_tier_trim_wait_locked(k, t->tier, &until);
 			if (k->evict->over)
 				break;
 		}
@@ -735,9 +735,9 @@ int kvc_trim_start(struct kvc *k)
 				return -ENOMEM;
 			t->k = k;
 			t->tier = i;
-			err = -pthread_create(&k->tier[i].trimmer, NULL, trimmer, t);
-			kvc_lock(k); /* the tiers' threads read has_trimmer already */
-			k->tier[i].has_trimmer = !err;
+			err = -pthread_create(&k->tier[i].trim.thread, NULL, trimmer, t);
+			kvc_lock(k); /* the tiers' threads read trim.exists already */
+			k->tier[i].trim.exists = !err;
 			kvc_unlock(k);
 			if (err)
 				free(t);
@@ -750,9 +750,9 @@ void kvc_trim_stop(struct kvc *k)
 	kvc_lock(k);
 	k->evict->over = true;
 	for (unsigned t = 0; t < KVC_TIERS; t++)
-		pthread_cond_signal(&k->tier[t].trim_cond);
+		kvc_tier_trim_wake_locked(k, t);
 	kvc_unlock(k);
 	for (unsigned t = 0; t < KVC_TIERS; t++)
-		if (k->tier[t].has_trimmer)
-			pthread_join(k->tier[t].trimmer, NULL);
+		if (k->tier[t].trim.exists)
+			pthread_join(k->tier[t].trim.thread, NULL);
 }

@@ -37,12 +37,12 @@ static void wear_add(const struct kvc *k, struct kvc_wear *w, uint64_t bytes)
 
 struct kvc_wear kvc_wear_show_locked(struct kvc *k, unsigned tier)
 {
-	return wear_now(k, k->tier[tier].written);
+	return wear_now(k, k->tier[tier].wear);
 }
 
 void kvc_wear_add_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
-	wear_add(k, &k->tier[tier].written, bytes);
+	wear_add(k, &k->tier[tier].wear, bytes);
 }
 
 struct kvc_wear kvc_wear_access_show_locked(struct kvc *k)
@@ -70,7 +70,7 @@ void kvc_wear_save_both(struct kvc *k)
 
 	kvc_tier_each(k, t) {
 		snprintf(key, sizeof key, KEY "%u", t);
-		wear_save(k, key, &k->tier[t].written);
+		wear_save(k, key, &k->tier[t].wear);
 	}
 	wear_save(k, ACCESS_KEY, &k->committer->accesses.written);
 }
@@ -94,7 +94,7 @@ int kvc_wear_load_both(struct kvc *k)
 
 	kvc_tier_each(k, t) {
 		snprintf(key, sizeof key, KEY "%u", t);
-		err = err ?: wear_load(k, key, &k->tier[t].written);
+		err = err ?: wear_load(k, key, &k->tier[t].wear);
 	}
 	return err;
 }

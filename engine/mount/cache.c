@@ -219,7 +219,7 @@ void kvc_cache_set_events(struct kvc *k, const struct kvc_events *ev)
 static void stop_tiers(struct kvc *k)
 {
 	kvc_tier_each(k, t)
-		if (k->tier[t].t->ops->stop && !k->tier[t].left)
+		if (k->tier[t].t->ops->stop && !k->tier[t].threads.abandoned)
 			k->tier[t].t->ops->stop(k->tier[t].t);
 }
 
@@ -310,7 +310,7 @@ static bool removals_pending_locked(const struct kvc *k)
 	bool any = !kvc_list_empty(&k->deferred_free->list) || k->reservations.leaving;
 
 	kvc_tier_each(k, t)
-		any |= k->tier[t].leaving > 0 && !kvc_tier_hangs_locked(k, t);
+		any |= k->tier[t].deferred.bytes > 0 && !kvc_tier_hangs_locked(k, t);
 	return any;
 }
 
@@ -451,7 +451,7 @@ void kvc_cache_stop(struct kvc *k)
 				k->tier[t].t->ops->sync(k->tier[t].t);
 				k->tier[t].t->ops->usage(k->tier[t].t, &u);
 			}
-			u.uncleared += kvc_min(k->tier[t].leaving, u.used - u.uncleared);
+			u.uncleared += kvc_min(k->tier[t].deferred.bytes, u.used - u.uncleared);
 			if (u.uncleared)
 				kvc_meta_set(k->cat, "killed", "1");
 			snprintf(key, sizeof key, "%s_used_bytes", k->tier[t].t->ops->name);
@@ -462,7 +462,7 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_catalog_unlock(k->cat);
 	commit_final(k);
 	kvc_tier_each(k, t)
-		if (k->tier[t].t->ops->sync && !k->tier[t].left)
+		if (k->tier[t].t->ops->sync && !k->tier[t].threads.abandoned)
 			k->tier[t].t->ops->sync(k->tier[t].t);
 	stop_tiers(k);
 	kvc_replacers_save(k);

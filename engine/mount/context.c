@@ -94,14 +94,7 @@ static void init_lists(struct kvc *k)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)
 		pthread_cond_init(conds[i], &attr);
-	for (unsigned t = 0; t <= KVC_COMMON; t++) {
-		k->tier[t].k = k;
-		for (int p = 0; p < KVC_PRIORITIES; p++)
-			kvc_list_init(&k->tier[t].jobs[p]);
-		pthread_cond_init(&k->tier[t].cond, &attr);
-		pthread_cond_init(&k->tier[t].load_cond, &attr);
-		pthread_cond_init(&k->tier[t].trim_cond, &attr);
-	}
+	kvc_tiers_init(k, &attr);
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&k->lock.m, NULL);
 	pthread_mutex_init(&k->deferred_free->rehead_lock, NULL);

@@ -59,7 +59,7 @@ static void item_add(struct kvc *k, const struct kvc_deferred_item *t)
 	kvc_list_add_tail(&k->deferred_free->list, &copy->link);
 	k->reservations.leaving += t->reserved;
 	if (t->tier >= 0)
-		k->tier[t->tier].leaving += t->where.len;
+		k->tier[t->tier].deferred.bytes += t->where.len;
 	kvc_committer_wake_locked(k, !kvc_list_empty(&k->reservations.waiters));
 }
 
@@ -159,7 +159,8 @@ static void remove_shared_run(struct kvc *k, struct kvc_job *j)
 		wait = !remove_later_locked(k, j, KVC_P_URGENT, BUSY_NS, false);
 	/* after the first try the trimmer does not wait for these bytes any more */
 	if (!wait && !j->uncounted) {
-		k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
+		k->tier[j->tier].deferred.bytes -= kvc_min(k->tier[j->tier].deferred.bytes,
+							   j->where.len);
 		j->uncounted = true;
 	}
 	if (err < 0 && !wait)
@@ -181,13 +182,8 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	pthread_mutex_unlock(&k->deferred_free->rehead_lock);
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, KVC_CALL_REMOVE, j->where.at, err);
-	/* space was freed */
-	if (k->tier[j->tier].full || k->tier[j->tier].starved)
-		kvc_tier_retry_locked(k, j->tier);
-	k->tier[j->tier].full = k->tier[j->tier].starved = false;
-	/* a refusal during the removal does not mean that the space is fragmented */
-	k->tier[j->tier].refused = k->tier[j->tier].refused_until_ns = 0;
-	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
+	kvc_tier_freed_locked(k, j->tier);
+	k->tier[j->tier].deferred.bytes -= kvc_min(k->tier[j->tier].deferred.bytes, j->where.len);
 	kvc_unlock(k);
 	if (err)
 		kvc_warn("tier %s: cannot remove a frame: %s", t->ops->name, strerror(-err));
@@ -211,7 +207,7 @@ void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *items)
 			kvc_list_add_tail(&k->deferred_free->unsynced, &t->link);
 			k->deferred_free->nunsynced++;
 			k->deferred_free->unsynced_bytes += t->where.len;
-			k->tier[t->tier].unsynced += t->where.len;
+			k->tier[t->tier].deferred.unsynced += t->where.len;
 			pthread_cond_signal(&k->deferred_free->sync_cond);
 			t = NULL;
 		}
@@ -227,9 +223,9 @@ static bool pressed_locked(struct kvc *k)
 	kvc_tier_each(k, t) {
 		const struct kvc_tier_state *ts = &k->tier[t];
 
-		if (ts->unsynced && ts->has_trimmer &&
-		    (ts->trimming || kvc_tier_refuses_locked(ts) ||
-		     ts->unsynced > ts->spare / SPARE_PART))
+		if (ts->deferred.unsynced && ts->trim.exists &&
+		    (ts->trim.active || kvc_tier_refuses_locked(ts) ||
+		     ts->deferred.unsynced > ts->trim.spare / SPARE_PART))
 			return true;
 	}
 	return false;
@@ -254,10 +250,10 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 						      (unsigned)t->tier, 0, &j))
 			j->where = t->where, j->sum = t->sum, j->ino = t->ino, j->copy = t->copy;
 		else
-			ts->leaving -= kvc_min(ts->leaving, t->where.len);
+			ts->deferred.bytes -= kvc_min(ts->deferred.bytes, t->where.len);
 		k->deferred_free->nunsynced--;
 		k->deferred_free->unsynced_bytes -= t->where.len;
-		ts->unsynced -= t->where.len;
+		ts->deferred.unsynced -= t->where.len;
 		free(t);
 		if (++n % AT_ONCE == 0)
 			kvc_pause_locked(k);

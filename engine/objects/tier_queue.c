@@ -50,12 +50,30 @@
 	1000000000ull /* wait at unmount for the threads of a tier that does not answer \
 		       */
 
-void kvc_tier_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j)
+/* Counts the job in the numbers of its queue, or removes it from them (by = -1). */
+static void count_job_locked(struct kvc_tier_state *ts, enum kvc_priority p, int by)
+{
+	ts->queue.ncopies += p >= KVC_P_PARKED ? by : 0;
+	ts->queue.nfailed += p >= KVC_P_AGAIN && p < KVC_P_SPILL ? by : 0;
+	ts->queue.nremovals += p == KVC_P_REMOVE_AGAIN ? by : 0;
+}
+
+/* Removes a waiting job from its queue. The caller frees it, runs it or queues it elsewhere. */
+static void job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j)
 {
 	kvc_list_del(&j->link);
-	ts->ncopies -= j->priority >= KVC_P_PARKED;
-	ts->nagain -= j->priority >= KVC_P_AGAIN && j->priority < KVC_P_SPILL;
-	ts->nremovals -= j->priority == KVC_P_REMOVE_AGAIN;
+	count_job_locked(ts, j->priority, -1);
+}
+
+void kvc_tier_job_hurry_locked(struct kvc_tier_state *ts, struct kvc_job *j)
+{
+	job_unlink_locked(ts, j);
+	if (!j->wait_ns && j->priority >= KVC_P_AGAIN && j->priority < KVC_P_SPILL)
+		j->wait_ns = j->due_ns;
+	j->priority = KVC_P_URGENT;
+	j->due_ns = 0;
+	kvc_list_add_tail(&ts->queue.jobs[KVC_P_URGENT], &j->link);
+	kvc_tier_wake_locked(ts, KVC_P_URGENT);
 }
 
 static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
@@ -64,11 +82,11 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 	struct kvc_job *j;
 	struct kvc_node *n;
 
-	while (kvc_list_empty(&ts->jobs[p]))
+	while (kvc_list_empty(&ts->queue.jobs[p]))
 		p++;
-	j = kvc_of(ts->jobs[p].next, struct kvc_job, link);
+	j = kvc_of(ts->queue.jobs[p].next, struct kvc_job, link);
 	n = j->node;
-	kvc_tier_job_unlink_locked(ts, j);
+	job_unlink_locked(ts, j);
 	k->work->queued--;
 	kvc_count(&k->stats, spills_dropped);
 	if (n) {
@@ -89,11 +107,11 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
  */
 void kvc_tier_wake_locked(struct kvc_tier_state *ts, enum kvc_priority p)
 {
-	if (p < KVC_P_URGENT && ts->load_idle) {
-		ts->load_idle = false; /* the next job is for another thread */
-		pthread_cond_signal(&ts->load_cond);
+	if (p < KVC_P_URGENT && ts->queue.load_idle) {
+		ts->queue.load_idle = false; /* the next job is for another thread */
+		pthread_cond_signal(&ts->queue.load_cond);
 	} else {
-		pthread_cond_signal(&ts->cond);
+		pthread_cond_signal(&ts->queue.cond);
 	}
 }
 
@@ -106,7 +124,7 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 
 	if (!j)
 		return -ENOMEM;
-	if (p == KVC_P_REMOVE_AGAIN && ts->nremovals >= REMOVALS_MAX) {
+	if (p == KVC_P_REMOVE_AGAIN && ts->queue.nremovals >= REMOVALS_MAX) {
 		free(j);
 		return -ENOBUFS;
 	}
@@ -118,18 +136,17 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 	if (n)
 		n->refs++;
 	if (p >= KVC_P_PARKED && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) &&
-	    ts->ncopies >= COPIES_MAX)
+	    ts->queue.ncopies >= COPIES_MAX)
 		drop_oldest_locked(k, ts);
 	/*
 	 * Copies wait for their due time: only the first one in the list tells a worker how long to
 	 * sleep, which saves a store the wake-up.
 	 */
-	bool tell = p < KVC_P_PARKED || kvc_list_empty(&ts->jobs[p]) || due_ns <= kvc_mono_ns();
+	bool tell = p < KVC_P_PARKED || kvc_list_empty(&ts->queue.jobs[p]) ||
+		    due_ns <= kvc_mono_ns();
 
-	kvc_list_add_tail(&ts->jobs[p], &j->link);
-	ts->ncopies += p >= KVC_P_PARKED;
-	ts->nagain += p >= KVC_P_AGAIN && p < KVC_P_SPILL;
-	ts->nremovals += p == KVC_P_REMOVE_AGAIN;
+	kvc_list_add_tail(&ts->queue.jobs[p], &j->link);
+	count_job_locked(ts, p, 1);
 	k->work->queued++;
 	if (tell)
 		kvc_tier_wake_locked(ts, p);
@@ -143,8 +160,9 @@ static bool overdue_locked(const struct kvc_tier_state *ts)
 {
 	uint64_t now = 0;
 
-	for (unsigned i = 0; i < ts->nthreads; i++)
-		if (ts->overdue_ns[i] && ts->overdue_ns[i] < (now ? now : (now = kvc_mono_ns())))
+	for (unsigned i = 0; i < ts->threads.wanted; i++)
+		if (ts->threads.overdue_ns[i] &&
+		    ts->threads.overdue_ns[i] < (now ? now : (now = kvc_mono_ns())))
 			return true;
 	return false;
 }
@@ -158,11 +176,11 @@ bool kvc_tiers_busy_locked(const struct kvc *k, bool removes)
 {
 	for (unsigned t = 0; t <= KVC_COMMON; t++) {
 		const struct kvc_tier_state *ts = &k->tier[t];
-		bool any = ts->running > (removes ? 0 : ts->removing);
+		bool any = ts->threads.running > (removes ? 0 : ts->threads.removing);
 
 		for (int p = 0; p < KVC_PRIORITIES && !any; p++)
 			/* removals that the tier did not make are left to the next start */
-			any = !kvc_list_empty(&ts->jobs[p]) && p != KVC_P_REMOVE_AGAIN &&
+			any = !kvc_list_empty(&ts->queue.jobs[p]) && p != KVC_P_REMOVE_AGAIN &&
 			      (removes || p != KVC_P_REMOVE);
 		if (any && !overdue_locked(ts))
 			return true;
@@ -188,8 +206,8 @@ static bool hangs_locked(struct kvc *k, struct kvc_tier_state *t)
 {
 	bool hangs = overdue_locked(t);
 
-	if (!t->stuck && hangs) {
-		t->stuck = true;
+	if (!t->threads.stuck && hangs) {
+		t->threads.stuck = true;
 		kvc_warn("tier %s does not answer: it is suspended until it answers",
 			 t->t->ops->name);
 		kvc_count(&k->stats, breaker_opened);
@@ -215,27 +233,27 @@ void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
 
 	/* The jobs keep their priority: they count as failed until they are retried. */
 	for (int p = KVC_P_AGAIN; p < KVC_P_SPILL; p++)
-		kvc_list_splice(&ts->jobs[KVC_P_PARKED], &ts->jobs[p]);
-	if (!kvc_list_empty(&ts->jobs[KVC_P_PARKED]))
+		kvc_list_splice(&ts->queue.jobs[KVC_P_PARKED], &ts->queue.jobs[p]);
+	if (!kvc_list_empty(&ts->queue.jobs[KVC_P_PARKED]))
 		kvc_tier_wake_locked(ts, KVC_P_SPILL);
 }
 
 bool kvc_tier_name_lock_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
 {
-	for (unsigned i = 0; i < ts->nnamed; i++)
-		if (kvc_same_name(&ts->named[i], name))
+	for (unsigned i = 0; i < ts->locked_names.n; i++)
+		if (kvc_same_name(&ts->locked_names.of[i], name))
 			return false;
-	if (ts->nnamed == KVC_WORKERS)
+	if (ts->locked_names.n == KVC_WORKERS)
 		return false; /* cannot happen: a thread locks one name at most */
-	ts->named[ts->nnamed++] = *name;
+	ts->locked_names.of[ts->locked_names.n++] = *name;
 	return true;
 }
 
 void kvc_tier_name_unlock_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
 {
-	for (unsigned i = 0; i < ts->nnamed; i++)
-		if (kvc_same_name(&ts->named[i], name)) {
-			ts->named[i] = ts->named[--ts->nnamed];
+	for (unsigned i = 0; i < ts->locked_names.n; i++)
+		if (kvc_same_name(&ts->locked_names.of[i], name)) {
+			ts->locked_names.of[i] = ts->locked_names.of[--ts->locked_names.n];
 			return;
 		}
 }
@@ -289,16 +307,17 @@ static struct kvc_job *take_hung_load_locked(struct kvc *k, uint64_t *until)
 	kvc_tier_each(k, t) {
 		struct kvc_tier_state *ts = &k->tier[t];
 
-		if (!ts->running || !(ts->t->ops->caps & KVC_TIER_PATIENT))
+		if (!ts->threads.running || !(ts->t->ops->caps & KVC_TIER_PATIENT))
 			continue;
 		*until = kvc_min(*until, kvc_mono_ns() + STUCK_NS);
 		if (!hangs_locked(k, ts))
 			continue;
 		for (int p = KVC_P_LOAD; p <= KVC_P_PREFETCH; p++)
-			if (!kvc_list_empty(&ts->jobs[p])) {
-				struct kvc_job *j = kvc_of(ts->jobs[p].next, struct kvc_job, link);
+			if (!kvc_list_empty(&ts->queue.jobs[p])) {
+				struct kvc_job *j = kvc_of(ts->queue.jobs[p].next, struct kvc_job,
+							   link);
 
-				kvc_tier_job_unlink_locked(ts, j);
+				job_unlink_locked(ts, j);
 				return j;
 			}
 	}
@@ -314,7 +333,7 @@ static bool suspended_locked(const struct kvc *k, const struct kvc_tier_state *t
 {
 	enum kvc_call call = p == KVC_P_PARKED ? KVC_CALL_WRITE : KVC_CALL_REMOVE;
 
-	if ((p != KVC_P_PARKED && p != KVC_P_REMOVE_AGAIN) || kvc_list_empty(&ts->jobs[p]) ||
+	if ((p != KVC_P_PARKED && p != KVC_P_REMOVE_AGAIN) || kvc_list_empty(&ts->queue.jobs[p]) ||
 	    !ts->t || (p == KVC_P_PARKED && k->stopping) ||
 	    !kvc_tier_out_locked(k, (unsigned)(ts - k->tier), call))
 		return false;
@@ -343,7 +362,7 @@ static struct kvc_job *next_job_locked(struct kvc *k, struct kvc_tier_state *ts,
 			continue;
 		if (suspended_locked(k, ts, p, now, until))
 			continue;
-		kvc_list_each(e, &ts->jobs[p]) {
+		kvc_list_each(e, &ts->queue.jobs[p]) {
 			struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
 			uint64_t due = p == KVC_P_PARKED
@@ -353,7 +372,7 @@ static struct kvc_job *next_job_locked(struct kvc *k, struct kvc_tier_state *ts,
 								      : 0);
 
 			if (due <= now || (k->stopping && p >= KVC_P_PARKED)) {
-				kvc_tier_job_unlink_locked(ts, j);
+				job_unlink_locked(ts, j);
 				return j;
 			}
 			*until = kvc_min(*until, due);
@@ -369,16 +388,16 @@ static void call_begin_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned
 			      const struct kvc_node *n)
 {
 	if (ts->t && (ts->t->ops->caps & KVC_TIER_PATIENT))
-		ts->overdue_ns[me] = kvc_mono_ns() + k->opt.deadline_ms * 1000000 +
-				     (n ? n->row.size / SLOWEST * 1000000000 : 0);
+		ts->threads.overdue_ns[me] = kvc_mono_ns() + k->opt.deadline_ms * 1000000 +
+					     (n ? n->row.size / SLOWEST * 1000000000 : 0);
 }
 
 static void call_end_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me)
 {
-	ts->overdue_ns[me] = 0;
-	if (!ts->stuck || overdue_locked(ts))
+	ts->threads.overdue_ns[me] = 0;
+	if (!ts->threads.stuck || overdue_locked(ts))
 		return;
-	ts->stuck = false;
+	ts->threads.stuck = false;
 	kvc_info("tier %s answers again", ts->t->ops->name);
 	kvc_count(&k->stats, breaker_closed);
 	kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
@@ -389,21 +408,21 @@ static void retry_after_success_locked(struct kvc *k, struct kvc_tier_state *ts)
 {
 	uint64_t now = kvc_mono_ns();
 
-	if (now < ts->retry_ns)
+	if (now < ts->retry.at_ns)
 		return;
-	ts->retry_wait_ns = !ts->failing        ? 0
-			    : ts->retry_wait_ns ? kvc_min(2 * ts->retry_wait_ns, RETRY_MAX_NS)
-						: RETRY_MIN_NS;
-	ts->retry_ns = now + ts->retry_wait_ns;
-	if (ts->failing)
+	ts->retry.wait_ns = !ts->retry.copy_failed ? 0
+			    : ts->retry.wait_ns    ? kvc_min(2 * ts->retry.wait_ns, RETRY_MAX_NS)
+						   : RETRY_MIN_NS;
+	ts->retry.at_ns = now + ts->retry.wait_ns;
+	if (ts->retry.copy_failed)
 		kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
-	ts->failing = ts->taking = false;
+	ts->retry.copy_failed = ts->retry.copy_stored = false;
 }
 
 void kvc_tier_failed_locked(struct kvc *k, unsigned tier)
 {
-	k->tier[tier].failing = true;
-	k->tier[tier].taking = false;
+	k->tier[tier].retry.copy_failed = true;
+	k->tier[tier].retry.copy_stored = false;
 }
 
 static void *worker(void *arg)
@@ -412,7 +431,7 @@ static void *worker(void *arg)
 	struct kvc *k = ts->k;
 
 	kvc_lock(k);
-	unsigned me = ts->started++;
+	unsigned me = ts->threads.started++;
 	bool copies = me > 0;
 
 	for (;;) {
@@ -421,7 +440,7 @@ static void *worker(void *arg)
 
 		if (k->work->over)
 			break;
-		if (ts->taking)
+		if (ts->retry.copy_stored)
 			retry_after_success_locked(k, ts);
 		j = next_job_locked(k, ts, copies, &until);
 		if (!j && !ts->t)
@@ -436,8 +455,8 @@ static void *worker(void *arg)
 				n->in[j->tier].queued = NULL;
 			k->work->queued--;
 			k->work->running++;
-			ts->running++;
-			ts->removing += removes;
+			ts->threads.running++;
+			ts->threads.removing += removes;
 			if (k->work->queued)
 				/* the next job may be due too, while all other threads sleep */
 				kvc_tier_wake_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
@@ -447,8 +466,8 @@ static void *worker(void *arg)
 			kvc_lock(k);
 			call_end_locked(k, ts, me);
 			k->work->running--;
-			ts->running--;
-			ts->removing -= removes;
+			ts->threads.running--;
+			ts->threads.removing -= removes;
 			if (n) {
 				n->refs--;
 				kvc_node_settle_locked(k, n);
@@ -461,10 +480,10 @@ static void *worker(void *arg)
 		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
 
 		if (!copies)
-			ts->load_idle = true;
-		kvc_lock_wait(&k->lock, copies ? &ts->cond : &ts->load_cond, &t);
+			ts->queue.load_idle = true;
+		kvc_lock_wait(&k->lock, copies ? &ts->queue.cond : &ts->queue.load_cond, &t);
 		if (!copies)
-			ts->load_idle = false;
+			ts->queue.load_idle = false;
 	}
 	kvc_tiers_wake_locked(k);
 	kvc_unlock(k);
@@ -474,8 +493,8 @@ static void *worker(void *arg)
 void kvc_tiers_wake_locked(struct kvc *k)
 {
 	for (unsigned t = 0; t <= KVC_COMMON; t++) {
-		pthread_cond_broadcast(&k->tier[t].cond);
-		pthread_cond_broadcast(&k->tier[t].load_cond);
+		pthread_cond_broadcast(&k->tier[t].queue.cond);
+		pthread_cond_broadcast(&k->tier[t].queue.load_cond);
 	}
 }
 
@@ -493,6 +512,20 @@ uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n)
 	return threads * KVC_TIER_CALL_BYTES;
 }
 
+void kvc_tiers_init(struct kvc *k, const pthread_condattr_t *attr)
+{
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		struct kvc_tier_state *ts = &k->tier[t];
+
+		ts->k = k;
+		for (int p = 0; p < KVC_PRIORITIES; p++)
+			kvc_list_init(&ts->queue.jobs[p]);
+		pthread_cond_init(&ts->queue.cond, attr);
+		pthread_cond_init(&ts->queue.load_cond, attr);
+		pthread_cond_init(&ts->space.trim_cond, attr);
+	}
+}
+
 int kvc_tiers_start(struct kvc *k)
 {
 	int err = 0;
@@ -502,9 +535,10 @@ int kvc_tiers_start(struct kvc *k)
 		unsigned want = t == KVC_COMMON ? COMMON_WORKERS : ts->t ? threads_of(ts->t) : 0;
 
 		kvc_lock(k); /* the first threads read nthreads */
-		while (ts->nthreads < want && !err)
-			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, worker, ts)))
-				ts->nthreads++;
+		while (ts->threads.wanted < want && !err)
+			if (!(err = -pthread_create(&ts->threads.ids[ts->threads.wanted], NULL,
+						    worker, ts)))
+				ts->threads.wanted++;
 		kvc_unlock(k);
 	}
 	return err;
@@ -526,63 +560,85 @@ void kvc_tiers_join(struct kvc *k)
 		struct kvc_tier_state *ts = &k->tier[t];
 		bool patient = ts->t && (ts->t->ops->caps & KVC_TIER_PATIENT);
 
-		for (unsigned i = 0; i < ts->nthreads; i++) {
+		for (unsigned i = 0; i < ts->threads.wanted; i++) {
 			if (!patient)
-				pthread_join(ts->workers[i], NULL);
-			else if (kvc_join(ts->workers[i], until))
-				ts->left += !pthread_detach(ts->workers[i]);
+				pthread_join(ts->threads.ids[i], NULL);
+			else if (kvc_join(ts->threads.ids[i], until))
+				ts->threads.abandoned += !pthread_detach(ts->threads.ids[i]);
 		}
-		if (ts->left)
+		if (ts->threads.abandoned)
 			kvc_warn("tier %s does not answer: %u of its threads are left behind",
-				 ts->t->ops->name, ts->left);
-		k->work->left += ts->left;
+				 ts->t->ops->name, ts->threads.abandoned);
+		k->work->left += ts->threads.abandoned;
 	}
 	for (unsigned t = 0; t <= KVC_COMMON && !k->work->left; t++)
 		for (int p = 0; p < KVC_PRIORITIES; p++)
 			if (k->work->over || p == KVC_P_REMOVE || p == KVC_P_REMOVE_AGAIN)
-				free_jobs(&k->tier[t].jobs[p]);
+				free_jobs(&k->tier[t].queue.jobs[p]);
 }
 
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
-	ts->full = true;
-	ts->refused = kvc_max(kvc_tier_refuses_locked(ts) ? ts->refused : 0, bytes);
-	ts->refused_until_ns = kvc_mono_ns() + REFUSED_NS;
-	if (ts->unsynced) /* the frame waits for space that is to be synced */
+	ts->space.full = true;
+	ts->space.refused_bytes = kvc_max(kvc_tier_refuses_locked(ts) ? ts->space.refused_bytes : 0,
+					  bytes);
+	ts->space.refused_until_ns = kvc_mono_ns() + REFUSED_NS;
+	if (ts->deferred.unsynced) /* the frame waits for space that is to be synced */
 		pthread_cond_signal(&k->deferred_free->sync_cond);
 	kvc_tier_trim_wake_locked(k, tier);
 }
 
 bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts)
 {
-	return ts->full || kvc_mono_ns() < ts->refused_until_ns;
+	return ts->space.full || kvc_mono_ns() < ts->space.refused_until_ns;
 }
 
 void kvc_tier_stored_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
-	ts->taking = true;
+	ts->retry.copy_stored = true;
 	kvc_wear_add_locked(k, tier, bytes);
-	ts->full = false;
-	if (bytes >= ts->refused)
-		ts->refused = ts->refused_until_ns = 0;
+	ts->space.full = false;
+	if (bytes >= ts->space.refused_bytes)
+		ts->space.refused_bytes = ts->space.refused_until_ns = 0;
 	/* Waking the trimmer for each copy would cost more than the copy of a small file. */
-	ts->unsignalled += bytes;
-	if (ts->unsignalled > ts->spare / UNSIGNALLED_PARTS) {
-		ts->unsignalled = 0;
+	ts->space.unsignalled += bytes;
+	if (ts->space.unsignalled > ts->trim.spare / UNSIGNALLED_PARTS) {
+		ts->space.unsignalled = 0;
 		kvc_tier_trim_wake_locked(k, tier);
 	}
+}
+
+void kvc_tier_await_space_locked(struct kvc *k, unsigned tier)
+{
+	k->tier[tier].space.awaited = true;
+}
+
+void kvc_tier_freed_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	if (ts->space.full || ts->space.awaited)
+		kvc_tier_retry_locked(k, tier);
+	ts->space.full = ts->space.awaited = false;
+	/* a refusal during the removal does not mean that the space is fragmented */
+	ts->space.refused_bytes = ts->space.refused_until_ns = 0;
 }
 
 void kvc_tier_trim_wake_locked(struct kvc *k, unsigned tier)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
-	if (ts->has_trimmer)
-		pthread_cond_signal(&ts->trim_cond);
+	if (ts->trim.exists)
+		pthread_cond_signal(&ts->space.trim_cond);
+}
+
+void kvc_tier_trim_wait_locked(struct kvc *k, unsigned tier, const struct timespec *until)
+{
+	kvc_lock_wait(&k->lock, &k->tier[tier].space.trim_cond, until);
 }
 
 bool kvc_tier_is_durable_locked(const struct kvc *k, unsigned tier)
@@ -603,12 +659,13 @@ bool kvc_tier_accepts_locked(const struct kvc *k, unsigned tier)
 {
 	const struct kvc_tier_state *ts = &k->tier[tier];
 
-	return !kvc_tier_out_locked(k, tier, KVC_CALL_WRITE) && !(ts->full && ts->jammed);
+	return !kvc_tier_out_locked(k, tier, KVC_CALL_WRITE) &&
+	       !(ts->space.full && ts->trim.nothing_to_drop);
 }
 
 void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j)
 {
-	kvc_list_add_tail(&k->tier[j->tier].jobs[KVC_P_LOAD], &j->link);
+	kvc_list_add_tail(&k->tier[j->tier].queue.jobs[KVC_P_LOAD], &j->link);
 	k->work->queued++;
 	kvc_tier_wake_locked(&k->tier[j->tier], KVC_P_LOAD);
 }

@@ -40,7 +40,7 @@ struct kvc_job {
 	/* a load: a bit for each tier that failed, and for each that had a bad copy */
 	unsigned tried, bad;
 	unsigned tries; /* a removal: number of failures of the tier */
-	bool uncounted; /* a removal: its bytes are no longer counted in `leaving` */
+	bool uncounted; /* a removal: its bytes are no longer counted in deferred.bytes */
 	int err;        /* a load: error of the last attempt */
 	bool prefetch;  /* a load for which no call waited when it was requested */
 	struct kvc_where where;
@@ -49,60 +49,82 @@ struct kvc_job {
 	uint64_t copy;      /* and only of this generation stored by this node; 0: any */
 };
 
-/* A tier with its queues, threads and circuit breaker. */
+/*
+ * A tier with its queues, threads and circuit breaker. Each part is written by the file that its
+ * comment names; all other files only read it (tests/mounted/source/writers.py).
+ */
 struct kvc_tier_state {
 	struct kvc *k;
 	struct kvc_tier *t; /* NULL: the slot is empty, or this is the common queue */
-	struct kvc_list jobs[KVC_PRIORITIES];
-	/* wakes the threads that take all jobs, and the one that takes no copies */
-	pthread_cond_t cond, load_cond;
-	bool load_idle;             /* the thread that takes no copies sleeps */
-	unsigned ncopies;           /* copies queued in KVC_P_PARKED and below */
-	unsigned nagain;            /* those of them that have failed */
-	unsigned nremovals;         /* removals queued in KVC_P_REMOVE_AGAIN */
-	unsigned nthreads, started; /* threads wanted, and running */
-	pthread_t workers[KVC_WORKERS];
-	/*
-	 * the time by which each thread's current call should return; 0: it is in no call that may
-	 * hang
-	 */
-	uint64_t overdue_ns[KVC_WORKERS];
-	bool stuck;        /* a call is overdue, and that was logged */
-	unsigned running;  /* jobs that run */
-	unsigned removing; /* those of them that are removals */
-	unsigned left;     /* threads that never returned from the tier */
-	/* shared tier: names that are being changed */
-	struct kvc_where named[KVC_WORKERS];
-	unsigned nnamed;
+	/* Written by objects/tier_queue.c. */
+	struct {
+		struct kvc_list jobs[KVC_PRIORITIES];
+		/* wakes the threads that take all jobs, and the one that takes no copies */
+		pthread_cond_t cond, load_cond;
+		bool load_idle;     /* the thread that takes no copies sleeps */
+		unsigned ncopies;   /* copies queued in KVC_P_PARKED and below */
+		unsigned nfailed;   /* those of them that have failed */
+		unsigned nremovals; /* removals queued in KVC_P_REMOVE_AGAIN */
+	} queue;
+	/* Written by objects/tier_queue.c. */
+	struct {
+		unsigned wanted, started;
+		pthread_t ids[KVC_WORKERS];
+		/*
+		 * the time by which each thread's current call should return; 0: it is in no call
+		 * that may hang
+		 */
+		uint64_t overdue_ns[KVC_WORKERS];
+		bool stuck;         /* a call is overdue, and that was logged */
+		unsigned running;   /* jobs that run */
+		unsigned removing;  /* those of them that are removals */
+		unsigned abandoned; /* threads that never returned from the tier */
+	} threads;
+	/* Written by objects/tier_queue.c. The names in a shared tier that are being changed. */
+	struct {
+		struct kvc_where of[KVC_WORKERS];
+		unsigned n;
+	} locked_names;
+	/* Written by objects/tier_queue.c. */
 	struct kvc_breaker breaker;
-	/*
-	 * failing: a copy failed since the failed copies were last retried because of a success.
-	 * taking: a copy succeeded since then. Another such retry is allowed from retry_ns on;
-	 * retry_wait_ns is the current pause between two of them.
-	 */
-	bool failing, taking;
-	uint64_t retry_ns, retry_wait_ns;
-	bool full; /* the trimmed tier refused a frame for lack of space */
-	/*
-	 * the length of a refused frame that is being retried, and when the tier stops making space
-	 * for it
-	 */
-	uint64_t refused, refused_until_ns;
-	/* evict/trim.c */
-	pthread_t trimmer;
-	pthread_cond_t trim_cond;
-	bool has_trimmer, trimming;
-	bool jammed; /* a complete walk found nothing to drop */
-	/*
-	 * and copies that failed with ENOSPC have waited for long: they are retried when space is
-	 * freed
-	 */
-	bool starved;
-	uint64_t leaving; /* bytes of frames that wait to be removed */
-	/* bytes of those frames that wait for a sync, and bytes that are free above high= */
-	uint64_t unsynced, spare;
-	uint64_t unsignalled; /* bytes stored since the trimmer was last woken */
-	struct kvc_wear written;
+	/* Written by objects/tier_queue.c. Retries of all failed copies after a success. */
+	struct {
+		bool copy_failed; /* a copy failed since the last such retry */
+		bool copy_stored; /* a copy was stored since then, and since the last failure */
+		/* the next retry is allowed from at_ns on; wait_ns is the pause between two */
+		uint64_t at_ns, wait_ns;
+	} retry;
+	/* Written by objects/tier_queue.c. Space that copies need. */
+	struct {
+		bool full; /* the trimmed tier refused a frame for lack of space */
+		/*
+		 * copies that failed with ENOSPC have waited for long: they are retried when space
+		 * is freed
+		 */
+		bool awaited;
+		/*
+		 * the length of a refused frame that is being retried, and when the tier stops
+		 * making space for it
+		 */
+		uint64_t refused_bytes, refused_until_ns;
+		uint64_t unsignalled;     /* bytes stored since the trimmer was last woken */
+		pthread_cond_t trim_cond; /* wakes the trimmer */
+	} space;
+	/* Written by objects/deferred_free.c. */
+	struct {
+		uint64_t bytes;    /* bytes of frames that wait to be removed */
+		uint64_t unsynced; /* those that wait for a sync */
+	} deferred;
+	/* Written by evict/trim.c. */
+	struct {
+		pthread_t thread;
+		bool exists;          /* the tier has a trimmer */
+		bool active;          /* it frees space down to low= */
+		bool nothing_to_drop; /* a complete walk found nothing to drop */
+		uint64_t spare;       /* bytes that are free above high= */
+	} trim;
+	/* Written by limits/wear.c. */
+	struct kvc_wear wear;
 };
 
 struct kvc_work {
@@ -126,6 +148,8 @@ struct kvc_work {
  * (KVC_TIER_CALL_BYTES each).
  */
 uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n);
+/* Initializes all elements of k->tier; attr is for their conditions. */
+void kvc_tiers_init(struct kvc *k, const pthread_condattr_t *attr);
 /* Starts the tiers' threads. Returns 0 or a negative errno. */
 int kvc_tiers_start(struct kvc *k);
 /*
@@ -145,8 +169,8 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 			    unsigned tier, uint64_t due_ns, struct kvc_job **out);
 /* Queues a job that a call waits for, in the caller's memory; the queue frees it after its run. */
 void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j);
-/* Removes a waiting job from its queue. The caller frees it or queues it elsewhere. */
-void kvc_tier_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j);
+/* Moves a waiting job to the front: it is urgent, and due at once. */
+void kvc_tier_job_hurry_locked(struct kvc_tier_state *ts, struct kvc_job *j);
 /* Wakes a thread that takes jobs of this priority, after a job was queued. */
 void kvc_tier_wake_locked(struct kvc_tier_state *ts, enum kvc_priority p);
 /*
@@ -198,15 +222,21 @@ void kvc_tier_failed_locked(struct kvc *k, unsigned tier);
  * at once.
  */
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
+/* A copy that failed for lack of space waits for long: it is retried when space is freed. */
+void kvc_tier_await_space_locked(struct kvc *k, unsigned tier);
+/* A frame was removed: copies that failed for lack of space are retried. */
+void kvc_tier_freed_locked(struct kvc *k, unsigned tier);
 /* A copy was stored: counts its bytes, and retries copies that failed. */
 void kvc_tier_stored_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 /*
- * Returns true if a refused frame still waits. `full` alone does not tell: a smaller frame that
+ * Returns true if a refused frame still waits. space.full alone does not tell: a smaller frame that
  * fit, or a removal, clears it.
  */
 bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
 /* Wakes the tier's trimmer: the tier may be above its mark, or refused a frame. */
 void kvc_tier_trim_wake_locked(struct kvc *k, unsigned tier);
+/* The trimmer waits until it is woken, or until this time. */
+void kvc_tier_trim_wait_locked(struct kvc *k, unsigned tier, const struct timespec *until);
 /*
  * Returns true if the tier would store a copy now or soon: false if the breaker refuses writes, or
  * if the tier is full and nothing in it can be dropped.

@@ -61,7 +61,7 @@ void kvc_statfs(struct kvc *k, uint64_t ino, struct kvc_statfs *s)
 	total = (hundredth ?: k->pool.bytes / 100) * k->opt.high_pct;
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED)
-			leaving += k->tier[t].leaving;
+			leaving += k->tier[t].deferred.bytes;
 	used -= kvc_min(used, leaving);
 	used += k->reservations.used -
 		kvc_min(k->reservations.used,

@@ -64,7 +64,7 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
 	kvc_list_each(e, &k->reservations.waiters)
 		g->room_waiters++;
 	kvc_tier_each(k, t)
-		g->copies_failing += k->tier[t].nagain;
+		g->copies_failing += k->tier[t].queue.nfailed;
 	kvc_unlock(k);
 }
 
@@ -74,7 +74,7 @@ static const char *breaker_locked(const struct kvc *k, unsigned t)
 	const struct kvc_tier_state *ts = &k->tier[t];
 	const char *worst = "closed";
 
-	if (ts->stuck || kvc_tier_hangs_locked(k, t))
+	if (ts->threads.stuck || kvc_tier_hangs_locked(k, t))
 		return "hangs";
 	for (unsigned i = 0; i < KVC_CALLS; i++) {
 		if (ts->breaker.of[i].is != KVC_BREAKER_OUT)
@@ -94,10 +94,11 @@ static void calls_locked(const struct kvc_tier_state *ts, struct kvc_call_figure
 		const struct kvc_breaker_class *c = &ts->breaker.of[i];
 		bool closed = c->is == KVC_BREAKER_CLOSED;
 
-		v[i].up = closed && !ts->stuck;
+		v[i].up = closed && !ts->threads.stuck;
 		v[i].next_ms = closed || c->until_ns < now ? 0 : (c->until_ns - now) / 1000000;
-		v[i].state = ts->stuck ? "hangs"
-				       : kvc_breaker_word(&ts->breaker, (enum kvc_call)i, now);
+		v[i].state = ts->threads.stuck
+				     ? "hangs"
+				     : kvc_breaker_word(&ts->breaker, (enum kvc_call)i, now);
 		snprintf(v[i].reason, sizeof v[i].reason, "%s",
 			 closed ? "" : kvc_breaker_reason(c->why));
 	}
@@ -127,10 +128,10 @@ void kvc_tier_gauges(struct kvc *k, struct kvc_tier_gauges v[KVC_TIERS])
 		f->breaker = breaker_locked(k, t);
 		f->up = !strcmp(f->breaker, "closed");
 		calls_locked(ts, f->call);
-		f->removals = ts->nremovals;
-		f->waiting = ts->ncopies;
-		f->failing = ts->nagain;
-		f->running = ts->running;
+		f->removals = ts->queue.nremovals;
+		f->waiting = ts->queue.ncopies;
+		f->failing = ts->queue.nfailed;
+		f->running = ts->threads.running;
 		kvc_unlock(k);
 	}
 }

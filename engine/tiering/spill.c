@@ -425,7 +425,7 @@ static void copy(struct kvc *k, struct spill *s)
 		undo_both(k, s);
 	} else if (s->err == -ENOSPC) {
 		s->retry = true;
-		if (k->tier[s->tier].has_trimmer)
+		if (k->tier[s->tier].trim.exists)
 			kvc_tier_refused_locked(k, s->tier, s->c.f->stored_len);
 		else /* others fill the tier too: they or the server free space */
 			s->refused = true;
@@ -493,7 +493,8 @@ static void copy_again_locked(struct kvc *k, struct spill *s, bool makes_room)
 		n->tries++;
 		queue_locked(k, n, s->tier, KVC_P_SPILL, now + AGAIN_NS);
 	} else {
-		k->tier[s->tier].starved |= s->err == -ENOSPC;
+		if (s->err == -ENOSPC)
+			kvc_tier_await_space_locked(k, s->tier);
 		wait_locked(k, s, now);
 	}
 }
@@ -503,8 +504,8 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 {
 	const struct kvc_tier_state *ts = &k->tier[s->tier];
 	/* no longer full: space was freed since, and the waiters were told */
-	bool full = s->err == -ENOSPC && ts->has_trimmer;
-	bool makes_room = full && (!ts->jammed || !ts->full);
+	bool full = s->err == -ENOSPC && ts->trim.exists;
+	bool makes_room = full && (!ts->trim.nothing_to_drop || !ts->space.full);
 	bool failed = s->err && s->err != -ECANCELED;
 	struct kvc_node *n = s->n;
 
@@ -556,20 +557,6 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	kvc_copy_fini(&s.c);
 }
 
-/* Moves a waiting job to the front. */
-static void hurry_locked(struct kvc *k, unsigned tier, struct kvc_job *j)
-{
-	struct kvc_tier_state *ts = &k->tier[tier];
-
-	kvc_tier_job_unlink_locked(ts, j);
-	if (!j->wait_ns && j->priority >= KVC_P_AGAIN && j->priority < KVC_P_SPILL)
-		j->wait_ns = j->due_ns;
-	j->priority = KVC_P_URGENT;
-	j->due_ns = 0;
-	kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
-	kvc_tier_wake_locked(ts, KVC_P_URGENT);
-}
-
 static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
 			 uint64_t due_ns)
 {
@@ -580,7 +567,7 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 	/* Brings a queued copy forward; one that failed, only if an fsync waits for it. */
 	if (j && p == KVC_P_URGENT &&
 	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->sync_waiters)))
-		hurry_locked(k, tier, j);
+		kvc_tier_job_hurry_locked(&k->tier[tier], j);
 	if (n->spilling & (1u << tier))
 		return;
 	if (kvc_tier_job_add_locked(k, p, spill_run, n, tier, due_ns, &n->in[tier].queued)) {
@@ -617,5 +604,5 @@ void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n)
 	kvc_spill_queue_locked(k, n, true);
 	kvc_tier_each(k, t)
 		if (n->in[t].queued && n->in[t].queued->priority >= KVC_P_PARKED)
-			hurry_locked(k, t, n->in[t].queued);
+			kvc_tier_job_hurry_locked(&k->tier[t], n->in[t].queued);
 }

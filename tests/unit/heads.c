@@ -205,9 +205,9 @@ static unsigned waiting(void)
 	do {
 		usleep(1000);
 		kvc_lock(engine);
-		again = engine->tier[0].nagain;
+		again = engine->tier[0].queue.nfailed;
 		busy = engine->work->running || engine->work->queued > again ||
-		       !kvc_list_empty(&engine->tier[0].jobs[KVC_P_PARKED]);
+		       !kvc_list_empty(&engine->tier[0].queue.jobs[KVC_P_PARKED]);
 		kvc_unlock(engine);
 	} while (busy);
 	return again;

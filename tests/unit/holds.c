@@ -590,7 +590,7 @@ static unsigned jobs(enum kvc_priority p)
 	unsigned n = 0;
 
 	kvc_lock(engine);
-	kvc_list_each(e, &engine->tier[KVC_COMMON].jobs[p])
+	kvc_list_each(e, &engine->tier[KVC_COMMON].queue.jobs[p])
 		n++;
 	kvc_unlock(engine);
 	return n;
@@ -652,7 +652,7 @@ static void renamed(void **state)
 	for (int i = 0; i < 10000 && (busy || jobs(KVC_P_SPILL)); i++) {
 		usleep(1000);
 		kvc_lock(engine);
-		busy = engine->tier[KVC_COMMON].running;
+		busy = engine->tier[KVC_COMMON].threads.running;
 		kvc_unlock(engine);
 	}
 	assert_false(busy);

@@ -83,7 +83,7 @@ static void disarm(void)
  */
 static void regroup(enum kvc_priority p)
 {
-	kvc_list_each_safe(e, &engine->tier[KVC_COMMON].jobs[p]) {
+	kvc_list_each_safe(e, &engine->tier[KVC_COMMON].queue.jobs[p]) {
 		struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
 		later++;
@@ -161,7 +161,7 @@ static void end_one(bool moved)
 	bool queued;
 
 	can_go(file);
-	queued = !kvc_list_empty(&engine->tier[KVC_COMMON].jobs[KVC_P_URGENT]);
+	queued = !kvc_list_empty(&engine->tier[KVC_COMMON].queue.jobs[KVC_P_URGENT]);
 	regroup(KVC_P_URGENT);
 	if (!memory || !for_ever || queued || !moved) /* otherwise no job could be queued */
 		in_chunk(file, moved ? to : from);
@@ -319,7 +319,7 @@ static void splits(void)
 	arm();
 	regroup(KVC_P_URGENT);
 	disarm();
-	bool again = !kvc_list_empty(&engine->tier[KVC_COMMON].jobs[KVC_P_SPILL]);
+	bool again = !kvc_list_empty(&engine->tier[KVC_COMMON].queue.jobs[KVC_P_SPILL]);
 
 	for (unsigned i = 0; i < 3; i++)
 		can_go(ino[i]);

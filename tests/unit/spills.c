@@ -136,7 +136,7 @@ static bool tried(void)
 	bool is;
 
 	kvc_lock(engine);
-	is = kvc_list_empty(&engine->tier[0].jobs[KVC_P_PARKED]) && !engine->work->running;
+	is = kvc_list_empty(&engine->tier[0].queue.jobs[KVC_P_PARKED]) && !engine->work->running;
 	kvc_unlock(engine);
 	return is;
 }

@@ -200,7 +200,7 @@ static void drop_jobs(void)
 {
 	for (unsigned t = 0; t <= KVC_COMMON; t++)
 		for (int p = 0; p < KVC_PRIORITIES; p++)
-			kvc_list_each_safe(e, &engine->tier[t].jobs[p])
+			kvc_list_each_safe(e, &engine->tier[t].queue.jobs[p])
 				free(kvc_of(e, struct kvc_job, link));
 }
 

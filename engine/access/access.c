@@ -16,6 +16,10 @@
 #define PAUSE_NS 1000000000ull /* a pause after which the request has ended */
 /* maximum number of chunks of a request, since its end is work under the lock */
 #define LONGEST 512u
+/* maximum length of a chain, which also ends a circle that a client may have told */
+#define CHAIN_MAX 8192u
+#define AT_ONCE 32u      /* chunks under one hold of the locks */
+#define STAMPS 8192u     /* chunks in one call, since the calling thread has other work */
 #define LEASE (1u << 31) /* bit in the id of a lease; no thread has it in its id */
 
 _Static_assert(KVC_CHAIN_INFER_THREAD == KVC_CLIENTS_END && KVC_CHAIN_INFER_THREAD < LEASE,
@@ -28,18 +32,19 @@ static void ring_record(struct kvc *k, struct kvc_client *u, const struct kvc_ch
 	if (!k->access_ring || (made ? u->recorded : u->ahead))
 		return;
 	u->recorded |= made;
-	kvc_access_ring_put_locked(
-		k,
-		&(struct kvc_access_seen){
-			.ns = ns,
-			.id = c->id,
-			.file = file,
-			.bytes = c->bytes,
-			.parent = c->parent,
-			.client = u->id,
-			.what = (made ? KVC_USE_MADE : 0u) | (u->id & LEASE ? KVC_USE_LEASED : 0u) |
-				(kvc_replacers_infer_parents(k, c->policy) ? KVC_USE_LEARNED : 0u),
-		});
+	kvc_access_ring_put_locked(k, &(struct kvc_access_seen){
+					      .ns = ns,
+					      .id = c->id,
+					      .file = file,
+					      .bytes = c->bytes,
+					      .parent = c->parent,
+					      .client = u->id,
+					      .what = (made ? KVC_ACCESS_CREATED : 0u) |
+						      (u->id & LEASE ? KVC_ACCESS_LEASED : 0u) |
+						      (kvc_replacers_infer_parents(k, c->policy)
+							       ? KVC_ACCESS_INFERRED
+							       : 0u),
+				      });
 }
 
 /* ---- what policies hear ---- */
@@ -87,7 +92,7 @@ static void request_end(struct kvc *k, struct kvc_client *u)
 			if (c)
 				kvc_chunk_dirty_locked(k, c);
 			if (c && !j && r == one)
-				kvc_ancestors_of_locked(k, c);
+				kvc_access_ancestors_add_locked(k, c);
 		}
 	}
 	u->serial = 0;
@@ -362,12 +367,12 @@ void kvc_access_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t p
 	kvc_chunk_dirty_locked(k, c);
 	kvc_replacers_set_parent_locked(k, c, parent);
 	if (!c->fresh) /* its request may have ended, for example if stores wait for memory */
-		kvc_ancestors_of_locked(k, c);
+		kvc_access_ancestors_add_locked(k, c);
 }
 
 void kvc_access_renamed_locked(struct kvc *k, uint64_t ino)
 {
-	struct kvc_access_seen u = { .what = KVC_USE_RENAMED };
+	struct kvc_access_seen u = { .what = KVC_ACCESS_RENAMED };
 
 	if (!k->access_ring)
 		return;
@@ -386,7 +391,7 @@ void kvc_access_request_end_locked(struct kvc *k, uint64_t caller)
 	if (k->access_ring)
 		kvc_access_ring_put_locked(k, &(struct kvc_access_seen){ .ns = kvc_mono_ns(),
 									 .client = client,
-									 .what = KVC_USE_END });
+									 .what = KVC_ACCESS_END });
 }
 
 void kvc_access_tick_locked(struct kvc *k)
@@ -427,4 +432,84 @@ void kvc_access_free(struct kvc *k)
 	if (k->access->infer)
 		kvc_chain_infer_close(k->access->infer);
 	free(k->access_ring);
+}
+
+/* ---- ancestors ---- */
+
+void kvc_access_ancestors_add_locked(struct kvc *k, const struct kvc_chunk *c)
+{
+	struct kvc_ancestors *a = &k->access->ancestors;
+	uint64_t parent = c->parent & ~KVC_TOLD;
+	const struct kvc_chunk *p = parent ? kvc_chunk_find_locked(k, parent) : NULL;
+
+	if (!parent || (p && p->use.last_ns > c->use.last_ns) || a->n == KVC_ACCESS_ANCESTORS)
+		return;
+	a->of[a->n].id = c->id;
+	a->of[a->n++].parent = parent;
+}
+
+/*
+ * Stamps the chunk, unless it was used after `than`; than 0 stamps nothing. Gets its last use and
+ * its parent.
+ */
+static int stamp_both(struct kvc *k, uint64_t id, uint64_t than, uint64_t *last, uint64_t *parent)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
+	struct kvc_chunk_row r;
+	int err = 0;
+
+	if (c)
+		kvc_chunk_row(k, c, &r);
+	else
+		err = kvc_chunk_get(k->cat, id, &r);
+	if (err)
+		return err;
+	if (than && r.last_ns > than)
+		return -EEXIST;
+	*parent = r.parent & ~KVC_TOLD;
+	*last = r.last_ns;
+	if (!than)
+		return 0;
+	if (!c && !(c = kvc_chunk_new_locked(k, id, &r)))
+		return -ENOMEM;
+	kvc_chunk_stamp_locked(k, c);
+	kvc_chunk_dirty_locked(k, c);
+	*last = c->use.last_ns;
+	kvc_chunk_settle_locked(k, c); /* the row is written with the accesses, not at once */
+	return 0;
+}
+
+/* Walks up from the chunk. Returns the number of chunks visited. */
+static unsigned walk_up(struct kvc *k, uint64_t id)
+{
+	uint64_t last = 0, first = id;
+	unsigned n = 0;
+
+	kvc_lock_both(k);
+	while (id && (id != first || !n) && n++ < CHAIN_MAX) {
+		if (kvc_takes(k, false) || stamp_both(k, id, last, &last, &id))
+			break;
+		k->access->ancestors.next = id;
+		if (n % AT_ONCE == 0)
+			kvc_pause_both(k);
+	}
+	k->access->ancestors.next = 0;
+	kvc_unlock_both(k);
+	return n;
+}
+
+void kvc_access_ancestors_stamp(struct kvc *k)
+{
+	struct kvc_ancestors *a = &k->access->ancestors;
+	uint64_t id;
+
+	for (unsigned n = 0; n < STAMPS; n += walk_up(k, id)) {
+		kvc_lock(k);
+		/* any order will do: each walk ends at an ancestor with a later use */
+		id = a->n ? a->of[--a->n].id : 0;
+		a->next = id ? a->of[a->n].parent : 0;
+		kvc_unlock(k);
+		if (!id)
+			return;
+	}
 }

@@ -12,13 +12,21 @@
  * then is its size known, and whether its file was renamed into another chunk, so only then do the
  * policies learn its request and its parent. Until then they treat it as a new chunk without a
  * request, so that fast stores can evict it in its turn.
+ *
+ * An access to a chunk counts for its ancestors too, although no client asked for them: an engine
+ * that has the beginning of a prompt on its device stores and loads only the rest. Without this, a
+ * policy by rank would evict the beginning first, and the rest would be useless. The first chunk of
+ * a request is queued when the request ends, and so is a chunk whose parent is told. A thread that
+ * may block then walks up the chain, to the first ancestor with a later access, and stamps the
+ * rows, whether they are in memory or not. Until then, eviction by rank spares the parent of each
+ * queued chunk, and thereby all its ancestors (evict/trim.c).
  */
 #ifndef KVC_ACCESS_H
 #define KVC_ACCESS_H
 
-#include "ancestors.h"
 #include "replacers.h"
-#include "access_ring.h"
+#include "rings.h"
+#include "chunk.h"
 
 #define KVC_CLIENTS 64
 
@@ -35,6 +43,17 @@ struct kvc_client {
 	bool recorded; /* the creation of `fresh` was recorded in the access ring */
 	bool ahead;    /* it prefetches: not a use yet, so the access ring does not record it */
 	struct kvc_request request[KVC_CACHES];
+};
+
+/* Chunks whose ancestors are to be stamped. */
+#define KVC_ACCESS_ANCESTORS 256
+
+struct kvc_ancestors {
+	struct {
+		uint64_t id, parent;
+	} of[KVC_ACCESS_ANCESTORS];
+	unsigned n;
+	uint64_t next; /* the chunk that is stamped next; 0: none */
 };
 
 struct kvc_access_tracker {
@@ -76,5 +95,15 @@ void kvc_access_tick_locked(struct kvc *k);
 bool kvc_access_end_all_locked(struct kvc *k);
 /* At unmount. */
 void kvc_access_free(struct kvc *k);
+
+/*
+ * Queues a chunk with which a request began. If the queue is full, its ancestors wait for its next
+ * access.
+ */
+void kvc_access_ancestors_add_locked(struct kvc *k, const struct kvc_chunk *c);
+/*
+ * Called periodically and before the last commit: stamps a bounded number of chunks. Without locks.
+ */
+void kvc_access_ancestors_stamp(struct kvc *k);
 
 #endif

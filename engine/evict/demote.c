@@ -29,7 +29,7 @@
 #include "evict.h"
 #include "file.h"
 #include "replacers.h"
-#include "event_ring.h"
+#include "rings.h"
 #include "notify.h"
 #include "pin.h"
 #include "spill.h"

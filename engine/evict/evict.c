@@ -24,7 +24,7 @@
 #include "committer.h"
 #include "dir_invalidate.h"
 #include "file.h"
-#include "event_ring.h"
+#include "rings.h"
 #include "throttle.h"
 #include "path.h"
 #include "pin.h"

@@ -6,7 +6,7 @@
  * the quota. If nothing can be dropped, it refuses the first waiting store with EDQUOT. Models take
  * turns, those with waiters first, and so do expired chunks. There is no pause between turns, and
  * however much one model has to lose, the stores of the other models wait for one turn of it. The
- * thread also stamps the ancestors of accessed chunks (access/ancestors.h).
+ * thread also stamps the ancestors of accessed chunks (access/access.h).
  */
 #include "chunk.h"
 #include "clock.h"
@@ -267,7 +267,7 @@ static void *keeper(void *arg)
 			break;
 		kvc_quotas_look_locked(k);
 		kvc_unlock(k);
-		kvc_ancestors_stamp(k);
+		kvc_access_ancestors_stamp(k);
 		trims = quota_round(k, &trimmers);
 		bool due = kvc_mono_ns() > expire_ns;
 

@@ -16,7 +16,7 @@
  * unless a whole walk finds no other victim. If some of the chunks that stay were only accessed a
  * moment ago and could soon be dropped, spared chunks wait two seconds longer. A chunk is also
  * spared if one of its descendants was accessed and its own rank was not updated yet
- * (access/ancestors.h). The first visit to a chunk's folder only makes the kernel ask for its name
+ * (access/access.h). The first visit to a chunk's folder only makes the kernel ask for its name
  * again (a probe; kvc_chunk_drop returns -EAGAIN); the trimmer visits it again later.
  *
  * A model above its quota is trimmed in the same way, by the quota keeper and by whole chunks. A

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Users: the bytes of the pool and of the disk that each uid has (user.c). All under k->lock. */
+/*
+ * Users: one record for each uid that has a pin, or a file open or leased, and the limits of its
+ * opens, leases and mappings (user.c). pin.h has the limits of its pins. All under k->lock.
+ */
 #ifndef KVC_USER_H
 #define KVC_USER_H
 
 #include "kvc.h"
 #include "table.h"
+#include "node.h"
 
 struct kvc_user {
 	struct kvc_slot slot; /* in k->users->table, by uid */
-	/* bytes of the pool that its opens, leases and mappings keep (user_share.h) */
+	/* bytes of the pool that its opens, leases and mappings keep */
 	uint64_t held;
-	struct kvc_list idle; /* its entries without an open or lease (user_share.h) */
-	/* number of its entries (user_share.h) and of its pins */
+	struct kvc_list idle; /* its entries without an open or lease */
+	/* number of its entries and of its pins */
 	size_t holds, pins;
 	size_t files;                      /* number of its entries with open files */
 	uint64_t pinned_pool, pinned_disk; /* bytes of its pinned chunks (pin.h) */
@@ -34,5 +38,47 @@ void kvc_user_settle_locked(struct kvc *k, struct kvc_user *u);
 uint64_t kvc_user_share(const struct kvc *k);
 /* At unmount. */
 void kvc_users_free(struct kvc *k);
+
+/* A user's use of one node: it has the node open or leased, or may have it mapped. */
+struct kvc_share_entry {
+	struct kvc_share_entry *next; /* next entry of the node */
+	struct kvc_list idle;         /* on user->idle while count is 0 */
+	struct kvc_node *node;
+	struct kvc_user *user;
+	unsigned count; /* opens and leases */
+	unsigned opens; /* those of them that are opens */
+};
+
+/*
+ * Returns true if the user may also use the node (NULL: none) and `more` bytes beside it. A node
+ * that must be loaded counts the bytes that it will take.
+ */
+bool kvc_user_share_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n,
+				uint64_t more);
+/*
+ * The same for a call. Returns 0 or KVC_OVER_SHARE; then kvc_share_retry_call (ops/ops.h) decides
+ * whether the call is made again.
+ */
+#define KVC_OVER_SHARE (-EUSERS)
+int kvc_user_share_check_locked(struct kvc *k, const struct kvc_wait *w, const struct kvc_node *n,
+				uint64_t more);
+/* An open (open is true) or a lease begins, or ends. If out of memory, it is not counted. */
+void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open);
+void kvc_user_share_remove_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open);
+/*
+ * Returns 0 if the user may open the node, or a new file (NULL); otherwise -EMFILE. Further opens
+ * of a file that the user has open do not count.
+ */
+int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n);
+/* Called after the node's size in the pool or its state has changed. */
+void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n);
+/*
+ * Returns the user's oldest idle entry and makes it the newest; NULL: it has none. The caller may
+ * forget the entry if the file is not mapped.
+ */
+struct kvc_share_entry *kvc_user_share_idle_locked(struct kvc *k, uint32_t uid);
+void kvc_user_share_forget_locked(struct kvc *k, struct kvc_share_entry *h);
+/* The node is freed: forgets all its entries. */
+void kvc_user_share_node_freed_locked(struct kvc *k, struct kvc_node *n);
 
 #endif

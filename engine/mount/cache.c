@@ -416,7 +416,7 @@ void kvc_cache_stop(struct kvc *k)
 	}
 	kvc_access_end_all_locked(k);
 	kvc_unlock(k);
-	kvc_ancestors_stamp(k);
+	kvc_access_ancestors_stamp(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
 	kvc_chunk_drop_resume(k); /* drops that an error has interrupted */

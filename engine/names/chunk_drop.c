@@ -55,7 +55,7 @@
 #include "replacers.h"
 #include "log.h"
 #include "membership.h"
-#include "event_ring.h"
+#include "rings.h"
 #include "notify.h"
 #include "pin.h"
 #include "tier_queue.h"

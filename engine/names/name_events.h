@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events about removed and changed names, for readers of the event ring (telemetry/event_ring.h).
+ * Events about removed and changed names, for readers of the event ring (telemetry/rings.h).
  */
 #ifndef KVC_NAME_EVENTS_H
 #define KVC_NAME_EVENTS_H
 
-#include "event_ring.h"
+#include "rings.h"
 
 /*
  * Reports that the node lost this name: it was dropped, or has another name now. Does nothing if

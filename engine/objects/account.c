@@ -9,7 +9,7 @@
  */
 #include "account.h"
 
-#include "user_share.h"
+#include "user.h"
 #include "node.h"
 #include "pin.h"
 #include "model_stats.h"

@@ -7,7 +7,7 @@
 #include "node.h"
 
 #include "committer.h"
-#include "user_share.h"
+#include "user.h"
 #include "pin.h"
 #include "up.h"
 

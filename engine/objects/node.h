@@ -172,7 +172,7 @@ struct kvc_node {
 	uint64_t in_pool; /* its part of chunk->bytes */
 	/* serial of the pin that counts it, and the bytes that it counts (limits/pin.h) */
 	uint64_t pin_serial, pin_weight;
-	/* the users that have it open or leased (limits/user_share.h) */
+	/* the users that have it open or leased (limits/user.h) */
 	struct kvc_share_entry *holders;
 	uint64_t held; /* bytes that each of them is charged */
 	/* opens and leases that wait for the load, renames that wait for the publish */

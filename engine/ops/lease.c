@@ -9,7 +9,7 @@
 #include "ops.h"
 #include "file.h"
 #include "folder.h"
-#include "user_share.h"
+#include "user.h"
 #include "load.h"
 #include "membership.h"
 #include "incomplete.h"

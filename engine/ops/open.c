@@ -10,7 +10,7 @@
 #include "ops.h"
 #include "file.h"
 #include "folder.h"
-#include "user_share.h"
+#include "user.h"
 #include "ino.h"
 #include "load.h"
 #include "membership.h"

@@ -71,7 +71,7 @@ enum { KVC_STAGE_CLOSED = 1, KVC_STAGE_BOTH_CLOSED, KVC_STAGE_LOADED };
 int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 			 struct kvc_wait *w);
 /*
- * share_retry.c: *err is the result of a call. If it is KVC_OVER_SHARE (user_share.h), the user's
+ * share_retry.c: *err is the result of a call. If it is KVC_OVER_SHARE (user.h), the user's
  * idle objects are released, at most once per call, and the result is true: make the call again.
  * Otherwise false, and *err is the call's final result. The caller holds no lock.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call that would take a user over its share (limits/user_share.c) first releases the user's idle
+ * A call that would take a user over its share (limits/user.c) first releases the user's idle
  * objects, those that the user has not mapped, and is then made again. Runs on request threads. A
  * check costs some system calls, so a call makes at most LOOKS of them, and AT_ONCE under one hold
  * of the lock. The next call continues where the last one ended. Checking stops when a quarter of
@@ -8,7 +8,7 @@
  */
 #include "ops.h"
 #include "file.h"
-#include "user_share.h"
+#include "user.h"
 
 #define LOOKS 1024
 #define AT_ONCE 16

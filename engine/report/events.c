@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .kvcachefs/events: changes of files since it was opened (telemetry/event_ring.h), one JSON object
+ * .kvcachefs/events: changes of files since it was opened (telemetry/rings.h), one JSON object
  * per line (kvcachefs(8) describes the members). An event is recorded as numbers under the lock;
  * its path is looked up when it is read. Sequence numbers have no gaps, except that lost events are
  * skipped; a line says how many.
  */
-#include "event_ring.h"
+#include "rings.h"
 #include "path.h"
 #include "stream.h"
 #include "tier_queue.h"

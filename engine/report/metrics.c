@@ -8,7 +8,7 @@
 #include "gauges.h"
 #include "replacers.h"
 #include "quote.h"
-#include "top_models.h"
+#include "model_stats.h"
 #include "tier_queue.h"
 
 #include <inttypes.h>

@@ -7,7 +7,7 @@
 #include "cache.h"
 #include "gauges.h"
 #include "quote.h"
-#include "top_models.h"
+#include "model_stats.h"
 #include "tier_queue.h"
 
 #include <inttypes.h>

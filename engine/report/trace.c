@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * .kvcachefs/trace: the accesses to chunks since it was opened, as lines for kvcachectl trace. An
- * access is recorded as numbers under the lock (telemetry/access_ring.h). Names of chunks are
+ * access is recorded as numbers under the lock (telemetry/rings.h). Names of chunks are
  * looked up when they are read, once each, and again when they may have changed.
  *
  *   name ID PATH    before the first access to this chunk, and after a rename; special characters
@@ -12,7 +12,7 @@
  *   lost N          accesses that were overwritten before they were read
  */
 #include "path.h"
-#include "access_ring.h"
+#include "rings.h"
 #include "stream.h"
 #include "access.h"
 
@@ -66,9 +66,9 @@ static void print_access(const struct kvc_access_seen *u, FILE *out)
 		uint32_t what;
 		char letter;
 	} letters[] = {
-		{ KVC_USE_MADE, 'm' },
-		{ KVC_USE_LEASED, 'l' },
-		{ KVC_USE_LEARNED, 'k' },
+		{ KVC_ACCESS_CREATED, 'm' },
+		{ KVC_ACCESS_LEASED, 'l' },
+		{ KVC_ACCESS_INFERRED, 'k' },
 	};
 	char what[8];
 	size_t n = 0;
@@ -100,9 +100,9 @@ static bool trace_print(struct kvc *k, struct kvc_stream *s, FILE *out)
 	if (lost)
 		fprintf(out, "lost %" PRIu64 "\n", lost);
 	for (size_t i = 0; i < n; i++)
-		if (v[i].what & KVC_USE_RENAMED) {
+		if (v[i].what & KVC_ACCESS_RENAMED) {
 			forget_printed_name(t, v[i].id);
-		} else if (v[i].what & KVC_USE_END) {
+		} else if (v[i].what & KVC_ACCESS_END) {
 			fprintf(out, "end %" PRIu64 " %" PRIu32 "\n", v[i].ns, v[i].client);
 		} else {
 			print_name(k, t, v[i].id, out);

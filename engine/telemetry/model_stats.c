@@ -2,10 +2,19 @@
 /*
  * Statistics of each model, see model_stats.h. A clock hand finds statistics to reuse, checking a
  * few under each hold of k->lock.
+ *
+ * The first models with opens are shown at once. Later, a model replaces a shown one if it has more
+ * than twice its opens, so that models do not change places at each reading. A shown model's
+ * figures count from the time it was chosen. All other opens are in the sum of the rest, including
+ * those counted for models that are no longer shown. So no figure ever decreases.
  */
 #include "model_stats.h"
 
-#define LOOKS 32
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECKS 32
+#define AT_ONCE 256u /* statistics read under one hold of the lock */
 
 void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stats *t)
 {
@@ -15,14 +24,14 @@ void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stat
 }
 
 /*
- * Returns the least recently used of the next LOOKS statistics that have no bytes in the pool, or
+ * Returns the least recently used of the next CHECKS statistics that have no bytes in the pool, or
  * NULL.
  */
 static struct kvc_model_stats *oldest_stats(struct kvc_model_stats_table *all)
 {
 	struct kvc_model_stats *old = NULL;
 
-	for (unsigned i = 0; i < LOOKS; i++) {
+	for (unsigned i = 0; i < CHECKS; i++) {
 		struct kvc_model_stats *t = all->v[all->hand++ % all->n];
 
 		if (!t->pool_bytes && (!old || t->last < old->last))
@@ -99,4 +108,185 @@ void kvc_model_stats_free(struct kvc *k)
 		free(k->model_stats->v[i]);
 	free(k->model_stats->v);
 	kvc_table_fini(&k->model_stats->table);
+}
+
+struct candidate {
+	uint64_t model, opens;
+	bool shown;
+};
+
+static struct kvc_model_stats *stats_find_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_slot *s = kvc_table_find(&k->model_stats->table, model);
+
+	return s ? kvc_of(s, struct kvc_model_stats, slot) : NULL;
+}
+
+static int by_opens(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+
+	return (x->opens < y->opens) - (x->opens > y->opens);
+}
+
+/*
+ * Lists all models with opens, most opens first, and after them the shown models without opens.
+ * Returns NULL if out of memory.
+ */
+static struct candidate *list_candidates(struct kvc *k, size_t *n)
+{
+	const struct kvc_model_stats_table *all = k->model_stats;
+	struct candidate *v = calloc(KVC_MODEL_STATS_MAX, sizeof *v);
+
+	*n = 0;
+	if (!v)
+		return NULL;
+	kvc_lock(k);
+	for (size_t i = 0; i < all->n; i++) {
+		const struct kvc_model_stats *t = all->v[i];
+
+		if (t->slot.key && (t->hits + t->misses || t->shown) && t->nameless != t->last)
+			v[(*n)++] = (struct candidate){
+				t->slot.key,
+				t->hits + t->misses,
+				t->shown,
+			};
+		if (i % AT_ONCE == AT_ONCE - 1)
+			kvc_pause_locked(k);
+	}
+	kvc_unlock(k);
+	qsort(v, *n, sizeof *v, by_opens);
+	return v;
+}
+
+static void show_locked(struct kvc *k, uint64_t model, bool show)
+{
+	struct kvc_model_stats *t = stats_find_locked(k, model);
+
+	if (!t || t->shown == show || (show && k->model_stats->shown >= KVC_TOP_MODELS))
+		return;
+	t->shown = show;
+	t->hits_before = t->hits;
+	t->misses_before = t->misses;
+	k->model_stats->shown = show ? k->model_stats->shown + 1 : k->model_stats->shown - 1;
+}
+
+/* Chooses the models to show; v is sorted by opens, most first. */
+static void choose_shown(struct kvc *k, const struct candidate *v, size_t n)
+{
+	size_t up = 0, down = n;
+
+	kvc_lock(k);
+	while (up < n && k->model_stats->shown < KVC_TOP_MODELS) /* free places */
+		show_locked(k, v[up++].model, true);
+	for (up = 0; up < KVC_TOP_MODELS && up < n; up++) {
+		if (v[up].shown)
+			continue;
+		while (down > up && !v[down - 1].shown)
+			down--;
+		if (down <= up || v[up].opens <= 2 * v[down - 1].opens)
+			break;
+		show_locked(k, v[--down].model, false);
+		show_locked(k, v[up].model, true);
+	}
+	kvc_unlock(k);
+}
+
+static int copy_name(void *arg, const struct kvc_name *n)
+{
+	snprintf(arg, 256, "%s", n->name);
+	return n->parent == KVC_ROOT;
+}
+
+int kvc_top_models_name(struct kvc *k, uint64_t model, char *name)
+{
+	int is;
+
+	*name = 0;
+	kvc_catalog_lock(k->cat);
+	is = kvc_name_of(k->cat, model, copy_name, name);
+	kvc_catalog_unlock(k->cat);
+	return is;
+}
+
+/*
+ * Gets the model's name. A model whose folder was deleted gives up its place. Returns false if it
+ * has no name, or if the list has that name already because of a rename in between.
+ */
+static bool has_new_name(struct kvc *k, const struct kvc_top_models_list *out,
+			 struct kvc_top_models *s)
+{
+	int is = kvc_top_models_name(k, s->model, s->name);
+
+	if (!is) {
+		struct kvc_model_stats *t;
+
+		kvc_lock(k);
+		show_locked(k, s->model, false);
+		if ((t = stats_find_locked(k, s->model)))
+			t->nameless = t->last;
+		kvc_unlock(k);
+	}
+	if (is != 1)
+		return false;
+	for (size_t i = 0; i < out->n; i++)
+		if (!strcmp(out->v[i].name, s->name))
+			return false;
+	return true;
+}
+
+/* Copies the figures of those models that are shown. Returns their number. */
+static size_t copy_shown(struct kvc *k, const struct candidate *v, size_t n,
+			 struct kvc_top_models_list *out)
+{
+	size_t at = 0;
+
+	kvc_lock(k);
+	for (size_t i = 0; i < n && at < KVC_TOP_MODELS; i++) {
+		const struct kvc_model_stats *t = stats_find_locked(k, v[i].model);
+
+		if (t && t->shown && v[i].opens)
+			out->v[at++] = (struct kvc_top_models){
+				.model = v[i].model,
+				.n = { t->hits - t->hits_before, t->misses - t->misses_before },
+				.total = { t->hits, t->misses },
+			};
+	}
+	out->all = (struct kvc_opens){
+		kvc_counted(&k->stats, pool_hits),
+		kvc_counted(&k->stats, pool_misses),
+	};
+	kvc_unlock(k);
+	return at;
+}
+
+int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
+{
+	size_t n, at;
+	KVC_MEM struct candidate *v = list_candidates(k, &n);
+
+	*out = (struct kvc_top_models_list){ .models = n };
+	while (v && out->models && !v[out->models - 1].opens)
+		out->models--;
+	out->v = calloc(KVC_TOP_MODELS, sizeof *out->v);
+	if (!v || !out->v) {
+		free(out->v);
+		return -ENOMEM;
+	}
+	choose_shown(k, v, n);
+	at = copy_shown(k, v, n, out);
+	out->rest = out->all;
+	for (size_t i = 0; i < at; i++) {
+		struct kvc_top_models *to = &out->v[out->n];
+
+		*to = out->v[i];
+		/* subtracted even if the model has no name now: it may have it again */
+		out->rest.hits -= to->n.hits;
+		out->rest.misses -= to->n.misses;
+		if (has_new_name(k, out, to))
+			out->n++;
+		else
+			out->models--;
+	}
+	return 0;
 }

@@ -6,6 +6,9 @@
  * Up to KVC_MODEL_STATS_MAX recently used models have statistics of their own. When a model's are
  * removed in favour of a newer one, they are added to `others`, so that the sums stay correct. A
  * model with bytes in the pool keeps its statistics.
+ *
+ * The KVC_TOP_MODELS models with the most opens are shown individually. The others are shown as one
+ * sum.
  */
 #ifndef KVC_MODEL_STATS_H
 #define KVC_MODEL_STATS_H
@@ -13,7 +16,7 @@
 #include "node.h"
 
 #define KVC_MODEL_STATS_MAX 10000
-#define KVC_TOP_MODELS 100u /* models that are shown individually (top_models.h) */
+#define KVC_TOP_MODELS 100u /* models that are shown individually */
 
 /*      name         what one count is */
 #define KVC_MODEL_STATS(X)                        \
@@ -72,5 +75,31 @@ size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_s
 				   size_t capacity);
 /* At unmount, after the nodes. */
 void kvc_model_stats_free(struct kvc *k);
+
+struct kvc_opens {
+	uint64_t hits, misses;
+};
+
+struct kvc_top_models {
+	char name[256];
+	uint64_t model;
+	struct kvc_opens n, total; /* n: since the model is shown */
+};
+struct kvc_top_models_list {
+	struct kvc_top_models *v; /* most opens first; from malloc */
+	size_t n, models;         /* models: number of models with opens */
+	/* all: all opens. rest: all opens that no model's n counts; it never decreases */
+	struct kvc_opens all, rest;
+};
+/*
+ * Chooses the models to show and returns their figures. Takes the locks for short times. Returns 0
+ * or -ENOMEM; the caller frees out->v.
+ */
+int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out);
+/*
+ * Copies the name of a model's folder to name[256]. Returns 1, 0 (it has no name), or a negative
+ * errno if it cannot be read now.
+ */
+int kvc_top_models_name(struct kvc *k, uint64_t model, char *name);
 
 #endif

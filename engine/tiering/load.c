@@ -16,7 +16,7 @@
 #include "file.h"
 #include "log.h"
 #include "membership.h"
-#include "event_ring.h"
+#include "rings.h"
 #include "spill.h"
 #include "model_stats.h"
 #include "tier_queue.h"

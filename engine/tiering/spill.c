@@ -15,7 +15,7 @@
 #include "file.h"
 #include "replacers.h"
 #include "log.h"
-#include "event_ring.h"
+#include "rings.h"
 #include "path.h"
 #include "remove.h"
 #include "model_stats.h"

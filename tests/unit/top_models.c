@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The opens of each model (engine/telemetry/top_models.c), with more models than are shown and more
- * than have statistics; and the slowest operations (latency.c). The test has an engine of its own.
+ * The opens of each model (engine/telemetry/model_stats.c), with more models than are shown and
+ * more than have statistics; and the slowest operations (latency.c). The test has an engine of its
+ * own.
  */
 #include "engine.h"
-#include "top_models.h"
+#include "model_stats.h"
 #include "latency.h"
 
 #include <setjmp.h>

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring of the newest events about files, for readers (report/events.c). It exists only while a
- * reader is open. Each reader has its own position; a slow reader loses the oldest events. All
- * under k->lock.
+ * Rings of the newest events about files and of the newest accesses to chunks, for the readers of
+ * .kvcachefs/events and .kvcachefs/trace (report/). A ring exists only while a reader is open. Each
+ * reader has its own position; a slow reader loses the oldest items. All under k->lock.
  *
  * An event has the file's inode number; its path is looked up when the event is read. An event that
  * removes a name keeps the path in `gone`. Such events are chained by inode number, so that earlier
  * events of the file find the path that they had.
  */
-#ifndef KVC_EVENT_RING_H
-#define KVC_EVENT_RING_H
+#ifndef KVC_RINGS_H
+#define KVC_RINGS_H
 
 #include "kvc.h"
+#include "chunk.h"
 
 #define KVC_EVENT_RING_MAX 16384u /* events in the ring, about 1 MiB */
 
@@ -75,5 +76,45 @@ bool kvc_event_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_event_ri
  * belongs to the ring.
  */
 const char *kvc_event_ring_path_locked(struct kvc *k, uint64_t ino, uint64_t number);
+
+/* ---- the ring of accesses ---- */
+
+#define KVC_ACCESS_RING_ITEMS 24576u /* accesses in the ring, a little more than 1 MiB */
+
+enum {
+	KVC_ACCESS_CREATED = 1,  /* the client created the chunk */
+	KVC_ACCESS_LEASED = 2,   /* the client is a lease */
+	KVC_ACCESS_INFERRED = 4, /* its parent is inferred, if it can be */
+	KVC_ACCESS_END = 8,      /* not an access: the client, a lease, has told all its paths */
+	KVC_ACCESS_RENAMED = 16, /* not an access: the chunk, or (0) any chunk, was renamed */
+};
+
+struct kvc_access_seen {
+	uint64_t ns; /* kvc_mono_ns */
+	uint64_t id; /* of the chunk */
+	uint64_t file;
+	uint64_t bytes;  /* in the pool; 0: not known yet */
+	uint64_t parent; /* the chunk's parent before this access, with KVC_TOLD; or 0 */
+	uint32_t client, what;
+};
+
+struct kvc_access_ring {
+	unsigned readers;
+	uint64_t n; /* accesses put so far; the ring has the last KVC_ACCESS_RING_ITEMS of them */
+	struct kvc_access_seen v[KVC_ACCESS_RING_ITEMS];
+};
+
+/* Opens a reader: *at is its position. Returns 0 or -ENOMEM. */
+int kvc_access_ring_open_locked(struct kvc *k, uint64_t *at);
+/* Closes a reader; the last one frees the ring. */
+void kvc_access_ring_close_locked(struct kvc *k);
+/* Adds an access. The caller has checked that a reader is open (k->access_ring). */
+void kvc_access_ring_put_locked(struct kvc *k, const struct kvc_access_seen *u);
+/*
+ * Copies up to `most` accesses from the reader's position and advances it. *lost: the number of
+ * older accesses that the reader missed.
+ */
+size_t kvc_access_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_access_seen *v,
+				   size_t most, uint64_t *lost);
 
 #endif

@@ -22,12 +22,13 @@ static void usage(FILE *out)
 	fprintf(out,
 		"usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] STORE\n"
 		"Checks a kvcachefs store that is not mounted.\n\n"
-		"  -n, --no-change    check only, change nothing (the default)\n"
+		"  -n, --no-change    only check, and change nothing (the default)\n"
 		"  -y, --yes          repair all errors that can be repaired\n"
-		"      --data         also read all data on the disk tier and check its checksums\n"
-		"      --rebuild      make a new catalog from the disk tier alone\n"
-		"      --device PATH  the block device of the disk tier, if the store no "
-		"longer names it\n"
+		"      --data         also read all data in the disk tier and compare its "
+		"checksums\n"
+		"      --rebuild      build a new catalog from the frames in the disk tier\n"
+		"      --device PATH  block device of the disk tier, if its path in the store is "
+		"lost\n"
 		"  -h, --help         show this help\n"
 		"  -V, --version      show the version\n");
 }

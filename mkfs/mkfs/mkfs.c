@@ -42,13 +42,14 @@ static const char *const files[] = {
 static void usage(FILE *out)
 {
 	fprintf(out, "usage: mkfs.kvcachefs [--size SIZE] [--device PATH] [--force] STORE\n"
-		     "Makes a kvcachefs store in the folder STORE.\n\n"
+		     "Creates a kvcachefs store in the folder STORE.\n\n"
 		     "  -s, --size SIZE    size of the disk tier (K, M, G, T; default: half of the "
 		     "free space,\n"
 		     "                     or all of --device)\n"
 		     "  -d, --device PATH  keep the disk tier's data on this block device\n"
-		     "  -F, --force        replace a store, or the contents of the device: all "
-		     "its data is lost\n"
+		     "  -F, --force        replace an existing store, or other contents of the "
+		     "device; all\n"
+		     "                     data in it is lost\n"
 		     "  -h, --help         show this help\n"
 		     "  -V, --version      show the version\n");
 }

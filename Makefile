@@ -11,6 +11,7 @@
 # make bench           compare with the same calls on a bare tmpfs and other alternatives, medians
 # make bench-quick     the first table of make bench
 # make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
+# make cores           measure how calls a second grow with the callers, and which locks wait
 # make wheel           build the Python package: build/python/kvcachefs-VERSION-....whl
 # CUDA=0               build the library without CUDA even if nvcc exists (NVCC= names another nvcc)
 # make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes, 7 GB)
@@ -243,6 +244,10 @@ $(patsubst %,$(B)/bin/unit-%,library keys names queue rope warm): $(B)/bin/unit-
 $(B)/bin/test-library $(B)/bin/test-queue $(B)/bin/test-stores: $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
+# without libraries, so that a copy runs on another machine
+$(B)/bin/test-cores: $(B)/obj/tests/tools/cores.o
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o $(B)/obj/fs/wait_slots.o
 $(B)/bin/unit-history: $(B)/obj/fs/history.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
@@ -347,6 +352,8 @@ bench-quick: tests
 	@QUICK=1 scripts/bench $(B)
 bench-full: tests
 	@scripts/bench-full $(B)
+cores: all $(B)/bin/test-cores
+	@scripts/cores $(B)
 engines: all
 	@tests/engines/run $(B) $(E)
 conformance: all
@@ -428,5 +435,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores engines conformance gpu-measure scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
 .SECONDARY:

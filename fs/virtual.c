@@ -40,6 +40,7 @@ enum virtual {
 	V_EVENTS,
 	V_SLOWEST,
 	V_TIERS,
+	V_LOCKS,
 	V_COUNT
 };
 
@@ -72,6 +73,7 @@ static const struct {
 	[V_EVENTS] = { "events", S_IFREG | 0400, NULL, kvc_events_open, true },
 	[V_SLOWEST] = { "slowest", S_IFREG | 0400, kvc_status_print_slowest, NULL, true },
 	[V_TIERS] = { "tiers", S_IFREG | 0444, kvc_status_print_tiers },
+	[V_LOCKS] = { "locks", S_IFREG | 0444, kvc_text_locks },
 };
 
 static enum virtual file_of(uint64_t ino)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A mutex with measurements: how long it is held, for one of KVC_LOCK_SAMPLED holds, and how long
- * threads waited for it. A thread that finds the mutex taken spins for a moment before it sleeps. A
- * build with KVC_LOCK_PROFILE (MODE=debug) also measures the holds of each place in the source, in
- * elapsed time and in CPU time, which excludes other work of the machine.
+ * threads waited for it. Each place in the source that takes a lock counts its own waits, and the
+ * waits of other threads that found the lock held by it. A thread that finds the mutex taken spins
+ * for a moment before it sleeps; a wait that ends while it spins counts too. A build with
+ * KVC_LOCK_PROFILE (MODE=debug) also measures the holds of each place, in elapsed time and in CPU
+ * time, which excludes other work of the machine.
  */
 #ifndef KVC_LOCK_H
 #define KVC_LOCK_H
@@ -12,6 +14,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -20,22 +23,29 @@
 #define KVC_PAUSES 50 /* pauses at most, one after another */
 #define KVC_LOCK_SAMPLED 64u
 
-/* The profile of a place that takes a lock. */
+/* The profile of a place that takes a lock. Its figures change under that lock. */
 struct kvc_lock_profile {
 	const char *lock, *func;
 	int line;
+	/* waits of this place, and their time */
+	_Atomic uint64_t waits, waited_ns;
+	/* waits that began while this place held the lock, and their time */
+	_Atomic uint64_t blocks, blocked_ns;
+	/* with KVC_LOCK_PROFILE: holds of this place */
 	uint64_t n, max_ns, max_cpu_ns, total_ns;
+	bool listed;
 	struct kvc_lock_profile *next;
 };
 
 struct kvc_lock {
 	pthread_mutex_t m;
-	_Atomic unsigned waiting;    /* threads that sleep, waiting for it */
-	_Atomic unsigned turns;      /* holds by threads that had slept */
-	unsigned nth;                /* number of holds */
-	uint64_t sample_ns;          /* start of a measured hold; 0: this hold is not measured */
-	struct kvc_lock_profile *by; /* the holder's place, and the start of the hold */
-	uint64_t since_ns, since_cpu_ns;
+	_Atomic unsigned waiting; /* threads that sleep, waiting for it */
+	_Atomic unsigned turns;   /* holds by threads that had slept */
+	_Atomic uint64_t nth;     /* number of holds */
+	uint64_t sample_ns;       /* start of a measured hold; 0: this hold is not measured */
+	/* the place of the present or latest holder */
+	struct kvc_lock_profile *_Atomic by;
+	uint64_t since_ns, since_cpu_ns; /* start of the hold, with KVC_LOCK_PROFILE */
 	struct kvc_histogram held, waited;
 	_Atomic uint64_t longest_ns; /* longest measured hold */
 };
@@ -45,10 +55,14 @@ struct kvc_lock {
  * the number of holds, and their total, in us. Prints nothing without KVC_LOCK_PROFILE.
  */
 void kvc_lock_profile_print(FILE *out);
+/*
+ * Prints one line for the lock: its name, the number of holds, their total in us, estimated from
+ * the measured ones, the number of waits and their total in us. Then one line for each place that
+ * waited for a lock of this name, or made others wait: NAME:FUNCTION:LINE, the waits and their
+ * total in us, and the waits of others during a hold of this place and their total in us.
+ */
+void kvc_lock_waits_print(const struct kvc_lock *l, const char *name, FILE *out);
 
-#ifdef KVC_LOCK_PROFILE
-void kvc_lock_profile_begin(struct kvc_lock *l, struct kvc_lock_profile *h);
-struct kvc_lock_profile *kvc_lock_profile_end(struct kvc_lock *l);
 #define KVC_HERE(what)                                   \
 	({                                               \
 		static struct kvc_lock_profile here_ = { \
@@ -58,32 +72,37 @@ struct kvc_lock_profile *kvc_lock_profile_end(struct kvc_lock *l);
 		};                                       \
 		&here_;                                  \
 	})
+#ifdef KVC_LOCK_PROFILE
+void kvc_lock_profile_begin(struct kvc_lock *l);
+void kvc_lock_profile_end(struct kvc_lock *l);
 #else
-static inline void kvc_lock_profile_begin(struct kvc_lock *l, struct kvc_lock_profile *h)
+static inline void kvc_lock_profile_begin(struct kvc_lock *l)
 {
 	(void)l;
-	(void)h;
 }
-static inline struct kvc_lock_profile *kvc_lock_profile_end(struct kvc_lock *l)
+static inline void kvc_lock_profile_end(struct kvc_lock *l)
 {
 	(void)l;
-	return NULL;
 }
-#define KVC_HERE(what) NULL
 #endif
 
 /* The rare parts of kvc_lock_take and kvc_lock_give: waiting, and beginning and ending a sample. */
-void kvc_lock_queue(struct kvc_lock *l);
+void kvc_lock_queue(struct kvc_lock *l, struct kvc_lock_profile *here);
 void kvc_lock_sample(struct kvc_lock *l);
 void kvc_lock_sampled(struct kvc_lock *l);
 
 static inline void kvc_lock_take(struct kvc_lock *l, struct kvc_lock_profile *here)
 {
+	uint64_t nth;
+
 	if (pthread_mutex_trylock(&l->m))
-		kvc_lock_queue(l);
-	if (!(l->nth++ % KVC_LOCK_SAMPLED))
+		kvc_lock_queue(l, here);
+	atomic_store_explicit(&l->by, here, memory_order_relaxed);
+	nth = atomic_load_explicit(&l->nth, memory_order_relaxed);
+	atomic_store_explicit(&l->nth, nth + 1, memory_order_relaxed);
+	if (!(nth % KVC_LOCK_SAMPLED))
 		kvc_lock_sample(l);
-	kvc_lock_profile_begin(l, here);
+	kvc_lock_profile_begin(l);
 }
 
 static inline void kvc_lock_give(struct kvc_lock *l)
@@ -116,13 +135,15 @@ static inline void kvc_lock_pause(const struct kvc_lock *l)
  */
 static inline int kvc_lock_wait(struct kvc_lock *l, pthread_cond_t *c, const struct timespec *until)
 {
-	struct kvc_lock_profile *by = kvc_lock_profile_end(l);
+	struct kvc_lock_profile *by = atomic_load_explicit(&l->by, memory_order_relaxed);
+	int rc;
 
+	kvc_lock_profile_end(l);
 	if (l->sample_ns)
 		kvc_lock_sampled(l);
-	int rc = until ? pthread_cond_timedwait(c, &l->m, until) : pthread_cond_wait(c, &l->m);
-
-	kvc_lock_profile_begin(l, by);
+	rc = until ? pthread_cond_timedwait(c, &l->m, until) : pthread_cond_wait(c, &l->m);
+	atomic_store_explicit(&l->by, by, memory_order_relaxed);
+	kvc_lock_profile_begin(l);
 	return rc;
 }
 

@@ -288,6 +288,8 @@ const char *kvc_status_unready(struct kvc *k);
 uint64_t kvc_status_pool_used(struct kvc *k);
 /* The state of the eviction policies. */
 void kvc_text_policies(struct kvc *k, FILE *out);
+/* Holds and waits of the engine's two locks, and of the places that take them. */
+void kvc_text_locks(struct kvc *k, FILE *out);
 void kvc_print_models(struct kvc *k, FILE *out);
 void kvc_status_print_slowest(struct kvc *k, FILE *out);
 /* The state of each tier, one line per class of calls. */

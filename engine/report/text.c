@@ -92,3 +92,12 @@ void kvc_text_policies(struct kvc *k, FILE *out)
 	kvc_replacers_text_locked(k, out);
 	kvc_unlock(k);
 }
+
+void kvc_text_locks(struct kvc *k, FILE *out)
+{
+	fputs("# lock: holds, their total (us), waits, their total (us)\n"
+	      "# lock:function:line: waits, their total (us), waits of others, their total (us)\n",
+	      out);
+	kvc_lock_waits_print(&k->lock, "objects", out);
+	kvc_lock_waits_print(kvc_catalog_lock_of(k->cat), "tree", out);
+}

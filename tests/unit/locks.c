@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -247,6 +248,75 @@ static void each_waits(void **state)
 	}
 }
 
+struct waited {
+	unsigned long long waits, waited_us, blocks;
+};
+
+/* Returns the figures of the places of a lock that are in this function. */
+static struct waited waited_in(const struct kvc_lock *l, const char *lock, const char *function)
+{
+	char *text = NULL, *save = NULL, at[64];
+	struct waited sum = { 0 };
+	size_t len;
+	FILE *out = open_memstream(&text, &len);
+
+	assert_non_null(out);
+	kvc_lock_waits_print(l, lock, out);
+	assert_int_equal(fclose(out), 0);
+	snprintf(at, sizeof at, "%s:%s:", lock, function);
+	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		struct waited v;
+
+		if (strncmp(line, at, strlen(at)) != 0)
+			continue;
+		line = strchr(line, ' ');
+		assert_non_null(line);
+		assert_int_equal(sscanf(line, "%llu %llu %llu", &v.waits, &v.waited_us, &v.blocks),
+				 3);
+		sum.waits += v.waits;
+		sum.waited_us += v.waited_us;
+		sum.blocks += v.blocks;
+	}
+	free(text);
+	return sum;
+}
+
+static void *waiter(void *arg)
+{
+	(void)arg;
+	getattr();
+	done = true;
+	return NULL;
+}
+
+/* A wait is counted where a thread waits, and where the lock was taken for which it waits. */
+static void waits_are_counted(void **state)
+{
+	const char *here = __func__;
+	struct waited of, by;
+	pthread_t thread;
+
+	(void)state;
+	of = waited_in(&engine->lock, "objects", "kvc_entry_getattr");
+	by = waited_in(&engine->lock, "objects", here);
+	done = came = false;
+	watched = objects();
+	kvc_lock(engine);
+	assert_int_equal(pthread_create(&thread, NULL, waiter, NULL), 0);
+	while (!came)
+		__real_usleep(100);
+	__real_usleep(2000);
+	assert_false(done);
+	kvc_unlock(engine);
+	pthread_join(thread, NULL);
+	watched = NULL;
+	assert_true(waited_in(&engine->lock, "objects", "kvc_entry_getattr").waits == of.waits + 1);
+	assert_true(waited_in(&engine->lock, "objects", "kvc_entry_getattr").waited_us >=
+		    of.waited_us + 2000);
+	assert_true(waited_in(&engine->lock, "objects", here).blocks == by.blocks + 1);
+	assert_true(waited_in(&engine->lock, "tree", here).blocks == 0);
+}
+
 /*
  * Counts the pauses of a commit while a thread waits for the objects' lock, with so many new files.
  */
@@ -302,6 +372,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_waits),
+		cmocka_unit_test(waits_are_counted),
 		cmocka_unit_test(a_small_commit_does_not_pause),
 	};
 

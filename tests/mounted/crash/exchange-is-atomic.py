@@ -26,6 +26,7 @@ for i in range(3):
     s.write(f"m/x/in{i}", b"x")
 s.write("m/y", b"a file")
 s.settle()
+s.committed()  # the first kill may be sooner than 50 ms from here
 for turn in range(6):
     pid = os.fork()
     if not pid:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """SIGKILL of an idle daemon, whose commits nothing hastens: files that were closed, renamed,
-linked, unlinked or created 50 ms before are exactly so after the next mount (promise 1). A round in
-which the machine did not run the daemon, or did not write, is repeated."""
+linked, unlinked or created 50 ms before are exactly so after the next mount (promise 1). The time
+in which the machine did not run the daemon, or did not write, is added to the 50 ms: a round in
+which it was longer than expected is repeated with a later kill."""
 import os, time
 from kvtest import *
 from witness import Witness
 
 TURNS, LATE = 5, 0.015
+WAIT = 0.052  # seconds from the changes to the kill, and LATE more may be missing
 s = Store(size="32M", cpu="16M", options="disk=off").mount()
 P = lambda name: f"{s.mnt}/{name}"
 
@@ -45,28 +47,27 @@ def check(turn):
     assert os.getxattr(f"{m}/changed", "user.x") == b"y"
 
 
-told = 0
-for turn in range(40 * TURNS):
+told, turn, wait = 0, 0, WAIT
+while told < TURNS:
+    turn += 1
     before(turn)
     s.settle()
     witness = Witness(s.daemon.pid, f"{TMP}/witness")
     time.sleep(0.3)
     change(turn)
     changed = time.monotonic()
-    time.sleep(0.052)
+    time.sleep(wait)
     killed = time.monotonic()
     s.kill()
-    worst = witness.end().excused(changed, killed) + killed - changed - 0.052
+    excused = witness.end().excused(changed, killed)
     run("umount", "-l", s.mnt)
     s.fsck("-n")
     s.mount()
-    if worst > LATE:
+    if excused > LATE + wait - WAIT:
+        wait = min(wait * 1.3, 5)
         continue
     check(turn)
     told += 1
-    if told == TURNS:
-        break
-print(f"{told} turns of {turn + 1} told something")
-assert told == TURNS, "this machine stood still all the time"
+print(f"{told} turns of {turn} told something, the last with a kill after {wait * 1000:.0f} ms")
 s.umount()
 s.fsck("-n")

@@ -162,10 +162,14 @@ for round_ in range(KILLS):
             f"round {round_}: {path} is missing, it should be one of {may[:3]}"
             known[path] = [None]
     s.settle()
+
+    def accounts():
+        """What the pool holds is what its account says, once all frees are done."""
+        used = run("sh", "-c", f"du -s -B1 {TMP}/run/*/ | cut -f1", ok=True).stdout.split()[0]
+        return abs(int(used) - s.stats()["pool_used_bytes"]) <= 64 * KiB
+
+    wait_for(accounts)
     st = s.stats()
-    used = int(run("sh", "-c", f"du -s -B1 {TMP}/run/*/ | cut -f1", ok=True).stdout.split()[0])
-    assert abs(used - st["pool_used_bytes"]) <= 64 * KiB, \
-        f"the pool holds {used} and the account says {st['pool_used_bytes']}"
     print(f"round {round_}: {counted} files right, {'pool lost' if lost else 'pool kept'}, "
           f"recovered {st['recovered']}", flush=True)
 s.umount()

@@ -55,10 +55,12 @@ class Life:
         [t.start() for t in self.threads]
 
     def end(self):
-        """Ends the keepers first, and waits until the catalog has their pins."""
+        """Ends the keepers first, and waits until the catalog has their pins: a batch that began
+        after them is committed."""
         self.quiet.set()
         [t.join() for t in self.threads[:2]]
-        time.sleep(1.3)
+        before = self.s.stats()["commits"]
+        wait_for(lambda: self.wrong or self.s.stats()["commits"] >= before + 2)
         self.stop.set()
         [t.join() for t in self.threads]
         assert not self.wrong, "\n".join(self.wrong) + str(self.s.stats())

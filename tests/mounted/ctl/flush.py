@@ -18,7 +18,7 @@ def flush(*words, ok=True):
 
 os.mkdir(f"{TMP}/r")
 s = Store(cpu="64M", options=f"write=back,settle=3600000,remote=dir://{TMP}/r,"
-          f"shim=fail-while:{BAD}+delay-put:200+delay-while:{SLOW_PUTS}+only:disk").mount()
+          f"shim=fail-while:{BAD}+delay-put:2000+delay-while:{SLOW_PUTS}+only:disk").mount()
 j, _ = flush(s.mnt)
 assert (j["what"], j["seen"], j["changed"], j["failed"]) == ("flush", 0, 0, 0), j
 

@@ -62,11 +62,26 @@ def at_terminal(screens, end, *words):
     return code, seen.decode(), was, during, after
 
 
+def models(line):
+    return {x["model"]: x for x in json.loads(line)["models"]}
+
+
+def as_json():
+    """In two intervals in which use() ran: a busy machine may not run it for a second."""
+    p = run(CTL, "top", "--interval", "1", "--count", "2", "--json", s.mnt, ok=True)
+    m = [models(line) for line in p.stdout.splitlines()]
+    return all(x["busy"]["opens_s"] and x["lame%20duck"]["loaded_bytes_s"] for x in m) and p
+
+
+def as_text():
+    text = run(CTL, "top", "--interval=1s", "--count=1", f"{s.mnt}/busy", ok=True).stdout
+    return "100.0%" in text and text
+
+
 t = threading.Thread(target=use)
 t.start()
 try:
-    p = run(CTL, "top", "--interval", "1", "--count", "2", "--json", s.mnt, ok=True)
-    text = run(CTL, "top", "--interval=1s", "--count=1", f"{s.mnt}/busy", ok=True).stdout
+    p, text = wait_for(as_json), wait_for(as_text)
     screens = [at_terminal(n, end, "top", "--interval", "1s", s.mnt) for n, end in
                ((2, lambda pid, fd: os.write(fd, b"q")),
                 (1, lambda pid, fd: os.write(fd, b"\x03")),
@@ -77,7 +92,7 @@ finally:
 
 for line in p.stdout.splitlines():
     j = json.loads(line)
-    m = {x["model"]: x for x in j["models"]}
+    m = models(line)
     assert j["mount"] == s.mnt and j["seconds"] >= 1 and len(m) == 64, len(m)
     assert [x["model"] for x in j["models"]][:2] == ["busy", "lame%20duck"]
     assert m["busy"]["opens_s"] > 0 and m["busy"]["share"] == 1, m["busy"]

@@ -230,6 +230,8 @@ def open_end():
 def quiet(s):
     """Trimming is done. (A lookup of a folder that is about to be dropped would keep it.)"""
     s.settle()
+    most, size = int(s.config()["high"]) / 100, s.stats()["tier_disk_bytes"]
+    wait_for(lambda: s.stats()["tier_disk_used_bytes"] <= most * size)
     before = None
     while (now := s.stats()["trimmed_chunks"]) != before:
         before = now
@@ -330,11 +332,13 @@ def disk_patient():
     for i in range(5):  # so few that all are used again and again
         s.write(f"m/y{i}/l", blob(i, N))
     s.settle()
-    rounds, until = [0], [time.monotonic() + 30]
+    rounds, until = [0], [time.monotonic() + 1000]
 
     def use_all():
-        while time.monotonic() < until[0]:
+        while True:
             for i in range(5):
+                if time.monotonic() > until[0]:
+                    return
                 with contextlib.suppress(OSError), open(f"{s.mnt}/m/y{i}/l", "rb"):
                     pass
             rounds[0] += 1
@@ -342,7 +346,7 @@ def disk_patient():
     with ThreadPoolExecutor(1) as user:
         used = user.submit(use_all)
         wait_for(lambda: rounds[0] >= 3)
-        until[0] = time.monotonic() + 1  # less than its waiting time
+        until[0] = time.monotonic() + 0.3  # much less than its waiting time
         for i in range(5):
             s.write(f"m/x{i}/l", blob(i, N))
         used.result()

@@ -72,16 +72,26 @@ def goes(policy):
         if i % 50 == 49:
             time.sleep(1.2)  # a request is over
     s.settle()
-    time.sleep(1)
-    left = [p for p in paths if os.path.exists(f"{s.mnt}/{p}")]
-    assert not left and os.path.exists(f"{s.mnt}/m/x499/f"), (policy, left)
+    left = []
+
+    def gone():
+        """(A lookup of a chunk that is about to be dropped would keep it.)"""
+        left[:] = [p for p in paths if os.path.exists(f"{s.mnt}/{p}")]
+        return not left
+
+    try:
+        wait_for(gone, every=2)
+    except AssertionError:
+        raise AssertionError((policy, left))
+    assert os.path.exists(f"{s.mnt}/m/x499/f"), policy
     s.umount()
     s.fsck("-n")
 
 
 def soon(policy):
     """A chunk that is evicted while its maker may still use it is in the disk's order."""
-    s = Store(f"soon-{policy}", size="256M", cpu="16M", options=f"policy={policy},settle=0").mount()
+    s = Store(f"soon-{policy}", size="256M", cpu="16M",
+              options=f"policy={policy},settle=0,pace=60000").mount()
     kids = []
     for who in range(8):
         kids.append(os.fork())
@@ -99,6 +109,7 @@ def soon(policy):
         os.rename(f"{s.mnt}/m/part/b", f"{s.mnt}/m/whole/b")
     time.sleep(2.5)
     s.settle()
+    wait_for(lambda: s.in_order() == 8 * 6 + 2)
     ordered = s.in_order()
     s.umount()
     assert s.on_disk() == 8 * 6 + 2 == ordered, (policy, ordered, s.on_disk())

@@ -60,7 +60,7 @@ def taken():
     return others, fds, answers
 
 
-for _ in range(8):  # whoever is served is so by a CPU that others have as well, with luck
+for _ in range(100):  # whoever is served is so by a CPU that others have as well, with luck
     others, fds, answers = taken()
     print(f"{others} others while the first was taken")
     if others > 1:

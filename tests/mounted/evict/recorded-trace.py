@@ -293,6 +293,8 @@ def ends():
             ["sh", "-c", f"while sleep 0.1; do cat {s.mnt}/m/a/l {s.mnt}/m/b/l; done"],
             stdout=subprocess.DEVNULL)
         p = run(CTL, "trace", *words)
+        while writer and not p.returncode:  # nothing was read within its second
+            p = run(CTL, "trace", *words)
         status = 2 if said in ("usage", "not a number", "not have the option") else 1
         assert p.returncode == status and said in p.stdout, (words, p)
         writer and (writer.kill(), writer.wait())

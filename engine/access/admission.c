@@ -73,7 +73,7 @@ static bool always_admitted(const struct kvc_node *n, unsigned tier)
 {
 	const struct kvc_chunk *c = n->chunk;
 
-	return !c || c->on_disk || c->pin || n->snapshot || !kvc_list_empty(&n->sync_waiters) ||
+	return !c || c->on_disk || c->pin || n->snapshot || !kvc_list_empty(&n->wait.sync) ||
 	       (n->resealing & (1u << tier)) || kvc_file_placed_in(n, tier);
 }
 

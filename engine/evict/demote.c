@@ -6,7 +6,7 @@
  *
  *   cpu     Objects without a good copy are copied now; after the commit the segments are
  *           removed, as by the evictor. The wait for a copy is the wait of fsync
- *           (n->sync_waiters), so it ends with the tier's own error.
+ *           (n->wait.sync), so it ends with the tier's own error.
  *   a tier  Its copies are removed, if the whole chunk is in the pool or in another tier
  *           (names/chunk_drop.c).
  *   all     The chunk is dropped, as the quota keeper drops chunks.
@@ -74,7 +74,7 @@ static bool is_used(struct kvc *k, struct kvc_node *n, void *arg)
 {
 	(void)k;
 	(void)arg;
-	return n->nopen || n->leases || n->state == KVC_OPEN;
+	return n->refs.opens || n->refs.leases || n->state == KVC_OPEN;
 }
 
 /* Called by the thread that answers waits: the copy is made or has failed. */
@@ -123,10 +123,10 @@ static int start_copies_locked(struct kvc *k, struct demotion *d, struct kvc_chu
 		n->hopeless = 0; /* the caller gets the error again */
 		if (!d->node) {
 			d->node = n;
-			n->refs++;
+			kvc_node_ref_locked(n);
 			d->copied = false;
 			d->copy = (struct kvc_wait){ .wake = copy_done };
-			kvc_wait_park_locked(k, &n->sync_waiters, &d->copy);
+			kvc_node_park_sync_locked(k, n, &d->copy);
 		}
 		kvc_spill_queue_locked(k, n, true);
 	}
@@ -264,7 +264,7 @@ static int demote_step_locked(struct kvc *k, struct demotion *d)
 	if (d->node && !d->copied)
 		return AGAIN;
 	if (d->node) {
-		d->node->refs--;
+		kvc_node_unref_locked(d->node);
 		kvc_node_settle_locked(k, d->node);
 		d->node = NULL;
 		d->used_ns = 0;
@@ -335,7 +335,7 @@ static void *demoter(void *arg)
 		while (d->node && !d->copied)
 			kvc_lock_wait(&k->lock, &s->cond, NULL);
 		if (d->node)
-			d->node->refs--;
+			kvc_node_unref_locked(d->node);
 		demote_end_locked(k, d, -ESHUTDOWN);
 	}
 	kvc_unlock(k);

@@ -125,7 +125,7 @@ static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 	struct judgement *j = arg;
 	enum kvc_refusal why;
 
-	if (n->nopen || n->leases || n->state == KVC_OPEN || n->snapshot) {
+	if (n->refs.opens || n->refs.leases || n->state == KVC_OPEN || n->snapshot) {
 		j->v = KEEP;
 		return true;
 	}
@@ -206,7 +206,7 @@ bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
 		struct kvc_node *n = kvc_evict_rotate_locked(c);
 		struct kvc_segment s = kvc_file_segment_of(n);
 
-		if (n->nopen || n->leases)
+		if (n->refs.opens || n->refs.leases)
 			return true;
 		kvc_file_close_segment_locked(k, n);
 		any = kvc_pool_segment_in_use(&k->pool, &s, false);
@@ -218,8 +218,8 @@ bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
 
 bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n)
 {
-	return n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot &&
-	       !n->backing && n->fd < 0 && n->place_txn <= k->committer->committed;
+	return n->state == KVC_BOTH && !n->verify && !n->refs.opens && !n->refs.leases &&
+	       !n->snapshot && !n->backing && n->fd < 0 && n->place_txn <= k->committer->committed;
 }
 
 /*
@@ -484,7 +484,7 @@ static bool evict_others_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		struct kvc_node *n = kvc_evict_rotate_locked(c);
 		struct kvc_segment s = kvc_file_segment_of(n);
 
-		if (n->state == KVC_BOTH && !n->nopen && !n->leases) {
+		if (n->state == KVC_BOTH && !n->refs.opens && !n->refs.leases) {
 			kvc_file_close_segment_locked(k, n);
 			if (kvc_evict_may_leave(k, n) &&
 			    !kvc_pool_segment_in_use(&k->pool, &s, false)) {

@@ -20,7 +20,7 @@ enum copy_state { COPY_DONE, COPY_PENDING, COPY_FAILED };
 
 static bool published(const struct kvc_node *n)
 {
-	return (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && !n->lost;
+	return (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && !n->commit.lost;
 }
 
 /* The state of this file's copy to this tier. */
@@ -63,7 +63,7 @@ static int request_copies_locked(struct kvc_sweep *s, struct kvc_node *n, struct
 {
 	bool lacks = false;
 
-	if (n->state == KVC_OPEN && n->snapshot && !n->lost)
+	if (n->state == KVC_OPEN && n->snapshot && !n->commit.lost)
 		kvc_spill_now_locked(s->k, n);
 	if (!published(n))
 		return 0;

@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-/* Loads an object into the pool and keeps it there by n->leases. */
+/* Loads an object into the pool and keeps it there by n->refs.leases. */
 static int load_and_lease(struct kvc *k, uint64_t ino, struct kvc_node **n)
 {
 	struct kvc_sweeper x;
@@ -27,13 +27,13 @@ static int load_and_lease(struct kvc *k, uint64_t ino, struct kvc_node **n)
 		*n = NULL;
 	if (!err) {
 		kvc_chunk_mark_busy((*n)->chunk);
-		(*n)->leases++;
+		kvc_node_leased_locked(*n);
 	}
 	if (!err && (*n)->state == KVC_LOWER)
 		err = kvc_load_start_locked(k, *n, true);
 	while (!err && (*n)->state == KVC_LOADING) {
 		kvc_sweeper_init(&x);
-		kvc_wait_park_locked(k, &(*n)->waiters, &x.w);
+		kvc_node_park_locked(k, *n, &x.w);
 		kvc_unlock_both(k);
 		err = kvc_sweeper_wait(&x);
 		kvc_lock_both(k);
@@ -47,8 +47,8 @@ static int load_and_lease(struct kvc *k, uint64_t ino, struct kvc_node **n)
 static void end_lease(struct kvc *k, struct kvc_node *n)
 {
 	kvc_lock(k);
-	n->leases--;
-	if (n->lost && !n->nopen && !n->leases)
+	kvc_node_unleased_locked(n);
+	if (n->commit.lost && !n->refs.opens && !n->refs.leases)
 		kvc_file_destroy_locked(k, n);
 	kvc_node_settle_locked(k, n);
 	kvc_unlock(k);
@@ -81,7 +81,8 @@ static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	err = load_and_lease(k, p->ino, &n);
 	if (!err) {
 		kvc_lock_both(k);
-		again = !n->lost && n->in[p->tier].place.gen && n->in[p->tier].place.key != want &&
+		again = !n->commit.lost && n->in[p->tier].place.gen &&
+			n->in[p->tier].place.key != want &&
 			(n->state == KVC_BOTH || n->in[p->tier].place.codec & KVC_PLACE_LEFT);
 		if (again) {
 			n->resealing |= 1u << p->tier;
@@ -91,7 +92,7 @@ static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 		/* One at a time, so that the pool keeps its space for clients. */
 		for (int i = 0; again && i < 10000 && !s->stop; i++) {
 			kvc_lock(k);
-			again = !n->lost && (n->resealing & (1u << p->tier));
+			again = !n->commit.lost && (n->resealing & (1u << p->tier));
 			kvc_unlock(k);
 			if (again)
 				usleep(1000);

@@ -57,7 +57,7 @@ static int describe_copy_both(struct kvc *k, uint64_t ino, unsigned tier,
 	struct kvc_place place[KVC_TIERS];
 	int err = 0;
 
-	if (n && (n->lost || kvc_node_detached(n)))
+	if (n && (n->commit.lost || kvc_node_detached(n)))
 		return -ENOENT;
 	if (!n)
 		err = kvc_object_get(k->cat, ino, &object) ?: kvc_place_get(k->cat, ino, place);

@@ -322,7 +322,7 @@ uint64_t kvc_pin_weight(uint64_t blocks)
 
 uint64_t kvc_pin_weight_of(const struct kvc_node *n)
 {
-	if (n->lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
+	if (n->commit.lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
 		return 0;
 	return kvc_pin_weight(n->state == KVC_OPEN ? n->reserved / 512 : n->row.blocks);
 }

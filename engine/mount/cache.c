@@ -411,7 +411,7 @@ void kvc_cache_stop(struct kvc *k)
 		if (n->state == KVC_RESIDENT ||
 		    ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
 			kvc_spill_queue_locked(k, n, true);
-		if (n->touched)
+		if (n->commit.touched)
 			kvc_node_dirty_locked(k, n);
 	}
 	kvc_access_end_all_locked(k);

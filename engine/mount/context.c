@@ -21,9 +21,9 @@ static int lost_both(struct kvc *k, struct kvc_node *n)
 
 	if (!whole)
 		return kvc_dir_drop_file_both(k, n, NULL);
-	folder->refs++;
+	kvc_node_ref_locked(folder);
 	err = kvc_dir_drop_file_both(k, n, NULL);
-	folder->refs--;
+	kvc_node_unref_locked(folder);
 	kvc_incomplete_after_both(k, folder, true);
 	kvc_node_settle_locked(k, folder);
 	return err;

@@ -120,7 +120,7 @@ static void count_and_pause_both(struct kvc *k, struct kvc_drop *d)
 
 static bool file_busy(const struct kvc_node *n)
 {
-	return n->nopen || n->leases || n->waiting || n->state == KVC_OPEN ||
+	return n->refs.opens || n->refs.leases || n->refs.waiting || n->state == KVC_OPEN ||
 	       n->state == KVC_LOADING || n->snapshot;
 }
 
@@ -143,7 +143,7 @@ static int add_file_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 		kvc_node_settle_locked(k, n);
 		return err;
 	}
-	n->refs++;
+	kvc_node_ref_locked(n);
 	d->files[d->count++] = n;
 	d->only_copy |= n->state == KVC_LOWER && !has_copy_elsewhere(k, n, d->tier);
 	d->any_copy |= d->tier < 0 || n->in[d->tier].place.gen;
@@ -240,11 +240,11 @@ static int drop_node_both(struct kvc *k, struct kvc_drop *d, uint64_t id, struct
 {
 	int err = kvc_read_ahead_node_both(k, d->ahead, id, self);
 
-	if (!err && (*self)->lost)
+	if (!err && (*self)->commit.lost)
 		err = -ENOENT;
 	if (err == -ENOENT)
 		kvc_chunk_forget_both(k, id);
-	if (!err && ((*self)->waiting || (*self)->splitting || (*self)->drop))
+	if (!err && ((*self)->refs.waiting || (*self)->splitting || (*self)->drop))
 		err = -EBUSY;
 	return err;
 }
@@ -284,7 +284,7 @@ static int drop_begin_both(struct kvc *k, struct kvc_drop *d, uint64_t id,
 	d->c->refs++;
 	d->c->idle = true;
 	d->self = self;
-	self->refs++;
+	kvc_node_ref_locked(self);
 	if (drops_folder(d))
 		self->drop = d;
 	return 0;
@@ -298,13 +298,13 @@ static void drop_release_both(struct kvc *k, struct kvc_drop *d)
 	while (d->count) {
 		struct kvc_node *n = d->files[--d->count];
 
-		n->refs--;
+		kvc_node_unref_locked(n);
 		kvc_node_settle_locked(k, n);
 		count_and_pause_both(k, d);
 	}
 	d->c->refs--;
 	kvc_chunk_settle_locked(k, d->c);
-	d->self->refs--;
+	kvc_node_unref_locked(d->self);
 	kvc_node_settle_locked(k, d->self);
 }
 
@@ -340,8 +340,8 @@ static int remove_copies_both(struct kvc *k, struct kvc_drop *d)
 		struct kvc_node *n = d->files[i];
 		uint64_t len = n->in[d->tier].place.where.len;
 
-		if (n->in[d->tier].place.gen && !n->lost && n->chunk == d->c && !file_busy(n) &&
-		    (n->state != KVC_LOWER || has_copy_elsewhere(k, n, d->tier)) &&
+		if (n->in[d->tier].place.gen && !n->commit.lost && n->chunk == d->c &&
+		    !file_busy(n) && (n->state != KVC_LOWER || has_copy_elsewhere(k, n, d->tier)) &&
 		    !remove_copy_both(k, n, (unsigned)d->tier, shared))
 			d->bytes += len;
 		count_and_pause_both(k, d);
@@ -365,7 +365,7 @@ static int may_detach_both(struct kvc *k, struct kvc_drop *d, bool whole)
 {
 	int err = 0;
 
-	if (!d->c->idle || d->self->waiting || d->self->splitting || d->self->lost ||
+	if (!d->c->idle || d->self->refs.waiting || d->self->splitting || d->self->commit.lost ||
 	    pinned_locked(k, d, d->c->id, d->c->pin_until_ns) ||
 	    kvc_chunk_young(k, d->c->use.last_ns))
 		return -EBUSY;
@@ -384,7 +384,7 @@ static void detach_both(struct kvc *k, struct kvc_drop *d)
 	/*
 	 * a folder that stays is not notified by its name, so all its names are invalidated at once
 	 */
-	if (!d->self->lost && kvc_kernel_knows(d->self))
+	if (!d->self->commit.lost && kvc_kernel_knows(d->self))
 		kvc_notify(k, drops_folder(d) ? KVC_TELL_FOLDER : KVC_TELL_FILE, 0,
 			   d->self->row.ino);
 }
@@ -418,7 +418,7 @@ static int drop_small_both(struct kvc *k, struct kvc_drop *d)
 	       !(err = kvc_dir_drop_file_both(k, d->files[d->count - 1], d->ahead))) {
 		struct kvc_node *n = d->files[--d->count];
 
-		n->refs--;
+		kvc_node_unref_locked(n);
 		kvc_node_settle_locked(k, n);
 		count_held(k, d);
 	}
@@ -492,7 +492,7 @@ static int drop_end_both(struct kvc *k, struct kvc_drop *d)
 	kvc_list_del(&d->link);
 	k->drops->ndetached--;
 	d->ended = true;
-	if (drops_folder(d) && !self->lost)
+	if (drops_folder(d) && !self->commit.lost)
 		kvc_dir_drop_folder_both(k, self);
 	else if (drops_folder(d) && kvc_kernel_knows(self))
 		/* its files kept it in the kernel's cache */
@@ -530,10 +530,10 @@ static int remove_batch_both(struct kvc *k, struct kvc_drop *d, struct kvc_read_
 		names += n->row.nlink;
 		if (i && names > NAMES)
 			break;
-		if (!n->lost && (err = remove_file_both(k, d, n, a)))
+		if (!n->commit.lost && (err = remove_file_both(k, d, n, a)))
 			break;
 		d->count--;
-		n->refs--;
+		kvc_node_unref_locked(n);
 		kvc_node_settle_locked(k, n);
 		count_held(k, d);
 	}
@@ -577,13 +577,13 @@ int kvc_chunk_drop_finish_both(struct kvc *k, struct kvc_node *folder)
 	if (!kvc_chunk_drop_is_detached(folder))
 		return 0;
 	a = kvc_read_ahead_new();
-	folder->refs++;
+	kvc_node_ref_locked(folder);
 	while (err >= 0 && kvc_chunk_drop_is_detached(folder)) {
 		read_names_ahead_both(k, folder->drop, a);
 		if (kvc_chunk_drop_is_detached(folder))
 			err = remove_batch_both(k, folder->drop, a);
 	}
-	folder->refs--;
+	kvc_node_unref_locked(folder);
 	kvc_read_ahead_free(a);
 	return err < 0 ? err : 0;
 }

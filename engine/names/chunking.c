@@ -537,7 +537,7 @@ static int regroup_one_both(struct kvc *k, struct kvc_node *folder, uint64_t mod
 		err = find_companion_of_both(k, folder, n, e->name, &want);
 		want = want ?: n->row.ino;
 	}
-	if (!err && n->row.parent == folder->row.ino && n->state != KVC_GONE && !n->lost) {
+	if (!err && n->row.parent == folder->row.ino && n->state != KVC_GONE && !n->commit.lost) {
 		bool moved = n->model != model; /* an earlier move could not read the model */
 
 		if (moved)
@@ -565,7 +565,7 @@ static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t af
 	s->n = 0;
 	more = is_whole < 0 ? is_whole : kvc_node_model_both(k, folder->row.ino, &model);
 	more = more ?: kvc_name_each(k->cat, folder->row.ino, after, add_entry, s);
-	folder->refs++; /* the locks are released */
+	kvc_node_ref_locked(folder); /* the locks are released */
 	for (size_t i = 0; i < s->n && more >= 0; i++) {
 		if (S_ISREG(s->v[i].kind) && done++ == AT_ONCE) {
 			kvc_pause_both(k);
@@ -582,7 +582,7 @@ static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t af
 					    : 0;
 		*err = e ?: *err;
 	}
-	folder->refs--;
+	kvc_node_unref_locked(folder);
 	if (!more && !*err && !is_whole)
 		kvc_chunk_forget_both(k, folder->row.ino);
 	folder->splitting = more == 1;
@@ -660,7 +660,7 @@ void kvc_chunking_regroup_locked(struct kvc *k, struct kvc_node *folder)
 void kvc_chunking_keeps_locked(struct kvc *k, const struct kvc_node *n, struct kvc_node *folder)
 {
 	kvc_warn("inode %llx keeps its old chunk", (unsigned long long)n->row.ino);
-	if (folder && !folder->lost)
+	if (folder && !folder->commit.lost)
 		kvc_chunking_regroup_locked(k, folder);
 }
 

@@ -154,7 +154,7 @@ int kvc_dir_drop_names_in_both(struct kvc *k, struct kvc_node *folder)
 	uint64_t after = 0;
 	int more = 1, err = 0;
 
-	folder->refs++;
+	kvc_node_ref_locked(folder);
 	while (more == 1 && !err && k->drops->ndetached) {
 		more = kvc_folder_entries_some_both(k, folder->row.ino, &after, &e);
 		err = more < 0 ? more : 0;
@@ -168,7 +168,7 @@ int kvc_dir_drop_names_in_both(struct kvc *k, struct kvc_node *folder)
 		}
 		kvc_pause_both(k);
 	}
-	folder->refs--;
+	kvc_node_unref_locked(folder);
 	kvc_node_settle_locked(k, folder);
 	free(e.v);
 	return err;
@@ -201,7 +201,7 @@ static struct kvc_list *dropped_bucket(struct kvc *k, uint64_t parent, const cha
 
 static void dropped_dir_new_locked(struct kvc *k, struct kvc_node *folder, const char *name)
 {
-	struct kvc_dropped_dir *g = k->started && folder->nlookup && !folder->dropped_dir
+	struct kvc_dropped_dir *g = k->started && folder->refs.kernel && !folder->dropped_dir
 					    ? malloc(sizeof *g)
 					    : NULL;
 
@@ -239,11 +239,11 @@ int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder)
 		return -ENOENT;
 	if ((err = kvc_node_get_both(k, n->row.parent, &up)))
 		return err;
-	if (up->lost)
+	if (up->commit.lost)
 		return -ENOENT;
-	up->refs++;
+	kvc_node_ref_locked(up);
 	err = kvc_dir_drop_name_both(k, up->row.ino, n->dropped_dir->name);
-	up->refs--;
+	kvc_node_unref_locked(up);
 	err = err ?: kvc_name_get(k->cat, up->row.ino, n->dropped_dir->name, &other, &kind);
 	if (!err) /* a new folder of this name was made */
 		return S_ISDIR(kind) ? kvc_node_get_both(k, other, folder) : -ENOENT;
@@ -251,7 +251,7 @@ int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder)
 		err = kvc_name_put(k->cat, up->row.ino, n->dropped_dir->name, n->row.ino, S_IFDIR);
 	if (err)
 		return err;
-	n->lost = false;
+	kvc_node_set_lost_locked(n, false);
 	n->row.nlink = 2;
 	kvc_node_dirty_locked(k, n);
 	kvc_folder_touch_locked(k, up, 1);

@@ -119,7 +119,8 @@ bool kvc_incomplete_hidden_both(struct kvc *k, struct kvc_node *n)
 	struct kvc_node *folder;
 	bool hidden;
 
-	if (!kvc_incomplete_on(k) || n->unnamed || n->lost || kvc_node_get_both(k, parent, &folder))
+	if (!kvc_incomplete_on(k) || n->unnamed || n->commit.lost ||
+	    kvc_node_get_both(k, parent, &folder))
 		return false;
 	hidden = kvc_incomplete_both(k, folder) &&
 		 !kvc_name_of(k->cat, n->row.ino, not_only_here, &parent);
@@ -155,7 +156,7 @@ bool kvc_incomplete_was_whole_both(struct kvc *k, struct kvc_node *folder)
 
 void kvc_incomplete_after_both(struct kvc *k, struct kvc_node *folder, bool whole)
 {
-	if (whole && !folder->lost && kvc_incomplete_both(k, folder))
+	if (whole && !folder->commit.lost && kvc_incomplete_both(k, folder))
 		kvc_notify(k, KVC_TELL_FOLDER, 0, folder->row.ino);
 }
 

@@ -462,8 +462,8 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 		.parent = parent,
 	};
 	set_owner(k, &a.row);
-	if (!err &&
-	    (folder->lost || kvc_chunk_drop_is_detached(folder) || !S_ISDIR(folder->row.mode)))
+	if (!err && (folder->commit.lost || kvc_chunk_drop_is_detached(folder) ||
+		     !S_ISDIR(folder->row.mode)))
 		err = -ENOENT;
 	if (!err) {
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);

@@ -57,7 +57,7 @@ static void tmpfile_end_both(struct kvc *k, struct kvc_node *n)
 
 void kvc_tmpfile_settle_both(struct kvc *k, struct kvc_node *n)
 {
-	if (n->unnamed && !n->nopen && !n->nlookup)
+	if (n->unnamed && !n->refs.opens && !n->refs.kernel)
 		tmpfile_end_both(k, n);
 }
 

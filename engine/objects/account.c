@@ -74,7 +74,7 @@ void kvc_account_uncopied_locked(struct kvc *k, struct kvc_node *n)
 
 uint64_t kvc_account_quota_bytes(const struct kvc_node *n)
 {
-	if (n->lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
+	if (n->commit.lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
 		return 0;
 	return n->state == KVC_OPEN ? n->reserved : n->row.blocks * 512;
 }

@@ -71,13 +71,11 @@ static int put_nodes(struct kvc *k, bool gently)
 	kvc_list_splice(&todo, &k->committer->nodes);
 	while (!err && !kvc_list_empty(&todo)) {
 		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
-			struct kvc_node *n = kvc_of(todo.next, struct kvc_node, dirty_link);
+			struct kvc_node *n = kvc_of(todo.next, struct kvc_node, commit.link);
 
 			if ((err = put_node_both(k, n)))
 				break;
-			kvc_list_del(&n->dirty_link);
-			k->committer->nnodes--;
-			n->dirty = n->touched = false;
+			kvc_node_written_locked(k, n);
 			if (n->unpublished)
 				kvc_file_publish_if_closed_locked(k, n);
 			kvc_node_settle_locked(k, n);

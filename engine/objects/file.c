@@ -83,7 +83,7 @@ void kvc_file_mark_left_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	struct kvc_place *p = &n->in[tier].place;
 
-	if (!p->gen || p->codec & KVC_PLACE_LEFT || n->lost || kvc_node_detached(n))
+	if (!p->gen || p->codec & KVC_PLACE_LEFT || n->commit.lost || kvc_node_detached(n))
 		return;
 	p->codec |= KVC_PLACE_LEFT;
 	if (kvc_place_put(k->cat, n->row.ino, tier, p))
@@ -158,7 +158,7 @@ int kvc_file_node_fd_locked(struct kvc *k, struct kvc_node *n)
  */
 static void make_fd_read_only_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (!n->nopen)
+	if (!n->refs.opens)
 		close_fd(n);
 	else if (n->fd >= 0 && set_fd_locked(k, n, O_RDONLY))
 		kvc_warn("inode %llx: cannot open its segment read-only; it is copied after its "
@@ -335,13 +335,13 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	kvc_node_dirty_locked(k, n);
 	if (written)
 		kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, KVC_EVENT_RING_POOL, n);
-	kvc_wait_wake_all_locked(k, &n->waiters, 0); /* renames that waited for the publish */
+	kvc_node_wake_locked(k, n, 0); /* renames that waited for the publish */
 	k->objects_up->published_locked(k, n);
 }
 
 void kvc_file_publish_if_closed_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (n->state != KVC_OPEN || n->nwriters || n->lost || n->unnamed)
+	if (n->state != KVC_OPEN || n->refs.writers || n->commit.lost || n->unnamed)
 		return;
 	if (n->temporary_ns)
 		n->temporary_ns = kvc_mono_ns();
@@ -350,23 +350,23 @@ void kvc_file_publish_if_closed_locked(struct kvc *k, struct kvc_node *n)
 
 bool kvc_file_should_linger_locked(const struct kvc *k, const struct kvc_node *n)
 {
-	return n->nlookup && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && !k->stopping &&
-	       kvc_list_empty(&k->reservations.waiters);
+	return n->refs.kernel && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
+	       !k->stopping && kvc_list_empty(&k->reservations.waiters);
 }
 
 void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n)
 {
-	kvc_list_add_tail(&k->committer->lingering[0], &n->linger_link);
-	n->leaving = n->reserved;
-	k->reservations.leaving += n->leaving;
+	kvc_list_add_tail(&k->committer->lingering[0], &n->linger.link);
+	n->linger.bytes = n->reserved;
+	k->reservations.leaving += n->linger.bytes;
 	kvc_committer_wake_locked(k, false);
 }
 
 void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n)
 {
-	kvc_list_del(&n->linger_link);
-	k->reservations.leaving -= kvc_min(k->reservations.leaving, n->leaving);
-	n->leaving = 0;
+	kvc_list_del(&n->linger.link);
+	k->reservations.leaving -= kvc_min(k->reservations.leaving, n->linger.bytes);
+	n->linger.bytes = 0;
 }
 
 void kvc_file_linger_end_locked(struct kvc *k, bool all)
@@ -376,7 +376,7 @@ void kvc_file_linger_end_locked(struct kvc *k, bool all)
 	if (all)
 		kvc_list_splice(old, young);
 	for (unsigned i = 1; !kvc_list_empty(old); i++) {
-		struct kvc_node *n = kvc_of(old->next, struct kvc_node, linger_link);
+		struct kvc_node *n = kvc_of(old->next, struct kvc_node, linger.link);
 
 		kvc_file_destroy_locked(k, n);
 		kvc_node_settle_locked(k, n);
@@ -401,16 +401,12 @@ void kvc_file_destroy_locked(struct kvc *k, struct kvc_node *n)
 	if (S_ISREG(n->row.mode)) {
 		kvc_file_unplace_locked(k, n);
 		kvc_file_become_locked(k, n, KVC_GONE);
-		kvc_wait_wake_all_locked(k, &n->waiters, -ESTALE);
-		kvc_wait_wake_all_locked(k, &n->sync_waiters, 0);
+		kvc_node_wake_locked(k, n, -ESTALE);
+		kvc_node_wake_sync_locked(k, n, 0);
 	}
-	n->lost = true;
+	kvc_node_set_lost_locked(n, true);
 	kvc_account_set_ahead_locked(k, n, 0);
 	kvc_account_quota_count_locked(k, n);
-	if (n->dirty) {
-		n->dirty = false;
-		kvc_list_del(&n->dirty_link);
-		k->committer->nnodes--;
-	}
+	kvc_node_clean_locked(k, n);
 	kvc_committer_wake_locked(k, false);
 }

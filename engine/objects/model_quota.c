@@ -96,7 +96,8 @@ void kvc_model_quotas_save_both(struct kvc *k)
 		const struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
 		if (n->state == KVC_OPEN && (q = kvc_quota_of_locked(k, n->model)))
-			q->used -= kvc_account_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
+			q->used -= kvc_account_quota_bytes(n) -
+				   (n->commit.lost ? 0 : n->row.blocks * 512);
 	}
 	kvc_list_each(e, &k->quotas.list)
 		kvc_quota_save_both(k, kvc_of(e, struct kvc_quota, link));

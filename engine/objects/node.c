@@ -28,12 +28,12 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 		return NULL;
 	n->row = *row;
 	n->fd = -1;
-	kvc_list_init(&n->dirty_link);
+	kvc_list_init(&n->commit.link);
 	kvc_list_init(&n->chunk_link);
 	kvc_list_init(&n->behind);
-	kvc_list_init(&n->waiters);
-	kvc_list_init(&n->sync_waiters);
-	kvc_list_init(&n->linger_link);
+	kvc_list_init(&n->wait.ready);
+	kvc_list_init(&n->wait.sync);
+	kvc_list_init(&n->linger.link);
 	n->state = S_ISREG(row->mode) ? KVC_LOWER : KVC_NONE;
 	n->slot.key = row->ino;
 	kvc_table_add(&k->nodes->table, &n->slot);
@@ -158,11 +158,12 @@ int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
 	/* The kernel has the root without a lookup, and any call on the root may settle it. */
-	if (n->row.ino == KVC_ROOT || n->nlookup || n->refs || n->dirty || n->nopen || n->leases ||
-	    n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
-	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
+	if (n->row.ino == KVC_ROOT || n->refs.kernel || n->refs.engine || n->commit.dirty ||
+	    n->refs.opens || n->refs.leases || n->refs.waiting || kvc_has_segment(n) ||
+	    n->state == KVC_LOADING || !kvc_list_empty(&n->wait.ready) ||
+	    !kvc_list_empty(&n->wait.sync))
 		return;
-	if (n->touched && !n->lost && !k->stopping) {
+	if (n->commit.touched && !n->commit.lost && !k->stopping) {
 		/* the committer calls this function again after writing it */
 		kvc_node_dirty_locked(k, n);
 		return;
@@ -178,12 +179,27 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (!n->dirty && n->state != KVC_GONE && !n->lost) {
-		n->dirty = true;
+	if (!n->commit.dirty && n->state != KVC_GONE && !n->commit.lost) {
+		n->commit.dirty = true;
 		k->committer->nnodes++;
-		kvc_list_add_tail(&k->committer->nodes, &n->dirty_link);
+		kvc_list_add_tail(&k->committer->nodes, &n->commit.link);
 	}
 	kvc_committer_wake_locked(k, false);
+}
+
+void kvc_node_clean_locked(struct kvc *k, struct kvc_node *n)
+{
+	if (!n->commit.dirty)
+		return;
+	n->commit.dirty = false;
+	kvc_list_del(&n->commit.link);
+	k->committer->nnodes--;
+}
+
+void kvc_node_written_locked(struct kvc *k, struct kvc_node *n)
+{
+	kvc_node_clean_locked(k, n);
+	n->commit.touched = false;
 }
 
 void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr)

@@ -33,6 +33,7 @@
 #include "chunk.h"
 #include "kvc.h"
 #include "table.h"
+#include "wait.h"
 
 #include <sys/stat.h>
 
@@ -61,27 +62,44 @@ struct kvc_node_tier {
 };
 
 /*
- * A file, folder or other inode in memory. Every file in the pool has one, so small members are
+ * A file, folder or other inode in memory. Each part is written by the file that its comment names,
+ * and initialized by kvc_node_new_locked and node_load_locked; all other files only read it
+ * (tests/mounted/source/writers.py). Every file in the pool has one, so small members are
  * placed side by side to save memory.
  */
 struct kvc_node {
 	struct kvc_row row;
 	struct kvc_slot slot; /* in k->nodes->table, by row.ino */
-	uint64_t nlookup;     /* references of the kernel */
 	struct kvc_paid paid; /* what its owner's usage was charged for the row (catalog/usage.c) */
-	struct kvc_list dirty_link;
-	struct kvc_list linger_link; /* on a list while it lingers (kvc_file_linger_locked) */
-	uint64_t leaving;            /* while it lingers: its part of k->reservations.leaving */
-	/* references of the engine: workers, leases, operations in progress */
-	unsigned refs;
-	/*
-	 * opens that wait for memory, and for a folder also creates in it; the chunk is not dropped
-	 * then
-	 */
-	unsigned waiting;
-	/* dirty: must be written; touched: its atime must be written when it leaves memory */
-	bool dirty, touched;
-	bool lost;    /* its row was deleted: it was unlinked or dropped */
+	/* Written by objects/node.c. The uses that keep the node in memory. */
+	struct {
+		uint64_t kernel; /* references of the kernel: lookups that it has not forgotten */
+		unsigned engine; /* references of workers, leases and operations in progress */
+		unsigned opens, writers, leases;
+		/*
+		 * opens that wait for memory, and for a folder also creates in it; the chunk is not
+		 * dropped then
+		 */
+		unsigned waiting;
+	} refs;
+	/* Written by objects/node.c. What the next commit writes. */
+	struct {
+		struct kvc_list link; /* on k->committer->nodes while it is dirty */
+		bool dirty;           /* the row must be written */
+		bool touched;         /* its atime must be written when it leaves memory */
+		bool lost;            /* its row was deleted: it was unlinked or dropped */
+	} commit;
+	/* Written by objects/node.c. Calls that wait for the node. */
+	struct {
+		/* opens and leases wait for the load, renames for the publish */
+		struct kvc_list ready;
+		struct kvc_list sync; /* fsyncs; w->stage is an enum kvc_sync */
+	} wait;
+	/* Written by objects/file.c. A file without names lingers (kvc_file_linger_locked). */
+	struct {
+		struct kvc_list link; /* on a list of k->committer->lingering */
+		uint64_t bytes;       /* its part of k->reservations.leaving */
+	} linger;
 	bool dropped; /* a file whose names were removed by a drop, not by a client */
 	bool unnamed; /* it has no name yet (names/tmpfile.c) */
 
@@ -133,8 +151,7 @@ struct kvc_node {
 	/* a bit for each tier: an old copy under an earlier name is removed by the next copy */
 	uint8_t left;
 	enum kvc_state state : 8;
-	int load_error; /* error of the last load */
-	unsigned nopen, nwriters, leases;
+	int load_error;  /* error of the last load */
 	int fd, backing; /* -1 and 0 if there is none; fd is writable only in state OPEN */
 	struct kvc_object_row object;
 	uint64_t place_txn; /* the transaction that records the newest placement */
@@ -174,11 +191,8 @@ struct kvc_node {
 	uint64_t pin_serial, pin_weight;
 	/* the users that have it open or leased (limits/user.h) */
 	struct kvc_share_entry *holders;
-	uint64_t held; /* bytes that each of them is charged */
-	/* opens and leases that wait for the load, renames that wait for the publish */
-	struct kvc_list waiters;
-	struct kvc_list sync_waiters; /* fsyncs; w->stage is an enum kvc_sync */
-	struct kvc_node_tier in[];    /* by tier: k->tier_slots elements */
+	uint64_t held;             /* bytes that each of them is charged */
+	struct kvc_node_tier in[]; /* by tier: k->tier_slots elements */
 };
 
 /*
@@ -218,7 +232,7 @@ static inline bool kvc_node_gone(const struct kvc_node *n)
 /* Returns true if the kernel knows the inode; otherwise it needs no notification about it. */
 static inline bool kvc_kernel_knows(const struct kvc_node *n)
 {
-	return n->nlookup || n->row.ino == KVC_ROOT;
+	return n->refs.kernel || n->row.ino == KVC_ROOT;
 }
 
 /*
@@ -255,6 +269,10 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row);
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);
 /* Marks the node dirty: the next commit writes its row. */
 void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n);
+/* Marks the node clean: the next commit does not write its row. */
+void kvc_node_clean_locked(struct kvc *k, struct kvc_node *n);
+/* The node's row was written: nothing of it is left to write. */
+void kvc_node_written_locked(struct kvc *k, struct kvc_node *n);
 /*
  * Fills *attr with the node's current attributes; those of an open file are read from its segment.
  */
@@ -268,5 +286,111 @@ int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint
 			       unsigned *depth);
 /* At unmount. */
 void kvc_node_free_all(struct kvc *k);
+
+/* References of the engine. Call kvc_node_settle_locked after putting the last one. */
+static inline void kvc_node_ref_locked(struct kvc_node *n)
+{
+	n->refs.engine++;
+}
+
+static inline void kvc_node_unref_locked(struct kvc_node *n)
+{
+	n->refs.engine--;
+}
+
+/* The kernel gets a reference by a reply, and returns `count` of them. */
+static inline void kvc_node_looked_up_locked(struct kvc_node *n)
+{
+	n->refs.kernel++;
+}
+
+static inline void kvc_node_forgotten_locked(struct kvc_node *n, uint64_t count)
+{
+	n->refs.kernel -= kvc_min(count, n->refs.kernel);
+}
+
+/* An open begins or ends. */
+static inline void kvc_node_opened_locked(struct kvc_node *n, bool writes)
+{
+	n->refs.opens++;
+	n->refs.writers += writes;
+}
+
+static inline void kvc_node_closed_locked(struct kvc_node *n, bool writes)
+{
+	n->refs.opens--;
+	n->refs.writers -= writes && n->refs.writers;
+}
+
+/* A call writes to the file while the locks are released: the file is not published meanwhile. */
+static inline void kvc_node_write_begin_locked(struct kvc_node *n)
+{
+	n->refs.engine++;
+	n->refs.writers++;
+}
+
+static inline void kvc_node_write_end_locked(struct kvc_node *n)
+{
+	n->refs.engine--;
+	n->refs.writers--;
+}
+
+/* A lease on the object begins or ends. */
+static inline void kvc_node_leased_locked(struct kvc_node *n)
+{
+	n->refs.leases++;
+}
+
+static inline void kvc_node_unleased_locked(struct kvc_node *n)
+{
+	n->refs.leases--;
+}
+
+/* A call begins or ends to wait for memory. */
+static inline void kvc_node_waits_locked(struct kvc_node *n)
+{
+	n->refs.waiting++;
+}
+
+static inline void kvc_node_waited_locked(struct kvc_node *n)
+{
+	n->refs.waiting--;
+}
+
+/* The access time has changed. */
+static inline void kvc_node_touch_locked(struct kvc_node *n)
+{
+	n->commit.touched = true;
+}
+
+/* The row was deleted (true), or is written again. */
+static inline void kvc_node_set_lost_locked(struct kvc_node *n, bool lost)
+{
+	n->commit.lost = lost;
+}
+
+/* Parks a call until the object is loaded or published. Returns KVC_WAIT. */
+static inline int kvc_node_park_locked(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+{
+	return kvc_wait_park_locked(k, &n->wait.ready, w);
+}
+
+/* Wakes these calls with this result. */
+static inline void kvc_node_wake_locked(struct kvc *k, struct kvc_node *n, int err)
+{
+	kvc_wait_wake_all_locked(k, &n->wait.ready, err);
+}
+
+/* Parks an fsync until a copy is made. Returns KVC_WAIT. */
+static inline int kvc_node_park_sync_locked(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+{
+	return kvc_wait_park_locked(k, &n->wait.sync, w);
+}
+
+/* Wakes all fsyncs with this result. */
+static inline void kvc_node_wake_sync_locked(struct kvc *k, struct kvc_node *n, int err)
+{
+	kvc_wait_wake_all_locked(k, &n->wait.sync, err);
+}
 
 #endif

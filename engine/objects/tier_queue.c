@@ -94,8 +94,8 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 		if (n->in[j->tier].queued == j)
 			n->in[j->tier].queued = NULL;
 		/* an fsync requests the copy again */
-		kvc_wait_wake_all_locked(k, &n->sync_waiters, 0);
-		n->refs--;
+		kvc_node_wake_sync_locked(k, n, 0);
+		kvc_node_unref_locked(n);
 		kvc_node_settle_locked(k, n);
 	}
 	free(j);
@@ -134,7 +134,7 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 	j->due_ns = due_ns;
 	j->priority = p;
 	if (n)
-		n->refs++;
+		kvc_node_ref_locked(n);
 	if (p >= KVC_P_PARKED && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) &&
 	    ts->queue.ncopies >= COPIES_MAX)
 		drop_oldest_locked(k, ts);
@@ -469,7 +469,7 @@ static void *worker(void *arg)
 			ts->threads.running--;
 			ts->threads.removing -= removes;
 			if (n) {
-				n->refs--;
+				kvc_node_unref_locked(n);
 				kvc_node_settle_locked(k, n);
 			}
 			free(j);

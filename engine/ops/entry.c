@@ -38,12 +38,12 @@ int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool re
 	/* remains of a dropped chunk must not collide with the new name */
 	if (!err && k->drops->ndetached)
 		err = kvc_chunk_drop_finish_both(k, *folder);
-	if (!err && (*folder)->lost)
+	if (!err && (*folder)->commit.lost)
 		err = revive ? kvc_dir_dropped_revive_both(k, folder) : -ENOENT;
 	if (!err && name && k->drops->ndetached) {
-		(*folder)->refs++;
+		kvc_node_ref_locked(*folder);
 		err = kvc_dir_drop_name_both(k, (*folder)->row.ino, name);
-		(*folder)->refs--;
+		kvc_node_unref_locked(*folder);
 	}
 	return err;
 }
@@ -73,7 +73,7 @@ static void count_lookup_locked(struct kvc *k, struct kvc_node *n, struct kvc_ro
 {
 	if (S_ISDIR(n->row.mode))
 		kvc_dir_looked_up_locked(k, n->row.ino);
-	n->nlookup++;
+	kvc_node_looked_up_locked(n);
 	kvc_node_attr_locked(k, n, attr);
 }
 
@@ -130,7 +130,7 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 	if (err && (n = kvc_dir_dropped_find_locked(k, parent, name)))
 		attr->ino = n->row.ino;
 	n = err ? NULL : kvc_node_find_locked(k, p.ino);
-	if (n && (n->lost || kvc_node_gone(n)))
+	if (n && (n->commit.lost || kvc_node_gone(n)))
 		n = NULL; /* it was dropped just now */
 	if (n)
 		count_lookup_locked(k, n, attr);
@@ -155,10 +155,10 @@ void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t count)
 		n = kvc_node_find_locked(k, ino);
 	}
 	if (n) {
-		n->nlookup -= kvc_min(count, n->nlookup);
-		if (!n->nlookup && S_ISDIR(n->row.mode))
+		kvc_node_forgotten_locked(n, count);
+		if (!n->refs.kernel && S_ISDIR(n->row.mode))
 			kvc_dir_forgotten_locked(k, ino);
-		if (!n->nlookup && !kvc_list_empty(&n->linger_link))
+		if (!n->refs.kernel && !kvc_list_empty(&n->linger.link))
 			kvc_file_destroy_locked(k, n);
 		if (both)
 			kvc_tmpfile_settle_both(k, n);
@@ -243,7 +243,7 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 	if (n && !err)
 		err = kvc_name_put(k->cat, parent, name, n->row.ino, mode & S_IFMT);
 	if (n && !err) {
-		n->nlookup = 1;
+		kvc_node_looked_up_locked(n);
 		kvc_node_dirty_locked(k, n);
 		kvc_folder_touch_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
 		if (S_ISDIR(mode)) {
@@ -284,7 +284,7 @@ int kvc_entry_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *nam
 		parent = folder->row.ino;
 		err = kvc_node_get_both(k, ino, &n);
 	}
-	if (!err && (n->lost || (!n->row.nlink && !n->unnamed)))
+	if (!err && (n->commit.lost || (!n->row.nlink && !n->unnamed)))
 		err = -ENOENT;
 	if (!err && S_ISREG(n->row.mode) && (err = kvc_node_model_both(k, parent, &model)) == 0 &&
 	    model != n->model) {
@@ -306,7 +306,7 @@ int kvc_entry_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *nam
 		n->row.nlink++;
 		n->row.parent = parent;
 		n->row.ctime_ns = kvc_now_ns();
-		n->nlookup++;
+		kvc_node_looked_up_locked(n);
 		kvc_rechunk_both(k, n, folder, name, n->unnamed ? client : 0);
 		if (n->unnamed) {
 			kvc_tmpfile_named_both(k, n);
@@ -347,7 +347,7 @@ int kvc_entry_unlink_prepare_both(struct kvc *k, struct kvc_node *n, uint64_t pa
 		err = kvc_name_of(k->cat, n->row.ino, other_name, &o);
 		err = err == 1 ? kvc_node_get_both(k, o.left, left) : err ?: -ENOENT;
 		if (!err) {
-			(*left)->refs++;
+			kvc_node_ref_locked(*left);
 			err = kvc_rechunk_prepare_both(k, n, *left);
 		}
 		if (err) {
@@ -366,7 +366,7 @@ void kvc_entry_unlink_cancel_locked(struct kvc *k, uint64_t parent, struct kvc_n
 {
 	if (!left)
 		return;
-	left->refs--;
+	kvc_node_unref_locked(left);
 	if (left->row.ino != parent) /* the caller holds a pointer to that folder */
 		kvc_node_settle_locked(k, left);
 }
@@ -391,21 +391,17 @@ void kvc_entry_unlink_apply_both(struct kvc *k, struct kvc_node *n, uint64_t par
 	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	if (parted && n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
-	if (!n->nopen && !n->leases && !kvc_file_should_linger_locked(k, n)) {
+	if (!n->refs.opens && !n->refs.leases && !kvc_file_should_linger_locked(k, n)) {
 		kvc_file_destroy_locked(k, n);
 		return;
 	}
 	/* It is open, or about to be opened: it stays in the pool until the last close. */
-	if (!n->nopen && !n->leases)
+	if (!n->refs.opens && !n->refs.leases)
 		kvc_file_linger_locked(k, n);
-	n->lost = true;
-	kvc_wait_wake_all_locked(k, &n->sync_waiters, 0); /* no copy will be made */
+	kvc_node_set_lost_locked(n, true);
+	kvc_node_wake_sync_locked(k, n, 0); /* no copy will be made */
 	kvc_account_quota_count_locked(k, n);
-	if (n->dirty) {
-		n->dirty = false;
-		kvc_list_del(&n->dirty_link);
-		k->committer->nnodes--;
-	}
+	kvc_node_clean_locked(k, n);
 	kvc_file_unplace_locked(k, n);
 	if (n->state == KVC_BOTH)
 		kvc_file_become_locked(k, n, KVC_RESIDENT);
@@ -473,7 +469,7 @@ int kvc_entry_load_shared_both(struct kvc *k, struct kvc_node *n, struct kvc_wai
 	w->stage = KVC_STAGE_LOADED;
 	w->deadline_ns = kvc_min(now + each, w->begun_ns + 2 * each);
 	err = kvc_load_start_locked(k, n, false);
-	return err == -ENOENT ? -EIO : err ?: kvc_wait_park_locked(k, &n->waiters, w);
+	return err == -ENOENT ? -EIO : err ?: kvc_node_park_locked(k, n, w);
 }
 
 /*

@@ -96,7 +96,7 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	n = open_node_locked(k, ino);
 	if (w->err) /* its wait failed */
 		err = w->err;
-	else if (!n || !n->nopen)
+	else if (!n || !n->refs.opens)
 		err = -EBADF;
 	else if (n->state !=
 		 KVC_OPEN) /* writeback of a mapping's pages after the last writer's close */
@@ -112,8 +112,7 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	if (err != KVC_WAIT)
 		kvc_reservation_cancel_locked(k, w);
 	if (!err) { /* stays in memory and open, even if another write ends first */
-		n->refs++;
-		n->nwriters++;
+		kvc_node_write_begin_locked(n);
 	} else if (err != KVC_WAIT && n) {
 		kvc_file_publish_if_closed_locked(k, n); /* nothing has changed */
 	}
@@ -124,9 +123,8 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	if (!err)
 		*done = len;
 	kvc_lock(k);
-	n->refs--;
-	n->nwriters--;
-	if (n->state == KVC_OPEN && !n->nwriters)
+	kvc_node_write_end_locked(n);
+	if (n->state == KVC_OPEN && !n->refs.writers)
 		kvc_account_recount_locked(k, n);
 	kvc_file_publish_if_closed_locked(k, n);
 	kvc_node_settle_locked(k, n);
@@ -151,7 +149,7 @@ int kvc_io_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t
  */
 static bool must_allocate_locked(struct kvc *k, const struct kvc_node *n)
 {
-	return n->nopen && !n->plain && kvc_quota_of_locked(k, n->model);
+	return n->refs.opens && !n->plain && kvc_quota_of_locked(k, n->model);
 }
 
 /*
@@ -171,7 +169,7 @@ static int allocate_growth_both(struct kvc *k, struct kvc_node *n, int fd, uint6
 		return size > from ? allocate_locked(k, n, KVC_HELD_BOTH, fd, from, size - from, w)
 				   : 0;
 	}
-	if (!n->nwriters || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
+	if (!n->refs.writers || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
 		return 0;
 	return allocate_locked(k, n, KVC_HELD_BOTH, fd, n->prepared, size - n->prepared, w);
 }
@@ -187,8 +185,7 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 			return err;
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
 		err = kvc_load_start_locked(k, n, false);
-		return err ? (err == -ENOENT ? -EIO : err)
-			   : kvc_wait_park_locked(k, &n->waiters, w);
+		return err ? (err == -ENOENT ? -EIO : err) : kvc_node_park_locked(k, n, w);
 	}
 	if (!w->aside && kvc_pages_truncate_is_long_locked(n, size))
 		return KVC_LONG;
@@ -432,7 +429,7 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	n = kvc_node_find_locked(k, ino);
 	kvc_tier_each(k, t)
 		durable |= kvc_spill_takes_snapshot(k, n, t);
-	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < KVC_SYNC_COPIED) {
+	if (n && S_ISREG(n->row.mode) && durable && !n->commit.lost && w->stage < KVC_SYNC_COPIED) {
 		if (n->state == KVC_OPEN &&
 		    (kvc_file_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
 			err = -EIO;
@@ -446,7 +443,7 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 		w->stage = KVC_SYNC_ASKED;
 		n->snapshot = n->state == KVC_OPEN;
 		n->hopeless = 0; /* try again, so that the caller gets the error */
-		err = kvc_wait_park_locked(k, &n->sync_waiters, w);
+		err = kvc_node_park_sync_locked(k, n, w);
 		kvc_spill_queue_locked(k, n, true); /* at once, because a caller waits */
 	} else if (!err) {
 		w->stage = KVC_SYNC_DONE;

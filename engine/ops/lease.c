@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Leases: many objects are loaded and kept in the pool together. A lease belongs to an open of
- * .kvcachefs/lease and ends with the descriptor. It is counted in each node (n->leases), which the
- * evictor respects. Loads run in parallel, and the text is given when none is left. An object that
- * cannot be had has its error in its line of the text.
+ * .kvcachefs/lease and ends with the descriptor. It is counted in each node (n->refs.leases), which
+ * the evictor respects. Loads run in parallel, and the text is given when none is left. An object
+ * that cannot be had has its error in its line of the text.
  */
 #include "cache.h"
 #include "ops.h"
@@ -25,7 +25,7 @@
 struct item {
 	char *path;
 	size_t line;        /* line of the request */
-	struct kvc_node *n; /* counted in n->leases (KVC_LEASE_LOOK: n->refs), or NULL */
+	struct kvc_node *n; /* counted in n->leases (KVC_LEASE_LOOK: n->refs.engine), or NULL */
 	int err;
 };
 
@@ -49,19 +49,20 @@ static void lease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_nod
 {
 	kvc_chunk_mark_busy(n->chunk);
 	if (l->mode == KVC_LEASE_LOOK) {
-		n->refs++; /* keeps the node in memory, but not the object in the pool */
+		/* keeps the node in memory, but not the object in the pool */
+		kvc_node_ref_locked(n);
 		return;
 	}
-	n->leases++;
+	kvc_node_leased_locked(n);
 	kvc_user_share_add_locked(k, n, l->uid, false);
 }
 
 static void unlease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 {
 	if (l->mode == KVC_LEASE_LOOK) {
-		n->refs--;
+		kvc_node_unref_locked(n);
 	} else {
-		n->leases--;
+		kvc_node_unleased_locked(n);
 		kvc_user_share_remove_locked(k, n, l->uid, false);
 	}
 }
@@ -243,7 +244,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 		kvc_node_settle_locked(k, n);
 		return add_object(k, l, path, NULL, NULL, -EINVAL);
 	}
-	n->refs++;
+	kvc_node_ref_locked(n);
 	for (int more = 1; more == 1 && !err;) {
 		more = kvc_folder_entries_some_both(k, n->row.ino, &after, &e);
 		err = more < 0 ? more : 0;
@@ -254,13 +255,13 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 			kvc_pause_both(k);
 		err = err ?: cancelled(l);
 	}
-	n->refs--;
+	kvc_node_unref_locked(n);
 	kvc_node_settle_locked(k, n);
 	free(e.v);
 	return err;
 }
 
-/* Releases the locks now and then. Objects that the lease already has stay, by n->leases. */
+/* Releases the locks now and then. Objects that the lease already has stay, by n->refs.leases. */
 static void pause_often_both(struct kvc *k, size_t done)
 {
 	if (done % HOLD == 0)
@@ -342,7 +343,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 				l->v[i].err = w->err;
 			if (n && !l->v[i].err && n->state == KVC_LOADING) {
 				w->ino = n->row.ino;
-				int err = kvc_wait_park_locked(k, &n->waiters, w);
+				int err = kvc_node_park_locked(k, n, w);
 
 				kvc_unlock(k);
 				return err;
@@ -400,7 +401,7 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
 		if (!n)
 			continue;
 		unlease_node_locked(k, l, n);
-		if (n->lost && !n->nopen && !n->leases)
+		if (n->commit.lost && !n->refs.opens && !n->refs.leases)
 			kvc_file_destroy_locked(k, n);
 		kvc_node_settle_locked(k, n);
 	}

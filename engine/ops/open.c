@@ -60,7 +60,7 @@ static void register_segment_locked(struct kvc *k, struct kvc_node *n, bool writ
 	KVC_FD int fd = -1;
 	int id;
 
-	if (n->nopen) /* served like the other opens */
+	if (n->refs.opens) /* served like the other opens */
 		return;
 	n->plain = true;
 	if (bare || !k->ev.backing_open ||
@@ -94,8 +94,7 @@ static int count_open_locked(struct kvc *k, struct kvc_node *n, int flags, uint3
 	}
 	kvc_chunk_mark_busy(n->chunk);
 	kvc_file_linger_over_locked(k, n);
-	n->nopen++;
-	n->nwriters += opens_for_writing(flags);
+	kvc_node_opened_locked(n, opens_for_writing(flags));
 	k->nodes->opens++;
 	kvc_user_share_add_locked(k, n, uid, true);
 	out->backing = n->plain ? 0 : n->backing;
@@ -145,7 +144,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 		return KVC_LONG;
 
 	if (n->state == KVC_LOADING)
-		return kvc_wait_park_locked(k, &n->waiters, w);
+		return kvc_node_park_locked(k, n, w);
 	if (n->state == KVC_LOWER && (err = kvc_membership_join_both(k, n)))
 		return err;
 	more = hint - kvc_min(hint, n->reserved);
@@ -170,7 +169,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 static void wait_begin_locked(struct kvc_node *n, struct kvc_wait *w)
 {
 	kvc_chunk_mark_busy(n->chunk);
-	n->waiting++;
+	kvc_node_waits_locked(n);
 	w->ino = n->row.ino;
 }
 
@@ -180,7 +179,7 @@ static void wait_end_locked(struct kvc *k, struct kvc_wait *w)
 
 	w->ino = 0;
 	if (n) {
-		n->waiting--;
+		kvc_node_waited_locked(n);
 		kvc_node_settle_locked(k, n);
 	}
 }
@@ -207,7 +206,7 @@ static void record_open_locked(struct kvc *k, struct kvc_node *n, int flags,
 	if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY &&
 	    updates_atime(k, &n->row, now)) {
 		n->row.atime_ns = now;
-		n->touched = true;
+		kvc_node_touch_locked(n);
 	}
 	if (!(flags & O_TRUNC))
 		kvc_latency_record(k, KVC_OP_open, w->loads ? n->loaded : KVC_OF_POOL, n->model,
@@ -230,7 +229,8 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	n = kvc_node_find_locked(k, ino);
 	if ((err = w->err ?: opens_for_writing(flags) ? kvc_takes(k, false) : 0))
 		goto out;
-	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen && kvc_list_empty(&n->linger_link))) {
+	if (!n || kvc_node_gone(n) ||
+	    (n->commit.lost && !n->refs.opens && kvc_list_empty(&n->linger.link))) {
 		err = -ESTALE;
 		goto out;
 	}
@@ -259,7 +259,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 			/* no copy exists: recovery or the load would have dropped the file */
 			err = -EIO;
 		if (!err)
-			err = kvc_wait_park_locked(k, &n->waiters, w);
+			err = kvc_node_park_locked(k, n, w);
 	} else if (opens_for_writing(flags)) {
 		err = kvc_file_begin_write_locked(k, n);
 	}
@@ -412,7 +412,7 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	/* k->reservations.ahead already includes these bytes */
 	n->reserved = n->prepared = n->ahead = c->reserved;
 	n->epoch = 1;
-	n->nlookup = 1;
+	kvc_node_looked_up_locked(n);
 	n->backing = backing;
 	n->plain = !backing;
 	k->nodes->backings += backing > 0;
@@ -597,22 +597,21 @@ void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 		kvc_lock_both(k);
 		n = kvc_node_find_locked(k, ino);
 	}
-	if (!n || !n->nopen)
+	if (!n || !n->refs.opens)
 		goto out;
 	if (!both && opens_for_writing(flags))
 		kvc_pages_trim_locked(k, n);
 	atomic_load_explicit(&k->nodes->fd_uses, memory_order_acquire);
-	n->nopen--;
+	kvc_node_closed_locked(n, opens_for_writing(flags));
 	k->nodes->opens--;
-	n->nwriters -= opens_for_writing(flags) && n->nwriters;
 	kvc_user_share_remove_locked(k, n, uid, true);
-	if (n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed)
+	if (n->state == KVC_OPEN && !n->refs.writers && !n->commit.lost && !n->unnamed)
 		kvc_file_publish_locked(k, n);
 	if (both)
 		kvc_tmpfile_settle_both(k, n);
-	if (!n->nopen && n->lost && !n->leases) {
+	if (!n->refs.opens && n->commit.lost && !n->refs.leases) {
 		kvc_file_destroy_locked(k, n);
-	} else if (!n->nopen && n->state != KVC_OPEN) {
+	} else if (!n->refs.opens && n->state != KVC_OPEN) {
 		if (n->fd >= 0)
 			close(n->fd);
 		n->fd = -1;
@@ -641,7 +640,7 @@ int kvc_open_fd(struct kvc *k, uint64_t ino)
 
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (n && n->nopen)
+	if (n && n->refs.opens)
 		fd = kvc_file_node_fd_locked(k, n);
 	kvc_unlock(k);
 	return fd;

@@ -7,10 +7,10 @@
  * occupied that long either: such calls return KVC_LONG until the caller runs them on a separate
  * thread (base/caller.h).
  *
- * While the locks are released, a reference keeps the node in memory (n->refs) and n->nwriters
- * keeps it from being published. Its bytes are already accounted for, and the kernel lets no other
- * call change the size of the file. The file may be unlinked or dropped, which closes n->fd, so
- * these calls use a duplicate of the descriptor.
+ * While the locks are released, a reference keeps the node in memory (n->refs.engine) and
+ * n->refs.writers keeps it from being published. Its bytes are already accounted for, and the
+ * kernel lets no other call change the size of the file. The file may be unlinked or dropped, which
+ * closes n->fd, so these calls use a duplicate of the descriptor.
  */
 #include "pages.h"
 
@@ -63,8 +63,7 @@ static int pages_begin_locked(struct kvc *k, struct kvc_node *n, enum kvc_held h
 
 	if (own < 0)
 		return -errno;
-	n->refs++;
-	n->nwriters++;
+	kvc_node_write_begin_locked(n);
 	if (held == KVC_HELD_BOTH)
 		kvc_unlock_both(k);
 	else
@@ -79,8 +78,7 @@ static int pages_end_locked(struct kvc *k, struct kvc_node *n, enum kvc_held hel
 		kvc_lock_both(k);
 	else
 		kvc_lock(k);
-	n->nwriters--;
-	n->refs--;
+	kvc_node_write_end_locked(n);
 	n->epoch++;
 	return err ?: n->state == KVC_OPEN ? 0 : -ESTALE;
 }
@@ -144,7 +142,7 @@ void kvc_pages_trim_locked(struct kvc *k, struct kvc_node *n)
 	struct stat st;
 	int fd;
 
-	while (n->state == KVC_OPEN && n->nwriters == 1 &&
+	while (n->state == KVC_OPEN && n->refs.writers == 1 &&
 	       (fd = kvc_file_node_fd_locked(k, n)) >= 0 && !fstat(fd, &st) &&
 	       n->prepared > (uint64_t)st.st_size + 2 * SPARE) {
 		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, st.st_mtim };

@@ -96,7 +96,7 @@ int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, vo
 		kvc_catalog_lock(k->cat);
 		kvc_lock(k);
 		folder = kvc_node_find_locked(k, ino);
-		lost = folder && folder->lost;
+		lost = folder && folder->commit.lost;
 		some = k->drops->ndetached > 0;
 		partial = kvc_incomplete_on(k) && folder && !lost && kvc_incomplete_both(k, folder);
 		kvc_unlock(k);

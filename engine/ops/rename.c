@@ -268,7 +268,7 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 	     replaces_unfinished_both(k, to, to_name, parent, name, &n))) {
 		w->stage++;
 		w->deadline_ns = kvc_mono_ns() + CLOSE_WAIT_NS;
-		err = kvc_wait_park_locked(k, &n->waiters, w);
+		err = kvc_node_park_locked(k, n, w);
 	} else {
 		err = exchange ? exchange_both(k, parent, name, to, to_name, w)
 			       : rename_both(k, parent, name, to, to_name, flags, w);

@@ -71,7 +71,7 @@ static int summarize_both(struct kvc *k, struct kvc_subject *s, struct summary *
 		summarize_node(k, sum, s->n);
 		return 0;
 	}
-	s->n->refs++; /* keeps the folder while the locks are released */
+	kvc_node_ref_locked(s->n); /* keeps the folder while the locks are released */
 	for (int more = 1; more == 1 && !err;) {
 		more = kvc_folder_entries_some_both(k, s->n->row.ino, &after, &e);
 		err = more < 0 ? more : 0;
@@ -82,7 +82,7 @@ static int summarize_both(struct kvc *k, struct kvc_subject *s, struct summary *
 					kvc_pause_both(k);
 			}
 	}
-	s->n->refs--;
+	kvc_node_unref_locked(s->n);
 	free(e.v);
 	return err;
 }
@@ -186,12 +186,13 @@ static int set_pin(struct kvc *k, struct kvc_subject *s, const char *value)
 	if (parse_number(value, &v))
 		return -EINVAL;
 	until = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
-	s->n->refs++; /* keeps the node while the files are counted without the locks */
+	/* keeps the node while the files are counted without the locks */
+	kvc_node_ref_locked(s->n);
 	err = kvc_pin_set_both(k, s->chunk, s->uid, until);
-	s->n->refs--;
+	kvc_node_unref_locked(s->n);
 	if (err)
 		return err;
-	err = s->n->lost ? -ENOENT : reread_row_both(k, s);
+	err = s->n->commit.lost ? -ENOENT : reread_row_both(k, s);
 	if (err)
 		kvc_pin_forget_both(k, s->chunk);
 	else

@@ -201,7 +201,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (err)
 		goto out;
-	if (s.n->lost) { /* no row would hold the value, and nothing would ever delete it */
+	if (s.n->commit.lost) { /* no row would hold the value, and nothing would ever delete it */
 		kvc_node_settle_locked(k, s.n);
 		err = -ENOENT;
 		goto out;
@@ -250,7 +250,7 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct 
 	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (!err) {
 		v = kvc_virtual_of(name, s.kind);
-		err = s.n->lost    ? -ENOENT
+		err = s.n->commit.lost    ? -ENOENT
 		      : !v->set                              ? -EOPNOTSUPP
 		      : !(v->on & (ON_MODEL | ON_FOLDER))    ? -EPERM
 		      : !(s.kind & v->on)                          ? -ENODATA

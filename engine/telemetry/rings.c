@@ -84,7 +84,7 @@ static struct kvc_event_ring_item item_of(const struct kvc *k, enum kvc_event_ki
 void kvc_event_ring_put_locked(struct kvc *k, enum kvc_event_kind what, int tier,
 			       const struct kvc_node *n)
 {
-	if (k->event_ring && !n->unnamed && !n->lost)
+	if (k->event_ring && !n->unnamed && !n->commit.lost)
 		ring_put(k->event_ring, item_of(k, what, tier, n));
 }
 

@@ -53,7 +53,7 @@ static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_p
 	pthread_mutex_lock(&k->deferred_free->rehead_lock);
 	kvc_lock_both(k);
 	err = kvc_path_frame_name_both(k, j->node, f);
-	wanted = !n->lost && n->in[j->tier].place.gen == p->gen &&
+	wanted = !n->commit.lost && n->in[j->tier].place.gen == p->gen &&
 		 n->in[j->tier].place.where.at == p->where.at;
 	kvc_unlock_both(k);
 	if (wanted && !err && !(err = kvc_proof_add(k, false, f))) {
@@ -88,7 +88,7 @@ static void rewrite_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	/* a copy under way may carry the old name */
 	bool busy = n->spilling & (1u << j->tier);
-	bool wanted = !n->lost && (n->in[j->tier].place.gen || busy);
+	bool wanted = !n->commit.lost && (n->in[j->tier].place.gen || busy);
 
 	p = n->in[j->tier].place;
 	if (wanted && !busy)
@@ -108,17 +108,18 @@ static void rewrite_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, call, n->row.ino, err);
 	n->spilling &= ~(1u << j->tier);
-	if (err && !is_no_frame(err) && !n->lost && n->in[j->tier].place.gen == p.gen)
+	if (err && !is_no_frame(err) && !n->commit.lost && n->in[j->tier].place.gen == p.gen)
 		rewrite_again_locked(k, j, FAILED);
 	/*
 	 * A copy may have been requested during this job. The waiters of an fsync wait for it, or
 	 * check again if none is made.
 	 */
-	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
-					 kvc_spill_needed(k, n, j->tier))))
-		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->sync_waiters));
+	if (!n->commit.lost &&
+	    (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
+			     kvc_spill_needed(k, n, j->tier))))
+		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->wait.sync));
 	else
-		kvc_wait_wake_all_locked(k, &n->sync_waiters, 0);
+		kvc_node_wake_sync_locked(k, n, 0);
 	kvc_unlock(k);
 }
 

@@ -2,9 +2,10 @@
 /*
  * Loads: LOWER -> LOADING -> BOTH. First bytes of the pool are reserved. Then a worker of the first
  * tier that has a copy reads the frame into a new segment (fetch.c) and renames the segment to its
- * published name. Calls that open the object during the load wait on n->waiters and share the load.
- * If a tier fails, the load is queued for the next tier that has a copy. A copy that is damaged,
- * missing or replaced by another node is forgotten; if no copy is left, the file is dropped.
+ * published name. Calls that open the object during the load wait on n->wait.ready and share the
+ * load. If a tier fails, the load is queued for the next tier that has a copy. A copy that is
+ * damaged, missing or replaced by another node is forgotten; if no copy is left, the file is
+ * dropped.
  *
  * Workers of the tiers run the jobs. pool/wait.c calls reservation_ready.
  */
@@ -180,7 +181,7 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 		forget_both(k, n, j->bad);
 	if (k->opt.write == KVC_THROUGH || n->state == KVC_RESIDENT)
 		kvc_spill_queue_locked(k, n, false); /* to the tiers that have no copy */
-	kvc_wait_wake_all_locked(k, &n->waiters, 0);
+	kvc_node_wake_locked(k, n, 0);
 }
 
 /*
@@ -214,7 +215,7 @@ static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 		k->tiering_up->lost_both(k, n);
 		err = -ESTALE;
 	}
-	kvc_wait_wake_all_locked(k, &n->waiters, err);
+	kvc_node_wake_locked(k, n, err);
 }
 
 /* The load's wait for reserved bytes. */
@@ -243,7 +244,7 @@ static int reserve_locked(struct kvc *k, struct kvc_node *n, uint64_t reserved, 
 	x->node = n;
 	err = get(k, reserved, &x->w);
 	if (err == KVC_WAIT)
-		n->refs++;
+		kvc_node_ref_locked(n);
 	else
 		free(x);
 	return err;
@@ -260,7 +261,7 @@ static bool reserve_again_locked(struct kvc *k, struct kvc_job *j, const struct 
 
 	kvc_pool_segment_remove(&k->pool, seg);
 	kvc_account_set_reserved_locked(k, n, 0);
-	return reserve_locked(k, n, reserved, j->prefetch && kvc_list_empty(&n->waiters),
+	return reserve_locked(k, n, reserved, j->prefetch && kvc_list_empty(&n->wait.ready),
 			      kvc_reservation_retry_locked) == KVC_WAIT;
 }
 
@@ -293,9 +294,9 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock_both(k);
 	j->err = err;
 	if (err && n->state == KVC_LOADING && n->object.gen == seg.gen &&
-	    (err == -ENOSPC
-		     ? reserve_again_locked(k, j, &seg)
-		     : !queue_load_locked(k, n, j->prefetch && kvc_list_empty(&n->waiters), j))) {
+	    (err == -ENOSPC ? reserve_again_locked(k, j, &seg)
+			    : !queue_load_locked(
+				      k, n, j->prefetch && kvc_list_empty(&n->wait.ready), j))) {
 		kvc_unlock_both(k);
 		return; /* the load continues as another job */
 	}
@@ -324,7 +325,7 @@ static void fail_locked(struct kvc *k, struct kvc_node *n, int err)
 		return;
 	n->load_error = err;
 	kvc_file_become_locked(k, n, KVC_LOWER);
-	kvc_wait_wake_all_locked(k, &n->waiters, err);
+	kvc_node_wake_locked(k, n, err);
 }
 
 /* The wait for the reservation has ended, with or without the bytes. */
@@ -347,7 +348,7 @@ static void reservation_ready(struct kvc_wait *w)
 		kvc_account_set_reserved_locked(k, n, 0);
 		fail_locked(k, n, err);
 	}
-	n->refs--;
+	kvc_node_unref_locked(n);
 	kvc_node_settle_locked(k, n);
 	kvc_unlock(k);
 	free(x);

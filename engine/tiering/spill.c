@@ -143,14 +143,14 @@ static void doubt_elsewhere_locked(struct kvc *k, struct kvc_node *n, unsigned t
  */
 static void sync_begun_locked(struct kvc_node *n, unsigned tier)
 {
-	kvc_list_each(e, &n->sync_waiters)
+	kvc_list_each(e, &n->wait.sync)
 		kvc_of(e, struct kvc_wait, link)->stage = KVC_SYNC_BEGUN(tier);
 }
 
 /* The bytes that these fsyncs wait for are in the tier; now they wait for the commit. */
 static void sync_copied_locked(struct kvc_node *n, unsigned tier, bool snapshot_copy)
 {
-	kvc_list_each(e, &n->sync_waiters) {
+	kvc_list_each(e, &n->wait.sync) {
 		struct kvc_wait *w = kvc_of(e, struct kvc_wait, link);
 
 		if (!snapshot_copy || w->stage == KVC_SYNC_BEGUN(tier))
@@ -164,7 +164,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 {
 	struct kvc_segment from = kvc_file_segment_of(n), to;
 
-	if (n->lost || kvc_node_detached(n) ||
+	if (n->commit.lost || kvc_node_detached(n) ||
 	    (snapshot_copy ? n->state != KVC_OPEN || gen != n->object.gen + 1
 			   : n->object.gen != gen))
 		return false;
@@ -314,7 +314,7 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 
 	s->snapshot_copy = n->state == KVC_OPEN && n->snapshot &&
 			   kvc_spill_takes_snapshot(k, n, s->tier);
-	if (n->lost || kvc_node_detached(n) ||
+	if (n->commit.lost || kvc_node_detached(n) ||
 	    (!s->snapshot_copy && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
 	    (!s->snapshot_copy && !kvc_spill_needed(k, n, s->tier)))
 		return false;
@@ -377,7 +377,7 @@ static void undo_both(struct kvc *k, struct spill *s)
 		kvc_deferred_free_undone_locked(k, s->tier, n->row.ino, &stale);
 	else
 		kvc_deferred_free_extent_locked(k, s->tier, &stale);
-	s->retry = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
+	s->retry = !n->commit.lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
 	if (n->state == KVC_OPEN && n->snapshot && s->snapshot_copy)
 		s->retry = true;
 }
@@ -486,7 +486,7 @@ static void copy_again_locked(struct kvc *k, struct spill *s, bool makes_room)
 		queue_locked(k, n, s->tier, KVC_P_URGENT, now + SOON_NS);
 	} else if (s->refused) {
 		queue_locked(k, n, s->tier, KVC_P_PARKED, 0);
-	} else if (!s->err && !kvc_list_empty(&n->sync_waiters)) {
+	} else if (!s->err && !kvc_list_empty(&n->wait.sync)) {
 		/* before the copies that wait for settle= */
 		queue_locked(k, n, s->tier, KVC_P_URGENT, now + AGAIN_NS);
 	} else if (!s->err && n->tries < QUICK) {
@@ -515,7 +515,7 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
 	}
-	s->retry = s->retry && !n->lost &&
+	s->retry = s->retry && !n->commit.lost &&
 		   (!k->stopping || ((makes_room || s->name_taken) && !k->draining));
 	if (s->retry)
 		copy_again_locked(k, s, makes_room);
@@ -525,7 +525,7 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 	if (failed ? kvc_spill_takes_snapshot(k, n, s->tier) && (!s->retry || !full) &&
 			     !(s->refused && copying_durably_elsewhere(k, s))
 		   : !s->retry || s->err)
-		kvc_wait_wake_all_locked(k, &n->sync_waiters, failed ? s->err : 0);
+		kvc_node_wake_sync_locked(k, n, failed ? s->err : 0);
 	kvc_reservation_tell_locked(k); /* the evictor may have more to evict */
 }
 
@@ -551,7 +551,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	 * evicted. A mark ended just now, so its segment is closed too. The segment of an unlinked
 	 * file is closed below, since that frees its pages.
 	 */
-	if (!s.n->lost && kvc_has_segment(s.n))
+	if (!s.n->commit.lost && kvc_has_segment(s.n))
 		kvc_copy_close(&s.c);
 	kvc_unlock(k);
 	kvc_copy_fini(&s.c);
@@ -566,14 +566,14 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 		return;
 	/* Brings a queued copy forward; one that failed, only if an fsync waits for it. */
 	if (j && p == KVC_P_URGENT &&
-	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->sync_waiters)))
+	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->wait.sync)))
 		kvc_tier_job_hurry_locked(&k->tier[tier], j);
 	if (n->spilling & (1u << tier))
 		return;
 	if (kvc_tier_job_add_locked(k, p, spill_run, n, tier, due_ns, &n->in[tier].queued)) {
 		n->failing = true;
 		if (!n->spilling)
-			kvc_wait_wake_all_locked(k, &n->sync_waiters, -ENOMEM);
+			kvc_node_wake_sync_locked(k, n, -ENOMEM);
 		return;
 	}
 	n->spilling |= 1u << tier;

@@ -89,7 +89,7 @@ static void regroup(enum kvc_priority p)
 		later++;
 		j->run(engine, j);
 		kvc_list_del(&j->link);
-		j->node->refs--;
+		kvc_node_unref_locked(j->node);
 		free(j);
 	}
 }

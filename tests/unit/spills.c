@@ -31,7 +31,8 @@ static void look(void)
 
 	pthread_mutex_lock(&engine->lock.m);
 	n = kvc_node_find_locked(engine, watched);
-	if (n && n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot) {
+	if (n && n->state == KVC_BOTH && !n->verify && !n->refs.opens && !n->refs.leases &&
+	    !n->snapshot) {
 		kvc_file_close_segment_locked(engine, n);
 		seg = kvc_file_segment_of(n);
 		looked++;

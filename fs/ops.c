@@ -67,7 +67,7 @@ bool kvfs_call_copy(struct call *c, size_t len)
 
 	if (!kvfs_wait_slot_take(&c->f->slots.copies, c->w.uid, is_root(c), pages))
 		return false;
-	if (kvc_budget_take(KVC_BUDGET_WRITE, (uint64_t)pages * KVC_PAGE)) {
+	if (kvc_budget_reserve(KVC_BUDGET_WRITE, (uint64_t)pages * KVC_PAGE)) {
 		kvfs_wait_slot_give(&c->f->slots.copies, c->w.uid, pages);
 		return false;
 	}
@@ -81,7 +81,7 @@ static void copy_free(struct call *c)
 	free(c->copy);
 	if (!c->copied)
 		return;
-	kvc_budget_give(KVC_BUDGET_WRITE, (uint64_t)c->copied * KVC_PAGE);
+	kvc_budget_release(KVC_BUDGET_WRITE, (uint64_t)c->copied * KVC_PAGE);
 	kvfs_wait_slot_give(&c->f->slots.copies, c->w.uid, c->copied);
 }
 
@@ -106,7 +106,7 @@ struct call *kvfs_call_new(fuse_req_t req, uint64_t ino, void (*run)(struct call
 		return NULL;
 	}
 	c->w.wake = kvfs_call_wake;
-	c->w.place = call_slot_hook;
+	c->w.may_park = call_slot_hook;
 	c->queue = kvfs_queue_here(&kvfs_of(req)->slots, kvfs_is_uring(req));
 	c->w.uid = fuse_req_ctx(req)->uid;
 	c->w.client = client_of(req);
@@ -142,7 +142,7 @@ bool kvfs_call_waits(struct call *c, int *err)
 		return true;
 	}
 	if (*err == KVC_LONG) {
-		c->w.aside = true;
+		c->w.deferred = true;
 		c->run_deferred = c->run;
 		c->run = run_deferred_size;
 		run_deferred_size(c);

@@ -82,12 +82,12 @@ struct prune {
  * Makes the kernel forget nodes, and their names, that are not in use at the moment. Returns 0 or a
  * negative errno.
  */
-static int prune(struct kvfs *f, const struct kvc_tell *v, size_t n)
+static int prune(struct kvfs *f, const struct kvc_notice *v, size_t n)
 {
 	struct prune p = { .head = { .code = NOTIFY_PRUNE } };
 
 	for (size_t i = 0; i < n; i++) {
-		if (v[i].ino && v[i].what != KVC_TELL_NAME)
+		if (v[i].ino && v[i].what != KVC_NOTICE_NAME)
 			p.ino[p.count++] = v[i].ino;
 		if (!p.count || (p.count < PRUNE_MAX && i + 1 < n))
 			continue;
@@ -112,7 +112,7 @@ static int prune(struct kvfs *f, const struct kvc_tell *v, size_t n)
  *   daemon.
  * - A new epoch (6.16): the kernel looks up all names of the mount again.
  */
-static void notify_kernel(void *arg, const struct kvc_tell *v, size_t n)
+static void notify_kernel(void *arg, const struct kvc_notice *v, size_t n)
 {
 	struct kvfs *f = arg;
 	bool epoch = false, all;
@@ -120,15 +120,16 @@ static void notify_kernel(void *arg, const struct kvc_tell *v, size_t n)
 	size_t files = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		files += v[i].what == KVC_TELL_FILE;
-		epoch |= v[i].what == KVC_TELL_FOLDER || v[i].what == KVC_TELL_NAME ||
-			 v[i].what == KVC_TELL_KNOCK_ALL ||
-			 (v[i].what == KVC_TELL_KNOCK && !f->prunes);
+		files += v[i].what == KVC_NOTICE_FILE;
+		epoch |= v[i].what == KVC_NOTICE_FOLDER || v[i].what == KVC_NOTICE_NAME ||
+			 v[i].what == KVC_NOTICE_PROBE_ALL ||
+			 (v[i].what == KVC_NOTICE_PROBE && !f->prunes);
 	}
 	epoch |= files > EPOCH_FROM;
 	all = epoch && f->epochs; /* the kernel looks up all names again anyway */
 	for (size_t i = 0; i < n; i++) {
-		if (v[i].ino && v[i].what != KVC_TELL_PRUNE && !(all && v[i].what == KVC_TELL_FILE))
+		if (v[i].ino && v[i].what != KVC_NOTICE_PRUNE &&
+		    !(all && v[i].what == KVC_NOTICE_FILE))
 			epoch |= fuse_lowlevel_notify_inval_inode(f->se, v[i].ino, -1, 0) ==
 				 -ENOENT;
 		if (v[i].parent && v[i].parent != parent) /* entries are sorted by folder */
@@ -180,7 +181,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct kvfs *f = userdata;
 	const struct kvc_options *o = kvc_cache_options(f->k);
-	struct kvc_events ev = { .arg = f, .tell = notify_kernel };
+	struct kvc_events ev = { .arg = f, .notify = notify_kernel };
 
 	atomic_store(&f->mounted, true);
 	f->passthrough = f->can_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
@@ -228,9 +229,10 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	if (f->epochs)
 		f->entry_timeout = KVFS_TIMEOUT;
 #endif
-	ev.holds_names = f->prunes;
+	ev.keeps_used_names = f->prunes;
 	f->miss_timeout = kvc_cache_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;
-	ev.kept_ns = f->entry_timeout == KVFS_TIMEOUT ? 0 : (uint64_t)(f->entry_timeout * 1e9);
+	ev.name_timeout_ns = f->entry_timeout == KVFS_TIMEOUT ? 0
+							      : (uint64_t)(f->entry_timeout * 1e9);
 	kvc_cache_set_events(f->k, &ev);
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests",
 		 f->uring ? "io_uring" : "/dev/fuse");

@@ -55,16 +55,16 @@ int kvfs_text_charge(uint32_t uid, size_t *charged, size_t bytes)
 	       less = bytes < *charged ? *charged - bytes : 0;
 	int err = 0;
 
-	if (more && kvc_budget_take(KVC_BUDGET_TEXT, more))
+	if (more && kvc_budget_reserve(KVC_BUDGET_TEXT, more))
 		return -EDQUOT;
 	if (uid && (more || less))
 		err = change_share(uid, more, less);
 	if (err && more)
-		kvc_budget_give(KVC_BUDGET_TEXT, more);
+		kvc_budget_release(KVC_BUDGET_TEXT, more);
 	if (err)
 		return err;
 	if (less)
-		kvc_budget_give(KVC_BUDGET_TEXT, less);
+		kvc_budget_release(KVC_BUDGET_TEXT, less);
 	*charged = bytes;
 	return 0;
 }

@@ -92,7 +92,7 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t siz
 	if (!c)
 		return;
 	c->w.wake = wake_write;
-	c->w.place = place_write;
+	c->w.may_park = place_write;
 	c->fi = *fi;
 	c->off = off;
 	c->len = (off_t)size;

@@ -44,7 +44,7 @@ struct budget_part {
 };
 static void budget_part_end(struct budget_part *s)
 {
-	kvc_budget_give(s->use, s->bytes);
+	kvc_budget_release(s->use, s->bytes);
 }
 #define BUDGET_PART __attribute__((cleanup(budget_part_end))) struct budget_part
 

@@ -167,6 +167,6 @@ int kvct_redis_list(struct kvc_tier *t,
 	for (unsigned n = 0; n < KVCT_REDIS_NODES && !err; n++)
 		if (has[n])
 			err = scan_node(&l, n);
-	kvc_budget_give(KVC_BUDGET_COPY, 2 * STEP_MOST);
+	kvc_budget_release(KVC_BUDGET_COPY, 2 * STEP_MOST);
 	return err ?: l.unread;
 }

@@ -161,7 +161,7 @@ int kvct_s3_list(struct kvc_tier *t,
 	l->page = malloc(KVC_FRAME_HEADER);
 	l->f = malloc(sizeof *l->f);
 	err = l->page && l->f ? list_pages(l) : -ENOMEM;
-	kvc_budget_give(KVC_BUDGET_COPY, KVCT_S3_LIST_MAX);
+	kvc_budget_release(KVC_BUDGET_COPY, KVCT_S3_LIST_MAX);
 	free(l->page);
 	free(l->f);
 	return err ?: l->unread;

@@ -408,9 +408,9 @@ static void *sweeper(void *arg)
 			break;
 		if (left)
 			left = abort_noted(s);
-		if (again_s != RETRY_S && !kvc_budget_take(KVC_BUDGET_COPY, KVCT_S3_LIST_MAX)) {
+		if (again_s != RETRY_S && !kvc_budget_reserve(KVC_BUDGET_COPY, KVCT_S3_LIST_MAX)) {
 			abort_all_old(s);
-			kvc_budget_give(KVC_BUDGET_COPY, KVCT_S3_LIST_MAX);
+			kvc_budget_release(KVC_BUDGET_COPY, KVCT_S3_LIST_MAX);
 		}
 		if (s->stopping)
 			break;

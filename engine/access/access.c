@@ -32,7 +32,7 @@ static void ring_record(struct kvc *k, struct kvc_client *u, const struct kvc_ch
 	if (!k->access_ring || (made ? u->recorded : u->ahead))
 		return;
 	u->recorded |= made;
-	kvc_access_ring_put_locked(k, &(struct kvc_access_seen){
+	kvc_access_ring_put_locked(k, &(struct kvc_access_item){
 					      .ns = ns,
 					      .id = c->id,
 					      .file = file,
@@ -136,14 +136,14 @@ static void use_alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
 static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made,
 			uint64_t ns)
 {
-	struct kvc_seen seen = { .parent = c->parent & ~KVC_TOLD };
+	struct kvc_inferred seen = { .parent = c->parent & ~KVC_TOLD };
 
 	u->loose = false;
 	if (!kvc_replacers_infer_parents(k, c->policy) ||
 	    (!k->access->infer && kvc_chain_infer_open(&k->access->infer)))
 		return !seen.parent || seen.parent != u->noted;
-	kvc_chain_infer_see(k->access->infer, u->id, c->id, ns, !made || c->parent, seen.parent,
-			    &seen);
+	kvc_chain_infer_access(k->access->infer, u->id, c->id, ns, !made || c->parent, seen.parent,
+			       &seen);
 	u->loose = seen.unsure && !(u->id & LEASE) && !(c->parent & KVC_TOLD);
 	if (seen.parent != c->parent && !(c->parent & KVC_TOLD)) {
 		c->parent = seen.parent;
@@ -372,7 +372,7 @@ void kvc_access_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t p
 
 void kvc_access_renamed_locked(struct kvc *k, uint64_t ino)
 {
-	struct kvc_access_seen u = { .what = KVC_ACCESS_RENAMED };
+	struct kvc_access_item u = { .what = KVC_ACCESS_RENAMED };
 
 	if (!k->access_ring)
 		return;
@@ -389,7 +389,7 @@ void kvc_access_request_end_locked(struct kvc *k, uint64_t caller)
 		return;
 	client_idle(k, u);
 	if (k->access_ring)
-		kvc_access_ring_put_locked(k, &(struct kvc_access_seen){ .ns = kvc_mono_ns(),
+		kvc_access_ring_put_locked(k, &(struct kvc_access_item){ .ns = kvc_mono_ns(),
 									 .client = client,
 									 .what = KVC_ACCESS_END });
 }
@@ -487,7 +487,7 @@ static unsigned walk_up(struct kvc *k, uint64_t id)
 
 	kvc_lock_both(k);
 	while (id && (id != first || !n) && n++ < CHAIN_MAX) {
-		if (kvc_takes(k, false) || stamp_both(k, id, last, &last, &id))
+		if (kvc_accepts(k, false) || stamp_both(k, id, last, &last, &id))
 			break;
 		k->access->ancestors.next = id;
 		if (n % AT_ONCE == 0)

@@ -49,7 +49,6 @@
 #include "payload.h"
 #include "pin.h"
 #include "tier_queue.h"
-#include "up.h"
 
 #define AGAIN 512        /* nodes of a chunk that are checked in one call */
 #define USUAL (1u << 20) /* usual bytes of a chunk on the disk */
@@ -168,7 +167,7 @@ void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
 		    kvc_file_placed_in(n, KVC_DISK) || kvc_admission_check_locked(k, n, KVC_DISK))
 			continue;
 		kvc_admission_refused_locked(k, n, false);
-		k->objects_up->published_locked(k, n);
+		k->hooks->published_locked(k, n);
 	}
 }
 

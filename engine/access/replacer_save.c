@@ -193,7 +193,7 @@ void *kvc_replacers_saver(void *arg)
 		if (k->stopping || !k->opt.save_s || k->access->serial == serial ||
 		    kvc_mono_ns() - began < save_pause_ns(k))
 			continue;
-		if (kvc_catalog_takes(k->cat, false))
+		if (kvc_catalog_accepts(k->cat, false))
 			continue; /* the remaining space is for the catalog */
 		serial = k->access->serial;
 		kvc_unlock(k);

@@ -171,7 +171,7 @@ static int refuse_locked(void)
 	return -ENOMEM;
 }
 
-int kvc_budget_take(enum kvc_budget_use use, uint64_t bytes)
+int kvc_budget_reserve(enum kvc_budget_use use, uint64_t bytes)
 {
 	int err;
 
@@ -226,7 +226,7 @@ void kvc_budget_force(enum kvc_budget_use use, uint64_t bytes)
 	pthread_mutex_unlock(&budget.lock);
 }
 
-void kvc_budget_give(enum kvc_budget_use use, uint64_t bytes)
+void kvc_budget_release(enum kvc_budget_use use, uint64_t bytes)
 {
 	pthread_mutex_lock(&budget.lock);
 	budget.used[use] -= bytes;
@@ -273,7 +273,7 @@ int kvc_budget_buffer_wait(struct kvc_buffer *b, enum kvc_budget_use use, size_t
 		return -ENOMEM;
 	b->p = aligned_alloc(KVC_PAGE, capacity);
 	if (!b->p) {
-		kvc_budget_give(use, capacity);
+		kvc_budget_release(use, capacity);
 		return -ENOMEM;
 	}
 	b->len = capacity;
@@ -287,11 +287,11 @@ int kvc_budget_buffer_grow(struct kvc_buffer *b, size_t len)
 
 	if (len <= b->len)
 		return 0;
-	if (capacity < len || kvc_budget_take(b->use, capacity))
+	if (capacity < len || kvc_budget_reserve(b->use, capacity))
 		return -ENOMEM;
 	p = aligned_alloc(KVC_PAGE, capacity);
 	if (!p) {
-		kvc_budget_give(b->use, capacity);
+		kvc_budget_release(b->use, capacity);
 		return -ENOMEM;
 	}
 	if (b->len)
@@ -306,7 +306,7 @@ void kvc_budget_buffer_free(struct kvc_buffer *b)
 {
 	free(b->p);
 	if (b->len)
-		kvc_budget_give(b->use, b->len);
+		kvc_budget_release(b->use, b->len);
 	b->p = NULL;
 	b->len = 0;
 }

@@ -56,7 +56,7 @@ void kvc_budget_stop(const struct kvc_stats *stats);
  * Takes `bytes` if they are free now. Returns 0 or -ENOMEM. Never blocks. KVC_BUDGET_TEXT and
  * KVC_BUDGET_WRITE may be taken with locks held.
  */
-int kvc_budget_take(enum kvc_budget_use use, uint64_t bytes);
+int kvc_budget_reserve(enum kvc_budget_use use, uint64_t bytes);
 /*
  * Takes `bytes`, and waits for others to give theirs back, in the order of arrival, loads first.
  * Returns 0, or -ENOMEM if the use may never have so many bytes or the wait took too long (a
@@ -70,7 +70,7 @@ int kvc_budget_wait(enum kvc_budget_use use, uint64_t bytes);
  */
 void kvc_budget_force(enum kvc_budget_use use, uint64_t bytes);
 /* Gives bytes back. */
-void kvc_budget_give(enum kvc_budget_use use, uint64_t bytes);
+void kvc_budget_release(enum kvc_budget_use use, uint64_t bytes);
 
 /* Returns the bytes that this use may have at most; UINT64_MAX: no limit. */
 uint64_t kvc_budget_most(enum kvc_budget_use use);

@@ -25,7 +25,7 @@ static inline uint64_t kvc_client(uint32_t process, uint32_t thread)
 
 #define KVC_WAIT 1
 /*
- * The call takes too long for a request handler. The caller repeats it with w->aside set, in a
+ * The call takes too long for a request handler. The caller repeats it with w->deferred set, in a
  * thread that no other request needs (fs/defer.h). Only calls that change a file's size or
  * allocation return it.
  */
@@ -37,13 +37,13 @@ struct kvc_wait {
 	int err;
 	uint32_t uid;    /* the caller's uid; 0, root and the engine itself, has no limits */
 	uint64_t client; /* the calling client (kvc_client); 0: not known */
-	bool aside;      /* the call may take long (KVC_LONG) */
+	bool deferred;   /* the call may take long (KVC_LONG) */
 	/*
 	 * May this call wait? Called each time before the wait is parked, with the engine's locks
 	 * held; it must not block. False: no slot is free, and the call returns at once the result
 	 * it would return at its deadline. NULL: always true.
 	 */
-	bool (*place)(struct kvc_wait *w);
+	bool (*may_park)(struct kvc_wait *w);
 	/* the engine's own fields: zero before the first call */
 	struct kvc_list link;
 	struct kvc_wait *earlier, *later; /* links in the tree of deadlines (pool/wait.c) */
@@ -59,31 +59,31 @@ struct kvc_wait {
 	bool loads;         /* an open: the object was not in the pool */
 	bool paced, pacing; /* throttled stores: has had its turn; waits for its turn */
 	uint64_t ino;       /* the node whose chunk must not be dropped during the call */
-	bool looked;        /* the user's unneeded leases were released once (share_retry.c) */
+	bool idle_freed;    /* the user's idle objects were released once (share_retry.c) */
 	int stage;
 };
 
-/* Calls w->place. */
-static inline bool kvc_wait_has_place(struct kvc_wait *w)
+/* Calls w->may_park. */
+static inline bool kvc_wait_may_park(struct kvc_wait *w)
 {
-	return !w->place || w->place(w);
+	return !w->may_park || w->may_park(w);
 }
 
 /*
  * Notices to the kernel about changes that the kernel did not request. parent: the folder whose
  * names changed; ino: the object. Each is 0 if the kernel does not know it.
  */
-enum kvc_telling {
-	KVC_TELL_PRUNE, /* not needed any more, unless it is in use */
-	/* a folder that may be dropped: the next access must be looked up again */
-	KVC_TELL_KNOCK,
-	KVC_TELL_KNOCK_ALL, /* by all names, because the folder's name still exists */
-	KVC_TELL_FILE,      /* a file was dropped: its number now answers -ESTALE */
-	KVC_TELL_FOLDER,    /* a folder was dropped and may be revived: its number stays valid */
-	KVC_TELL_NAME,      /* a name exists that the kernel may remember as missing */
+enum kvc_notice_kind {
+	KVC_NOTICE_PRUNE, /* not needed any more, unless it is in use */
+	/* a folder that may be dropped is probed: the next access must be looked up again */
+	KVC_NOTICE_PROBE,
+	KVC_NOTICE_PROBE_ALL, /* by all names, because the folder's name still exists */
+	KVC_NOTICE_FILE,      /* a file was dropped: its number now answers -ESTALE */
+	KVC_NOTICE_FOLDER,    /* a folder was dropped and may be revived: its number stays valid */
+	KVC_NOTICE_NAME,      /* a name exists that the kernel may remember as missing */
 };
-struct kvc_tell {
-	enum kvc_telling what;
+struct kvc_notice {
+	enum kvc_notice_kind what;
 	uint64_t parent, ino;
 };
 
@@ -93,12 +93,13 @@ struct kvc_events {
 	/*
 	 * Sends notices to the kernel, in this order. Called from a thread that serves no request.
 	 */
-	void (*tell)(void *arg, const struct kvc_tell *v, size_t n);
-	uint64_t kept_ns; /* how long the kernel may use a name after it was notified, in ns */
+	void (*notify)(void *arg, const struct kvc_notice *v, size_t n);
+	uint64_t name_timeout_ns; /* how long the kernel may use a name after it was notified */
 	/*
-	 * a notice does not make the kernel forget names that are in use: a known node may have one
+	 * a notice does not make the kernel forget names that are in use: a known node may have
+	 * such a name
 	 */
-	bool holds_names;
+	bool keeps_used_names;
 	/*
 	 * Registers a descriptor for passthrough. Returns an id above 0, or a negative errno. NULL:
 	 * passthrough is not available.

@@ -51,7 +51,7 @@ static void work_free(struct kvc_work *w)
 	ZSTD_freeCCtx(w->c);
 	ZSTD_freeDCtx(w->d);
 	free(w);
-	kvc_budget_give(KVC_BUDGET_LOAD, charged);
+	kvc_budget_release(KVC_BUDGET_LOAD, charged);
 }
 
 static struct kvc_work *take_kept(void)
@@ -77,7 +77,7 @@ static void release_kept(void)
 		work_free(w);
 }
 
-struct kvc_work *kvc_codec_work_take(void)
+struct kvc_work *kvc_codec_work_get(void)
 {
 	struct kvc_work *w = take_kept();
 
@@ -87,7 +87,7 @@ struct kvc_work *kvc_codec_work_take(void)
 	if (kvc_budget_wait(KVC_BUDGET_LOAD, sizeof *w))
 		return NULL;
 	if (!(w = malloc(sizeof *w))) {
-		kvc_budget_give(KVC_BUDGET_LOAD, sizeof *w);
+		kvc_budget_release(KVC_BUDGET_LOAD, sizeof *w);
 		return NULL;
 	}
 	w->charged = sizeof *w;
@@ -111,7 +111,7 @@ static void charge(struct kvc_work *w)
 	}
 }
 
-void kvc_codec_work_give(struct kvc_work *w, bool wipe)
+void kvc_codec_work_put(struct kvc_work *w, bool wipe)
 {
 	bool keep;
 

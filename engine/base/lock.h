@@ -86,12 +86,15 @@ static inline void kvc_lock_profile_end(struct kvc_lock *l)
 }
 #endif
 
-/* The rare parts of kvc_lock_take and kvc_lock_give: waiting, and beginning and ending a sample. */
+/*
+ * The rare parts of kvc_lock_acquire and kvc_lock_release: waiting, and beginning and ending a
+ * sample.
+ */
 void kvc_lock_queue(struct kvc_lock *l, struct kvc_lock_profile *here);
 void kvc_lock_sample(struct kvc_lock *l);
 void kvc_lock_sampled(struct kvc_lock *l);
 
-static inline void kvc_lock_take(struct kvc_lock *l, struct kvc_lock_profile *here)
+static inline void kvc_lock_acquire(struct kvc_lock *l, struct kvc_lock_profile *here)
 {
 	uint64_t nth;
 
@@ -105,7 +108,7 @@ static inline void kvc_lock_take(struct kvc_lock *l, struct kvc_lock_profile *he
 	kvc_lock_profile_begin(l);
 }
 
-static inline void kvc_lock_give(struct kvc_lock *l)
+static inline void kvc_lock_release(struct kvc_lock *l)
 {
 	kvc_lock_profile_end(l);
 	if (l->sample_ns)

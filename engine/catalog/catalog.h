@@ -173,7 +173,7 @@ void kvc_catalog_checkpoint(struct kvc_catalog *c);
  * must fail before it changes anything: commits fail and the pending changes use all of their
  * memory, or the filesystem is full. Removals are allowed for longer. Needs no lock.
  */
-int kvc_catalog_takes(struct kvc_catalog *c, bool removal);
+int kvc_catalog_accepts(struct kvc_catalog *c, bool removal);
 
 /*
  * Allocates memory for the next n changes, so that a call that makes several changes makes all of

@@ -244,7 +244,7 @@ int kvc_check_meta(const char *path, int (*fn)(void *arg, const char *key, const
 
 	if (err)
 		return err;
-	rc = kvc_conn_look(path, &db)
+	rc = kvc_conn_open_read(path, &db)
 		     ?: sqlite3_prepare_v2(db, "SELECT key, value FROM meta", -1, &st, NULL);
 	while (!rc && !err && (rc = sqlite3_step(st)) == SQLITE_ROW) {
 		const char *key = (const char *)sqlite3_column_text(st, 0),
@@ -265,7 +265,7 @@ int kvc_check_format(const char *path, char *error)
 	int err = 0;
 
 	/* kvc_check_pages reports a database that cannot be opened */
-	if (!both_readable(path) && !kvc_conn_look(path, &db))
+	if (!both_readable(path) && !kvc_conn_open_read(path, &db))
 		err = kvc_schema_format(db, path, error);
 	sqlite3_close(db);
 	return err;
@@ -286,7 +286,7 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 		return err;
 	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)
 			     ?: kvc_schema_restrict(db)
-		  : kvc_conn_look(path, &db);
+		  : kvc_conn_open_read(path, &db);
 	err = rc ? errno_of(db, rc) : check_pages(db, mend, fn, arg);
 	if (rc && err == -EBADMSG)
 		fn(arg, false, sqlite3_errmsg(db));

@@ -278,7 +278,7 @@ void kvc_conn_close(struct kvc_conn *n);
  * Opens a connection that only reads and changes no file. Returns an SQLite code. Close the
  * connection also after an error.
  */
-int kvc_conn_look(const char *path, sqlite3 **db);
+int kvc_conn_open_read(const char *path, sqlite3 **db);
 /* Returns a reader's connection, locked. Return it with kvc_reader_put. */
 struct kvc_conn *kvc_reader_get(struct kvc_catalog *c);
 /*

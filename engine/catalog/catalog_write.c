@@ -428,7 +428,7 @@ uint64_t kvc_catalog_txn(struct kvc_catalog *c)
 	return atomic_load(&c->txn);
 }
 
-int kvc_catalog_takes(struct kvc_catalog *c, bool removal)
+int kvc_catalog_accepts(struct kvc_catalog *c, bool removal)
 {
 	size_t most = removal ? KVC_PENDING_MAX + KVC_PENDING_REMOVALS : KVC_PENDING_MAX;
 	int failing = atomic_load(&c->failing);

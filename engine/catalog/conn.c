@@ -121,7 +121,7 @@ int kvc_conn_settings(sqlite3 *db)
  * log, SQLite keeps the log's index in memory instead of a file, for which it requires exclusive
  * use: its locks are disabled, and the store's lock keeps other processes away.
  */
-int kvc_conn_look(const char *path, sqlite3 **db)
+int kvc_conn_open_read(const char *path, sqlite3 **db)
 {
 	char uri[4096] = "file:", wal[1300], *to = uri + 5;
 	int rc, stale = kvc_wal_restart_stale(path);
@@ -150,7 +150,7 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 
 	n->c = c;
 	if (c->read_only)
-		return kvc_conn_look(c->path, &n->db);
+		return kvc_conn_open_read(c->path, &n->db);
 	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
 			     writes ? kvc_wal_restart_vfs(c->restart) : NULL);
 	if (!rc)
@@ -250,7 +250,7 @@ void kvc_reader_put(struct kvc_conn *n)
 
 void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here)
 {
-	kvc_lock_take(&c->lock, here);
+	kvc_lock_acquire(&c->lock, here);
 }
 
 void kvc_catalog_pause(struct kvc_catalog *c)
@@ -260,5 +260,5 @@ void kvc_catalog_pause(struct kvc_catalog *c)
 
 void kvc_catalog_unlock(struct kvc_catalog *c)
 {
-	kvc_lock_give(&c->lock);
+	kvc_lock_release(&c->lock);
 }

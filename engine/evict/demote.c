@@ -216,7 +216,7 @@ static int demote_tiers_locked(struct kvc *k, struct demotion *d)
 		kvc_replacers_evicted(k, KVC_FOR_demote,
 				      d->from == FROM_ALL ? KVC_FROM_ALL : d->from, r.policy);
 	if (!err && d->from == FROM_ALL)
-		d->notice = kvc_notify(k, KVC_TELL_PRUNE, 0, 0);
+		d->notice = kvc_notify(k, KVC_NOTICE_PRUNE, 0, 0);
 	if (d->notice)
 		return AGAIN;
 	if (err == -ENODATA) /* part of the chunk exists nowhere else */

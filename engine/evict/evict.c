@@ -287,7 +287,7 @@ static uint64_t pool_excess_locked(struct kvc *k)
 	const struct kvc_list *first = &k->reservations.waiters;
 	uint64_t want, need = 0;
 
-	kvc_reservation_look_locked(k);
+	kvc_reservation_check_locked(k);
 	want = kvc_reservation_excess(k->reservations.used + k->reservations.unseen, k->pool.bytes,
 				      &k->opt, &k->evict->trimming);
 	if (!kvc_list_empty(first))

@@ -125,7 +125,7 @@ static struct kvc_quota *next_quota_locked(struct kvc *k, struct kvc_list *list,
 		kvc_list_add_tail(kvc_list_empty(&q->waiters) ? &k->quotas.over
 							      : &k->quotas.waiting,
 				  &q->press);
-		if (now - q->looked_ns >= PRESSED_NS)
+		if (now - q->examined_ns >= PRESSED_NS)
 			return q;
 	}
 	return NULL;
@@ -149,7 +149,7 @@ static bool quota_turn(struct kvc *k, struct trimmers *s, struct kvc_list *list)
 		any = kvc_trimmer_turn(t, goal, &hopeful);
 	kvc_lock(k);
 	if ((q = kvc_quota_of_locked(k, model))) {
-		q->looked_ns = any ? 0 : kvc_mono_ns();
+		q->examined_ns = any ? 0 : kvc_mono_ns();
 		if (hopeful || kvc_list_empty(&q->waiters))
 			q->stuck = 0, q->stuck_txn = 0;
 		else
@@ -265,7 +265,7 @@ static void *keeper(void *arg)
 		kvc_lock_wait(&k->lock, &k->quotas.pressed, &until);
 		if (k->stopping)
 			break;
-		kvc_quotas_look_locked(k);
+		kvc_quotas_check_locked(k);
 		kvc_unlock(k);
 		kvc_access_ancestors_stamp(k);
 		trims = quota_round(k, &trimmers);

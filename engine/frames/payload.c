@@ -192,10 +192,10 @@ static int compress(struct kvc_encoder *e)
 	int err;
 
 	e->data_len = 0;
-	e->w = kvc_codec_work_take();
+	e->w = kvc_codec_work_get();
 	err = e->w ? code_all(e) : -ENOMEM;
 	if (err || !e->twice) {
-		kvc_codec_work_give(e->w, e->sealed);
+		kvc_codec_work_put(e->w, e->sealed);
 		e->w = NULL;
 	}
 	if (!err && e->f->codec == KVC_CODEC_NONE && !e->held)
@@ -377,7 +377,7 @@ void kvc_payload_encoder_free(struct kvc_encoder *e)
 		kvc_keys_wipe(e->buf.p, e->buf.len);
 	if (e->all.p && e->sealed)
 		kvc_keys_wipe(e->all.p, e->all.len);
-	kvc_codec_work_give(e->w, e->sealed);
+	kvc_codec_work_put(e->w, e->sealed);
 	kvc_budget_buffer_free(&e->all);
 	kvc_budget_buffer_free(&e->buf);
 	kvc_budget_buffer_free(&e->table);
@@ -413,7 +413,7 @@ static int decoder_init(struct kvc_decoder *d, const struct kvc_keys *keys)
 		else
 			XXH3_128bits_reset(d->sum);
 	}
-	if (!err && f->codec != KVC_CODEC_NONE && !(d->w = kvc_codec_work_take()))
+	if (!err && f->codec != KVC_CODEC_NONE && !(d->w = kvc_codec_work_get()))
 		err = -ENOMEM;
 	return err;
 }
@@ -502,7 +502,7 @@ void kvc_payload_decoder_free(struct kvc_decoder *d)
 {
 	if (!d)
 		return;
-	kvc_codec_work_give(d->w, d->sealed);
+	kvc_codec_work_put(d->w, d->sealed);
 	XXH3_freeState(d->sum);
 	kvc_keys_wipe(d->key, sizeof d->key);
 	free(d);

@@ -182,7 +182,7 @@ int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_sto
 	if (!err) {
 		kvc_catalog_use_reserve(k->cat);
 		save_super(k);
-		err = kvc_tier_slots_take(k, tiers, ntiers, error);
+		err = kvc_tier_slots_assign(k, tiers, ntiers, error);
 		if (!err)
 			err = open_keys(k, error);
 		if (!err)

@@ -4,7 +4,6 @@
 
 #include "incomplete.h"
 #include "remove.h"
-#include "up.h"
 
 static void published_locked(struct kvc *k, struct kvc_node *n)
 {
@@ -29,14 +28,11 @@ static int lost_both(struct kvc *k, struct kvc_node *n)
 	return err;
 }
 
-static const struct kvc_objects_up objects_up = {
+static const struct kvc_hooks hooks = {
 	.published_locked = published_locked,
 	.made_locked = kvc_admission_made_locked,
 	.freed_locked = kvc_dir_dropped_free_locked,
 	.remove_shared = kvc_remove_shared,
-};
-
-static const struct kvc_tiering_up tiering_up = {
 	.lost_both = lost_both,
 };
 
@@ -109,8 +105,7 @@ struct kvc *kvc_context_new(void)
 
 	if (!h)
 		return NULL;
-	h->k.objects_up = &objects_up;
-	h->k.tiering_up = &tiering_up;
+	h->k.hooks = &hooks;
 	h->k.committer = &h->committer;
 	h->k.inos = &h->inos;
 	h->k.nodes = &h->nodes;

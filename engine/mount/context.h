@@ -9,7 +9,6 @@
 #include "account.h"
 #include "admission.h"
 #include "clock.h"
-#include "tiering.h"
 #include "demote.h"
 #include "committer.h"
 #include "dir_invalidate.h"
@@ -17,7 +16,6 @@
 #include "folders.h"
 #include "ino.h"
 #include "replacers.h"
-#include "model_layers.h"
 #include "model_quota.h"
 #include "model.h"
 #include "node.h"
@@ -86,7 +84,7 @@ void kvc_context_free(struct kvc *k);
  * k->tier[].t, k->order, k->shared and k->tier_slots. Call it before any placement is read. After a
  * failure, error (512 bytes) holds one line for the user.
  */
-int kvc_tier_slots_take(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error);
+int kvc_tier_slots_assign(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error);
 /*
  * recover.c: takes over the state that an earlier daemon left. Runs before any other thread. After
  * a failure, error (512 bytes) holds one line for the user.

@@ -12,9 +12,9 @@
 #include "dir_invalidate.h"
 #include "file.h"
 #include "folder.h"
-#include "identity.h"
+#include "proof.h"
 #include "ino.h"
-#include "model_layers.h"
+#include "model.h"
 #include "model_quota.h"
 #include "log.h"
 #include "membership.h"
@@ -191,7 +191,7 @@ int kvc_recover(struct kvc *k, char *error)
 	err = err ?: kvc_chunk_drop_recover_both(k, &dropped);
 	err = err ?: kvc_model_quotas_load_both(k, clean && !dropped);
 	err = err ?: kvc_model_rescan_load_both(k);
-	err = err ?: kvc_remove_recover_both(k) ?: kvc_identity_start_both(k);
+	err = err ?: kvc_remove_recover_both(k) ?: kvc_proof_identity_start_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0") ?: kvc_pins_load_both(k);
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))

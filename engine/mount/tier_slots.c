@@ -128,7 +128,7 @@ static int assign_shared(struct kvc *k, struct kvc_tier **tiers, unsigned n, str
 	return 0;
 }
 
-int kvc_tier_slots_take(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error)
+int kvc_tier_slots_assign(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error)
 {
 	struct slots s;
 	int err;

@@ -385,7 +385,7 @@ static void detach_both(struct kvc *k, struct kvc_drop *d)
 	 * a folder that stays is not notified by its name, so all its names are invalidated at once
 	 */
 	if (!d->self->commit.lost && kvc_kernel_knows(d->self))
-		kvc_notify(k, drops_folder(d) ? KVC_TELL_FOLDER : KVC_TELL_FILE, 0,
+		kvc_notify(k, drops_folder(d) ? KVC_NOTICE_FOLDER : KVC_NOTICE_FILE, 0,
 			   d->self->row.ino);
 }
 
@@ -496,7 +496,7 @@ static int drop_end_both(struct kvc *k, struct kvc_drop *d)
 		kvc_dir_drop_folder_both(k, self);
 	else if (drops_folder(d) && kvc_kernel_knows(self))
 		/* its files kept it in the kernel's cache */
-		kvc_notify(k, KVC_TELL_PRUNE, 0, self->row.ino);
+		kvc_notify(k, KVC_NOTICE_PRUNE, 0, self->row.ino);
 	drop_release_both(k, d);
 	if (d->abandoned)
 		drop_free(d);
@@ -625,7 +625,7 @@ static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none,
 	int err;
 
 	/* freed space is available after a commit, which would fail now */
-	if (kvc_catalog_takes(k->cat, false))
+	if (kvc_catalog_accepts(k->cat, false))
 		return -EBUSY;
 	if (!(d = calloc(1, sizeof *d)))
 		return -ENOMEM;

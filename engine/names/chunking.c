@@ -34,7 +34,6 @@
 #include "account.h"
 #include "commit_batch.h"
 #include "folder.h"
-#include "model_layers.h"
 #include "log.h"
 #include "membership.h"
 #include "model.h"

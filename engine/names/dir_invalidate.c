@@ -29,7 +29,6 @@
 #include "folder.h"
 #include "notify.h"
 #include "pin.h"
-#include "name_events.h"
 #include "chunking.h"
 
 #include <string.h>
@@ -46,7 +45,7 @@ struct probe {
 	uint64_t ino;
 	uint64_t accessed_ns;       /* last access to the chunk at that time */
 	uint64_t probed_ns, notice; /* time and notice of the probe; 0: looked up since */
-	uint64_t looked_ns;
+	uint64_t lookup_ns;
 	/* probes since that access; all_names: the second kind, which invalidates all names */
 	uint64_t count;
 	bool all_names;
@@ -85,17 +84,17 @@ static bool all_names_invalidated(struct kvc *k, const struct kvc_node *folder)
 {
 	const struct probe *x = probe_find(k, folder->row.ino);
 
-	return x && x->all_names && x->probed_ns && x->looked_ns < x->probed_ns;
+	return x && x->all_names && x->probed_ns && x->lookup_ns < x->probed_ns;
 }
 
 static void notify_removed(struct kvc *k, const struct kvc_node *folder, const struct kvc_node *n)
 {
 	if (kvc_kernel_knows(folder) || kvc_kernel_knows(n))
 		kvc_notify(k,
-			   !kvc_kernel_knows(n)          ? KVC_TELL_PRUNE
-			   : !S_ISDIR(n->row.mode)       ? KVC_TELL_FILE
-			   : all_names_invalidated(k, n) ? KVC_TELL_PRUNE
-							 : KVC_TELL_FOLDER,
+			   !kvc_kernel_knows(n)          ? KVC_NOTICE_PRUNE
+			   : !S_ISDIR(n->row.mode)       ? KVC_NOTICE_FILE
+			   : all_names_invalidated(k, n) ? KVC_NOTICE_PRUNE
+							 : KVC_NOTICE_FOLDER,
 			   kvc_kernel_knows(folder) ? folder->row.ino : 0,
 			   kvc_kernel_knows(n) ? n->row.ino : 0);
 }
@@ -118,8 +117,8 @@ static int remove_names_both(struct kvc *k, struct kvc_node *n, const struct kvc
 		folder = kvc_node_find_locked(k, e->v[i].parent);
 		err = err ?: kvc_name_del(k->cat, e->v[i].parent, e->v[i].name);
 		if (!err)
-			kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, n, e->v[i].parent,
-						  e->v[i].name);
+			kvc_notify_readers_both(k, KVC_EVENT_RING_dropped, n, e->v[i].parent,
+						e->v[i].name);
 		if (!err && folder) {
 			notify_removed(k, folder, n);
 			kvc_folder_touch_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
@@ -255,7 +254,7 @@ int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder)
 	n->row.nlink = 2;
 	kvc_node_dirty_locked(k, n);
 	kvc_folder_touch_locked(k, up, 1);
-	kvc_notify(k, KVC_TELL_NAME, up->row.ino, n->row.ino);
+	kvc_notify(k, KVC_NOTICE_NAME, up->row.ino, n->row.ino);
 	kvc_dir_dropped_free_locked(n);
 	return 0;
 }
@@ -269,13 +268,14 @@ static void probe_free(struct probe *x)
 void kvc_dir_probe_file_locked(struct kvc *k, const struct kvc_node *n)
 {
 	if (kvc_kernel_knows(n))
-		kvc_notify(k, KVC_TELL_PRUNE, 0, n->row.ino);
+		kvc_notify(k, KVC_NOTICE_PRUNE, 0, n->row.ino);
 }
 
 /* Has the kernel received the probe, and have users of the folder had time to look it up? */
 static bool probe_settled(struct kvc *k, const struct probe *x, uint64_t now)
 {
-	return kvc_notify_delivered(k, x->notice) && now - x->probed_ns >= PROBE_NS + k->ev.kept_ns;
+	return kvc_notify_delivered(k, x->notice) &&
+	       now - x->probed_ns >= PROBE_NS + k->ev.name_timeout_ns;
 }
 
 /*
@@ -285,7 +285,7 @@ static bool probe_settled(struct kvc *k, const struct probe *x, uint64_t now)
  */
 static bool probe_delays_locked(const struct probe *x, uint64_t now)
 {
-	return x->count < PROBES_DELAYED && now - x->looked_ns < KVC_YOUNG_NS;
+	return x->count < PROBES_DELAYED && now - x->lookup_ns < KVC_YOUNG_NS;
 }
 
 int kvc_dir_probe_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier, uint64_t bytes)
@@ -302,7 +302,8 @@ int kvc_dir_probe_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int t
 	x->tier = tier;
 	x->bytes = bytes;
 	x->all_names = x->probed_ns && probe_settled(k, x, kvc_mono_ns());
-	x->notice = kvc_notify(k, x->all_names ? KVC_TELL_KNOCK_ALL : KVC_TELL_KNOCK, 0, folder);
+	x->notice = kvc_notify(k, x->all_names ? KVC_NOTICE_PROBE_ALL : KVC_NOTICE_PROBE, 0,
+			       folder);
 	x->probed_ns = x->notice ? kvc_mono_ns() : 0;
 	if (!x->all_names) {
 		x->count++;
@@ -334,7 +335,7 @@ static bool forgotten_recently(const struct kvc *k, uint64_t folder, uint64_t no
 {
 	uint64_t then = k->drops->forgotten_ns[folder % KVC_DIR_FORGOTTEN];
 
-	return then && now - then < PROBE_NS + k->ev.kept_ns;
+	return then && now - then < PROBE_NS + k->ev.name_timeout_ns;
 }
 
 int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
@@ -357,7 +358,7 @@ int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t las
 		return 1;
 	if (!probe_settled(k, x, now))
 		return -EAGAIN;
-	return k->ev.holds_names && kvc_kernel_knows(folder) && !x->all_names;
+	return k->ev.keeps_used_names && kvc_kernel_knows(folder) && !x->all_names;
 }
 
 void kvc_dir_looked_up_locked(struct kvc *k, uint64_t folder)
@@ -366,7 +367,7 @@ void kvc_dir_looked_up_locked(struct kvc *k, uint64_t folder)
 
 	if (!x)
 		return;
-	x->looked_ns = kvc_mono_ns();
+	x->lookup_ns = kvc_mono_ns();
 	if (x->count < PROBES_MOST)
 		x->probed_ns = 0;
 }
@@ -379,7 +380,7 @@ void kvc_dir_probes_free_locked(struct kvc *k, uint64_t older_ns)
 	for (size_t i = 0; i < KVC_DIR_PROBES; i++) {
 		kvc_list_each_safe(e, &k->drops->probes[i]) {
 			struct probe *x = kvc_of(e, struct probe, link);
-			uint64_t then = kvc_max(x->probed_ns, x->looked_ns);
+			uint64_t then = kvc_max(x->probed_ns, x->lookup_ns);
 
 			if (now - kvc_min(then, now) >= older_ns)
 				probe_free(x);

@@ -144,9 +144,9 @@ void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n)
 	 */
 	kvc_folder_touch_locked(k, folder, 0);
 	if (n->object.size)
-		kvc_notify(k, KVC_TELL_PRUNE, folder->row.ino, 0);
+		kvc_notify(k, KVC_NOTICE_PRUNE, folder->row.ino, 0);
 	else
-		kvc_notify(k, KVC_TELL_FOLDER, 0, folder->row.ino);
+		kvc_notify(k, KVC_NOTICE_FOLDER, 0, folder->row.ino);
 }
 
 bool kvc_incomplete_was_whole_both(struct kvc *k, struct kvc_node *folder)
@@ -157,7 +157,7 @@ bool kvc_incomplete_was_whole_both(struct kvc *k, struct kvc_node *folder)
 void kvc_incomplete_after_both(struct kvc *k, struct kvc_node *folder, bool whole)
 {
 	if (whole && !folder->commit.lost && kvc_incomplete_both(k, folder))
-		kvc_notify(k, KVC_TELL_FOLDER, 0, folder->row.ino);
+		kvc_notify(k, KVC_NOTICE_FOLDER, 0, folder->row.ino);
 }
 
 void kvc_incomplete_moved_both(struct kvc *k, struct kvc_node *n, struct kvc_node *to)
@@ -165,15 +165,15 @@ void kvc_incomplete_moved_both(struct kvc *k, struct kvc_node *n, struct kvc_nod
 	if (!kvc_incomplete_on(k) || !kvc_kernel_knows(n))
 		return;
 	if (S_ISDIR(n->row.mode))
-		kvc_notify(k, KVC_TELL_FOLDER, 0, n->row.ino);
+		kvc_notify(k, KVC_NOTICE_FOLDER, 0, n->row.ino);
 	else if (S_ISREG(n->row.mode) && kvc_incomplete_both(k, to))
-		kvc_notify(k, KVC_TELL_NAME, 0, n->row.ino);
+		kvc_notify(k, KVC_NOTICE_NAME, 0, n->row.ino);
 }
 
 void kvc_incomplete_set_both(struct kvc *k, struct kvc_node *model)
 {
 	if (k->opt.partial == KVC_INCOMPLETE_MISS)
-		kvc_notify(k, KVC_TELL_FOLDER, 0, model->row.ino);
+		kvc_notify(k, KVC_NOTICE_FOLDER, 0, model->row.ino);
 }
 
 void kvc_incomplete_listings(struct kvc *k)
@@ -189,7 +189,7 @@ void kvc_incomplete_listings(struct kvc *k)
 				continue;
 			/* invalidates cached listings; not worth a row in the catalog */
 			n->row.mtime_ns++;
-			kvc_notify(k, KVC_TELL_PRUNE, n->row.ino, 0);
+			kvc_notify(k, KVC_NOTICE_PRUNE, n->row.ino, 0);
 		}
 		if (b % AT_ONCE == AT_ONCE - 1)
 			kvc_pause_locked(k);

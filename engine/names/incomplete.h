@@ -3,7 +3,7 @@
 #ifndef KVC_INCOMPLETE_H
 #define KVC_INCOMPLETE_H
 
-#include "model_layers.h"
+#include "model.h"
 #include "node.h"
 
 /* Can any file be hidden in this mount? Needs no lock. */

@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notices to the kernel about changes that it did not request (notify.c). They have a lock of their
- * own, a leaf.
+ * Notices about changed names (notify.c): to the kernel, about changes that it did not request, and
+ * to the readers of events. Notices to the kernel have a lock of their own, a leaf.
  */
 #ifndef KVC_NOTIFY_H
 #define KVC_NOTIFY_H
 
 #include "kvc.h"
+#include "rings.h"
 
 struct kvc_notices {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	struct kvc_tell *v;
+	struct kvc_notice *v;
 	size_t n, capacity;
-	/*
-	 * given: number of the last notice; told: number of the last one that the kernel has
-	 * received
-	 */
-	uint64_t given;
-	_Atomic uint64_t told;
+	uint64_t queued;            /* number of the last notice */
+	_Atomic uint64_t delivered; /* number of the last notice that the kernel has received */
 	bool stop;
 };
 
@@ -32,7 +29,14 @@ void kvc_notify_forget(struct kvc *k);
  * kvc_notify queues a notice and returns its number; 0 if it was not queued. kvc_notify_delivered
  * says whether the kernel has received it and all earlier ones. Both need no lock.
  */
-uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint64_t ino);
+uint64_t kvc_notify(struct kvc *k, enum kvc_notice_kind what, uint64_t parent, uint64_t ino);
 bool kvc_notify_delivered(struct kvc *k, uint64_t nr);
+
+/*
+ * Reports to the readers of events (telemetry/rings.h) that the node lost this name: it was
+ * dropped, or has another name now. Does nothing if the ring has no reader.
+ */
+void kvc_notify_readers_both(struct kvc *k, enum kvc_event_kind what, const struct kvc_node *n,
+			     uint64_t parent, const char *name);
 
 #endif

@@ -341,7 +341,7 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 		ask_forget_locked(a);
 		return -ENOENT;
 	}
-	if (!kvc_wait_has_place(w)) {
+	if (!kvc_wait_may_park(w)) {
 		kvc_count(&k->stats, waits_refused);
 		return -ENOENT;
 	}
@@ -471,7 +471,7 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 	}
 	if (!err && !is_folder)
 		err = check_frame_both(k, folder, name, f, &a);
-	err = err ?: kvc_catalog_takes(k->cat, false) ?: kvc_ino_new_both(k, &a.row.ino);
+	err = err ?: kvc_catalog_accepts(k->cat, false) ?: kvc_ino_new_both(k, &a.row.ino);
 	if (err)
 		return err;
 	a.row.chunk = is_folder ? 0 : a.chunk ? a.chunk : a.row.ino;

@@ -169,7 +169,7 @@ void kvc_access_save_some(struct kvc *k)
 	k->committer->accesses.turn_ns = kvc_mono_ns();
 	add_credit_locked(&k->committer->accesses, kvc_mono_ns());
 	forget_oldest_locked(k);
-	if (!kvc_catalog_takes(k->cat, false))
+	if (!kvc_catalog_accepts(k->cat, false))
 		collect_locked(k, &b);
 	kvc_unlock(k);
 	if (!b.n)

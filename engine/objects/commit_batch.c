@@ -292,7 +292,7 @@ static bool commit_idle_locked(struct kvc *k)
 	kvc_access_save_some(k);
 	kvc_lock(k);
 	return k->committer->soon || !kvc_list_empty(&k->committer->chunks) ||
-	       kvc_catalog_takes(k->cat, false);
+	       kvc_catalog_accepts(k->cat, false);
 }
 
 void *kvc_commit_thread(void *arg)

@@ -19,7 +19,6 @@
 #include "committer.h"
 #include "log.h"
 #include "tier_queue.h"
-#include "up.h"
 
 #include <string.h>
 
@@ -148,7 +147,7 @@ static void remove_shared_run(struct kvc *k, struct kvc_job *j)
 		err = kvc_tier_why_locked(k, j->tier, KVC_CALL_REMOVE);
 	} else {
 		kvc_unlock(k);
-		err = k->objects_up->remove_shared(k, j);
+		err = k->hooks->remove_shared(k, j);
 		kvc_lock(k);
 		if (err > 0 || err == -EALREADY)
 			kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_REMOVE);

@@ -15,7 +15,6 @@
 #include "model_stats.h"
 #include "tier_queue.h"
 #include "deferred_free.h"
-#include "up.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -326,7 +325,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	n->row.blocks = (uint64_t)st.st_blocks;
 	kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
 	kvc_model_hint_add_locked(k, n->model, size);
-	k->objects_up->made_locked(k, n);
+	k->hooks->made_locked(k, n);
 	kvc_file_become_locked(k, n, kvc_file_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
 	make_fd_read_only_locked(k, n);
 	kvc_account_quota_count_locked(k, n);
@@ -336,7 +335,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	if (written)
 		kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, KVC_EVENT_RING_POOL, n);
 	kvc_node_wake_locked(k, n, 0); /* renames that waited for the publish */
-	k->objects_up->published_locked(k, n);
+	k->hooks->published_locked(k, n);
 }
 
 void kvc_file_publish_if_closed_locked(struct kvc *k, struct kvc_node *n)

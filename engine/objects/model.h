@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models: the sizes of their recent objects, and the attributes on their folders (model.c). Under
- * k->lock.
+ * Models: the sizes of their recent objects, the attributes on their folders, and the number of
+ * files in their complete chunks, user.kvcachefs.layers (model.c). Under k->lock.
  */
 #ifndef KVC_MODEL_H
 #define KVC_MODEL_H
@@ -23,7 +23,7 @@ struct kvc_hint {
 
 struct kvc_models {
 	struct kvc_hint hints[KVC_HINTS];
-	/* models with user.kvcachefs.layers (model_layers.c), and their number */
+	/* models with user.kvcachefs.layers, and their number */
 	struct kvc_list layered;
 	_Atomic unsigned nlayered;
 };
@@ -60,5 +60,20 @@ int kvc_model_apart_both(struct kvc *k, uint64_t model);
  */
 uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model);
 void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
+
+#define KVC_LAYERS_MAX 1024u
+
+/* Returns true if any model has a number of layers. Needs no lock. */
+static inline bool kvc_model_layers_any(struct kvc *k)
+{
+	return atomic_load_explicit(&k->models->nlayered, memory_order_relaxed) > 0;
+}
+/* Returns the number of files in a complete chunk; 0 if the model has no such number. */
+unsigned kvc_model_layers_of_locked(struct kvc *k, uint64_t model);
+/* layers 0 removes the setting. Returns 0 or a negative errno. */
+int kvc_model_layers_set_both(struct kvc *k, uint64_t model, unsigned layers);
+/* At mount: reads the numbers of layers. At unmount: frees them. */
+int kvc_model_layers_load_both(struct kvc *k);
+void kvc_model_layers_free(struct kvc *k);
 
 #endif

@@ -9,7 +9,6 @@
 #include "committer.h"
 #include "user.h"
 #include "pin.h"
-#include "up.h"
 
 #include <string.h>
 
@@ -172,7 +171,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 	kvc_chunk_leave_locked(k, n);
 	kvc_table_del(&k->nodes->table, &n->slot);
 	if (n->dropped_dir)
-		k->objects_up->freed_locked(n);
+		k->hooks->freed_locked(n);
 	kvc_user_share_node_freed_locked(k, n);
 	free(n);
 }
@@ -230,7 +229,7 @@ void kvc_node_free_all(struct kvc *k)
 		if (n->fd >= 0)
 			close(n->fd);
 		if (n->dropped_dir)
-			k->objects_up->freed_locked(n);
+			k->hooks->freed_locked(n);
 		kvc_user_share_node_freed_locked(k, n);
 		free(n);
 	}

@@ -201,7 +201,7 @@ int kvc_io_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t
 		 size_t *n, struct kvc_wait *w);
 /*
  * Behaves as fallocate(2) with mode 0, FALLOC_FL_KEEP_SIZE, _PUNCH_HOLE or _ZERO_RANGE; any other
- * mode gives -EOPNOTSUPP. Returns KVC_LONG if the range is large and w->aside is not set.
+ * mode gives -EOPNOTSUPP. Returns KVC_LONG if the range is large and w->deferred is not set.
  */
 int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
 		     struct kvc_wait *w);

@@ -14,13 +14,12 @@
 #include "ino.h"
 #include "model_quota.h"
 #include "load.h"
-#include "model_layers.h"
 #include "model.h"
 #include "incomplete.h"
 #include "path.h"
 #include "header_rewrite.h"
 #include "remote_lookup.h"
-#include "name_events.h"
+#include "notify.h"
 #include "tier_queue.h"
 #include "chunking.h"
 #include "tmpfile.h"
@@ -66,7 +65,7 @@ int kvc_entry_purge_both(struct kvc *k, uint64_t parent, const char *name)
 
 int kvc_entry_may_change_both(struct kvc *k, bool removal)
 {
-	return kvc_takes(k, removal) ?: kvc_catalog_spare(k->cat, KVC_SPARES);
+	return kvc_accepts(k, removal) ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 }
 
 static void count_lookup_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr)
@@ -511,7 +510,7 @@ int kvc_entry_unlink(struct kvc *k, uint64_t parent, const char *name, struct kv
 	if (!err) {
 		if (path)
 			kvc_remote_lookup_unshare_both(k, n, path, n->row.nlink > 1);
-		kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, n, parent, name);
+		kvc_notify_readers_both(k, KVC_EVENT_RING_dropped, n, parent, name);
 		kvc_entry_unlink_apply_both(k, n, parent, left);
 		kvc_folder_touch_locked(k, folder, 0);
 		kvc_incomplete_after_both(k, folder, whole);
@@ -544,7 +543,7 @@ static int remove_hidden_both(struct kvc *k, struct kvc_node *folder)
 		if (!err && path)
 			kvc_remote_lookup_unshare_both(k, n, path, n->row.nlink > 1);
 		if (!err) {
-			kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, n, ino, e.v[i].name);
+			kvc_notify_readers_both(k, KVC_EVENT_RING_dropped, n, ino, e.v[i].name);
 			kvc_entry_unlink_apply_both(k, n, ino, left);
 		}
 		kvc_node_settle_locked(k, n);

@@ -14,7 +14,6 @@
 #include "membership.h"
 #include "model.h"
 #include "throttle.h"
-#include "pages.h"
 #include "spill.h"
 #include "tier_queue.h"
 
@@ -52,7 +51,7 @@ static int allocate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held
 
 	if (end <= n->prepared)
 		return 0;
-	if (len > KVC_PAGES_QUICK && !w->aside)
+	if (len > KVC_PAGES_QUICK && !w->deferred)
 		return KVC_LONG;
 	/* sequential writes: allocate more at a time while the pool has plenty of space */
 	if (start <= n->prepared) {
@@ -187,7 +186,7 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 		err = kvc_load_start_locked(k, n, false);
 		return err ? (err == -ENOENT ? -EIO : err) : kvc_node_park_locked(k, n, w);
 	}
-	if (!w->aside && kvc_pages_truncate_is_long_locked(n, size))
+	if (!w->deferred && kvc_pages_truncate_is_long_locked(n, size))
 		return KVC_LONG;
 	if ((err = kvc_file_begin_write_locked(k, n)))
 		return err;
@@ -255,7 +254,7 @@ static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_ro
 	err = kvc_node_get_both(k, ino, &n);
 	if (!err && w->err && S_ISREG(n->row.mode))
 		kvc_file_publish_if_closed_locked(k, n); /* nothing has changed */
-	err = err ?: w->err ?: kvc_takes(k, false);
+	err = err ?: w->err ?: kvc_accepts(k, false);
 	if (!err && (set & KVC_SET_SIZE))
 		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
 	if (err)
@@ -359,7 +358,7 @@ static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_
 
 	if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
 		return -EOPNOTSUPP;
-	if ((uint64_t)len > KVC_PAGES_QUICK && !w->aside)
+	if ((uint64_t)len > KVC_PAGES_QUICK && !w->deferred)
 		return KVC_LONG;
 	kvc_lock(k);
 	n = open_node_locked(k, ino);

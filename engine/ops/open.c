@@ -16,7 +16,6 @@
 #include "membership.h"
 #include "model.h"
 #include "throttle.h"
-#include "pages.h"
 #include "incomplete.h"
 #include "remote_lookup.h"
 #include "model_stats.h"
@@ -140,7 +139,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 	int err, fd;
 
 	hint = hint > AHEAD_MAX ? 0 : hint;
-	if (!w->aside && (kvc_pages_truncate_is_long_locked(n, 0) || hint > KVC_PAGES_QUICK))
+	if (!w->deferred && (kvc_pages_truncate_is_long_locked(n, 0) || hint > KVC_PAGES_QUICK))
 		return KVC_LONG;
 
 	if (n->state == KVC_LOADING)
@@ -227,7 +226,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	kvc_lock(k);
 	wait_end_locked(k, w);
 	n = kvc_node_find_locked(k, ino);
-	if ((err = w->err ?: opens_for_writing(flags) ? kvc_takes(k, false) : 0))
+	if ((err = w->err ?: opens_for_writing(flags) ? kvc_accepts(k, false) : 0))
 		goto out;
 	if (!n || kvc_node_gone(n) ||
 	    (n->commit.lost && !n->refs.opens && kvc_list_empty(&n->linger.link))) {
@@ -249,7 +248,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 			kvc_model_stats_locked(k, n->model, misses);
 			w->loads = true;
 		}
-		if (!kvc_wait_has_place(w)) { /* do not start a load that no call waits for */
+		if (!kvc_wait_may_park(w)) { /* do not start a load that no call waits for */
 			kvc_count(&k->stats, waits_refused);
 			err = -ETIMEDOUT;
 			goto out;
@@ -356,7 +355,7 @@ static int create_plan_both(struct kvc *k, uint64_t parent, const char *name, st
 	err = name ? kvc_name_get(k->cat, c->row.parent, name, existing, &kind) : -ENOENT;
 	if (err != -ENOENT)
 		return err ?: -EEXIST;
-	err = kvc_takes(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0);
+	err = kvc_accepts(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0);
 	if ((err = err ?: kvc_user_share_may_open_locked(k, c->uid, NULL)))
 		return err;
 	if ((err = kvc_node_model_both(k, c->row.parent, &c->model)))

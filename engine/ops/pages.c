@@ -12,7 +12,7 @@
  * kernel lets no other call change the size of the file. The file may be unlinked or dropped, which
  * closes n->fd, so these calls use a duplicate of the descriptor.
  */
-#include "pages.h"
+#include "ops.h"
 
 #include "file.h"
 

@@ -11,7 +11,7 @@
 #include "incomplete.h"
 #include "header_rewrite.h"
 #include "remote_lookup.h"
-#include "name_events.h"
+#include "notify.h"
 #include "latency.h"
 #include "chunking.h"
 #include "access.h"
@@ -109,12 +109,12 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	}
 	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
 		n->unshared &= old->unshared;
-		kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, old, to, to_name);
+		kvc_notify_readers_both(k, KVC_EVENT_RING_dropped, old, to, to_name);
 		kvc_entry_unlink_apply_both(k, old, to, left);
 		kvc_node_settle_locked(k, old);
 	}
 	kvc_access_renamed_locked(k, ino);
-	kvc_name_events_tell_both(k, KVC_EVENT_RING_renamed, n, parent, name);
+	kvc_notify_readers_both(k, KVC_EVENT_RING_renamed, n, parent, name);
 	n->row.ctime_ns = kvc_now_ns();
 	n->row.parent = to;
 	kvc_incomplete_named_locked(n, to_name);
@@ -213,8 +213,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 		return err;
 	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* net number of folders that move */
 
-	kvc_name_events_tell_both(k, KVC_EVENT_RING_renamed, a, parent, name);
-	kvc_name_events_tell_both(k, KVC_EVENT_RING_renamed, b, to, to_name);
+	kvc_notify_readers_both(k, KVC_EVENT_RING_renamed, a, parent, name);
+	kvc_notify_readers_both(k, KVC_EVENT_RING_renamed, b, to, to_name);
 	kvc_incomplete_moved_both(k, a, to_folder);
 	kvc_incomplete_moved_both(k, b, from_folder);
 

@@ -57,12 +57,12 @@ bool kvc_share_retry_call(struct kvc *k, struct kvc_wait *w, int *err)
 {
 	if (*err != KVC_OVER_SHARE)
 		return false;
-	if (!w->looked) {
-		w->looked = true;
+	if (!w->idle_freed) {
+		w->idle_freed = true;
 		kvc_share_retry_free_idle(k, w->uid);
 		return true;
 	}
-	w->looked = false;
+	w->idle_freed = false;
 	kvc_count(&k->stats, share_refusals);
 	*err = -EDQUOT;
 	return false;

@@ -198,7 +198,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	if (v && len >= sizeof text)
 		return -EINVAL;
 	kvc_lock_both(k);
-	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
+	err = kvc_accepts(k, false) ?: subject_both(k, ino, &s);
 	if (err)
 		goto out;
 	if (s.n->commit.lost) { /* no row would hold the value, and nothing would ever delete it */
@@ -247,7 +247,7 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct 
 	if (!v)
 		return -EINVAL;
 	kvc_lock_both(k);
-	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
+	err = kvc_accepts(k, false) ?: subject_both(k, ino, &s);
 	if (!err) {
 		v = kvc_virtual_of(name, s.kind);
 		err = s.n->commit.lost    ? -ENOENT
@@ -274,7 +274,7 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wa
 
 	if (is_virtual(name))
 		return remove_virtual(k, ino, name, w);
-	if ((err = kvc_takes(k, true)))
+	if ((err = kvc_accepts(k, true)))
 		return err;
 	kvc_lock_both(k);
 	err = kvc_node_get_both(k, ino, &n);

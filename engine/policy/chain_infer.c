@@ -328,8 +328,9 @@ static void prove_client(struct kvc_chain_infer *o, struct client *whole, uint64
 		whole->proof += whole->proof < PROOF;
 }
 
-void kvc_chain_infer_see(struct kvc_chain_infer *o, uint32_t client, uint64_t id, uint64_t now_ns,
-			 bool known, uint64_t known_parent, struct kvc_seen *out)
+void kvc_chain_infer_access(struct kvc_chain_infer *o, uint32_t client, uint64_t id,
+			    uint64_t now_ns, bool known, uint64_t known_parent,
+			    struct kvc_inferred *out)
 {
 	struct client *c = get_client(o, client);
 	struct client *whole = whole_of(o, c);
@@ -340,7 +341,7 @@ void kvc_chain_infer_see(struct kvc_chain_infer *o, uint32_t client, uint64_t id
 
 	c->ns = now_ns;
 	if (id == c->last) {
-		*out = (struct kvc_seen){
+		*out = (struct kvc_inferred){
 			c->parent,
 			paused,
 			whole->unsure || whole->proof < PROOF,

@@ -24,7 +24,7 @@
 
 struct kvc_chain_infer;
 
-struct kvc_seen {
+struct kvc_inferred {
 	uint64_t parent; /* 0: none, or not known */
 	bool begins;     /* the chunk begins a request of this client */
 	bool unsure;     /* the parents of this client's chunks are not known */
@@ -48,7 +48,8 @@ uint32_t kvc_chain_infer_client(struct kvc_chain_infer *o, uint32_t process, uin
  * corrected when the chunk is accessed again: the caller then stores the new parent
  * (kvc_replacer_set_parent), unless a client named the parent.
  */
-void kvc_chain_infer_see(struct kvc_chain_infer *o, uint32_t client, uint64_t id, uint64_t now_ns,
-			 bool known, uint64_t known_parent, struct kvc_seen *out);
+void kvc_chain_infer_access(struct kvc_chain_infer *o, uint32_t client, uint64_t id,
+			    uint64_t now_ns, bool known, uint64_t known_parent,
+			    struct kvc_inferred *out);
 
 #endif

@@ -41,6 +41,35 @@
 
 #include <pthread.h>
 
+struct kvc_job;
+struct kvc_node;
+
+/*
+ * Calls from objects/, access/ and tiering/ to the layers above. mount/context.c sets them once,
+ * before the first node exists.
+ */
+struct kvc_hooks {
+	/*
+	 * The last writer closed the file; it is RESIDENT or BOTH. Requests copies
+	 * (tiering/throttle.c).
+	 */
+	void (*published_locked)(struct kvc *k, struct kvc_node *n);
+	/* The file is about to be published, or joined another chunk (access/admission.c). */
+	void (*made_locked)(struct kvc *k, struct kvc_node *n);
+	/* The node is freed: frees its n->dropped_dir (names/dir_invalidate.c). */
+	void (*freed_locked)(struct kvc_node *n);
+	/*
+	 * Removes a frame from a shared tier, unless it is needed again (tiering/remove.c). Without
+	 * locks.
+	 */
+	int (*remove_shared)(struct kvc *k, const struct kvc_job *j);
+	/*
+	 * Neither a tier nor the pool has a good copy: drops the file with its names
+	 * (names/dir_invalidate.c).
+	 */
+	int (*lost_both)(struct kvc *k, struct kvc_node *n);
+};
+
 struct kvc {
 	/* set by kvc_cache_open and read by all threads */
 	struct kvc_options opt;
@@ -53,10 +82,11 @@ struct kvc {
 	unsigned order[KVC_TIERS], ntiers;
 	unsigned tier_slots; /* all tier numbers in the catalog's placements are below this */
 	bool shared;         /* a tier is shared */
-	/* identifies this store's frames in shared tiers (tiering/identity.c) */
+	/* identifies this store's frames in shared tiers (tiering/proof.c) */
 	uint8_t shared_id[16];
 	struct kvc_stats stats;
 	struct kvc_events ev; /* under k->lock */
+	const struct kvc_hooks *hooks;
 
 	struct kvc_lock lock;
 	bool stopping, draining, started; /* under k->lock */
@@ -69,7 +99,6 @@ struct kvc {
 	struct kvc_prefault *prefault; /* NULL before the start and after the end */
 
 	/* objects/ */
-	const struct kvc_objects_up *objects_up; /* objects/up.h: hooks for the layers above */
 	struct kvc_committer *committer;
 	struct kvc_inos *inos;
 	struct kvc_nodes *nodes;
@@ -92,7 +121,6 @@ struct kvc {
 	struct kvc_deferred_free *deferred_free;
 
 	/* tiering/ */
-	const struct kvc_tiering_up *tiering_up;
 	struct kvc_folders *folders;
 	struct kvc_throttle *throttle;
 
@@ -114,18 +142,18 @@ struct kvc {
  * Does the catalog accept a user's change now? Returns 0, or the error with which the call must
  * fail before it changes anything. Needs no lock.
  */
-static inline int kvc_takes(struct kvc *k, bool removal)
+static inline int kvc_accepts(struct kvc *k, bool removal)
 {
-	int err = kvc_catalog_takes(k->cat, removal);
+	int err = kvc_catalog_accepts(k->cat, removal);
 
 	if (err)
 		kvc_count(&k->stats, refused_changes);
 	return err;
 }
-#define kvc_lock(k) kvc_lock_take(&(k)->lock, KVC_HERE("objects"))
+#define kvc_lock(k) kvc_lock_acquire(&(k)->lock, KVC_HERE("objects"))
 static inline void kvc_unlock(struct kvc *k)
 {
-	kvc_lock_give(&k->lock);
+	kvc_lock_release(&k->lock);
 }
 /* For callers that do not hold k->lock. */
 static inline bool kvc_stopping(struct kvc *k)

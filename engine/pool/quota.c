@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LOOKS 64u /* number of models that one kvc_quotas_look_locked checks */
+#define LOOKS 64u /* number of models that one kvc_quotas_check_locked checks */
 
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model)
 {
@@ -64,7 +64,7 @@ void kvc_quota_press_locked(struct kvc *k, struct kvc_quota *q)
 	pthread_cond_signal(&k->quotas.pressed);
 }
 
-void kvc_quotas_look_locked(struct kvc *k)
+void kvc_quotas_check_locked(struct kvc *k)
 {
 	struct kvc_list *list = &k->quotas.list;
 

@@ -23,7 +23,7 @@ struct kvc_quota {
 	 * one, and the commit that they wait for (0: none)
 	 */
 	unsigned stuck;
-	uint64_t looked_ns, stuck_txn;
+	uint64_t examined_ns, stuck_txn;
 	bool trimming;
 	/*
 	 * objects/model_rescan.c: the model's files are being counted. Files up to `at` are
@@ -85,7 +85,7 @@ void kvc_quota_press_locked(struct kvc *k, struct kvc_quota *q);
  * Checks the next few models in turn. A change of low= or high= thus reaches all models within
  * seconds, although one call does bounded work.
  */
-void kvc_quotas_look_locked(struct kvc *k);
+void kvc_quotas_check_locked(struct kvc *k);
 int kvc_quotas_init(struct kvc_quotas *q); /* Returns 0 or -ENOMEM. */
 /*
  * Adds a quota; returns NULL without memory. The other function removes a quota and wakes its

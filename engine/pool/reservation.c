@@ -45,7 +45,7 @@ static int wait_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	return kvc_wait_park_locked(k, &k->reservations.waiters, w);
 }
 
-void kvc_reservation_tell_locked(struct kvc *k)
+void kvc_reservation_wake_evictor_locked(struct kvc *k)
 {
 	if (!kvc_list_empty(&k->reservations.waiters) ||
 	    k->reservations.used > k->pool.bytes / 100 * k->opt.high_pct)
@@ -67,7 +67,7 @@ int kvc_reservation_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w
 		return 0;
 	if (kvc_list_empty(&k->reservations.waiters) && !kvc_reservation_lacks_locked(k, bytes)) {
 		k->reservations.used += bytes;
-		kvc_reservation_tell_locked(k);
+		kvc_reservation_wake_evictor_locked(k);
 		return 0;
 	}
 	if (!w)
@@ -85,11 +85,11 @@ int kvc_reservation_retry_locked(struct kvc *k, uint64_t bytes, struct kvc_wait 
 		kvc_count(&k->stats, room_refusals);
 		return -ENOSPC;
 	}
-	kvc_reservation_look_locked(k);
+	kvc_reservation_check_locked(k);
 	return wait_locked(k, bytes, w);
 }
 
-void kvc_reservation_look_locked(struct kvc *k)
+void kvc_reservation_check_locked(struct kvc *k)
 {
 	uint64_t real = kvc_pool_real_used(&k->pool);
 

@@ -35,7 +35,7 @@ void kvc_reservation_put_locked(struct kvc *k, uint64_t bytes);
  * Wakes the evictor if bytes are wanted. A signal for each copy would cost more than a small copy,
  * so between high= and low= the evictor checks by itself.
  */
-void kvc_reservation_tell_locked(struct kvc *k);
+void kvc_reservation_wake_evictor_locked(struct kvc *k);
 /*
  * For a caller that got a reservation and returned it because the tmpfs did not have the pages:
  * files have grown through passthrough. Waits until the evictor has freed as much. Returns
@@ -45,7 +45,7 @@ int kvc_reservation_retry_locked(struct kvc *k, uint64_t bytes, struct kvc_wait 
 /* Returns how many more bytes must become free before the pool can grow by `bytes`. */
 uint64_t kvc_reservation_lacks_locked(const struct kvc *k, uint64_t bytes);
 /* Checks how many bytes the tmpfs holds, and grants free bytes to the waiters. */
-void kvc_reservation_look_locked(struct kvc *k);
+void kvc_reservation_check_locked(struct kvc *k);
 /* Grants free bytes to the waiters, in order. */
 void kvc_reservation_grant_locked(struct kvc *k);
 /* Returns the unused bytes that a wait was granted, of the pool and of a quota. */

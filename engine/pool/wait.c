@@ -84,7 +84,7 @@ static struct kvc_wait *deadline_first(struct kvc_wait *t)
 int kvc_wait_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 {
 	w->err = 0;
-	if (!kvc_wait_has_place(w)) {
+	if (!kvc_wait_may_park(w)) {
 		kvc_count(&k->stats, waits_refused);
 		w->deadline_ns = kvc_mono_ns();
 	} else if (!w->deadline_ns) {

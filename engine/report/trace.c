@@ -60,7 +60,7 @@ static void print_name(struct kvc *k, struct trace *t, uint64_t id, FILE *out)
 	fputc('\n', out);
 }
 
-static void print_access(const struct kvc_access_seen *u, FILE *out)
+static void print_access(const struct kvc_access_item *u, FILE *out)
 {
 	static const struct {
 		uint32_t what;
@@ -90,7 +90,7 @@ static void print_access(const struct kvc_access_seen *u, FILE *out)
 static bool trace_print(struct kvc *k, struct kvc_stream *s, FILE *out)
 {
 	struct trace *t = kvc_of(s, struct trace, stream);
-	struct kvc_access_seen v[BATCH];
+	struct kvc_access_item v[BATCH];
 	uint64_t lost;
 	size_t n;
 

@@ -155,14 +155,14 @@ void kvc_access_ring_close_locked(struct kvc *k)
 	*r = NULL;
 }
 
-void kvc_access_ring_put_locked(struct kvc *k, const struct kvc_access_seen *u)
+void kvc_access_ring_put_locked(struct kvc *k, const struct kvc_access_item *u)
 {
 	struct kvc_access_ring *r = k->access_ring;
 
 	r->v[r->n++ % KVC_ACCESS_RING_ITEMS] = *u;
 }
 
-size_t kvc_access_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_access_seen *v,
+size_t kvc_access_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_access_item *v,
 				   size_t most, uint64_t *lost)
 {
 	const struct kvc_access_ring *r = k->access_ring;

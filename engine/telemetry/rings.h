@@ -89,7 +89,7 @@ enum {
 	KVC_ACCESS_RENAMED = 16, /* not an access: the chunk, or (0) any chunk, was renamed */
 };
 
-struct kvc_access_seen {
+struct kvc_access_item {
 	uint64_t ns; /* kvc_mono_ns */
 	uint64_t id; /* of the chunk */
 	uint64_t file;
@@ -101,7 +101,7 @@ struct kvc_access_seen {
 struct kvc_access_ring {
 	unsigned readers;
 	uint64_t n; /* accesses put so far; the ring has the last KVC_ACCESS_RING_ITEMS of them */
-	struct kvc_access_seen v[KVC_ACCESS_RING_ITEMS];
+	struct kvc_access_item v[KVC_ACCESS_RING_ITEMS];
 };
 
 /* Opens a reader: *at is its position. Returns 0 or -ENOMEM. */
@@ -109,12 +109,12 @@ int kvc_access_ring_open_locked(struct kvc *k, uint64_t *at);
 /* Closes a reader; the last one frees the ring. */
 void kvc_access_ring_close_locked(struct kvc *k);
 /* Adds an access. The caller has checked that a reader is open (k->access_ring). */
-void kvc_access_ring_put_locked(struct kvc *k, const struct kvc_access_seen *u);
+void kvc_access_ring_put_locked(struct kvc *k, const struct kvc_access_item *u);
 /*
  * Copies up to `most` accesses from the reader's position and advances it. *lost: the number of
  * older accesses that the reader missed.
  */
-size_t kvc_access_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_access_seen *v,
+size_t kvc_access_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_access_item *v,
 				   size_t most, uint64_t *lost);
 
 #endif

@@ -289,7 +289,7 @@ static void spread_close(struct spread *s)
 {
 	free(s->r);
 	if (s->charged)
-		kvc_budget_give(KVC_BUDGET_LOAD, s->charged);
+		kvc_budget_release(KVC_BUDGET_LOAD, s->charged);
 	kvc_budget_buffer_free(&s->table);
 }
 

@@ -12,7 +12,6 @@
 #include "load.h"
 
 #include "account.h"
-#include "tiering.h"
 #include "fetch.h"
 #include "file.h"
 #include "log.h"
@@ -58,7 +57,7 @@ int kvc_load_bad_copy_both(struct kvc *k, uint64_t ino, unsigned tier, bool *los
 			kvc_spill_queue_locked(k, n, false);
 		*lost = n->state == KVC_LOWER && !kvc_file_placed_anywhere(k, n);
 		if (*lost)
-			k->tiering_up->lost_both(k, n);
+			k->hooks->lost_both(k, n);
 	}
 	kvc_node_settle_locked(k, n);
 	return err;
@@ -212,7 +211,7 @@ static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 	if (j->bad)
 		forget_both(k, n, j->bad);
 	if (!kvc_file_placed_anywhere(k, n)) {
-		k->tiering_up->lost_both(k, n);
+		k->hooks->lost_both(k, n);
 		err = -ESTALE;
 	}
 	kvc_node_wake_locked(k, n, err);

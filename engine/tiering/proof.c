@@ -1,13 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proofs of headers. In the store's own tier the key is the store's secret. In shared tiers other
- * stores write too, so the key is from the key file, which all cooperating stores have.
+ * Proofs of headers tell that a store with our key made a frame. In the store's own tier the key is
+ * the store's secret. In shared tiers other stores write too, so the key is from the key file,
+ * which all cooperating stores have.
+ *
+ * The identity tells which store put a frame into a shared tier. It is checked before a frame is
+ * removed there (remove.c). The store's uuid does not suffice: a copied store (cp -a, a snapshot)
+ * has the same uuid, the same next inode number and the same generations. So the identity is a
+ * random number in the catalog (meta "identity"), stored with the superblock it belongs to, in the
+ * form that the mark of a pool uses too. If that superblock is not this store's, a new identity is
+ * drawn. This also happens when a store moves to another device, which does no harm: frames of the
+ * old identity can still be read.
  */
 #include "proof.h"
 
 #include "path.h"
 #include "store.h"
+#include "keys.h"
+#include "log.h"
+#include "owner.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /*
@@ -75,4 +89,53 @@ int kvc_proof_found(const struct kvc *k, const struct kvc_frame *f)
 	if (!k->keys)
 		return 0;
 	return proven(k, true, f, KVC_PROVEN_ALL);
+}
+
+#define KEY "identity"
+
+static void identity_text(const struct kvc *k, const struct kvc_owner *o, char text[512])
+{
+	char *p = text;
+
+	for (int i = 0; i < 16; i++)
+		p += snprintf(p, 3, "%02x", k->shared_id[i]);
+	snprintf(p, 512 - 32, " %" PRIx64 " %" PRIx64 " %s %s", o->dev, o->ino, o->uuid, o->handle);
+}
+
+static bool identity_parse(const char *text, uint8_t id[16], struct kvc_owner *o)
+{
+	*o = (struct kvc_owner){ .dir = "" };
+	for (int i = 0; i < 16; i++) {
+		unsigned byte;
+
+		if (strnlen(text, 33) < 33 || sscanf(text + 2 * i, "%2x", &byte) != 1)
+			return false;
+		id[i] = (uint8_t)byte;
+	}
+	return sscanf(text + 32, " %" SCNx64 " %" SCNx64 " %36s %299s", &o->dev, &o->ino, o->uuid,
+		      o->handle) == 4;
+}
+
+int kvc_proof_identity_start_both(struct kvc *k)
+{
+	struct kvc_owner us, its;
+	char text[512];
+	int got, err;
+
+	if (!k->shared)
+		return 0;
+	got = kvc_meta_read(k->cat, KEY, text, sizeof text);
+	err = got < 0 ? got : kvc_owner_of(k->store, k->store->lock_fd, &us);
+	if (err)
+		return err;
+	if (got && identity_parse(text, k->shared_id, &its) && kvc_owner_same(&us, &its))
+		return 0;
+	if ((err = kvc_keys_random(k->shared_id, sizeof k->shared_id)))
+		return err;
+	if (got)
+		kvc_info("the store %s was copied, or is on another device now: in shared tiers it "
+			 "has a new identity",
+			 k->store->dir);
+	identity_text(k, &us, text);
+	return kvc_meta_set(k->cat, KEY, text);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proofs of headers (frames/frame.h) with the keys of this mount: they tell who made a frame
- * (proof.c). Callers need no lock.
+ * The origin of a frame (proof.c): proofs of headers (frames/frame.h) with the keys of this mount,
+ * and the identity of this store in shared tiers. Callers of the proofs need no lock.
  */
 #ifndef KVC_PROOF_H
 #define KVC_PROOF_H
@@ -24,5 +24,13 @@ int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f
  * -ENOKEY or -EBADMSG as above. Without a key file every frame may be imported.
  */
 int kvc_proof_found(const struct kvc *k, const struct kvc_frame *f);
+
+/*
+ * The identity of this store. Runs once at mount, before the first put. Sets k->shared_id if there
+ * is a shared tier. A copy of a store gets a new identity, and one line in the log says so. Returns
+ * 0, or -errno if the catalog or the superblock cannot be read or written. The caller holds both
+ * locks.
+ */
+int kvc_proof_identity_start_both(struct kvc *k);
 
 #endif

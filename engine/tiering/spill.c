@@ -526,7 +526,7 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 			     !(s->refused && copying_durably_elsewhere(k, s))
 		   : !s->retry || s->err)
 		kvc_node_wake_sync_locked(k, n, failed ? s->err : 0);
-	kvc_reservation_tell_locked(k); /* the evictor may have more to evict */
+	kvc_reservation_wake_evictor_locked(k); /* the evictor may have more to evict */
 }
 
 static void spill_run(struct kvc *k, struct kvc_job *j)

@@ -121,7 +121,7 @@ int kvc_throttle_store_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	/*
 	 * A store that may not wait goes on now. If it then fails, it has not delayed other stores.
 	 */
-	if (due - now >= WORTH_NS && !kvc_wait_has_place(w))
+	if (due - now >= WORTH_NS && !kvc_wait_may_park(w))
 		return 0;
 	p->next_ns =
 		kvc_min(due + (uint64_t)((double)bytes * 1e9 / (double)kvc_max(rate, RATE_LEAST)),

@@ -25,7 +25,7 @@ int kvc_throttle_store_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 /* Measures the rate of copies. The evictor calls it regularly. */
 void kvc_throttle_measure_locked(struct kvc *k);
 /*
- * objects/up.h calls it when n was published: queues copies of n or, with write=back, of the oldest
+ * Called by a hook when n was published: queues copies of n or, with write=back, of the oldest
  * objects while too many bytes of the pool have no copy.
  */
 void kvc_throttle_published_locked(struct kvc *k, struct kvc_node *n);

@@ -11,7 +11,7 @@
 
 struct kvm_jobs {
 	const struct kvm_trace *trace;
-	const struct kvm_way *way;
+	const struct kvm_setup *setup;
 	struct kvm_cell *cell;
 	unsigned n;
 	pthread_mutex_t lock; /* guards the members below, and `ready` and `err` of the cells */
@@ -25,7 +25,7 @@ struct kvm_jobs {
 static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
 {
 	if (!c->is_optimum)
-		return kvm_replay(j->trace, j->way, c);
+		return kvm_replay(j->trace, j->setup, c);
 	c->optimum = kvm_optimum(j->trace, kvc_max(c->pool_capacity, c->disk_capacity), c->in_bytes,
 				 c->part);
 	return c->optimum < 0 ? -ENOMEM : 0;
@@ -63,14 +63,14 @@ static void *work(void *arg)
 	return NULL;
 }
 
-struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_way *way,
+struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_setup *setup,
 				struct kvm_cell *cell, unsigned n, unsigned threads)
 {
 	struct kvm_jobs *j = calloc(1, sizeof *j + threads * sizeof *j->thread);
 
 	if (!j)
 		return NULL;
-	*j = (struct kvm_jobs){ .trace = t, .way = way, .cell = cell, .n = n };
+	*j = (struct kvm_jobs){ .trace = t, .setup = setup, .cell = cell, .n = n };
 	pthread_mutex_init(&j->lock, NULL);
 	pthread_cond_init(&j->done, NULL);
 	/* the waiting caller is one more */

@@ -168,7 +168,7 @@ static int take_chain(struct replay *o, const char *name)
 
 	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
 		if (!strcmp(name, names[i])) {
-			o->way.chain = i;
+			o->setup.chain = i;
 			return 0;
 		}
 	return kvm_misused("--chain %s: give told, learned or none", kvm_shown(name));
@@ -182,7 +182,7 @@ static int take_clients(struct replay *o, const char *text)
 	if (!parse_count(text, &end, &n) || *end || n > KVM_CLIENTS)
 		return kvm_misused("--clients %s: give a number from 1 to %d", kvm_shown(text),
 				   KVM_CLIENTS);
-	o->way.clients = (uint32_t)n;
+	o->setup.clients = (uint32_t)n;
 	return 0;
 }
 
@@ -194,7 +194,7 @@ static int take_threads(struct replay *o, const char *text)
 	if (!parse_count(text, &end, &n) || *end || n > KVM_THREADS)
 		return kvm_misused("--threads %s: give a number from 1 to %d", kvm_shown(text),
 				   KVM_THREADS);
-	o->way.threads = (uint32_t)n;
+	o->setup.threads = (uint32_t)n;
 	return 0;
 }
 
@@ -339,7 +339,7 @@ static int replay_cells(struct replay *o, const struct kvm_trace *t, struct kvm_
 			double share[][CAPACITIES])
 {
 	unsigned n = (o->npolicies + 1) * o->ncapacities;
-	struct kvm_jobs *j = kvm_jobs_start(t, &o->way, cell, n, o->jobs);
+	struct kvm_jobs *j = kvm_jobs_start(t, &o->setup, cell, n, o->jobs);
 	uint64_t began = kvc_mono_ns();
 	int err = j ? 0 : kvm_fail("out of memory");
 
@@ -375,9 +375,9 @@ static int replay_one(struct replay *o, const struct kvm_trace *t, double share[
 	cell = cells_of(o, t, &part);
 	if (!cell)
 		return kvm_fail("out of memory");
-	o->way.class = class;
+	o->setup.class = class;
 	err = replay_cells(o, t, cell, share);
-	o->way.class = NULL;
+	o->setup.class = NULL;
 	return err;
 }
 
@@ -466,7 +466,7 @@ int kvm_run_replay(int argc, char **argv)
 	struct replay o = {
 		.seed = 1,
 		.jobs = usual_jobs(),
-		.way = { .chain = KVM_TOLD, .clients = 1, .threads = 1 },
+		.setup = { .chain = KVM_TOLD, .clients = 1, .threads = 1 },
 		.out = { stdout, false },
 	};
 	int err;

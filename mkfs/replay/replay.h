@@ -63,7 +63,7 @@ enum kvm_chain { KVM_NONE, KVM_TOLD, KVM_LEARNED };
 #define KVM_CLIENTS 64
 #define KVM_THREADS 64
 
-struct kvm_way {
+struct kvm_setup {
 	enum kvm_chain chain;
 	/*
 	 * For learned chains: requests that run concurrently, up to KVM_CLIENTS, and the threads
@@ -103,7 +103,7 @@ struct kvm_cell {
 };
 
 /* Runs a simulation. Returns 0 or -ENOMEM. */
-int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_cell *cell);
+int kvm_replay(const struct kvm_trace *t, const struct kvm_setup *setup, struct kvm_cell *cell);
 /*
  * Computes Belady's optimum for single chunks: the chunk whose next access is the latest is
  * evicted. If the sizes differ, a better choice may exist. Returns a negative number if memory is
@@ -113,11 +113,11 @@ double kvm_optimum(const struct kvm_trace *t, uint64_t capacity, bool in_bytes,
 		   struct kvm_part *part);
 
 /*
- * Starts the simulation of n cells with up to `threads` threads. The trace, the way and the cells
+ * Starts the simulation of n cells with up to `threads` threads. The trace, the setup and the cells
  * must stay valid until kvm_jobs_end. Returns NULL if memory is short.
  */
 #define KVM_JOBS 256
-struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_way *way,
+struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_setup *setup,
 				struct kvm_cell *cell, unsigned n, unsigned threads);
 /* Waits for a cell. Returns 0 or -ENOMEM. */
 int kvm_jobs_wait(struct kvm_jobs *j, unsigned cell);

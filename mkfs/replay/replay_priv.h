@@ -33,7 +33,7 @@ struct replay {
 	bool in_bytes; /* the capacities are in bytes */
 	uint64_t seed;
 	unsigned jobs;
-	struct kvm_way way;
+	struct kvm_setup setup;
 	bool verbose, tiers, all_tiers, json;
 	struct kvm_json out;
 	const char *svg;

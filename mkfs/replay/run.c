@@ -41,7 +41,7 @@ struct cache {
 
 struct run {
 	const struct kvm_trace *trace;
-	const struct kvm_way *way;
+	const struct kvm_setup *setup;
 	struct cache cache[2];
 	unsigned class; /* the calling class, and its model's results */
 	struct kvm_part *part, *parts;
@@ -97,7 +97,7 @@ static void set_model(struct run *u, uint32_t r)
 	uint32_t model = u->trace->model[r];
 
 	u->part = &u->parts[model];
-	u->class = u->way->class ? u->way->class[model] : 0;
+	u->class = u->setup->class ? u->setup->class[model] : 0;
 	for (int i = 0; i < 2; i++)
 		u->cache[i].replacer = u->cache[i].replacers[u->class];
 }
@@ -228,15 +228,15 @@ static uint32_t random_below(struct run *u, uint32_t n)
 /* Returns the number of threads that work on one prompt. */
 static uint32_t threads_per_prompt(const struct run *u)
 {
-	return (uint32_t)kvc_max(u->way->threads / u->way->clients, 1);
+	return (uint32_t)kvc_max(u->setup->threads / u->setup->clients, 1);
 }
 
 /* Returns the client of a call for request r: a thread of the one process PROCESS. */
 static uint32_t pick_client(struct run *u, uint32_t r)
 {
-	uint32_t which = u->way->threads > 1 ? r % u->way->clients % u->way->threads : 0;
+	uint32_t which = u->setup->threads > 1 ? r % u->setup->clients % u->setup->threads : 0;
 
-	which += random_below(u, threads_per_prompt(u)) * u->way->clients;
+	which += random_below(u, threads_per_prompt(u)) * u->setup->clients;
 	return kvc_chain_infer_client(u->order, PROCESS, PROCESS + which);
 }
 
@@ -253,7 +253,7 @@ static int make_call(struct run *u, uint32_t r, uint64_t a, bool known, bool *al
 {
 	const struct kvm_trace *t = u->trace;
 	uint64_t id = t->id[a] + 1ull, truth = a > t->at[r] ? t->id[a - 1] + 1ull : 0;
-	struct kvc_seen seen;
+	struct kvc_inferred seen;
 
 	uint32_t client = pick_client(u, r);
 
@@ -262,9 +262,9 @@ static int make_call(struct run *u, uint32_t r, uint64_t a, bool known, bool *al
 			&u->cache[i].requests[client == PROCESS ? 0
 								: 1 + client - PROCESS -
 									  KVC_CHAIN_INFER_THREAD];
-	kvc_chain_infer_see(u->order, client, id, u->now_ns, known, u->parent[id - 1], &seen);
+	kvc_chain_infer_access(u->order, client, id, u->now_ns, known, u->parent[id - 1], &seen);
 	if (!(u->learns & 1u << u->class))
-		seen = (struct kvc_seen){ .begins = true };
+		seen = (struct kvc_inferred){ .begins = true };
 	if (seen.begins || needs_new_request(u))
 		begin_request(u);
 	for (int i = 0; i < 2; i++)
@@ -400,17 +400,17 @@ static int replay_learned(struct run *u, uint32_t first, uint32_t n)
 	return err;
 }
 
-static int replay_batches(struct run *u, const struct kvm_way *way)
+static int replay_batches(struct run *u, const struct kvm_setup *setup)
 {
 	uint32_t n;
 	int err = 0;
 
 	for (uint32_t r = 0; r < u->trace->requests && !err; r += n) {
-		n = way->chain == KVM_LEARNED
-			    ? (uint32_t)kvc_min(way->clients, u->trace->requests - r)
+		n = setup->chain == KVM_LEARNED
+			    ? (uint32_t)kvc_min(setup->clients, u->trace->requests - r)
 			    : 1;
-		err = way->chain == KVM_LEARNED ? replay_learned(u, r, n)
-						: replay_told(u, r, way->chain == KVM_TOLD);
+		err = setup->chain == KVM_LEARNED ? replay_learned(u, r, n)
+						  : replay_told(u, r, setup->chain == KVM_TOLD);
 	}
 	for (int j = 0; j <= KVM_THREADS; j++) {
 		for (int i = 0; i < 2; i++)
@@ -421,12 +421,12 @@ static int replay_batches(struct run *u, const struct kvm_way *way)
 }
 
 /* Returns a bit for each class in use. */
-static unsigned classes_of(const struct kvm_trace *t, const struct kvm_way *way)
+static unsigned classes_of(const struct kvm_trace *t, const struct kvm_setup *setup)
 {
 	unsigned mask = 0;
 
 	for (uint32_t i = 0; i < t->models; i++)
-		mask |= 1u << (way->class ? way->class[i] : 0);
+		mask |= 1u << (setup->class ? setup->class[i] : 0);
 	return mask;
 }
 
@@ -478,21 +478,21 @@ static void add_up(const struct kvm_cell *cell, const struct kvm_trace *t, struc
 	out->disk = asked ? (double)hits[1] / (double)asked : 0;
 }
 
-int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_cell *cell)
+int kvm_replay(const struct kvm_trace *t, const struct kvm_setup *setup, struct kvm_cell *cell)
 {
 	const uint64_t *bytes = cell->in_bytes ? t->bytes : NULL;
 	struct kvm_share *out = &cell->share;
-	struct run u = { .trace = t, .way = way, .parts = cell->part };
-	unsigned classes = classes_of(t, way);
+	struct run u = { .trace = t, .setup = setup, .parts = cell->part };
+	unsigned classes = classes_of(t, setup);
 	uint64_t began = kvc_mono_ns();
 	int err = open_cache(&u.cache[0], &cell->pool, classes, cell->pool_capacity, bytes,
 			     &u.cache[0])
 			  ?: open_cache(&u.cache[1], &cell->disk, classes, cell->disk_capacity,
 					bytes, &u.cache[0]);
 
-	if (!err && way->chain == KVM_LEARNED)
+	if (!err && setup->chain == KVM_LEARNED)
 		err = learn(&u, cell, classes);
-	err = err ?: replay_batches(&u, way);
+	err = err ?: replay_batches(&u, setup);
 	*out = (struct kvm_share){
 		.accesses_per_s = (double)t->accesses * 1e9 / (double)(kvc_mono_ns() - began + 1),
 		.learned = u.learned,

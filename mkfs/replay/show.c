@@ -18,7 +18,7 @@ static int column(const struct replay *o, unsigned p)
 
 static bool has_own(const struct replay *o, uint32_t model)
 {
-	return o->way.class && o->way.class[model];
+	return o->setup.class && o->setup.class[model];
 }
 
 /* Formats a model for the first column, as in --model if it has its own policy. */
@@ -28,7 +28,7 @@ static void format_label(const struct replay *o, const struct kvm_trace *t, uint
 	const char *name = t->model_name[model];
 
 	snprintf(to, capacity, "%s%s%s", *name ? name : "(none)", has_own(o, model) ? "=" : "",
-		 has_own(o, model) ? kvc_policy_names[o->way.class[model] - 1] : "");
+		 has_own(o, model) ? kvc_policy_names[o->setup.class[model] - 1] : "");
 }
 
 static int first_column(const struct replay *o, const struct kvm_trace *t)
@@ -198,7 +198,7 @@ static void json_heads(struct replay *o, const struct kvm_trace *t)
 		kvm_json_begin(j, NULL, '{');
 		kvm_json_text(j, "model", name_of(t, i));
 		kvm_json_text(j, "policy",
-			      has_own(o, i) ? kvc_policy_names[o->way.class[i] - 1] : NULL);
+			      has_own(o, i) ? kvc_policy_names[o->setup.class[i] - 1] : NULL);
 		kvm_json_end(j, '}');
 	}
 	kvm_json_end(j, ']');

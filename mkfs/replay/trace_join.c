@@ -374,10 +374,10 @@ static bool continues_request(struct kvm_join *j, const struct client *c, uint32
 	struct chunk *k = &j->chunk[nr];
 	uint32_t parent = known_parent(j, c, k, u);
 	bool known = !u->made || u->told || k->known;
-	struct kvc_seen seen;
+	struct kvc_inferred seen;
 
-	kvc_chain_infer_see(j->order, u->client, nr + 1ull, u->ns, known,
-			    parent == NONE ? 0 : parent + 1ull, &seen);
+	kvc_chain_infer_access(j->order, u->client, nr + 1ull, u->ns, known,
+			       parent == NONE ? 0 : parent + 1ull, &seen);
 	if (!u->told)
 		parent = seen.parent ? (uint32_t)seen.parent - 1 : NONE;
 	if (!u->told && c->last != NONE && (parent != c->last || models_differ(j, parent, nr)))

@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	unsigned how = (unsigned)fuzz_number(&in, 1);
 	size_t len = fuzz_number(&in, 3), n = in.n;
 	uint8_t *bytes = fuzz_bytes(&in, n);
-	struct kvc_work *w = kvc_codec_work_take();
+	struct kvc_work *w = kvc_codec_work_get();
 
 	fuzz_must(w);
 	if (how & 1)
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		     1 + (len % 257 ? len % 16384 : len % KVC_BLOCK), bytes, n);
 	else
 		decode(w, how >> 1 & 3, len % 257 ? len % 16384 : len % (KVC_BLOCK + 2), bytes, n);
-	kvc_codec_work_give(w, how == 255);
+	kvc_codec_work_put(w, how == 255);
 	free(bytes);
 	return 0;
 }

@@ -57,7 +57,7 @@ int main(void)
 	size_t len = (size_t)BLOCKS * KVC_BLOCK;
 	uint8_t *in = malloc(len), *out = malloc((size_t)BLOCKS * KVC_BLOCK_ROOM),
 		*back = malloc(KVC_BLOCK);
-	struct kvc_work *w = kvc_codec_work_take();
+	struct kvc_work *w = kvc_codec_work_get();
 
 	if (!in || !out || !back || !w)
 		return 2;
@@ -99,7 +99,7 @@ int main(void)
 			       kinds[kind], (double)len / (double)total, enc, dec);
 		}
 	}
-	kvc_codec_work_give(w, false);
+	kvc_codec_work_put(w, false);
 	free(in);
 	free(out);
 	free(back);

@@ -48,24 +48,24 @@ static void parts_have_limits(void **state)
 	struct kvc_budget_state s;
 
 	(void)state;
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_COPY, LIMIT / 8 * 3), 0);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_COPY, 1), -ENOMEM);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 4), 0);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 1), -ENOMEM);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_TEXT, LIMIT / 4), 0);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_TEXT, 1), -ENOMEM);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_WRITE, LIMIT / 8), 0);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_WRITE, 1), -ENOMEM);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_COPY, LIMIT / 8 * 3), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_COPY, 1), -ENOMEM);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, LIMIT / 4), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, 1), -ENOMEM);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_TEXT, LIMIT / 4), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_TEXT, 1), -ENOMEM);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_WRITE, LIMIT / 8), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_WRITE, 1), -ENOMEM);
 	assert_int_equal(kvc_budget_wait(KVC_BUDGET_WRITE, 1), -ENOMEM);
 	kvc_budget_state(&s);
 	assert_true(s.used == LIMIT && s.peak == LIMIT && s.limit == LIMIT + FIXED);
 	assert_true(s.fixed == FIXED);
-	kvc_budget_give(KVC_BUDGET_COPY, LIMIT / 8 * 3);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 8 * 3), 0);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_COPY, 1), -ENOMEM);
-	kvc_budget_give(KVC_BUDGET_LOAD, LIMIT / 8 * 5);
-	kvc_budget_give(KVC_BUDGET_TEXT, LIMIT / 4);
-	kvc_budget_give(KVC_BUDGET_WRITE, LIMIT / 8);
+	kvc_budget_release(KVC_BUDGET_COPY, LIMIT / 8 * 3);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, LIMIT / 8 * 3), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_COPY, 1), -ENOMEM);
+	kvc_budget_release(KVC_BUDGET_LOAD, LIMIT / 8 * 5);
+	kvc_budget_release(KVC_BUDGET_TEXT, LIMIT / 4);
+	kvc_budget_release(KVC_BUDGET_WRITE, LIMIT / 8);
 	kvc_budget_state(&s);
 	assert_true(!s.used && s.peak == LIMIT);
 	assert_int_equal(kvc_counted(&stats, memory_refusals), 6);
@@ -79,13 +79,13 @@ static void waits_end(void **state)
 	uint64_t begun = kvc_mono_ns();
 
 	(void)state;
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 2), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, LIMIT / 2), 0);
 	assert_int_equal(kvc_budget_wait(KVC_BUDGET_LOAD, LIMIT / 4), -ENOMEM);
 	assert_true(kvc_mono_ns() - begun >= 200000000);
 	assert_int_equal(kvc_counted(&stats, memory_waits), 1);
 	/* the waiting request has left the queue */
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 8), 0);
-	kvc_budget_give(KVC_BUDGET_LOAD, LIMIT / 8 * 5);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, LIMIT / 8), 0);
+	kvc_budget_release(KVC_BUDGET_LOAD, LIMIT / 8 * 5);
 }
 
 struct taker {
@@ -122,29 +122,30 @@ static void waiters_have_turns(void **state)
 
 	(void)state;
 	kvc_budget_start(LIMIT + FIXED, FIXED, 2000, &stats);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 40 * MIB), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, 40 * MIB), 0);
 	assert_int_equal(pthread_create(&a, NULL, take, &copy), 0);
 	wait_for_waits(1);
 	assert_int_equal(pthread_create(&b, NULL, take, &load), 0);
 	wait_for_waits(2);
-	kvc_budget_give(KVC_BUDGET_LOAD, 25 * MIB); /* the copy would fit now, the load not yet */
+	/* the copy would fit now, the load not yet */
+	kvc_budget_release(KVC_BUDGET_LOAD, 25 * MIB);
 	usleep(20000);
 	assert_int_equal(order, 0);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, MIB), -ENOMEM);
-	kvc_budget_give(KVC_BUDGET_LOAD, 15 * MIB);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, MIB), -ENOMEM);
+	kvc_budget_release(KVC_BUDGET_LOAD, 15 * MIB);
 	pthread_join(b, NULL);
 	pthread_join(a, NULL);
 	assert_int_equal(load.err, 0);
 	assert_int_equal(copy.err, 0);
-	kvc_budget_give(KVC_BUDGET_LOAD, 30 * MIB);
-	kvc_budget_give(KVC_BUDGET_COPY, MIB);
+	kvc_budget_release(KVC_BUDGET_LOAD, 30 * MIB);
+	kvc_budget_release(KVC_BUDGET_COPY, MIB);
 }
 
 static uint64_t cached;
 
 static void release(void)
 {
-	kvc_budget_give(KVC_BUDGET_LOAD, cached);
+	kvc_budget_release(KVC_BUDGET_LOAD, cached);
 	cached = 0;
 }
 
@@ -152,11 +153,11 @@ static void caches_go_first(void **state)
 {
 	(void)state;
 	cached = 40 * MIB;
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, cached), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, cached), 0);
 	kvc_budget_on_short(release);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 32 * MIB), 0);
+	assert_int_equal(kvc_budget_reserve(KVC_BUDGET_LOAD, 32 * MIB), 0);
 	assert_int_equal(cached, 0);
-	kvc_budget_give(KVC_BUDGET_LOAD, 32 * MIB);
+	kvc_budget_release(KVC_BUDGET_LOAD, 32 * MIB);
 }
 
 static void buffers_are_counted(void **state)
@@ -193,12 +194,12 @@ static void *work(void *arg)
 		uint64_t n = (unsigned)rand_r(&seed) % (LIMIT / 8);
 		struct kvc_budget_state s;
 
-		if (use >= KVC_BUDGET_TEXT ? kvc_budget_take(use, n) : kvc_budget_wait(use, n))
+		if (use >= KVC_BUDGET_TEXT ? kvc_budget_reserve(use, n) : kvc_budget_wait(use, n))
 			continue;
 		kvc_budget_state(&s);
 		if (s.used > LIMIT)
 			exceeded = true;
-		kvc_budget_give(use, n);
+		kvc_budget_release(use, n);
 	}
 	return NULL;
 }
@@ -222,7 +223,7 @@ static void no_limit_without_start(void **state)
 	(void)state;
 	assert_true(kvc_budget_most(KVC_BUDGET_COPY) == UINT64_MAX);
 	assert_int_equal(kvc_budget_wait(KVC_BUDGET_COPY, 1ull << 60), 0);
-	kvc_budget_give(KVC_BUDGET_COPY, 1ull << 60);
+	kvc_budget_release(KVC_BUDGET_COPY, 1ull << 60);
 	assert_true(kvc_budget_default(0) >= 128 * MIB && kvc_budget_default(0) <= 1024 * MIB);
 	assert_true(kvc_budget_default(UINT64_MAX) == 128 * MIB);
 }

@@ -17,11 +17,11 @@
 static struct kvc_chain_infer *o;
 static uint64_t now;
 
-static struct kvc_seen by(uint32_t client, uint64_t id, bool known, uint64_t parent)
+static struct kvc_inferred by(uint32_t client, uint64_t id, bool known, uint64_t parent)
 {
-	struct kvc_seen seen;
+	struct kvc_inferred seen;
 
-	kvc_chain_infer_see(o, client, id, now, known, parent, &seen);
+	kvc_chain_infer_access(o, client, id, now, known, parent, &seen);
 	now += MS;
 	return seen;
 }
@@ -56,7 +56,7 @@ static int end(void **state)
 
 static void created(uint64_t id, uint64_t parent, bool begins)
 {
-	struct kvc_seen seen = by(1, id, false, 0);
+	struct kvc_inferred seen = by(1, id, false, 0);
 
 	assert_int_equal(seen.parent, parent);
 	assert_int_equal(seen.begins, begins);
@@ -65,7 +65,7 @@ static void created(uint64_t id, uint64_t parent, bool begins)
 /* Opens a chunk with its known parent; checks the inferred one. */
 static void opened(uint64_t id, uint64_t known, uint64_t parent, bool begins)
 {
-	struct kvc_seen seen = by(1, id, true, known);
+	struct kvc_inferred seen = by(1, id, true, known);
 
 	assert_int_equal(seen.parent, parent);
 	assert_int_equal(seen.begins, begins);
@@ -241,7 +241,7 @@ static void threads(void **state)
  */
 static void proof(void **state)
 {
-	struct kvc_seen seen;
+	struct kvc_inferred seen;
 
 	(void)state;
 	for (uint32_t reader = 2; reader <= 3; reader++) {
@@ -285,7 +285,7 @@ static void proof(void **state)
  */
 static void threads_are_one(void **state)
 {
-	struct kvc_seen seen = { 0 };
+	struct kvc_inferred seen = { 0 };
 	uint64_t id = 1;
 
 	(void)state;
@@ -355,7 +355,7 @@ static uint64_t chunk(const struct prompt *p, uint32_t at)
 static bool use(struct prompt *p, bool makes, unsigned *made, unsigned *wrong, bool *unsure)
 {
 	uint64_t id = chunk(p, p->at), truth = p->at ? chunk(p, p->at - 1) : 0;
-	struct kvc_seen seen;
+	struct kvc_inferred seen;
 
 	if (!makes && !known[id])
 		return false;

@@ -271,9 +271,9 @@ static uint64_t known_chunk(void)
 }
 
 /* Returns the last notice, and marks all as delivered. */
-static enum kvc_telling last_told(void)
+static enum kvc_notice_kind last_told(void)
 {
-	engine->notices->told = engine->notices->given;
+	engine->notices->delivered = engine->notices->queued;
 	return engine->notices->v[engine->notices->n - 1].what;
 }
 
@@ -302,7 +302,7 @@ static void told_first(void **state)
 	assert_int_equal(drop(), -EAGAIN);
 	usleep(300000);
 	assert_int_equal(drop(), -EAGAIN);
-	assert_int_equal(last_told(), KVC_TELL_KNOCK);
+	assert_int_equal(last_told(), KVC_NOTICE_PROBE);
 	assert_int_equal(drop(), 0);
 	assert_int_equal(there(), 0);
 	assert_int_equal(kvc_entry_rmdir(engine, KVC_ROOT, "told"), 0);
@@ -321,16 +321,16 @@ static void told_again_where_it_is_held(void **state)
 	uint64_t epochs = 0;
 
 	(void)state;
-	engine->ev.holds_names = true;
+	engine->ev.keeps_used_names = true;
 	for (int looked = 1; looked >= 0; looked--) {
 		struct kvc_row r;
 
 		assert_int_equal(drop(), -EAGAIN);
 		usleep(150000);
-		assert_int_equal(last_told(), KVC_TELL_KNOCK);
+		assert_int_equal(last_told(), KVC_NOTICE_PROBE);
 		assert_int_equal(drop(), -EAGAIN);
 		usleep(150000);
-		assert_int_equal(last_told(), KVC_TELL_KNOCK_ALL);
+		assert_int_equal(last_told(), KVC_NOTICE_PROBE_ALL);
 		if (!looked)
 			break;
 		assert_int_equal(kvc_entry_getattr(engine, now.folder, &r), 0);
@@ -340,10 +340,10 @@ static void told_again_where_it_is_held(void **state)
 	assert_int_equal(drop(), 0);
 	assert_int_equal(there(), 0);
 	for (size_t i = 0; i < engine->notices->n; i++)
-		epochs += engine->notices->v[i].what == KVC_TELL_FOLDER;
+		epochs += engine->notices->v[i].what == KVC_NOTICE_FOLDER;
 	assert_int_equal(epochs, 0); /* the kernel asks for its name already */
 	assert_int_equal(kvc_entry_rmdir(engine, KVC_ROOT, "told"), 0);
-	engine->ev.holds_names = false;
+	engine->ev.keeps_used_names = false;
 	known_no_more(before);
 }
 

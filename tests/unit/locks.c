@@ -163,7 +163,7 @@ static void trash_committed(void)
 
 static void notify(void)
 {
-	kvc_notify(engine, KVC_TELL_PRUNE, 0, file);
+	kvc_notify(engine, KVC_NOTICE_PRUNE, 0, file);
 }
 
 static void notify_stop(void)

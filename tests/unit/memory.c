@@ -374,7 +374,7 @@ static struct kvc_work *kept[WORKS];
 static void take_kept(void)
 {
 	for (unsigned i = 0; i < WORKS; i++)
-		assert_non_null(kept[i] = kvc_codec_work_take());
+		assert_non_null(kept[i] = kvc_codec_work_get());
 }
 
 static void use_payload(void)
@@ -383,10 +383,10 @@ static void use_payload(void)
 
 	code();
 	alloc_disarm();
-	own = kvc_codec_work_take(); /* the new context, if there is one */
+	own = kvc_codec_work_get(); /* the new context, if there is one */
 	for (unsigned i = 0; i < WORKS; i++)
-		kvc_codec_work_give(kept[i], false);
-	kvc_codec_work_give(own, false); /* one too many, so it is freed */
+		kvc_codec_work_put(kept[i], false);
+	kvc_codec_work_put(own, false); /* one too many, so it is freed */
 	take_kept();
 }
 
@@ -414,7 +414,7 @@ static void payload(void **state)
 		alloc_sweep(sealed ? "sealed" : "coded", use_payload, 0, true);
 	}
 	for (unsigned i = 0; i < WORKS; i++)
-		kvc_codec_work_give(kept[i], false);
+		kvc_codec_work_put(kept[i], false);
 	kvc_keys_close(keys);
 }
 

@@ -150,7 +150,7 @@ static void growth(void **state)
 	kvc_reservation_put_locked(&k, KVC_PAGE);
 	assert_string_equal(woken(), "1");
 	taken(1, 5);
-	kvc_reservation_look_locked(&k); /* there is no tmpfs here, so nothing has grown */
+	kvc_reservation_check_locked(&k); /* there is no tmpfs here, so nothing has grown */
 	assert_int_equal(k.reservations.unseen, 0);
 	assert_string_equal(woken(), "2");
 	taken(2, 1);

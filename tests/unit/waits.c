@@ -162,7 +162,7 @@ static void without_place(void **state)
 	fresh();
 	for (unsigned i = 0; i < 5; i++) {
 		w[i].wake = wake;
-		w[i].place = i < 2 ? NULL : no_place;
+		w[i].may_park = i < 2 ? NULL : no_place;
 		w[i].want = i == 3 ? KVC_PAGE : 0;
 		w[i].pacing = i == 4;
 		kvc_wait_park_locked(&k, i == 3 ? &k.reservations.waiters : &on, &w[i]);

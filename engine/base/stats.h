@@ -24,7 +24,7 @@
 	X(loads, "objects loaded into the pool from a tier")                                      \
 	X(load_bytes, "bytes loaded into the pool")                                               \
 	X(load_failures, "loads that failed because no tier had a good copy")                     \
-	X(load_timeouts, "opens that gave up at the deadline")                                    \
+	X(load_timeouts, "opens that failed at the deadline")                                     \
 	X(unserved_loads, "loads that no tier served in time, reported as misses")                \
 	X(spills, "objects written to a tier")                                                    \
 	X(spill_bytes, "bytes written to a tier")                                                 \
@@ -51,8 +51,8 @@
 	  "removals from a shared tier postponed to the next start or abandoned")                 \
 	X(room_waits, "creates and writes that waited for space in the pool")                     \
 	X(room_refusals, "creates and writes refused with ENOSPC")                                \
-	X(memory_waits, "tier operations that waited for memory of memory=")                      \
-	X(memory_refusals, "operations refused because the memory of memory= was in use")         \
+	X(memory_waits, "tier operations that waited because the limit memory= was reached")      \
+	X(memory_refusals, "operations refused because the limit memory= was reached")            \
 	X(quota_waits, "creates and writes that waited for their model's quota")                  \
 	X(quota_refusals, "creates and writes refused with EDQUOT")                               \
 	X(share_refusals, "opens, leases and writes refused because the user reached share=")     \
@@ -105,7 +105,7 @@
 /* in powers of two of a second */
 #define KVC_HISTOGRAMS(X)                                                  \
 	X(eviction_age, "age of chunks when they left the pool or a tier") \
-	X(use_gap, "time between two accesses to a chunk that belong to different bursts")
+	X(use_gap, "time between two accesses to a chunk, except accesses in one burst")
 
 /* in powers of two of a microsecond; successful operations only */
 /*      name    of which tiers    what */

@@ -21,18 +21,18 @@
 	X(memory_peak_bytes, memory_peak_bytes, "maximum of memory_used_bytes since the mount")   \
 	X(files_open, files_open, "opens that are not released yet")                              \
 	X(objects_resident, objects_resident, "published objects in the pool")                    \
-	X(nodes_in_memory, nodes_in_memory, "nodes in memory")                                    \
+	X(nodes_in_memory, nodes_in_memory, "inodes in the memory of the daemon")                 \
 	X(room_waiters, room_waiters, "requests that wait for space in the pool")                 \
 	X(jobs, jobs, "tier operations queued or running")                                        \
 	X(catalog_ok, catalog_ok,                                                                 \
-	  "1: the catalog accepts changes; 0: it waits for space or a disk")                      \
+	  "1 if the catalog accepts changes, 0 if it waits for space or for a disk")              \
 	X(catalog_pending_bytes, catalog_pending_bytes,                                           \
 	  "memory of changes that are not committed yet")                                         \
 	X(catalog_log_bytes, catalog_log_bytes, "size of the catalog's write-ahead log")          \
 	X(unsynced_bytes, unsynced_bytes,                                                         \
 	  "bytes in the tiers that become free when the log is synced")                           \
 	X(drop_files, drop_files_max,                                                             \
-	  "most files that one drop processed in one hold of the locks")                          \
+	  "largest number of files that a drop removed while it held the locks once")             \
 	X(copies_failing, copies_failing,                                                         \
 	  "failed copies that wait for a retry, with growing delays")                             \
 	X(pins, pins, "pinned chunks")                                                            \
@@ -43,7 +43,7 @@
 	X(catalog_attribute_bytes, catalog_attribute_bytes,                                       \
 	  "bytes of attributes that count towards catalog=")                                      \
 	X(catalog_limit, catalog_limit_bytes, "limit of both together (catalog=); 0: no limit")   \
-	X(trace_readers, trace_readers, "readers that record accesses (kvcachectl trace)")        \
+	X(trace_readers, trace_readers, "running recordings of accesses (kvcachectl trace)")      \
 	X(prefault_bytes, prefault_bytes, "bytes of the pool prefaulted so far")                  \
 	X(prefault_total, prefault_goal_bytes, "bytes of the pool to prefault")                   \
 	X(prefault_held, prefault_held_bytes, "prefaulted bytes still held")

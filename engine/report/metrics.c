@@ -50,15 +50,16 @@ static const struct {
 	size_t at;
 } tier_rows[] = {
 #define AT(field) offsetof(struct kvc_tier_gauges, field)
-	{ "tier_bytes", "gauge", "size of a tier; 0: not known", AT(bytes) },
+	{ "tier_bytes", "gauge", "size of a tier; 0 if it is not known", AT(bytes) },
 	{ "tier_used_bytes", "gauge", "bytes in use in a tier", AT(used) },
-	{ "tier_up", "gauge", "1: the tier is in use; 0: its breaker suspended calls", AT(up) },
-	{ "tier_copies_waiting", "gauge", "copies to a tier that wait", AT(waiting) },
+	{ "tier_up", "gauge",
+	  "1 if the tier is in use, 0 if its circuit breaker has suspended calls", AT(up) },
+	{ "tier_copies_waiting", "gauge", "waiting copies to a tier", AT(waiting) },
 	{ "tier_copies_failing", "gauge", "waiting copies to a tier that failed before",
 	  AT(failing) },
-	{ "tier_removals_waiting", "gauge",
-	  "removals that a tier failed or refused and that wait for a retry", AT(removals) },
-	{ "tier_jobs_running", "gauge", "calls to a tier in progress", AT(running) },
+	{ "tier_removals_waiting", "gauge", "failed or refused removals that wait for a retry",
+	  AT(removals) },
+	{ "tier_jobs_running", "gauge", "calls in progress to a tier", AT(running) },
 	{ "tier_written_bytes", "counter", "bytes written to a tier by all mounts of the store",
 	  AT(written) },
 	{ "tier_today_bytes", "gauge", "bytes written to a tier since midnight UTC", AT(today) },
@@ -82,7 +83,7 @@ static void metrics_tiers(struct kvc *k, const struct kvc_tier_gauges *tier, FIL
 static void metrics_calls(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	family(out, "tier_calls_up", "gauge",
-	       "1: calls of this class are made; 0: they are suspended and probed");
+	       "1 if calls of this class are made, 0 if they are suspended and probed");
 	kvc_tier_each(k, t)
 		for (unsigned i = 0; i < KVC_CALLS; i++)
 			fprintf(out, P "tier_calls_up{tier=\"%s\",call=\"%s\"} %" PRIu64 "\n",
@@ -106,7 +107,7 @@ static void reason_counters(FILE *out, const char *name, const char *what,
 static void metrics_evictions(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	family(out, "evictions_by_policy", "counter",
-	       "chunks that left the pool (cpu), a tier, or all, by policy and reason");
+	       "chunks that left the pool (tier cpu), another tier, or all tiers (tier all)");
 	for (unsigned n = 0; n < (KVC_PLACES + 1) * (KVC_CLASSES - 1) * KVC_REASONS_N; n++) {
 		unsigned reason = n % KVC_REASONS_N, policy = n / KVC_REASONS_N % (KVC_CLASSES - 1);
 		unsigned at = n / KVC_REASONS_N / (KVC_CLASSES - 1);
@@ -132,16 +133,15 @@ static void metrics_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, F
 	const struct kvc_stats *s = &k->stats;
 	char name[64];
 
-	reason_counters(out, "evictions_by_reason",
-			"chunks that left the pool or a tier, by reason", kvc_gauges_reason_names,
-			s->evicted_for, 0, KVC_REASONS_N);
+	reason_counters(out, "evictions_by_reason", "chunks that left the pool or a tier",
+			kvc_gauges_reason_names, s->evicted_for, 0, KVC_REASONS_N);
 	metrics_evictions(k, tier, out);
 	reason_counters(out, "refused_chunks",
-			"chunks that left the pool and were refused by the disk tier, by reason",
+			"chunks that left the pool and were refused by the disk tier",
 			kvc_gauges_refusal_names, s->refused_chunks, KVC_ADMISSION_OK + 1,
 			KVC_REFUSALS_N);
 	reason_counters(out, "refused_bytes",
-			"bytes of refused chunks of which the disk tier has no copy",
+			"bytes of refused chunks that have no copy in the disk tier",
 			kvc_gauges_refusal_names, s->refused_bytes, KVC_ADMISSION_OK + 1,
 			KVC_REFUSALS_N);
 	for (size_t h = 0; h < kvc_gauges_histogram_rows_n; h++) {
@@ -195,7 +195,7 @@ static void metrics_locks(struct kvc *k, FILE *out)
 		  { "lock=\"catalog\"", kvc_catalog_lock_of(k->cat) } };
 
 	family(out, "lock_held_seconds", "histogram",
-	       "time that a lock was held, measured on one of 64 holds");
+	       "time for which a lock was held, measured for one in 64 holds");
 	for (size_t i = 0; i < 2; i++)
 		histogram(out, "lock_held_seconds", v[i].labels, KVC_IN_MICROSECONDS,
 			  &v[i].lock->held);
@@ -231,7 +231,7 @@ static void metrics_models(struct kvc *k, FILE *out)
 	family(out, "models", "gauge", "models with at least one opened file");
 	fprintf(out, P "models %zu\n", list.models);
 	family(out, "model_opens", "counter",
-	       "opens by model and result; the label model is empty for the sum of all others");
+	       "opens; the label model is empty for the sum of all other models");
 	for (size_t i = 0; i < list.n; i++)
 		metrics_model(out, list.v[i].name, &list.v[i].n);
 	metrics_model(out, "", &list.rest);

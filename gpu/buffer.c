@@ -18,6 +18,7 @@ struct kvcachefs_buffer {
 	size_t len;
 	int device;
 	bool pinned, over; /* over: it was published, or publishing failed */
+	char *renamed;     /* the names of a file that was published under another path */
 	char names[];
 };
 
@@ -113,7 +114,24 @@ int kvcachefs_buffer_publish(struct kvcachefs_buffer *b)
 							: "the buffer is already published");
 	b->over = true;
 	buffer_detach(b);
-	return kvcachefs_file_seal(&b->f, NULL) ?: kvcachefs_file_publish(&b->f);
+	return kvcachefs_file_seal(&b->f, NULL) ?: kvcachefs_file_publish(&b->f, NULL);
+}
+
+int kvcachefs_buffer_publish_as(struct kvcachefs_buffer *b, const char *path)
+{
+	char *names;
+
+	if (b->lease || b->over)
+		return kvcachefs_buffer_publish(b); /* its error */
+	if (!*path)
+		return kvcachefs_fail(-EINVAL, "the path is empty");
+	names = malloc(kvcachefs_file_renamed_size(&b->f, path));
+	if (!names)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	b->over = true;
+	buffer_detach(b);
+	b->renamed = names;
+	return kvcachefs_file_seal_as(&b->f, names, path) ?: kvcachefs_file_publish(&b->f, NULL);
 }
 
 void kvcachefs_buffer_free(struct kvcachefs_buffer *b)
@@ -125,6 +143,7 @@ void kvcachefs_buffer_free(struct kvcachefs_buffer *b)
 	} else {
 		buffer_detach(b);
 		kvcachefs_file_fini(&b->f);
+		free(b->renamed);
 	}
 	free(b);
 }

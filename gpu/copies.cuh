@@ -36,8 +36,11 @@ int driver_failed(CUresult r, const char *what)
 	return r == CUDA_SUCCESS ? 0 : kvcachefs_fail(-EIO, "CUDA: %s: error %d", what, (int)r);
 }
 
-/* Copies a group, with one call if the toolkit and the driver support that. */
-int copy_batch(kvcachefs_cuda *c, const Group &g)
+/*
+ * Copies the pieces of a group, with one call if the toolkit and the driver support that. staging:
+ * the group's place in pinned memory; NULL: the files' own pages.
+ */
+int copy_batch(kvcachefs_cuda *c, const Group &g, uint8_t *staging)
 {
 	Lane *l = c->lane;
 	std::vector<void *> &to = c->to;
@@ -49,10 +52,11 @@ int copy_batch(kvcachefs_cuda *c, const Group &g)
 	len.clear();
 	for (size_t i = 0; i < g.n; i++) {
 		const Piece &p = c->cut.pieces[g.first + i];
-		uint8_t *device = (uint8_t *)l->buffer.p + g.at + p.at;
+		uint8_t *device = p.cache ? p.cache : (uint8_t *)l->buffer.p + g.at + p.at,
+			*host = staging ? staging + p.at : p.host;
 
-		to.push_back(c->store ? p.host : device);
-		from.push_back(c->store ? device : p.host);
+		to.push_back(c->store ? host : device);
+		from.push_back(c->store ? device : host);
 		len.push_back(p.len);
 	}
 #if CUDART_VERSION >= 12080
@@ -114,11 +118,14 @@ int tell_thread(kvcachefs_cuda *c, size_t k)
 			     "cuStreamWriteValue32");
 }
 
-/* One copy of the whole group, between the thread's work on this memory before and after. */
+/*
+ * One copy of the whole group, or one for each part, between the thread's work on this memory
+ * before and after.
+ */
 int copy_staged(kvcachefs_cuda *c, const Group &g)
 {
 	Lane *l = c->lane;
-	uint8_t *device = (uint8_t *)l->buffer.p + g.at,
+	uint8_t *device = g.parts ? nullptr : (uint8_t *)l->buffer.p + g.at,
 		*host = (uint8_t *)l->staging.p + g.staging_at;
 	size_t k = g.staged;
 
@@ -127,8 +134,14 @@ int copy_staged(kvcachefs_cuda *c, const Group &g)
 	if (k != NONE)
 		if (int err = await_thread(c, k))
 			return err;
-	TRY(cudaMemcpyAsync(c->store ? host : device, c->store ? device : host, g.bytes,
-			    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, l->copies));
+	if (g.parts) {
+		if (int err = copy_batch(c, g, host))
+			return err;
+	} else {
+		TRY(cudaMemcpyAsync(c->store ? host : device, c->store ? device : host, g.bytes,
+				    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+				    l->copies));
+	}
 	if (!c->store && !g.leaves) /* no later group uses this place */
 		return 0;
 	return tell_thread(c, g.staged);
@@ -141,10 +154,9 @@ int copy_direct(kvcachefs_cuda *c, const Group &g, const Part *parts)
 	dim3 grid(n < 64 ? n : 64);
 
 	if (c->store)
-		KVCACHEFS_LAUNCH(pages_kernel<true>, grid, 256, c->lane->copies, parts + g.first,
-				 n);
+		KVCACHEFS_LAUNCH(pages_kernel<true>, grid, 256, c->lane->copies, parts + g.args, n);
 	else
-		KVCACHEFS_LAUNCH(pages_kernel<false>, grid, 256, c->lane->copies, parts + g.first,
+		KVCACHEFS_LAUNCH(pages_kernel<false>, grid, 256, c->lane->copies, parts + g.args,
 				 n);
 	return failed(cudaGetLastError(), "starting a kernel");
 }
@@ -154,7 +166,7 @@ int copy_group(kvcachefs_cuda *c, const Group &g, const Part *parts)
 	switch (g.way) {
 	case Way::DIRECT: return copy_direct(c, g, parts);
 	case Way::STAGED: return copy_staged(c, g);
-	default: return copy_batch(c, g);
+	default: return copy_batch(c, g, nullptr);
 	}
 }
 

@@ -21,6 +21,9 @@
  * holds for small files of a store that were not prepared, since registering them would cost more
  * than a copy.
  *
+ * The parts of an item are contiguous in memory and in the file. They are copied in the same three
+ * ways between the memory itself and the file's pages, without the buffer and without a gather.
+ *
  * The stream, events, buffer, pinned memory and thread together are a lane. A transfer has a lane
  * for itself; lanes are kept for the next transfer. These calls wait: kvcachefs_cuda_wait,
  * kvcachefs_cuda_free, and calls that create a lane or register memory.
@@ -42,16 +45,32 @@ int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Grou
 	dim3 grid((unsigned)(blocks < busy ? blocks : busy), (unsigned)g.n);
 
 	if (c->store) {
-		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shapes, parts + g.first);
+		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shapes, parts + g.args);
 	} else {
 		if (g.rotates) {
-			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shapes,
-					 parts + g.first);
+			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shapes, parts + g.args);
 			TRY(cudaGetLastError());
 		}
-		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shapes, parts + g.first);
+		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shapes, parts + g.args);
 	}
 	return failed(cudaGetLastError(), "starting a kernel");
+}
+
+/*
+ * The copies access the caller's memory itself, so they follow the work on the caller's stream, and
+ * the work that is queued there later follows them.
+ */
+int queue_parts(kvcachefs_cuda *c, const Part *parts, const Group &g, const Events &mine)
+{
+	Lane *l = c->lane;
+
+	TRY(cudaEventRecord(mine.moved, c->stream));
+	TRY(cudaStreamWaitEvent(l->copies, mine.moved, 0));
+	if (int err = copy_group(c, g, parts))
+		return err;
+	TRY(cudaEventRecord(mine.copied, l->copies));
+	TRY(cudaStreamWaitEvent(c->stream, mine.copied, 0));
+	return 0;
 }
 
 int queue_group(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, size_t i)
@@ -60,6 +79,8 @@ int queue_group(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, size_
 	const Group &g = c->cut.groups[i];
 	const Events &mine = l->events[i];
 
+	if (g.parts)
+		return queue_parts(c, parts, g, mine);
 	if (c->store) {
 		if (g.after != NONE) /* its place is free when the last copy from it is made */
 			TRY(cudaStreamWaitEvent(c->stream, l->events[g.after].copied, 0));
@@ -161,7 +182,9 @@ int find_pages(kvcachefs_cuda *c)
 				      "KVCACHEFS_GPU_REGISTER='%.20s': off is all it can be",
 				      getenv("KVCACHEFS_GPU_REGISTER"));
 	for (const kvcachefs_work &w : c->work)
-		c->moves.push_back({ &w, w.pinned && w.len < below ? page_of(c, w) : nullptr });
+		c->moves.push_back({ &w,
+				     w.pinned && (!w.p || w.len < below) ? page_of(c, w) : nullptr,
+				     below });
 	return 0;
 }
 
@@ -171,7 +194,8 @@ int prepare(kvcachefs_cuda *c, size_t args)
 	Lane *l = c->lane;
 	int err = lane_args(l, args);
 
-	err = err ? err : lane_buffer(l, bytes_of(c->cut), largest_of(c->cut));
+	if (!err && bytes_of(c->cut))
+		err = lane_buffer(l, bytes_of(c->cut), largest_of(c->cut));
 	err = err ? err : lane_events(l, c->cut.groups.size());
 	if (err)
 		return err;
@@ -322,6 +346,38 @@ extern "C" int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcache
 		c->work.push_back(*w);
 	} catch (const std::bad_alloc &) {
 		return kvcachefs_fail(-ENOMEM, "out of memory");
+	}
+	return 0;
+}
+
+extern "C" int kvcachefs_cuda_check_parts(int device, const struct kvcachefs_part *v, size_t n)
+{
+	/* the driver maps memory in pages of this size, so a page belongs to one device */
+	constexpr uintptr_t PAGE = 2u << 20;
+	uintptr_t known[64] = {};
+	int err = check_device(device);
+
+	if (err)
+		return err;
+	Device here(device);
+
+	if (here.err)
+		return here.err;
+	for (size_t i = 0; i < 2 * n; i++) {
+		const struct kvcachefs_part &p = v[i / 2];
+		uintptr_t at = (uintptr_t)p.at + (i % 2 ? p.len - 1 : 0),
+			  &last = known[at / PAGE % 64];
+		cudaPointerAttributes a = {};
+
+		if (last == at / PAGE)
+			continue;
+		if (cudaPointerGetAttributes(&a, (const void *)at) != cudaSuccess)
+			cudaGetLastError();
+		if (a.type != cudaMemoryTypeManaged &&
+		    (a.type != cudaMemoryTypeDevice || a.device != device))
+			return kvcachefs_fail(-EFAULT, "part %zu at %p is not memory of device %d",
+					      i / 2, p.at, device);
+		last = at / PAGE;
 	}
 	return 0;
 }

@@ -14,6 +14,11 @@
 
 #define SUFFIX 40  /* bytes of a temporary name's suffix, with its NUL */
 #define OLD_MS 100 /* a file prepared earlier than this gets the current time */
+#define OPEN_MOST                                                                       \
+	64 /* sealed plain files of the process that stay open until they are published \
+	    */
+
+static _Atomic unsigned kept_open; /* a number of files; it guards no other data */
 
 size_t kvcachefs_file_names_size(const char *mount, const char *path)
 {
@@ -85,11 +90,50 @@ static int make_named(struct kvcachefs_file *f)
 	return 0;
 }
 
+/* Opens an unnamed file in the folder of its path. */
+static int open_unnamed(const struct kvcachefs_file *f)
+{
+	char *end = strrchr(f->path, '/');
+	int fd;
+
+	*end = 0;
+	fd = open(f->path, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+	*end = '/';
+	return fd;
+}
+
+int kvcachefs_file_make_plain(struct kvcachefs_file *f)
+{
+	int err;
+
+	f->plain = true;
+	f->fd = open_unnamed(f);
+	if (f->fd < 0 && errno == ENOENT) {
+		err = make_folders(f);
+		if (err)
+			return err;
+		f->fd = open_unnamed(f);
+	}
+	return f->fd >= 0 ? 0
+			  : kvcachefs_fail(-errno, "%s: cannot create an unnamed file: %s", f->path,
+					   strerror(errno));
+}
+
+static int shut_file(struct kvcachefs_file *f)
+{
+	int fd = f->fd;
+
+	f->fd = -1;
+	if (f->open)
+		atomic_fetch_sub_explicit(&kept_open, 1, memory_order_relaxed);
+	f->open = false;
+	return fd >= 0 && close(fd) ? kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno))
+				    : 0;
+}
+
 static void unmake(struct kvcachefs_file *f)
 {
-	if (f->fd >= 0)
-		close(f->fd);
-	f->fd = -1;
+	shut_file(f);
 	if (f->named)
 		unlink(temporary(f));
 	f->named = false;
@@ -156,17 +200,23 @@ static int write_again(struct kvcachefs_file *f)
 	return err;
 }
 
-/* Gives a prepared file the temporary name. */
-static int link_file(struct kvcachefs_file *f)
+/* Gives an unnamed file a name. Returns 0, or -1 with errno. */
+static int link_as(const struct kvcachefs_file *f, const char *name)
 {
 	char path[40];
 
 	snprintf(path, sizeof path, "/proc/self/fd/%d", f->fd);
+	return linkat(AT_FDCWD, path, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+}
+
+/* Gives a prepared file the temporary name. */
+static int link_file(struct kvcachefs_file *f)
+{
 	set_temporary_name(f);
 	for (int again = 0; again < 2; again++) {
 		int err;
 
-		f->named = !linkat(AT_FDCWD, path, AT_FDCWD, temporary(f), AT_SYMLINK_FOLLOW);
+		f->named = !link_as(f, temporary(f));
 		if (f->named)
 			return 0;
 		if (errno != ENOENT || again)
@@ -175,7 +225,28 @@ static int link_file(struct kvcachefs_file *f)
 		if (err)
 			return err;
 	}
-	return write_again(f);
+	return f->plain ? kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno))
+			: write_again(f);
+}
+
+static int set_layout(const struct kvcachefs_file *f, const char *layout)
+{
+	if (layout && fsetxattr(f->fd, KVCACHEFS_LAYOUT_XATTR, layout, strlen(layout), 0))
+		return kvcachefs_fail(-errno, "%s: cannot store its layout: %s", f->path,
+				      strerror(errno));
+	return 0;
+}
+
+static int seal_plain(struct kvcachefs_file *f, const char *layout)
+{
+	int err = set_layout(f, layout);
+
+	if (err)
+		return err;
+	f->open = true;
+	if (atomic_fetch_add_explicit(&kept_open, 1, memory_order_relaxed) < OPEN_MOST)
+		return 0;
+	return link_file(f) ?: shut_file(f);
 }
 
 int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
@@ -184,6 +255,8 @@ int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
 
 	if (f->fd < 0)
 		return 0;
+	if (f->plain)
+		return seal_plain(f, layout);
 	if (!f->named) {
 		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT },
 					       { .tv_nsec = UTIME_NOW } };
@@ -202,24 +275,81 @@ int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
 		kvcachefs_map_free(f->m);
 		f->m = NULL;
 	}
-	if (!err && layout && fsetxattr(f->fd, KVCACHEFS_LAYOUT_XATTR, layout, strlen(layout), 0))
-		err = kvcachefs_fail(-errno, "%s: cannot store its layout: %s", f->path,
-				     strerror(errno));
+	err = err ?: set_layout(f, layout);
 	if (f->m) {
 		strncpy(f->m->layout, layout ? layout : "", sizeof f->m->layout - 1);
 		f->m->layout_known = true;
 	}
-	if (f->fd >= 0 && close(f->fd) && !err)
-		err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
-	f->fd = -1;
-	return err;
+	int shut = shut_file(f);
+
+	return err ?: shut;
 }
 
-int kvcachefs_file_publish(struct kvcachefs_file *f)
+size_t kvcachefs_file_renamed_size(const struct kvcachefs_file *f, const char *path)
 {
-	if (rename(temporary(f), f->path))
+	return 2 * (f->mount_len + 1 + strlen(path) + 1) + SUFFIX;
+}
+
+int kvcachefs_file_seal_as(struct kvcachefs_file *f, char *names, const char *path)
+{
+	char *was = f->path, *old = temporary(f);
+	int err;
+
+	memcpy(names, was, f->mount_len);
+	names[f->mount_len] = '/';
+	strcpy(names + f->mount_len + 1, path);
+	f->path = names;
+	if (!f->named)
+		return kvcachefs_file_seal(f, NULL);
+	set_temporary_name(f);
+	err = make_folders(f);
+	if (!err && rename(old, temporary(f)))
+		err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
+	if (err)
+		f->path = was; /* fini removes it */
+	return err ?: kvcachefs_file_seal(f, NULL);
+}
+
+/* Gives a file that is still open its name. Returns 1 if a file of that name exists. */
+static int publish_open(struct kvcachefs_file *f)
+{
+	int failed = link_as(f, f->path), err;
+
+	if (failed && errno == ENOENT) { /* the folder was evicted */
+		err = make_folders(f);
+		if (err)
+			return err;
+		failed = link_as(f, f->path);
+	}
+	if (!failed)
+		return shut_file(f);
+	return errno == EEXIST ? 1 : kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
+}
+
+/* Returns 1 if it may not replace the existing file. */
+static int publish_named(struct kvcachefs_file *f, bool replaces)
+{
+	int failed = renameat2(AT_FDCWD, temporary(f), AT_FDCWD, f->path,
+			       replaces ? 0 : RENAME_NOREPLACE);
+
+	if (failed && errno == EEXIST && !replaces)
+		return 1;
+	if (failed)
 		return kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
 	f->named = false;
+	return 0;
+}
+
+int kvcachefs_file_publish(struct kvcachefs_file *f, bool *kept)
+{
+	int err = f->fd >= 0 ? publish_open(f) : publish_named(f, !kept);
+
+	if (err == 1 && !kept) /* an open file replaces another one by a rename */
+		err = (link_file(f) ?: shut_file(f)) ?: publish_named(f, true);
+	if (kept)
+		*kept = err == 1;
+	if (err)
+		return err == 1 ? 0 : err; /* fini removes the file */
 	if (f->m)
 		kvcachefs_map_over(f->m, true);
 	f->m = NULL;

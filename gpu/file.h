@@ -18,6 +18,8 @@ struct kvcachefs_file {
 	size_t len, mount_len;
 	void *map;          /* writable; NULL: not mapped, or the file is empty */
 	bool named, pinned; /* it has the temporary name; the mapping is registered */
+	bool plain;         /* it is written by system calls, and not mapped */
+	bool open;          /* it is sealed, and stays open until it is published */
 	int fd;             /* -1: none */
 	struct kvcachefs_map *m;
 	struct kvcachefs_class *of;
@@ -38,15 +40,32 @@ void kvcachefs_file_init(struct kvcachefs_file *f, char *names, const char *moun
  * a negative errno. Blocks.
  */
 int kvcachefs_file_make(struct kvcachefs_file *f, uint64_t dev, int device);
+/*
+ * Creates the file likewise, without a name, for writing by system calls: it is not mapped, and has
+ * no bytes yet. Pages of small files are not worth a mapping. On -ENOSPC after this call the caller
+ * may try again if kvcachefs_ready_short() returns true.
+ */
+int kvcachefs_file_make_plain(struct kvcachefs_file *f);
 /* Registers the mapping if it is not registered. f->pinned tells the result. */
 void kvcachefs_file_pin(struct kvcachefs_file *f, int device);
 /*
- * Completes the file: sets its layout (NULL: none) and closes it. It is not published yet, and must
- * not be written any more. Returns 0 or a negative errno.
+ * Completes the file: sets its layout (NULL: none) and closes it; a plain file stays open if the
+ * process has few of them. It is not published yet, and must not be written any more. Returns 0 or
+ * a negative errno.
  */
 int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout);
-/* Gives a sealed file its name. Returns 0 or a negative errno. */
-int kvcachefs_file_publish(struct kvcachefs_file *f);
+/*
+ * Completes the file as seal does, for publishing under another path. The caller provides the
+ * memory `names`, of renamed_size bytes, which must live until fini.
+ */
+size_t kvcachefs_file_renamed_size(const struct kvcachefs_file *f, const char *path);
+int kvcachefs_file_seal_as(struct kvcachefs_file *f, char *names, const char *path);
+/*
+ * Gives a sealed file its name. kept: an existing file of that name is not replaced; *kept tells
+ * whether there was one, and the new file is removed. NULL: it is replaced. Returns 0 or a negative
+ * errno.
+ */
+int kvcachefs_file_publish(struct kvcachefs_file *f, bool *kept);
 /*
  * Removes the file if it was not published, and frees the members. Allowed in any state after init,
  * also after an error.

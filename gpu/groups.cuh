@@ -9,6 +9,10 @@
 #include "kernels.cuh"
 #include "lane.cuh"
 
+extern "C" {
+#include "parts.h"
+}
+
 #include <string.h>
 
 #include <algorithm>
@@ -25,11 +29,19 @@ enum class Way {
 struct Piece { /* one piece of a file, as the host sees it */
 	uint8_t *host;
 	size_t len, at; /* at: offset in the group */
+	uint8_t *cache; /* of an item with parts: memory on the device */
 };
 
 struct Group {
 	Way way;
-	size_t first, n;     /* of the cut's pieces and parts */
+	/*
+	 * The pieces of items with parts are copied between the file and their own memory, without
+	 * the buffer and without the kernels that gather and scatter. Only DIRECT has a Part for
+	 * each piece.
+	 */
+	bool parts;
+	size_t first, n;     /* of the cut's pieces */
+	size_t args;         /* its first Part */
 	size_t bytes, warps; /* warps: upper limit of the warps that the runs of a piece fill */
 	bool rotates;
 	size_t at, after; /* place in the lane's buffer, and the group that had this place before */
@@ -160,7 +172,7 @@ struct Turns {
 struct Cut {
 	Args args;
 	std::vector<Group> groups;
-	std::vector<Piece> pieces; /* of all groups; the kernels read a Part for each */
+	std::vector<Piece> pieces; /* of all groups */
 	std::vector<Part> parts;
 	std::vector<Shape> shapes;
 	std::vector<const kvcachefs_strides *> known; /* the strides of each shape */
@@ -181,15 +193,20 @@ struct Cut {
 	}
 };
 
-/* A file to move. `page`: the device's address of its pages, if a kernel copies them. */
+/*
+ * A file to move. page: the device's address of its pages, or NULL; a kernel copies files, or parts
+ * of them, with less than `below` bytes.
+ */
 struct Move {
 	const kvcachefs_work *w;
 	uint8_t *page;
+	size_t below;
 };
 
-Way way_of(const Move &m)
+/* Returns the way of a file of tokens, or of a part, with that length. */
+Way way_of(const Move &m, size_t len)
 {
-	return m.page ? Way::DIRECT : m.w->pinned ? Way::PINNED : Way::STAGED;
+	return m.page && len < m.below ? Way::DIRECT : m.w->pinned ? Way::PINNED : Way::STAGED;
 }
 
 /*
@@ -249,46 +266,116 @@ int part_of(Cut *c, const kvcachefs_work &w, bool store, Part *p)
 	return 0;
 }
 
-/* Cuts one file; appends to the last group while that has space. */
+Group *group_add(Cut *c, Way way, bool parts)
+{
+	Group fresh = {};
+
+	fresh.way = way;
+	fresh.parts = parts;
+	fresh.first = c->pieces.size();
+	fresh.args = c->parts.size();
+	c->groups.push_back(fresh);
+	return &c->groups.back();
+}
+
+/* Returns the group for a piece of that way: the last one, if it has space, or a new one. */
+Group *group_for(Cut *c, Way way, bool parts, size_t bytes, size_t limit)
+{
+	Group *g = c->groups.empty() ? nullptr : &c->groups.back();
+
+	if (g && g->way == way && g->parts == parts && g->bytes + bytes <= limit &&
+	    g->n < PIECES_MOST)
+		return g;
+	return group_add(c, way, parts);
+}
+
+/* Adds a piece of a file of tokens: `len` bytes at byte `from`. */
+void add_piece(Cut *c, const Move &m, Way way, size_t limit, Part *p, uint64_t from, size_t len)
+{
+	const kvcachefs_strides &s = *m.w->s;
+	Group *g = group_for(c, way, false, len, limit);
+	uint64_t teams = 32 / team_of(s, m.w->p->elem);
+
+	p->at = (uint8_t *)g->bytes;
+	p->page = m.page ? m.page + from : nullptr;
+	p->len = len;
+	c->parts.push_back(*p);
+	c->pieces.push_back(Piece{ (uint8_t *)m.w->host + from, len, g->bytes, nullptr });
+	g->n++;
+	g->rotates |= p->turn_dims != 0;
+	g->warps = std::max(g->warps,
+			    (size_t)(p->rows * s.runs * units_of(s, m.w->p->elem) + teams - 1) /
+				    teams);
+	g->bytes = (g->bytes + len + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/*
+ * Cuts one file into pieces of whole rows, or of a part of a row if that is longer than a group;
+ * appends to the last group while that has space.
+ */
 int cut_file(Cut *c, const Move &m, bool store, Way way)
 {
 	const kvcachefs_work &w = *m.w;
 	size_t row = (size_t)w.s->heads * w.s->width * w.p->elem, limit = group_limit(way, row),
 	       most = limit / row;
-	uint64_t rows = w.len / row, teams = 32 / team_of(*w.s, w.p->elem);
-	Group *g = c->groups.empty() ? nullptr : &c->groups.back();
+	uint64_t rows = w.len / row;
 	Part p;
-	int err = most ? part_of(c, w, store, &p)
-		       : kvcachefs_fail(-EINVAL,
-					"a token of %zu bytes does not fit the buffer of %zu", row,
-					sizes.group);
+	int err = part_of(c, w, store, &p);
 
+	if (!err && !most && p.turn_dims)
+		err = kvcachefs_fail(-EINVAL,
+				     "the keys of a token of %zu bytes cannot be rotated: a token "
+				     "may have %zu",
+				     row, sizes.group);
 	if (err)
 		return err;
 	p.key_rows = rows / w.s->kvs;
 	for (uint64_t first = 0, n; first < rows; first += n) {
-		n = rows - first < most ? rows - first : most;
-		if (!g || g->way != way || g->bytes + n * row > limit || g->n == PIECES_MOST) {
-			Group fresh = {};
-
-			fresh.way = way;
-			fresh.first = c->parts.size();
-			c->groups.push_back(fresh);
-			g = &c->groups.back();
-		}
+		n = !most ? 1 : rows - first < most ? rows - first : most;
 		p.first = first;
 		p.rows = n;
-		p.at = (uint8_t *)g->bytes;
-		p.page = m.page ? m.page + first * row : nullptr;
-		p.len = n * row;
-		c->parts.push_back(p);
-		c->pieces.push_back(Piece{ (uint8_t *)w.host + first * row, n * row, g->bytes });
-		g->n++;
-		g->rotates |= p.turn_dims != 0;
-		g->warps = std::max(g->warps, (size_t)(n * w.s->runs + teams - 1) / teams);
-		g->bytes = (g->bytes + n * row + ALIGN - 1) / ALIGN * ALIGN;
+		for (size_t at = 0; !most && at < row; at += limit) {
+			p.row_from = at;
+			add_piece(c, m, way, limit, &p, first * row + at,
+				  std::min(limit, row - at));
+		}
+		if (most)
+			add_piece(c, m, way, limit, &p, first * row, n * row);
 	}
 	return 0;
+}
+
+/* Cuts the parts of a file that are copied that way. */
+void cut_parts(Cut *c, const Move &m, Way way)
+{
+	const kvcachefs_item &item = *m.w->item;
+
+	for (size_t i = 0, next; i < item.nparts; i = next) {
+		kvcachefs_part part = kvcachefs_parts_merged(&item, i, &next);
+		size_t limit = way == Way::STAGED ? sizes.staged_group : SIZE_MAX;
+
+		if (way_of(m, part.len) != way)
+			continue;
+		for (size_t at = 0, n; at < part.len; at += n) {
+			n = std::min(limit, part.len - at);
+			Group *g = group_for(c, way, true, way == Way::STAGED ? n : 0, limit);
+			uint8_t *cache = (uint8_t *)part.at + at;
+
+			if (way == Way::DIRECT) {
+				Part p = Part();
+
+				p.at = cache;
+				p.page = m.page + part.offset + at;
+				p.len = n;
+				c->parts.push_back(p);
+			}
+			c->pieces.push_back(Piece{ (uint8_t *)m.w->host + part.offset + at, n,
+						   g->bytes, cache });
+			g->n++;
+			if (way == Way::STAGED)
+				g->bytes = (g->bytes + n + ALIGN - 1) / ALIGN * ALIGN;
+		}
+	}
 }
 
 /*
@@ -296,11 +383,16 @@ int cut_file(Cut *c, const Move &m, bool store, Way way)
  */
 int cut(Cut *c, const std::vector<Move> &moves, bool store)
 {
-	for (Way way : { Way::PINNED, Way::DIRECT, Way::STAGED })
+	for (Way way : { Way::PINNED, Way::DIRECT, Way::STAGED }) {
 		for (const Move &m : moves)
-			if (way_of(m) == way)
+			if (m.w->p && way_of(m, m.w->len) == way)
 				if (int err = cut_file(c, m, store, way))
 					return err;
+		/* their copies wait for the caller's stream, unlike those of the files before */
+		for (const Move &m : moves)
+			if (!m.w->p)
+				cut_parts(c, m, way);
+	}
 	return 0;
 }
 
@@ -312,7 +404,9 @@ void place(Cut *c, size_t buffer)
 	for (size_t i = 0; i < c->groups.size(); i++) {
 		Group &g = c->groups[i];
 
-		g.at = c->device.place(g.bytes, i, &g.after);
+		g.after = NONE;
+		if (!g.parts)
+			g.at = c->device.place(g.bytes, i, &g.after);
 		if (g.way != Way::STAGED)
 			continue;
 		g.staged = c->staged++;
@@ -327,7 +421,7 @@ size_t bytes_of(const Cut &c)
 	size_t n = 0;
 
 	for (const Group &g : c.groups)
-		n += g.bytes;
+		n += g.parts ? 0 : g.bytes;
 	return n;
 }
 
@@ -336,7 +430,7 @@ size_t largest_of(const Cut &c)
 	size_t n = 0;
 
 	for (const Group &g : c.groups)
-		n = std::max(n, g.bytes);
+		n = std::max(n, g.parts ? 0 : g.bytes);
 	return n;
 }
 
@@ -346,8 +440,8 @@ void set_addresses(Cut *c, uint8_t *args, uint8_t *buffer)
 	for (Shape &s : c->shapes)
 		s.pointers = (void *const *)(args + (uintptr_t)s.pointers);
 	for (const Group &g : c->groups)
-		for (size_t i = 0; i < g.n; i++) {
-			Part &p = c->parts[g.first + i];
+		for (size_t i = 0; i < g.n && !g.parts; i++) {
+			Part &p = c->parts[g.args + i];
 
 			p.at = buffer + g.at + (uintptr_t)p.at;
 			if (p.by_slots)

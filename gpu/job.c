@@ -16,6 +16,7 @@
  * the end, or none if the job was cancelled.
  */
 #include "job.h"
+#include "parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,20 @@ static int by_layer(const void *a, const void *b, void *arg)
 	if (v[i].layer != v[j].layer)
 		return v[i].layer < v[j].layer ? -1 : 1;
 	return i < j ? -1 : 1;
+}
+
+/* The cache of the call, if all items have parts: only its device counts. */
+static int blank_cache(struct kvcachefs_job *j, int device)
+{
+	struct kvcachefs_job_cache *c = calloc(1, sizeof *c);
+
+	if (!c)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	c->p.device = device;
+	c->next = j->caches;
+	j->caches = c;
+	j->p = &c->p;
+	return 0;
 }
 
 static int copy_cache(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
@@ -72,8 +87,10 @@ static int copy_cache(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
 
 static size_t room_of(const struct kvcachefs_item *it)
 {
-	return it->tokens.n * sizeof(int64_t) + sizeof(struct kvcachefs_rope) + strlen(it->path) +
-	       16;
+	size_t more = it->parts ? it->nparts * sizeof *it->parts
+				: it->tokens.n * sizeof(int64_t) + sizeof(struct kvcachefs_rope);
+
+	return more + strlen(it->path) + 16;
 }
 
 static void *put(char **at, const void *p, size_t len)
@@ -97,11 +114,16 @@ static int copy_item(struct kvcachefs_job *j, size_t i, const struct kvcachefs_i
 	*to = *it;
 	to->cache = cache;
 	to->err = 0;
+	to->skipped = false;
+	to->path = put(at, it->path, strlen(it->path) + 1);
+	if (it->parts) {
+		to->parts = put(at, it->parts, it->nparts * sizeof *it->parts);
+		return 0;
+	}
 	if (it->rope)
 		to->rope = put(at, it->rope, sizeof *it->rope);
 	ids = put(at, it->tokens.slots ?: it->tokens.block_ids, it->tokens.n * sizeof *ids);
 	*(it->tokens.slots ? &to->tokens.slots : &to->tokens.block_ids) = ids;
-	to->path = put(at, it->path, strlen(it->path) + 1);
 	return 0;
 }
 
@@ -109,13 +131,21 @@ static int copy_all(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
 		    const struct kvcachefs_item *items, size_t n)
 {
 	size_t capacity = 0;
+	bool parts = true;
 	char *at;
-	int err = copy_cache(j, p, &j->p);
+	int err = kvcachefs_parts_bound(items, n);
 
+	for (size_t i = 0; i < n; i++)
+		parts &= items[i].parts || items[i].cache;
+	if (!err && !parts && !p)
+		err = kvcachefs_fail(-EINVAL, "an item has no parts, and the call has no cache");
+	if (!err)
+		err = !p || (n && parts) ? blank_cache(j, p ? p->device : -1)
+					 : copy_cache(j, p, &j->p);
 	for (size_t i = 0; i < n && !err; i++) {
 		const struct kvcachefs_tokens *t = &items[i].tokens;
 
-		if (!t->slots == !t->block_ids || t->n > SIZE_MAX / 64)
+		if (!items[i].parts && (!t->slots == !t->block_ids || t->n > SIZE_MAX / 64))
 			err = kvcachefs_fail(-EINVAL,
 					     "give tokens either by slots or by block ids");
 		else if (__builtin_add_overflow(capacity, room_of(&items[i]), &capacity))
@@ -158,8 +188,8 @@ int kvcachefs_job_new(struct kvcachefs_job **out, bool store, const struct kvcac
 	j->store = store;
 	j->theirs = items;
 	err = copy_all(j, p, items, n);
-	if (!err && p->device >= 0)
-		err = kvcachefs_cuda_mark(p->device, stream, &j->mark);
+	if (!err && j->p->device >= 0)
+		err = kvcachefs_cuda_mark(j->p->device, stream, &j->mark);
 	if (err) {
 		kvcachefs_job_free(j);
 		return err;
@@ -307,12 +337,19 @@ static void finish(struct kvcachefs_job *j)
 {
 	bool cancelled = j->err == -ECANCELED;
 
-	j->failed = 0;
+	j->failed = j->skipped = 0;
+	j->bytes = 0;
 	for (size_t i = 0; i < j->n; i++) {
-		int err = j->items[i].err;
+		const struct kvcachefs_item *it = &j->items[i];
 
-		j->theirs[j->order[i]].err = cancelled ? err : of_mount(err);
-		j->failed += j->items[i].err != 0;
+		j->theirs[j->order[i]].err = cancelled ? it->err : of_mount(it->err);
+		j->theirs[j->order[i]].skipped = it->skipped && !it->err;
+		j->failed += it->err != 0;
+		j->skipped += it->skipped && !it->err;
+		if (!it->err && !it->skipped)
+			j->bytes += it->parts ? kvcachefs_parts_bytes(it)
+					      : kvcachefs_file_size(it->cache ?: j->p, it->nlayers,
+								    &it->tokens);
 	}
 }
 

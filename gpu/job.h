@@ -35,7 +35,8 @@ struct kvcachefs_job {
 	void *arena;
 	/* the result */
 	int err;
-	size_t failed;
+	size_t failed, skipped;
+	uint64_t bytes; /* moved */
 	char error[160];
 };
 

@@ -22,9 +22,11 @@ struct Shape { /* of a cache, for the kernels */
 struct Part { /* one piece of a file, for the kernels */
 	const int64_t *slots, *block_ids;
 	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
-	uint8_t *at;                         /* its place in the buffer */
-	uint8_t *page;                       /* its place in the file, for pages_kernel */
-	uint64_t len;
+	/* of a row that is cut: where the piece begins; then it is one row, or a part of it */
+	uint64_t row_from;
+	uint8_t *at;    /* its place in the buffer */
+	uint8_t *page;  /* its place in the file, for pages_kernel */
+	uint64_t len;   /* bytes of the piece */
 	uint32_t shape; /* number of its cache */
 	uint32_t layer, nlayers;
 	/* cos and sin of each pair; NULL: keys are not rotated */
@@ -79,19 +81,57 @@ __device__ void copy_widest(uint8_t *to, const uint8_t *from, uint64_t bytes, ui
 }
 
 /*
- * Returns how many threads copy a run: as many as have four units of 16 bytes each, from 2 (a
- * sector of 32 bytes) to a warp.
+ * A run longer than this is copied by several teams, so that one page of many bytes keeps as many
+ * warps busy as many short runs.
+ */
+constexpr uint32_t UNIT = 8192;
+
+/* Returns the number of units of the longest run. */
+__host__ __device__ inline uint64_t units_of(const kvcachefs_strides &s, uint32_t elem)
+{
+	uint64_t run = s.planes ? s.width : s.run;
+
+	return (run * elem + UNIT - 1) / UNIT;
+}
+
+/*
+ * Returns how many threads copy a unit of a run: as many as have four times 16 bytes each, from 2
+ * (a sector of 32 bytes) to a warp.
  */
 __host__ __device__ inline uint32_t team_of(const kvcachefs_strides &s, uint32_t elem)
 {
-	uint32_t n = 2, bytes = s.planes ? UINT32_MAX : s.run * elem;
+	uint64_t bytes = s.planes ? UNIT : (uint64_t)s.run * elem;
+	uint32_t n = 2;
 
 	while (n < 32 && n * 64 < bytes)
 		n *= 2;
 	return n;
 }
 
-/* blockIdx.y is the part. A team of threads copies a run. */
+struct Span { /* bytes of a run */
+	uint64_t from, to;
+};
+
+/*
+ * Returns the bytes of unit `unit` of a run of `bytes` bytes that begins at byte `at` of its row.
+ */
+__device__ inline Span span_of(const Part &p, uint64_t row_bytes, uint64_t at, uint64_t bytes,
+			       uint64_t unit)
+{
+	uint64_t from = unit * UNIT, to = from + UNIT < bytes ? from + UNIT : bytes,
+		 end = p.row_from + p.len; /* of the piece, if it is a part of a row */
+
+	if (p.rows == 1 && p.len < row_bytes) {
+		uint64_t least = at < p.row_from ? p.row_from - at : 0,
+			 most = at < end ? end - at : 0;
+
+		from = from < least ? least : from;
+		to = to < most ? to : most;
+	}
+	return { from, from < to ? to : from };
+}
+
+/* blockIdx.y is the part. A team of threads copies a unit of a run. */
 template <bool STORE>
 __global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts)
 {
@@ -99,11 +139,12 @@ __global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__rest
 	const Shape &c = shapes[p.shape];
 	uint32_t team = team_of(c.s, c.elem), me = threadIdx.x % team;
 	uint64_t teams = (uint64_t)gridDim.x * (blockDim.x / team),
-		 row_bytes = (uint64_t)c.s.heads * c.s.width * c.elem;
+		 row_bytes = (uint64_t)c.s.heads * c.s.width * c.elem,
+		 units = units_of(c.s, c.elem);
 
-	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / team) + threadIdx.x / team;
-	     i < p.rows * c.s.runs; i += teams) {
-		uint64_t row = p.first + i / c.s.runs, token = row % p.ntokens,
+	for (uint64_t k = (uint64_t)blockIdx.x * (blockDim.x / team) + threadIdx.x / team;
+	     k < p.rows * c.s.runs * units; k += teams) {
+		uint64_t i = k / units, row = p.first + i / c.s.runs, token = row % p.ntokens,
 			 rest = row / p.ntokens;
 		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers),
 			 kv = (uint32_t)(rest / p.nlayers);
@@ -112,19 +153,23 @@ __global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__rest
 							       token);
 		kvcachefs_run r = kvcachefs_at(&c.s, layer, kv, slot < 0 ? 0 : (uint64_t)slot,
 					       (uint32_t)(i % c.s.runs));
-		uint8_t *at = p.at + i / c.s.runs * row_bytes + (uint64_t)r.at * c.elem;
-		uint32_t bytes = r.len * c.elem;
+		uint64_t in_row = (uint64_t)r.at * c.elem;
+		Span span = span_of(p, row_bytes, in_row, (uint64_t)r.len * c.elem, k % units);
+		uint64_t bytes = span.to - span.from;
+		uint8_t *at = p.at + i / c.s.runs * row_bytes + (in_row + span.from - p.row_from);
 
+		if (!bytes)
+			continue;
 		if (slot < 0) {
 			/*
 			 * missing tokens become zero, so that no earlier memory content is stored
 			 */
 			if (STORE)
-				for (uint32_t k = me; k < bytes; k += team)
-					at[k] = 0;
+				for (uint64_t b = me; b < bytes; b += team)
+					at[b] = 0;
 			continue;
 		}
-		uint8_t *cache = (uint8_t *)c.pointers[r.pointer] + r.offset * c.elem;
+		uint8_t *cache = (uint8_t *)c.pointers[r.pointer] + r.offset * c.elem + span.from;
 
 		if (STORE)
 			copy_widest(at, cache, bytes, me, team);

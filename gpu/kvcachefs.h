@@ -385,6 +385,16 @@ int kvcachefs_prefix(const char *mount, const char *const *paths, size_t n, size
 int kvcachefs_prefix_lease(struct kvcachefs_lease **out, const char *mount,
 			   const char *const *paths, size_t n, size_t *count);
 
+/*
+ * Sets bit i of `bits` (bit i % 8 of byte i / 8; (n / per + 7) / 8 bytes) if all paths of group i
+ * are cached: paths [i * per, (i + 1) * per), such as the files of all ranks. `tiers`: in the pool
+ * or in any tier; otherwise in the pool. Makes one call to the mount, loads nothing and takes no
+ * lease. -EINVAL: per is 0, n is not a multiple of it, or an invalid path; errors of the mount. On
+ * error bits is unchanged.
+ */
+int kvcachefs_exists(const char *mount, const char *const *paths, size_t n, size_t per, bool tiers,
+		     uint8_t *bits);
+
 /* ---- Plain buffers --------------------------------------------------------------------------- */
 
 /*
@@ -420,6 +430,12 @@ bool kvcachefs_buffer_pinned(const struct kvcachefs_buffer *b);
  * it is unmapped. May be called once. After success or an error the buffer can only be freed.
  */
 int kvcachefs_buffer_publish(struct kvcachefs_buffer *b);
+/*
+ * The same, under another path than that of kvcachefs_buffer_new(), for programs that know the name
+ * only when they know the bytes. Both paths should begin with the same folder; otherwise the bytes
+ * may be copied. -EINVAL also for an empty path.
+ */
+int kvcachefs_buffer_publish_as(struct kvcachefs_buffer *b, const char *path);
 /* Frees a buffer and removes a new file that was not published. NULL: nothing. */
 void kvcachefs_buffer_free(struct kvcachefs_buffer *b);
 
@@ -591,7 +607,24 @@ int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, u
 
 /* ---- Transfers ------------------------------------------------------------------------------- */
 
-struct kvcachefs_item {   /* one file and the part of the cache that it holds */
+/*
+ * Bytes that are contiguous in memory and in the file. The memory is on the device of the call, or
+ * in host memory if that is -1.
+ */
+struct kvcachefs_part {
+	void *at;
+	size_t len;      /* not 0 */
+	uint64_t offset; /* in the file */
+};
+/* The parts of all items of a call; more are refused with -E2BIG. */
+#define KVCACHEFS_PARTS_MOST (1u << 20)
+
+/*
+ * One file, and the tokens of a paged cache or the parts of memory that it holds. Initialize to
+ * zero. With parts, `layer` only orders the steps of a queue's transfer, and tokens, rope, cache
+ * and nlayers stay zero.
+ */
+struct kvcachefs_item {
 	const char *path; /* below the mount */
 	uint32_t layer, nlayers;
 	struct kvcachefs_tokens tokens;
@@ -603,8 +636,42 @@ struct kvcachefs_item {   /* one file and the part of the cache that it holds */
 	 * on the device of the call.
 	 */
 	const struct kvcachefs_paged *cache;
-	int err; /* out */
+	/*
+	 * Parts instead of tokens; NULL: tokens. Parts of a store must not overlap in the file,
+	 * and bytes of the file that no part holds are zero. Parts of a load must not overlap in
+	 * memory. A load may name a file in several items, for example in one for each layer.
+	 * Contiguous parts are copied directly between the memory and the file's pages.
+	 */
+	const struct kvcachefs_part *parts;
+	size_t nparts;
+	/*
+	 * With parts. Stores: the length of the file; 0: the end of the last part. Loads: the
+	 * length that the file must have, otherwise -EPROTOTYPE; 0: any length.
+	 */
+	uint64_t size;
+	/* stores: an existing file is not replaced; that is not an error */
+	bool skip_existing;
+	bool skipped; /* out: the file existed */
+	int err;      /* out */
 };
+
+/* A tensor of pages: page i is `len` bytes at `at` + i * stride. */
+struct kvcachefs_pages {
+	void *at;
+	uint64_t stride; /* bytes; at least len */
+	size_t len;      /* not 0 */
+};
+/*
+ * Writes the parts of pages ids[0 .. n) of each tensor to out, which has space for ntensors * n
+ * parts, and returns their number. In the file the pages of a tensor are adjacent, and tensors
+ * follow each other; with by_block the pages of a block are adjacent, and blocks follow each other.
+ * Parts that are adjacent in memory and in the file are merged. A negative id is a hole: no part,
+ * but space in the file. Sets *size to the length of the file with its holes; NULL: not wanted.
+ */
+size_t kvcachefs_pages_parts(const struct kvcachefs_pages *tensors, size_t ntensors,
+			     const int64_t *ids, size_t n, bool by_block,
+			     struct kvcachefs_part *out, uint64_t *size);
+
 struct kvcachefs_transfer;
 /*
  * Stores or loads many objects. With device >= 0 the work is ordered with `stream` (a cudaStream_t;
@@ -615,6 +682,11 @@ struct kvcachefs_transfer;
  * layout; a load with a different layout is refused (-EPROTOTYPE). Loads take leases on their
  * objects. A failed store leaves no file. The arrays must stay valid until
  * kvcachefs_transfer_free().
+ *
+ * If all items have parts, only the device of `p` counts, and NULL means host memory. Errors of
+ * items with parts: -EINVAL: a part without bytes, overlapping parts, or tokens and parts in one
+ * item; -ERANGE: a part beyond the end of the file; -EFAULT: memory that is not on the device;
+ * -E2BIG for the whole call: too many parts. Files of parts have no layout.
  */
 int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount,
 		    const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
@@ -756,11 +828,32 @@ int kvcachefs_submit_load(struct kvcachefs_queue *q, const struct kvcachefs_page
 			  struct kvcachefs_item *items, size_t n, void *stream, uint64_t tag,
 			  uint64_t *id);
 
+/*
+ * Submits a lease on n paths, which form n / per groups of `per` paths: one group for each block,
+ * one path for each rank. `prefix`: looks up the longest prefix of cached groups, promotes its
+ * objects and pins them, as kvcachefs_prefix_lease() does; the completion's `count` is the number
+ * of these groups. Otherwise the lease has all paths, as that of kvcachefs_lease_new(), and `count`
+ * is the number of groups that are held whole; the err of each object tells which. The paths are
+ * copied. The threads of transfers do not wait for leases: up to 16 other threads do. The lease is
+ * the caller's when the completion was taken, and NULL if count is 0 or err is not.
+ *
+ * -EINVAL: per is 0, n is not a multiple of it, or a path is empty or contains a newline; -EAGAIN
+ * and -ENOMEM as above, or a thread cannot be started.
+ */
+int kvcachefs_submit_lease(struct kvcachefs_queue *q, const char *const *paths, size_t n,
+			   size_t per, bool prefix, uint64_t tag, uint64_t *id);
+
 struct kvcachefs_completion {
 	uint64_t tag, id;
 	int err;         /* 0; the error of the first failed item; -ECANCELED */
 	size_t failed;   /* number of items whose err is not 0 */
 	char error[160]; /* the message of the error; "": none */
+	size_t skipped;  /* number of items whose file existed */
+	uint64_t bytes;  /* moved, by items that neither failed nor were skipped */
+	uint64_t ns;     /* from the submission to the end */
+	/* of kvcachefs_submit_lease(); NULL: none. The caller frees it. */
+	struct kvcachefs_lease *lease;
+	size_t count;
 };
 /*
  * Writes at most `capacity` completions to v and returns their number. Their work on the device is

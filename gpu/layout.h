@@ -97,6 +97,11 @@ int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nl
 #define KVCACHEFS_LAYOUT_MAX 160
 int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCACHEFS_LAYOUT_MAX]);
 /*
+ * lease.c: opens object i for reading. layout: NULL, or space for the layout that the file records.
+ * Returns a descriptor that the caller closes, or a negative errno.
+ */
+int kvcachefs_lease_open(const struct kvcachefs_lease *l, size_t i, char *layout);
+/*
  * lease.c: takes a lease, or with `look` only looks up the objects, and records which objects
  * answer each path. Errors are those of a lease. kvcachefs_lease_part returns the number of objects
  * that answer path i, and sets *first to the first one; 0 for a folder without files.
@@ -104,6 +109,17 @@ int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCA
 int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
 			   const char *const *paths, size_t n, bool look);
 size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first);
+/*
+ * prefix.c: is n a number of paths in groups of `per`? Returns 0 or -EINVAL.
+ */
+int kvcachefs_groups_check(size_t n, size_t per);
+/*
+ * prefix.c: the lease of kvcachefs_submit_lease(). quick: does not wait for a tier, and returns 1
+ * if it would have to. Sets *out and *count only if it returns 0.
+ */
+int kvcachefs_groups_lease(struct kvcachefs_lease **out, const char *mount,
+			   const char *const *paths, size_t n, size_t per, bool prefix, bool quick,
+			   size_t *count);
 /*
  * Registers the mapping of object i, which must be mapped, for devices; only once. Returns false if
  * that is not possible.
@@ -125,7 +141,8 @@ int kvcachefs_scatter_rotated(const struct kvcachefs_paged *p, uint32_t layer, u
 /* cuda.cu, or cuda_none.c in a build without CUDA: the work of one transfer on a device. */
 struct kvcachefs_work {                    /* one file */
 	const struct kvcachefs_item *item; /* lives with its arrays until kvcachefs_cuda_free */
-	const struct kvcachefs_paged *p;   /* its cache; lives until kvcachefs_cuda_free */
+	/* its cache; lives until kvcachefs_cuda_free. NULL: the item has parts */
+	const struct kvcachefs_paged *p;
 	const struct kvcachefs_strides *s;
 	uint64_t ntokens;
 	void *host;   /* the file's mapping; lives until kvcachefs_cuda_free */
@@ -139,6 +156,8 @@ struct kvcachefs_cuda;
  */
 int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream);
 int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcachefs_work *w);
+/* Checks that the memory of these parts is on the device. Returns 0 or -EFAULT. */
+int kvcachefs_cuda_check_parts(int device, const struct kvcachefs_part *v, size_t n);
 /* Queues all added work; called once. */
 int kvcachefs_cuda_run(struct kvcachefs_cuda *c);
 int kvcachefs_cuda_poll(struct kvcachefs_cuda *c); /* 0, -EAGAIN, -EIO */

@@ -153,8 +153,11 @@ static int open_lease(const char *mount, struct stat *st)
 	return fd;
 }
 
+/* The state of an object that is not resident may be the name of an error. */
 static int error_of(const char *name)
 {
+	if (*name != 'E') /* no other word of the mount begins like that */
+		return 0;
 	for (int e = 1; e < 134; e++) {
 		const char *s = strerrorname_np(e);
 
@@ -334,6 +337,18 @@ int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCA
 		return err;
 	snprintf(path, sizeof path, "%s/%s", l->mount, l->v[i].path);
 	return kvcachefs_map_layout(l->maps[i], path, layout);
+}
+
+int kvcachefs_lease_open(const struct kvcachefs_lease *l, size_t i, char *layout)
+{
+	char path[8400];
+
+	if (i >= l->n)
+		return kvcachefs_fail(-ERANGE, "the lease has %zu objects", l->n);
+	if (l->v[i].err)
+		return kvcachefs_fail(l->v[i].err, "%s: %s", l->v[i].path, l->v[i].state);
+	snprintf(path, sizeof path, "%s/%s", l->mount, l->v[i].path);
+	return kvcachefs_open_leased(path, l->v[i].ino, l->v[i].size, layout);
 }
 
 bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i)

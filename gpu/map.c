@@ -98,6 +98,16 @@ static int layout_read(int fd, const char *path, char layout[KVCACHEFS_LAYOUT_MA
 	return 0;
 }
 
+int kvcachefs_open_leased(const char *path, uint64_t ino, size_t len, char *layout)
+{
+	int fd = open_checked(path, ino, len),
+	    err = fd >= 0 && layout ? layout_read(fd, path, layout) : 0;
+
+	if (err)
+		close(fd);
+	return err ?: fd;
+}
+
 int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len, bool layout,
 		       struct kvcachefs_map **out)
 {

@@ -63,6 +63,13 @@ void kvcachefs_map_settle(struct kvcachefs_map *m);
 /* Unregisters, unmaps and frees everything except the descriptor. */
 void kvcachefs_map_free(struct kvcachefs_map *m);
 
+/*
+ * Opens the object with that path, inode number and length for reading. layout: NULL, or space for
+ * KVCACHEFS_LAYOUT_MAX bytes, for the layout that it records. Returns a descriptor, -ESTALE, or
+ * another negative errno.
+ */
+int kvcachefs_open_leased(const char *path, uint64_t ino, size_t len, char *layout);
+
 void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len);
 /*
  * Copies the layout that the file records, or "" if it has none. The file is read once only.

@@ -46,7 +46,9 @@ static struct kvcachefs_entry **slot_of(struct kvcachefs_queue *q, uint64_t id)
 
 static void entry_free(struct kvcachefs_entry *e)
 {
-	kvcachefs_job_free(e->j);
+	if (e->j)
+		kvcachefs_job_free(e->j);
+	kvcachefs_ask_free(e->a);
 	free(e);
 }
 
@@ -64,8 +66,11 @@ int kvcachefs_queue_new(struct kvcachefs_queue **out, const char *mount, unsigne
 	pthread_mutex_init(&q->lock, NULL);
 	pthread_cond_init(&q->work, NULL);
 	pthread_cond_init(&q->moved, NULL);
+	pthread_cond_init(&q->asked, NULL);
 	q->waiting.tail = &q->waiting.head;
 	q->over.tail = &q->over.head;
+	q->asks.tail = &q->asks.head;
+	q->slow.tail = &q->slow.head;
 	q->mount = strdup(mount);
 	q->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (q->fd < 0)
@@ -90,17 +95,25 @@ void kvcachefs_queue_free(struct kvcachefs_queue *q)
 	q->stopping = true;
 	while (q->waiting.head)
 		kvcachefs_drop_locked(q, kvcachefs_list_take(&q->waiting));
+	while (q->asks.head)
+		kvcachefs_drop_locked(q, kvcachefs_list_take(&q->asks));
+	while (q->slow.head)
+		kvcachefs_drop_locked(q, kvcachefs_list_take(&q->slow));
 	for (size_t i = 0; i < QUEUE_BUCKETS; i++)
 		for (struct kvcachefs_entry *e = q->table[i]; e; e = e->in_slot)
 			e->cancelled |= !e->committed;
 	pthread_cond_broadcast(&q->work);
+	pthread_cond_broadcast(&q->asked);
 	pthread_mutex_unlock(&q->lock);
 	for (unsigned i = 0; i < q->nthreads; i++)
 		pthread_join(q->threads[i], NULL);
+	for (unsigned i = 0; i < q->naskers; i++)
+		pthread_join(q->askers[i], NULL);
 	for (struct kvcachefs_entry *e; (e = kvcachefs_list_take(&q->over));)
 		entry_free(e);
 	if (q->fd >= 0)
 		close(q->fd);
+	pthread_cond_destroy(&q->asked);
 	pthread_cond_destroy(&q->moved);
 	pthread_cond_destroy(&q->work);
 	pthread_mutex_destroy(&q->lock);
@@ -115,40 +128,81 @@ int kvcachefs_queue_fd(const struct kvcachefs_queue *q)
 
 /* ---- Submitting and taking ---- */
 
-static int submit(struct kvcachefs_queue *q, bool store, const struct kvcachefs_paged *p,
-		  struct kvcachefs_item *items, size_t n, void *stream, uint64_t tag, uint64_t *id)
+/* Returns a new entry that counts in the queue and is not in it yet; NULL: *err is set. */
+static struct kvcachefs_entry *entry_new(struct kvcachefs_queue *q, uint64_t tag, int *err)
 {
-	struct kvcachefs_entry *e = calloc(1, sizeof *e), **slot;
-	int err = e ? 0 : kvcachefs_fail(-ENOMEM, "out of memory");
+	struct kvcachefs_entry *e = calloc(1, sizeof *e);
 
+	*err = e ? 0 : kvcachefs_fail(-ENOMEM, "out of memory");
+	if (*err)
+		return NULL;
+	e->q = q;
+	e->tag = tag;
+	e->began_ns = kvcachefs_queue_ns();
 	pthread_mutex_lock(&q->lock);
-	if (!err && q->n >= KVCACHEFS_QUEUE_MOST)
-		err = kvcachefs_fail(
+	if (q->n >= KVCACHEFS_QUEUE_MOST)
+		*err = kvcachefs_fail(
 			-EAGAIN,
 			"the queue is full: %d completed transfers have not been collected",
 			KVCACHEFS_QUEUE_MOST);
-	q->n += !err;
+	q->n += !*err;
 	pthread_mutex_unlock(&q->lock);
-	if (err) {
+	if (*err)
 		free(e);
+	return *err ? NULL : e;
+}
+
+/* Puts an entry into the queue and sets its number. */
+static void entry_add_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e,
+			     struct kvcachefs_list *list, uint64_t *id)
+{
+	*id = e->id = ++q->last;
+	*slot_of(q, e->id) = e;
+	kvcachefs_list_add(list, e);
+}
+
+static int submit(struct kvcachefs_queue *q, bool store, const struct kvcachefs_paged *p,
+		  struct kvcachefs_item *items, size_t n, void *stream, uint64_t tag, uint64_t *id)
+{
+	int err;
+	struct kvcachefs_entry *e = entry_new(q, tag, &err);
+
+	if (!e)
 		return err;
-	}
 	err = kvcachefs_job_new(&e->j, store, p, items, n, stream);
 	pthread_mutex_lock(&q->lock);
 	if (err) {
 		q->n--;
 	} else {
-		e->q = q;
-		e->tag = tag;
-		*id = e->id = ++q->last;
-		slot = slot_of(q, e->id);
-		*slot = e;
-		kvcachefs_list_add(&q->waiting, e);
+		entry_add_locked(q, e, &q->waiting, id);
 		pthread_cond_signal(&q->work);
 	}
 	pthread_mutex_unlock(&q->lock);
 	if (err)
 		free(e);
+	return err;
+}
+
+int kvcachefs_submit_lease(struct kvcachefs_queue *q, const char *const *paths, size_t n,
+			   size_t per, bool prefix, uint64_t tag, uint64_t *id)
+{
+	int err;
+	struct kvcachefs_entry *e = entry_new(q, tag, &err);
+
+	if (!e)
+		return err;
+	err = kvcachefs_ask_new(&e->a, paths, n, per, prefix);
+	pthread_mutex_lock(&q->lock);
+	err = err ?: kvcachefs_asker_start_locked(q);
+	if (err) {
+		q->n--;
+	} else {
+		entry_add_locked(q, e, &q->asks, id);
+		pthread_cond_signal(&q->asked);
+	}
+	pthread_mutex_unlock(&q->lock);
+	if (err)
+		entry_free(e);
 	return err;
 }
 
@@ -166,6 +220,26 @@ int kvcachefs_submit_load(struct kvcachefs_queue *q, const struct kvcachefs_page
 	return submit(q, false, p, items, n, stream, tag, id);
 }
 
+/* Fills a completion. The lease becomes the caller's. */
+static void complete(struct kvcachefs_completion *v, struct kvcachefs_entry *e)
+{
+	*v = (struct kvcachefs_completion){ .tag = e->tag, .id = e->id, .ns = e->ns };
+	if (e->j) {
+		v->err = e->j->err;
+		v->failed = e->j->failed;
+		v->skipped = e->j->skipped;
+		v->bytes = e->j->bytes;
+		memcpy(v->error, e->j->error, sizeof v->error);
+	} else {
+		v->err = e->a->err;
+		v->bytes = e->a->bytes;
+		v->lease = e->a->lease;
+		v->count = e->a->count;
+		e->a->lease = NULL;
+		memcpy(v->error, e->a->error, sizeof v->error);
+	}
+}
+
 size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v, size_t capacity)
 {
 	struct kvcachefs_entry *done = NULL, *e;
@@ -174,10 +248,9 @@ size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v,
 
 	pthread_mutex_lock(&q->lock);
 	for (; n < capacity && (e = kvcachefs_list_take(&q->over)); n++) {
-		v[n] = (struct kvcachefs_completion){ e->tag, e->id, e->j->err, e->j->failed, "" };
-		memcpy(v[n].error, e->j->error, sizeof v[n].error);
+		complete(&v[n], e);
 		q->past[e->id % QUEUE_PAST].id = e->id;
-		q->past[e->id % QUEUE_PAST].err = e->j->err;
+		q->past[e->id % QUEUE_PAST].err = v[n].err;
 		*slot_of(q, e->id) = e->in_slot;
 		q->n--;
 		e->taken = true;
@@ -207,7 +280,7 @@ int kvcachefs_cancel(struct kvcachefs_queue *q, uint64_t id)
 		err = kvcachefs_fail(-ENOENT, "transfer %llu is not in the queue",
 				     (unsigned long long)id);
 	} else if (e->state == KVCACHEFS_WAITING) {
-		list_remove(&q->waiting, e);
+		list_remove(e->j ? &q->waiting : e->a->slow ? &q->slow : &q->asks, e);
 		kvcachefs_drop_locked(q, e);
 	} else if (!e->cancelled && (e->committed || e->state == KVCACHEFS_OVER)) {
 		err = kvcachefs_fail(-EALREADY, "transfer %llu is ending or has already ended",
@@ -251,7 +324,7 @@ static int layer(struct kvcachefs_queue *q, uint64_t id, uint32_t n, void *strea
 
 	pthread_mutex_lock(&q->lock);
 	e = *slot_of(q, id);
-	if (!e) {
+	if (!e || !e->j) { /* a lease has no layers */
 		bool known = id && q->past[id % QUEUE_PAST].id == id;
 
 		err = known ? q->past[id % QUEUE_PAST].err : -ENOENT;

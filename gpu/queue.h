@@ -3,6 +3,7 @@
 #ifndef KVCACHEFS_QUEUE_H
 #define KVCACHEFS_QUEUE_H
 
+#include "ask.h"
 #include "job.h"
 
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #define QUEUE_BUCKETS 256
 #define QUEUE_PAST 1024 /* results that are remembered, as kvcachefs.h documents */
 #define QUEUE_THREADS_MOST 64
+#define QUEUE_ASKERS_MOST 16 /* threads for leases */
 
 enum kvcachefs_entry_state { KVCACHEFS_WAITING, KVCACHEFS_RUNNING, KVCACHEFS_OVER };
 
@@ -17,8 +19,9 @@ struct kvcachefs_entry {
 	struct kvcachefs_entry *next;    /* in the list of waiting or finished jobs */
 	struct kvcachefs_entry *in_slot; /* in its bucket of the table */
 	struct kvcachefs_queue *q;
-	struct kvcachefs_job *j;
-	uint64_t id, tag;
+	struct kvcachefs_job *j;        /* a transfer, or NULL */
+	struct kvcachefs_ask *a;        /* a lease, or NULL */
+	uint64_t id, tag, began_ns, ns; /* ns: from the submission to the end */
 	enum kvcachefs_entry_state state;
 	bool cancelled, committed, taken;
 	unsigned users; /* threads that read its steps without the lock */
@@ -36,6 +39,8 @@ struct kvcachefs_queue {
 	int fd;
 	bool stopping;
 	struct kvcachefs_list waiting, over;
+	/* leases: not begun, and those that must wait for a tier */
+	struct kvcachefs_list asks, slow;
 	struct kvcachefs_entry *table[QUEUE_BUCKETS];
 	size_t n; /* jobs not taken, including those being submitted */
 	uint64_t last;
@@ -45,6 +50,12 @@ struct kvcachefs_queue {
 	} past[QUEUE_PAST];
 	unsigned nthreads;
 	pthread_t threads[QUEUE_THREADS_MOST];
+	pthread_cond_t asked; /* a lease waits, or the queue stops */
+	/*
+	 * nslow: askers that wait for a tier, which at least one never does; idle: without a lease
+	 */
+	unsigned naskers, nslow, idle;
+	pthread_t askers[QUEUE_ASKERS_MOST];
 };
 
 #pragma GCC visibility push(hidden)
@@ -58,7 +69,11 @@ void kvcachefs_over_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
  * started.
  */
 int kvcachefs_workers_start(struct kvcachefs_queue *q, unsigned threads);
-/* Ends a job that has not begun and is in no list. */
+/* Starts a thread for leases if none is idle. Returns 0, or -EAGAIN if there is none at all. */
+int kvcachefs_asker_start_locked(struct kvcachefs_queue *q);
+/* Returns the time in nanoseconds. */
+uint64_t kvcachefs_queue_ns(void);
+/* Ends a job or lease that has not begun and is in no list. */
 void kvcachefs_drop_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e);
 #pragma GCC visibility pop
 

@@ -13,15 +13,19 @@
  */
 #include "transfer.h"
 #include "file.h"
+#include "parts.h"
+#include "share.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define KEPT 16
-#define KEPT_BYTES (1u << 20) /* a larger block is not kept */
+#define SHARE_LEAST (256u << 10) /* bytes in host memory that are worth several threads */
+#define KEPT_BYTES (1u << 20)    /* a larger block is not kept */
 
 struct piece {
 	struct kvcachefs_file f;
@@ -52,6 +56,8 @@ struct kvcachefs_transfer {
 	struct kvcachefs_lease *lease;
 	size_t first;                       /* index in the lease of the object of item 0 */
 	struct kvcachefs_cuda *cuda, *late; /* late: NULL if everything could start at once */
+	bool shares;                        /* threads may share the items */
+	pthread_mutex_t lock;               /* guards the next two while threads share the items */
 	int err;                            /* error of the first failed item */
 	char error[160];                    /* its text */
 };
@@ -77,13 +83,18 @@ static struct kvcachefs_transfer *transfer_get(void)
 	pthread_mutex_unlock(&lock);
 	if (t)
 		*t = (struct kvcachefs_transfer){ .block = t->block, .capacity = t->capacity };
-	return t ? t : calloc(1, sizeof *t);
+	else
+		t = calloc(1, sizeof *t);
+	if (t)
+		pthread_mutex_init(&t->lock, NULL);
+	return t;
 }
 
 static void give(struct kvcachefs_transfer *t)
 {
 	bool keeps;
 
+	pthread_mutex_destroy(&t->lock);
 	pthread_mutex_lock(&lock);
 	keeps = nkept < KEPT && t->capacity <= KEPT_BYTES;
 	if (keeps) {
@@ -113,7 +124,7 @@ static size_t longest_rotated(const struct kvcachefs_begin *b)
 	struct kvcachefs_strides s;
 	size_t longest = 0;
 
-	for (size_t i = 0; i < b->n && b->p->device < 0; i++) {
+	for (size_t i = 0; i < b->n && b->p && b->p->device < 0; i++) {
 		const struct kvcachefs_paged *p = b->items[i].cache ?: b->p;
 
 		if (!b->items[i].rope || p == last || kvcachefs_shape_of(p, &s))
@@ -166,16 +177,17 @@ static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 	const char *path = t->items[i].path;
 
 	t->items[i].err = err;
-	if (t->err) /* the text of the first error stays */
-		return err;
-	t->err = err;
 	if (!strstr(kvcachefs_error(), path)) { /* add the name of the object */
 		char text[512];
 
 		snprintf(text, sizeof text, "%s", kvcachefs_error());
 		kvcachefs_fail(err, "%s: %s", path, text);
 	}
-	snprintf(t->error, sizeof t->error, "%s", kvcachefs_error());
+	pthread_mutex_lock(&t->lock);
+	if (!t->err) /* the text of the first error stays */
+		snprintf(t->error, sizeof t->error, "%s", kvcachefs_error());
+	t->err = t->err ?: err;
+	pthread_mutex_unlock(&t->lock);
 	return err;
 }
 
@@ -192,29 +204,73 @@ static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf,
 		 c->p->elem);
 }
 
+/* Compares the file with what is requested. have: the layout that it records. */
+static int check_file(const struct kvcachefs_transfer *t, size_t i, const char *have, size_t len)
+{
+	const struct kvcachefs_item *it = &t->items[i];
+	const struct piece *c = &t->pieces[i];
+	char want[KVCACHEFS_LAYOUT_MAX] = "this load";
+
+	if (!c->cache && !it->size && len < c->f.len)
+		return kvcachefs_fail(-ERANGE, "%s has %zu bytes, and the parts end at %zu",
+				      c->f.path, len, c->f.len);
+	if (c->cache)
+		layout_text(t, i, want, sizeof want);
+	if (c->cache && *have && strcmp(have, want))
+		return kvcachefs_fail(-EPROTOTYPE, "%s contains %s, but %s is requested", c->f.path,
+				      have, want);
+	if (len != c->f.len && (c->cache || it->size))
+		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, but %s needs %zu", c->f.path,
+				      len, want, c->f.len);
+	return 0;
+}
+
+/* Loads the parts of an item in host memory. */
+static int load_parts(struct kvcachefs_transfer *t, size_t i)
+{
+	const struct kvcachefs_object *o = kvcachefs_lease_object(t->lease, t->first + i);
+	int fd = kvcachefs_lease_open(t->lease, t->first + i, NULL), err;
+
+	if (fd < 0)
+		return fd;
+	err = check_file(t, i, "", o->size) ?: kvcachefs_parts_read(&t->items[i], fd);
+	close(fd);
+	return err;
+}
+
 static int load_open(struct kvcachefs_transfer *t, size_t i)
 {
 	struct piece *c = &t->pieces[i];
-	char want[KVCACHEFS_LAYOUT_MAX], have[KVCACHEFS_LAYOUT_MAX];
+	char have[KVCACHEFS_LAYOUT_MAX] = "";
 	const void *data;
 	size_t len;
-	int err = kvcachefs_lease_layout(t->lease, t->first + i, have)
-			  ?: kvcachefs_lease_map(t->lease, t->first + i, &data, &len);
+	int err = c->cache ? kvcachefs_lease_layout(t->lease, t->first + i, have) : 0;
 
+	err = err ?: kvcachefs_lease_map(t->lease, t->first + i, &data, &len);
+	err = err ?: check_file(t, i, have, len);
 	if (err)
 		return err;
-	layout_text(t, i, want, sizeof want);
-	if (*have && strcmp(have, want))
-		return kvcachefs_fail(-EPROTOTYPE, "%s contains %s, but %s is requested", c->f.path,
-				      have, want);
-	if (len != c->f.len)
-		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, but %s needs %zu", c->f.path,
-				      len, want, c->f.len);
+	c->f.len = len;
 	c->f.map = (void *)(uintptr_t)data;
 	c->late = t->cuda && len && kvcachefs_lease_registers(t->lease, t->first + i);
 	if (t->cuda && len && !c->late)
 		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
 	return 0;
+}
+
+/* Stores the parts of an item in host memory. */
+static int store_parts(struct kvcachefs_transfer *t, size_t i)
+{
+	struct kvcachefs_file *f = &t->pieces[i].f;
+	int err;
+
+	for (int again = 0;; again++) {
+		err = kvcachefs_file_make_plain(f)
+			      ?: kvcachefs_parts_write(&t->items[i], f->fd, f->len);
+		if ((err != -ENOSPC && err != -EDQUOT) || again || !kvcachefs_ready_short(t->dev))
+			return err;
+		kvcachefs_file_fini(f);
+	}
 }
 
 static int store_open(struct kvcachefs_transfer *t, size_t i)
@@ -268,13 +324,13 @@ static int item_add(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, s
 	struct piece *c = &t->pieces[i];
 	struct kvcachefs_work w = {
 		.item = it,
-		.p = c->cache->p,
-		.s = &c->cache->s,
+		.p = c->cache ? c->cache->p : NULL,
+		.s = c->cache ? &c->cache->s : NULL,
 		.host = c->f.map,
 		.len = c->f.len,
 		.pinned = c->pinned,
 	};
-	int err = kvcachefs_check(w.p, it->layer, it->nlayers, &it->tokens, &w.ntokens);
+	int err = w.p ? kvcachefs_check(w.p, it->layer, it->nlayers, &it->tokens, &w.ntokens) : 0;
 
 	return err ?: kvcachefs_cuda_add(cuda, &w);
 }
@@ -284,9 +340,15 @@ static int item_begin(struct kvcachefs_transfer *t, size_t i)
 	const struct kvcachefs_item *it = &t->items[i];
 	struct piece *c = &t->pieces[i];
 	uint64_t tokens;
-	int err = kvcachefs_check(c->cache->p, it->layer, it->nlayers, &it->tokens, &tokens);
+	int err;
 
-	if (!err)
+	if (it->skipped || it->err)
+		return 0;
+	if (!c->cache && !t->cuda)
+		return t->store ? store_parts(t, i) : load_parts(t, i);
+	err = c->cache ? kvcachefs_check(c->cache->p, it->layer, it->nlayers, &it->tokens, &tokens)
+		       : kvcachefs_cuda_check_parts(t->p.device, it->parts, it->nparts);
+	if (!err && c->cache)
 		err = check_rope(t, i);
 	if (!err)
 		err = t->store ? store_open(t, i) : load_open(t, i);
@@ -313,21 +375,80 @@ static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, 
 	}
 }
 
+static void host_item(void *arg, size_t i)
+{
+	int err = item_begin(arg, i);
+
+	if (err)
+		item_fail(arg, i, err);
+}
+
+static void next_item(void *arg, size_t i)
+{
+	host_item(arg, i + 1);
+}
+
+/*
+ * In host memory. Several threads share the items, unless the items share a buffer. The first item
+ * makes the folder in which files are prepared.
+ */
+static void run_host(struct kvcachefs_transfer *t)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < t->n; i++)
+		bytes += t->pieces[i].f.len;
+	if (t->n)
+		host_item(t, 0);
+	if (t->n > 1)
+		kvcachefs_share(t->n - 1, t->shares && bytes >= SHARE_LEAST, next_item, t);
+}
+
+/* Finds the files of a store that exist and must be skipped, with one call to the mount. */
+static int look_for_existing(struct kvcachefs_transfer *t)
+{
+	struct kvcachefs_item *v = t->items;
+	size_t n = 0;
+	uint8_t *bits;
+	int err;
+
+	for (size_t i = 0; i < t->n; i++)
+		if (v[i].skip_existing && !v[i].err)
+			t->paths[n++] = v[i].path;
+	bits = n ? calloc(1, n / 8 + 1) : NULL;
+	if (!n)
+		return 0;
+	if (!bits)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	err = kvcachefs_exists(t->mount, t->paths, n, 1, true, bits);
+	n = 0;
+	for (size_t i = 0; i < t->n && !err; i++)
+		if (v[i].skip_existing && !v[i].err) {
+			v[i].skipped = bits[n / 8] >> n % 8 & 1;
+			n++;
+		}
+	free(bits);
+	return err;
+}
+
 static int run_items(struct kvcachefs_transfer *t, void *stream)
 {
 	size_t late = 0;
 	bool early = false;
 	int err = 0;
 
+	if (!t->cuda) {
+		run_host(t);
+		return 0;
+	}
 	for (size_t i = 0; i < t->n; i++) {
 		err = item_begin(t, i);
 		if (err)
 			item_fail(t, i, err);
 		late += t->pieces[i].late;
-		early |= !err && t->pieces[i].f.len && !t->pieces[i].late;
+		early |= !t->items[i].err && t->pieces[i].f.len && !t->pieces[i].late &&
+			 !t->items[i].skipped;
 	}
-	if (!t->cuda)
-		return 0;
 	if (late > 1 && !early) { /* one half is copied while the other is registered */
 		early = true;
 		add_late(t, t->cuda, late / 2);
@@ -391,17 +512,30 @@ static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 		err = kvcachefs_fail(-errno, "%s: %s", t->mount, strerror(errno));
 	if (!err && b->store)
 		t->dev = st.st_dev;
+	if (!err)
+		err = kvcachefs_parts_bound(b->items, b->n);
 	for (size_t i = 0; i < b->n && !err; i++, t->n++) {
-		const struct kvcachefs_item *it = &t->items[i];
+		struct kvcachefs_item *it = &t->items[i];
 		struct piece *c = &t->pieces[i];
+		uint64_t size;
 
-		t->items[i].err = 0;
+		it->err = 0;
+		it->skipped = false;
 		kvcachefs_file_init(&c->f, names, b->mount, it->path, 0);
 		names += kvcachefs_file_names_size(b->mount, it->path);
+		if (it->parts) {
+			int bad = kvcachefs_parts_check(it, b->store, &size);
+
+			c->f.len = bad ? 0 : size;
+			if (bad)
+				item_fail(t, i, bad);
+			continue;
+		}
 		err = find_cache(t, it->cache ?: &t->p, &c->cache);
 		if (!err)
 			c->f.len = kvcachefs_file_size(c->cache->p, it->nlayers, &it->tokens);
 	}
+	t->shares = !longest_rotated(b);
 	return err;
 }
 
@@ -414,14 +548,14 @@ int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcac
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	t->store = b->store;
 	t->staged = b->staged;
-	t->p = *b->p;
+	t->p = b->p ? *b->p : (struct kvcachefs_paged){ .device = -1 };
 	t->items = b->items;
 	t->lease = b->lease;
 	t->lent = b->lease;
 	t->first = b->first;
 	err = look_at(t, b);
-	if (!err && !b->store && !b->lease)
-		err = lease_all(t);
+	if (!err)
+		err = b->store ? look_for_existing(t) : b->lease ? 0 : lease_all(t);
 	if (!err && t->p.device >= 0)
 		err = kvcachefs_cuda_new(&t->cuda, t->p.device, b->store, b->stream);
 	if (!err)
@@ -493,9 +627,11 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 
 		if (!t->store) {
 			t->pieces[i].f.map = NULL; /* belongs to the lease */
-		} else if (!t->items[i].err) {
-			layout_text(t, i, text, sizeof text);
-			err = kvcachefs_file_seal(&t->pieces[i].f, text);
+		} else if (!t->items[i].err && !t->items[i].skipped) {
+			if (t->pieces[i].cache)
+				layout_text(t, i, text, sizeof text);
+			err = kvcachefs_file_seal(&t->pieces[i].f,
+						  t->pieces[i].cache ? text : NULL);
 		}
 		if (err)
 			item_fail(t, i, err);
@@ -526,8 +662,14 @@ int kvcachefs_transfer_free(struct kvcachefs_transfer *t)
 		return 0;
 	kvcachefs_transfer_land(t);
 	for (size_t i = 0; i < t->n; i++) {
-		if (t->store && !t->items[i].err && (err = kvcachefs_file_publish(&t->pieces[i].f)))
-			item_fail(t, i, err);
+		struct kvcachefs_item *it = &t->items[i];
+
+		if (t->store && !it->err && !it->skipped) {
+			err = kvcachefs_file_publish(&t->pieces[i].f,
+						     it->skip_existing ? &it->skipped : NULL);
+			if (err)
+				item_fail(t, i, err);
+		}
 		kvcachefs_file_fini(&t->pieces[i].f);
 	}
 	if (!t->lent)

@@ -7,6 +7,7 @@
  * their owners. Finally, files of the same sizes are prepared (ready.c), because the stores have
  * taken some.
  */
+#include "parts.h"
 #include "ready.h"
 #include "transfer.h"
 
@@ -30,7 +31,10 @@ struct warm {
 static uint64_t size_of(const struct warm *w, size_t i)
 {
 	const struct kvcachefs_item *it = &w->items[i];
+	uint64_t size;
 
+	if (it->parts)
+		return kvcachefs_parts_check(it, true, &size) ? 0 : size;
 	return kvcachefs_file_size(it->cache ?: w->p, it->nlayers, &it->tokens);
 }
 
@@ -108,7 +112,7 @@ static int run_load(const struct warm *w)
 		memcpy(items, w->items, w->n * sizeof *items);
 	}
 	for (size_t i = 0; i < w->n && !err; i++)
-		err = add_work(c, w, &items[i], &s[i], none, zeros);
+		err = items[i].parts ? 0 : add_work(c, w, &items[i], &s[i], none, zeros);
 	if (!err)
 		err = kvcachefs_cuda_run(c) ?: kvcachefs_cuda_wait(c);
 	kvcachefs_cuda_free(c);
@@ -216,7 +220,8 @@ int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
 		       const struct kvcachefs_item *items, size_t n,
 		       const struct kvcachefs_warm *how)
 {
-	struct warm w = { *how, mount, p, NULL, n, NULL };
+	const struct kvcachefs_paged none = { .device = -1 };
+	struct warm w = { *how, mount, p ?: &none, NULL, n, NULL };
 	struct stat st;
 	char *names = NULL;
 	int err = 0;
@@ -231,7 +236,7 @@ int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
 	if (!err && how->files) /* the stores take them */
 		err = prepare_files(&w, st.st_dev);
 	if (!err)
-		err = p->device >= 0 ? on_device(&w) : run_stores(&w, false);
+		err = w.p->device >= 0 ? on_device(&w) : run_stores(&w, false);
 	if (!err && how->files)
 		err = prepare_files(&w, st.st_dev);
 	free(w.items);

@@ -30,11 +30,20 @@ void kvcachefs_over_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
 {
 	uint64_t one = 1;
 
+	e->ns = kvcachefs_queue_ns() - e->began_ns;
 	e->state = KVCACHEFS_OVER;
 	if (!q->over.head && write(q->fd, &one, sizeof one) < 0)
 		abort(); /* the counter is 0, so the write cannot fail */
 	kvcachefs_list_add(&q->over, e);
 	pthread_cond_broadcast(&q->moved);
+}
+
+uint64_t kvcachefs_queue_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 /* ---- Callbacks of a running job ---- */
@@ -136,6 +145,82 @@ static void *worker_thread(void *arg)
 	return NULL;
 }
 
+/* ---- Threads for leases ---- */
+
+/* Returns the next lease that this thread may take, or NULL. */
+static struct kvcachefs_entry *ask_next_locked(struct kvcachefs_queue *q)
+{
+	struct kvcachefs_entry *e = kvcachefs_list_take(&q->asks);
+
+	if (!e && q->nslow < QUEUE_ASKERS_MOST - 1) {
+		e = kvcachefs_list_take(&q->slow);
+		q->nslow += e != NULL;
+	}
+	return e;
+}
+
+/* Takes the lease. Releases the lock meanwhile. */
+static void ask_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
+{
+	bool slow = e->a->slow, over;
+
+	e->state = KVCACHEFS_RUNNING;
+	pthread_mutex_unlock(&q->lock);
+	over = kvcachefs_ask_run(e->a, q->mount, !slow);
+	pthread_mutex_lock(&q->lock);
+	q->nslow -= slow;
+	if (slow && q->slow.head)
+		pthread_cond_signal(&q->asked);
+	if (e->cancelled) {
+		kvcachefs_ask_drop(e->a, -ECANCELED, "cancelled");
+	} else if (!over) { /* a thread takes it that may wait */
+		e->state = KVCACHEFS_WAITING;
+		kvcachefs_list_add(&q->slow, e);
+		kvcachefs_asker_start_locked(q); /* otherwise this thread takes it */
+		pthread_cond_signal(&q->asked);
+		return;
+	}
+	e->committed = true;
+	kvcachefs_over_locked(q, e);
+}
+
+static void *asker_thread(void *arg)
+{
+	struct kvcachefs_queue *q = arg;
+	struct kvcachefs_entry *e;
+
+	pthread_mutex_lock(&q->lock);
+	while (!q->stopping) {
+		e = ask_next_locked(q);
+		if (e) {
+			ask_locked(q, e);
+		} else {
+			q->idle++;
+			pthread_cond_wait(&q->asked, &q->lock);
+			q->idle--;
+		}
+	}
+	pthread_mutex_unlock(&q->lock);
+	return NULL;
+}
+
+int kvcachefs_asker_start_locked(struct kvcachefs_queue *q)
+{
+	sigset_t all, old;
+	int err;
+
+	if (q->idle || q->naskers == QUEUE_ASKERS_MOST)
+		return 0;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&q->askers[q->naskers], NULL, asker_thread, q);
+	q->naskers += !err;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return err && !q->naskers
+		       ? kvcachefs_fail(-err, "cannot start a thread for leases: %s", strerror(err))
+		       : 0;
+}
+
 int kvcachefs_workers_start(struct kvcachefs_queue *q, unsigned threads)
 {
 	sigset_t all, old;
@@ -157,6 +242,9 @@ void kvcachefs_drop_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
 	struct kvcachefs_job_watch w = { e, cancelled, commit, tell_locked };
 
 	e->cancelled = true;
-	kvcachefs_job_drop(e->j, -ECANCELED, &w);
+	if (e->j)
+		kvcachefs_job_drop(e->j, -ECANCELED, &w);
+	else
+		kvcachefs_ask_drop(e->a, -ECANCELED, "cancelled");
 	kvcachefs_over_locked(q, e);
 }

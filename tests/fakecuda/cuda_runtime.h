@@ -93,6 +93,16 @@ typedef struct fake_graph *cudaGraph_t;
 typedef struct fake_stream *cudaStream_t;
 typedef struct fake_event *cudaEvent_t;
 typedef void (*cudaHostFn_t)(void *);
+enum cudaMemoryType {
+	cudaMemoryTypeUnregistered = 0,
+	cudaMemoryTypeHost = 1,
+	cudaMemoryTypeDevice = 2,
+	cudaMemoryTypeManaged = 3
+};
+struct cudaPointerAttributes {
+	enum cudaMemoryType type;
+	int device;
+};
 struct cudaMemcpyAttributes {
 	int srcAccessOrder;
 };
@@ -122,6 +132,7 @@ cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
 cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t len, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind,
 			    cudaStream_t s);

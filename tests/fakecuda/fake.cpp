@@ -649,6 +649,21 @@ cudaError_t cudaHostUnregister(void *p)
 	return cudaSuccess;
 }
 
+/* All memory of devices counts as that of the current one. */
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p)
+{
+	int d = use();
+	std::lock_guard<std::mutex> hold(lock);
+
+	*out = {
+		in(device, p, 1)                           ? cudaMemoryTypeDevice
+		: in(pinned, p, 1) || in(registered, p, 1) ? cudaMemoryTypeHost
+							   : cudaMemoryTypeUnregistered,
+		d,
+	};
+	return cudaSuccess;
+}
+
 cudaError_t cudaMemcpy(void *to, const void *from, size_t len, enum cudaMemcpyKind kind)
 {
 	check_copy(to, from, len, kind, false);

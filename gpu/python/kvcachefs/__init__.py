@@ -8,7 +8,9 @@ The package wraps libkvcachefs; see kvcachefs-python(7).
     buffer.py    an existing or new file as memory
     cache.py     a paged cache from tensors
     rope.py      cached keys at other positions
+    parts.py     parts of memory, and pages, instead of a paged cache
     transfer.py  store and load: with asyncio, by polling, layer by layer
+    queue.py     a queue with one owner, for connectors; leases without waiting
     _queue.py    the library's queues and the delivery of completions
     _threads.py  threads for blocking calls
     _lib.py      the library through ctypes
@@ -23,14 +25,16 @@ from .buffer import Buffer
 from .cache import Paged, Tensor, Tokens, formats
 from .keys import (Hasher, Mm, Name, Segment, blake3, build, chunk_keys, example_folder,
                    fingerprints, group_key, key_int, namings, parse, schemes)
-from .lease import Lease, Object, look, map_cache, prefetch, prefix
+from .lease import Lease, Object, exists, look, map_cache, prefetch, prefix
+from .parts import Pages, Parts
+from .queue import LeaseRequest, Queue
 from .rope import Rope
 from .transfer import GpuStats, Item, Transfer, gpu_stats, layerwise, load, store, warm
 
-__all__ = ["Buffer", "Error", "GpuStats", "Hasher", "Item", "Lease", "Mm", "Name", "Object",
-           "Paged", "Rope", "Segment", "Tensor", "Tokens", "Transfer", "blake3", "build",
-           "chunk_keys", "example_folder", "fingerprints", "formats", "gpu_stats", "group_key",
-           "key_int", "layerwise", "load", "look", "map_cache", "namings", "parse", "prefetch",
+__all__ = ["Buffer", "Error", "GpuStats", "Hasher", "Item", "Lease", "LeaseRequest", "Mm", "Name",
+           "Object", "Paged", "Pages", "Parts", "Queue", "Rope", "Segment", "Tensor", "Tokens",
+           "Transfer", "blake3", "build", "chunk_keys", "example_folder", "exists",
+           "fingerprints", "formats", "gpu_stats", "group_key", "key_int", "layerwise", "load", "look", "map_cache", "namings", "parse", "prefetch",
            "prefix", "rope", "schemes", "store", "version", "warm", "workers"]
 
 

@@ -85,15 +85,26 @@ class RopeStruct(Structure):
                 ("dims", c_uint32), ("interleaved", c_bool), ("delta", c_int64), ("type", c_int)]
 
 
+class Part(Structure):
+    _fields_ = [("at", c_void_p), ("len", c_size_t), ("offset", c_uint64)]
+
+
+class PagesStruct(Structure):
+    _fields_ = [("at", c_void_p), ("stride", c_uint64), ("len", c_size_t)]
+
+
 class ItemStruct(Structure):
     _fields_ = [("path", c_char_p), ("layer", c_uint32), ("nlayers", c_uint32),
                 ("tokens", Tokens), ("rope", POINTER(RopeStruct)),
-                ("cache", POINTER(PagedStruct)), ("err", c_int)]
+                ("cache", POINTER(PagedStruct)), ("parts", POINTER(Part)), ("nparts", c_size_t),
+                ("size", c_uint64), ("skip_existing", c_bool), ("skipped", c_bool),
+                ("err", c_int)]
 
 
 class Completion(Structure):
     _fields_ = [("tag", c_uint64), ("id", c_uint64), ("err", c_int), ("failed", c_size_t),
-                ("error", c_char * 160)]
+                ("error", c_char * 160), ("skipped", c_size_t), ("bytes", c_uint64),
+                ("ns", c_uint64), ("lease", c_void_p), ("count", c_size_t)]
 
 
 class WarmStruct(Structure):
@@ -110,7 +121,7 @@ class GpuCounts(Structure):
 STRUCTS: dict[str, type[Structure]] = {
     "mm": Mm, "keys": Keys, "segment": Segment, "name": NameStruct, "object": ObjectStruct,
     "paged": PagedStruct, "tokens": Tokens, "rope": RopeStruct, "item": ItemStruct,
-    "completion": Completion, "warm": WarmStruct, "gpu_counts": GpuCounts,
+    "part": Part, "pages": PagesStruct, "completion": Completion, "warm": WarmStruct, "gpu_counts": GpuCounts,
 }
 
 _paths = POINTER(c_char_p)
@@ -154,6 +165,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "map_cache": (None, [c_size_t]),
     "prefetch": (c_int, [c_char_p, _paths, c_size_t]),
     "look": (c_int, [_out, c_char_p, _paths, c_size_t]),
+    "exists": (c_int, [c_char_p, _paths, c_size_t, c_size_t, c_bool, c_void_p]),
     "prefix": (c_int, [c_char_p, _paths, c_size_t, _size]),
     "prefix_lease": (c_int, [_out, c_char_p, _paths, c_size_t, _size]),
     "buffer_open": (c_int, [_out, c_char_p, c_char_p, c_int]),
@@ -161,6 +173,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "buffer_data": (c_void_p, [c_void_p, _size]),
     "buffer_pinned": (c_bool, [c_void_p]),
     "buffer_publish": (c_int, [c_void_p]),
+    "buffer_publish_as": (c_int, [c_void_p, c_char_p]),
     "buffer_free": (None, [c_void_p]),
     "format_name": (c_char_p, [c_int]),
     "format_find": (c_int, [c_char_p, _number]),
@@ -180,6 +193,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "queue_fd": (c_int, [c_void_p]),
     "submit_store": _submit,
     "submit_load": _submit,
+    "submit_lease": (c_int, [c_void_p, _paths, c_size_t, c_size_t, c_bool, c_uint64,
+                             POINTER(c_uint64)]),
+    "pages_parts": (c_size_t, [POINTER(PagesStruct), c_size_t, POINTER(c_int64), c_size_t, c_bool,
+                               POINTER(Part), POINTER(c_uint64)]),
     "take": (c_size_t, [c_void_p, POINTER(Completion), c_size_t]),
     "layer_wait": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),
     "layer_poll": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),

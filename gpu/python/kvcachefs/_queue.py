@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import collections
 import contextlib
 import ctypes
 import errno
@@ -52,10 +53,14 @@ class Job:
     """The queue's view of a transfer."""
     stores = False
     over = False
+    given = False  # by collected()
     id = 0
 
     def __init__(self) -> None:
         self.wakers: list[Callable[[], object]] = []
+
+    def told(self, c: _lib.Completion) -> None:
+        """The completion, before end(). May be called again if the call was interrupted."""
 
     def end(self, err: int, said: str) -> None:
         """The transfer is over, with 0 or a negative errno and the library's text. May be called
@@ -66,6 +71,8 @@ class Job:
 class Queue:
     def __init__(self, mount: bytes, threads: int) -> None:
         self._h: ctypes.c_void_p | None = None
+        self.stopped = False
+        self._ended: collections.deque[Any] | None = None  # jobs for collected()
         h = ctypes.c_void_p()
         _lib.check("queue_new", ctypes.byref(h), mount, threads)
         self._h, self._fd = h, int(_lib.call("queue_fd", h))
@@ -81,13 +88,63 @@ class Queue:
         self._taken, self._found = (_lib.Completion * AT_ONCE)(), 0
 
     def __del__(self) -> None:
+        self._close()
         if self._h and not _ended:
             _lib.call("queue_free", self._h)
+
+    # ---- A queue with one owner ----
+
+    def collect(self) -> None:
+        """Keeps ended jobs for collected()."""
+        self._ended = collections.deque()
+        # the library's descriptor, and another for completions that a waiting thread has taken
+        self._more, self._mark = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._both = select.epoll()
+        self._both.register(self._fd, select.EPOLLIN)
+        self._both.register(self._more, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        return self._both.fileno()
+
+    def collected(self) -> list[Any]:
+        """The jobs that ended since the last call."""
+        self.take()
+        found: list[Any] = []
+        with self._lock:
+            while self._ended:
+                self._ended[0].given = True
+                found.append(self._ended.popleft())
+            with contextlib.suppress(OSError):
+                os.read(self._more, 65536)
+        return found
+
+    def stop(self) -> None:
+        """Cancels all jobs and waits for their ends."""
+        self.stopped = True
+        jobs = list(self._flying.values())
+        for job in jobs:
+            self.cancel(job)
+        for job in jobs:
+            self.wait(job)
+
+    def _close(self) -> None:
+        if getattr(self, "_ended", None) is not None and self._more >= 0:
+            self._both.close()
+            os.close(self._more)
+            os.close(self._mark)
+            self._more = -1
 
     # ---- Transfers ----
 
     def submit(self, job: Job, cache: _lib.PagedStruct, items: Any, stream: int | None) -> None:
         """Sets job.id. Error: the transfer is not in the queue."""
+        self._submit(job, "submit_store" if job.stores else "submit_load", ctypes.byref(cache),
+                     items, len(items), stream)
+
+    def submit_lease(self, job: Job, paths: Any, n: int, per: int, prefix: bool) -> None:
+        self._submit(job, "submit_lease", paths, n, per, prefix)
+
+    def _submit(self, job: Job, call: str, *arguments: Any) -> None:
         for queue in list(_busy):  # its last caller may be gone
             queue.take()
         tag, id_ = next(self._tags), ctypes.c_uint64()
@@ -95,8 +152,7 @@ class Queue:
             self._flying[tag] = job
             _busy.add(self)
         try:
-            _lib.check("submit_store" if job.stores else "submit_load", self._h,
-                       ctypes.byref(cache), items, len(items), stream, tag, ctypes.byref(id_))
+            _lib.check(call, self._h, *arguments, tag, ctypes.byref(id_))
         except BaseException:
             if not id_.value:  # otherwise an interrupt came after the call
                 self._forget(tag)
@@ -139,6 +195,7 @@ class Queue:
             return
         job = self._flying.get(c.tag)
         if job:
+            job.told(c)
             job.end(c.err, c.error.decode(errors="replace"))
             self._over(job)
         self._forget(c.tag)
@@ -146,6 +203,10 @@ class Queue:
 
     def _over(self, job: Job) -> None:
         with self._lock:
+            if self._ended is not None and not job.given and job not in self._ended:
+                with contextlib.suppress(OSError):  # full: readable already
+                    os.write(self._mark, b"!")
+                self._ended.append(job)
             job.over = True
             for wake in job.wakers:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -233,6 +294,7 @@ class Queue:
         """In a forked child: the threads belong to the parent, and so does their work."""
         self._h = None
         self._fresh()
+        self._close()
         os.close(self._fd)  # the parent's loops keep their copy
         for job in self._flying.values():
             job.end(-errno.ECANCELED, "the process was forked: it is the parent's transfer")

@@ -92,9 +92,10 @@ class Buffer:
         view = memoryview(memory).cast("B")
         return view.toreadonly() if self.readonly else view
 
-    def publish(self) -> None:
-        """Gives the new file its name and replaces an existing file. The buffer is closed, even
-        after an error. No device may use the memory any more. BufferError: a view still exists
+    def publish(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Gives the new file its name and replaces an existing file. path: another name than that
+        of new(), for callers that know it only now; both should begin with the same folder,
+        otherwise the bytes are copied. The buffer is closed, even after an error. No device may use the memory any more. BufferError: a view still exists
         (del it, or release() it)."""
         with self._lock:
             if not self._handle:
@@ -104,7 +105,10 @@ class Buffer:
             if len(self._views):
                 raise BufferError("a view of the buffer still exists: publishing unmaps the memory")
             handle, self._handle = self._handle, None
-        _lib.check("buffer_publish", handle.h)
+        if path is None:
+            _lib.check("buffer_publish", handle.h)
+        else:
+            _lib.check("buffer_publish_as", handle.h, _lib.path(path))
 
     def close(self) -> None:
         """Frees the buffer when its last view is released. A new file that was not published is

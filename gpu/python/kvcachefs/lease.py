@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from . import _lib, _threads
 
-__all__ = ["Lease", "Object", "look", "map_cache", "prefetch", "prefix"]
+__all__ = ["Lease", "Object", "exists", "look", "map_cache", "prefetch", "prefix"]
 
 
 class Object(NamedTuple):
@@ -39,6 +39,13 @@ class _Handle:
         self.h = ctypes.c_void_p()
         _lib.check(function, ctypes.byref(self.h), _lib.path(mount), _paths(paths), len(paths),
                    *more)
+
+    @classmethod
+    def adopt(cls, raw: int) -> _Handle:
+        """The handle of a lease that the library has returned."""
+        handle = cls.__new__(cls)
+        handle.h = ctypes.c_void_p(raw)
+        return handle
 
     def __del__(self) -> None:
         if self.h:
@@ -74,15 +81,29 @@ class Lease:
     def _hold(self, handle: _Handle) -> None:
         self._handle: _Handle | None = handle
         self._lock = threading.Lock()
-        self.objects: list[Object] = handle.objects()
+        self._objects: list[Object] | None = None
+
+    @property
+    def objects(self) -> list[Object]:
+        """The objects, in the order of the paths. Read them before the lease is closed."""
+        if self._objects is None:
+            with self._lock:
+                self._objects = self._handle.objects() if self._handle else []
+        return self._objects
+
+    @classmethod
+    def _of(cls, handle: _Handle) -> Lease:
+        lease = cls.__new__(cls)
+        lease._hold(handle)
+        return lease
 
     @classmethod
     def prefix(cls, mount: str | os.PathLike[str],
                paths: Sequence[str | os.PathLike[str]]) -> tuple[int, Lease]:
         """The number of leading paths that are cached, and a lease on exactly these. A path that
         is lost during the call ends the prefix before it."""
-        count, lease = ctypes.c_size_t(), cls.__new__(cls)
-        lease._hold(_Handle("prefix_lease", mount, paths, ctypes.byref(count)))
+        count = ctypes.c_size_t()
+        lease = cls._of(_Handle("prefix_lease", mount, paths, ctypes.byref(count)))
         return count.value, lease
 
     @classmethod
@@ -151,6 +172,16 @@ def look(mount: str | os.PathLike[str],
     """The currently resident objects. Loads nothing and takes no lease. errno is ENODATA for
     objects that are not resident."""
     return _Handle("look", mount, paths).objects()
+
+
+def exists(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]], *,
+           per: int = 1, tiers: bool = True) -> list[bool]:
+    """Whether all paths of each group of `per` paths are cached: in the pool or any tier, or with
+    tiers=False in the pool. Makes one call to the mount, loads nothing and takes no lease. Error
+    with EINVAL: an invalid path, or incomplete groups."""
+    bits = (ctypes.c_ubyte * (len(paths) // max(per, 1) // 8 + 1))()
+    _lib.check("exists", _lib.path(mount), _paths(paths), len(paths), per, tiers, bits)
+    return [bool(bits[i // 8] >> i % 8 & 1) for i in range(len(paths) // per)]
 
 
 def prefix(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> int:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from . import _lib, _queue, _threads
 from .cache import Paged, Tokens
+from .parts import Parts
 from .rope import Rope
 
 __all__ = ["GpuStats", "Item", "Transfer", "gpu_stats", "layerwise", "load", "store", "warm"]
@@ -36,15 +37,26 @@ __all__ = ["GpuStats", "Item", "Transfer", "gpu_stats", "layerwise", "load", "st
 class Item:
     """One file and the part of the cache that it holds: these tokens of layers [layer, layer +
     layers); layers None: all layers from there on. rope (loads): shift the keys during the load.
-    cache: the cache of this item, if it is not the cache of the call (hybrid models). error: the
-    error of this item; None: no error."""
+    cache: the cache of this item, if it is not the cache of the call (hybrid models).
+
+    Or one file and parts of memory, instead of tokens, layers, rope and cache; `layer` then orders
+    the steps of the transfer. size (stores): the length of the file; 0: Parts.size, or the end of
+    the last part; bytes that no part holds are zero. size (loads): the length that the file must
+    have; 0: at least the end of the last part.
+
+    skip_existing (stores): an existing file is not replaced. When the transfer is complete: error,
+    the error of this item or None; skipped: whether the file existed."""
     path: str
-    tokens: Tokens
+    tokens: Tokens | None = None
     layer: int = 0
     layers: int | None = None
     rope: Rope | None = None
     cache: Paged | None = None
     error: _lib.Error | None = None
+    parts: Parts | None = None
+    size: int = 0
+    skip_existing: bool = False
+    skipped: bool = False
 
 
 def layerwise(cache: Paged, path: Callable[[int], str], tokens: Tokens,
@@ -53,8 +65,10 @@ def layerwise(cache: Paged, path: Callable[[int], str], tokens: Tokens,
     return [Item(path(layer), tokens, layer, 1, rope) for layer in range(cache.layers)]
 
 
-def _layers(item: Item, cache: Paged) -> int:
+def _layers(item: Item, cache: Paged | None) -> int:
     of = item.cache or cache
+    if of is None:
+        raise ValueError(f"{item.path}: tokens need a cache")
     n = of.layers - item.layer if item.layers is None else item.layers
     if not 0 <= item.layer < of.layers or not 0 < n <= of.layers - item.layer:
         raise ValueError(f"{item.path}: layers {item.layer} to {item.layer + n - 1} are outside "
@@ -62,11 +76,36 @@ def _layers(item: Item, cache: Paged) -> int:
     return n
 
 
-def _structs(items: list[Item], cache: Paged) -> Any:
+def _parts(item: Item, stores: bool, struct: _lib.ItemStruct) -> None:
+    parts = item.parts
+    assert parts is not None
+    if item.tokens or item.cache or item.rope:
+        raise ValueError(f"{item.path}: an item has either parts or tokens")
+    if parts.readonly and not stores:
+        raise ValueError(f"{item.path}: the memory is read-only")
+    struct.parts, struct.nparts = parts.table, parts.count
+    struct.size, struct.layer = item.size or (parts.size if stores else 0), item.layer
+
+
+def _device(items: list[Item], cache: Paged | None) -> int:
+    """The device of all caches and parts. ValueError: there are several."""
+    all_of = {i.parts.device for i in items if i.parts}
+    all_of |= {i.cache.device for i in items if i.cache} | ({cache.device} if cache else set())
+    if len(all_of) > 1:
+        raise ValueError(f"the memory of a transfer is on one device, not on {sorted(all_of)}")
+    return all_of.pop() if all_of else -1
+
+
+def _structs(items: list[Item], cache: Paged | None, stores: bool) -> Any:
     structs = (_lib.ItemStruct * len(items))()
     tables: dict[tuple[int, int], Any] = {}
     for struct, item in zip(structs, items):
-        struct.path = _lib.path(item.path)
+        struct.path, struct.skip_existing = _lib.path(item.path), item.skip_existing
+        if item.parts is not None:
+            _parts(item, stores, struct)
+            continue
+        if item.tokens is None:
+            raise ValueError(f"{item.path}: an item has tokens or parts")
         struct.layer, struct.nlayers = item.layer, _layers(item, cache)
         struct.tokens = item.tokens.struct
         if item.rope:
@@ -86,19 +125,27 @@ class Transfer(_queue.Job):
     Layers are counted by the first layer of the items: all layers of an item are done with its
     first. On a GPU, waiting for a layer makes `stream` wait on the device (None: the stream of the
     transfer), and the layer counts as done when its work is queued.
+
+    When the transfer is complete, `bytes` is the number of bytes that were moved, `seconds` the
+    time from the submission to the end, and `skipped` the number of items whose file existed.
     """
 
-    def __init__(self, stores: bool, mount: bytes, cache: Paged, items: list[Item],
-                 stream: Any) -> None:
+    def __init__(self, stores: bool, mount: bytes, cache: Paged | None, items: list[Item],
+                 stream: Any, queue: _queue.Queue | None = None) -> None:
         super().__init__()
         self.stores, self.items, self._stream = stores, items, stream
+        self.bytes, self.seconds, self.skipped = 0, 0.0, 0
         self._error: _lib.Error | None = None
-        self._kept: list[Paged | None] = [cache, *[i.cache for i in items]]
-        self._structs = _structs(items, cache)
+        self._kept: list[Any] = [cache, *[i.parts or i.cache for i in items]]
+        if not stores and any(c.readonly for i in items if (c := i.cache or cache)):
+            raise ValueError("the cache is read-only")
+        device = _device(items, cache)
+        self._structs = _structs(items, cache, stores)
         for item in items:
-            item.error = None
-        self._queue = _queue.of(mount)
-        self._queue.submit(self, cache.struct, self._structs, _handle(stream))
+            item.error, item.skipped = None, False
+        self._queue = queue or _queue.of(mount)
+        self._queue.submit(self, cache.struct if cache else _lib.PagedStruct(device=device),
+                           self._structs, _handle(stream))
 
     def done(self) -> bool:
         """Whether the transfer is complete, with or without errors; never waits."""
@@ -118,6 +165,18 @@ class Transfer(_queue.Job):
         the transfer is not complete after `timeout` seconds; it continues."""
         self._until(timeout)
         self._raise(self.items)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits until the transfer is complete, or for `timeout` seconds, and tells which. Raises
+        no error of the transfer."""
+        self._queue.wait(self, timeout)
+        return self.over
+
+    @property
+    def error(self) -> _lib.Error | None:
+        """The first item's Error, or the error of the whole transfer; None: no error, or the
+        transfer is not complete."""
+        return next((i.error for i in self.items if i.error), self._error)
 
     def cancel(self) -> None:
         """Cancels the transfer. Work that has not started does not start. Work in progress is
@@ -198,6 +257,9 @@ class Transfer(_queue.Job):
             self._raise([i for i in self.items if i.layer <= layer])
         raise _lib.Error(-err, f"{said}: {os.strerror(-err)}")
 
+    def told(self, c: _lib.Completion) -> None:
+        self.bytes, self.seconds, self.skipped = c.bytes, c.ns / 1e9, c.skipped
+
     def end(self, err: int, said: str) -> None:
         whole = not any(s.err for s in self._structs)  # the error concerns the whole transfer
         for struct, item in zip(self._structs, self.items):
@@ -205,6 +267,7 @@ class Transfer(_queue.Job):
             if number:
                 item.error = _lib.Error(number, said if whole or item.path in said else
                                         f"{item.path}: {os.strerror(number)}")
+            item.skipped = struct.skipped
         if err:
             self._error = _lib.Error(-err, said)
         self._kept = []
@@ -243,10 +306,11 @@ def _handle(stream: Any) -> int | None:
     return handle
 
 
-def store(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
+def store(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Item], *,
           stream: Any = None) -> Transfer:
     """
-    Starts to store these items of the cache as files. The files appear under their names at the
+    Starts to store these items of the cache as files. cache is None if all items have parts, or
+    caches of their own. The files appear under their names at the
     end, each complete and with its layout (user.kvc.layout); a failed item leaves no file. A layer
     of the cache may be changed when the layer is done, the rest when the transfer is complete. On
     a GPU the cache is read after the work that `stream` has at this moment (a torch.cuda.Stream or
@@ -260,7 +324,7 @@ def store(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
     return Transfer(True, _lib.path(mount), cache, list(items), stream)
 
 
-def load(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
+def load(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Item], *,
          stream: Any = None) -> Transfer:
     """
     Starts to load these items into the cache. Errors of items: ENOENT; EPROTOTYPE: the file has
@@ -269,13 +333,10 @@ def load(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
     this moment; work that is added to the stream later must first wait with wait_layer() or
     layer(). ValueError and Error as for store(); ValueError also if the cache is read-only.
     """
-    items = list(items)
-    if any((item.cache or cache).readonly for item in items):
-        raise ValueError("the cache is read-only")
-    return Transfer(False, _lib.path(mount), cache, items, stream)
+    return Transfer(False, _lib.path(mount), cache, list(items), stream)
 
 
-def warm(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
+def warm(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Item], *,
          transfers: int = 1, files: bool = True, keep_s: int = 0) -> None:
     """
     Allocates in advance the resources of `transfers` simultaneous transfers like this one: memory,
@@ -287,7 +348,8 @@ def warm(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
     """
     items = list(items)
     how = _lib.WarmStruct(transfers, files, keep_s)
-    _lib.check("gpu_warm", _lib.path(mount), ctypes.byref(cache.struct), _structs(items, cache),
+    struct = cache.struct if cache else _lib.PagedStruct(device=_device(items, cache))
+    _lib.check("gpu_warm", _lib.path(mount), ctypes.byref(struct), _structs(items, cache, True),
                len(items), ctypes.byref(how))
 
 

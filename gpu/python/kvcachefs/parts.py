@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Parts of memory that a transfer stores or loads as contiguous bytes of a file, without a paged
+layout: (address, length, offset in the file). They are in host memory or on one CUDA device.
+
+A Parts object keeps its memory alive, and so does the transfer that uses it.
+"""
+from __future__ import annotations
+
+import array
+import ctypes
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from . import _lib
+from .cache import Tensor, _device, _flat
+
+__all__ = ["Pages", "Parts"]
+
+
+def _memory(of: Any) -> tuple[int, int, int, bool, Any]:
+    """Address, length, device, whether it is read-only, and the owner of contiguous memory."""
+    if isinstance(of, bytes):
+        at = ctypes.cast(ctypes.c_char_p(of), ctypes.c_void_p).value or 0
+        return at, len(of), -1, True, of
+    if isinstance(of, (bytearray, memoryview)):
+        there = (ctypes.c_ubyte * memoryview(of).nbytes).from_buffer(of)
+        return ctypes.addressof(there), ctypes.sizeof(there), -1, False, there
+    tensor, *more = _flat(of)
+    if more:
+        raise TypeError("a part is one tensor, array or buffer")
+    step = 1
+    for n, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        if n > 1 and stride != step:
+            raise ValueError(f"a part must be contiguous: strides {tuple(tensor.stride())}, "
+                             f"shape {tuple(tensor.shape)}")
+        step *= n
+    return (tensor.data_ptr(), step * tensor.element_size(), _device(tensor),
+            getattr(tensor, "readonly", False), tensor)
+
+
+class Parts:
+    """
+    ranges: pairs of memory and its offset in the file. Memory is a contiguous tensor or array, or
+    a buffer (bytes: for stores only), and not empty. All must be on the same device.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[Any, int]]) -> None:
+        rows: list[_lib.Part] = []
+        self.device, self.readonly = -1, False
+        self.kept: list[Any] = []
+        for memory, offset in ranges:
+            at, size, device, readonly, owner = _memory(memory)
+            if rows and device != self.device:
+                raise ValueError(f"parts on the devices {self.device} and {device}")
+            self.device, self.readonly = device, self.readonly or readonly
+            self.kept.append(owner)
+            rows.append(_lib.Part(at, size, offset))
+        self._fill((_lib.Part * max(len(rows), 1))(*rows), len(rows))
+
+    def _fill(self, table: Any, count: int, size: int = 0) -> None:
+        self.table, self.count, self.size = table, count, size
+
+    @classmethod
+    def raw(cls, table: Any, device: int = -1) -> Parts:
+        """Rows (address, length, offset) as a list of tuples, or as an array of 64-bit unsigned
+        numbers, of the shape [n, 3], with the buffer protocol. The caller keeps the memory alive
+        until the transfer is complete."""
+        parts = cls(())
+        parts.device = device
+        if isinstance(table, (list, tuple)):
+            parts._fill((_lib.Part * max(len(table), 1))(*[_lib.Part(*row) for row in table]),
+                        len(table))
+            return parts
+        view = memoryview(table)
+        if view.itemsize != 8 or view.nbytes % ctypes.sizeof(_lib.Part):
+            raise ValueError("rows have three numbers of 64 bits")
+        count = view.nbytes // ctypes.sizeof(_lib.Part)
+        parts._fill((_lib.Part * max(count, 1))(), count)
+        ctypes.memmove(parts.table, view.tobytes(), view.nbytes)
+        return parts
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class Pages:
+    """
+    Tensors of pages: page i of a tensor is tensor[i], which must be contiguous; the distance of
+    two pages may be larger than a page. All tensors are on one device. page_bytes: the bytes of a
+    block, in all tensors.
+    """
+
+    def __init__(self, tensors: Any) -> None:
+        self.tensors: list[Tensor] = list(_flat(tensors))
+        if not self.tensors:
+            raise ValueError("pages have at least one tensor")
+        self.device = _device(self.tensors[0])
+        self.readonly = any(getattr(t, "readonly", False) for t in self.tensors)
+        self.blocks = min(int(t.shape[0]) for t in self.tensors)
+        self._structs = (_lib.PagesStruct * len(self.tensors))()
+        for i, (t, struct) in enumerate(zip(self.tensors, self._structs)):
+            self._see(i, t, struct)
+        self.page_bytes: int = sum(s.len for s in self._structs)
+
+    def _see(self, i: int, t: Tensor, struct: _lib.PagesStruct) -> None:
+        shape, strides = list(t.shape), list(t.stride())
+        if _device(t) != self.device:
+            raise ValueError(f"tensor {i} is on {t.device}, the first on {self.tensors[0].device}")
+        step = 1
+        for n, stride in zip(reversed(shape[1:]), reversed(strides[1:])):
+            if n > 1 and stride != step:
+                raise ValueError(f"the pages of tensor {i} are not contiguous: strides "
+                                 f"{tuple(strides)}, shape {tuple(shape)}")
+            step *= n
+        size = t.element_size()
+        struct.at, struct.len = t.data_ptr(), math.prod(shape[1:]) * size
+        struct.stride = strides[0] * size if shape[0] > 1 else struct.len
+        if not struct.len or not struct.at or struct.stride < struct.len:
+            raise ValueError(f"tensor {i} has no pages: strides {tuple(strides)}, shape "
+                             f"{tuple(shape)}")
+
+    def parts(self, block_ids: Sequence[int] | Any, by_block: bool = False) -> Parts:
+        """The parts of these pages of all tensors. In the file the pages of a tensor are adjacent,
+        and tensors follow each other; by_block: the pages of a block are adjacent. Pages that are
+        adjacent in memory as well are one part. A negative id is a hole: zeros in a new file, and
+        not loaded. Parts.size is the length of the file. IndexError: no such block."""
+        numbers = array.array("q", block_ids.tolist() if hasattr(block_ids, "tolist")
+                              else block_ids)
+        if numbers and max(numbers) >= self.blocks:
+            raise IndexError(f"block {max(numbers)} of {self.blocks}")
+        parts, n, size = Parts(()), len(numbers), ctypes.c_uint64()
+        table = (_lib.Part * max(n * len(self.tensors), 1))()
+        ids = (ctypes.c_int64 * max(n, 1)).from_buffer(numbers) if n else (ctypes.c_int64 * 1)()
+        count = _lib.call("pages_parts", self._structs, len(self.tensors), ids, n, by_block, table,
+                          ctypes.byref(size))
+        parts._fill(table, count, size.value)
+        parts.device, parts.readonly, parts.kept = self.device, self.readonly, [self]
+        return parts

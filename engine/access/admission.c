@@ -158,10 +158,10 @@ void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
 	if (!has_limits(k) || c->detached)
 		return;
 	for (unsigned i = kvc_min(c->nnodes, AGAIN); i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, chunk_link);
+		struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, part.link);
 
-		kvc_list_del(&n->chunk_link); /* the next call begins after the nodes of this one */
-		kvc_list_add_tail(&c->nodes, &n->chunk_link);
+		/* the next call begins after the nodes of this one */
+		kvc_chunk_move_last_locked(c, n);
 
 		if ((n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
 		    kvc_file_placed_in(n, KVC_DISK) || kvc_admission_check_locked(k, n, KVC_DISK))

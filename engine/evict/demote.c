@@ -138,17 +138,14 @@ static void evict_segment_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment s = kvc_file_segment_of(n);
 	int fd = kvc_pool_segment_open(&k->pool, &s, O_PATH);
-	uint64_t reserved = n->reserved;
+	uint64_t reserved = n->acct.reserved;
 
 	kvc_pool_segment_remove(&k->pool, &s);
 	kvc_file_become_locked(k, n, KVC_LOWER);
-	if (fd < 0) {
+	if (fd < 0)
 		kvc_account_set_reserved_locked(k, n, 0);
-	} else {
-		k->reservations.leaving += reserved;
-		n->reserved = 0;
-		kvc_account_quota_count_locked(k, n);
-	}
+	else
+		kvc_account_leaving_locked(k, n);
 	kvc_count(&k->stats, evictions);
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_evicted, KVC_EVENT_RING_POOL, n);
 	kvc_node_settle_locked(k, n);

@@ -130,7 +130,7 @@ static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 		return true;
 	}
 	if ((why = kvc_admission_check_locked(k, n, KVC_DISK)))
-		*j->refused = (struct refused){ why, j->refused->bytes + n->reserved };
+		*j->refused = (struct refused){ why, j->refused->bytes + n->acct.reserved };
 	if (n->state == KVC_BOTH && !n->verify) {
 		if (n->place_txn > k->committer->committed && j->v < COPY) {
 			kvc_committer_wake_locked(k, true);
@@ -173,11 +173,10 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c, struct refu
 
 struct kvc_node *kvc_evict_rotate_locked(struct kvc_chunk *c)
 {
-	struct kvc_list *e = c->nodes.next;
+	struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, part.link);
 
-	kvc_list_del(e);
-	kvc_list_add_tail(&c->nodes, e);
-	return kvc_of(e, struct kvc_node, chunk_link);
+	kvc_chunk_move_last_locked(c, n);
+	return n;
 }
 
 bool kvc_evict_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_evict_node_fn *fn, void *arg)
@@ -188,8 +187,7 @@ bool kvc_evict_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_evict_node_fn
 		struct kvc_node *n = kvc_evict_rotate_locked(c);
 
 		if (fn(k, n, arg)) {
-			kvc_list_del(&n->chunk_link);
-			kvc_list_add_head(&c->nodes, &n->chunk_link);
+			kvc_chunk_move_first_locked(c, n);
 			return true;
 		}
 		if (++done % WALK == 0)
@@ -236,10 +234,7 @@ static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
 	kvc_file_become_locked(k, n, KVC_LOWER);
 	if (fd >= 0) {
 		p->unlinked[p->nunlinked++] = fd;
-		p->unlinked_bytes += n->reserved;
-		k->reservations.leaving += n->reserved;
-		n->reserved = 0;
-		kvc_account_quota_count_locked(k, n);
+		p->unlinked_bytes += kvc_account_leaving_locked(k, n);
 	} else {
 		kvc_account_set_reserved_locked(k, n, 0);
 	}

@@ -324,7 +324,7 @@ uint64_t kvc_pin_weight_of(const struct kvc_node *n)
 {
 	if (n->commit.lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
 		return 0;
-	return kvc_pin_weight(n->state == KVC_OPEN ? n->reserved / 512 : n->row.blocks);
+	return kvc_pin_weight(n->state == KVC_OPEN ? n->acct.reserved / 512 : n->row.blocks);
 }
 
 void kvc_pin_count_locked(struct kvc *k, struct kvc_node *n)
@@ -335,19 +335,18 @@ void kvc_pin_count_locked(struct kvc *k, struct kvc_node *n)
 	if (!p)
 		return;
 	now = kvc_pin_weight_of(n);
-	kvc_pin_disk_locked(k, p,
-			    (int64_t)(now - (n->pin_serial == p->serial ? n->pin_weight : 0)));
-	n->pin_serial = p->serial;
-	n->pin_weight = now;
+	kvc_pin_disk_locked(k, p, (int64_t)(now - (n->pin.serial == p->serial ? n->pin.bytes : 0)));
+	n->pin.serial = p->serial;
+	n->pin.bytes = now;
 }
 
 void kvc_pin_leave_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_pin *p = kvc_pin_find_locked(k, n->row.chunk);
 
-	if (p && n->pin_serial == p->serial)
-		kvc_pin_disk_locked(k, p, -(int64_t)n->pin_weight);
-	n->pin_serial = 0;
+	if (p && n->pin.serial == p->serial)
+		kvc_pin_disk_locked(k, p, -(int64_t)n->pin.bytes);
+	n->pin.serial = 0;
 }
 
 void kvc_pin_joined_locked(struct kvc *k, struct kvc_node *n)
@@ -367,10 +366,10 @@ static bool to_be_counted(const struct kvc_pin *p, const struct kvc_node *n)
 
 void kvc_pin_node_freed_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_pin *p = n->pin_serial ? kvc_pin_find_locked(k, n->row.chunk) : NULL;
+	struct kvc_pin *p = n->pin.serial ? kvc_pin_find_locked(k, n->row.chunk) : NULL;
 
-	if (p && n->pin_serial == p->serial && to_be_counted(p, n))
-		kvc_pin_disk_locked(k, p, -(int64_t)n->pin_weight);
+	if (p && n->pin.serial == p->serial && to_be_counted(p, n))
+		kvc_pin_disk_locked(k, p, -(int64_t)n->pin.bytes);
 }
 
 void kvc_pin_node_loaded_locked(struct kvc *k, struct kvc_node *n)
@@ -379,8 +378,8 @@ void kvc_pin_node_loaded_locked(struct kvc *k, struct kvc_node *n)
 
 	if (!p || to_be_counted(p, n))
 		return;
-	n->pin_serial = p->serial;
-	n->pin_weight = kvc_pin_weight_of(n);
+	n->pin.serial = p->serial;
+	n->pin.bytes = kvc_pin_weight_of(n);
 }
 
 void kvc_pin_link_chunk_locked(struct kvc *k, struct kvc_chunk *c)

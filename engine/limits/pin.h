@@ -13,7 +13,7 @@ struct kvc_pin {
 	struct kvc_user *user;   /* the user that set it */
 	struct kvc_chunk *chunk; /* NULL: not in memory */
 	uint64_t until_ns;       /* INT64_MAX: no end */
-	/* unique; nodes that are counted in `disk` carry it (n->pin_serial) */
+	/* unique; nodes that are counted in `disk` carry it (n->pin.serial) */
 	uint64_t serial;
 	uint64_t disk;  /* bytes of its files, see kvc_pin_weight */
 	size_t heap_at; /* index in the heap + 1; 0: the pin has no end */

@@ -10,9 +10,9 @@
  * (EDQUOT): a wait would occupy an entry of the kernel's queue, which other users need. Two users
  * that work together have two shares.
  *
- * Each node has a list of entries, one for each user. u->held is the sum of n->held over the nodes
- * of the user's entries, updated when the size or state of the nodes changes. A node that is being
- * loaded counts the bytes reserved for the load.
+ * Each node has a list of entries, one for each user. u->held is the sum of n->share.bytes over the
+ * nodes of the user's entries, updated when the size or state of the nodes changes. A node that is
+ * being loaded counts the bytes reserved for the load.
  *
  * A mapping outlives the close and protects its file from eviction, but only a check finds it
  * (kvc_pool_segment_in_use: four system calls). Therefore an entry stays, idle, after the last
@@ -75,13 +75,13 @@ void kvc_users_free(struct kvc *k)
 static uint64_t share_weight(const struct kvc_node *n)
 {
 	if (n->state == KVC_LOADING)
-		return kvc_max(n->reserved, kvc_round_up(n->row.blocks * 512, KVC_PAGE));
-	return kvc_has_segment(n) ? n->reserved : 0;
+		return kvc_max(n->acct.reserved, kvc_round_up(n->row.blocks * 512, KVC_PAGE));
+	return kvc_has_segment(n) ? n->acct.reserved : 0;
 }
 
 static struct kvc_share_entry *share_find(const struct kvc_node *n, const struct kvc_user *u)
 {
-	struct kvc_share_entry *h = n->holders;
+	struct kvc_share_entry *h = n->share.entries;
 
 	while (h && h->user != u)
 		h = h->next;
@@ -97,7 +97,7 @@ bool kvc_user_share_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_no
 		return true;
 	u = kvc_user_find_locked(k, uid);
 	if (n && !(u && share_find(n, u)))
-		more += kvc_has_segment(n) ? n->reserved
+		more += kvc_has_segment(n) ? n->acct.reserved
 					   : kvc_round_up(n->row.blocks * 512, KVC_PAGE);
 	return !more || (u ? u->held : 0) + more <= kvc_user_share(k);
 }
@@ -137,10 +137,10 @@ void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, 
 		h->user = u;
 		/* it may be out of date while the node has no entries */
 		kvc_user_share_recount_locked(k, n);
-		h->next = n->holders;
-		n->holders = h;
+		h->next = n->share.entries;
+		n->share.entries = h;
 		u->holds++;
-		u->held += n->held;
+		u->held += n->share.bytes;
 	}
 	kvc_list_del(&h->idle);
 	h->count++;
@@ -150,13 +150,13 @@ void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, 
 
 void kvc_user_share_forget_locked(struct kvc *k, struct kvc_share_entry *h)
 {
-	struct kvc_share_entry **at = &h->node->holders;
+	struct kvc_share_entry **at = &h->node->share.entries;
 
 	while (*at != h)
 		at = &(*at)->next;
 	*at = h->next;
 	kvc_list_del(&h->idle);
-	h->user->held -= h->node->held;
+	h->user->held -= h->node->share.bytes;
 	h->user->holds--;
 	h->user->files -= h->opens > 0;
 	kvc_user_settle_locked(k, h->user);
@@ -182,12 +182,12 @@ void kvc_user_share_remove_locked(struct kvc *k, struct kvc_node *n, uint32_t ui
 
 void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = share_weight(n), was = n->held;
+	uint64_t now = share_weight(n), was = n->share.bytes;
 
 	if (now == was)
 		return;
-	n->held = now;
-	for (struct kvc_share_entry *h = n->holders, *next; h; h = next) {
+	n->share.bytes = now;
+	for (struct kvc_share_entry *h = n->share.entries, *next; h; h = next) {
 		next = h->next;
 		h->user->held += now - was;
 		if (!now && !h->count)
@@ -210,6 +210,6 @@ struct kvc_share_entry *kvc_user_share_idle_locked(struct kvc *k, uint32_t uid)
 
 void kvc_user_share_node_freed_locked(struct kvc *k, struct kvc_node *n)
 {
-	while (n->holders)
-		kvc_user_share_forget_locked(k, n->holders);
+	while (n->share.entries)
+		kvc_user_share_forget_locked(k, n->share.entries);
 }

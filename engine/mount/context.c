@@ -47,7 +47,7 @@ static void init_lists(struct kvc *k)
 		&k->committer->sync_waiters,
 		&k->committer->lingering[0],
 		&k->committer->lingering[1],
-		&k->account->behind,
+		&k->account->uncopied,
 		&k->deferred_free->list,
 		&k->deferred_free->unsynced,
 		&k->throttle->waiters,

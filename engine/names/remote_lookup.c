@@ -410,7 +410,7 @@ static int adopt_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 	};
 	n->in[tier].place = kvc_place_of(1, w, f);
 	n->has_places = true;
-	n->model = a->model;
+	kvc_account_set_model_locked(n, a->model);
 	kvc_folder_grew_locked(k, n, f->size);
 	err = kvc_membership_join_both(k, n);
 	if (!err)
@@ -507,7 +507,7 @@ static bool unreadable_locked(const struct kvc *k, const struct kvc_node *n)
 		return n->unread;
 	if (kvc_has_segment(n))
 		return false;
-	if (n->load_error || n->state == KVC_LOADING)
+	if (n->load.error || n->state == KVC_LOADING)
 		return true;
 	kvc_tier_each(k, t) {
 		if (!n->in[t].place.gen || n->in[t].place.gen != n->object.gen)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Accounting of a file's bytes, updated when its state or its size in the pool changes: n->reserved
- * in the pool, n->uncopied without a copy, n->charged in its model's quota. The sums are in
- * k->reservations and in the quotas.
+ * Accounting of a file's bytes, updated when its state or its size in the pool changes:
+ * n->acct.reserved in the pool, n->acct.uncopied without a copy, n->acct.charged in its model's
+ * quota. The sums are in k->reservations and in the quotas.
  *
  * A file counts to its quota the size that stat reports; while it is written, the bytes that are
  * reserved for it; after its last unlink, nothing.
@@ -17,13 +17,10 @@
 
 void kvc_account_set_reserved_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 {
-	uint64_t old = n->reserved;
+	uint64_t old = n->acct.reserved;
 
-	n->reserved = bytes;
-	if (n->state == KVC_BOTH) {
-		k->reservations.copied += bytes - n->copied;
-		n->copied = bytes;
-	}
+	n->acct.reserved = bytes;
+	kvc_account_copied_locked(k, n);
 	if (bytes > old)
 		k->reservations.used += bytes - old;
 	else
@@ -35,6 +32,48 @@ void kvc_account_set_reserved_locked(struct kvc *k, struct kvc_node *n, uint64_t
 	kvc_account_quota_count_locked(k, n);
 }
 
+void kvc_account_granted_locked(struct kvc_node *n, uint64_t bytes)
+{
+	n->acct.reserved = bytes;
+}
+
+void kvc_account_created_locked(struct kvc_node *n, uint64_t bytes)
+{
+	n->acct.reserved = n->acct.preallocated = bytes;
+}
+
+uint64_t kvc_account_removed_locked(struct kvc_node *n)
+{
+	uint64_t bytes = n->acct.reserved;
+
+	n->acct.reserved = 0;
+	return bytes;
+}
+
+uint64_t kvc_account_leaving_locked(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t bytes = kvc_account_removed_locked(n);
+
+	k->reservations.leaving += bytes;
+	kvc_account_quota_count_locked(k, n);
+	return bytes;
+}
+
+void kvc_account_copied_locked(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t now = n->state == KVC_BOTH ? n->acct.reserved : 0;
+
+	k->reservations.copied += now - n->acct.copied;
+	n->acct.copied = now;
+}
+
+void kvc_account_request_copy_locked(struct kvc *k, struct kvc_node *n)
+{
+	kvc_list_del(&n->acct.link);
+	n->acct.copy_requested = true;
+	k->account->requested += n->acct.uncopied;
+}
+
 void kvc_account_recount_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct stat st;
@@ -43,28 +82,29 @@ void kvc_account_recount_locked(struct kvc *k, struct kvc_node *n)
 		kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
 }
 
-void kvc_account_set_ahead_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
+void kvc_account_set_preallocated_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 {
-	k->reservations.ahead += bytes - n->ahead;
-	n->ahead = bytes;
+	k->reservations.ahead += bytes - n->acct.preallocated;
+	n->acct.preallocated = bytes;
 }
 
 void kvc_account_uncopied_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = n->state == KVC_RESIDENT && !n->refused ? n->reserved : 0, was = n->uncopied;
+	uint64_t now = n->state == KVC_RESIDENT && !n->refused ? n->acct.reserved : 0,
+		 was = n->acct.uncopied;
 	bool hurried = kvc_reservation_hurry_locked(k);
 
 	if (now == was)
 		return;
 	k->reservations.uncopied += now - was;
-	n->uncopied = now;
-	if (n->asked)
-		k->account->asked += now - was;
-	else if (now && kvc_list_empty(&n->behind) && k->opt.write == KVC_BACK)
-		kvc_list_add_tail(&k->account->behind, &n->behind);
+	n->acct.uncopied = now;
+	if (n->acct.copy_requested)
+		k->account->requested += now - was;
+	else if (now && kvc_list_empty(&n->acct.link) && k->opt.write == KVC_BACK)
+		kvc_list_add_tail(&k->account->uncopied, &n->acct.link);
 	if (!now) {
-		kvc_list_del(&n->behind);
-		n->asked = false;
+		kvc_list_del(&n->acct.link);
+		n->acct.copy_requested = false;
 	}
 	if (now < was && !n->refused)
 		k->account->copied += was - now;
@@ -76,21 +116,31 @@ uint64_t kvc_account_quota_bytes(const struct kvc_node *n)
 {
 	if (n->commit.lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
 		return 0;
-	return n->state == KVC_OPEN ? n->reserved : n->row.blocks * 512;
+	return n->state == KVC_OPEN ? n->acct.reserved : n->row.blocks * 512;
 }
 
 void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL
 							      : kvc_quota_of_locked(k, n->model);
-	uint64_t now = q ? kvc_account_quota_bytes(n) : 0, before = n->charged;
+	uint64_t now = q ? kvc_account_quota_bytes(n) : 0, before = n->acct.charged;
 
 	kvc_pin_count_locked(k, n);
 	if (!q || now == before)
 		return;
-	n->charged = now;
+	n->acct.charged = now;
 	if (kvc_model_rescan_counts(q, n->row.ino))
 		kvc_quota_changed_locked(k, q, (int64_t)(now - before));
+}
+
+void kvc_account_charged_locked(struct kvc_node *n, uint64_t bytes)
+{
+	n->acct.charged = bytes;
+}
+
+void kvc_account_set_model_locked(struct kvc_node *n, uint64_t model)
+{
+	n->model = model;
 }
 
 void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
@@ -98,8 +148,8 @@ void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t m
 	struct kvc_quota *q = kvc_quota_of_locked(k, n->model);
 
 	if (q && kvc_model_rescan_counts(q, n->row.ino))
-		kvc_quota_changed_locked(k, q, -(int64_t)n->charged);
-	n->charged = 0;
+		kvc_quota_changed_locked(k, q, -(int64_t)n->acct.charged);
+	n->acct.charged = 0;
 	n->model = model;
 	kvc_model_stats_pool_bytes_locked(k, n);
 	kvc_account_quota_count_locked(k, n);

@@ -9,17 +9,36 @@
 #include "node.h"
 
 struct kvc_account {
-	struct kvc_list behind; /* write=back: nodes without a copy, oldest first */
-	uint64_t asked;         /* bytes of reservations.uncopied for which a copy was requested */
-	uint64_t copied;        /* bytes that were copied since tiering/throttle.c last read this */
+	struct kvc_list uncopied; /* write=back: nodes without a copy, oldest first */
+	uint64_t requested;       /* bytes of reservations.uncopied whose copy was requested */
+	/* bytes that were copied since tiering/throttle.c last read this */
+	uint64_t copied;
 };
 
 /* Sets the number of bytes that the node's segment is accounted for. */
 void kvc_account_set_reserved_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
+/*
+ * Sets the bytes of a segment that is created or loaded now, if k->reservations.used already
+ * includes them.
+ */
+void kvc_account_granted_locked(struct kvc_node *n, uint64_t bytes);
+/* The same for a new file; k->reservations.ahead already includes them too. */
+void kvc_account_created_locked(struct kvc_node *n, uint64_t bytes);
+/*
+ * The segment was removed: the node counts no bytes any more. Returns the bytes, which are in
+ * k->reservations.used until the caller returns them.
+ */
+uint64_t kvc_account_removed_locked(struct kvc_node *n);
+/* The same, and counts the bytes as leaving until the caller has freed the segment's pages. */
+uint64_t kvc_account_leaving_locked(struct kvc *k, struct kvc_node *n);
+/* Updates the count of bytes of files that are in the pool and have a copy. */
+void kvc_account_copied_locked(struct kvc *k, struct kvc_node *n);
+/* With write=back: a copy of the file is about to be requested. */
+void kvc_account_request_copy_locked(struct kvc *k, struct kvc_node *n);
 /* The same, with the size that fstat reports for the segment. */
 void kvc_account_recount_locked(struct kvc *k, struct kvc_node *n);
 /* Sets the bytes that were preallocated for the node; 0 after it is published or destroyed. */
-void kvc_account_set_ahead_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
+void kvc_account_set_preallocated_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
 /*
  * Updates the count of bytes without a copy. Called after the node's state or reservation changed.
  */
@@ -31,6 +50,10 @@ uint64_t kvc_account_quota_bytes(const struct kvc_node *n);
  * neither.
  */
 void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n);
+/* The file was counted in its quota with these bytes. */
+void kvc_account_charged_locked(struct kvc_node *n, uint64_t bytes);
+/* Sets the model of a file that counts no bytes yet, or whose quota is being counted again. */
+void kvc_account_set_model_locked(struct kvc_node *n, uint64_t model);
 /* Moves the file, with its bytes, to another model. */
 void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model);
 

@@ -195,12 +195,12 @@ void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = kvc_list_empty(&n->chunk_link) ? 0 : n->reserved, was = n->in_pool;
+	uint64_t now = kvc_list_empty(&n->part.link) ? 0 : n->acct.reserved, was = n->part.bytes;
 	struct kvc_chunk *c = n->chunk;
 
 	if (!c || now == was)
 		return;
-	n->in_pool = now;
+	n->part.bytes = now;
 	c->bytes += now - was;
 	if (c->pin)
 		kvc_pin_pool_locked(k, c->pin, (int64_t)(now - was));
@@ -214,9 +214,9 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (!n->chunk || !kvc_list_empty(&n->chunk_link))
+	if (!n->chunk || !kvc_list_empty(&n->part.link))
 		return;
-	kvc_list_add_tail(&n->chunk->nodes, &n->chunk_link);
+	kvc_list_add_tail(&n->chunk->nodes, &n->part.link);
 	n->chunk->nnodes++;
 	n->chunk->on_disk |= kvc_file_placed_in(n, KVC_DISK);
 	kvc_chunk_count_locked(k, n);
@@ -225,9 +225,9 @@ void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (!n->chunk || kvc_list_empty(&n->chunk_link))
+	if (!n->chunk || kvc_list_empty(&n->part.link))
 		return;
-	kvc_list_del(&n->chunk_link);
+	kvc_list_del(&n->part.link);
 	kvc_chunk_count_locked(k, n);
 	if (!--n->chunk->nnodes) {
 		end_exclusion(n->chunk);
@@ -248,6 +248,18 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 }
 
 /* Stamps increase with every use, so that the order of uses is total. */
+void kvc_chunk_move_first_locked(struct kvc_chunk *c, struct kvc_node *n)
+{
+	kvc_list_del(&n->part.link);
+	kvc_list_add_head(&c->nodes, &n->part.link);
+}
+
+void kvc_chunk_move_last_locked(struct kvc_chunk *c, struct kvc_node *n)
+{
+	kvc_list_del(&n->part.link);
+	kvc_list_add_tail(&c->nodes, &n->part.link);
+}
+
 uint64_t kvc_chunk_next_stamp_locked(struct kvc *k)
 {
 	uint64_t now = kvc_clock_ns(k);

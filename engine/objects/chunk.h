@@ -37,7 +37,7 @@ struct kvc_chunk {
 	uint64_t first_file;
 	uint64_t quota;      /* the model to whose quota it counts; 0: none */
 	struct kvc_pin *pin; /* NULL: not pinned (limits/pin.h) */
-	uint64_t bytes;      /* bytes of its nodes in the pool: the sum of their in_pool */
+	uint64_t bytes;      /* bytes of its nodes in the pool: the sum of their part.bytes */
 	/* the most bytes that its nodes had in the pool, evicted ones included */
 	uint64_t peak_bytes;
 	struct kvc_list nodes; /* its nodes that have a segment */
@@ -91,6 +91,9 @@ void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n);
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it got a segment */
 void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it lost its segment */
 void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n);  /* its size changed */
+/* Moves a node to the beginning or the end of the chunk's list. */
+void kvc_chunk_move_first_locked(struct kvc_chunk *c, struct kvc_node *n);
+void kvc_chunk_move_last_locked(struct kvc_chunk *c, struct kvc_node *n);
 /*
  * Returns the current time, or a later one if needed, so that each stamp is above all earlier ones.
  */

@@ -56,9 +56,7 @@ void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to
 	n->state = to;
 	if (to == KVC_RESIDENT || to == KVC_BOTH)
 		k->nodes->resident++;
-	k->reservations.copied -= n->copied;
-	n->copied = to == KVC_BOTH ? n->reserved : 0;
-	k->reservations.copied += n->copied;
+	kvc_account_copied_locked(k, n);
 	if (kvc_has_segment(n) && !had)
 		kvc_chunk_add_locked(k, n);
 	else if (!kvc_has_segment(n) && had)
@@ -175,8 +173,9 @@ int kvc_file_segment_new_locked(struct kvc *k, struct kvc_node *n)
 	n->fd = fd;
 	n->fresh = true;
 	n->mode_ns = KVC_MARK_NS;
-	n->reserved = n->prepared = 0;
-	kvc_account_set_ahead_locked(k, n, 0);
+	n->prepared = 0;
+	kvc_account_granted_locked(n, 0);
+	kvc_account_set_preallocated_locked(k, n, 0);
 	n->epoch++;
 	n->hopeless = 0;
 	kvc_file_become_locked(k, n, KVC_OPEN);
@@ -318,7 +317,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 			kvc_folder_grew_locked(k, n, size - n->object.size);
 	}
 	free_prepared(n, fd, &st, doubt ? KVC_MARK_NS : n->row.mtime_ns);
-	kvc_account_set_ahead_locked(k, n, 0);
+	kvc_account_set_preallocated_locked(k, n, 0);
 	/* the copy of the version that is published now serves the waiting fsyncs */
 	n->snapshot = false;
 	n->object.size = n->row.size = size;
@@ -356,7 +355,7 @@ bool kvc_file_should_linger_locked(const struct kvc *k, const struct kvc_node *n
 void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n)
 {
 	kvc_list_add_tail(&k->committer->lingering[0], &n->linger.link);
-	n->linger.bytes = n->reserved;
+	n->linger.bytes = n->acct.reserved;
 	k->reservations.leaving += n->linger.bytes;
 	kvc_committer_wake_locked(k, false);
 }
@@ -393,8 +392,7 @@ void kvc_file_destroy_locked(struct kvc *k, struct kvc_node *n)
 	if (kvc_has_segment(n)) {
 		struct kvc_segment s = kvc_file_segment_of(n);
 
-		kvc_deferred_free_segment_locked(k, &s, n->reserved);
-		n->reserved = 0;
+		kvc_deferred_free_segment_locked(k, &s, kvc_account_removed_locked(n));
 		kvc_file_close_segment_locked(k, n);
 	}
 	if (S_ISREG(n->row.mode)) {
@@ -404,7 +402,7 @@ void kvc_file_destroy_locked(struct kvc *k, struct kvc_node *n)
 		kvc_node_wake_sync_locked(k, n, 0);
 	}
 	kvc_node_set_lost_locked(n, true);
-	kvc_account_set_ahead_locked(k, n, 0);
+	kvc_account_set_preallocated_locked(k, n, 0);
 	kvc_account_quota_count_locked(k, n);
 	kvc_node_clean_locked(k, n);
 	kvc_committer_wake_locked(k, false);

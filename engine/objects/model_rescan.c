@@ -194,12 +194,12 @@ static int visit_both(struct kvc *k, struct rescan *s, const struct kvc_peeked *
 
 			q->used += bytes;
 			if (n)
-				n->charged = bytes;
+				kvc_account_charged_locked(n, bytes);
 		}
 	}
 	if (!err && n && S_ISREG(row.mode))
 		/* a folder above may have moved since the node's model was set */
-		n->model = m->model;
+		kvc_account_set_model_locked(n, m->model);
 	if (q && q->counting && ino < q->below)
 		q->at = kvc_max(q->at, ino);
 	return err == -ENOENT ? 0 : err;

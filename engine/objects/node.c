@@ -28,8 +28,8 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	n->row = *row;
 	n->fd = -1;
 	kvc_list_init(&n->commit.link);
-	kvc_list_init(&n->chunk_link);
-	kvc_list_init(&n->behind);
+	kvc_list_init(&n->part.link);
+	kvc_list_init(&n->acct.link);
 	kvc_list_init(&n->wait.ready);
 	kvc_list_init(&n->wait.sync);
 	kvc_list_init(&n->linger.link);
@@ -93,7 +93,7 @@ static int node_load_locked(struct kvc *k, const struct kvc_row *row,
 			n->in[t].place = place[t];
 			n->has_places |= place[t].gen != 0;
 		}
-		n->charged = row->blocks * 512;
+		n->acct.charged = row->blocks * 512;
 		n->model = model;
 		kvc_pin_node_loaded_locked(k, n);
 	}

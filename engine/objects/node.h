@@ -127,21 +127,18 @@ struct kvc_node {
 	/* Regular files */
 	bool never_published; /* created by this mount and never published */
 	bool has_places;      /* the catalog may have placement rows of it */
-	/* a copy was requested: its bytes are in k->account->asked and it is not on `behind` */
-	bool asked;
-	bool plain; /* its opens use plain requests, not passthrough */
-	bool fresh; /* the segment's name begins with w-, not o- */
+	bool plain;           /* its opens use plain requests, not passthrough */
+	bool fresh;           /* the segment's name begins with w-, not o- */
 	/* it was open for writing and seems unchanged: compare it before trusting a lower copy */
 	bool verify;
 	bool unpublished; /* closed, but its segment could not be renamed: still OPEN */
 	bool failing;     /* the last copy to a tier failed */
 	/* no copy is requested, since admission refused it (access/admission.h) */
 	bool refused;
-	bool unshared;  /* created by this mount, and no copy to a shared tier was begun since */
-	bool snapshot;  /* fsync waits for a copy of the file's current contents */
-	bool unread;    /* folder: one of its files was deleted because it could not be read */
-	uint8_t loaded; /* tier of the last load */
-	uint8_t tries;  /* number of consecutive failures */
+	bool unshared; /* created by this mount, and no copy to a shared tier was begun since */
+	bool snapshot; /* fsync waits for a copy of the file's current contents */
+	bool unread;   /* folder: one of its files was deleted because it could not be read */
+	uint8_t tries; /* number of consecutive failures */
 	/* a bit for each tier: a job to copy it there is queued or runs */
 	uint8_t spilling;
 	/* a bit for each tier: no copy can be made until the file changes or the next mount */
@@ -151,25 +148,13 @@ struct kvc_node {
 	/* a bit for each tier: an old copy under an earlier name is removed by the next copy */
 	uint8_t left;
 	enum kvc_state state : 8;
-	int load_error;  /* error of the last load */
 	int fd, backing; /* -1 and 0 if there is none; fd is writable only in state OPEN */
 	struct kvc_object_row object;
 	uint64_t place_txn; /* the transaction that records the newest placement */
-	uint64_t reserved;  /* bytes accounted for the segment */
-	uint64_t charged;   /* bytes counted to its model's quota */
-	uint64_t uncopied;  /* bytes counted to k->reservations.uncopied */
-	/* with write=back: on k->account->behind until a copy is requested */
-	struct kvc_list behind;
 	/* OPEN: mtime of the segment when its mode was set; a later write clears the set-id bits */
 	uint64_t mode_ns;
 	/* bytes, from the start of the file, that are preallocated for plain writes */
 	uint64_t prepared;
-	/*
-	 * bytes that were preallocated when it was opened to be rewritten; part of
-	 * k->reservations.ahead
-	 */
-	uint64_t ahead;
-	uint64_t copied; /* its part of k->reservations.copied */
 	/*
 	 * when it got a temporary name, or was last closed with one (names/incomplete.h); 0: its
 	 * name is not temporary
@@ -177,21 +162,47 @@ struct kvc_node {
 	uint64_t temporary_ns;
 	/* number of opens for writing, so that a copy notices that it is out of date */
 	uint64_t epoch;
+	/* Written by objects/account.c. The first folder of its path, whose quota it counts to. */
 	uint64_t model;
-	/*
-	 * the statistics that count its bytes in the pool, and how many they count
-	 * (telemetry/model_stats.h)
-	 */
-	struct kvc_model_stats *stats;
-	uint64_t stats_bytes;
+	/* Written by objects/account.c. The bytes that it counts. */
+	struct {
+		uint64_t reserved; /* for the segment: its part of k->reservations.used */
+		uint64_t copied;   /* its part of k->reservations.copied */
+		uint64_t uncopied; /* its part of k->reservations.uncopied */
+		uint64_t charged;  /* to its model's quota */
+		/* preallocated when it was opened to be rewritten: part of k->reservations.ahead */
+		uint64_t preallocated;
+		/* write=back: on k->account->uncopied until a copy is requested */
+		struct kvc_list link;
+		/* a copy was requested: its bytes are in k->account->requested */
+		bool copy_requested;
+	} acct;
+	/* Written by telemetry/model_stats.c. The statistics that count its bytes in the pool. */
+	struct {
+		struct kvc_model_stats *in;
+		uint64_t bytes; /* the number that they count */
+	} counted;
+	/* Written by limits/pin.c. The pin that counts it (limits/pin.h). */
+	struct {
+		uint64_t serial, bytes;
+	} pin;
+	/* Written by limits/user.c. The users that have it open or leased (limits/user.h). */
+	struct {
+		struct kvc_share_entry *entries;
+		uint64_t bytes; /* bytes that each of them is charged */
+	} share;
+	/* Written by objects/chunk.c and objects/membership.c. */
 	struct kvc_chunk *chunk;
-	struct kvc_list chunk_link;
-	uint64_t in_pool; /* its part of chunk->bytes */
-	/* serial of the pin that counts it, and the bytes that it counts (limits/pin.h) */
-	uint64_t pin_serial, pin_weight;
-	/* the users that have it open or leased (limits/user.h) */
-	struct kvc_share_entry *holders;
-	uint64_t held;             /* bytes that each of them is charged */
+	/* Written by objects/chunk.c. A node with a segment is part of its chunk in the pool. */
+	struct {
+		struct kvc_list link; /* on chunk->nodes */
+		uint64_t bytes;       /* its part of chunk->bytes */
+	} part;
+	/* Written by tiering/load.c. The last load. */
+	struct {
+		int error;
+		uint8_t tier;
+	} load;
 	struct kvc_node_tier in[]; /* by tier: k->tier_slots elements */
 };
 

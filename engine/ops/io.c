@@ -295,7 +295,7 @@ static uint64_t missing_bytes(const struct kvc_node *n, uint64_t off, uint64_t e
 	range = end - start;
 	span = kvc_max(kvc_max(kvc_round_up(size, KVC_PAGE), n->prepared), end);
 	elsewhere = span - range;
-	there = n->reserved > elsewhere ? n->reserved - elsewhere : 0;
+	there = n->acct.reserved > elsewhere ? n->acct.reserved - elsewhere : 0;
 	if (start < n->prepared)
 		there = kvc_max(there, kvc_min(n->prepared, end) - start);
 	return range - kvc_min(range, there);

@@ -368,7 +368,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 			}
 			kvc_node_attr_locked(k, it->n, &a);
 			if (!it->err && it->n->state == KVC_LOWER)
-				it->err = it->n->load_error;
+				it->err = it->n->load.error;
 			if (it->err && it->n->state != KVC_GONE && kvc_load_unserved(it->err)) {
 				if (l->mode == KVC_LEASE_HOLD)
 					kvc_count(&k->stats, unserved_loads);

@@ -64,7 +64,7 @@ static void register_segment_locked(struct kvc *k, struct kvc_node *n, bool writ
 	n->plain = true;
 	if (bare || !k->ev.backing_open ||
 	    (!may_pass_through_locked(k, n->model) &&
-	     (writer || n->reserved < kvc_round_up(n->object.size, KVC_PAGE))))
+	     (writer || n->acct.reserved < kvc_round_up(n->object.size, KVC_PAGE))))
 		return;
 	if (!n->backing) {
 		fd = kvc_pool_segment_open(&k->pool, &s, O_RDONLY);
@@ -127,7 +127,7 @@ static int allocate_ahead_both(struct kvc *k, struct kvc_node *n, int fd, uint64
 	if (n->state != KVC_OPEN)
 		return -ESTALE;
 	n->prepared = kvc_max(n->prepared, done); /* a write in between may have allocated more */
-	kvc_account_set_ahead_locked(k, n, done);
+	kvc_account_set_preallocated_locked(k, n, done);
 	kvc_account_recount_locked(k, n);
 	return 0;
 }
@@ -146,7 +146,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 		return kvc_node_park_locked(k, n, w);
 	if (n->state == KVC_LOWER && (err = kvc_membership_join_both(k, n)))
 		return err;
-	more = hint - kvc_min(hint, n->reserved);
+	more = hint - kvc_min(hint, n->acct.reserved);
 	if ((err = kvc_throttle_store_locked(k, more, w)) ||
 	    (err = kvc_reservation_get_locked(k, more, w)))
 		return err;
@@ -208,7 +208,7 @@ static void record_open_locked(struct kvc *k, struct kvc_node *n, int flags,
 		kvc_node_touch_locked(n);
 	}
 	if (!(flags & O_TRUNC))
-		kvc_latency_record(k, KVC_OP_open, w->loads ? n->loaded : KVC_OF_POOL, n->model,
+		kvc_latency_record(k, KVC_OP_open, w->loads ? n->load.tier : KVC_OF_POOL, n->model,
 				   w->begun_ns);
 }
 
@@ -390,7 +390,7 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	if (!n)
 		return -ENOMEM;
 	n->row.parent = folder->row.ino;
-	n->model = c->model;
+	kvc_account_set_model_locked(n, c->model);
 	err = name ? kvc_chunking_join_both(k, folder, n, name, true, &n->row.chunk) : 0;
 	if (!err && !n->row.chunk) {
 		n->row.chunk = n->row.ino;
@@ -408,8 +408,8 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	n->fd = fd;
 	n->fresh = n->unshared = n->never_published = true;
 	n->mode_ns = c->row.mtime_ns;
-	/* k->reservations.ahead already includes these bytes */
-	n->reserved = n->prepared = n->ahead = c->reserved;
+	kvc_account_created_locked(n, c->reserved);
+	n->prepared = c->reserved;
 	n->epoch = 1;
 	kvc_node_looked_up_locked(n);
 	n->backing = backing;

@@ -106,7 +106,7 @@ int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int 
 /* Would truncating this node to `size` free more than `some` bytes? */
 static bool would_free_more(const struct kvc_node *n, uint64_t size, uint64_t some)
 {
-	uint64_t has = n->object.size, reserved = n->reserved;
+	uint64_t has = n->object.size, reserved = n->acct.reserved;
 	struct stat st;
 
 	if (!kvc_has_segment(n))

@@ -16,7 +16,7 @@
 /* No open, lease or other user could be the one that has mapped it. */
 static bool sole_user(const struct kvc_node *n)
 {
-	return !n->refs.opens && !n->refs.leases && !n->holders->next;
+	return !n->refs.opens && !n->refs.leases && !n->share.entries->next;
 }
 
 static bool enough_free_locked(struct kvc *k, uint32_t uid)

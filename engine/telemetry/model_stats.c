@@ -77,16 +77,16 @@ struct kvc_model_stats *kvc_model_stats_of_locked(struct kvc *k, uint64_t model)
 
 void kvc_model_stats_pool_bytes_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = kvc_has_segment(n) ? n->reserved : 0;
+	uint64_t now = kvc_has_segment(n) ? n->acct.reserved : 0;
 
-	if (now == n->stats_bytes && (!now || n->stats->slot.key == n->model))
+	if (now == n->counted.bytes && (!now || n->counted.in->slot.key == n->model))
 		return;
-	if (n->stats)
-		n->stats->pool_bytes -= n->stats_bytes;
-	n->stats = now ? kvc_model_stats_of_locked(k, n->model) : NULL;
-	n->stats_bytes = now;
-	if (n->stats)
-		n->stats->pool_bytes += now;
+	if (n->counted.in)
+		n->counted.in->pool_bytes -= n->counted.bytes;
+	n->counted.in = now ? kvc_model_stats_of_locked(k, n->model) : NULL;
+	n->counted.bytes = now;
+	if (n->counted.in)
+		n->counted.in->pool_bytes += now;
 }
 
 size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_stats *to,

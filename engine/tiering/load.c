@@ -165,13 +165,13 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 {
 	struct kvc_node *n = j->node;
 
-	n->loaded = (uint8_t)j->tier;
+	n->load.tier = (uint8_t)j->tier;
 	n->row.blocks = blocks;
 	kvc_account_set_reserved_locked(k, n, blocks * 512);
 	kvc_file_become_locked(k, n, KVC_BOTH);
 	if (!kvc_file_placed(k, n))
 		kvc_file_become_locked(k, n, KVC_RESIDENT);
-	n->load_error = 0;
+	n->load.error = 0;
 	kvc_count(&k->stats, loads);
 	kvc_count_by(&k->stats, load_bytes, size);
 	kvc_model_stats_bytes_locked(k, n->model, load, size);
@@ -206,7 +206,7 @@ static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 
 	err = application_error(err);
 	kvc_count(&k->stats, load_failures);
-	n->load_error = err;
+	n->load.error = err;
 	kvc_file_become_locked(k, n, KVC_LOWER);
 	if (j->bad)
 		forget_both(k, n, j->bad);
@@ -256,7 +256,7 @@ static int reserve_locked(struct kvc *k, struct kvc_node *n, uint64_t reserved, 
 static bool reserve_again_locked(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg)
 {
 	struct kvc_node *n = j->node;
-	uint64_t reserved = n->reserved ?: kvc_round_up(n->object.size, KVC_PAGE);
+	uint64_t reserved = n->acct.reserved ?: kvc_round_up(n->object.size, KVC_PAGE);
 
 	kvc_pool_segment_remove(&k->pool, seg);
 	kvc_account_set_reserved_locked(k, n, 0);
@@ -322,7 +322,7 @@ static void fail_locked(struct kvc *k, struct kvc_node *n, int err)
 {
 	if (n->state != KVC_LOADING)
 		return;
-	n->load_error = err;
+	n->load.error = err;
 	kvc_file_become_locked(k, n, KVC_LOWER);
 	kvc_node_wake_locked(k, n, err);
 }
@@ -337,7 +337,7 @@ static void reservation_ready(struct kvc_wait *w)
 
 	kvc_lock(k);
 	if (!err && n->state == KVC_LOADING) {
-		n->reserved = w->granted;
+		kvc_account_granted_locked(n, w->granted);
 		w->granted = 0;
 		err = queue_load_locked(k, n, w->stage, NULL);
 	} else {
@@ -377,13 +377,13 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
 	if (err == KVC_WAIT)
 		return 0;
 	if (!err) {
-		n->reserved = reserved;
+		kvc_account_granted_locked(n, reserved);
 		err = queue_load_locked(k, n, prefetch, NULL);
 		if (err)
 			kvc_account_set_reserved_locked(k, n, 0);
 	}
 	if (err) {
-		n->load_error = err;
+		n->load.error = err;
 		kvc_file_become_locked(k, n, KVC_LOWER);
 	}
 	return err;

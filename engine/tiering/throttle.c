@@ -46,13 +46,11 @@ static struct zone throttle_zone_locked(const struct kvc *k)
 /* With write=back: queues copies of the oldest objects while too many bytes have no copy. */
 static void copy_oldest_locked(struct kvc *k)
 {
-	while (k->reservations.uncopied - k->account->asked > k->pool.bytes / 4 &&
-	       !kvc_list_empty(&k->account->behind)) {
-		struct kvc_node *n = kvc_of(k->account->behind.next, struct kvc_node, behind);
+	while (k->reservations.uncopied - k->account->requested > k->pool.bytes / 4 &&
+	       !kvc_list_empty(&k->account->uncopied)) {
+		struct kvc_node *n = kvc_of(k->account->uncopied.next, struct kvc_node, acct.link);
 
-		kvc_list_del(&n->behind);
-		n->asked = true;
-		k->account->asked += n->uncopied;
+		kvc_account_request_copy_locked(k, n);
 		kvc_spill_queue_locked(k, n, false);
 	}
 }

@@ -33,7 +33,7 @@ static uint64_t sum(uint64_t *pool, size_t *n)
 
 static void test_bound(void **state)
 {
-	struct kvc_node node = { .state = KVC_RESIDENT, .reserved = 4096, .model = 7 };
+	struct kvc_node node = { .state = KVC_RESIDENT, .acct.reserved = 4096, .model = 7 };
 	const struct kvc_model_stats *kept;
 	uint64_t pool;
 	size_t n;
@@ -41,7 +41,7 @@ static void test_bound(void **state)
 
 	assert_int_equal(kvc_table_init(&all.table), 0);
 	kvc_model_stats_pool_bytes_locked(&k, &node);
-	kept = node.stats;
+	kept = node.counted.in;
 	for (uint64_t m = 1; m <= 3 * KVC_MODEL_STATS_MAX; m++)
 		kvc_model_stats_locked(&k, m, hits);
 	assert_int_equal(sum(&pool, &n), 3 * KVC_MODEL_STATS_MAX);
@@ -56,7 +56,7 @@ static void test_bound(void **state)
 	assert_int_equal(kvc_model_stats_of_locked(&k, node.model)->pool_bytes, 4096);
 	node.state = KVC_LOWER;
 	kvc_model_stats_pool_bytes_locked(&k, &node);
-	assert_null(node.stats);
+	assert_null(node.counted.in);
 	assert_int_equal(sum(&pool, &n), 3 * KVC_MODEL_STATS_MAX);
 	assert_int_equal(pool, 0);
 	kvc_model_stats_free(&k);

@@ -104,7 +104,7 @@ static void can_go(uint64_t ino)
 	assert_non_null(n->chunk);
 	assert_int_equal(n->chunk->id, n->row.chunk);
 	assert_false(n->chunk->gone);
-	assert_false(kvc_list_empty(&n->chunk_link));
+	assert_false(kvc_list_empty(&n->part.link));
 }
 
 static void in_chunk(uint64_t ino, uint64_t chunk)

@@ -52,7 +52,7 @@ for struct in STRUCTS:
     text = open(header[0]).read()
     a, b = find(text, struct)
     for _, _, names, comment in members(text[a:b]):
-        by = re.search(r"Written by ([\w/. ]*?\.c)(?=[.:, ]|$)", " ".join(comment.split()))
+        by = re.search(r"Written by ([\w/]+\.c(?: and [\w/]+\.c)?)", " ".join(comment.split()))
         files = re.findall(r"([\w/]+)\.c\b", by.group(1)) if by else None
         for f in files or ():
             assert os.path.exists(f"engine/{f}.c"), f"{header[0]} names {f}.c, which does not exist"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared code of the mounted cases: a store in its own folder, mounted in the way that the runner
 selects."""
-import contextlib, errno, fcntl, hashlib, os, pty, random, re, signal, sqlite3, subprocess, sys
-import time, traceback
+import contextlib, errno, fcntl, hashlib, os, pty, random, re, signal, sqlite3, struct
+import subprocess, sys, time, traceback
 
 BUILD = os.environ["KV_BUILD"]
 WAY = os.environ.get("KV_WAY", "fast")
@@ -12,6 +12,7 @@ LONG = os.environ.get("LEVEL") == "long"
 LOG = f"{TMP}/log"  # the log of this process's daemons
 SLOW = 6 if MODE in ("asan", "tsan") else 1
 KiB, MiB = 1 << 10, 1 << 20
+F_OFD_GETLK = 36
 WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off",
         "none": ""}
 # By default a full pool drops objects without a committed copy after 0.1 s. On a busy machine the
@@ -207,6 +208,14 @@ class Store:
     def log(self):
         with open(LOG, errors="replace") as f:
             return f.read()
+
+    def ending(self):
+        """Has the daemon released the byte of its lock that says that it serves? Until it has acted
+        on a signal, another daemon is refused, and does not wait."""
+        with open(f"{self.path}/superblock", "rb") as f:
+            byte = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 1 << 40, 1, 0)
+            got = fcntl.fcntl(f, F_OFD_GETLK, byte)
+            return struct.unpack("h", got[:2])[0] == fcntl.F_UNLCK
 
     def umount(self):
         for _ in range(1200):  # a client that was killed may hold a file for some time

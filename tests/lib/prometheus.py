@@ -107,7 +107,7 @@ def port_of(store):
     raise AssertionError("the daemon does not listen")
 
 
-def ask(port, path, method="GET", body=None, headers={}, timeout=60):
+def ask(port, path, method="GET", body=None, headers={}, timeout=240):
     """Status, headers and body of the answer."""
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     c.request(method, path, body, headers)

@@ -2,7 +2,7 @@
 """A fake S3 service that checks signatures by the specification, with switches for the behaviour of
 other services; and a single tier that text commands control."""
 import datetime, hashlib, hmac, http.server, os, subprocess, threading, urllib.parse
-from kvtest import BUILD, SLOW, TMP
+from kvtest import BUILD, HANG, SLOW, TMP
 
 
 def error(code, message="", more=""):
@@ -207,4 +207,4 @@ class Tier:
 
     def end(self):
         self.process.stdin.close()
-        assert self.process.wait(60 * SLOW) == 0, self.log()
+        assert self.process.wait(HANG) == 0, self.log()

@@ -3,7 +3,7 @@
 name and names the error, an exit status, and nothing else. Many are tried in parallel. SHOW=1
 prints all lines, so that a person can check that each says how to fix the error."""
 import concurrent.futures, os, re, subprocess
-from kvtest import SLOW, binary
+from kvtest import HANG, binary
 
 # a wrong value of each kind of value that --help has
 NUMBER = ["", "x", "-1", "5x", "99999999999", "99999999999999999999999", "1.5", " 1"]
@@ -41,7 +41,7 @@ class Wrong:
     def look(self, command, says, code, out, name, quiet):
         try:
             p = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out or subprocess.PIPE,
-                               stderr=subprocess.PIPE, timeout=30 * SLOW, text=True,
+                               stderr=subprocess.PIPE, timeout=HANG, text=True,
                                errors="surrogateescape")
         except subprocess.TimeoutExpired:
             self.bad.append(f"{command}: it goes on")

@@ -21,8 +21,9 @@ SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 PROCESSES, MINE, SHARED, CHUNKS, LAYERS = 8, 20, 40, 6, 4
 SIZES = (0, 100, 4096, 5000, 65536, 200000, 200000, 700000, 1500000)
 QUOTA = 6 * MiB
+STOP = 511  # the counter that ends the clients
 # stores wait for copies rather than lose anything
-COMMON = "settle=20,deadline=60000,pace=60000"
+COMMON = "settle=20,deadline=60000,pace=600000"
 HEAD = struct.Struct("<8sQQ")
 
 
@@ -359,9 +360,9 @@ class Client:
            ("link", 2), ("attribute", 3), ("sync", 2), ("unnamed", 2), ("chunk", 8), ("share", 8),
            ("unshare", 2), ("read_shared", 14), ("look", 1))
 
-    def run(self, until, may):
+    def run(self, may):
         names, weights = zip(*self.OPS)
-        while time.monotonic() < until:
+        while not self.counts[STOP]:
             name = self.rng.choices(names, weights)[0]
             try:
                 getattr(self, name)()
@@ -371,11 +372,11 @@ class Client:
             self.done[name] = self.done.get(name, 0) + 1
 
 
-def client(n, s, tops, counts, kind, until):
+def client(n, s, tops, counts, kind):
     """Runs in its own process. A file receives its final knowledge, or the error."""
     c = Client(n, s.mnt, tops[n], counts, tops[n] in kind["quotas"])
     try:
-        c.run(until, kind["may"])
+        c.run(kind["may"])
         out = (c.mine, c.done, c.missed, c.refused)
     except BaseException:
         out = f"process {n}: {traceback.format_exc()}"
@@ -425,7 +426,7 @@ class Watch:
                           len(os.listdir(f"/proc/{pid}/task")), rss))
 
     def run(self, toggle):
-        while time.monotonic() < self.until:
+        while time.monotonic() < self.until or not self.s.stats()["evictions"]:
             assert self.s.daemon.poll() is None, self.s.log()[-3000:]
             self.sample()
             for top in self.kind["quotas"]:
@@ -515,12 +516,13 @@ def campaign(name):
     for n in range(PROCESSES):
         pid = os.fork()
         if not pid:
-            client(n, s, tops, counts, kind, until)
+            client(n, s, tops, counts, kind)
         kids.append(pid)
     watch, toggle = Watch(s, kind, until), Toggle(rules)
     watch.run(toggle)
+    counts[STOP] = 1
     toggle.heal()
-    wait_for(lambda: all(os.path.exists(f"{TMP}/end{n}") for n in range(PROCESSES)), 150)
+    wait_for(lambda: all(os.path.exists(f"{TMP}/end{n}") for n in range(PROCESSES)))
     [os.waitpid(pid, 0) for pid in kids]
     ends = []
     for n in range(PROCESSES):
@@ -539,12 +541,11 @@ def campaign(name):
               "spills", "loads", "evictions", "drops", "quota_drops", "behind_drops",
               "spill_failures", "breaker_opened", "corrupt")), flush=True)
     assert st["corrupt"] == 0 and st["behind_drops"] == 0, st
-    assert st["evictions"], "the pool was never full"
     watch.grown()
     shared = compare(s, tops, counts, kind, ends, "at the end")
     time.sleep(2.5)  # the newest chunks enter the order once no process uses them
     s.settle()
-    ordered = s.in_order()
+    ordered = steady(lambda: (time.sleep(1), s.in_order())[1])
     s.umount()
     there = s.on_disk()
     print(f"{name}: {there} chunks on the disk, {ordered} in its order", flush=True)

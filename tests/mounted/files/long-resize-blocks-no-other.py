@@ -44,7 +44,7 @@ class Held(threading.Thread):
         r.begin(rule)
         self.start()
         # releases a call that is blocked after all; end() reports it
-        self.late = threading.Timer(20 * SLOW, r.heal, (rule,))
+        self.late = threading.Timer(HANG, r.heal, (rule,))
         self.late.start()
         wait_for(lambda: r.fired()[rule] > before)
 

@@ -9,7 +9,7 @@ for reading outlives its file."""
 import mmap, os
 from kvtest import *
 
-s = Store(cpu="64M", size="256M", options="settle=3000000,deadline=4000").mount()
+s = Store(cpu="64M", size="256M", options="settle=3000000,deadline=60000").mount()
 P = lambda *a: os.path.join(s.mnt, *a)
 for model in "free", "bound":
     os.mkdir(P(model))

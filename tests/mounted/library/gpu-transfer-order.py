@@ -18,7 +18,7 @@ WRONG = os.environ | {name: re.sub("log_path=[^:]*", f"log_path={TMP}/found", os
 def trial(pages, way, kind, at):
     try:
         return run(binary("test-gpu-fake"), "trial", s.mnt, pages, way, str(kind), str(at),
-                   env=WRONG if at else os.environ, timeout=20 * SLOW)
+                   env=WRONG if at else os.environ, timeout=20 * SLOW if at else HANG)
     except subprocess.TimeoutExpired as e:
         # an early number may be followed by its predecessor, and the wait for the next number never
         # ends
@@ -39,7 +39,7 @@ for pages, kinds in (("pinned", [EVENT]), ("direct", [EVENT]),
                 assert p.returncode, f"{pages} {way}: nobody missed wait {at} of kind {kind}"
 # a program that ends with a transfer under way ends, and leaves no file
 for how in ([], ["functions"]):
-    p = run(binary("test-gpu-fake"), "leave", s.mnt, *how, timeout=60 * SLOW)
+    p = run(binary("test-gpu-fake"), "leave", s.mnt, *how, timeout=HANG)
     assert p.returncode == 0 and p.stdout == "left\n", p.stdout
     assert not os.path.exists(f"{s.mnt}/staged/leave")
 s.umount()

@@ -52,7 +52,7 @@ def crowd():
 
     def threads():
         for _ in range(rounds):
-            kv.load(s.mnt, cache, items[:1]).wait(60 * SLOW)
+            kv.load(s.mnt, cache, items[:1]).wait(HANG)
 
     def polls():
         for _ in range(rounds):
@@ -61,7 +61,7 @@ def crowd():
 
     async def tasks():
         for _ in range(rounds):
-            await asyncio.wait_for(kv.load(s.mnt, cache, items[:1]), 60 * SLOW)
+            await asyncio.wait_for(kv.load(s.mnt, cache, items[:1]), HANG)
 
     def noted(what):
         try:
@@ -85,7 +85,7 @@ def told():
     queue, (nothing, end) = load._queue, os.pipe()
     queue._fd, really = nothing, queue._fd  # not by the queue itself
     heard = []
-    threads = [threading.Thread(target=lambda: heard.append(load.wait(60 * SLOW))),
+    threads = [threading.Thread(target=lambda: heard.append(load.wait(HANG))),
                threading.Thread(target=lambda: heard.append(asyncio.run(load._complete())))]
     for t in threads:
         t.start()
@@ -137,12 +137,12 @@ def interrupted():
         load = kv.load(s.mnt, cache, items[:1])
         setattr(where, name, breaks)
         try:
-            load.wait(60 * SLOW)
+            load.wait(HANG)
             raise AssertionError(f"no interrupt: {at}")
         except KeyboardInterrupt:
             pass
         setattr(where, name, really)
-        load.wait(60 * SLOW)
+        load.wait(HANG)
         assert once == [at] and not _queue._busy, at
 interrupted()
 
@@ -230,7 +230,7 @@ for how in os._exit, sys.exit:
         wrong(errno.ECANCELED, load.wait_layer, 0)
         load.cancel()
         mine = kv.load(s.mnt, cache, items)
-        asyncio.run(asyncio.wait_for(mine, 60 * SLOW))
+        asyncio.run(asyncio.wait_for(mine, HANG))
         mine.wait_layer(NL)
         how(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, how
@@ -269,7 +269,7 @@ def begin(what):
 
 if MODE != "asan":
     p = begin("store")
-    out, _ = p.communicate(timeout=60 * SLOW)
+    out, _ = p.communicate(timeout=HANG)
     assert p.returncode == 0 and not out, out
     for who in "own", "child":
         assert len(os.listdir(f"{s.mnt}/ends/{who}")) == NL, who
@@ -282,7 +282,7 @@ if MODE != "asan":
     p.stdin.flush()
     assert p.stdout.readline() == "ending\n"
     os.unlink(flag)  # until then its memory may be written to
-    out, _ = p.communicate(timeout=60 * SLOW)
+    out, _ = p.communicate(timeout=HANG)
     assert p.returncode == 0 and out == "over\n", out
 assert not temporaries(s) and not held()
 s.umount()

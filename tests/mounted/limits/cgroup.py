@@ -32,7 +32,7 @@ with memory_group(64 * MiB) as group:
 with memory_group(48 * MiB) as group:
     p = subprocess.run([binary("kvcachefs"), s.path, s.mnt, "-f", "-o", f"cpu=64M,run={TMP}/run"],
                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                       text=True, preexec_fn=lambda: move(group), timeout=60 * SLOW)
+                       text=True, preexec_fn=lambda: move(group), timeout=HANG)
     assert p.returncode == 1 and "memory cgroup allows (48.0 MiB)" in p.stdout, p
 
 # one that it allows, while something else has the most of it

@@ -13,7 +13,7 @@ for p in (TMP, os.path.dirname(TMP)):
     os.chmod(p, 0o755)
 open(PUTS_HANG, "w").close()
 s = Store(cpu="48M", options=f"allow_other,mode=1777,unit=file,settle=0,memory=96M,"
-          "pace=100000,deadline=100000,share=100,"
+          "pace=600000,deadline=600000,share=100,"
           f"shim=delay-put:600000+delay-while:{PUTS_HANG}+only:disk").mount()
 
 st = s.stats()

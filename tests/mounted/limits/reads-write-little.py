@@ -25,7 +25,10 @@ wrote = after["access_bytes"] - before["access_bytes"]
 rows = after["access_rows"] - before["access_rows"]
 print(f"{n} opens in {took:.1f} s: {rows} rows, {wrote >> 10} KiB")
 assert 0 < wrote <= SAVED_UP + took * MiB, wrote
-assert 0 < rows < n / 4, rows
+assert 0 < rows
+# the bytes have a limit each second: only at full rate it is a small part of the opens
+if n / took > 10000:
+    assert rows < n / 4, rows
 assert "kvcachefs_access_bytes_total" in open(f"{s.mnt}/.kvcachefs/metrics").read()
 s.umount()
 with contextlib.closing(sqlite3.connect(f"file:{s.path}/catalog.sqlite?mode=ro", uri=True)) as c:

@@ -88,7 +88,7 @@ def stored(s, n):
 def services():
     b = Bucket(endless)
     modes = ("body", "part", "error", "status", "header", "headers")
-    s = Store("s3", options=f"disk=off,unit=dir,settle=0,deadline=3000,remote={b.url()}").mount()
+    s = Store("s3", options=f"disk=off,unit=dir,settle=0,deadline=20000,remote={b.url()}").mount()
     stored(s, len(modes))
     for i, how in enumerate(modes):
         def load():

@@ -21,7 +21,8 @@ def private(pid):
 
 for n, extra in enumerate(("", ",compress=zstd,memory=96M", f",keyfile={TMP}/keys",
                            f",disk=off,remote=dir://{TMP}/shared")):
-    s = Store(f"s{n}", size="512M", cpu="256M", options="settle=10,share=100" + extra).mount()
+    s = Store(f"s{n}", size="512M", cpu="256M",
+              options="settle=10,share=100,deadline=600000" + extra).mount()
     os.makedirs(f"{s.mnt}/m")
     with open(f"{s.mnt}/m/f", "wb") as f:
         for at in range(DATA // MiB):  # behind a hole, in two parts

@@ -117,7 +117,7 @@ def of_engine(script):
 
 
 def done(p):
-    out = p.communicate(timeout=60 * SLOW)[0]
+    out = p.communicate(timeout=HANG)[0]
     assert p.returncode == 0, out
     return out
 
@@ -175,10 +175,10 @@ assert long.stdout.readline() == "loaded\n", long.stdout.read()
 done(long)
 # the end
 second.send_signal(signal.SIGTERM)
-assert second.wait(timeout=60 * SLOW) == 0, second.stdout.read()
+assert second.wait(timeout=HANG) == 0, second.stdout.read()
 assert not os.path.ismount(f"{NODE}{at['mounts']}/kv") and probe("livenessProbe") is None
 assert os.listdir(f"{NODE}{at['run']}"), "keep_pool kept nothing"
 third = start()
 assert of(config, "pool_warm") == "yes"
 third.terminate()
-assert third.wait(timeout=60 * SLOW) == 0
+assert third.wait(timeout=HANG) == 0

@@ -162,7 +162,7 @@ waiting = subprocess.Popen([kv, s.path, s.mnt, "-o", o], stdin=subprocess.DEVNUL
 wait_for(lambda: select.select([waiting.stdout], [], [], 1)[0])
 assert "waiting for another process to leave the store" in waiting.stdout.readline()
 run("sh", "-c", f"pgrep -f 'kvcachef[s] {s.path} {s.mnt} .*3000' | xargs kill -KILL", ok=True)
-assert waiting.wait(60) == 0 and os.path.ismount(s.mnt)
+assert waiting.wait(HANG) == 0 and os.path.ismount(s.mnt)
 assert all(s.read(f"m/two{i}/l") == blob(100 + i, MiB) for i in range(6))
 run("umount", s.mnt, ok=True)
 ended()

@@ -59,7 +59,7 @@ def start():
 
 
 def ended(rc=0):
-    got = service.daemon.wait(120 * SLOW)
+    got = service.daemon.wait(HANG)
     assert got == rc, (got, log()[-3000:])
 
 

@@ -27,7 +27,7 @@ def opens(i):
 
 
 s.daemon.terminate()
-time.sleep(0.3)
+wait_for(s.ending)
 threads = [threading.Thread(target=opens, args=(i,)) for i in range(THREADS)]
 [t.start() for t in threads]
 time.sleep(1)

@@ -78,7 +78,7 @@ def ready(m):
 
 
 def ended(m):
-    assert m.daemon.wait(120 * SLOW) == 0, s.log()[-3000:]
+    assert m.daemon.wait(HANG) == 0, s.log()[-3000:]
 
 
 s = Store()
@@ -147,4 +147,4 @@ s.fsck("-n", "--data")
 
 # a refused mount is never ready, and is a failure
 m = Manager("z", STORE=f"{TMP}/nothing", MOUNTPOINT=s.mnt, OPTIONS=options).start()
-assert m.daemon.wait(60 * SLOW) == 1 and not m.told("READY=1")
+assert m.daemon.wait(HANG) == 1 and not m.told("READY=1")

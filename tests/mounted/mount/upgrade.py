@@ -10,24 +10,7 @@ from kvtest import *
 newer = f"{TMP}/newer/kvcachefs"
 os.mkdir(f"{TMP}/newer")
 shutil.copy(binary("kvcachefs"), newer)
-F_OFD_GETLK = 36
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED)
-
-
-def ending(s):
-    """Has the daemon given up the byte of its lock that says that it serves? Until it has acted on
-    the signal, another daemon is refused, and does not wait."""
-    with open(f"{s.path}/superblock", "rb") as f:
-        byte = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 1 << 40, 1, 0)
-        return struct.unpack("h", fcntl.fcntl(f, F_OFD_GETLK, byte)[:2])[0] == fcntl.F_UNLCK
-
-
-def ending(s):
-    """Has the daemon released the byte of its lock that says that it serves? Until it has acted on
-    the signal, another daemon is refused, and does not wait."""
-    with open(f"{s.path}/superblock", "rb") as f:
-        byte = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 1 << 40, 1, 0)
-        return struct.unpack("h", fcntl.fcntl(f, F_OFD_GETLK, byte)[:2])[0] == fcntl.F_UNLCK
 
 
 def take_over(s, hurry=False, meanwhile=lambda: None):
@@ -35,7 +18,7 @@ def take_over(s, hurry=False, meanwhile=lambda: None):
     old = s.daemon
     old.terminate()
     meanwhile()
-    wait_for(lambda: old.poll() is not None or ending(s))
+    wait_for(lambda: old.poll() is not None or s.ending())
     o = ",".join(filter(None, [f"cpu={s.cpu}", f"run={TMP}/run", PATIENT, WAYS[WAY], s.options]))
     if hurry:
         wait_for(lambda: old.poll() is not None or old.send_signal(signal.SIGINT))

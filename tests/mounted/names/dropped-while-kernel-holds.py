@@ -20,6 +20,13 @@ def chunk(name):
     return os.open(f"{s.mnt}/{name}", os.O_PATH)
 
 
+def look(c):
+    """Whether the folder and its file are found. The kernel may be told between the two: then the
+    folder is gone, too."""
+    folder, file = (os.path.exists(f"{s.mnt}/{p}") for p in (c, f"{c}/layer0"))
+    return c, folder and (file or os.path.exists(f"{s.mnt}/{c}")), file
+
+
 held, asked = [chunk("0")], []
 while len(asked) < 3:
     dropped = s.stats()["dropped_chunks"]
@@ -27,8 +34,7 @@ while len(asked) < 3:
         held.append(chunk(len(held)))
         time.sleep(0.02 * SLOW)
     # dropped chunks among those that were not looked up for at least a tenth of a second
-    asked.append([(c, os.path.exists(f"{s.mnt}/{c}"), os.path.exists(f"{s.mnt}/{c}/layer0"))
-                  for c in range(len(held) - 20)])
+    asked.append([look(c) for c in range(len(held) - 20)])
 for found in asked:
     assert all(folder == file for _, folder, file in found), found
     assert not all(folder for _, folder, _ in found), "nothing was asked for that went"

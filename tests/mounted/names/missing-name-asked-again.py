@@ -10,7 +10,7 @@ import errno, os, shutil, sqlite3, time
 from kvtest import *
 import frames
 
-DEADLINE = 300
+DEADLINE = 4000
 shared, away, flag = f"{TMP}/shared", f"{TMP}/away", f"{TMP}/hangs"
 os.mkdir(shared)
 s = Store(size="64M", options=f"settle=0,deadline={DEADLINE},disk=off,unit=file,"

@@ -63,7 +63,7 @@ for turn in range(3):
     assert s.read("m/c/l") == data
 assert client_says("renew") == LIVES + ["works"] * 2
 client.stdin.close()
-assert client.wait(30) == 0
+assert client.wait(HANG) == 0
 # a kill while nothing of it is in use, and a mount by fstab's way, which waits for nobody
 s.kill()
 run(binary("mount.kvcachefs"), s.path, s.mnt, "-o", f"cpu=32M,run={TMP}/run", ok=True)

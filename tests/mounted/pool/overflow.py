@@ -22,7 +22,8 @@ def writer(s, w):
 
 
 def fill(name, size, options, holds_all):
-    s = Store(name, size=size, cpu="32M", options=options).mount()
+    # (a pause of the machine would turn a folder into a container)
+    s = Store(name, size=size, cpu="32M", options=f"unit=dir,{options}").mount()
     kids = []
     for w in range(8):
         pid = os.fork()
@@ -73,12 +74,12 @@ def fill(name, size, options, holds_all):
 
 
 # stores may wait, so no chunk is dropped because it has no copy
-st = fill("all", "1G", "pace=60000,deadline=60000", True)
+st = fill("all", "1G", "pace=600000,deadline=600000", True)
 assert st["evictions"] > 0 and st["drops"] == 0
 st = fill("part", "128M", "pace=100", False)
 assert st["dropped_chunks"] > 0
 fill("none", "16M", "disk=off", False)
-fill("back", "1G", "write=back,pace=60000,deadline=60000", True)
+fill("back", "1G", "write=back,pace=600000,deadline=600000", True)
 
 s = Store("refuse", cpu="32M", options="deadline=2000").mount()
 s.write("m/warm", bytes(MiB))

@@ -42,7 +42,7 @@ assert int(run("df", "-B1", "--output=used", s.mnt, ok=True).stdout.split()[1]) 
 os.unlink(f"{s.mnt}/m/0")
 assert space(s)[1] == total - 7 * (MiB + 4096)
 s.umount()
-s.options = "settle=300"
+s.options = "settle=300,pace=600000"  # nothing is dropped because a disk is slow
 s.mount()
 put(s, 1)  # overwritten: the old copy goes
 s.settle()
@@ -122,7 +122,8 @@ time.sleep(0.5)
 assert s.stats()["drops"] == 0 and space(s)[1] < MiB
 s.umount()
 os.mkdir(f"{TMP}/shared")
-s = Store("remote", cpu="64M", options=f"disk=off,settle=0,remote=dir://{TMP}/shared").mount()
+s = Store("remote", cpu="64M",
+          options=f"disk=off,settle=0,pace=600000,remote=dir://{TMP}/shared").mount()
 os.mkdir(f"{s.mnt}/m")
 for i in range(100):
     put(s, i)

@@ -215,7 +215,7 @@ def pins():
     assert s.stats()["pinned_pool_bytes"] == before * N, s.stats()
     assert a("pin", A, 1, "0") == (1, 0) and s.stats()["pins"] == before - 1
     # long enough to be there still when a machine has stood still for seconds
-    assert a("pin", A, 1, "9") == (1, 0) and s.stats()["pins"] == before
+    assert a("pin", A, 1, "20") == (1, 0) and s.stats()["pins"] == before
     assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT
     # the error of the user's own share comes first, even if the limit for all is reached, too
     assert store(f"{s.mnt}/all", 3) == (3, 0) and pin(f"{s.mnt}/all", 3) == (2, errno.ENOSPC)

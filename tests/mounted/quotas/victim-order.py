@@ -69,8 +69,8 @@ def run_case(policy, how, options, layers, behind=False):
     for left in (8, 5, 2):
         quota(s, left * N + N // 2)
         wait_for(lambda: int(s.attr("q", "used")) <= left * N + N // 2)
-        time.sleep(0.1)
-        gone = set(A + B) - there(s)
+        gone = wait_for(lambda: (g := set(A + B) - there(s)) and len(g) >= 10 - left and g,
+                        every=1.2)  # the kernel is told a moment later
         time.sleep(1)  # a chunk stays for a moment after a lookup
         for prompt in (A, B):
             mine = [c in gone for c in prompt]

@@ -3,9 +3,9 @@
 """A copy to a shared tier of a file that was deleted in the meantime is removed again, unless
 another node has since stored the same bytes there, which may be its only copy. This also holds if
 the other node's store is a copy of the first with the same numbers: it gets its own identity."""
-import os, time
+import glob, os
 from kvtest import *
-import frames
+import faults, frames
 
 shared = f"{TMP}/shared"
 os.mkdir(shared)
@@ -19,28 +19,33 @@ def there(path):
     return os.path.exists(f"{shared}/{name[:2]}/{name}")
 
 
-slow = f"{TMP}/slow"
-a = Store("a", options=f"{options},shim=delay-put:60000+delay-while:{slow}+only:dir").mount()
+def being_put(path):
+    name = frames.name_of(path)
+    return glob.glob(f"{shared}/{name[:2]}/{name}.tmp.*")
+
+
+paths = ["m/alone", "m/both"]
+r = faults.Rules(*(f"calls=rename path={shared}/*/{frames.name_of(path)}.tmp.* nth={faults.FAR} "
+                   f"count={faults.FAR} do=hold" for path in paths))
+a = Store("a", options=f"{options},deadline=600000").mount()
 a.umount()
 run("cp", "-a", a.path, f"{TMP}/b", ok=True)
-a.mount()
+assert r.mount(a)
 assert "identity" not in a.log()
 b = Store("b", options=f"{options},disk=off", make=False).mount()
 assert f"{b.path} was copied" in b.log() and b.log().count("identity") == 1, b.log()
 os.mkdir(f"{b.mnt}/m")
 b.write("m/first", b"")  # so that inode and generation are those of a's
-paths = ["m/alone", "m/both"]
-with open(slow, "w"):
-    for path in paths:
-        a.write(path, blob(path, SIZE))
-    wait_for(lambda: all("disk" in a.attr(path, "tiers") for path in paths))
-    time.sleep(0.5)  # until they are being put
-    numbers = {path: os.stat(f"{a.mnt}/{path}").st_ino for path in paths}
-    for path in paths:
-        os.unlink(f"{a.mnt}/{path}")
+for n, path in enumerate(paths):
+    r.begin(n)
+    a.write(path, blob(path, SIZE))
+wait_for(lambda: all("disk" in a.attr(path, "tiers") and being_put(path) for path in paths))
+numbers = {path: os.stat(f"{a.mnt}/{path}").st_ino for path in paths}
+for path in paths:
+    os.unlink(f"{a.mnt}/{path}")
 with open(f"{b.mnt}/m/both", "wb") as f:  # before it can be looked for
     f.write(blob("m/both", SIZE))
-    os.unlink(slow)
+    r.heal(0), r.heal(1)
     wait_for(lambda: there("m/both"), every=0.001)
 wait_for(lambda: b.attr("m/both", "tiers") == "cpu,dir")
 wait_for(lambda: not there(paths[0]))

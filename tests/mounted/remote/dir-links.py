@@ -4,7 +4,7 @@
 folder of frames is not followed, and a fifo or a folder blocks nobody. Each is a miss, and all
 other frames are found."""
 import os, subprocess, sys
-from kvtest import KiB, SLOW, Store, TMP, blob, run, wait_for
+from kvtest import HANG, KiB, Store, TMP, blob, run, wait_for
 import frames
 
 shared = f"{TMP}/shared"
@@ -37,7 +37,7 @@ b = Store("b", size="64M", options=f"settle=0,remote=dir://{shared}").mount()
 LOOK = "import os, sys; print(os.path.exists(sys.argv[1]))"
 for path in ("f0", "f1", "f2", "f3"):
     seen = subprocess.run([sys.executable, "-c", LOOK, f"{b.mnt}/{path}"], check=True, text=True,
-                          stdout=subprocess.PIPE, timeout=40 * SLOW).stdout.strip()
+                          stdout=subprocess.PIPE, timeout=HANG).stdout.strip()
     assert seen == "False", path
 assert b.read("f4") == data["f4"]
 st = b.stats()

@@ -6,7 +6,7 @@ slow, sends too few or too many bytes, a flipped bit, another object's frame, or
 results in a miss or a retry, never in wrong data, a hang or a leak, and the rest of the mount
 continues to work."""
 import errno, http.server, os, socket, threading, time
-from kvtest import KiB, MiB, SLOW, Store, TMP, blob, wait_for
+from kvtest import HANG, KiB, MiB, SLOW, Store, TMP, blob, wait_for
 
 os.environ["AWS_ACCESS_KEY_ID"] = os.environ["AWS_SECRET_ACCESS_KEY"] = "x"
 objects, mode, lock = {}, {"get": None, "put": None}, threading.Lock()
@@ -126,7 +126,7 @@ def fds(store):
     return len(os.listdir(f"/proc/{store.daemon.pid}/fd"))
 
 
-HANGS = 30 * SLOW  # a longer call counts as hanging; shorter times depend on the machine
+HANGS = HANG  # shorter times depend on the machine
 
 # Reading: a node with only the remote. Each read returns right data or an error in time.
 b = Store("b", options=options + ",disk=off").mount()

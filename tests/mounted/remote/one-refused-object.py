@@ -42,7 +42,7 @@ for kind, url, answers in (
         ("redis", f"redis://127.0.0.1:{Redis(redis_says).port}/kv",
          (b"WRONGTYPE Operation against a key holding the wrong kind of value",
           b"NOPERM No permissions to access a key"))):
-    b = Store(kind, size="32M", options=f"settle=0,deadline=300,disk=off,remote={url}").mount()
+    b = Store(kind, size="32M", options=f"settle=0,deadline=1500,disk=off,remote={url}").mount()
     for path, d in data.items():
         b.write(path, d)
     b.settle()

@@ -25,7 +25,7 @@ dead.stop()
 for path in list(data)[30:]:
     a.write(path, data[path])
     assert a.read(path) == data[path]
-wait_for(lambda: all("redis" in a.attr(p, "tiers") for p in data), 60, every=0.2)
+wait_for(lambda: all("redis" in a.attr(p, "tiers") for p in data), every=0.2)
 b = Store("b", options=options + ",disk=off").mount()
 for path in data:
     assert b.read(path) == data[path], path
@@ -42,7 +42,7 @@ a.umount()
 c.stop()
 
 r = servers.Redis()
-options = f"settle=20,deadline=2000,remote={r.url()}"
+options = f"settle=20,deadline=10000,remote={r.url()}"
 a = Store("c", options=options).mount()
 b = Store("d", options=options + ",disk=off").mount()
 a.write("m/c/l", b"y" * 70000)

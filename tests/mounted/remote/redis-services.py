@@ -5,7 +5,7 @@ address, cluster nodes do not report their addresses, and a SCAN or an answer ne
 options are refused."""
 import os, subprocess
 from fakes import Redis as Fake, bulk
-from kvtest import KiB, MiB, Store, TMP, beside, binary, blob, run, wait_for
+from kvtest import HANG, KiB, MiB, Store, TMP, beside, binary, blob, run, wait_for
 import servers
 
 
@@ -98,9 +98,9 @@ def endless_scan(same):
     if not same:  # nothing tells that it has no end, but it can be stopped
         with open(f"{s.mnt}/.kvcachefs/control", "w") as f:
             f.write("stop import")
-        p.wait(timeout=60)
+        p.wait(timeout=HANG)
     else:
-        assert p.wait(timeout=60) and fake.scans < 10
+        assert p.wait(timeout=HANG) and fake.scans < 10
     s.umount()
 
 

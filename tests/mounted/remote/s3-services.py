@@ -13,7 +13,7 @@ def refusals(which):
     """Writes are refused in many ways: reads go on, and the log has the service's words."""
     answer = [None]
     b = Bucket(lambda r: answer[0] if r.command in ("PUT", "POST") else None)
-    t = Tier(b.url(), deadline=1500)
+    t = Tier(b.url(), deadline=6000)
     assert t("put", "a", 100000) == "0"
     html = {"Content-Type": "text/html"}
     for status, body, name, words in (
@@ -52,7 +52,7 @@ def absence():
     answer = {}
     b = Bucket(lambda r: next((v for k, v in answer.items() if r.command == "GET"
                                and k in r.target), None))
-    t = Tier(b.url(), deadline=1500)
+    t = Tier(b.url(), deadline=6000)
     assert t("put", "a", 20 * KiB) == "0" and t("put", "b", 20 * KiB) == "0"
     key = next(iter(b.objects))
     assert t("get", "none", 5000) == "ENOENT"
@@ -67,7 +67,7 @@ def absence():
     answer.clear()
     t.end()
     b.may_list = False
-    t = Tier(b.url(), deadline=1500)
+    t = Tier(b.url(), deadline=6000)
     assert t("get", "none", 5000) == "EIO"  # known, and nothing else was read yet
     assert t("get", "a", 20 * KiB) == "0"
     assert t("get", "none", 5000) == t("get-unknown", "none", 0) == "ENOENT"
@@ -131,7 +131,7 @@ def uploads():
     b.equal_parts = True
     store = f"{TMP}/uploads"
     os.makedirs(store)
-    t = Tier(b.url(), deadline=1500, store=store)
+    t = Tier(b.url(), deadline=6000, store=store)
     assert t("put", "exact", 8 * MiB - 4096) == "0" and not b.ended  # one request
     for upload_id in ("plain%d", "a&b<%d", "2~XlNd+M%d", "APDc/9+dF=%d", "x" * 2000 + "%d"):
         b.upload_id = upload_id
@@ -223,7 +223,7 @@ def idle_connections():
     b = Bucket()
     way = Frozen(b.port)
     b.port = way.port
-    t = Tier(b.url(), deadline=8000)
+    t = Tier(b.url(), deadline=20000)
     assert t("put", "a", 5000) == "0"
     wait_for(lambda: way.age() > 1.2)
     way.freeze()

@@ -24,14 +24,20 @@ def key_file(name, *lines):
     return path
 
 
-def later(what, seconds=10):
+def later(what):
     """A miss is remembered for a moment, by the daemon and by the kernel."""
     def look():
         try:
             return what()
         except FileNotFoundError:
             return None
-    return wait_for(look, seconds, every=0.2)
+    return wait_for(look, every=0.2)
+
+
+def to_remove(s):
+    """The pending removals from shared tiers."""
+    return int(run("sqlite3", "-readonly", f"{s.path}/catalog.sqlite",
+                   "select count(*) from meta where key glob 'unshare:*'", ok=True).stdout)
 
 
 def story(url, extra, name):
@@ -89,8 +95,8 @@ def story(url, extra, name):
     a.write("model/moved/layer4", one)
     a.settle()
     os.unlink(f"{a.mnt}/model/moved/layer4")
-    time.sleep(0.3)
-    a.settle()
+    a.committed()
+    wait_for(lambda: not to_remove(a))  # a look from b would take the file in
     with fails(errno.ENOENT):
         b.read("model/moved/layer4")
     # after a kill the kernel holds no folder: copies go on all the same

@@ -9,7 +9,7 @@ from kvtest import *
 import faults
 
 FILES, SIZE = 400, 64 * KiB
-SLOW_CALL = "do=delay:500"  # all of them would take minutes
+SLOW_CALL = "do=delay:4000"  # all of them would take minutes
 REMOTE = f"{TMP}/remote"
 os.mkdir(REMOTE)
 kept = {f"keep/{i}": blob(i, 5000) for i in range(5)}

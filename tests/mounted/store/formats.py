@@ -48,7 +48,7 @@ for value, advice, change in CASES:
     if change:
         catalog(change)
     before = contents()
-    p = run("timeout", "20", binary("kvcachefs"), s.path, f"{TMP}/mnt", "-o",
+    p = run("timeout", str(HANG), binary("kvcachefs"), s.path, f"{TMP}/mnt", "-o",
             f"cpu=32M,run={TMP}/run")
     assert p.returncode not in (0, 124) and p.stdout.count("\n") == 1, p
     assert f"has format {shown(value)} and" in p.stdout and advice in p.stdout, p

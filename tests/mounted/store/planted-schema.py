@@ -67,7 +67,7 @@ def ran():
 
 for what, sql, mended in PLANTED:
     plant(sql)
-    p = run("timeout", "20", KV, s.path, f"{TMP}/mnt", "-o", f"cpu=32M,run={TMP}/run")
+    p = run("timeout", str(HANG), KV, s.path, f"{TMP}/mnt", "-o", f"cpu=32M,run={TMP}/run")
     assert p.returncode not in (0, 124) and p.stdout.count("\n") == 1, (sql, p)
     assert "run fsck.kvcachefs -y on the store" in p.stdout and what in p.stdout, (sql, p)
     assert "\x1b" not in p.stdout, p

@@ -92,7 +92,7 @@ def metrics_say_so():
 # chunks that were used once stay in the pool; all files of a chunk in one request are one access
 def twice():
     global s
-    s = Store("twice", cpu="32M", options="settle=0,admit=twice").mount()
+    s = Store("twice", cpu="32M", options="settle=0,admit=twice,pace=600000").mount()
     assert s.config()["admit"] == "twice" and s.config()["daily"] == "0"
     # a pause of a second ends a request; after a shorter pause the rest may count as another
     # request
@@ -191,7 +191,7 @@ def twice():
 # with write=back the same, when it is evicted
 def back():
     global s
-    s = Store("back", cpu="32M", options="settle=0,admit=twice,write=back").mount()
+    s = Store("back", cpu="32M", options="settle=0,admit=twice,write=back,pace=600000").mount()
     put("m/a/l")
     put("m/b/l")
     pause()
@@ -213,7 +213,7 @@ def remote():
     global s
     os.makedirs(f"{TMP}/remote")
     s = Store("remote", cpu="32M",
-              options=f"settle=0,admit=twice,remote=dir://{TMP}/remote").mount()
+              options=f"settle=0,admit=twice,pace=600000,remote=dir://{TMP}/remote").mount()
     put("m/a/l")
     s.settle()
     assert tiers("m/a/l") == "cpu,dir"
@@ -234,7 +234,7 @@ DAILY = 20 * MiB
 def daily():
     global s
     within_a_day()
-    s = Store("daily", cpu="32M", options="settle=0,daily=20M").mount()
+    s = Store("daily", cpu="32M", options="settle=0,daily=20M,pace=600000").mount()
     scan("a", 19)
     assert 19 * MiB <= today() <= DAILY
     scan("b")

@@ -74,7 +74,7 @@ s.fsck("-n", "--data")
 s = Store("c", size="32M", cpu="64M",
           options="settle=0,unit=file,high=100,low=99,shim=delay-put:50")
 rules = faults.Rules(f"calls=sync path={s.path}/* nth={faults.FAR} count={faults.FAR} "
-                     "do=delay:1000")
+                     "do=hold")
 assert rules.mount(s)
 for i in range(31):
     s.write(f"m/{i}", blob(i, MiB))
@@ -82,9 +82,10 @@ s.settle()
 rules.begin()
 os.unlink(f"{s.mnt}/m/0")
 s.write("m/new", blob(31, MiB))
+wait_for(lambda: rules.fired()[0] and s.stats()["spill_failures"])
+rules.heal()
 wait_for(lambda: s.attr("m/new", "tiers") == "cpu,disk")
 st = s.stats()
 assert rules.fired()[0] and st["spill_failures"] > 0, st
 assert st["trimmed_chunks"] == st["drops"] == 0, st
-rules.heal()
 s.umount()

@@ -19,12 +19,13 @@ def fill(name, pace, delay):
     with open(SLOW_PUTS, "w"):
         for i in range(N):
             s.write(f"m/c{i}/l", blob(i, MiB))
+            wait_for(lambda: "dir" in s.attr(f"m/c{i}", "tiers").split(","))
     os.unlink(SLOW_PUTS)
     s.settle()
     return s, [s.attr(f"m/c{i}", "tiers").split(",") for i in range(N)]
 
 
-s, tiers = fill("waits", 60000, 100)
+s, tiers = fill("waits", 600000, 100)
 st = s.stats()
 assert all("disk" in t and "dir" in t for t in tiers), tiers
 assert st["evictions"] >= N - 20 and st["behind_drops"] == 0, st
@@ -34,7 +35,7 @@ for i in range(N):
 os.rename(f"{TMP}/away", f"{TMP}/remote")
 s.umount()
 
-s, tiers = fill("hurries", 50, 2000)
+s, tiers = fill("hurries", 50, 60000)
 st = s.stats()
 assert all("dir" in t for t in tiers) and st["behind_drops"] == 0, (tiers, st)
 assert any("disk" not in t for t in tiers), "the disk was fast enough"

@@ -19,7 +19,7 @@
  * a request is queued when the request ends, and so is a chunk whose parent is told. A thread that
  * may block then walks up the chain, to the first ancestor with a later access, and stamps the
  * rows, whether they are in memory or not. Until then, eviction by rank spares the parent of each
- * queued chunk, and thereby all its ancestors (evict/trim.c).
+ * queued chunk, and thereby all its ancestors (evict/trimmer.c).
  */
 #ifndef KVC_ACCESS_H
 #define KVC_ACCESS_H

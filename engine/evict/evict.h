@@ -49,18 +49,27 @@ int kvc_trim_start(struct kvc *k);
 void kvc_trim_stop(struct kvc *k); /* after the last copy */
 
 /*
- * A trimmer of a model above its quota. It drops whole chunks, in the order of the disk tier's
- * replacer if the model's policy has one and in the order of the catalog's ranks otherwise. NULL:
- * out of memory. Only one thread may use a trimmer.
+ * trimmer.c. A trimmer of a tier (model 0), or of a model above its quota; then `tier` is 0. It
+ * chooses victims by the disk tier's replacer if the policy has one, and by the catalog's ranks
+ * otherwise. In a tier it drops the copies there, and chunks that exist nowhere else. Of a model it
+ * drops whole chunks. NULL: out of memory. Only one thread may use a trimmer.
  */
 struct kvc_trimmer;
-struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, uint64_t model);
+struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, unsigned tier, uint64_t model);
 /* Frees a trimmer. Chunks that it excluded can be victims again. */
 void kvc_trimmer_free(struct kvc_trimmer *t);
 uint64_t kvc_trimmer_model(const struct kvc_trimmer *t);
 /*
+ * While its replacer is filled, a tier without victims is not reported as one with nothing to drop.
+ */
+void kvc_trimmer_set_filling(struct kvc_trimmer *t, bool filling);
+/* Returns true if chunks were probed, which the next turns will drop. */
+bool kvc_trimmer_is_probing(const struct kvc_trimmer *t);
+/* No space is needed for now: the probed chunks may stay. */
+void kvc_trimmer_rest(struct kvc_trimmer *t);
+/*
  * Makes one turn to free `goal` bytes. Returns true if it freed any. Otherwise, *hopeful tells
- * whether a later turn may free some; if it is false, every chunk of the model stays.
+ * whether a later turn may free some; if it is false, all its chunks stay.
  */
 bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);
 

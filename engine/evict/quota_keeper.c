@@ -2,7 +2,7 @@
 /*
  * The quota keeper: a thread that keeps models within their quotas and drops chunks whose ttl has
  * expired. If the bytes that a store asks for do not fit a quota, the quota keeper drops whole
- * chunks of the same model, in the order of their policy (trim.c), until the model is at low= of
+ * chunks of the same model, in the order of their policy (trimmer.c), until the model is at low= of
  * the quota. If nothing can be dropped, it refuses the first waiting store with EDQUOT. Models take
  * turns, those with waiters first, and so do expired chunks. There is no pause between turns, and
  * however much one model has to lose, the stores of the other models wait for one turn of it. The
@@ -78,7 +78,7 @@ static struct kvc_trimmer *trimmer_of(struct kvc *k, struct trimmers *s, uint64_
 	for (size_t i = 0; i < s->n; i++)
 		if (kvc_trimmer_model(s->v[i]) == model)
 			return s->v[i];
-	if (!(t = kvc_trimmer_new(k, model)))
+	if (!(t = kvc_trimmer_new(k, 0, model)))
 		return NULL;
 	if (s->n == TRIMMERS) {
 		kvc_trimmer_free(s->v[0]);

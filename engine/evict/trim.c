@@ -1,312 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trimming: every tier of bounded size has a thread that keeps it between the watermarks ahead of
- * demand, so that copies find space and a full cache runs at the speed of its disk. The trimmers do
- * not wait for each other, and the pool's evictor (evict.c) does not wait for them.
+ * Trimming of tiers: every tier of bounded size has a thread that keeps it between the watermarks
+ * ahead of demand, so that copies find space and a full cache runs at the speed of its disk. The
+ * threads do not wait for each other, and the pool's evictor (evict.c) does not wait for them. Each
+ * has a trimmer (trimmer.c), which chooses and drops the victims. If a policy has a replacer for
+ * the disk tier, its thread fills the replacer from the catalog when it starts.
  *
- * Victims are chosen by the rank in the catalog or, if the policy has a replacer for the tier, by
- * that replacer (objects/replacers.h); the trimmer fills it from the catalog when it starts. A
- * victim of a replacer that is dropped is removed from it at once, so that its parent can be
- * dropped in the same turn. A victim that stays is excluded until the next walk begins.
+ * The threads count bytes by rows: bytes of dropped chunks count as deferred until the commit and
+ * the removal have freed them, and are not dropped twice.
  *
- * A trimmer counts bytes by rows: bytes that it dropped count as kvc_tier_state.leaving until the
- * commit and the removal have freed them, and are not dropped twice. It walks over the catalog's
- * chunks in the order of their ranks and keeps its position from turn to turn, so that pinned and
- * open chunks at the front are visited once per walk. The parent of a chunk that stays is spared,
- * unless a whole walk finds no other victim. If some of the chunks that stay were only accessed a
- * moment ago and could soon be dropped, spared chunks wait two seconds longer. A chunk is also
- * spared if one of its descendants was accessed and its own rank was not updated yet
- * (access/access.h). The first visit to a chunk's folder only makes the kernel ask for its name
- * again (a probe; kvc_chunk_drop returns -EAGAIN); the trimmer visits it again later.
- *
- * A model above its quota is trimmed in the same way, by the quota keeper and by whole chunks. A
- * model has no replacer of its own: the walk uses the replacer of the disk tier and excludes chunks
- * of other models. For chunks that are not in the replacer, and if the model's chunks are so rare
- * in it that the search takes too long, the catalog's rank decides. Then no chunk is dropped whose
- * children are in the pool or on disk, unless a whole walk finds no other victim.
- *
- * Trimmers keep running while the daemon stops, until the last copy is made: the objects that only
- * the pool has may need more space than a full tier has free.
- *
- * The trimmers' threads and the quota keeper's thread enter. Each trimmer is used by one thread.
+ * The threads keep running while the daemon stops, until the last copy is made: the objects that
+ * only the pool has may need more space than a full tier has free.
  */
-#include "chunk.h"
-#include "committer.h"
-#include "dir_invalidate.h"
 #include "evict.h"
+
 #include "replacers.h"
-#include "log.h"
 #include "tier_queue.h"
-#include "access.h"
 
-#include <string.h>
-
-#define BATCH 64   /* chunks dropped per turn, which bounds one commit */
-#define PROBED 256 /* chunk folders that may be probed at once */
-/* size of a table by id; of two ids with the same place, the later one remains */
-#define SPARED 4096
 #define IDLE_NS 250000000ull
-#define ROWS 16     /* rows per hold of a lock while replacers are filled */
-#define FILLED 4096 /* rows after which the trimmer checks whether it must trim */
-/* chunks of other models that are checked per hold of the locks */
-#define CHECKED 32
-#define OTHERS 4096         /* chunks of other models per walk */
 #define AGAIN_NS 5000000ull /* if all that is left is to wait */
-/* how long spared chunks wait for chunks that were accessed a moment ago */
-#define PATIENCE_NS 2000000000ull
+#define ROWS 16             /* rows per hold of a lock while replacers are filled */
+#define FILLED 4096         /* rows after which the thread checks whether it must trim */
 
-struct excluded {
-	struct kvc_chunk_row row;
-	bool taken;
-};
-
-/* A walk over the catalog's chunks, the first victim first. */
-struct walk {
-	struct kvc_chunk_row head[KVC_CLASSES]; /* the next victim of each class */
-	enum { UNKNOWN, FOUND, NONE } head_state[KVC_CLASSES];
-	struct kvc_replacer_turns turns; /* kept from one walk to the next */
-	uint64_t freed;                  /* bytes freed since the walk began */
-	/* for a model: is its replacer still being walked, and which class do its chunks have? */
-	int replacer_state;
-	unsigned class, others;
-	enum kvc_cache cache;
-	/*
-	 * The parents of chunks that stay. Used for classes in the catalog's order, since the
-	 * catalog does not protect parents.
-	 */
-	uint64_t spared[SPARED];
-	bool has_spared, spares_none;
-	bool has_young; /* some of the chunks that stay may soon be dropped */
-	/*
-	 * By class, the lowest rank in memory of the chunks that this walk skipped because the
-	 * catalog has an older rank. The walk does not go beyond it: those chunks are next.
-	 */
-	int64_t skipped[KVC_CLASSES];
-	/* since when walks have ended there and freed nothing; 0: they free some */
-	uint64_t blocked_since_ns;
-	/* since when walks have freed nothing while they spared chunks; 0: they free some */
-	uint64_t fruitless_since_ns;
-	/* with replacers: chunks excluded or taken out, to be restored */
-	struct excluded *excluded;
-	size_t nexcluded, excluded_capacity;
-};
-
-struct probed {
-	struct kvc_chunk_row row;
-	uint64_t bytes;
-};
-
-struct kvc_trimmer {
+struct tier_trim {
 	struct kvc *k;
+	struct kvc_trimmer *t;
 	unsigned tier;
-	uint64_t model; /* the model above its quota; 0: this is the trimmer of a tier */
-	bool hopeful;   /* chunks that stay now may be dropped soon */
-	bool filling;   /* the replacers are not complete yet */
-	struct walk walk;
-	struct probed probed[PROBED];
-	size_t nprobed;
 };
 
-/* Restores the victims of a walk. The caller holds k->lock. */
-static void put_back_locked(struct kvc *k, struct walk *w)
+static bool is_over(struct kvc *k)
 {
-	while (w->nexcluded) {
-		const struct excluded *o = &w->excluded[--w->nexcluded];
-
-		if (!o->taken) {
-			kvc_replacers_exclude_locked(k, w->cache, o->row.id, o->row.policy, false);
-			continue;
-		}
-		kvc_replacers_restore_locked(k, w->cache, &o->row, 0);
-		kvc_replacers_join_locked(k, w->cache, &o->row);
-	}
-}
-
-/* Begins a walk. whole: the one before reached its end, and no victim is being probed. */
-static void walk_begin(struct kvc *k, struct walk *w, bool whole)
-{
-	bool fruitless = whole && w->has_spared && !w->freed;
-	uint64_t now = kvc_mono_ns(), since = w->freed    ? 0
-					      : fruitless ? w->fruitless_since_ns ?: now
-							  : w->fruitless_since_ns;
+	bool over;
 
 	kvc_lock(k);
-	put_back_locked(k, w);
+	over = k->evict->over;
 	kvc_unlock(k);
-	*w = (struct walk){
-		.excluded = w->excluded,
-		.excluded_capacity = w->excluded_capacity,
-		.spares_none = fruitless && (!w->has_young || now - since > PATIENCE_NS),
-		.fruitless_since_ns = since,
-		.cache = w->cache,
-		.turns = w->turns, /* otherwise, short walks would all begin with one class */
-		.blocked_since_ns = w->freed ? 0 : w->blocked_since_ns,
-	};
-	for (int i = 0; i < KVC_CLASSES; i++) {
-		w->head[i].rank = INT64_MIN;
-		w->skipped[i] = INT64_MAX;
-	}
-}
-
-/* Does a replacer order the chunks of this class in the trimmed cache? */
-static bool has_replacer(const struct kvc_trimmer *t, unsigned class)
-{
-	if (t->walk.cache == KVC_CACHE_POOL)
-		return true;
-	return (t->model || !t->tier) && kvc_replacers_has_order(t->k, KVC_CACHE_DISK, class);
-}
-
-/*
- * Does the chunk have children in the pool, or in a replacer of the disk tier, that are not being
- * dropped?
- */
-static bool has_children(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
-{
-	for (int i = 0; i < KVC_CACHES; i++) {
-		uint32_t n = kvc_replacers_children_locked(t->k, (enum kvc_cache)i, r);
-
-		for (size_t j = 0; j < t->nprobed && n; j++)
-			n -= (t->probed[j].row.parent & ~KVC_TOLD) == r->id &&
-			     kvc_replacers_has_row_locked(t->k, (enum kvc_cache)i,
-							  &t->probed[j].row);
-		if (n)
-			return true;
-	}
-	return false;
-}
-
-/* Is the chunk a victim for this trimmer? Always true for a tier. */
-static bool is_candidate(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
-{
-	return !t->model || (r->quota == t->model && (t->walk.spares_none || !has_children(t, r)));
-}
-
-/*
- * The walk skips this chunk. If the catalog has another rank than memory, the committer is asked to
- * write the row, and the walk remembers the rank in memory.
- */
-static void skip_locked(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
-{
-	struct kvc_chunk *c = kvc_chunk_find_locked(t->k, r->id);
-
-	if (!c || has_replacer(t, c->policy) || c->rank == r->rank)
-		return;
-	kvc_committer_access_want_locked(t->k, c);
-	if (c->rank < t->walk.skipped[c->policy])
-		t->walk.skipped[c->policy] = c->rank;
-}
-
-/*
- * Sets *r to the next victim of a class by its replacer, and excludes it. Returns 0; -ENOENT if
- * there is none; -EAGAIN if only chunks of other models were found so far; or another error, and
- * the victim is unknown for now. The caller holds the catalog's lock.
- */
-static int next_ordered(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row *r)
-{
-	struct walk *w = &t->walk;
-	struct kvc *k = t->k;
-	unsigned looks = 0;
-	int err = -ENOENT;
-	uint64_t id;
-
-	kvc_lock(k);
-	while (err && (id = kvc_replacers_victim_locked(k, w->cache, class))) {
-		struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
-
-		err = 0;
-		if (c)
-			kvc_chunk_row(k, c, r);
-		else
-			err = kvc_chunk_get(k->cat, id, r);
-		r->policy = class;
-		r->id = id;
-		if (err == -ENOENT) { /* the chunk does not exist */
-			kvc_replacers_extract_locked(k, w->cache, r);
-			continue;
-		}
-		err = err
-			      ?: kvc_grow(&w->excluded, w->nexcluded, &w->excluded_capacity,
-					  sizeof *w->excluded);
-		if (err) /* it is not excluded, and is the next victim again */
-			break;
-		kvc_replacers_exclude_locked(k, w->cache, id, class, true);
-		w->excluded[w->nexcluded++] = (struct excluded){ .row = *r };
-		if (is_candidate(t, r))
-			break;
-		w->has_spared |= r->quota == t->model;
-		err = -EAGAIN;
-		if (++w->others >= OTHERS)
-			err = -ENOENT;
-		if (++looks >= CHECKED || err == -ENOENT)
-			break;
-	}
-	kvc_unlock(k);
-	return err;
-}
-
-/*
- * Sets *r to the next victim of a model. Returns like next_ordered. The caller holds the catalog's
- * lock.
- */
-static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
-{
-	struct walk *w = &t->walk;
-	struct kvc *k = t->k;
-	bool may;
-	int err;
-
-	if (w->replacer_state == UNKNOWN) {
-		struct kvc_chunk_row first = { .rank = INT64_MIN };
-
-		if ((err = kvc_chunk_next_quota(k->cat, t->model, &first)))
-			return err;
-		w->class = first.policy;
-		w->replacer_state = has_replacer(t, w->class) ? FOUND : NONE;
-	}
-	if (w->replacer_state == FOUND) {
-		if ((err = next_ordered(t, w->class, r)) != -ENOENT)
-			return err;
-		w->replacer_state = NONE;
-	}
-	if ((err = kvc_chunk_next_quota(k->cat, t->model, &w->head[0])))
-		return err;
-	*r = w->head[0];
-	kvc_lock(k);
-	may = is_candidate(t, r);
-	if (!may)
-		skip_locked(t, r);
-	kvc_unlock(k);
-	w->has_spared |= !may;
-	return may ? 0 : -EAGAIN;
-}
-
-/* Sets *r to the next victim. Returns like next_ordered. The caller holds the catalog's lock. */
-static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
-{
-	struct walk *w = &t->walk;
-	struct kvc *k = t->k;
-	unsigned mask = 0;
-	int class;
-
-	if (t->model)
-		return next_of_model(t, r);
-	for (int i = 0; i < KVC_CLASSES; i++) {
-		if (w->head_state[i] == UNKNOWN) {
-			w->head[i].policy = (unsigned)i;
-			w->head_state[i] = (has_replacer(t, (unsigned)i)
-						    ? next_ordered(t, (unsigned)i, &w->head[i])
-						    : kvc_chunk_next_ranked(k->cat, &w->head[i]))
-						   ? NONE
-						   : FOUND;
-		}
-		mask |= w->head_state[i] == FOUND ? 1u << i : 0;
-	}
-	class = kvc_replacer_turns_next(&w->turns, mask);
-	if (class < 0)
-		return -ENOENT;
-	*r = w->head[class];
-	w->head_state[class] = UNKNOWN;
-	return 0;
+	return over;
 }
 
 static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_usage *u)
@@ -322,292 +51,36 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 	return ts->deferred.bytes ? 0 : kvc_max(u->total / 16, 1);
 }
 
-/* Should the trimmer stop? */
-static bool should_stop(struct kvc_trimmer *t)
-{
-	bool head_state;
-
-	kvc_lock(t->k);
-	head_state = t->model ? t->k->stopping : t->k->evict->over;
-	kvc_unlock(t->k);
-	return head_state;
-}
-
-/*
- * Removes the victim from its replacer, so that its parent can be a victim. err is the result of
- * the drop: with -EAGAIN the chunk will be dropped soon, otherwise it is dropped or does not exist.
- */
-static void remove_victim(struct kvc *k, struct walk *w, const struct kvc_chunk_row *r, int err)
-{
-	for (size_t i = 0; i < w->nexcluded; i++) {
-		struct excluded *o = &w->excluded[i];
-
-		if (o->row.id != r->id)
-			continue;
-		kvc_lock(k);
-		if (!o->taken)
-			kvc_replacers_extract_locked(k, w->cache, &o->row);
-		kvc_unlock(k);
-		o->taken = true;
-		if (err != -EAGAIN)
-			*o = w->excluded[--w->nexcluded];
-		return;
-	}
-}
-
-static bool is_spared(const struct walk *w, uint64_t id)
-{
-	return !w->spares_none && w->spared[id % SPARED] == id;
-}
-
-static void spare_parent(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
-{
-	uint64_t parent = r->parent & ~KVC_TOLD;
-	struct walk *w = &t->walk;
-
-	if (!parent || w->spares_none || has_replacer(t, r->policy))
-		return;
-	w->spared[parent % SPARED] = parent;
-	w->has_spared = true;
-}
-
-/* The chunk stays for now, and with it its parent. */
-static void spare(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
-{
-	kvc_lock(t->k);
-	skip_locked(t, r);
-	kvc_unlock(t->k);
-	spare_parent(t, r);
-}
-
-/*
- * Does a skipped chunk precede this one? Then the walk ends, and the next walk finds both in order,
- * once the committer has written the row (kvc_committer_access_want_locked). If walks free nothing
- * for PATIENCE_NS they ignore the order: a full tier must not depend on these rows.
- */
-static bool is_out_of_order(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
-{
-	struct walk *w = &t->walk;
-	uint64_t now;
-
-	if (has_replacer(t, r->policy) || r->rank <= w->skipped[r->policy])
-		return false;
-	now = kvc_mono_ns();
-	w->blocked_since_ns = w->blocked_since_ns ?: now;
-	return now - w->blocked_since_ns < PATIENCE_NS;
-}
-
-/*
- * Spares the chunks whose ranks are too low because recent accesses to their descendants are not
- * stamped yet.
- */
-static void spare_waiting(struct kvc_trimmer *t)
-{
-	const struct kvc_ancestors *a = &t->k->access->ancestors;
-	struct walk *w = &t->walk;
-
-	if (w->spares_none)
-		return;
-	kvc_lock(t->k);
-	for (unsigned i = 0; i <= a->n; i++) {
-		uint64_t id = i < a->n ? a->of[i].parent : a->next;
-
-		if (!id)
-			continue;
-		w->spared[id % SPARED] = id;
-		w->has_spared = w->has_young = t->hopeful = true; /* for a moment only */
-	}
-	kvc_unlock(t->k);
-}
-
-static int drop_scope(const struct kvc_trimmer *t)
-{
-	return t->model ? KVC_DROP_WHOLE : (int)t->tier;
-}
-
-/* Drops the chunk. Returns 0; -EAGAIN if it was probed; or another error, and the chunk stays. */
-static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t *bytes)
-{
-	struct kvc *k = t->k;
-	int err = kvc_chunk_drop(k, r->id, drop_scope(t), r, bytes);
-
-	if (!err || err == -ENOENT || err == -EAGAIN)
-		remove_victim(k, &t->walk, r, err);
-	/* it grows older, or is judged again */
-	if (err == -ESTALE || (err == -EBUSY && kvc_chunk_young(k, r->last_ns)))
-		t->hopeful = t->walk.has_young = true;
-	if (err)
-		return err;
-	t->walk.freed += *bytes;
-	if (t->model) {
-		kvc_count(&k->stats, quota_drops);
-		kvc_replacers_evicted(k, KVC_FOR_quota, KVC_FROM_ALL, r->policy);
-		return 0;
-	}
-	kvc_count(&k->stats, trimmed_chunks);
-	kvc_lock(k);
-	kvc_chunk_count_victim_locked(k, &t->walk.turns, r->policy);
-	k->tier[t->tier].trim.nothing_to_drop = false;
-	kvc_unlock(k);
-	return 0;
-}
-
-/* Is the chunk the parent of one of the first n probed chunks? */
-static bool has_probed_child(const struct kvc_trimmer *t, size_t n, uint64_t id)
-{
-	for (size_t i = 0; i < n; i++)
-		if ((t->probed[i].row.parent & ~KVC_TOLD) == id)
-			return true;
-	return false;
-}
-
-/*
- * Visits the probed chunks again until `goal` bytes are freed. Adds to *gone the freed bytes, and
- * to *coming the bytes of chunks that are still being probed. A child precedes its parent in the
- * list, and the parent stays while the child exists.
- */
-static void revisit_probed(struct kvc_trimmer *t, uint64_t goal, uint64_t *gone, uint64_t *coming)
-{
-	uint64_t kept_parents[PROBED]; /* parents of the chunks that stay */
-	size_t left = 0, nkept_parents = 0;
-
-	for (size_t i = 0; i < t->nprobed; i++) {
-		struct probed *x = &t->probed[i];
-		uint64_t id = x->row.id;
-		bool stays = is_spared(&t->walk, id);
-		int err = -EBUSY;
-
-		for (size_t j = 0; j < nkept_parents && !stays; j++)
-			stays = kept_parents[j] == id;
-		if (!stays && (should_stop(t) || *gone >= goal || has_probed_child(t, left, id)))
-			err = -EAGAIN;
-		else if (!stays)
-			err = drop_victim(t, &x->row, &x->bytes);
-		if (!err) {
-			*gone += x->bytes;
-		} else if (err == -EAGAIN) {
-			*coming += x->bytes;
-			t->probed[left++] = *x;
-		} else if (err != -ENOENT) {
-			kept_parents[nkept_parents++] = x->row.parent & ~KVC_TOLD;
-			spare(t, &x->row);
-		}
-	}
-	t->nprobed = left;
-}
-
-static bool is_probed(const struct kvc_trimmer *t, uint64_t id)
-{
-	for (size_t i = 0; i < t->nprobed; i++)
-		if (t->probed[i].row.id == id)
-			return true;
-	return false;
-}
-
-/*
- * The chunk is dropped after its children, which were probed. In the meantime it is probed itself.
- */
-static void probe_later(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
-{
-	struct kvc *k = t->k;
-	struct kvc_node *n;
-
-	kvc_lock(k);
-	n = kvc_node_find_locked(k, r->id);
-	if (n && S_ISDIR(n->row.mode) && kvc_kernel_knows(n))
-		kvc_dir_probe_locked(k, r->id, r->last_ns, drop_scope(t), r->bytes);
-	kvc_unlock(k);
-	remove_victim(k, &t->walk, r, -EAGAIN);
-	t->probed[t->nprobed++] = (struct probed){ *r, r->bytes };
-}
-
-/* Makes one turn. Returns false if all that is left is to wait. */
-static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
-{
-	struct kvc *k = t->k;
-	uint64_t gone = 0, coming = 0, bytes;
-	struct kvc_chunk_row r;
-	bool ended = false, blocked = false;
-
-	t->hopeful = false;
-	spare_waiting(t);
-	revisit_probed(t, goal, &gone, &coming);
-	for (int i = 0; i < BATCH && gone + coming < goal && !should_stop(t); i++) {
-		int err;
-
-		kvc_catalog_lock(k->cat);
-		err = next_victim(t, &r);
-		kvc_catalog_unlock(k->cat);
-		ended = err && err != -EAGAIN;
-		if (ended)
-			break;
-		if (err) /* chunks of other models */
-			continue;
-		if (is_probed(t, r.id)) /* it will be dropped */
-			continue;
-		blocked = is_out_of_order(t, &r);
-		if (blocked)
-			break;
-		if (has_probed_child(t, t->nprobed, r.id)) {
-			if (t->nprobed < PROBED) {
-				probe_later(t, &r);
-				coming += r.bytes;
-			}
-			continue;
-		}
-		err = is_spared(&t->walk, r.id) ? -EBUSY : drop_victim(t, &r, &bytes);
-		if (!err)
-			gone += bytes;
-		else if (err != -ENOENT && err != -EAGAIN)
-			spare(t, &r);
-		if (err == -EAGAIN && t->nprobed < PROBED) {
-			coming += bytes;
-			t->probed[t->nprobed++] = (struct probed){ r, bytes };
-		}
-	}
-	kvc_lock(k);
-	if (gone)
-		kvc_committer_wake_locked(k, true);
-	t->hopeful |= t->nprobed || !ended;
-	if (ended && !t->model && !t->filling && !t->walk.freed && !t->nprobed &&
-	    !t->walk.has_spared)
-		k->tier[t->tier].trim.nothing_to_drop = true;
-	kvc_unlock(k);
-	if (ended || blocked || gone + coming >= goal)
-		walk_begin(k, &t->walk, ended && !t->nprobed);
-	return gone > 0;
-}
-
 /* Frees space if the tier needs some. Returns true if there is more to do at once. */
-static bool trim_once(struct kvc_trimmer *t)
+static bool trim_once(struct tier_trim *x)
 {
-	struct kvc_tier_state *ts = &t->k->tier[t->tier];
+	struct kvc *k = x->k;
+	struct kvc_tier_state *ts = &k->tier[x->tier];
 	struct kvc_tier_usage u;
 	uint64_t goal;
+	bool hopeful;
 
 	ts->t->ops->usage(ts->t, &u);
-	kvc_lock(t->k);
-	goal = goal_locked(t->k, t->tier, &u);
-	if (!goal && !ts->trim.active) {
-		t->nprobed = 0; /* the probed chunks may stay */
-		t->walk.fruitless_since_ns = 0;
-	}
-	kvc_unlock(t->k);
-	return goal && trim_turn(t, goal);
+	kvc_lock(k);
+	goal = goal_locked(k, x->tier, &u);
+	if (!goal && !ts->trim.active)
+		kvc_trimmer_rest(x->t);
+	kvc_unlock(k);
+	return goal && kvc_trimmer_turn(x->t, goal, &hopeful);
 }
 
 /*
  * The catalog cannot be read for now: waits before the next attempt. Chunks missing from the
  * replacer would stay until the next mount.
  */
-static void wait_for_catalog(struct kvc_trimmer *t)
+static void wait_for_catalog(struct tier_trim *x)
 {
 	struct timespec until = kvc_timespec(kvc_mono_ns() + IDLE_NS);
-	struct kvc *k = t->k;
+	struct kvc *k = x->k;
 
 	kvc_lock(k);
 	if (!k->evict->over)
-		kvc_tier_trim_wait_locked(k, t->tier, &until);
+		kvc_tier_trim_wait_locked(k, x->tier, &until);
 	kvc_unlock(k);
 }
 
@@ -615,14 +88,14 @@ static void wait_for_catalog(struct kvc_trimmer *t)
  * Fills a replacer of the disk tier from the catalog's rows, the coldest first: if the tier is
  * full, stores do not wait until the replacer is complete, and the chunks it has are dropped.
  */
-static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
+static void fill_class(struct tier_trim *x, unsigned class, bool join)
 {
 	struct kvc_chunk_row at = { .rank = INT64_MIN }, r[ROWS];
-	struct kvc *k = t->k;
+	struct kvc *k = x->k;
 	size_t n, rows = 0;
 	int err = 0;
 
-	while (err != -ENOENT && !should_stop(t)) {
+	while (err != -ENOENT && !is_over(x->k)) {
 		at.policy = class;
 		kvc_catalog_lock(k->cat);
 		err = kvc_chunk_ranked(k->cat, &at, ROWS, r, &n);
@@ -636,91 +109,53 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 		if (n)
 			at = r[n - 1];
 		rows += n;
-		while (rows % FILLED < ROWS && !should_stop(t) && trim_once(t))
+		while (rows % FILLED < ROWS && !is_over(x->k) && trim_once(x))
 			;
 		if (err && err != -ENOENT)
-			wait_for_catalog(t);
+			wait_for_catalog(x);
 	}
 }
 
-static void fill_replacers(struct kvc_trimmer *t)
+static void fill_replacers(struct tier_trim *x)
 {
-	t->filling = true;
+	kvc_trimmer_set_filling(x->t, true);
 	for (unsigned i = 0; i < KVC_CLASSES; i++)
-		if (kvc_replacers_has_order(t->k, KVC_CACHE_DISK, i)) {
-			fill_class(t, i, false);
-			fill_class(t, i, true);
+		if (kvc_replacers_has_order(x->k, KVC_CACHE_DISK, i)) {
+			fill_class(x, i, false);
+			fill_class(x, i, true);
 		}
-	t->filling = false;
+	kvc_trimmer_set_filling(x->t, false);
 }
 
-static void *trimmer(void *arg)
+static void *trim_thread(void *arg)
 {
-	struct kvc_trimmer *t = arg;
-	struct kvc *k = t->k;
-	struct kvc_tier_state *ts = &k->tier[t->tier];
+	struct tier_trim *x = arg;
+	struct kvc *k = x->k;
+	struct kvc_tier_state *ts = &k->tier[x->tier];
 	bool again = false;
 
-	t->walk.cache = KVC_CACHE_DISK;
-	walk_begin(k, &t->walk, false);
-	if (!t->tier)
-		fill_replacers(t);
+	if (!x->tier)
+		fill_replacers(x);
 	kvc_lock(k);
 	while (!k->evict->over) {
 		if (!again) {
-			bool more = ts->trim.active || kvc_tier_refuses_locked(ts) || t->nprobed;
+			bool more = ts->trim.active || kvc_tier_refuses_locked(ts) ||
+				    kvc_trimmer_is_probing(x->t);
 			struct timespec until =
 				kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 
-			kvc_tier_trim_wait_locked(k, t->tier, &until);
+			kvc_tier_trim_wait_locked(k, x->tier, &until);
 			if (k->evict->over)
 				break;
 		}
 		kvc_unlock(k);
-		again = trim_once(t);
+		again = trim_once(x);
 		kvc_lock(k);
 	}
-	put_back_locked(k, &t->walk);
 	kvc_unlock(k);
-	free(t->walk.excluded);
-	free(t);
+	kvc_trimmer_free(x->t);
+	free(x);
 	return NULL;
-}
-
-struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, uint64_t model)
-{
-	struct kvc_trimmer *t = calloc(1, sizeof *t);
-
-	if (!t)
-		return NULL;
-	t->k = k;
-	t->model = model;
-	/* without tiers all chunks are in the pool, and in its replacer */
-	t->walk.cache = k->ntiers ? KVC_CACHE_DISK : KVC_CACHE_POOL;
-	walk_begin(k, &t->walk, false);
-	return t;
-}
-
-void kvc_trimmer_free(struct kvc_trimmer *t)
-{
-	kvc_lock(t->k);
-	put_back_locked(t->k, &t->walk);
-	kvc_unlock(t->k);
-	free(t->walk.excluded);
-	free(t);
-}
-
-uint64_t kvc_trimmer_model(const struct kvc_trimmer *t)
-{
-	return t->model;
-}
-
-bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful)
-{
-	bool any = trim_turn(t, goal);
-
-	*hopeful = any || t->hopeful;
-	return any;
 }
 
 int kvc_trim_start(struct kvc *k)
@@ -729,18 +164,22 @@ int kvc_trim_start(struct kvc *k)
 
 	kvc_tier_each(k, i)
 		if (!err && (k->tier[i].t->ops->caps & KVC_TIER_BOUNDED)) {
-			struct kvc_trimmer *t = calloc(1, sizeof *t);
+			struct tier_trim *x = calloc(1, sizeof *x);
 
-			if (!t)
+			if (!x || !(x->t = kvc_trimmer_new(k, i, 0))) {
+				free(x);
 				return -ENOMEM;
-			t->k = k;
-			t->tier = i;
-			err = -pthread_create(&k->tier[i].trim.thread, NULL, trimmer, t);
+			}
+			x->k = k;
+			x->tier = i;
+			err = -pthread_create(&k->tier[i].trim.thread, NULL, trim_thread, x);
 			kvc_lock(k); /* the tiers' threads read trim.exists already */
 			k->tier[i].trim.exists = !err;
 			kvc_unlock(k);
-			if (err)
-				free(t);
+			if (err) {
+				kvc_trimmer_free(x->t);
+				free(x);
+			}
 		}
 	return err;
 }

@@ -660,7 +660,7 @@ bool kvc_tier_accepts_locked(const struct kvc *k, unsigned tier)
 	const struct kvc_tier_state *ts = &k->tier[tier];
 
 	return !kvc_tier_out_locked(k, tier, KVC_CALL_WRITE) &&
-	       !(ts->space.full && ts->trim.nothing_to_drop);
+	       !(ts->space.full && ts->nothing_to_drop);
 }
 
 void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j)

@@ -118,11 +118,12 @@ struct kvc_tier_state {
 	/* Written by evict/trim.c. */
 	struct {
 		pthread_t thread;
-		bool exists;          /* the tier has a trimmer */
-		bool active;          /* it frees space down to low= */
-		bool nothing_to_drop; /* a complete walk found nothing to drop */
-		uint64_t spare;       /* bytes that are free above high= */
+		bool exists;    /* the tier has a trimmer */
+		bool active;    /* it frees space down to low= */
+		uint64_t spare; /* bytes that are free above high= */
 	} trim;
+	/* A complete walk found nothing to drop. Written by evict/trimmer.c. */
+	bool nothing_to_drop;
 	/* Written by limits/wear.c. */
 	struct kvc_wear wear;
 };

@@ -505,7 +505,7 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 	const struct kvc_tier_state *ts = &k->tier[s->tier];
 	/* no longer full: space was freed since, and the waiters were told */
 	bool full = s->err == -ENOSPC && ts->trim.exists;
-	bool makes_room = full && (!ts->trim.nothing_to_drop || !ts->space.full);
+	bool makes_room = full && (!ts->nothing_to_drop || !ts->space.full);
 	bool failed = s->err && s->err != -ECANCELED;
 	struct kvc_node *n = s->n;
 

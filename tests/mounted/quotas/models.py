@@ -159,7 +159,7 @@ def quotas():
     s.write("q/after/l", blob(5, N))
     assert s.read("q/after/l") == blob(5, N)
     # pinned chunks precede all victims in the order and never cause a refusal, even if they fill
-    # two turns (evict/trim.c)
+    # two turns (evict/trimmer.c)
     PINNED = 130
     os.mkdir(f"{s.mnt}/p")
     put(f"{s.mnt}/p", "quota", "8M")

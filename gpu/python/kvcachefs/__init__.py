@@ -11,6 +11,9 @@ The package wraps libkvcachefs; see kvcachefs-python(7).
     parts.py     parts of memory, and pages, instead of a paged cache
     transfer.py  store and load: with asyncio, by polling, layer by layer
     queue.py     a queue with one owner, for connectors; leases without waiting
+    vllm.py      the connector for vLLM; imported only by vLLM
+    _lookups.py  for connectors: which chunks of a request are cached, without waiting
+    _chunkfiles.py  for connectors: chunks of a paged cache as files
     _queue.py    the library's queues and the delivery of completions
     _threads.py  threads for blocking calls
     _lib.py      the library through ctypes

@@ -1,0 +1,613 @@
+# SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="import,misc,no-any-return"
+"""
+A KV connector for vLLM: the blocks of a prompt's KV cache go straight between the GPU and files of
+a kvcachefs mount, without a copy in host memory.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "KvcachefsConnector",
+        "kv_connector_module_path": "kvcachefs.vllm", "kv_role": "kv_both",
+        "kv_connector_extra_config": {"mount": "/mnt/kv"}}'
+
+See kvcachefs-engines(7) for the options. It needs vLLM 0.32 and builds on its OffloadingConnector,
+which decides what to store and to load for every kind of model. Here are
+
+    KvcachefsConnector  failures, which the OffloadingConnector does not have, and options
+    KvcachefsSpec       names and sizes of files
+    Manager             in the scheduler: which chunks are cached (_lookups.py)
+    Worker              in each worker: transfers of chunks (_chunkfiles.py)
+
+A chunk is blocks_per_chunk blocks of one KV cache group; each worker has a file for it. A lookup,
+store or load that fails is a miss, a chunk that is not stored, or a prompt that is computed.
+"""
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+try:
+    import torch
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import \
+        OffloadingWorkerMetadata
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import \
+        OffloadingConnectorStats
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import \
+        OffloadingConnector
+    from vllm.logger import init_logger
+    from vllm.v1.kv_cache_interface import MambaSpec, SlidingWindowSpec, iter_layer_specs
+    from vllm.v1.kv_offload.base import (Locality, LoadStoreSpec, LookupResult, Medium,
+                                         OffloadingCounterMetadata, OffloadingEvent,
+                                         OffloadingGaugeMetadata, OffloadingManager,
+                                         OffloadingSpec, OffloadingWorker, PrepareStoreOutput,
+                                         RequestOffloadingContext, TransferResult,
+                                         get_offload_group_idx)
+    from vllm.v1.kv_offload.file_mapper import FileMapper
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError as e:
+    raise ImportError(f"kvcachefs.vllm needs vLLM 0.32 (vllm.v1.kv_offload): {e}") from e
+
+from . import _chunkfiles, _lookups
+from .parts import Pages
+from .transfer import Item, warm
+
+__all__ = ["KvcachefsConnector", "KvcachefsSpec", "Manager", "Worker"]
+
+logger = init_logger("vllm.kvcachefs")
+MiB = 1 << 20
+PAGE = 4096
+CHUNK_TOKENS_MOST = 256
+START_S = 10.0
+WARM_CHUNKS, WARM_S = 8, 60
+
+
+# ---- Options -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Options:
+    """The options in kv_connector_extra_config. vLLM's own are not listed: blocks_per_chunk,
+    block_size, offload_prompt_only, self_describing_kv_events."""
+    mount: str = ""
+    folder: str = "vllm"
+    threads: int = 4
+    lookup_timeout_ms: int = 5000
+    on_failure: str = "recompute"
+    warm: int = 0
+    events: bool = False
+
+    VLLM = ("blocks_per_chunk", "block_size", "offload_prompt_only", "self_describing_kv_events",
+            "canonical_layout", "spec_name", "spec_module_path")
+
+    @classmethod
+    def of(cls, extra: Mapping[str, Any]) -> Options:
+        """ValueError: an unknown option or a value that cannot be."""
+        names = {f.name: f for f in dataclasses.fields(cls)}
+        for name in extra:
+            if name not in names and name not in cls.VLLM:
+                raise ValueError(f"kvcachefs: kv_connector_extra_config has no option '{name}'; "
+                                 f"there are {', '.join([*names, *cls.VLLM[:4]])}")
+        given = cls(**{n: v for n, v in extra.items() if n in names})
+        for name, field in names.items():
+            value = getattr(given, name)
+            if type(value).__name__ != str(field.type):
+                raise ValueError(f"kvcachefs: the option {name} must be of type {field.type}, "
+                                 f"not {value!r}")
+        if not given.mount:
+            raise ValueError("kvcachefs: give the folder of the mount, for example "
+                             "\"kv_connector_extra_config\": {\"mount\": \"/mnt/kv\"}")
+        if not 1 <= given.threads <= 64:
+            raise ValueError(f"kvcachefs: threads must be 1 to 64, not {given.threads}")
+        if given.lookup_timeout_ms < 1:
+            raise ValueError("kvcachefs: lookup_timeout_ms must be at least 1")
+        if given.on_failure not in ("recompute", "fail"):
+            raise ValueError(f"kvcachefs: on_failure must be recompute or fail, not "
+                             f"'{given.on_failure}'")
+        if not 0 <= given.warm <= 8:
+            raise ValueError(f"kvcachefs: warm must be 0 to 8, not {given.warm}")
+        given.folder = given.folder.strip("/")
+        if not given.folder or any(p in ("", ".", "..") for p in given.folder.split("/")):
+            raise ValueError("kvcachefs: folder must be a path below the mount, such as vllm")
+        return given
+
+
+def _check_mount(mount: str) -> None:
+    """RuntimeError says what to do if the mount cannot be used."""
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            os.stat(f"{mount}/.kvcachefs/stats")
+            found.append("")
+        except OSError as e:
+            found.append(e.strerror or str(e))
+
+    thread = threading.Thread(target=look, name="kvcachefs-start", daemon=True)
+    thread.start()
+    thread.join(START_S)
+    why = found[0] if found else f"no answer within {START_S:.0f} s"
+    if why:
+        raise RuntimeError(
+            f"kvcachefs: {mount} is not a mount of kvcachefs that this process can use ({why}). "
+            f"Mount it (mount -t kvcachefs STORE {mount}; with -o allow_other if vLLM runs as "
+            f"another user or in a container), or correct \"mount\" in kv_connector_extra_config")
+
+
+def _pool_bytes(mount: str) -> int:
+    try:
+        with open(f"{mount}/.kvcachefs/stats") as f:
+            stats = dict(line.split()[:2] for line in f if line.strip())
+        return int(stats["pool_bytes"])
+    except (OSError, KeyError, ValueError):
+        return 16 << 30
+
+
+def _block_bytes(kv_cache_config: Any) -> int:
+    """Bytes of all layers of a block in this worker; 0: unknown."""
+    tensors, blocks = kv_cache_config.kv_cache_tensors, kv_cache_config.num_blocks
+    return int(tensors[0].size) // int(blocks) if tensors and blocks else 0
+
+
+def _chunk_blocks(vllm_config: Any, kv_cache_config: Any) -> int:
+    """The default of blocks_per_chunk: the smallest power of 2 with files of at least 1 MiB, but
+    no more than 256 tokens or the smallest sliding window, and 1 with recurrent states. The
+    scheduler and all workers must get the same number, so sizes that differ between the stages of
+    a pipeline are not used."""
+    specs = [s for g in kv_cache_config.kv_cache_groups for s in iter_layer_specs(g.kv_cache_spec)]
+    if any(isinstance(s, MambaSpec) for s in specs):
+        return 1
+    tokens = max(s.block_size for s in specs)
+    most = CHUNK_TOKENS_MOST
+    for s in specs:
+        if isinstance(s, SlidingWindowSpec):
+            most = min(most, s.sliding_window)
+    size = _block_bytes(kv_cache_config)
+    if vllm_config.parallel_config.pipeline_parallel_size > 1 or not size:
+        size = 1
+    blocks = 1
+    while blocks * size < MiB and 2 * blocks * tokens <= most:
+        blocks *= 2
+    return blocks
+
+
+def _complete(vllm_config: Any, kv_cache_config: Any = None) -> Options:
+    """Checks the options and adds those that vLLM reads, in place: in this process vLLM asks for
+    them again."""
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+    options = Options.of(extra)
+    extra.setdefault("spec_name", "KvcachefsSpec")
+    extra.setdefault("spec_module_path", __name__)
+    if kv_cache_config is not None and "block_size" not in extra:
+        extra.setdefault("blocks_per_chunk", _chunk_blocks(vllm_config, kv_cache_config))
+    return options
+
+
+def _refuse(vllm_config: Any) -> None:
+    """ValueError: a configuration whose files would not be right."""
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+    if extra.get("canonical_layout"):
+        raise ValueError("kvcachefs: canonical_layout is not supported: several workers would "
+                         "write one file. Remove it; each worker then has files of its own")
+    if getattr(vllm_config.attention_config, "hisparse_config", None) is not None:
+        raise ValueError("kvcachefs: HiSparse keeps a part of the KV cache in host memory, which "
+                         "this connector does not store. Remove hisparse_config, or use vLLM's "
+                         "OffloadingConnector with its file tier on the mount")
+
+
+# ---- Files ---------------------------------------------------------------------------------------
+
+
+class Files(LoadStoreSpec):
+    """From the scheduler to the workers: the keys. Each worker makes the names of its files."""
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        self.keys = list(keys)
+
+
+class KvcachefsSpec(OffloadingSpec):
+    """The names of files, in the scheduler and in every worker.
+
+    With one KV cache group, and one worker or workers with equal caches (MLA), names and contents
+    are those of vLLM's file tier, so both can use the same folder. Other models have names of
+    their own, because the file tier has one file for all workers and gives the file of a group
+    space for the layers of all groups."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.options = Options.of(self.extra_config)
+        self.replicated_layout = config.replicated_layout
+        alone = config.parallel.world_size == 1 or self.replicated_layout
+        self.shared_format = alone and len(config.groups) == 1
+        mapper = FileMapper.from_offloading_spec(
+            root_dir=self.options.folder, offloading_spec=self,
+            blocks_per_file=self.blocks_per_chunk, parallel_agnostic=self.shared_format)
+        if not self.shared_format:
+            # The layers of a worker are not in the hash: the stages of a pipeline differ in them.
+            mapper.fields["kv_cache_groups"] = [{"tokens_per_block": g.tokens_per_block}
+                                                for g in config.groups]
+            mapper.fields["files"] = "kvcachefs"
+            mapper.base_path = mapper._compute_base_path(self.options.folder, mapper.fields)
+        self._mapper = mapper
+        self.ranks = 1 if alone else config.parallel.world_size
+        self.rank = 0 if alone else config.parallel.rank
+        self._mappers = []
+        for rank in range(self.ranks):
+            self._mappers.append(copy.copy(mapper))
+            self._mappers[-1].rank = rank
+        self.recurrent: set[int] = set()  # positions of groups; set by the connector
+        self.windowed: set[int] = set()  # numbers of groups whose chunks are not a prefix
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: kind(documentation=text) for name, kind, text in METRICS.values()}
+
+    def path(self, key: bytes, rank: int) -> str:
+        """The file of a chunk in a worker, below the mount."""
+        return str(self._mappers[rank].get_file_name(key))
+
+    def paths(self, key: bytes) -> list[str]:
+        return [str(m.get_file_name(key)) for m in self._mappers]
+
+    def describe(self) -> None:
+        """Writes the file that tells people the meaning of the folder's name, as vLLM does."""
+        path = f"{self.options.mount}/{self._mapper.get_config_file_path()}"
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if not os.path.exists(path):
+                with open(path, "w") as f:
+                    json.dump(self._mapper.get_run_config(), f, indent=2, sort_keys=True)
+        except OSError as e:
+            logger.warning("kvcachefs: %s: %s", path, e.strerror)
+
+    def get_manager(self) -> OffloadingManager:
+        threading.Thread(target=self.describe, name="kvcachefs-start", daemon=True).start()
+        return Manager(self)
+
+    def get_worker(self, kv_caches: Any) -> OffloadingWorker:
+        return Worker(self, kv_caches)
+
+
+METRICS = {
+    "lookups": ("vllm:kvcachefs_lookups", OffloadingCounterMetadata,
+                "Calls to the mount for the chunks of a request."),
+    "hits": ("vllm:kvcachefs_chunk_hits", OffloadingCounterMetadata, "Chunks that were cached."),
+    "misses": ("vllm:kvcachefs_chunk_misses", OffloadingCounterMetadata,
+               "Chunks that were not cached, and chunks behind them."),
+    "lookup_failures": ("vllm:kvcachefs_lookup_failures", OffloadingCounterMetadata,
+                        "Lookups that failed and were taken for misses."),
+    "lookup_timeouts": ("vllm:kvcachefs_lookup_timeouts", OffloadingCounterMetadata,
+                        "Lookups that exceeded lookup_timeout_ms and were taken for misses."),
+    "load_failures": ("vllm:kvcachefs_load_failures", OffloadingCounterMetadata,
+                      "Chunks that could not be loaded in a worker."),
+    "store_failures": ("vllm:kvcachefs_store_failures", OffloadingCounterMetadata,
+                       "Chunks that could not be stored in a worker."),
+    "held": ("vllm:kvcachefs_held_bytes", OffloadingGaugeMetadata,
+             "Bytes of the pool that are kept for requests that wait to load them."),
+}
+
+
+# ---- Scheduler -----------------------------------------------------------------------------------
+
+
+class Manager(OffloadingManager):
+    """Which chunks are cached, and which must be stored."""
+
+    def __init__(self, spec: KvcachefsSpec) -> None:
+        options = spec.options
+        self._spec = spec
+        self._lookups = _lookups.Lookups(
+            options.mount, spec.paths, per=spec.ranks, timeout=options.lookup_timeout_ms / 1000,
+            held_most=_pool_bytes(options.mount) // 4, reports=_lookups.Reports(logger))
+        self._tokens = {g.group_id: g.tokens_per_block * spec.blocks_per_chunk
+                        for g in spec.config.groups}
+        self._events: list[OffloadingEvent] | None = None
+        if options.events and spec.kv_events_config.enable_kv_cache_events:
+            self._events = []
+        self._unstored: set[bytes] = set()
+        self._told: dict[str, int] = {}
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        self._lookups.begin(req_context.req_id)
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: Any) -> None:
+        self._lookups.end(req_context.req_id)
+
+    def lookup(self, key: bytes, req_context: Any) -> LookupResult:
+        answer = self._lookups.ask(req_context.req_id, key, self._series(key, req_context))
+        if answer is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if answer else LookupResult.MISS
+
+    def _series(self, key: bytes, req_context: Any) -> int | None:
+        """The group, if the key is of a whole chunk of a group in which chunks are a prefix."""
+        group = get_offload_group_idx(key)
+        end = req_context.get_offload_key_position(key)
+        if group in self._spec.windowed or end is None or end % self._tokens[group]:
+            return None
+        return group
+
+    def get_load_source(self, key: bytes, req_context: Any) -> CacheHitSource:
+        return CacheHitSource.HOST
+
+    def on_schedule_end(self, context: Any) -> None:
+        self._lookups.take()
+        for name in context.preempted_req_ids:
+            self._lookups.forget(name)
+        for name in context.new_req_ids:
+            self._lookups.running(name)
+        self._lookups.flush()
+
+    def has_pending_work(self) -> bool:
+        self._lookups.take()
+        return self._lookups.pending
+
+    def prepare_load(self, keys: Collection[bytes], req_context: Any) -> Files:
+        self._lookups.hold(req_context.req_id, keys)
+        return Files(keys)
+
+    def complete_load(self, keys: Collection[bytes], req_context: Any) -> None:
+        self._lookups.loaded(req_context.req_id)
+
+    def prepare_store(self, keys: Collection[bytes], req_context: Any) -> PrepareStoreOutput:
+        new = self._lookups.known.start(keys)
+        return PrepareStoreOutput(keys_to_store=new, store_spec=Files(new), evicted_keys=[])
+
+    def complete_store(self, keys: Collection[bytes], req_context: Any,
+                       success: bool = True) -> None:
+        failed = set(keys) if not success else self._unstored.intersection(keys)
+        self._unstored -= failed
+        self._lookups.known.stored(keys, failed)
+        stored = [k for k in keys if k not in failed]
+        if self._events is not None and stored:
+            self._events.append(OffloadingEvent(keys=stored, medium=Medium.STORAGE, removed=False,
+                                                locality=Locality.LOCAL))
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        if self._events:
+            yield from self._events
+            self._events.clear()
+
+    def not_stored(self, keys: Iterable[bytes]) -> None:
+        """Chunks that a worker did not store; complete_store() follows."""
+        self._unstored.update(keys)
+
+    def not_loaded(self, name: str, keys: Iterable[bytes]) -> None:
+        self._lookups.refuse(name, keys)
+
+    def reset_cache(self) -> None:
+        self._unstored.clear()
+        self._lookups.known.clear()
+
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        stats = OffloadingConnectorStats()
+        for name, count in self._lookups.counts.items():
+            if more := count - self._told.get(name, 0):
+                stats.increase_counter(METRICS[name][0], more)
+                self._told[name] = count
+        if self._lookups.held_bytes != self._told.get("held", 0):
+            self._told["held"] = self._lookups.held_bytes
+            stats.set_gauge(METRICS["held"][0], self._lookups.held_bytes)
+        return None if stats.is_empty() else stats
+
+    def shutdown(self) -> None:
+        self._lookups.close()
+
+
+# ---- Workers -------------------------------------------------------------------------------------
+
+
+def _groups(spec: KvcachefsSpec, caches: Any) -> list[_chunkfiles.Group]:
+    """The pages of each KV cache group: each tensor once, in vLLM's order, in the padded size, as
+    in the file tier (vllm/v1/kv_offload/cpu/shared_offload_region.py)."""
+    slots, out = spec.blocks_per_chunk, []
+    for position, refs in enumerate(caches.group_data_refs):
+        tensors = []
+        for index in sorted({ref.tensor_idx for ref in refs}):
+            cache = caches.tensors[index]
+            if cache.tensor.dim() != 2 or cache.tensor.element_size() != 1 or \
+                    cache.tensor.shape[1] != cache.page_size_bytes:
+                raise ValueError(f"kvcachefs: this vLLM gives its KV cache as tensors of "
+                                 f"{tuple(cache.tensor.shape)} {cache.tensor.dtype}, not as pages "
+                                 f"of bytes: use vLLM 0.32")
+            tensors.append(cache.tensor)
+        pages = Pages(tensors)
+        size = slots * pages.page_bytes
+        if spec.shared_format:
+            size = max(size, slots * spec.config.worker_kv_bytes_per_block)
+            size = -(-size // PAGE) * PAGE
+        out.append(_chunkfiles.Group(pages, slots, size, position in spec.recurrent))
+    return out
+
+
+def _device(caches: Any) -> int:
+    """-1: host memory; else the number of the CUDA device."""
+    device = caches.tensors[0].tensor.device
+    if device.type == "cpu":
+        return -1
+    if device.type != "cuda" or torch.version.hip:
+        raise ValueError(f"kvcachefs: the KV cache is on {device}; this connector supports cuda "
+                         f"and cpu. Use vLLM's OffloadingConnector with its file tier on the mount")
+    return int(device.index or 0)
+
+
+class Worker(OffloadingWorker):
+    """Transfers between this worker's cache and its files."""
+
+    def __init__(self, spec: KvcachefsSpec, caches: Any) -> None:
+        options = spec.options
+        self._spec, self._device, self._caches = spec, _device(caches), caches
+        groups = _groups(spec, caches)
+        self._files = _chunkfiles.ChunkFiles(
+            options.mount, groups, threads=options.threads, reports=_lookups.Reports(logger))
+        self._numbers = {g.group_id: i for i, g in enumerate(spec.config.groups)}
+        self._keys: dict[int, list[bytes]] = {}
+        self._failed_loads: dict[int, list[bytes]] = {}
+        self._unstored: set[bytes] = set()
+        self._stats = OffloadingConnectorStats()
+        if options.warm:
+            threading.Thread(target=self._warm, args=(groups[0],), name="kvcachefs-warm",
+                             daemon=True).start()
+        logger.info("kvcachefs: %s/%s, %s bytes a file of %d blocks", options.mount,
+                    spec._mapper.base_path, "/".join(str(g.size) for g in groups),
+                    spec.blocks_per_chunk)
+
+    def _warm(self, group: _chunkfiles.Group) -> None:
+        options = self._spec.options
+        items = [Item(f"{options.folder}/{i}", parts=group.pages.parts(range(group.slots)),
+                      size=group.size) for i in range(WARM_CHUNKS)]
+        try:
+            warm(options.mount, None, items, transfers=options.warm, keep_s=WARM_S)
+        except OSError as e:
+            logger.warning("kvcachefs: warm=%d: %s", options.warm, e.strerror)
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Files) -> bool:
+        return self._submit(job_id, False, src_spec, dst_spec)
+
+    def submit_load(self, job_id: int, src_spec: Files, dst_spec: Any) -> bool:
+        return self._submit(job_id, True, dst_spec, src_spec)
+
+    def _submit(self, job: int, load: bool, blocks: Any, files: Files) -> bool:
+        self._keys[job] = files.keys
+        chunks = [(self._numbers[get_offload_group_idx(k)], self._spec.path(k, self._spec.rank))
+                  for k in files.keys]
+        runs, at = [], 0
+        for group, (n, index) in enumerate(zip(blocks.group_sizes, blocks.block_indices)):
+            if n:
+                runs.append((group, index, blocks.block_ids[at:at + n].tolist()))
+                at += n
+        stream = torch.cuda.current_stream(self._device) if self._device >= 0 else None
+        self._files.submit(job, load, chunks, runs, stream=stream)
+        return True
+
+    def get_finished(self) -> list[TransferResult]:
+        out = []
+        for done in self._files.finished():
+            keys = self._keys.pop(done.job)
+            failed = [keys[i] for i in done.failed]
+            if done.load and failed:
+                self._failed_loads[done.job] = failed
+            elif failed:
+                self._unstored.update(failed)
+            if done.error:
+                name = "load_failures" if done.load else "store_failures"
+                self._stats.increase_counter(METRICS[name][0], len(failed))
+            # vLLM 0.32 asserts success; KvcachefsConnector reports the failures
+            out.append(TransferResult(done.job, True, done.size, done.seconds))
+        return out
+
+    def take_failed_loads(self) -> dict[int, list[bytes]]:
+        failed, self._failed_loads = self._failed_loads, {}
+        return failed
+
+    def take_unstored(self) -> set[bytes]:
+        unstored, self._unstored = self._unstored, set()
+        return unstored
+
+    def take_stats(self) -> OffloadingConnectorStats | None:
+        stats, self._stats = self._stats, OffloadingConnectorStats()
+        return None if stats.is_empty() else stats
+
+    def wait(self, job_ids: set[int]) -> None:
+        self._files.wait(job_ids)
+
+    def shutdown(self) -> None:
+        self._files.close()
+
+
+# ---- Connector -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class WorkerMetadata(OffloadingWorkerMetadata):
+    """From the workers to the scheduler, with the chunks that were not stored and the requests and
+    chunks that were not loaded."""
+    unstored: set[bytes] = dataclasses.field(default_factory=set)
+    unloaded: dict[str, set[bytes]] = dataclasses.field(default_factory=dict)
+
+    def aggregate(self, other: Any) -> WorkerMetadata:
+        both = super().aggregate(other)
+        unloaded = {r: set(k) for r, k in self.unloaded.items()}
+        for request, keys in getattr(other, "unloaded", {}).items():
+            unloaded.setdefault(request, set()).update(keys)
+        return WorkerMetadata(completed_jobs=both.completed_jobs,
+                              transfer_stats=both.transfer_stats,
+                              unstored=self.unstored | getattr(other, "unstored", set()),
+                              unloaded=unloaded)
+
+
+class KvcachefsConnector(OffloadingConnector):
+    """vLLM's OffloadingConnector on a kvcachefs mount. RuntimeError at the start: the mount cannot
+    be used; ValueError: an option or a configuration that is not supported."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        options = _complete(vllm_config, kv_cache_config)
+        _refuse(vllm_config)
+        _check_mount(options.mount)
+        # vLLM reads the policy after its connector exists
+        vllm_config.kv_transfer_config.kv_load_failure_policy = options.on_failure
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._unloaded: dict[str, set[bytes]] = {}
+        if self.connector_scheduler:
+            spec = self.connector_scheduler.manager._spec
+            spec.windowed = {g.group_idx for g in self.connector_scheduler.config.kv_group_configs
+                             if g.sliding_window_size_in_chunks is not None}
+        if self.connector_worker:
+            spec = self.connector_worker.spec
+            groups = [kv_cache_config.kv_cache_groups[g.group_id] for g in spec.config.groups]
+            spec.recurrent = {i for i, g in enumerate(groups)
+                              if any(isinstance(s, MambaSpec)
+                                     for s in iter_layer_specs(g.kv_cache_spec))}
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: Any,
+                           per_engine_labelvalues: Any) -> Any:
+        _complete(vllm_config)  # also in the process of the API server
+        return super().build_prom_metrics(vllm_config, metric_types, labelnames,
+                                          per_engine_labelvalues)
+
+    # In the workers:
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        worker = self.connector_worker
+        loads = dict(worker._load_jobs)
+        sending, receiving = self.get_finished(finished_req_ids)
+        failed: set[str] = set()
+        for job, keys in worker.worker.take_failed_loads().items():
+            request = loads.get(job)
+            if request is not None:
+                failed.add(request)
+                self._unloaded.setdefault(request, set()).update(keys)
+        return KVConnectorTransferResults(sending, receiving, failed)
+
+    def build_connector_worker_meta(self) -> WorkerMetadata | None:
+        meta = super().build_connector_worker_meta()
+        if meta is None:
+            return None
+        unloaded, self._unloaded = self._unloaded, {}
+        return WorkerMetadata(meta.completed_jobs, meta.transfer_stats,
+                              self.connector_worker.worker.take_unstored(), unloaded)
+
+    def get_kv_connector_stats(self) -> Any:
+        if self.connector_worker is not None:
+            worker = self.connector_worker.worker
+            return worker.take_stats() if worker is not None else None
+        return super().get_kv_connector_stats()
+
+    # In the scheduler:
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        scheduler = self.connector_scheduler
+        meta = connector_output.kv_connector_worker_meta
+        if isinstance(meta, WorkerMetadata):
+            scheduler.manager.not_stored(meta.unstored)
+            for request, keys in meta.unloaded.items():
+                scheduler.manager.not_loaded(request, keys)
+                status = scheduler._req_status.get(request)
+                for state in status.group_states if status else ():
+                    state.next_stored_chunk_idx = 0  # computed again, so stored again
+        super().update_connector_output(connector_output)

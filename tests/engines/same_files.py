@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""same_files.py MOUNT: whether the connector's files of a model with one KV cache group have the
+names and the bytes of vLLM's file tier, and each loads the other's. The addresses of the copies,
+the memory region, the names, the stores and the loads of the file tier are vLLM's own code; only
+the copy itself, which vLLM does on a GPU, is a memmove here. The last line is "same"."""
+
+import ctypes, os, sys, time, uuid
+
+mount = sys.argv[1]
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tiny_vllm
+
+tiny_vllm.mend_llvmlite()
+import numpy, torch
+from vllm.v1.kv_offload import base, config
+from vllm.v1.kv_offload.cpu.gpu_worker import SingleDirectionOffloadingHandler
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+from vllm.v1.kv_offload.tiering.base import TransferJob
+from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager
+
+from kvcachefs import vllm as kvcachefs_vllm
+
+BLOCKS, CHUNKS = 40, 5
+
+
+def configuration(layers, page, slots, mla, world, folder):
+    return config.OffloadingConfig(
+        groups=(config.OffloadingGroupConfig(16, tuple(f"l{i}" for i in range(layers)), 0),),
+        worker_kv_bytes_per_block=layers * page,
+        enable_kv_cache_events=False,
+        extra_config={"mount": mount, "folder": folder},
+        engine_id=str(uuid.uuid4()),
+        model=config.OffloadingModelConfig("some/Model-1", "bfloat16"),
+        cache=config.OffloadingCacheConfig(16, slots),
+        parallel=config.OffloadingParallelConfig(
+            0, world, world, 1, 1, 1, 0, 1, None, not mla
+        ),
+        replicated_layout=mla and world > 1,
+        kv_cache_layout="LBHNC",
+    )
+
+
+def tree(folder):
+    found = {}
+    for path, _, files in os.walk(folder):
+        for f in files:
+            with open(f"{path}/{f}", "rb") as h:
+                found[os.path.relpath(f"{path}/{f}", folder)] = h.read()
+    return found
+
+
+def ends(poll):
+    while not (got := list(poll())):
+        time.sleep(0.01)
+    return got
+
+
+def compare(layers, page, padded, slots, mla=False, world=1):
+    name = f"{layers}-{page}-{padded}-{slots}-{mla}-{world}"
+    ours, theirs = f"ours/{name}", f"theirs/{name}"
+    where = f"{mount}/{theirs}"
+    spec = kvcachefs_vllm.KvcachefsSpec(configuration(layers, padded, slots, mla, world, ours))
+    assert spec.shared_format
+    cache = [torch.randint(-128, 127, (BLOCKS, padded), dtype=torch.int8) for _ in range(layers)]
+    if padded > page:
+        for t in cache:
+            t[:, page:] = 0  # vLLM copies the pages without their padding
+    whole = [t.clone() for t in cache]
+    caches = base.CanonicalKVCaches(
+        [base.CanonicalKVCacheTensor(t, padded) for t in cache],
+        [[base.CanonicalKVCacheRef(i, page) for i in range(layers)]],
+    )
+    keys = [base.make_offload_key(os.urandom(32), 0) for _ in range(CHUNKS)]
+    ids = numpy.random.permutation(BLOCKS)[: CHUNKS * slots].tolist()
+    blocks = base.GPULoadStoreSpec(ids, [len(ids)], [2 * slots])
+
+    # vLLM: GPU blocks to a row of the region for each chunk, and the file tier
+    size = -(-layers * padded * slots // 4096) * 4096
+    region = SharedOffloadRegion(str(uuid.uuid4()), CHUNKS, 0, size, layers * padded * slots)
+    rows = [region.create_next_worker_view(padded * slots) for _ in range(layers)]
+    view = region.create_kv_memoryview()
+
+    def copy(store):
+        handler = object.__new__(SingleDirectionOffloadingHandler)
+        handler.layer_refs_per_group = caches.group_data_refs
+        handler.src_tensors, handler.dst_tensors = (cache, rows) if store else (rows, cache)
+        handler.src_blocks_per_chunk, handler.dst_blocks_per_chunk = (
+            (1, slots) if store else (slots, 1)
+        )
+        n = len(ids) * layers
+        src, dst, sizes = (numpy.zeros(n, numpy.int64) for _ in range(3))
+        gpu, cpu = numpy.array(ids, numpy.int32), numpy.arange(CHUNKS, dtype=numpy.int32)
+        a, b = (gpu, cpu) if store else (cpu, gpu)
+        handler._fill_direct_ops(0, a, b, len(ids), 0, 0, src, dst, sizes, 0)
+        for s, d, z in zip(src.tolist(), dst.tolist(), sizes.tolist()):
+            ctypes.memmove(d, s, z)
+
+    copy(store=True)
+    tier = FileSystemTierManager(spec, view, "fs", root_dir=where)
+    job = lambda i, load: TransferJob(
+        i, keys, numpy.arange(CHUNKS), load, base.ReqContext(req_id="r")
+    )
+    tier.submit_store(job(1, False))
+    assert ends(tier.get_finished_jobs)[0].success
+
+    # the connector
+    spec.describe()
+    worker = spec.get_worker(caches)
+    files = kvcachefs_vllm.Files(keys)
+    worker.submit_store(1, blocks, files)
+    assert ends(worker.get_finished)[0].success and not worker.take_unstored()
+    mine, other = tree(f"{mount}/{ours}"), tree(where)
+    assert sorted(mine) == sorted(other), (sorted(mine), sorted(other))
+    assert len(mine) == CHUNKS + 1 and all(mine[n] == other[n] for n in mine), name
+
+    # each loads the other's files
+    def wipe():
+        for t in cache:
+            t.zero_()
+        view.cast("B")[:] = bytes(view.nbytes)
+
+    def loaded(how):
+        for t, w in zip(cache, whole):
+            assert torch.equal(t[sorted(ids)], w[sorted(ids)]), (how, name)
+
+    os.rename(f"{mount}/{ours}", f"{mount}/{ours}.aside")
+    os.rename(where, f"{mount}/{ours}")
+    os.rename(f"{mount}/{ours}.aside", where)
+    wipe()
+    worker.submit_load(2, files, blocks)
+    ends(worker.get_finished)
+    assert not worker.take_failed_loads()
+    loaded("the connector loads the file tier's")
+    wipe()
+    tier.submit_load(job(2, True))
+    assert ends(tier.get_finished_jobs)[0].success
+    copy(store=False)
+    loaded("the file tier loads the connector's")
+    worker.shutdown()
+    tier.shutdown()
+    print(name, len(mine), size, flush=True)
+
+
+compare(4, 4096, 4096, 4)
+compare(4, 4096, 4096, 1)
+compare(3, 1000, 1000, 3)
+compare(3, 1000, 1024, 2)
+compare(5, 1152, 1152, 8, mla=True)
+compare(5, 1152, 1152, 8, mla=True, world=2)
+print("same")
+os._exit(0)

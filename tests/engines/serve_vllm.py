@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""serve_vllm.py SOCKET: complete vLLMs on the CPU with tiny random models, for tests. It imports
+vLLM once and forks a process for each connection, which executes commands, one JSON line each, so
+that every engine is a process of its own without the cost of the import.
+
+start  folder (of the model's config.json), model (changes of the tiny Llama), transfer, llm
+       (arguments), env
+run    prompts (each {"n": number, "len": tokens, ...}), out (tokens), together, params: for each
+       prompt the number of cached tokens and the generated tokens
+counts the counters and gauges of vLLM's Prometheus metrics whose names contain a word
+before_loads  from now on removes all files of a folder each time before the connector loads
+end
+"""
+
+import json, os, signal, socket, sys, traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tiny_vllm
+
+
+def prompt(n, len, shared=0, **more):
+    """Tokens of prompt n; the first `shared` are those of prompt 0."""
+    tokens = [(i * 7 + 11 * (0 if i < shared else n)) % 1000 + 10 for i in range(len)]
+    return {"prompt_token_ids": tokens, **more}
+
+
+class Engine:
+    def start(self, folder, transfer, model=None, llm=None, env=None):
+        os.environ.update(env or {})
+        from vllm import LLM
+        from vllm.config import KVTransferConfig
+
+        os.makedirs(folder, exist_ok=True)
+        with open(f"{folder}/config.json.{os.getpid()}", "w") as f:
+            json.dump(dict(tiny_vllm.MODEL, **(model or {})), f)
+        os.rename(f.name, f"{folder}/config.json")
+        arguments = dict(
+            skip_tokenizer_init=True,
+            load_format="dummy",
+            enforce_eager=True,
+            block_size=32,
+            max_model_len=2048,
+            max_num_batched_tokens=2048,
+            max_num_seqs=4,
+            disable_log_stats=False,
+        )
+        arguments.update(llm or {})
+        self.llm = LLM(
+            folder,
+            kv_transfer_config=KVTransferConfig(**transfer) if transfer else None,
+            **arguments,
+        )
+
+    def run(self, prompts, out=8, together=False, params=None):
+        from vllm import SamplingParams
+
+        greedy = SamplingParams(
+            temperature=0, max_tokens=out, detokenize=False, ignore_eos=True, **(params or {})
+        )
+        prompts = [prompt(**p) for p in prompts]
+        if together:
+            made = self.llm.generate(prompts, greedy, use_tqdm=False)
+        else:
+            made = [self.llm.generate(p, greedy, use_tqdm=False)[0] for p in prompts]
+        return [[o.num_cached_tokens, list(o.outputs[0].token_ids)] for o in made]
+
+    def counts(self, word):
+        return {
+            m.name: m.value
+            for m in self.llm.get_metrics()
+            if word in m.name and hasattr(m, "value")
+        }
+
+    def before_loads(self, do_what, folder):
+        from kvcachefs import vllm as connector
+
+        real = connector.Worker.submit_load
+
+        def load(worker, *arguments):
+            for path, _, files in os.walk(folder):
+                for f in files:
+                    if f.endswith(".bin"):
+                        os.unlink(f"{path}/{f}")
+            return real(worker, *arguments)
+
+        assert do_what == "remove"
+        connector.Worker.submit_load = load
+
+    def end(self):
+        self.llm.llm_engine.engine_core.shutdown()
+
+
+def child(conn):
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    engine, lines = Engine(), conn.makefile("rb")
+    for line in lines:
+        order = json.loads(line)
+        try:
+            answer = {"is": getattr(engine, order.pop("do"))(**order)}
+        except Exception as e:
+            traceback.print_exc()
+            answer = {"error": f"{type(e).__name__}: {e}"[:2000]}
+        sys.stdout.flush()
+        conn.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def main():
+    tiny_vllm.mend_llvmlite()
+    import vllm, vllm.entrypoints.llm, vllm.v1.engine.core  # noqa
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(sys.argv[1])
+    listener.listen(8)
+    print("ready", vllm.__version__, flush=True)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        conn, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            os.setsid()
+            try:
+                child(conn)
+            finally:
+                os._exit(0)
+        conn.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Complete vLLMs (serve_vllm.py) with the connector of this package, kvcachefs.vllm. Each row
+compares the generated tokens with those of a vLLM without a cache. KV_N is the number of requests
+at the same time (8)."""
+
+import contextlib, json, os, shutil, signal, socket, subprocess, threading, time
+
+here = os.path.dirname(os.path.abspath(__file__))
+top = os.path.dirname(os.path.dirname(here))
+N = int(os.environ.get("KV_N", 8))
+FAST = dict(
+    HF_HUB_OFFLINE="1",
+    PYTHONDONTWRITEBYTECODE="1",
+    PYTHONHASHSEED="0",
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_CPU_OMP_THREADS_BIND="nobind",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    OMP_NUM_THREADS="1",
+    OMP_WAIT_POLICY="passive",
+)
+GEMMA3 = dict(
+    architectures=["Gemma3ForCausalLM"],
+    model_type="gemma3_text",
+    sliding_window=128,
+    sliding_window_pattern=2,
+    layer_types=["sliding_attention", "full_attention"] * 2,
+    query_pre_attn_scalar=64,
+    hidden_activation="gelu_pytorch_tanh",
+    rope_local_base_freq=10000.0,
+    tie_word_embeddings=True,
+)
+LFM2 = dict(
+    architectures=["Lfm2ForCausalLM"],
+    model_type="lfm2",
+    layer_types=["conv", "full_attention"] * 2,
+    conv_L_cache=3,
+    conv_bias=False,
+    block_dim=256,
+    block_ff_dim=512,
+    block_auto_adjust_ff_dim=False,
+    norm_eps=1e-5,
+    theta=10000.0,
+    tie_embedding=True,
+    tie_word_embeddings=True,
+)
+MLA = dict(
+    architectures=["DeepseekV2ForCausalLM"],
+    model_type="deepseek_v2",
+    kv_lora_rank=64,
+    q_lora_rank=None,
+    qk_nope_head_dim=64,
+    qk_rope_head_dim=32,
+    v_head_dim=64,
+    num_key_value_heads=4,
+    n_routed_experts=None,
+    first_k_dense_replace=4,
+    moe_intermediate_size=128,
+    n_shared_experts=None,
+)
+
+
+class Died(Exception):
+    pass
+
+
+class Server:
+    """serve_vllm.py, which imports vLLM once."""
+
+    def __init__(self, env, base, build, **more):
+        self.path, self.log = f"{base}/serve-vllm.socket", f"{base}/serve-vllm.log"
+        e = dict(
+            os.environ,
+            **FAST,
+            PYTHONPATH=f"{top}/gpu/python",
+            KVCACHEFS_LIBRARY=f"{build}/lib/libkvcachefs.so.0",
+        )
+        e.update(more)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [env.python, f"{here}/serve_vllm.py", self.path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=base,
+                env=e,
+            )
+        for line in iter(self.process.stdout.readline, b""):
+            if line.startswith(b"ready"):
+                threading.Thread(target=self._drain, daemon=True).start()
+                return
+        self.process.wait()
+        raise Died("serve_vllm.py did not start")
+
+    def _drain(self):
+        with open(self.log, "ab", buffering=0) as log:
+            for line in iter(self.process.stdout.readline, b""):
+                log.write(line)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Vllm:
+    """An engine in a process of its own."""
+
+    def __init__(self, server):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(600)
+        self.socket.connect(server.path)
+        self.lines = self.socket.makefile("rb")
+
+    def __call__(self, do, **more):
+        self.socket.sendall(json.dumps({"do": do, **more}).encode() + b"\n")
+        line = self.lines.readline()
+        if not line:
+            raise Died(f"the engine died at {do}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Died(f"{do}: {answer['error']}")
+        return answer["is"]
+
+    def run(self, prompts, **more):
+        """The cached tokens of each prompt, and the generated tokens."""
+        made = self("run", prompts=prompts, **more)
+        return [c for c, _ in made], [t for _, t in made]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(Exception):
+            self("end")
+        self.lines.close()
+        self.socket.close()
+
+
+def connector(store, **extra):
+    return {
+        "kv_connector": "KvcachefsConnector",
+        "kv_connector_module_path": "kvcachefs.vllm",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"mount": store.mnt, **extra},
+    }
+
+
+def rows(env, base, mounted, folder, need, row, asked):
+    names = {}
+
+    def is_row(name):
+        def keep(run):
+            names[f"whole vllm kvcachefs, {name}"] = run
+            return run
+
+        return keep
+
+    build = os.environ["KV_BUILD"]
+    model = f"{base}/tiny"
+    servers, plain = [], {}
+
+    def server():
+        if not servers:
+            servers.append(Server(env, base, build))
+        return servers[0]
+
+    def prompts(n=4, size=640, first=0, **more):
+        return [{"n": first + i, "len": size, **more} for i in range(n)]
+
+    @contextlib.contextmanager
+    def vllm(transfer, **start):
+        with Vllm(server()) as v:
+            v("start", folder=model, transfer=transfer, **start)
+            yield v
+
+    def reference(asks, out=8, start=None, params=None):
+        """The tokens of a vLLM without a cache."""
+        key = json.dumps([asks, out, start, params], sort_keys=True)
+        if key not in plain:
+            with vllm({}, **(start or {})) as v:
+                plain[key] = v.run(asks, out=out, params=params)[1]
+        return plain[key]
+
+    def right(got, asks, what, **more):
+        need(got[1] == reference(asks, **more), f"{what}: other tokens than without a cache")
+        return got[0]
+
+    def files(store):
+        return sorted(
+            f"{p}/{f}" for p, _, found in os.walk(store.mnt) for f in found if f.endswith(".bin")
+        )
+
+    def again(store):
+        time.sleep(0.3)
+        store.kill()
+        store.mount()
+
+    def twice(start=None, extra=None, least=512, asks=None, between=again, space=512, **more):
+        """Stores in one engine, kills and mounts the daemon, and hits in another."""
+
+        def run():
+            mine = asks or prompts()
+            with mounted(size=2 * space, cpu=space) as store:
+                with vllm(connector(store, **(extra or {})), **(start or {})) as v:
+                    cached = right(v.run(mine, **more), mine, "first", start=start, **more)
+                    need(not any(cached), f"hits in an empty store: {cached}")
+                between(store)
+                with vllm(connector(store, **(extra or {})), **(start or {})) as v:
+                    cached = right(v.run(mine, **more), mine, "second", start=start, **more)
+                    need(
+                        min(cached) >= least,
+                        f"the second engine had {cached} of {mine[0]['len']} tokens from the cache",
+                    )
+                    counts = v("counts", word="kvcachefs")
+                    need(counts.get("vllm:kvcachefs_chunk_hits"), f"no hits in metrics: {counts}")
+                    need(not counts.get("vllm:kvcachefs_load_failures"), f"failures: {counts}")
+
+        return run
+
+    # ---- Models and settings ----
+
+    is_row("a restart")(twice())
+    is_row("blocks_per_chunk 1")(twice(extra={"blocks_per_chunk": 1}, least=608))
+    is_row("fp8 cache")(twice(start={"llm": {"kv_cache_dtype": "fp8_e5m2"}}))
+    is_row("sliding windows")(twice(start={"model": GEMMA3}, least=480))
+    is_row("short convolutions")(twice(start={"model": LFM2}, least=320))
+    is_row("MLA")(twice(start={"model": MLA}))
+    is_row("two workers (TP)")(twice(start={"llm": {"tensor_parallel_size": 2}}))
+    is_row("two stages (PP)")(twice(start={"llm": {"pipeline_parallel_size": 2}}))
+    is_row("MLA, two workers")(twice(start={"model": MLA, "llm": {"tensor_parallel_size": 2}}))
+    is_row("an engine core of its own")(
+        twice(start={"env": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}})
+    )
+    is_row(f"{N} requests at once")(
+        twice(asks=prompts(N), start={"llm": {"max_num_seqs": N}}, together=True)
+    )
+
+    @is_row("preemption")
+    def preempted():
+        start = {"llm": {"num_gpu_blocks_override": 70, "max_num_seqs": 8}}
+        mine = prompts(12, 300)
+        with mounted(size=512, cpu=256) as store:
+            for what in ("first", "second"):
+                with vllm(connector(store), **start) as v:
+                    got = v.run(mine, together=True, out=64)
+                    cached = right(got, mine, what, start=start, out=64)
+            need(sum(cached) >= 12 * 256 // 2, f"the second engine had {cached} from the cache")
+
+    @is_row("salts")
+    def salts():
+        mine, other = prompts(2, cache_salt="a"), prompts(2, cache_salt="b")
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store)) as v:
+                right(v.run(mine), mine, "first")
+            with vllm(connector(store)) as v:
+                cached = right(v.run(other), other, "another salt")
+                need(not any(cached), f"hits of another salt: {cached}")
+                cached = right(v.run(mine), mine, "the same salt")
+                need(min(cached) >= 512, f"no hits of the same salt: {cached}")
+
+    @is_row("two engines store the same prompts")
+    def both():
+        mine, got = prompts(), {}
+        with mounted(size=512, cpu=256) as store:
+
+            def one(i):
+                with vllm(connector(store)) as v:
+                    got[i] = v.run(mine)
+
+            threads = [threading.Thread(target=one, args=(i,)) for i in range(2)]
+            [t.start() for t in threads]
+            [t.join() for t in threads]
+            need(len(got) == 2, "an engine died")
+            for i in got:
+                right(got[i], mine, f"engine {i}")
+            need(len(files(store)) == 8, f"{len(files(store))} files instead of 8")
+            with vllm(connector(store)) as v:
+                cached = right(v.run(mine), mine, "third")
+                need(min(cached) >= 512, f"the third engine had {cached}")
+
+    # ---- Failures ----
+
+    def harmed(harm, heals=True):
+        """harm(store) between two engines; the second computes, stores again, and a third hits."""
+
+        def run():
+            mine = prompts(2)
+            with mounted(size=512, cpu=256) as store:
+                with vllm(connector(store)) as v:
+                    right(v.run(mine), mine, "first")
+                store.settle()
+                harm(store)
+                with vllm(connector(store)) as v:
+                    right(v.run(mine), mine, "harmed")
+                    counts = v("counts", word="kvcachefs")
+                    need(counts.get("vllm:kvcachefs_load_failures"), f"no failure: {counts}")
+                    time.sleep(1)
+                if heals:
+                    with vllm(connector(store)) as v:
+                        cached = right(v.run(mine), mine, "healed")
+                        need(min(cached) >= 512, f"not stored again: {cached}")
+
+        return run
+
+    def change_sizes(by):
+        def harm(store):
+            for path in files(store):
+                with open(path, "r+b") as f:
+                    f.truncate(max(os.path.getsize(path) + by, 0))
+
+        return harm
+
+    is_row("truncated files")(harmed(change_sizes(-100000)))
+    is_row("files that are too large")(harmed(change_sizes(4096)))
+    is_row("empty files")(harmed(change_sizes(-(1 << 40))))
+
+    @is_row("files that go between lookup and load")
+    def gone():
+        mine = prompts(2)
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store)) as v:
+                right(v.run(mine), mine, "first")
+            store.settle()
+            with vllm(connector(store)) as v:
+                v("before_loads", do_what="remove", folder=store.mnt)
+                cached = right(v.run(mine), mine, "removed")
+                counts = v("counts", word="kvcachefs")
+                need(counts.get("vllm:kvcachefs_load_failures"), f"no failure: {counts}")
+
+    @is_row("on_failure fail")
+    def fails():
+        mine = prompts(2)
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store)) as v:
+                right(v.run(mine), mine, "first")
+            store.settle()
+            change_sizes(-100000)(store)
+            with vllm(connector(store, on_failure="fail")) as v:
+                _, tokens = v.run(mine)
+                need(tokens == [[], []], f"requests did not fail: {tokens}")
+                right(v.run(mine), mine, "afterwards")
+
+    @is_row("EIO in loads and stores")
+    def broken():
+        mine = prompts(2)
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store)) as v:
+                right(v.run(mine), mine, "first")
+            store.settle()
+            rules = "calls=open path=*.bin* nth=1 count=0 do=EIO"
+            faulty = Server(
+                env, f"{base}/faulty", build, LD_PRELOAD=f"{build}/lib/faults.so", FAULTS=rules
+            )
+            try:
+                with Vllm(faulty) as v:
+                    v("start", folder=model, transfer=connector(store))
+                    more = prompts(4)
+                    right(v.run(more), more, "with EIO")
+                    counts = v("counts", word="kvcachefs")
+                    need(
+                        counts.get("vllm:kvcachefs_store_failures")
+                        or counts.get("vllm:kvcachefs_load_failures"),
+                        f"no failure: {counts}",
+                    )
+            finally:
+                faulty.end()
+
+    @is_row("a full pool (ENOSPC)")
+    def full():
+        mine = prompts(4)
+        with mounted(size=512, cpu=16) as store:
+            with open(f"{store.mnt}/open", "wb", buffering=0) as f:
+                with contextlib.suppress(OSError):
+                    while True:
+                        f.write(bytes(1 << 20))
+                with vllm(connector(store)) as v:
+                    right(v.run(mine), mine, "full")
+                    time.sleep(1)
+                    right(v.run(prompts(1, first=9)), prompts(1, first=9), "afterwards")
+                    counts = v("counts", word="kvcachefs")
+                    need(counts.get("vllm:kvcachefs_store_failures"), f"no failure: {counts}")
+            os.unlink(f"{store.mnt}/open")
+            with vllm(connector(store)) as v:
+                right(v.run(mine), mine, "space again")
+                time.sleep(1)
+            with vllm(connector(store)) as v:
+                need(min(right(v.run(mine), mine, "stored")) >= 512, "not stored")
+
+    @is_row("a daemon that does not answer")
+    def stopped():
+        mine = prompts(3)
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store)) as v:
+                right(v.run(mine), mine, "first")
+            store.settle()
+            with vllm(connector(store, lookup_timeout_ms=500)) as v:
+                store.daemon.send_signal(signal.SIGSTOP)
+                try:
+                    cached = right(v.run(mine), mine, "stopped")
+                    need(not any(cached), f"hits without a daemon: {cached}")
+                    counts = v("counts", word="kvcachefs")
+                    need(counts.get("vllm:kvcachefs_lookup_timeouts"), f"no timeout: {counts}")
+                finally:
+                    store.daemon.send_signal(signal.SIGCONT)
+
+    @is_row("a daemon that is killed during calls")
+    def killed():
+        mine = prompts(4 * N)
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store)) as v:
+                right(v.run(mine[: 2 * N], together=True), mine[: 2 * N], "first")
+            done, kills = threading.Event(), [0]
+
+            def kill():
+                while not done.wait(0.7):
+                    store.kill()
+                    done.wait(0.3)
+                    store.mount()
+                    kills[0] += 1
+
+            with vllm(connector(store)) as v:
+                thread = threading.Thread(target=kill)
+                thread.start()
+                try:
+                    for _ in range(3):
+                        right(v.run(mine, together=True), mine, "while it was killed")
+                finally:
+                    done.set()
+                    thread.join()
+                need(kills[0] > 1, "the daemon was not killed")
+                more = prompts(2, first=5 * N)
+                right(v.run(more), more, "afterwards")
+                time.sleep(1)
+            with vllm(connector(store)) as v:
+                need(min(right(v.run(more), more, "afterwards")) >= 512, "not stored afterwards")
+
+    @is_row("no daemon")
+    def away():
+        mine = prompts(2)
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store)) as v:
+                store.kill()
+                right(v.run(mine), mine, "without a daemon")
+                store.mount()
+                more = prompts(2, first=7)
+                right(v.run(more), more, "mounted")
+                time.sleep(1)
+            with vllm(connector(store)) as v:
+                need(min(right(v.run(more), more, "again")) >= 512, "not stored after the mount")
+
+    def refused(what, word, change, **start):
+        def run():
+            with mounted(size=512, cpu=256) as store:
+                transfer = connector(store)
+                change(transfer["kv_connector_extra_config"])
+                try:
+                    with vllm(transfer, **start):
+                        pass
+                except Died as e:
+                    need(word in str(e), f"the error does not say '{word}': {e}")
+                    return
+                need(False, "the engine started")
+
+        is_row(what)(run)
+
+    refused("no mount at the start", "mount -t kvcachefs", lambda x: x.update(mount=base))
+    refused("an option that does not exist", "no option 'thread'", lambda x: x.update(thread=1))
+    refused("no option mount", '"mount": "/mnt/kv"', lambda x: x.pop("mount"))
+    refused(
+        "canonical_layout", "canonical_layout is not", lambda x: x.update(canonical_layout=True)
+    )
+
+    @is_row("names and bytes of the file tier")
+    def same_files():
+        with mounted(size=512, cpu=256) as store:
+            p = subprocess.run(
+                [env.python, f"{here}/same_files.py", store.mnt],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=400,
+                env=dict(
+                    os.environ,
+                    **FAST,
+                    PYTHONPATH=f"{top}/gpu/python",
+                    KVCACHEFS_LIBRARY=f"{build}/lib/libkvcachefs.so.0",
+                ),
+            )
+            last = (p.stdout.strip().splitlines() or [""])[-1]
+            need(p.returncode == 0 and last == "same", f"{p.returncode}: {last}")
+
+    chosen = [n for n in names if asked(n)]
+    if not chosen:
+        return
+    if "vllm-cpu" in env.missing:
+        for n in chosen:
+            row(n, "skip", f"vllm-cpu: {env.missing['vllm-cpu']}")
+        return
+    os.makedirs(f"{base}/faulty", exist_ok=True)
+    try:
+        for n in chosen:
+            yield n, names[n]
+    finally:
+        for s in servers:
+            s.end()
+            os.makedirs(f"{top}/build/engines", exist_ok=True)
+            shutil.copy(s.log, f"{top}/build/engines/vllm-kvcachefs.log")

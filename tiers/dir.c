@@ -230,7 +230,7 @@ static bool is_ours(struct dir *d, int root)
 		same = true;
 	}
 	if (!same && !atomic_exchange(&d->wrong_folder, true))
-		kvc_warn("tier dir: %s is not the folder that this store used before (its mark %s "
+		kvc_warn("tier dir: %s is not the folder that this store used before (its file %s "
 			 "is missing or different): mount the share there. If the folder was "
 			 "replaced on purpose, unmount, remove %s/dir-remotes, and mount again",
 			 d->path, KVCT_DIR_MARK, d->store ? d->store : "STORE");

@@ -346,7 +346,7 @@ static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int
 		snprintf(to, capacity, "a proxy limits the size of requests");
 	else if (q->status == 404)
 		snprintf(to, capacity,
-			 "the answer is not about the key: check the bucket and endpoint=");
+			 "the answer does not concern the key: check the bucket and endpoint=");
 	else if (q->html)
 		snprintf(to, capacity, "the answer is an HTML page, not S3: check endpoint=");
 	else if (q->status && !*q->code)

@@ -111,12 +111,11 @@ int kvc_label_check(const struct kvc_store *s, int fd, char *error)
 	if (!err && kvc_label_is(&l, s))
 		return 0;
 	if (!err) {
-		snprintf(
-			error, 512,
-			"the device %s has the data of another kvcachefs store; nothing is written "
-			"to it. Have the names of disks changed? mkfs.kvcachefs --device takes "
-			"names of /dev/disk/by-id",
-			s->data);
+		snprintf(error, 512,
+			 "the device %s has the data of another kvcachefs store and is not "
+			 "changed. If the names of disks have changed, give mkfs.kvcachefs "
+			 "--device a name in /dev/disk/by-id",
+			 s->data);
 		return -EXDEV;
 	}
 	if (err != -ENODATA && err != -EBADMSG && err != -EPROTO) {
@@ -132,9 +131,8 @@ int kvc_label_check(const struct kvc_store *s, int fd, char *error)
 			 s->data);
 	else
 		snprintf(error, 512,
-			 "the device %s does not have this store's label: it is another disk, or "
-			 "was "
-			 "overwritten; nothing is written to it. Have the names of disks changed?",
+			 "the device %s does not have this store's label and is not changed: its "
+			 "name now refers to another disk, or the disk was overwritten",
 			 s->data);
 	return err == -EBADMSG ? err : -EXDEV;
 }

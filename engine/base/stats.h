@@ -38,7 +38,7 @@
 	X(dropped_chunks, "chunks dropped")                                                       \
 	X(trimmed_chunks, "chunks evicted from a tier to keep it below its watermark")            \
 	X(behind_drops, "chunks dropped because copies lagged for longer than pace=")             \
-	X(paced, "stores throttled because copies or commits lagged")                             \
+	X(paced, "writes throttled because copies or commits lagged")                             \
 	X(knocks, "chunk folders whose names were invalidated in the kernel before a drop")       \
 	X(epochs, "times all names were invalidated in the kernel at once")                       \
 	X(expired_chunks, "chunks dropped because their ttl ran out")                             \

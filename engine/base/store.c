@@ -99,20 +99,20 @@ static int lock_store(int fd, const char *dir, short type, char *error)
 			}
 			if (now - since > ENDING_NS) {
 				snprintf(error, 512,
-					 "the store %s is in use by a daemon that is ending but "
-					 "makes no progress; kill it",
+					 "the store %s is in use by a daemon that is shutting down "
+					 "but makes no progress; kill this daemon",
 					 dir);
 				return -EBUSY;
 			}
 		} else if (now - start > UNSEEN_NS || mount_seen(dir)) {
 			snprintf(error, 512,
-				 "the store %s is in use by another process; unmount it, or wait "
-				 "for its fsck",
+				 "the store %s is in use by another process; unmount the store, or "
+				 "wait for fsck",
 				 dir);
 			return -EBUSY;
 		}
 		if (!said && now - start > SAY_NS) {
-			kvc_info("waiting for another process to leave the store %s", dir);
+			kvc_info("waiting for another process that uses the store %s", dir);
 			said = true;
 		}
 		usleep(LOOK_US);
@@ -182,15 +182,16 @@ static int refuse_superblock(const struct kvc_store *s, int err, char *error)
 {
 	if (err == -EPROTO)
 		snprintf(error, 512,
-			 "%s has format %u and this kvcachefs knows %d; use a newer one", s->dir,
-			 s->version, KVC_STORE_VERSION);
+			 "%s has format %u, but this kvcachefs supports formats up to %d; use a "
+			 "newer kvcachefs",
+			 s->dir, s->version, KVC_STORE_VERSION);
 	else if (err != -EBADMSG && err != -ENOENT)
 		snprintf(error, 512, "cannot read %s/%s: %s", s->dir, KVC_STORE_SUPER,
 			 strerror(-err));
 	if (err != -EBADMSG && err != -ENOENT)
 		return err;
 	if (!kvc_store_signs(s)) {
-		snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one",
+		snprintf(error, 512, "%s is not a kvcachefs store; create one with mkfs.kvcachefs",
 			 s->dir);
 		return -EINVAL;
 	}
@@ -220,15 +221,15 @@ int kvc_store_folder_check(const char *dir, const struct stat *st, char *error)
 {
 	if (st->st_uid && st->st_uid != geteuid()) {
 		snprintf(error, 512,
-			 "the folder %.300s belongs to uid %u, who could change what is written "
-			 "there; run this as that user, or chown the store to root",
+			 "the folder %.300s belongs to uid %u, and this user could change the "
+			 "store; run the command as this user, or chown the store to root",
 			 dir, (unsigned)st->st_uid);
 		return -EPERM;
 	}
 	if (st->st_mode & 022) {
 		snprintf(error, 512,
-			 "other users can write in the folder %.300s: chmod go-w it, after a look "
-			 "at the files in it",
+			 "other users can write to the folder %.300s: check the files in it, then "
+			 "run chmod go-w on it",
 			 dir);
 		return -EPERM;
 	}
@@ -239,8 +240,8 @@ static int refuse_file(const char *path, int err, char *error)
 {
 	if (err == -ELOOP)
 		snprintf(error, 512,
-			 "%.300s is a symbolic link, which a store does not follow: put the file "
-			 "itself there, or bind-mount it",
+			 "%.300s is a symbolic link, and kvcachefs does not follow links in a "
+			 "store: move the file there, or bind-mount it",
 			 path);
 	else if (err == -EPERM)
 		snprintf(error, 512,
@@ -325,7 +326,9 @@ static int check_folder(struct kvc_store *s, const char *dir, bool read_only, ch
 		err = -errno;
 		if (err == -ENOENT || err == -ENOTDIR)
 			snprintf(error, 512,
-				 "no store at %s: no such folder; mkfs.kvcachefs makes one", dir);
+				 "no store at %s: no such folder; create a store with "
+				 "mkfs.kvcachefs",
+				 dir);
 		else
 			snprintf(error, 512, "no store at %s: %s", dir, kvc_why(-err));
 		return err;

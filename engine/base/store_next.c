@@ -137,8 +137,8 @@ int kvc_store_bound(const struct kvc_store *s, char *error)
 	for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++)
 		if (kvc_is_mounted(kvc_super_path(s, replaced[i], path))) {
 			snprintf(error, 512,
-				 "%.300s is mounted there by itself (a bind mount) and cannot be "
-				 "replaced; umount it, or mount the whole store's folder",
+				 "%.300s is itself a mount point (a bind mount) and cannot be "
+				 "replaced; unmount it, or bind-mount the folder of the store",
 				 path);
 			return -EBUSY;
 		}

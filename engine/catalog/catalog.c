@@ -79,7 +79,8 @@ int kvc_catalog_group(struct kvc_catalog *c)
 	pthread_mutex_lock(&c->writer);
 	rc = sqlite3_exec(c->w.db, by_birth, NULL, NULL, NULL);
 	if (rc) {
-		kvc_error("catalog: grouping files by their birth: %s", sqlite3_errmsg(c->w.db));
+		kvc_error("catalog: cannot group files by their time of creation: %s",
+			  sqlite3_errmsg(c->w.db));
 		rc = kvc_sql_errno(c->w.db, rc);
 		sqlite3_exec(c->w.db, "ROLLBACK", NULL, NULL, NULL);
 	}

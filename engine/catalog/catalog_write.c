@@ -285,7 +285,7 @@ static bool take_reserve(struct kvc_catalog *c)
 		return false;
 	if (posix_fallocate(fd, 0, (off_t)c->reserve)) {
 		if (ftruncate(fd, 0))
-			kvc_warn("catalog: the reserve keeps what it got");
+			kvc_warn("catalog: only a part of the file reserve could be allocated");
 		return false;
 	}
 	c->reserve_given = false;

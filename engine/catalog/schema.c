@@ -212,7 +212,7 @@ static void describe(const struct foreign *f, char text[400])
 {
 	snprintf(text, 400,
 		 f->fit == ALTERED ? "the %s %s has an unexpected definition"
-				   : "the %s %s was not made by kvcachefs",
+				   : "the %s %s was not created by kvcachefs",
 		 f->type, f->name);
 }
 
@@ -244,10 +244,11 @@ int kvc_schema_format(sqlite3 *db, const char *path, char *error)
 	have = format ? strtoul(format, NULL, 10) : known;
 	if (have != known) {
 		snprintf(error, 512,
-			 "the catalog %s has format %.20s and this kvcachefs knows %lu; %s", path,
-			 format, known,
-			 have > known ? "use a newer one"
-				      : "make a new store with mkfs.kvcachefs --force");
+			 "the catalog %s has format %.20s, but this kvcachefs supports only format "
+			 "%lu; %s",
+			 path, format, known,
+			 have > known ? "use a newer kvcachefs"
+				      : "create a new store with mkfs.kvcachefs --force");
 		kvc_quote_one_line(error); /* the format may be any text */
 		err = -EPROTO;
 	}

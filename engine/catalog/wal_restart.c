@@ -170,7 +170,8 @@ void kvc_wal_restart_copied(struct kvc_wal_restart *a, const struct kvc_salts *b
 	if (!err && fdatasync(a->mark_fd))
 		err = -errno;
 	if (err && !atomic_exchange(&a->broken, true))
-		kvc_error("catalog: the mark beside its log cannot be written: %s; commits sync",
+		kvc_error("catalog: cannot write the mark file of its log: %s; commits may wait "
+			  "for a sync",
 			  strerror(-err));
 	if (err)
 		return;
@@ -282,8 +283,8 @@ int kvc_wal_restart_mend(const char *path)
 	fd = kvc_open_own(name, O_RDWR);
 	if (fd < 0)
 		return -errno;
-	kvc_info("the catalog's log is what is left of one that is in the database, and is "
-		 "emptied");
+	kvc_info("a power failure has damaged the catalog's log; the database has all its data, so "
+		 "the log is truncated");
 	return ftruncate(fd, 0) || fdatasync(fd) ? -errno : 0;
 }
 
@@ -560,7 +561,9 @@ int kvc_wal_restart_open(struct kvc_wal_restart *a)
 	if (a->mark_fd < 0 || fstat(a->mark_fd, &st) ||
 	    (st.st_size < (off_t)sizeof none &&
 	     (kvc_pwrite_all(a->mark_fd, none, sizeof none, 0) || fdatasync(a->mark_fd)))) {
-		kvc_warn("catalog: no mark beside its log: %s; commits sync", strerror(errno));
+		kvc_warn("catalog: cannot open the mark file of its log: %s; commits may wait for "
+			 "a sync",
+			 strerror(errno));
 		atomic_store(&a->broken, true);
 		kvc_close_fd(&a->mark_fd);
 		a->mark_fd = -1;

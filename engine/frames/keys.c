@@ -168,12 +168,12 @@ static int read_text(const char *path, char **text, size_t *len, char *error)
 
 	if (fd < 0) {
 		snprintf(error, 512, "option keyfile: %s %s%s", path, reason,
-			 fd == -ENOENT ? "; kvcachectl newkey makes one" : "");
+			 fd == -ENOENT ? "; create one with kvcachectl newkey" : "");
 		return fd;
 	}
 	*len = (size_t)st.st_size;
 	if (st.st_size <= 0 || st.st_size > FILE_MAX) {
-		snprintf(error, 512, "option keyfile: %s has no keys in it", path);
+		snprintf(error, 512, "option keyfile: %s contains no keys", path);
 		return -EINVAL;
 	}
 	*text = secret_new(FILE_MAX + 1);
@@ -207,12 +207,14 @@ int kvc_keys_read(struct kvc_keys *k, const char *path, char *error)
 	memset(k->seen, 0, sizeof k->seen);
 	for (char *at = text; !err && (at = line++ ? NULL : text, at = strtok_r(at, "\n", &save));)
 		if ((err = parse_line(k, at, &why)))
-			snprintf(error, 512, "option keyfile: a key in %s is wrong (number %d): %s",
+			snprintf(error, 512,
+				 "option keyfile: %s: the key number %d in the file is not valid: "
+				 "%s",
 				 path, line, why);
 	secret_free(text, FILE_MAX + 1);
 	if (!err && !memchr(k->seen, true, sizeof k->seen)) {
 		err = -EINVAL;
-		snprintf(error, 512, "option keyfile: %s has no keys in it", path);
+		snprintf(error, 512, "option keyfile: %s contains no keys", path);
 	}
 	if (err)
 		kvc_keys_read_end(k, false, false);

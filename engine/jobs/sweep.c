@@ -151,7 +151,7 @@ void kvc_sweep_stop(struct kvc *k)
 		free(s);
 		return;
 	}
-	kvc_warn("%s does not end and is left behind", s->kind->name);
+	kvc_warn("the job %s does not end; the daemon exits without waiting for it", s->kind->name);
 	pthread_detach(s->thread);
 	kvc_lock(k);
 	k->work->left++;

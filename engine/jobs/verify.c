@@ -34,14 +34,14 @@ int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer)
 					s->tiers |= 1u << t;
 			if (!s->tiers) {
 				fprintf(answer,
-					"this mount has no tier %s below memory; kvcachectl config "
-					"lists them\n",
+					"this mount has no tier %s below the pool; kvcachectl "
+					"config lists the tiers\n",
 					w + 5);
 				return -EINVAL;
 			}
 		} else if (strncmp(w, "rate=", 5) != 0 || kvc_size_parse(w + 5, &s->rate) ||
 			   !s->rate) {
-			fprintf(answer, "%s: it is no size\n", w);
+			fprintf(answer, "%s is not a size\n", w);
 			return -EINVAL;
 		}
 	}
@@ -139,9 +139,9 @@ static void discard_copy(struct kvc_sweep *s, const struct kvc_fetch_want *want,
 		kvc_warn("tier %s: verify: the copy of inode %llx is %s and is discarded%s",
 			 k->tier[tier].t->ops->name, (unsigned long long)want->ino,
 			 err == -ENOENT   ? "missing"
-			 : err == -ESTALE ? "another node's by now"
+			 : err == -ESTALE ? "replaced by another node"
 					  : "damaged",
-			 lost ? "; it was the last: the file is gone" : "");
+			 lost ? "; it was the last copy, so the file is dropped" : "");
 	}
 	kvc_unlock_both(k);
 }

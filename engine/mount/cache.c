@@ -70,14 +70,14 @@ static int open_keys(struct kvc *k, char *error)
 		err = kvc_keys_each(k->keys, check_key_proof, &p);
 		if (!err && p.wrong) {
 			snprintf(error, 512,
-				 "option keyfile: key %u is not the one that this store was "
-				 "encrypted with",
+				 "option keyfile: key %u is not the key of this number that "
+				 "encrypts the store",
 				 p.wrong);
 			err = -EINVAL;
 		} else if (!err && sealed && !unproven && !p.matched) {
 			snprintf(error, 512,
-				 "option keyfile: none of its keys is one that this store was "
-				 "encrypted with");
+				 "option keyfile: this store was not encrypted with any of the "
+				 "keys in the file");
 			err = -EINVAL;
 		} else if (err) {
 			snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));
@@ -349,7 +349,8 @@ static void drain_jobs(struct kvc *k, bool removals)
 			}
 		}
 		if (kvc_mono_ns() - since > 2 * deadline) {
-			kvc_warn("a tier does not finish; files without a copy stay in the pool");
+			kvc_warn("a tier does not finish its work; files without a copy stay in "
+				 "the pool");
 			return;
 		}
 		usleep(2000);
@@ -485,8 +486,8 @@ bool kvc_cache_close(struct kvc *k)
 			  "to them are lost",
 			  unpublished);
 	if (only_here && !keep && k->ntiers) {
-		kvc_warn("%" PRIu64
-			 " objects could not be copied down: the pool %s stays for the next mount",
+		kvc_warn("%" PRIu64 " objects could not be copied to a tier: the pool %s stays in "
+			 "memory for the next mount",
 			 only_here, k->pool.path);
 		keep = true;
 	} else if (only_here && !keep) {

@@ -68,7 +68,7 @@ static int claim_all(struct kvc *k, unsigned tier, char *error)
 		struct kvc_object_row o;
 
 		kvc_warn("tier %s: the placement of inode %" PRIx64
-			 " is impossible and is forgotten; run fsck.kvcachefs",
+			 " is not valid and is removed; run fsck.kvcachefs",
 			 k->tier[tier].t->ops->name, c.bad[i]);
 		kvc_count(&k->stats, corrupt);
 		err = kvc_place_del(k->cat, c.bad[i], tier);

@@ -110,9 +110,9 @@ static int assign_shared(struct kvc *k, struct kvc_tier **tiers, unsigned n, str
 		return err;
 	if (slot == KVC_TIERS) {
 		snprintf(error, 512,
-			 "option remote: this store knows %d remotes already, and has copies "
-			 "in each: none can be forgotten for %s. Drop what it has in one of "
-			 "them, or use a new store",
+			 "option remote: this store already has copies in %d remotes, so there is "
+			 "no place for %s. Remove the copies from one remote with kvcachectl evict "
+			 "--from, or use a new store",
 			 KVC_TIERS - 1, t->id);
 		return -EINVAL;
 	}

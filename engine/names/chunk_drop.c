@@ -560,7 +560,7 @@ static void remove_all_both(struct kvc *k, struct kvc_drop *d)
 	if (d->ended)
 		return;
 	d->abandoned = true;
-	kvc_error("inode %llx: what is left of its chunk cannot be dropped now: %s; tried again",
+	kvc_error("inode %llx: the rest of its chunk cannot be dropped now: %s; the daemon retries",
 		  (unsigned long long)d->self->row.ino, strerror(-more));
 }
 

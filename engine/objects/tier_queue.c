@@ -265,7 +265,8 @@ static void log_suspended(const struct kvc_tier_state *t, enum kvc_call call, bo
 	kvc_warn("tier %s: %s %s (%s); probed again in %llu ms%s", t->t->ops->name,
 		 all ? "all calls" : kvc_breaker_call_words[call],
 		 c->is == KVC_BREAKER_REFUSED ? "are refused" : "fail", kvc_breaker_reason(c->why),
-		 (unsigned long long)(c->backoff_ns / 1000000), all ? "" : "; other calls go on");
+		 (unsigned long long)(c->backoff_ns / 1000000),
+		 all ? "" : "; other calls continue");
 }
 
 void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, uint64_t object,
@@ -567,7 +568,8 @@ void kvc_tiers_join(struct kvc *k)
 				ts->threads.abandoned += !pthread_detach(ts->threads.ids[i]);
 		}
 		if (ts->threads.abandoned)
-			kvc_warn("tier %s does not answer: %u of its threads are left behind",
+			kvc_warn("tier %s does not answer: the daemon exits without waiting for %u "
+				 "of its threads",
 				 ts->t->ops->name, ts->threads.abandoned);
 		k->work->left += ts->threads.abandoned;
 	}

@@ -144,12 +144,12 @@ static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	}
 	if (!*p->path) {
 		snprintf(error, 512,
-			 "no pool below %s can be this store's: %u copies of it have one",
+			 "cannot create a pool below %s: %u copies of this store have pools there",
 			 o->run_dir, COPIES);
 		return -EMFILE;
 	}
 	if (*first.dir)
-		kvc_info("the store %s is a copy of the one at %s: it gets a pool of its own, %s",
+		kvc_info("the store %s is a copy of the store at %s: it gets its own pool, %s",
 			 us->dir, first.dir, p->path);
 	return 0;
 }
@@ -203,7 +203,7 @@ static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 	if (p->size > group) {
 		snprintf(error, 512,
 			 "cpu=%s is more than the daemon's memory cgroup allows (%s); give a "
-			 "smaller cpu=, or the cgroup a larger memory.max",
+			 "smaller cpu=, or a larger memory.max to the cgroup",
 			 kvc_size_text(p->size, a), kvc_size_text(group, b));
 		return -ENOMEM;
 	}
@@ -234,9 +234,8 @@ static int shares(const struct kvc_pool *p, char *error)
 	if (p->size <= capacity)
 		return 0;
 	snprintf(error, 512,
-		 "cpu=%s is more than the tmpfs at %s has free (%s); give a smaller cpu=, or it "
-		 "more "
-		 "room (mount -o remount,size=; a container's shm size)",
+		 "cpu=%s is more than the tmpfs at %s has free (%s); give a smaller cpu=, or "
+		 "enlarge the tmpfs (mount -o remount,size=; a container's shm size)",
 		 kvc_size_text(p->size, a), p->path, kvc_size_text(capacity, b));
 	if (!there)
 		rmdir(p->path);

@@ -43,7 +43,8 @@ static int key_prove_both(void *arg, uint32_t id)
 	r->added++;
 	if (err == -EINVAL)
 		snprintf(r->error, 512,
-			 "option keyfile: key %u is not the one that this store was encrypted with",
+			 "option keyfile: key %u is not the key of this number that encrypts the "
+			 "store",
 			 id);
 	else if (err < 0)
 		snprintf(r->error, 512, "the catalog cannot be used: %s", strerror(-err));

@@ -137,7 +137,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 		kvc_warn("tier %s: the copy of inode %llx is %s and is discarded", tier->ops->name,
 			 (unsigned long long)seg->ino,
 			 err == -ENOENT   ? "missing"
-			 : err == -ESTALE ? "another node's by now"
+			 : err == -ESTALE ? "replaced by another node"
 					  : "damaged");
 		kvc_count(&k->stats, corrupt);
 		j->bad |= 1u << j->tier;

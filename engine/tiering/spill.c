@@ -119,7 +119,7 @@ static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 	if (kvc_row_put(k->cat, &n->row, &n->paid) ||
 	    kvc_object_put(k->cat, n->row.ino, &n->object) ||
 	    kvc_place_put(k->cat, n->row.ino, tier, &n->in[tier].place))
-		kvc_warn("the catalog does not take the placement of inode %llx",
+		kvc_warn("cannot record the copy of inode %llx in the catalog",
 			 (unsigned long long)n->row.ino);
 }
 
@@ -446,10 +446,11 @@ static void copy(struct kvc *k, struct spill *s)
 			kvc_count(&k->stats, spills_given_up);
 		}
 		if (!n->failing || !s->retry)
-			kvc_warn("tier %s: copying inode %llx: %s; %s",
+			kvc_warn("tier %s: cannot copy inode %llx: %s; %s",
 				 k->tier[s->tier].t->ops->name, (unsigned long long)n->row.ino,
 				 strerror(-s->err),
-				 s->retry ? "tried again" : "not tried again before it changes");
+				 s->retry ? "the daemon retries"
+					  : "not retried before the file changes");
 	}
 	if (s->marked && n->state == KVC_OPEN && n->snapshot)
 		unmark_locked(s);

@@ -94,7 +94,8 @@ int kvm_confirm(bool yes)
 	if (yes)
 		return 0;
 	if (!isatty(STDIN_FILENO))
-		return kvm_fail("nothing is done: stdin is not a terminal; give --yes to confirm");
+		return kvm_fail(
+			"nothing is changed: stdin is not a terminal; give --yes to confirm");
 	fprintf(stderr, "Continue? [y/N] ");
 	if (fgets(answer, sizeof answer, stdin) &&
 	    (!strcasecmp(answer, "y\n") || !strcasecmp(answer, "yes\n")))

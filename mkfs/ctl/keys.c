@@ -215,7 +215,7 @@ static int hash_file(struct kvcachefs_hasher *h, FILE *f, const char *name, stru
 			any = true;
 			if (token > UINT32_MAX) {
 				err = kvm_fail(
-					"%s: a token id is larger than 4294967295, the largest",
+					"%s: a token id is larger than the maximum 4294967295",
 					name);
 				break;
 			}

@@ -140,7 +140,8 @@ static int the_only_one(char mnt[KVM_PATH])
 		return kvm_fail(
 			"no kvcachefs is mounted; mount one with kvcachefs STORE MOUNTPOINT");
 	if (s.found > 1)
-		return kvm_fail("%u are mounted; give the path of one:%s", s.found, text);
+		return kvm_fail("%u kvcachefs filesystems are mounted; give the path of one:%s",
+				s.found, text);
 	memcpy(mnt, first, KVM_PATH);
 	return 0;
 }

@@ -45,9 +45,9 @@ static void print_store(const struct kvm_pool *p)
 {
 	printf("%s", p->lives    ? "in use by the store "
 		     : p->wanted ? "kept for the store "
-				 : "of the deleted store ");
+				 : "free; its store no longer exists: ");
 	kvc_quote_line(stdout, p->owner.dir);
-	printf("%s\n", p->lives || p->wanted ? "" : " is no more");
+	putchar('\n');
 }
 
 static void print_pools(const struct kvm_pool *p)
@@ -59,7 +59,7 @@ static void print_pools(const struct kvm_pool *p)
 	if (!p->lives)
 		printf("last changed %s ago, ", kvm_time_text(age(p), old));
 	if (!p->marked)
-		printf("made by an older daemon, or not a pool\n");
+		printf("created by an older daemon, or not a pool\n");
 	else
 		print_store(p);
 }
@@ -154,8 +154,8 @@ static int free_them(const struct found *all, bool yes)
 		printf("no pool can be freed\n");
 		return 0;
 	}
-	fprintf(stderr, "The data in these pools is lost when they are freed. Do not free the pool "
-			"of a store whose disk is only not mounted now.\n");
+	fprintf(stderr, "Freeing these pools deletes their data. Do not free the pool of a store "
+			"whose disk is temporarily not mounted.\n");
 	if (kvm_confirm(yes))
 		return 1;
 	for (size_t i = 0; i < all->n; i++) {

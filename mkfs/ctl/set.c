@@ -24,7 +24,7 @@ static const struct {
 	const char *text;
 } troubles[] = {
 	{ "pin", EINVAL,
-	  "it is not a chunk or a file of a chunk; kvcachectl ls --recursive lists them" },
+	  "not a chunk or a file of a chunk; kvcachectl ls --recursive lists chunks" },
 	{ "pin", EDQUOT,
 	  "its owner has reached the limit of pins=: unpin another chunk, or mount with a larger "
 	  "pins=" },
@@ -258,8 +258,8 @@ int kvm_run_evict(int argc, char **argv)
 		if (is < 0)
 			return kvm_fail("%s: %s", argv[i], kvc_why(-is));
 		if (!is)
-			return kvm_fail("%s: it is not a chunk or a file of a chunk; kvcachectl ls "
-					"--recursive lists them",
+			return kvm_fail("%s: not a chunk or a file of a chunk; kvcachectl ls "
+					"--recursive lists chunks",
 					argv[i]);
 	}
 	if (confirm_evict(argc, argv, from, yes))

@@ -247,7 +247,8 @@ static void show_top(struct top *t)
 	} else if (t->screen) {
 		if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || w.ws_row < 8)
 			w.ws_row = 24;
-		printf("\033[H%.70s, over %.1f s; q leaves\033[K\n\033[K\n", t->mnt, t->seconds);
+		printf("\033[H%.70s, over %.1f s; press q to quit\033[K\n\033[K\n", t->mnt,
+		       t->seconds);
 		print_top(t, w.ws_row - 5u, "\033[K");
 		printf("\033[J");
 	} else {

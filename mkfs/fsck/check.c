@@ -193,8 +193,8 @@ static int check_frames(struct pass *p)
 			kvm_foundf(p->r, p->r->mend,
 				   "the placement of inode %" PRIu64 " at %" PRIu64 " points to %s",
 				   o->ino, o->p.where.at,
-				   p->data ? "no frame of it, or to damaged bytes"
-					   : "no frame of it");
+				   p->data ? "no frame of the inode, or to a damaged frame"
+					   : "no frame of the inode");
 			o->bad = true;
 			err = p->r->mend ? kvc_check_unplace(p->c, o->ino, 0) : 0;
 		} else if (err && err != -ENOMEM) {
@@ -254,8 +254,8 @@ static int check_total(struct pass *p)
 	snprintf(right, sizeof right, "%" PRIu64, placed);
 	if (!strcmp(text, right))
 		return 0;
-	kvm_foundf(p->r, p->r->mend, "the usage total says %s bytes and the placements %s", text,
-		   right);
+	kvm_foundf(p->r, p->r->mend,
+		   "the recorded usage is %s bytes, but the placements have %s bytes", text, right);
 	return p->r->mend ? kvc_meta_set(p->c, "disk_used_bytes", right) : 0;
 }
 
@@ -281,7 +281,7 @@ static int handle_orphan(void *arg, const struct kvc_where *w, const struct kvc_
 	p->orphans++;
 	if (!p->expected)
 		kvm_foundf(p->r, p->r->mend,
-			   "a frame of inode %" PRIu64 " (%s) at %" PRIu64 " belongs to nothing",
+			   "a frame of inode %" PRIu64 " (%s) at %" PRIu64 " has no placement",
 			   f->ino, f->path, w->at);
 	if (p->r->mend)
 		p->t->ops->remove(p->t, w); /* makes the frame unreadable */
@@ -420,7 +420,7 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
 	int err = kvc_check_pages(kvm_catalog(s, path), r->mend, kvm_found, r);
 
 	if (err == -EBADMSG && r->mend) {
-		printf("the catalog cannot be repaired: making a new catalog from the frames\n");
+		printf("the catalog cannot be repaired: building a new catalog from the frames\n");
 		mended = r->mended + r->found - before;
 		err = kvm_rebuild(s, r);
 		r->mended = err ? r->mended : mended;

@@ -64,7 +64,7 @@ void kvm_unread(struct kvm_report *r, int err, const char *format, ...)
 	vsnprintf(text, sizeof text, format, ap);
 	va_end(ap);
 	kvc_quote_line(stdout, text);
-	printf(": %s (left as it is)\n", strerror(-err));
+	printf(": %s (not changed)\n", strerror(-err));
 }
 
 void kvm_hole(void *holes, uint64_t at, uint64_t len, int err)

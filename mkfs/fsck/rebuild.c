@@ -246,7 +246,7 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 	int err = make_folders(c, f->path, next, &row.parent, &name);
 
 	if (err == -ENOTDIR) {
-		printf("inode %" PRIu64 ": a file stands where its folder was\n", f->ino);
+		printf("inode %" PRIu64 ": another file has the path of its folder\n", f->ino);
 		f->dropped = true;
 		return 0;
 	}

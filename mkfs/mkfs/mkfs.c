@@ -133,8 +133,7 @@ static void make_reserve(const struct kvc_store *s)
 	if (!err)
 		return;
 	unlink(path);
-	fprintf(stderr, "mkfs.kvcachefs: cannot make the reserve for a full filesystem: %s\n",
-		strerror(err));
+	fprintf(stderr, "mkfs.kvcachefs: cannot create the file reserve: %s\n", strerror(err));
 }
 
 /* Makes a catalog, with a copy of the superblock's contents in it. */
@@ -393,7 +392,7 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 	err = kvc_super_sync_dir(s) ?: kvc_store_finish(there);
 	if (!err && *old.dir)
 		kvm_pools_each(NULL, free_old_pool, &old);
-	return err ? kvm_fail("the new store is made, but the next mount has to finish it: %s",
+	return err ? kvm_fail("the new store is created, but the next mount must complete it: %s",
 			      kvc_why(-err))
 		   : 0;
 }

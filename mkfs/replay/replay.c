@@ -351,7 +351,7 @@ static int replay_cells(struct replay *o, const struct kvm_trace *t, struct kvm_
 	if (err)
 		return err;
 	if (o->verbose)
-		fprintf(stderr, "all: %.0f accesses a second by %u threads\n",
+		fprintf(stderr, "all replays: %.0f accesses a second in %u threads\n",
 			(double)t->accesses * o->npolicies * o->ncapacities * 1e9 /
 				(double)(kvc_mono_ns() - began + 1),
 			(unsigned)kvc_min(o->jobs, n));

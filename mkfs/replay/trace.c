@@ -167,7 +167,7 @@ static void print_summary(const struct trace *t)
 	if (j.lost)
 		fprintf(stderr,
 			"; %" PRIu64 " accesses were lost, and %" PRIu64
-			" requests that may have had them are left out",
+			" requests that may have contained them are omitted",
 			j.lost, j.left_out);
 	fputc('\n', stderr);
 	/* the file does not contain the names */

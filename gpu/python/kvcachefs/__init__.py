@@ -42,7 +42,8 @@ __all__ = ["Buffer", "Error", "GpuStats", "Hasher", "Item", "Lease", "LeaseReque
 
 
 def version() -> str:
-    """The version of the library: "0.1.0", with " cuda" appended if it was built with CUDA."""
+    """Returns the version of the library: "0.1.0", with " cuda" appended if it was built with
+    CUDA."""
     text: bytes = _call("version")
     return text.decode()
 

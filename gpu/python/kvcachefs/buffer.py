@@ -40,9 +40,11 @@ class _Hold:
 
 class Buffer:
     """
-    Made by Buffer.open() and Buffer.new(). device: register (pin) the memory for that CUDA device;
-    -1: no device. Every call except data waits for the mount and releases the GIL; in a task use
-    asyncio.to_thread(). Error: errors of the file and of the mount; ENODEV.
+    The memory of a file. Create it with Buffer.open() or Buffer.new(). If `device` is the number of
+    a CUDA device, the memory is registered (pinned) for that device; with -1 it is not registered.
+    Every call except data may wait for the mount, and releases the GIL; in a task use
+    asyncio.to_thread(). The calls raise Error for errors of the file and of the mount, and with
+    ENODEV for an invalid device.
     """
 
     def __init__(self, handle: _Handle, readonly: bool) -> None:
@@ -55,8 +57,7 @@ class Buffer:
     @classmethod
     def open(cls, mount: str | os.PathLike[str], path: str | os.PathLike[str], *,
              device: int = -1) -> Buffer:
-        """The bytes of a file, read-only. The file stays in the pool until the buffer is
-        closed."""
+        """Maps a file for reading. The file stays in the pool until the buffer is closed."""
         handle = _Handle()
         _lib.check("buffer_open", ctypes.byref(handle.h), _lib.path(mount), _lib.path(path),
                    device)
@@ -65,8 +66,8 @@ class Buffer:
     @classmethod
     def new(cls, mount: str | os.PathLike[str], path: str | os.PathLike[str], size: int, *,
             device: int = -1) -> Buffer:
-        """`size` zero bytes of a new file, which appears when publish() returns. ENOSPC and other
-        errors leave nothing behind."""
+        """Creates a file of `size` zero bytes and maps it. The file appears under its name when
+        publish() returns. After an error such as ENOSPC no file is left."""
         if not 0 <= size < 1 << 63:
             raise ValueError(f"the size of a file cannot be {size}")
         handle = _Handle()
@@ -76,8 +77,8 @@ class Buffer:
 
     @property
     def data(self) -> memoryview:
-        """The bytes. Slices and arrays made from it are views as well. Each access makes a new
-        view."""
+        """A memoryview of the bytes. Slices and arrays that are made from it are views as well.
+        Each access returns a new view."""
         size = ctypes.c_size_t()
         with self._lock:
             if not self._handle:
@@ -93,10 +94,11 @@ class Buffer:
         return view.toreadonly() if self.readonly else view
 
     def publish(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Gives the new file its name and replaces an existing file. path: another name than that
-        of new(), for callers that know it only now; both should begin with the same folder,
-        otherwise the bytes are copied. The buffer is closed, even after an error. No device may use the memory any more. BufferError: a view still exists
-        (del it, or release() it)."""
+        """Gives the new file its name and replaces an existing file. `path` is a name other than
+        that of new(), for callers that learn the name only now. Both names should begin with the
+        same folder; otherwise the bytes are copied. The buffer is closed, even after an error. No
+        device may use the memory after this call. Raises BufferError if a view still exists (delete
+        it, or call its release())."""
         with self._lock:
             if not self._handle:
                 raise ValueError("the buffer is closed")
@@ -111,8 +113,8 @@ class Buffer:
             _lib.check("buffer_publish_as", handle.h, _lib.path(path))
 
     def close(self) -> None:
-        """Frees the buffer when its last view is released. A new file that was not published is
-        removed."""
+        """Closes the buffer. The memory is freed when its last view is released. A new file that
+        was not published is removed."""
         with self._lock:
             self._handle = None
 

@@ -67,7 +67,7 @@ _FORMATS = {
 
 
 def formats() -> list[str]:
-    """The names of all formats (kvcachefs-gpu(7))."""
+    """Returns the names of all formats (kvcachefs-gpu(7))."""
     return _lib.names("format")
 
 
@@ -186,8 +186,8 @@ class _View:
 
 class Tokens:
     """The tokens of a cache, given by slots (block * block_size + offset; negative slots are
-    skipped) or by block ids (all slots of each block). The first `skip` tokens are not touched.
-    Numbers, arrays or tensors of one dimension."""
+    skipped) or by block ids (all slots of each block). The first `skip` tokens are not read or
+    written. Slots and block ids are sequences of numbers, or arrays or tensors of one dimension."""
 
     def __init__(self, *, blocks: Iterable[int] | None = None,
                  slots: Iterable[int] | None = None, skip: int = 0) -> None:
@@ -268,16 +268,17 @@ class Paged:
                 raise ValueError(f"tensor {i} has no memory")
 
     def file_size(self, tokens: Tokens, layers: int | None = None) -> int:
-        """Size in bytes of a file of these tokens and this number of layers (None: all); 0: too
-        large."""
+        """Returns the size in bytes of a file with these tokens and this number of layers (None:
+        all layers), or 0 if the size is too large."""
         size: int = _lib.call("file_size", ctypes.byref(self.struct),
                               self.layers if layers is None else layers,
                               ctypes.byref(tokens.struct))
         return size
 
     def gather(self, tokens: Tokens, layer: int = 0, layers: int | None = None) -> bytearray:
-        """A copy of the contents of a file with these tokens and layers [layer, layer + layers).
-        Host memory only. Error with ERANGE: a slot, block or layer is out of range."""
+        """Returns a copy of the contents of a file with these tokens and layers [layer, layer +
+        layers). For caches in host memory only. Raises Error with ERANGE if a slot, block or layer
+        is out of range."""
         n = self.layers - layer if layers is None else layers
         out = bytearray(self.file_size(tokens, max(n, 0)))
         self._move("gather", layer, n, tokens, out)
@@ -285,8 +286,8 @@ class Paged:
 
     def scatter(self, tokens: Tokens, data: bytes | bytearray | memoryview, layer: int = 0,
                 layers: int | None = None) -> None:
-        """Writes such a copy to the cache. ValueError: the length is wrong; Error with ERANGE as
-        for gather(). After an error nothing was written."""
+        """Writes such a copy to the cache. Raises ValueError if the length is wrong, and Error with
+        ERANGE as gather() does. After an error nothing was written."""
         n = self.layers - layer if layers is None else layers
         size = self.file_size(tokens, max(n, 0))
         if len(data) != size:

@@ -30,15 +30,14 @@ Key = Union[bytes, bytearray, memoryview]
 
 
 class Mm(NamedTuple):
-    """A multimodal item among the tokens: its identifier, and its position and length in
-    tokens."""
+    """A multimodal item in the prompt: its identifier, and its position and length in tokens."""
     hash: str
     start: int
     length: int
 
 
 class Segment(NamedTuple):
-    """Tokens [start, end) between separators, and their key (8 bytes)."""
+    """The tokens [start, end) between separators, and their key (8 bytes)."""
     start: int
     end: int
     key: bytes
@@ -55,7 +54,7 @@ def _token_array(tokens: Any) -> tuple[Any, int]:
 
 
 def schemes() -> list[str]:
-    """The names of all schemes: "vllm-sha256_cbor", "lmcache-mp-blake3", "sglang", ..."""
+    """Returns the names of all schemes: "vllm-sha256_cbor", "lmcache-mp-blake3", "sglang", ..."""
     return _lib.names("scheme")
 
 
@@ -116,8 +115,8 @@ class Hasher:
         return self._h
 
     def feed(self, tokens: TokenIds) -> list[bytes]:
-        """Continues with these tokens and returns the keys of the blocks that became full. After
-        an Error the hasher cannot be used any more."""
+        """Adds tokens and returns the keys of the blocks that became full. After an Error the
+        hasher cannot be used again."""
         numbers, n = _token_array(tokens)
         room = n // self.block_tokens + 1
         out = ctypes.create_string_buffer(room * self.key_len)
@@ -134,8 +133,9 @@ class Hasher:
         return [out.raw[i * self.key_len:(i + 1) * self.key_len] for i in range(made.value)]
 
     def rest(self) -> bytes | None:
-        """The key of the tokens that do not fill a block yet, as a shorter block of their own
-        (LMCache's save_unfull_chunk); None: no such tokens. The hasher is not changed."""
+        """Returns the key of the last tokens, which do not fill a block yet, as the key of a
+        shorter block (LMCache's save_unfull_chunk). Returns None if there are no such tokens. The
+        hasher is not changed."""
         out = ctypes.create_string_buffer(self.key_len)
         with self._lock:
             try:
@@ -147,7 +147,8 @@ class Hasher:
         return out.raw
 
     def text(self, key: Key) -> str:
-        """A key as the engine writes it in names: hex; LMCache in process: a number in hex."""
+        """Returns a key as the engine writes it in names: in hex, or for LMCache in the engine's
+        process as a hexadecimal number."""
         if len(key) != self.key_len:
             raise ValueError(f"keys of {self.scheme} have {self.key_len} bytes, not {len(key)}")
         out = ctypes.create_string_buffer(_lib.TEXT_MAX)
@@ -156,8 +157,8 @@ class Hasher:
         return out.value.decode()
 
     def segments(self, tokens: TokenIds, separator: TokenIds) -> list[Segment]:
-        """LMCache's blending in process: the tokens between separators, each segment hashed
-        separately. Schemes lmcache-* only."""
+        """Returns the tokens between separators, each segment hashed separately, as LMCache's
+        blending in the engine's process does. For the schemes lmcache-* only."""
         numbers, n = _token_array(tokens)
         parts, nparts = _token_array(separator)
         room = n + 1  # separators may overlap
@@ -193,14 +194,14 @@ def _callback(of: weakref.ref[Hasher], embeds: Callable[[int], bytes | None]) ->
 
 
 def chunk_keys(scheme: str, tokens: TokenIds, **how: Any) -> list[str]:
-    """The keys of all whole blocks of a prompt as text, like kvcachectl hash. `how`: arguments of
-    Hasher."""
+    """Returns the keys of all whole blocks of a prompt as text, like kvcachectl hash. `how` are
+    arguments of Hasher."""
     hasher = Hasher(scheme, **how)
     return [hasher.text(key) for key in hasher.feed(tokens)]
 
 
 def group_key(key: Key, group: int) -> bytes:
-    """vLLM's key of a KV cache group: the digest, then the group as 32 bits, big endian."""
+    """Returns vLLM's key of a KV cache group: the digest, then the group as 32 bits, big endian."""
     if not 0 <= group < 1 << 32:
         raise ValueError(f"group cannot be {group}")
     out = ctypes.create_string_buffer(len(key) + 4)
@@ -209,7 +210,7 @@ def group_key(key: Key, group: int) -> bytes:
 
 
 def key_int(key: Key) -> int:
-    """vLLM's integer form of a key: the last 8 bytes, big endian."""
+    """Returns vLLM's integer form of a key: the last 8 bytes, big endian."""
     if len(key) < 8:
         raise ValueError(f"a key has at least 8 bytes, not {len(key)}")
     number: int = _lib.call("key_int", bytes(key), len(key))
@@ -218,7 +219,7 @@ def key_int(key: Key) -> int:
 
 def example_folder(tokens: TokenIds, block_tokens: int = 16,
                    mm_hashes: Sequence[str] = ()) -> str:
-    """The folder of vLLM's ExampleConnector. Only whole blocks count."""
+    """Returns the folder that vLLM's ExampleConnector uses. Only whole blocks are included."""
     numbers, n = _token_array(tokens)
     out = ctypes.create_string_buffer(33)
     _lib.check("example_folder", numbers, n, block_tokens, _lib.strings([*mm_hashes], "mm_hashes"),
@@ -227,15 +228,15 @@ def example_folder(tokens: TokenIds, block_tokens: int = 16,
 
 
 def blake3(data: Key) -> bytes:
-    """BLAKE3 of any data, 32 bytes."""
+    """Returns the BLAKE3 hash of the data, 32 bytes."""
     out = ctypes.create_string_buffer(32)
     _lib.call("blake3", bytes(data), len(data), out)
     return out.raw
 
 
 def fingerprints(tokens: TokenIds, k: int) -> list[int]:
-    """LMCache's multiprocess server with blending: the rolling sum of each window of k tokens.
-    Error with EINVAL: k is 0 or more than the number of tokens."""
+    """Returns the rolling sum of each window of k tokens, as LMCache's multiprocess server does for
+    blending. Raises Error with EINVAL if k is 0 or more than the number of tokens."""
     numbers, n = _token_array(tokens)
     out = (ctypes.c_uint64 * max(n - k + 1, 1))()
     _lib.check("fingerprints", numbers, n, k, out)
@@ -246,14 +247,14 @@ def fingerprints(tokens: TokenIds, k: int) -> list[int]:
 
 
 def namings() -> list[str]:
-    """The names of all namings: "lmcache-fs", "sglang-file", "vllm-fs", ..."""
+    """Returns the names of all namings: "lmcache-fs", "sglang-file", "vllm-fs", ..."""
     return _lib.names("naming")
 
 
 @dataclasses.dataclass(frozen=True)
 class Name:
-    """The contents of a file's name. A naming ignores the fields that it does not use; sizes of 0
-    mean 1."""
+    """The parts of a file's name. A naming ignores the fields that it does not use. A size of 0
+    means 1."""
     model: str = ""
     key: str = ""  # as Hasher.text() writes it
     # LMCache's CacheEngineKey
@@ -300,15 +301,16 @@ def _struct(name: Name) -> _lib.NameStruct:
 
 
 def build(naming: str, name: Name) -> str:
-    """The path that an engine uses for a name, relative to the engine's folder. Error with EINVAL:
-    the naming cannot express a field; ENAMETOOLONG."""
+    """Returns the path that an engine uses for a name, relative to the engine's folder. Raises
+    Error with EINVAL if the naming cannot express a field, or with ENAMETOOLONG."""
     out = ctypes.create_string_buffer(_lib.PATH_MAX)
     _lib.check("name_build", _lib.find("naming", naming), ctypes.byref(_struct(name)), out)
     return os.fsdecode(out.value)
 
 
 def parse(naming: str, path: str) -> Name:
-    """Parses a relative path. Error with EINVAL: the path does not follow that naming."""
+    """Parses a relative path. Raises Error with EINVAL if the path does not have the form of the
+    naming."""
     struct = _lib.NameStruct()
     _lib.check("name_parse", _lib.find("naming", naming), _lib.path(path), ctypes.byref(struct))
     said = {f.name: getattr(struct, f.name) for f in dataclasses.fields(Name)}

@@ -21,8 +21,8 @@ __all__ = ["Lease", "Object", "exists", "look", "map_cache", "prefetch", "prefix
 
 
 class Object(NamedTuple):
-    """A file of a lease: its path below the mount, its inode and size in bytes, an errno (0:
-    resident, otherwise the reason why it is not), and the mount's word for its state
+    """A file of a lease: its path below the mount, its inode, its size in bytes, an errno (0: the
+    file is resident; otherwise the reason why it is not), and the state that the mount reports
     ("resident+lower", ...)."""
     path: str
     inode: int
@@ -68,10 +68,10 @@ def _paths(paths: Sequence[str | os.PathLike[str]]) -> Any:
 
 class Lease:
     """
-    Loads these objects into the pool and keeps them there until the lease is closed or the process
-    dies. Paths are below the mount; a folder stands for all files in it. Waits until all objects
-    are loaded or have failed. The lease is valid even if single objects failed; these have an
-    errno. Error: the mount does not exist, or refuses the lease.
+    Loads objects into the pool and keeps them there until the lease is closed or the process dies.
+    Paths are relative to the mount; the path of a folder stands for all files in it. The call waits
+    until all objects are loaded or have failed. The lease is valid even if some objects failed;
+    these objects have an errno. Raises Error if the mount does not exist or refuses the lease.
     """
 
     def __init__(self, mount: str | os.PathLike[str],
@@ -100,8 +100,9 @@ class Lease:
     @classmethod
     def prefix(cls, mount: str | os.PathLike[str],
                paths: Sequence[str | os.PathLike[str]]) -> tuple[int, Lease]:
-        """The number of leading paths that are cached, and a lease on exactly these. A path that
-        is lost during the call ends the prefix before it."""
+        """Counts the paths at the beginning of the list whose files are cached, and takes a lease
+        on exactly these. Returns both. If a path is lost during the call, the prefix ends before
+        it."""
         count = ctypes.c_size_t()
         lease = cls._of(_Handle("prefix_lease", mount, paths, ctypes.byref(count)))
         return count.value, lease
@@ -109,19 +110,20 @@ class Lease:
     @classmethod
     async def take(cls, mount: str | os.PathLike[str],
                    paths: Sequence[str | os.PathLike[str]]) -> Lease:
-        """Takes a lease without blocking the event loop. A task that is cancelled during the call
-        leaves no lease."""
+        """Takes a lease without blocking the event loop. If the task is cancelled during the call,
+        no lease is left."""
         return await _threads.run(cls, mount, paths)
 
     @classmethod
     async def take_prefix(cls, mount: str | os.PathLike[str],
                           paths: Sequence[str | os.PathLike[str]]) -> tuple[int, Lease]:
-        """prefix() without blocking the event loop."""
+        """Like prefix(), without blocking the event loop."""
         return await _threads.run(cls.prefix, mount, paths)
 
     def map(self, which: int | str) -> memoryview:
-        """The bytes of an object, given by its index or path; read-only. KeyError, IndexError: no
-        such object; Error: it is not resident, or was replaced (ESTALE)."""
+        """Returns a read-only view of the bytes of an object, which is given by its index or path.
+        Raises KeyError or IndexError if the lease has no such object, and Error if the object is
+        not resident or was replaced (ESTALE)."""
         if isinstance(which, str):
             found = [i for i, o in enumerate(self.objects) if o.path == which]
             if not found:
@@ -142,8 +144,7 @@ class Lease:
         return memoryview(memory).cast("B").toreadonly()
 
     def close(self) -> None:
-        """Closes the lease. Views that still exist keep the whole lease until they are
-        released."""
+        """Closes the lease. If views still exist, the whole lease stays until they are released."""
         with self._lock:
             self._handle = None
 
@@ -169,39 +170,41 @@ class Lease:
 
 def look(mount: str | os.PathLike[str],
          paths: Sequence[str | os.PathLike[str]]) -> list[Object]:
-    """The currently resident objects. Loads nothing and takes no lease. errno is ENODATA for
-    objects that are not resident."""
+    """Returns the objects with their present state. Loads nothing and takes no lease. The errno of
+    objects that are not resident is ENODATA."""
     return _Handle("look", mount, paths).objects()
 
 
 def exists(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]], *,
            per: int = 1, tiers: bool = True) -> list[bool]:
-    """Whether all paths of each group of `per` paths are cached: in the pool or any tier, or with
-    tiers=False in the pool. Makes one call to the mount, loads nothing and takes no lease. Error
-    with EINVAL: an invalid path, or incomplete groups."""
+    """Returns for each group of `per` paths whether all files of the group are cached: in the pool
+    or in any tier, or with tiers=False in the pool. Makes one call to the mount, loads nothing and
+    takes no lease. Raises Error with EINVAL if a path is invalid or a group is incomplete."""
     bits = (ctypes.c_ubyte * (len(paths) // max(per, 1) // 8 + 1))()
     _lib.check("exists", _lib.path(mount), _paths(paths), len(paths), per, tiers, bits)
     return [bool(bits[i // 8] >> i % 8 & 1) for i in range(len(paths) // per)]
 
 
 def prefix(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> int:
-    """The number of leading paths that are cached, in the pool or in any tier. Makes one call to
-    the mount, loads nothing and takes no lease. A folder counts if it has at least one file and
-    all its files are cached. Error with EINVAL: an invalid path."""
+    """Counts the paths at the beginning of the list whose files are cached, in the pool or in any
+    tier. Makes one call to the mount, loads nothing and takes no lease. A folder counts if it has
+    at least one file and all its files are cached. Raises Error with EINVAL if a path is
+    invalid."""
     count = ctypes.c_size_t()
     _lib.check("prefix", _lib.path(mount), _paths(paths), len(paths), ctypes.byref(count))
     return count.value
 
 
 def prefetch(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Starts loading objects, without waiting and without a lease."""
+    """Starts to load objects. Does not wait and takes no lease."""
     _lib.check("prefetch", _lib.path(mount), _paths(paths), len(paths))
 
 
 def map_cache(size: int) -> None:
-    """Keeps mappings of up to this many bytes for later leases and loads; 0: none. The default is
-    a sixteenth of the pool, for mappings that were used in the last 5 seconds. Mapped objects stay
-    in the pool and prevent umount, so choose a part of the pool. ValueError: size is negative."""
+    """Sets the number of bytes of mappings that are kept for later leases and loads; 0 keeps none.
+    By default mappings that were used in the last 5 seconds are kept, up to a sixteenth of the
+    pool. Mapped objects stay in the pool and prevent an unmount, so choose only a part of the pool.
+    Raises ValueError if the size is negative."""
     if size < 0:
         raise ValueError(f"the size of the cache cannot be {size}")
     _lib.call("map_cache", size)

@@ -16,14 +16,15 @@ __all__ = ["Rope", "llama3", "shift", "yarn"]
 @dataclasses.dataclass(frozen=True)
 class Rope:
     """
-    Each key moves by delta positions (new - old): pair i of a head's rotated elements turns by
-    delta * f_i. Exactly one of theta (f_i = theta^(-2i / dims)), inv_freq (the f_i, dims / 2
-    values) and cos_sin (the engine's table: one row for each position, cos of all pairs, then sin)
-    defines f.
+    A rotation that moves each key by delta positions (new - old): it rotates pair i of the rotated
+    elements of a head by delta * f_i. Exactly one of three arguments defines f: theta (f_i =
+    theta^(-2i / dims)), inv_freq (the dims / 2 values f_i), or cos_sin (the engine's table: one row
+    for each position, cos of all pairs, then sin).
 
-    type: float32, float16, bfloat16, float8_e4m3fn or float8_e5m2. first: the first rotated
-    element. dims: number of rotated elements, even; 0: all from first on. interleaved: pairs are
-    neighbours (GPT-J, DeepSeek); otherwise halves (NeoX, Llama).
+    `type` is float32, float16, bfloat16, float8_e4m3fn or float8_e5m2. `first` is the first rotated
+    element. `dims` is the number of rotated elements, which is even; 0 means all elements from
+    first on. With `interleaved`, pairs are neighbours (GPT-J, DeepSeek); otherwise a pair has one
+    element in each half (NeoX, Llama).
     """
     delta: int
     type: str
@@ -93,21 +94,21 @@ def _scaled(name: str, theta: float, dims: int, *numbers: float) -> list[float]:
 
 def llama3(theta: float, dims: int, factor: float = 8, low: float = 1, high: float = 4,
            original: float = 8192) -> list[float]:
-    """The frequencies of Llama 3.1's scaling, dims / 2 values. Error with EINVAL: invalid
-    numbers."""
+    """Returns the frequencies of Llama 3.1's scaling, dims / 2 values. Raises Error with EINVAL if
+    a number is invalid."""
     return _scaled("rope_llama3", theta, dims, factor, low, high, original)
 
 
 def yarn(theta: float, dims: int, factor: float, original: float, beta_fast: float = 32,
          beta_slow: float = 1) -> list[float]:
-    """The frequencies of YaRN, dims / 2 values; `original` is the number of positions."""
+    """Returns the frequencies of YaRN, dims / 2 values. `original` is the number of positions."""
     return _scaled("rope_yarn", theta, dims, factor, beta_fast, beta_slow, original)
 
 
 def shift(rope: Rope, keys: bytearray | memoryview, heads: int, head_size: int) -> None:
-    """Rotates the keys in place, [token][head][element], in writable memory. Error with EINVAL: an
-    invalid rotation; ERANGE: delta is outside the table. ValueError: the length is not a multiple
-    of a token."""
+    """Rotates keys in place. `keys` is writable memory, [token][head][element]. Raises Error with
+    EINVAL if the rotation is invalid, or with ERANGE if delta is outside the table. Raises
+    ValueError if the length is not a multiple of the size of a token."""
     size = {"float32": 4, "float16": 2, "bfloat16": 2}.get(rope.type, 1)
     view = memoryview(keys).cast("B")
     if heads < 1 or head_size < 1 or len(view) % (heads * head_size * size):

@@ -35,17 +35,18 @@ __all__ = ["GpuStats", "Item", "Transfer", "gpu_stats", "layerwise", "load", "st
 
 @dataclasses.dataclass
 class Item:
-    """One file and the part of the cache that it holds: these tokens of layers [layer, layer +
-    layers); layers None: all layers from there on. rope (loads): shift the keys during the load.
-    cache: the cache of this item, if it is not the cache of the call (hybrid models).
+    """One file and the part of the cache that it holds: these tokens of the layers [layer, layer +
+    layers). If layers is None, these are all layers from `layer` on. rope (loads only) shifts the
+    keys during the load. cache is the cache of this item, if it is not the cache of the call
+    (hybrid models).
 
-    Or one file and parts of memory, instead of tokens, layers, rope and cache; `layer` then orders
-    the steps of the transfer. size (stores): the length of the file; 0: Parts.size, or the end of
-    the last part; bytes that no part holds are zero. size (loads): the length that the file must
-    have; 0: at least the end of the last part.
+    Instead of tokens, layers, rope and cache, an item can have parts of memory; `layer` then gives
+    the order of the steps of the transfer. For a store, size is the length of the file; 0 means
+    Parts.size, or the end of the last part. Bytes that are not in a part are zero. For a load, size
+    is the length that the file must have; 0 means at least the end of the last part.
 
-    skip_existing (stores): an existing file is not replaced. When the transfer is complete: error,
-    the error of this item or None; skipped: whether the file existed."""
+    With skip_existing, a store does not replace an existing file. When the transfer is complete,
+    error is the error of this item or None, and skipped tells whether the file existed."""
     path: str
     tokens: Tokens | None = None
     layer: int = 0
@@ -61,7 +62,7 @@ class Item:
 
 def layerwise(cache: Paged, path: Callable[[int], str], tokens: Tokens,
               rope: Rope | None = None) -> list[Item]:
-    """Items of one layer each; path(layer) is the file of a layer."""
+    """Returns items of one layer each. path(layer) returns the file of a layer."""
     return [Item(path(layer), tokens, layer, 1, rope) for layer in range(cache.layers)]
 
 
@@ -117,17 +118,17 @@ def _structs(items: list[Item], cache: Paged | None, stores: bool) -> Any:
 
 class Transfer(_queue.Job):
     """
-    A store or load in progress, made by store() and load(). `items` are its items, each with its
-    own error when the transfer is complete. A transfer continues to its end even if nobody waits
+    A store or load in progress. store() and load() create it. `items` are its items; each has its
+    own error when the transfer is complete. A transfer continues to its end even if no caller waits
     for it. `with` and `async with` wait for its end and raise the first error; an exception in
     their block cancels the transfer.
 
-    Layers are counted by the first layer of the items: all layers of an item are done with its
-    first. On a GPU, waiting for a layer makes `stream` wait on the device (None: the stream of the
-    transfer), and the layer counts as done when its work is queued.
+    If an item has several layers, all of them are done together with the item's first layer. On a
+    GPU, waiting for a layer makes `stream` wait on the device (None: the stream of the transfer),
+    and the layer counts as done when its work is queued.
 
-    When the transfer is complete, `bytes` is the number of bytes that were moved, `seconds` the
-    time from the submission to the end, and `skipped` the number of items whose file existed.
+    When the transfer is complete, `bytes` is the number of bytes that were moved, `seconds` is the
+    time from the submission to the end, and `skipped` is the number of items whose file existed.
     """
 
     def __init__(self, stores: bool, mount: bytes, cache: Paged | None, items: list[Item],
@@ -148,52 +149,54 @@ class Transfer(_queue.Job):
                            self._structs, _handle(stream))
 
     def done(self) -> bool:
-        """Whether the transfer is complete, with or without errors; never waits."""
+        """Returns whether the transfer is complete, with or without errors. Never waits."""
         if not self.over:
             self._queue.take()
         return self.over
 
     def poll(self) -> bool:
-        """Like done(), but raises the first item's Error if the transfer is complete."""
+        """Like done(), but if the transfer is complete, raises the Error of the first failed
+        item."""
         if not self.done():
             return False
         self._raise(self.items)
         return True
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until the transfer is complete and raises the first item's Error. TimeoutError:
-        the transfer is not complete after `timeout` seconds; it continues."""
+        """Waits until the transfer is complete and raises the Error of the first failed item.
+        Raises TimeoutError if the transfer is not complete after `timeout` seconds; the transfer
+        then continues."""
         self._until(timeout)
         self._raise(self.items)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits until the transfer is complete, or for `timeout` seconds, and tells which. Raises
-        no error of the transfer."""
+        """Waits until the transfer is complete, or for `timeout` seconds. Returns whether it is
+        complete. Does not raise the error of the transfer."""
         self._queue.wait(self, timeout)
         return self.over
 
     @property
     def error(self) -> _lib.Error | None:
-        """The first item's Error, or the error of the whole transfer; None: no error, or the
-        transfer is not complete."""
+        """The Error of the first failed item, or the error of the whole transfer. None if there is
+        no error, or if the transfer is not complete."""
         return next((i.error for i in self.items if i.error), self._error)
 
     def cancel(self) -> None:
         """Cancels the transfer. Work that has not started does not start. Work in progress is
-        finished or undone: a cancelled store leaves no file. Wait for the end, because the memory
-        may be accessed until then. Does nothing if the transfer is already ending."""
+        finished or undone; a cancelled store leaves no file. The memory may be accessed until the
+        transfer ends, so wait for its end. Does nothing if the transfer is already ending."""
         self._queue.cancel(self)
 
     def poll_layer(self, layer: int, *, stream: Any = None) -> bool:
-        """Whether layers 0 to `layer` are done: in the cache for a load, copied out for a store.
-        Never waits. Raises the first Error of these layers."""
+        """Returns whether the layers 0 to `layer` are done: in the cache for a load, copied out of
+        the cache for a store. Never waits. Raises the first Error of these layers."""
         if not self.done():
             return self._layer(False, layer, stream)
         self._raise([i for i in self.items if i.layer <= layer])
         return True
 
     def wait_layer(self, layer: int, timeout: float | None = None, *, stream: Any = None) -> None:
-        """Waits until layers 0 to `layer` are done; TimeoutError as for wait()."""
+        """Waits until the layers 0 to `layer` are done. Raises TimeoutError as wait() does."""
         if self.poll_layer(layer, stream=stream):
             return
         if timeout is None or timeout > 0:
@@ -204,7 +207,7 @@ class Transfer(_queue.Job):
         raise TimeoutError(f"layer {layer} is not done after {timeout} s")
 
     async def layer(self, layer: int, *, stream: Any = None) -> None:
-        """wait_layer() for a task."""
+        """Like wait_layer(), without blocking the event loop."""
         if self.poll_layer(layer, stream=stream):
             return
         try:
@@ -214,8 +217,8 @@ class Transfer(_queue.Job):
             raise
 
     async def layers(self, *, stream: Any = None) -> AsyncIterator[int]:
-        """Yields the layers of the items in ascending order, each as soon as it and the layers
-        below are done. Raises the first Error of these layers."""
+        """Yields the layers of the items in ascending order. A layer is yielded as soon as this
+        layer and all layers below it are done. Raises the first Error of these layers."""
         for layer in sorted({layer for s in self._structs
                              for layer in range(s.layer, s.layer + s.nlayers)}):
             await self.layer(layer, stream=stream)
@@ -309,17 +312,17 @@ def _handle(stream: Any) -> int | None:
 def store(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Item], *,
           stream: Any = None) -> Transfer:
     """
-    Starts to store these items of the cache as files. cache is None if all items have parts, or
-    caches of their own. The files appear under their names at the
-    end, each complete and with its layout (user.kvc.layout); a failed item leaves no file. A layer
-    of the cache may be changed when the layer is done, the rest when the transfer is complete. On
-    a GPU the cache is read after the work that `stream` has at this moment (a torch.cuda.Stream or
+    Starts to store the items of the cache as files. cache is None if all items have parts or their
+    own caches. The files appear under their names when the transfer ends, each complete and with
+    its layout (user.kvc.layout). A failed item leaves no file. A layer of the cache may be changed
+    when the layer is done, and the rest of the cache when the transfer is complete. On a GPU the
+    cache is read after the work that `stream` has at the time of the call (a torch.cuda.Stream or
     the number of a cudaStream_t; None: the default stream).
 
-    ValueError: layers outside the cache. Error: no transfer was started; EAGAIN: the mount has
-    1024 transfers in progress; EBUSY: the stream is being captured; ENODEV; EINVAL. All other
-    errors are errors of items: ERANGE for a block or slot out of range, ENOSPC, EACCES, ENOENT if
-    the mount does not exist.
+    Raises ValueError if layers are outside the cache. Raises Error if no transfer was started:
+    EAGAIN if the mount has 1024 transfers in progress, EBUSY if the stream is being captured,
+    ENODEV or EINVAL. All other errors are errors of items: ERANGE for a block or slot out of range,
+    ENOSPC, EACCES, or ENOENT if the mount does not exist.
     """
     return Transfer(True, _lib.path(mount), cache, list(items), stream)
 
@@ -327,11 +330,12 @@ def store(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[It
 def load(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Item], *,
          stream: Any = None) -> Transfer:
     """
-    Starts to load these items into the cache. Errors of items: ENOENT; EPROTOTYPE: the file has
-    another layout, and nothing of it was written; ERANGE; EIO from a tier. The tokens of a failed
-    item keep their old contents. On a GPU the cache is written after the work that `stream` has at
-    this moment; work that is added to the stream later must first wait with wait_layer() or
-    layer(). ValueError and Error as for store(); ValueError also if the cache is read-only.
+    Starts to load the items into the cache. Items can have these errors: ENOENT; EPROTOTYPE if the
+    file has another layout, in which case nothing of it is written; ERANGE; EIO from a tier. The
+    tokens of a failed item keep their old contents. On a GPU the cache is written after the work
+    that `stream` has at the time of the call. Work that is added to the stream later must first
+    wait with wait_layer() or layer(). Raises ValueError and Error as store() does, and ValueError
+    if the cache is read-only.
     """
     return Transfer(False, _lib.path(mount), cache, list(items), stream)
 
@@ -339,12 +343,13 @@ def load(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Ite
 def warm(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Item], *,
          transfers: int = 1, files: bool = True, keep_s: int = 0) -> None:
     """
-    Allocates in advance the resources of `transfers` simultaneous transfers like this one: memory,
-    on a GPU streams, pinned memory and kernels, and with `files` their files, which stay prepared
-    for keep_s seconds without a store (at least 5). Of the items' paths only the first folder
-    matters; it is created. The cache is not changed. Waits until everything is allocated, without
-    the GIL. Error: ENOSPC: the files exceed the limit on prepared files; EINVAL: more than 8
-    transfers; ENODEV; errors of the mount.
+    Allocates the resources of `transfers` simultaneous transfers like this one in advance: memory;
+    on a GPU also streams, pinned memory and kernels; and, with `files`, their files, which stay
+    prepared for keep_s seconds without a store (at least 5). Of the paths of the items only the
+    first folder is used; it is created. The cache is not changed. Waits until everything is
+    allocated, and releases the GIL. Raises Error with ENOSPC if the files exceed the limit on
+    prepared files, with EINVAL for more than 8 transfers, with ENODEV, and with errors of the
+    mount.
     """
     items = list(items)
     how = _lib.WarmStruct(transfers, files, keep_s)
@@ -354,10 +359,10 @@ def warm(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Ite
 
 
 class GpuStats(NamedTuple):
-    """Bytes that were copied between files and GPUs, in both directions, since the start of the
-    process: by the copy engine (pinned), by a kernel (direct; small files), and through other
-    pinned memory (staged); the number of failed registrations; and the number of host functions
-    that waited because the driver has no better method."""
+    """The bytes that were copied between files and GPUs, in both directions, since the start of the
+    process: by the copy engine (pinned), by a kernel (direct, for small files), and through other
+    pinned memory (staged). Also the number of failed registrations, and the number of host
+    functions that waited because the driver has no better method."""
     pinned_bytes: int
     direct_bytes: int
     staged_bytes: int
@@ -366,7 +371,8 @@ class GpuStats(NamedTuple):
 
 
 def gpu_stats() -> GpuStats:
-    """The statistics of this process; all zero if the library was built without CUDA."""
+    """Returns the statistics of this process. All are zero if the library was built without
+    CUDA."""
     c = _lib.GpuCounts()
     _lib.call("gpu_stats", ctypes.byref(c))
     return GpuStats(c.pinned_bytes, c.direct_bytes, c.staged_bytes, c.refused, c.host_functions)

@@ -113,7 +113,7 @@ for code, seen, was, during, after in screens:
     assert code == 0 and after == was and during != was, (code, was, during, after)
     assert seen.startswith("\033[?1049h") and seen.endswith("\033[?1049l"), seen[-80:]
     screen = seen.split("\033[H")[1].split("\033[J")[0]
-    assert screen.count("\n") <= 29 and "q leaves" in screen and "busy" in screen, screen
+    assert screen.count("\n") <= 29 and "press q to quit" in screen and "busy" in screen, screen
 
 for words in (("--interval", "0"), ("--count", "x"), (s.mnt, s.mnt)):
     p = run(CTL, "top", *words)

@@ -160,7 +160,7 @@ run("umount", s.mnt, ok=True)
 waiting = subprocess.Popen([kv, s.path, s.mnt, "-o", o], stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 wait_for(lambda: select.select([waiting.stdout], [], [], 1)[0])
-assert "waiting for another process to leave the store" in waiting.stdout.readline()
+assert "waiting for another process that uses the store" in waiting.stdout.readline()
 run("sh", "-c", f"pgrep -f 'kvcachef[s] {s.path} {s.mnt} .*3000' | xargs kill -KILL", ok=True)
 assert waiting.wait(HANG) == 0 and os.path.ismount(s.mnt)
 assert all(s.read(f"m/two{i}/l") == blob(100 + i, MiB) for i in range(6))

@@ -78,7 +78,7 @@ newer = bytearray(good)
 newer[8:12] = struct.pack("<I", 99)
 newer[4080:] = sum128(bytes(newer[:4080]))
 damaged = good[:8] + b"\x01\0\0\0\xff" + good[13:]
-for page, says in ((newer, "use a newer one"), (damaged, "damaged")):
+for page, says in ((newer, "use a newer kvcachefs"), (damaged, "damaged")):
     with open(f"{store}/superblock", "wb") as f:
         f.write(page)
     refused(kv, store, mnt, "-o", o, says=says)

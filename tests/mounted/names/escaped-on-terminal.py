@@ -43,7 +43,7 @@ s.umount()
 run("sqlite3", f"{s.path}/catalog.sqlite", "delete from placements; update names set kind = 40960 "
     "where kind = 32768", ok=True)
 found = tool("fsck.kvcachefs", "-n", s.path)
-assert found.count("belongs to nothing") == len(NAMES), found
+assert found.count("has no placement") == len(NAMES), found
 assert r"(\x1B]0;pwn\x07\nall errors are repaired\x0D/c/l)" in found, found
 assert "\nall errors are repaired" not in found, found
 for n in NAMES[:3]:

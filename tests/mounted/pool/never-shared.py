@@ -55,7 +55,7 @@ assert list(pools()) == [held], "a pool is freed that its store wants"
 b = Store("b", cpu="32M", make=False)
 run("cp", "-a", a.path, b.path, ok=True)
 b.mount()
-assert "is a copy of the one at" in b.log() and b.log().count("is a copy") == 1, b.log()
+assert "is a copy of the store at" in b.log() and b.log().count("is a copy") == 1, b.log()
 for i in range(4):
     assert not os.path.exists(f"{b.mnt}/m/late{i}")
     if os.path.exists(f"{b.mnt}/m/old{i}"):
@@ -118,7 +118,7 @@ finally:
 assert os.path.getsize(f"{c.path}/catalog.sqlite-wal") > 4096
 said = len(c.log())
 c.mount()
-assert c.log()[said:].count("is a copy of the one at") == 1, c.log()[said:]
+assert c.log()[said:].count("is a copy of the store at") == 1, c.log()[said:]
 for turn in range(3):
     assert o.config()["pool"] != c.config()["pool"]
     if not turn:
@@ -173,7 +173,7 @@ a.kill()
 run("umount", "-l", a.mnt)
 shutil.rmtree(a.path)
 line = pools()[held]
-assert "of the deleted store" in line and a.path in line and "iB, " in line, line
+assert "its store no longer exists" in line and a.path in line and "iB, " in line, line
 assert told(held)[0]["is"] == "free"
 # it prints the planned action and asks
 p = run(CTL, "pools", "--free", held)

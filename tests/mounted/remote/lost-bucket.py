@@ -87,7 +87,7 @@ for what, answer in ASTRAY.items():
     for path in paths:
         wait_for(answers)
         assert b.read(path) == data[path], what
-assert "404" in b.log() and "not about the key" in b.log()
+assert "404" in b.log() and "does not concern the key" in b.log()
 assert b.stats()["corrupt"] == 0
 for path, d in data.items():
     assert b.read(path) == d

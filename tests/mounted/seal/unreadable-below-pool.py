@@ -39,8 +39,8 @@ for compress in ("none", "zstd"):
         os.unlink(wrong)
     with open(wrong, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
         f.write("1 " + secrets.token_hex(32) + "\n")
-    refused(s, f"keyfile={wrong}", "key 1 is not the one" if compress == "none"
-            else "none of its keys")
+    refused(s, f"keyfile={wrong}", "key 1 is not the key" if compress == "none"
+            else "not encrypted with any of the keys")
     os.chmod(wrong, 0o644)
     refused(s, f"keyfile={wrong}", "chmod 600")
     refused(s, f"keyfile={TMP}/none", "cannot be opened")

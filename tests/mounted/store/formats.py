@@ -12,7 +12,7 @@ s.write("m/chunk", blob(1, 100 * KiB))
 s.settle()
 s.umount()
 os.makedirs(f"{TMP}/mnt", exist_ok=True)
-OLDER = "make a new store with mkfs.kvcachefs --force"
+OLDER = "create a new store with mkfs.kvcachefs --force"
 
 
 def catalog(sql):
@@ -41,7 +41,7 @@ def contents():
 # format 1 had other definitions of its tables, too
 CASES = (("1", OLDER, "ALTER TABLE chunks DROP COLUMN bytes"), ("3", OLDER, None),
          ("0", OLDER, None), ("", OLDER, None), ("x", OLDER, None), ("x\ny", OLDER, None),
-         (str(int(known) + 1), "use a newer one", None), ("99", "use a newer one", None))
+         (str(int(known) + 1), "use a newer kvcachefs", None), ("99", "use a newer kvcachefs", None))
 for value, advice, change in CASES:
     good = contents()
     set_format(value)
@@ -51,12 +51,12 @@ for value, advice, change in CASES:
     p = run("timeout", str(HANG), binary("kvcachefs"), s.path, f"{TMP}/mnt", "-o",
             f"cpu=32M,run={TMP}/run")
     assert p.returncode not in (0, 124) and p.stdout.count("\n") == 1, p
-    assert f"has format {shown(value)} and" in p.stdout and advice in p.stdout, p
+    assert f"has format {shown(value)}," in p.stdout and advice in p.stdout, p
     assert not os.path.ismount(f"{TMP}/mnt")
     for flag in "-n", "-y":
         p = s.fsck(flag, ok=None)
         assert p.returncode == 8 and p.stdout.count("\n") == 1, (flag, p)
-        assert f"has format {shown(value)} and" in p.stdout and advice in p.stdout, (flag, p)
+        assert f"has format {shown(value)}," in p.stdout and advice in p.stdout, (flag, p)
     assert contents() == before, [f for f in before if contents().get(f) != before[f]]
     with open(f"{s.path}/catalog.sqlite", "wb") as f:
         f.write(good["catalog.sqlite"])

@@ -70,12 +70,12 @@ def page():
 
 
 CASES = {
-    "orphan frame": (orphan, "belongs to nothing", 0),
+    "orphan frame": (orphan, "has no placement", 0),
     "dangling placement": (dangling, "points to no frame", 1),
-    "overlapping extents": (overlap, "no frame of it", 1),
+    "overlapping extents": (overlap, "no frame of the inode", 1),
     "extent outside": (outside, "points to no frame", 1),
     "usage total": (lambda: sql("UPDATE meta SET value = '12345' WHERE key = 'disk_used_bytes'"),
-                    "usage total", 0),
+                    "recorded usage", 0),
     "name of nothing": (lambda: sql("INSERT INTO names VALUES(1, 77, 'x', 999999, 32768)"),
                         "which is not there", 0),
     "node without name": (lambda: sql("DELETE FROM names WHERE name = 'flat.bin'"), "has no name",

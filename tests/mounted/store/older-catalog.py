@@ -36,7 +36,7 @@ for n, extra in enumerate(("", f",keyfile={TMP}/keys")):
     shutil.copy(before, f"{s.path}/catalog.sqlite")
     assert write_pair("bob", 11) == first, "the case needs both at the same places"
     shutil.copy(then, f"{s.path}/catalog.sqlite")
-    assert s.fsck("-n", ok=False).stdout.count("no frame of it") == 2
+    assert s.fsck("-n", ok=False).stdout.count("no frame of the inode") == 2
     s.mount()
     for name in ("alice-sparse", "alice-plain"):
         with fails(errno.ENOENT, errno.ESTALE, errno.EIO):

@@ -679,8 +679,8 @@ struct kvcachefs_transfer;
  * the stream later sees the loaded data and may change the memory of a store. With device -1 the
  * work is complete when the call returns. Files are created at their final size, written through
  * their pages, and published when the transfer is freed. The attribute user.kvc.layout keeps their
- * layout; a load with a different layout is refused (-EPROTOTYPE). Loads take leases on their
- * objects. A failed store leaves no file. The arrays must stay valid until
+ * layout; a load with a different layout is refused (-EPROTOTYPE). Loads keep their objects in the
+ * pool until they are copied. A failed store leaves no file. The arrays must stay valid until
  * kvcachefs_transfer_free().
  *
  * If all items have parts, only the device of `p` counts, and NULL means host memory. Errors of

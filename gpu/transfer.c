@@ -8,6 +8,10 @@
  * if none is registered), and the rest is registered while they are copied. The rest is a second
  * part on the device (`late`), on the same stream.
  *
+ * In host memory, parts are written and read by system calls, and so are tokens of small files at a
+ * store, through a buffer: mapping a file and faulting its fresh pages costs more than its bytes.
+ * Several threads share the items.
+ *
  * All data of a transfer is in one block of memory. A freed transfer is kept with its block for the
  * next one, so that a transfer similar to earlier ones allocates nothing.
  */
@@ -16,7 +20,9 @@
 #include "parts.h"
 #include "share.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +30,11 @@
 #include <unistd.h>
 
 #define KEPT 16
-#define SHARE_LEAST (256u << 10) /* bytes in host memory that are worth several threads */
-#define KEPT_BYTES (1u << 20)    /* a larger block is not kept */
+#define PLAIN_BELOW (1u << 20) /* smaller files of tokens in host memory are not mapped */
+#define BUFFERS_KEPT 4
+#define SLOW_MS 5             /* an open that takes so long has read a tier */
+#define SHARE_LEAST 4         /* items in host memory that are worth several threads */
+#define KEPT_BYTES (1u << 20) /* a larger block is not kept */
 
 struct piece {
 	struct kvcachefs_file f;
@@ -48,7 +57,8 @@ struct kvcachefs_transfer {
 	struct kvcachefs_paged p; /* the cache of the call */
 	struct cache *caches;     /* the cache of the call, and the caches of items */
 	size_t ncaches;
-	const char **paths; /* for a load */
+	const char **paths; /* of the items */
+	atomic_bool asked;  /* the mount was told to load all of them */
 	struct kvcachefs_item *items;
 	struct piece *pieces;
 	void *row; /* memory for one row of a file whose keys are rotated on the host */
@@ -107,6 +117,44 @@ static void give(struct kvcachefs_transfer *t)
 		return;
 	free(t->block);
 	free(t);
+}
+
+/* Memory for the bytes of a small file, which is kept for the next one. */
+struct buffer {
+	struct buffer *next;
+	char bytes[PLAIN_BELOW];
+};
+static struct buffer *buffers; /* guarded by the lock, and so is their number */
+static unsigned nbuffers;
+
+static struct buffer *buffer_take(void)
+{
+	struct buffer *b;
+
+	pthread_mutex_lock(&lock);
+	b = buffers;
+	if (b) {
+		buffers = b->next;
+		nbuffers--;
+	}
+	pthread_mutex_unlock(&lock);
+	return b ?: malloc(sizeof *b);
+}
+
+static void buffer_return(struct buffer *b)
+{
+	bool keeps;
+
+	pthread_mutex_lock(&lock);
+	keeps = nbuffers < BUFFERS_KEPT;
+	if (keeps) {
+		b->next = buffers;
+		buffers = b;
+		nbuffers++;
+	}
+	pthread_mutex_unlock(&lock);
+	if (!keeps)
+		free(b);
 }
 
 static void *part(char **at, size_t len)
@@ -225,15 +273,57 @@ static int check_file(const struct kvcachefs_transfer *t, size_t i, const char *
 	return 0;
 }
 
+/*
+ * Opens the file of an item without a lease. If that takes long, a tier is read: then the mount is
+ * told once to load the files of all items.
+ */
+static int open_unleased(struct kvcachefs_transfer *t, size_t i, size_t *len)
+{
+	uint64_t began = kvcachefs_now_ms();
+	const char *path = t->pieces[i].f.path;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	bool known = false;
+	struct statx st;
+
+	/* what the kernel knows of an immutable file suffices if it is as expected */
+	for (int sync = 0; fd >= 0 && !known && sync < 2; sync++)
+		known = !statx(fd, "", AT_EMPTY_PATH | (sync ? 0 : AT_STATX_DONT_SYNC),
+			       STATX_SIZE | STATX_TYPE, &st) &&
+			(sync || (t->items[i].size ? st.stx_size == t->items[i].size
+						   : st.stx_size >= t->pieces[i].f.len));
+	if (!known) {
+		int err = kvcachefs_fail(-errno, "%s: %s", path, strerror(errno));
+
+		if (fd >= 0)
+			close(fd);
+		return err;
+	}
+	if (!S_ISREG(st.stx_mode)) {
+		close(fd);
+		return kvcachefs_fail(-EISDIR, "%s is not a file", path);
+	}
+	*len = (size_t)st.stx_size;
+	if (kvcachefs_now_ms() - began >= SLOW_MS && t->n > 1 && !atomic_exchange(&t->asked, true))
+		kvcachefs_prefetch(t->mount, t->paths, t->n); /* without it they load one by one */
+	return fd;
+}
+
 /* Loads the parts of an item in host memory. */
 static int load_parts(struct kvcachefs_transfer *t, size_t i)
 {
-	const struct kvcachefs_object *o = kvcachefs_lease_object(t->lease, t->first + i);
-	int fd = kvcachefs_lease_open(t->lease, t->first + i, NULL), err;
+	size_t len = 0;
+	int fd, err;
 
+	if (t->lease) {
+		fd = kvcachefs_lease_open(t->lease, t->first + i, NULL);
+		if (fd >= 0)
+			len = kvcachefs_lease_object(t->lease, t->first + i)->size;
+	} else {
+		fd = open_unleased(t, i, &len);
+	}
 	if (fd < 0)
 		return fd;
-	err = check_file(t, i, "", o->size) ?: kvcachefs_parts_read(&t->items[i], fd);
+	err = check_file(t, i, "", len) ?: kvcachefs_parts_read(&t->items[i], fd);
 	close(fd);
 	return err;
 }
@@ -258,19 +348,36 @@ static int load_open(struct kvcachefs_transfer *t, size_t i)
 	return 0;
 }
 
-/* Stores the parts of an item in host memory. */
-static int store_parts(struct kvcachefs_transfer *t, size_t i)
+/* Stores parts in host memory as the file of item i. */
+static int store_parts(struct kvcachefs_transfer *t, size_t i, const struct kvcachefs_item *parts)
 {
 	struct kvcachefs_file *f = &t->pieces[i].f;
 	int err;
 
 	for (int again = 0;; again++) {
-		err = kvcachefs_file_make_plain(f)
-			      ?: kvcachefs_parts_write(&t->items[i], f->fd, f->len);
+		err = kvcachefs_file_make_plain(f) ?: kvcachefs_parts_write(parts, f->fd, f->len);
 		if ((err != -ENOSPC && err != -EDQUOT) || again || !kvcachefs_ready_short(t->dev))
 			return err;
 		kvcachefs_file_fini(f);
 	}
+}
+
+/* Stores the tokens of an item in host memory that has a small file. */
+static int store_small(struct kvcachefs_transfer *t, size_t i)
+{
+	const struct kvcachefs_item *it = &t->items[i];
+	struct piece *c = &t->pieces[i];
+	struct buffer *b = buffer_take();
+	struct kvcachefs_part whole = { b ? b->bytes : NULL, c->f.len, 0 };
+	struct kvcachefs_item parts = { .parts = &whole, .nparts = 1 };
+	int err;
+
+	if (!b)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	err = kvcachefs_gather(c->cache->p, it->layer, it->nlayers, &it->tokens, b->bytes)
+		      ?: store_parts(t, i, &parts);
+	buffer_return(b);
+	return err;
 }
 
 static int store_open(struct kvcachefs_transfer *t, size_t i)
@@ -345,11 +452,13 @@ static int item_begin(struct kvcachefs_transfer *t, size_t i)
 	if (it->skipped || it->err)
 		return 0;
 	if (!c->cache && !t->cuda)
-		return t->store ? store_parts(t, i) : load_parts(t, i);
+		return t->store ? store_parts(t, i, it) : load_parts(t, i);
 	err = c->cache ? kvcachefs_check(c->cache->p, it->layer, it->nlayers, &it->tokens, &tokens)
 		       : kvcachefs_cuda_check_parts(t->p.device, it->parts, it->nparts);
 	if (!err && c->cache)
 		err = check_rope(t, i);
+	if (!err && !t->cuda && t->store && c->f.len && c->f.len < PLAIN_BELOW)
+		return store_small(t, i);
 	if (!err)
 		err = t->store ? store_open(t, i) : load_open(t, i);
 	if (err || !c->f.len || c->late)
@@ -394,14 +503,10 @@ static void next_item(void *arg, size_t i)
  */
 static void run_host(struct kvcachefs_transfer *t)
 {
-	uint64_t bytes = 0;
-
-	for (size_t i = 0; i < t->n; i++)
-		bytes += t->pieces[i].f.len;
 	if (t->n)
 		host_item(t, 0);
 	if (t->n > 1)
-		kvcachefs_share(t->n - 1, t->shares && bytes >= SHARE_LEAST, next_item, t);
+		kvcachefs_share(t->n - 1, t->shares && t->n >= SHARE_LEAST, next_item, t);
 }
 
 /* Finds the files of a store that exist and must be skipped, with one call to the mount. */
@@ -412,7 +517,7 @@ static int look_for_existing(struct kvcachefs_transfer *t)
 	uint8_t *bits;
 	int err;
 
-	for (size_t i = 0; i < t->n; i++)
+	for (size_t i = 0; i < t->n; i++) /* a store needs the paths only here */
 		if (v[i].skip_existing && !v[i].err)
 			t->paths[n++] = v[i].path;
 	bits = n ? calloc(1, n / 8 + 1) : NULL;
@@ -465,12 +570,16 @@ static int run_items(struct kvcachefs_transfer *t, void *stream)
 	return kvcachefs_cuda_run(t->late ?: t->cuda);
 }
 
+/* Open files are leases of their own: parts in host memory need no other. */
+static bool needs_lease(const struct kvcachefs_transfer *t)
+{
+	return t->p.device >= 0 || t->ncaches;
+}
+
 static int lease_all(struct kvcachefs_transfer *t)
 {
 	int err;
 
-	for (size_t i = 0; i < t->n; i++)
-		t->paths[i] = t->items[i].path;
 	err = kvcachefs_lease_new(&t->lease, t->mount, t->paths, t->n);
 	if (!err && kvcachefs_lease_count(t->lease) != t->n)
 		err = kvcachefs_fail(-EINVAL, "each path of a load must be one file");
@@ -521,6 +630,7 @@ static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 
 		it->err = 0;
 		it->skipped = false;
+		t->paths[i] = it->path;
 		kvcachefs_file_init(&c->f, names, b->mount, it->path, 0);
 		names += kvcachefs_file_names_size(b->mount, it->path);
 		if (it->parts) {
@@ -554,8 +664,10 @@ int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcac
 	t->lent = b->lease;
 	t->first = b->first;
 	err = look_at(t, b);
-	if (!err)
-		err = b->store ? look_for_existing(t) : b->lease ? 0 : lease_all(t);
+	if (!err && b->store)
+		err = look_for_existing(t);
+	else if (!err && !b->lease)
+		err = needs_lease(t) ? lease_all(t) : 0;
 	if (!err && t->p.device >= 0)
 		err = kvcachefs_cuda_new(&t->cuda, t->p.device, b->store, b->stream);
 	if (!err)

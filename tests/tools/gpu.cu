@@ -3,7 +3,8 @@
  * gpu test MOUNT [pinned]: transfers between files of a mount and a paged cache on a device,
  * compared with the same in host memory; `pinned`: the mount must allow registrations. Prints a
  * line and exits with 1 if something is wrong, with 77 if there is no device. gpu measure MOUNT:
- * measures the numbers of kvcachefs-gpu(7). gpu trial, gpu leave: see gpu_staged.cuh.
+ * measures the numbers of kvcachefs-gpu(7). gpu measure-parts: measures parts and byte pages,
+ * without a mount. gpu trial, gpu leave: see gpu_staged.cuh.
  *
  * It is built twice: with CUDA for a machine with a device, and with tests/fakecuda for any
  * machine. It contains gpu/cuda.cu, to reach the kernels.
@@ -11,6 +12,7 @@
 #include "gpu_cache.cuh"
 #include "gpu_device.cuh"
 #include "gpu_measure.cuh"
+#include "gpu_parts.cuh"
 #include "gpu_queue.cuh"
 #include "gpu_staged.cuh"
 #include "gpu_stores.cuh"
@@ -533,6 +535,11 @@ void test(bool pins)
 	STEP(ways(can_pin()));
 	STEP(formats());
 	STEP(lengths());
+	STEP(parts(can_pin()));
+	STEP(parts_beside_tokens());
+	STEP(parts_order());
+	STEP(parts_refused());
+	STEP(long_rows());
 	for (int type = 0; type < 3; type++)
 		STEP(many(type));
 	STEP(order());
@@ -573,9 +580,13 @@ void test(bool pins)
 	 */
 	fake_driver = 12060;
 	many(KVCACHEFS_BF16);
+	parts(true);
 	check(fake_counted().batches == before.batches);
 	fake_no_register = 1;
 	ways(false);
+	parts(false);
+	parts_order();
+	long_rows();
 	many(KVCACHEFS_F16);
 	order();
 	queues();
@@ -634,13 +645,16 @@ int main(int argc, char **argv)
 			without_numbers();
 		leave();
 #endif
+	} else if (argc == 2 && !strcmp(argv[1], "measure-parts")) {
+		measure_parts();
 	} else if (argc == 3 && !strcmp(argv[1], "measure")) {
 		rates();
 		transfers();
 		smalls();
 		kernels();
 	} else {
-		fprintf(stderr, "usage: gpu test MOUNT [pinned] | gpu measure MOUNT\n");
+		fprintf(stderr, "usage: gpu test MOUNT [pinned] | gpu measure MOUNT | gpu "
+				"measure-parts\n");
 		return 2;
 	}
 	return 0;

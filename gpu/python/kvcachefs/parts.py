@@ -7,7 +7,6 @@ A Parts object keeps its memory alive, and so does the transfer that uses it.
 """
 from __future__ import annotations
 
-import array
 import ctypes
 import math
 from collections.abc import Iterable, Sequence
@@ -49,7 +48,7 @@ class Parts:
     def __init__(self, ranges: Iterable[tuple[Any, int]]) -> None:
         rows: list[_lib.Part] = []
         self.device, self.readonly = -1, False
-        self.kept: list[Any] = []
+        self.kept: Any = []
         for memory, offset in ranges:
             at, size, device, readonly, owner = _memory(memory)
             if rows and device != self.device:
@@ -57,29 +56,32 @@ class Parts:
             self.device, self.readonly = device, self.readonly or readonly
             self.kept.append(owner)
             rows.append(_lib.Part(at, size, offset))
-        self._fill((_lib.Part * max(len(rows), 1))(*rows), len(rows))
+        self.table, self.count = (_lib.Part * max(len(rows), 1))(*rows), len(rows)
+        self.size = 0
 
-    def _fill(self, table: Any, count: int, size: int = 0) -> None:
-        self.table, self.count, self.size = table, count, size
+    @classmethod
+    def _made(cls, table: Any, count: int, size: int, device: int, readonly: bool,
+              kept: Any) -> Parts:
+        parts = cls.__new__(cls)
+        parts.table, parts.count, parts.size = table, count, size
+        parts.device, parts.readonly, parts.kept = device, readonly, kept
+        return parts
 
     @classmethod
     def raw(cls, table: Any, device: int = -1) -> Parts:
         """Rows (address, length, offset) as a list of tuples, or as an array of 64-bit unsigned
         numbers, of the shape [n, 3], with the buffer protocol. The caller keeps the memory alive
         until the transfer is complete."""
-        parts = cls(())
-        parts.device = device
         if isinstance(table, (list, tuple)):
-            parts._fill((_lib.Part * max(len(table), 1))(*[_lib.Part(*row) for row in table]),
-                        len(table))
-            return parts
+            rows = (_lib.Part * max(len(table), 1))(*[_lib.Part(*row) for row in table])
+            return cls._made(rows, len(table), 0, device, False, None)
         view = memoryview(table)
         if view.itemsize != 8 or view.nbytes % ctypes.sizeof(_lib.Part):
             raise ValueError("rows have three numbers of 64 bits")
         count = view.nbytes // ctypes.sizeof(_lib.Part)
-        parts._fill((_lib.Part * max(count, 1))(), count)
-        ctypes.memmove(parts.table, view.tobytes(), view.nbytes)
-        return parts
+        there = (_lib.Part * max(count, 1))()
+        ctypes.memmove(there, view.tobytes(), view.nbytes)
+        return cls._made(there, count, 0, device, False, None)
 
     def __len__(self) -> int:
         return self.count
@@ -126,15 +128,11 @@ class Pages:
         and tensors follow each other; by_block: the pages of a block are adjacent. Pages that are
         adjacent in memory as well are one part. A negative id is a hole: zeros in a new file, and
         not loaded. Parts.size is the length of the file. IndexError: no such block."""
-        numbers = array.array("q", block_ids.tolist() if hasattr(block_ids, "tolist")
-                              else block_ids)
-        if numbers and max(numbers) >= self.blocks:
+        numbers = block_ids.tolist() if hasattr(block_ids, "tolist") else block_ids
+        n = len(numbers)
+        if n and max(numbers) >= self.blocks:
             raise IndexError(f"block {max(numbers)} of {self.blocks}")
-        parts, n, size = Parts(()), len(numbers), ctypes.c_uint64()
-        table = (_lib.Part * max(n * len(self.tensors), 1))()
-        ids = (ctypes.c_int64 * max(n, 1)).from_buffer(numbers) if n else (ctypes.c_int64 * 1)()
-        count = _lib.call("pages_parts", self._structs, len(self.tensors), ids, n, by_block, table,
-                          ctypes.byref(size))
-        parts._fill(table, count, size.value)
-        parts.device, parts.readonly, parts.kept = self.device, self.readonly, [self]
-        return parts
+        table, size = (_lib.Part * (n * len(self.tensors) or 1))(), ctypes.c_uint64()
+        count = _lib.call("pages_parts", self._structs, len(self.tensors),
+                          (ctypes.c_int64 * (n or 1))(*numbers), n, by_block, table, size)
+        return Parts._made(table, count, size.value, self.device, self.readonly, self)

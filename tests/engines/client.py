@@ -40,10 +40,11 @@ class Client:
     database   not a cache of files: what it wrote must stay, so it is not driven beyond the disk
     partial    it takes for a hit what it has not written to its end
     depths     how many folders down it is tried
+    connector  ours, which works on our mounts only
     """
 
     name, size, batch, own, depths = "", MiB, 8, ("",), (0, 1, 2, 3)
-    remembers = database = partial = False
+    remembers = database = partial = connector = False
 
     def __init__(self, folder):
         self.folder = folder
@@ -147,7 +148,10 @@ def serve(kinds, versions, skipped=()):
     listener.listen(8)
     table = {c.name: c for c in kinds}
     known = {
-        c.name: {k: getattr(c, k) for k in ("size", "remembers", "database", "partial", "depths")}
+        c.name: {
+            k: getattr(c, k)
+            for k in ("size", "remembers", "database", "partial", "depths", "connector")
+        }
         for c in kinds
     }
     out = os.fdopen(os.dup(1), "w")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's HiCache: the storage backends file and nixl (with the POSIX plugin and O_DIRECT, its
-default), with a host pool in place of the model's; and a third party's file linker if it can be
-built."""
+default) and ours (kvcachefs.sglang), with a host pool in place of the model's; and a third party's
+file linker if it can be built."""
 
 import os, types
 
@@ -11,6 +11,7 @@ import numpy
 import torch
 from client import KiB, MiB, Client, content, digest, serve, version
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile, HiCacheStorageConfig
+from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
 logging.disable(logging.WARNING)
 skipped = {}
@@ -155,5 +156,72 @@ class NixlBuffered(Nixl):
     )
 
 
-kinds = [File, FileCached] + ([Nixl, NixlBuffered] if "sglang HiCacheNixl" not in skipped else [])
+class AddressedPool(Pool):
+    """Pages of K and V that are apart in memory, as in a host pool of the layout layer_first."""
+
+    dtype, layer_num, head_num, head_dim = torch.uint8, 1, 1, 1
+
+    def get_page_buffer_meta(self, indices):
+        half = self.kv_buffer.shape[1] // 2
+        at = [self.kv_buffer[i].data_ptr() for i in indices.tolist()]
+        return [p for a in at for p in (a, a + half)], [half] * (2 * len(at))
+
+
+class Ours(Client):
+    """Whole pages through batch_get_v1 and batch_set_v1, with the backend as SGLang loads it."""
+
+    name, own, connector, pool_kind = "sglang kvcachefs", (), True, AddressedPool
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        mount = folder
+        while not os.path.ismount(mount):
+            mount = os.path.dirname(mount)
+        os.makedirs(folder, exist_ok=True)
+        extra = {
+            "backend_name": "kvcachefs",
+            "module_path": "kvcachefs.sglang",
+            "class_name": "HiCacheKvcachefs",
+            "interface_v1": 1,
+            "mount": mount,
+            "folder": os.path.relpath(folder, mount) if folder != mount else "",
+        }
+        self.pool = self.pool_kind(self.batch, self.size)
+        self.storage = StorageBackendFactory.create_backend("dynamic", config(**extra), self.pool)
+        self.storage.register_mem_pool_host(self.pool)
+        self.ready = None
+
+    def keys(self, numbers):
+        return [digest(n).hex() for n in numbers], torch.arange(len(numbers))
+
+    def prepare(self, numbers):
+        for i, n in enumerate(numbers):
+            self.pool.kv_buffer[i] = torch.from_numpy(content(n, self.size))
+        self.ready = numbers
+
+    def store(self, numbers):
+        if self.ready != numbers:
+            self.prepare(numbers)
+        self.ready = None
+        return self.storage.batch_set_v1(*self.keys(numbers))
+
+    def load(self, numbers):
+        keys, places = self.keys(numbers)
+        self.pool.kv_buffer.zero_()
+        good = self.storage.batch_get_v1(keys, places)
+        return [self.pool.kv_buffer[i].numpy().copy() if ok else None for i, ok in enumerate(good)]
+
+    def close(self):
+        self.storage.close()
+
+
+class OursFlat(Ours):
+    """The pool gives no addresses: each page is copied through a flat tensor."""
+
+    name, pool_kind, depths = "sglang kvcachefs, flat pages", Pool, (1,)
+
+
+kinds = [File, FileCached, Ours, OursFlat]
+if "sglang HiCacheNixl" not in skipped:
+    kinds += [Nixl, NixlBuffered]
 serve(kinds, version("sglang", "sglang-fs-linker"), skipped)

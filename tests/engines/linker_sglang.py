@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's cache linker and failure injector with kvcachefs.sglang and kvcachefs.sglang_linker,
+step by step on real device pool groups in host memory. linker_sglang.py MOUNT STEP: reads lines
+from stdin after each printed line, so that the caller can act in between."""
+
+import os, sys, types
+
+os.environ.update(SGLANG_LOGGING_LEVEL="ERROR")
+import logging
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
+from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import (
+    DevicePoolEntry,
+    DevicePoolGroup,
+)
+from kvcachefs.sglang_linker import KvcachefsLinker
+
+logging.disable(logging.ERROR)
+LAYERS, PAGE, PAGES, WIDTH = 20, 16, 64, 96
+keys = [f"{i:064x}" for i in range(PAGES)]
+
+
+def buffers(seed, rows, width=WIDTH):
+    g = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(-99, 99, (rows, width), dtype=torch.int16, generator=g)
+        for _ in range(LAYERS)
+    ]
+
+
+def group(seed):
+    """Full attention with K and V apart, and a sliding window with a page in a row and layers of
+    its own."""
+    k, v = buffers(seed, PAGES * PAGE), buffers(seed + 1, PAGES * PAGE)
+    swa = buffers(seed + 2, PAGES, PAGE * WIDTH)[:5]
+    return DevicePoolGroup(
+        [
+            DevicePoolEntry(
+                name=PoolName.KV,
+                indices_from_pool=PoolName.KV,
+                device_pool=None,
+                components=[k, v],
+                layer_mapping={i: i for i in range(LAYERS)},
+                page_size=PAGE,
+                rows_are_pages=False,
+                packed=False,
+            ),
+            DevicePoolEntry(
+                name=PoolName.SWA,
+                indices_from_pool=PoolName.SWA,
+                device_pool=None,
+                components=[swa],
+                layer_mapping={4 * i: i for i in range(5)},
+                page_size=PAGE,
+                rows_are_pages=True,
+            ),
+        ],
+        LAYERS,
+        PAGE,
+    )
+
+
+def slots(pages):
+    return torch.cat([torch.arange(p * PAGE, (p + 1) * PAGE) for p in pages])
+
+
+def transfers(names, pages=None, window=2):
+    at = None if pages is None else slots(pages)
+    tail = None if pages is None else slots(pages[-window:])
+    return [
+        PoolTransfer(name=PoolName.KV, keys=list(names), device_indices=at),
+        PoolTransfer(
+            name=PoolName.SWA,
+            keys=list(names[-window:]),
+            device_indices=tail,
+            hit_policy=PoolHitPolicy.TRAILING_PAGES,
+        ),
+    ]
+
+
+def linker(mount, seed):
+    params = types.SimpleNamespace(
+        page_size=PAGE,
+        attn_cp_rank=0,
+        pp_rank=0,
+        attn_tp_cache_group=None,
+        tp_cache_group=None,
+    )
+    return KvcachefsLinker(
+        None,
+        params,
+        components=set(),
+        extra_config={"mount": mount, "lookup_timeout_ms": 60000},
+        pool_group=group(seed),
+        model="org/Tiny-8B",
+    )
+
+
+def store(l, n):
+    assert l.offload(transfers(keys[:n], list(range(n))))
+    l._offload_tasks.join()
+    assert l.num_completed_offloads() == 1
+    return l.pop_completed_offload()
+
+
+def load(l, n, rid="r"):
+    """Loads pages 0 to n - 1 into pages n - 1 to 0; True if they were stored by seed 1."""
+    places = list(range(n))[::-1]
+    assert l.load(rid, transfers(keys[:n], places))
+    index = l.start_layer_wise_loading()
+    counter = l.layer_done_counter
+    counter.set_consumer(index)
+    for layer in range(LAYERS):
+        counter.wait_until(layer)
+    if not l.finish_layer_wise_loading(index):
+        return False
+    want = group(1)
+    for name, window in ((PoolName.KV, n), (PoolName.SWA, 2)):
+        mine, there = l.pools[name], want.entry_map[name]
+        for key in range(n - window, n):
+            for a, b in zip(mine.kv_buffer, there.kv_buffer):
+                rows = 1 if name == PoolName.SWA else PAGE
+                got = a[places[key] * rows : (places[key] + 1) * rows]
+                assert torch.equal(got, b[key * rows : (key + 1) * rows]), (name, key)
+    return True
+
+
+def pause(said):
+    print(said, flush=True)
+    sys.stdin.readline()
+
+
+def step_store(mount):
+    l = linker(mount, 1)
+    assert l.lookup("r", transfers(keys[:40])) == []
+    assert store(l, 40)
+    l.close()
+
+
+def step_load(mount):
+    l = linker(mount, 7)
+    lengths = l.lookup("r", transfers(keys))
+    # the window's pages were stored for the last two pages only
+    assert lengths == [40], lengths
+    assert l.lookup("r", transfers(keys)) == lengths
+    assert load(l, 40)
+    assert l.cancel_queued_load("r") is False
+    l.reset()
+    assert l.lookup("s", transfers(keys[:40])) == [40]
+    l.load("s", transfers(keys[:40], list(range(40))))
+    assert l.cancel_queued_load("s") is True
+    assert l.start_layer_wise_loading() == -1
+    l.close()
+
+
+def step_pressed(mount):
+    """The caller fills the mount between lookup and load."""
+    l = linker(mount, 7)
+    assert l.lookup("r", transfers(keys[:40])) == [40]
+    pause("looked up")
+    assert load(l, 40)
+    l.close()
+
+
+def step_truncated(mount):
+    l = linker(mount, 7)
+    assert l.lookup("r", transfers(keys[:40])) == []
+    l.close()
+
+
+def step_killed(mount):
+    """The caller kills the daemon after the lookup, and mounts again after the second line."""
+    l = linker(mount, 7)
+    assert l.lookup("r", transfers(keys[:40])) == [40]
+    pause("looked up")
+    assert load(l, 40) is False
+    assert l.lookup("t", transfers(keys[:40])) == []
+    assert store(l, 8) is False
+    pause("failed")
+    assert l.lookup("u", transfers(keys[:40])) == [40]
+    assert load(l, 40, "u")
+    l.close()
+
+
+def step_injector(mount):
+    """SGLang's own injector makes every third call fail; the rest must be right."""
+    os.environ["SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"] = "0.33"
+    os.chdir(os.path.dirname(os.path.abspath(__file__)))
+    sys.argv = sys.argv[:1]
+    import client
+
+    client.serve = lambda *_: None
+    import drive_sglang as d
+
+    ours = d.Ours(f"{mount}/injected")
+    good = bad = 0
+    for round in range(40):
+        numbers = list(range(round * 8, round * 8 + 8))
+        stored = ours.store(numbers)
+        for n, ok, data in zip(numbers, stored, ours.load(numbers)):
+            assert data is None or (ok and (data == client.content(n, ours.size)).all()), n
+            good, bad = good + (data is not None), bad + (data is None)
+    assert good and bad, (good, bad)
+    ours.close()
+
+
+def step_refused(mount):
+    for extra, says in (
+        ({}, "name the mount"),
+        ({"mount": mount, "mont": 1}, "unknown option mont"),
+        ({"mount": mount, "threads": 0}, "threads must be"),
+        ({"mount": mount, "folder": "../x"}, "not below the mount"),
+        ({"mount": "/"}, "Mount it first"),
+    ):
+        try:
+            KvcachefsLinker(
+                None,
+                types.SimpleNamespace(page_size=PAGE),
+                components=set(),
+                extra_config=extra,
+                pool_group=group(1),
+            )
+        except (ValueError, RuntimeError) as e:
+            assert says in str(e), e
+        else:
+            assert False, extra
+
+
+if __name__ == "__main__":
+    globals()["step_" + sys.argv[2]](sys.argv[1])
+    print("done", flush=True)

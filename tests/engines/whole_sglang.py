@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's cache linker (kvcachefs.sglang_linker) on real device pool groups in host memory, and
+SGLang's failure injector around kvcachefs.sglang: linker_sglang.py performs the steps. The rows
+restart processes and daemons, fill the mount, and damage files between the steps."""
+
+import os, subprocess, time
+
+here = os.path.dirname(os.path.abspath(__file__))
+
+
+def rows(env, base, mounted, folder, need, row, asked):
+    names = {
+        "pages return in another process": returns,
+        "leased pages outlast a full mount": pressed,
+        "truncated files are misses": truncated,
+        "the daemon killed after the lookup": killed,
+        "SGLang's failure injector": injector,
+        "refused options": refused,
+    }
+    for name, run in names.items():
+        name = f"whole sglang linker, {name}"
+        if asked(name):
+            if "sglang" in env.missing:
+                row(name, "skip", f"sglang: {env.missing['sglang']}")
+                continue
+            yield name, lambda run=run: run(Steps(env, base, mounted, need))
+
+
+class Steps:
+    def __init__(self, env, base, mounted, need):
+        self.env, self.base, self.mounted, self.need = env, base, mounted, need
+
+    def start(self, mount, step):
+        return subprocess.Popen(
+            [self.env.python, f"{here}/linker_sglang.py", mount, step],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=open(f"{self.base}/linker-sglang.log", "ab"),
+            text=True,
+            cwd=self.base,
+            env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"),
+        )
+
+    def expect(self, process, line):
+        said = ""
+        for said in iter(process.stdout.readline, ""):
+            if said.strip() == line:
+                return
+        with open(f"{self.base}/linker-sglang.log", errors="replace") as f:
+            last = (f.read().strip().splitlines() or ["it printed nothing"])[-1]
+        self.need(False, f"'{line}' was expected: {last[:200]}")
+
+    def go_on(self, process):
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+    def run(self, mount, step):
+        process = self.start(mount, step)
+        self.expect(process, "done")
+        process.wait()
+
+
+def returns(s):
+    with s.mounted(size=512, cpu=256) as store:
+        s.run(store.mnt, "store")
+        time.sleep(0.3)
+        store.kill()
+        store.mount()
+        s.run(store.mnt, "load")
+
+
+def pressed(s):
+    with s.mounted(size=48, cpu=48) as store:
+        s.run(store.mnt, "store")
+        process = s.start(store.mnt, "pressed")
+        s.expect(process, "looked up")
+        for i in range(160):  # more than pool and disk hold
+            try:
+                store.write(f"other/f{i}", os.urandom(1 << 20))
+            except FileNotFoundError:
+                os.makedirs(f"{store.mnt}/other", exist_ok=True)
+        s.go_on(process)
+        s.expect(process, "done")
+
+
+def truncated(s):
+    with s.mounted(size=512, cpu=256) as store:
+        s.run(store.mnt, "store")
+        cut = 0
+        for at, _, names in os.walk(f"{store.mnt}/sglang"):
+            for name in names:
+                path = f"{at}/{name}"
+                with open(path, "rb") as f:
+                    data = f.read()
+                os.unlink(path)
+                with open(path, "wb") as f:
+                    f.write(data[:-1])
+                cut += 1
+        s.need(cut == 42, f"{cut} files instead of 42")
+        s.run(store.mnt, "truncated")
+
+
+def killed(s):
+    with s.mounted(size=512, cpu=256) as store:
+        s.run(store.mnt, "store")
+        time.sleep(0.3)
+        process = s.start(store.mnt, "killed")
+        s.expect(process, "looked up")
+        store.kill()
+        s.go_on(process)
+        s.expect(process, "failed")
+        store.mount()
+        s.go_on(process)
+        s.expect(process, "done")
+
+
+def injector(s):
+    with s.mounted(size=1024, cpu=512) as store:
+        s.run(store.mnt, "injector")
+
+
+def refused(s):
+    with s.mounted(size=128, cpu=64) as store:
+        s.run(store.mnt, "refused")

@@ -41,6 +41,7 @@ enum virtual {
 	V_SLOWEST,
 	V_TIERS,
 	V_LOCKS,
+	V_TENANTS,
 	V_COUNT
 };
 
@@ -74,6 +75,7 @@ static const struct {
 	[V_SLOWEST] = { "slowest", S_IFREG | 0400, kvc_status_print_slowest, NULL, true },
 	[V_TIERS] = { "tiers", S_IFREG | 0444, kvc_status_print_tiers },
 	[V_LOCKS] = { "locks", S_IFREG | 0444, kvc_text_locks },
+	[V_TENANTS] = { "tenants", S_IFREG | 0400, kvc_print_tenants, NULL, true },
 };
 
 static enum virtual file_of(uint64_t ino)

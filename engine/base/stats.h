@@ -58,6 +58,9 @@
 	X(share_refusals, "opens, leases and writes refused because the user reached share=")     \
 	X(pin_refusals, "pins refused because the limit pins= was reached")                       \
 	X(quota_drops, "chunks dropped to keep a model within its quota")                         \
+	X(tenant_drops, "chunks dropped to keep a tenant within its quota")                       \
+	X(tenant_evictions,                                                                       \
+	  "chunks evicted from the pool because their tenant was above its share")                \
 	X(plain_opens, "opens served by plain requests")                                          \
 	X(passthrough_opens, "opens served by passthrough")                                       \
 	X(plain_reads, "read requests served by the daemon")                                      \
@@ -92,6 +95,7 @@
 	X(pool, "space was needed in the pool")        \
 	X(tier, "space was needed in a tier")          \
 	X(quota, "the quota of its model was reached") \
+	X(tenant, "its tenant was above its quota")    \
 	X(ttl, "its ttl ran out")                      \
 	X(behind, "copies lagged")                     \
 	X(demote, "a user requested it")               \

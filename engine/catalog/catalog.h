@@ -91,7 +91,8 @@ struct kvc_chunk_row {
 	 * (policy/replacer.h); 0: none
 	 */
 	uint64_t facts, pool_facts;
-	uint64_t bytes; /* largest size that the chunk had in the pool; 0: unknown */
+	uint64_t bytes;  /* largest size that the chunk had in the pool; 0: unknown */
+	uint64_t tenant; /* number of its tenant (limits/tenant.h); 0: none */
 };
 /* flag in parent: a client reported the parent; it was not inferred */
 #define KVC_TOLD (1ull << 63)
@@ -424,10 +425,18 @@ int kvc_catalog_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *
 /*
  * Returns in *r the next chunk after r's own pair in ascending order of (rank, id); begin with rank
  * INT64_MIN. The first function returns chunks of r's policy class, the second chunks that count to
- * the quota of a model.
+ * the quota of a model, the third chunks of a tenant.
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
+int kvc_chunk_next_tenant(struct kvc_catalog *c, uint64_t tenant, struct kvc_chunk_row *r);
+/*
+ * Calls fn with the number of each tenant that has chunks, and the sum of their bytes. Commits
+ * pending changes of chunks first. Reads all rows of these chunks.
+ */
+int kvc_chunk_tenants(struct kvc_catalog *c,
+		      void (*fn)(void *arg, uint64_t tenant, uint64_t chunks, uint64_t bytes),
+		      void *arg);
 /*
  * Returns up to `capacity` chunks of a policy class at once. -ENOENT: these *count chunks are the
  * last.

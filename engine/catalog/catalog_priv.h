@@ -44,7 +44,7 @@
 	"parent, chunk, container"
 #define CHUNK_COLUMNS                                                                           \
 	"id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota, " \
-	"parent, facts, pool_facts, bytes"
+	"parent, facts, pool_facts, bytes, tenant"
 
 #define KVC_STATEMENTS(X)                                                                          \
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                \
@@ -114,7 +114,7 @@
 	X(XATTR_SIZES, "SELECT name, length(value) FROM xattrs WHERE ino = ?")                     \
 	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                          \
 	X(CHUNK_PUT, "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS                                \
-		     ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                         \
+		     ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                      \
 	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                            \
 	X(CHUNK_ACCESS,                                                                            \
 	  "UPDATE chunks SET created_ns = ?, last_ns = ?, hits = ?, rank = ?, parent = ?, "        \
@@ -124,6 +124,12 @@
 	X(CHUNK_QUOTA,                                                                             \
 	  "SELECT " CHUNK_COLUMNS                                                                  \
 	  " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id")  \
+	X(CHUNK_TENANT,                                                                            \
+	  "SELECT " CHUNK_COLUMNS                                                                  \
+	  " FROM chunks WHERE tenant = ? AND tenant > 0 AND (rank, id) > (?, ?) ORDER BY rank, "   \
+	  "id")                                                                                    \
+	X(CHUNK_TENANTS,                                                                           \
+	  "SELECT tenant, count(*), sum(bytes) FROM chunks WHERE tenant > 0 GROUP BY tenant")      \
 	X(CHUNK_EXPIRED, "SELECT " CHUNK_COLUMNS                                                   \
 			 " FROM chunks WHERE expires_ns > 0 AND (expires_ns, id) > (?, ?) "        \
 			 "AND expires_ns <= ? ORDER BY expires_ns, id")                            \
@@ -244,7 +250,7 @@ struct kvc_catalog {
 	_Atomic bool error_logged;
 };
 
-#define KVC_CATALOG_FORMAT "4"       /* the value of format in meta */
+#define KVC_CATALOG_FORMAT "5"       /* the value of format in meta */
 extern const char *const kvc_schema; /* schema.c */
 
 /*

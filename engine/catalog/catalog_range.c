@@ -369,7 +369,7 @@ int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
 
 /*
  * Returns the first pending row after r in an order, among the rows of `first`: a policy class, a
- * model, or chunks that have expired by then. Returns NULL if there is none.
+ * model, a tenant, or chunks that have expired by then. Returns NULL if there is none.
  */
 static const struct kvc_chunk_row *pending_after(struct kvc_catalog *c, enum kvc_order ix,
 						 uint64_t first, const struct kvc_chunk_row *r)
@@ -379,9 +379,10 @@ static const struct kvc_chunk_row *pending_after(struct kvc_catalog *c, enum kvc
 				    : kvc_overlay_after(&c->over, ix, first,
 							kvc_overlay_rank(r->rank), r->id, NULL);
 	const struct kvc_chunk_row *row = x ? x->value : NULL;
-	bool belongs = row && (ix == KVC_IX_RANK    ? row->policy == first
-			       : ix == KVC_IX_QUOTA ? row->quota == first
-						    : row->expires_ns <= first);
+	bool belongs = row && (ix == KVC_IX_RANK     ? row->policy == first
+			       : ix == KVC_IX_QUOTA  ? row->quota == first
+			       : ix == KVC_IX_TENANT ? row->tenant == first
+						     : row->expires_ns <= first);
 
 	return belongs ? row : NULL;
 }
@@ -465,6 +466,36 @@ int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk
 	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_CHUNK_QUOTA, "iii", I(model), I(r->rank), I(r->id));
 	return next_chunks(c, n, st, KVC_IX_QUOTA, model, r, 1, r, &one);
+}
+
+int kvc_chunk_next_tenant(struct kvc_catalog *c, uint64_t tenant, struct kvc_chunk_row *r)
+{
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	size_t one;
+
+	if (!tenant)
+		return -ENOENT;
+	n = kvc_reader_get_held(c);
+	st = kvc_sql(n, ST_CHUNK_TENANT, "iii", I(tenant), I(r->rank), I(r->id));
+	return next_chunks(c, n, st, KVC_IX_TENANT, tenant, r, 1, r, &one);
+}
+
+int kvc_chunk_tenants(struct kvc_catalog *c,
+		      void (*fn)(void *arg, uint64_t tenant, uint64_t chunks, uint64_t bytes),
+		      void *arg)
+{
+	int got = kvc_catalog_flush(c, 1u << KVC_T_CHUNK);
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+
+	if (got)
+		return got;
+	n = kvc_reader_get_held(c);
+	st = kvc_sql(n, ST_CHUNK_TENANTS, "");
+	while ((got = kvc_sql_step(n, st)) == 1)
+		fn(arg, kvc_sql_u64(st, 0), kvc_sql_u64(st, 1), kvc_sql_u64(st, 2));
+	return done(n, st, got);
 }
 
 int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_chunk_row *r)

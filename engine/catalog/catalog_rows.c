@@ -516,6 +516,7 @@ void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
 		kvc_sql_u64(st, 11),
 		kvc_sql_u64(st, 12),
 		kvc_sql_u64(st, 13),
+		kvc_sql_u64(st, 14),
 	};
 	if (r->policy >= KVC_CLASSES) /* another version, or damaged */
 		r->policy = 0;

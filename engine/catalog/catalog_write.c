@@ -72,10 +72,10 @@ static int write_chunk(struct kvc_conn *n, const struct kvc_change *c)
 
 	if (c->gone)
 		return kvc_sql_run(n, ST_CHUNK_DEL, "i", I(c->a));
-	return kvc_sql_run(n, ST_CHUNK_PUT, "iiiiiiiiiiiiii", I(r->id), I(r->created_ns),
+	return kvc_sql_run(n, ST_CHUNK_PUT, "iiiiiiiiiiiiiii", I(r->id), I(r->created_ns),
 			   I(r->last_ns), I(r->hits), I(r->rank), I(r->pin_until_ns), I(r->ttl_s),
 			   I(r->expires_ns), I(r->policy), I(r->quota), I(r->parent), I(r->facts),
-			   I(r->pool_facts), I(r->bytes));
+			   I(r->pool_facts), I(r->bytes), I(r->tenant));
 }
 
 static int write_change(struct kvc_conn *n, const struct kvc_change *c)

@@ -33,7 +33,7 @@ struct kvc_name_cache_item { /* parent 0: empty, because inode numbers begin at 
 	char name[CACHED_LEN + 1];
 };
 
-static const uint8_t kvc_spots[KVC_TABLES] = { [KVC_T_NAME] = 2, [KVC_T_CHUNK] = 3 };
+static const uint8_t kvc_spots[KVC_TABLES] = { [KVC_T_NAME] = 2, [KVC_T_CHUNK] = 4 };
 
 int kvc_overlay_init(struct kvc_overlay *o)
 {
@@ -211,6 +211,8 @@ static void enter_all(struct kvc_overlay *o, struct kvc_change *c)
 			enter(o, c, 1, KVC_IX_QUOTA, r->quota, kvc_overlay_rank(r->rank), r->id);
 		if (r->expires_ns)
 			enter(o, c, 2, KVC_IX_EXPIRE, r->expires_ns, r->id, 0);
+		if (r->tenant)
+			enter(o, c, 3, KVC_IX_TENANT, r->tenant, kvc_overlay_rank(r->rank), r->id);
 	}
 }
 

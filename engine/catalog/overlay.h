@@ -39,6 +39,7 @@ enum kvc_order {
 	KVC_IX_RANK,   /* policy, rank, id */
 	KVC_IX_QUOTA,  /* quota, rank, id; only chunks with a quota */
 	KVC_IX_EXPIRE, /* expires_ns, id; only chunks with a ttl */
+	KVC_IX_TENANT, /* tenant, rank, id; only chunks of a tenant */
 	KVC_ORDERS
 };
 

@@ -57,9 +57,11 @@ const char *const kvc_schema =
 	"INTEGER NOT NULL,"
 	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL,"
 	" parent INTEGER NOT NULL DEFAULT 0, facts INTEGER NOT NULL DEFAULT 0,"
-	" pool_facts INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0);"
+	" pool_facts INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0,"
+	" tenant INTEGER NOT NULL DEFAULT 0);"
 	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
 	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
+	"CREATE INDEX chunks_tenant ON chunks(tenant, rank, id) WHERE tenant > 0;"
 	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;"
 	"CREATE INDEX chunks_pinned ON chunks(id) WHERE pin_until_ns > 0;"
 	"INSERT INTO meta VALUES('format', '" KVC_CATALOG_FORMAT "');";

@@ -9,6 +9,8 @@
  * under load, objects that a fast remote tier has would never reach the disk. Bounded tiers and
  * quotas have threads of their own (trim.c, quota_keeper.c).
  *
+ * Chunks of tenants above their shares of the pool precede all others (objects/tenant_set.c).
+ *
  * Open, leased, pinned and mapped objects stay in the pool, and so does the rest of their chunk. If
  * a store would be refused otherwise, the unused and unpinned objects of such chunks are evicted.
  * Pins beyond the limit have no effect (limits/pin.c).
@@ -29,6 +31,7 @@
 #include "path.h"
 #include "pin.h"
 #include "spill.h"
+#include "tenant_set.h"
 #include "tier_queue.h"
 #include "deferred_free.h"
 #include "access.h"
@@ -352,6 +355,13 @@ static uint64_t name_hash_locked(struct kvc *k, uint64_t id)
 	return name;
 }
 
+/* Counts a chunk that left the pool because its tenant was above its share. */
+static void count_tenant_locked(struct kvc *k, const struct kvc_chunk *c)
+{
+	kvc_tenant_tell_locked(k, c, evicted);
+	kvc_count(&k->stats, tenant_evictions);
+}
+
 /* Counts a refused chunk, which has left the pool. */
 static void count_refused(struct kvc *k, const struct refused *r)
 {
@@ -370,6 +380,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 	struct refused r;
 	enum verdict v;
 	uint64_t name = 0;
+	bool tenant = c->tenant.taken;
 	int err;
 
 	c->refs++; /* keeps the chunk in memory while the lock is released */
@@ -387,6 +398,8 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		kvc_chunk_count_victim_locked(k, &k->chunks->turns, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
+		if (tenant)
+			count_tenant_locked(k, c);
 		count_refused(k, &r);
 		c->refs--;
 		kvc_chunk_settle_locked(k, c);
@@ -397,6 +410,8 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		err = drop_chunk_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
 		if (!err) {
+			if (tenant)
+				count_tenant_locked(k, c);
 			kvc_replacers_evicted(k, r.why ? KVC_FOR_refused : KVC_FOR_pool,
 					      KVC_FROM_POOL, c->policy);
 			count_refused(k, &r);
@@ -520,7 +535,7 @@ static void evict_parts_locked(struct kvc *k, struct pass *p)
  */
 static struct kvc_chunk *next_chunk_locked(struct kvc *k, struct pass *p)
 {
-	struct kvc_chunk *c = kvc_chunk_pop_locked(k), *last;
+	struct kvc_chunk *c = kvc_tenant_victim_locked(k) ?: kvc_chunk_pop_locked(k), *last;
 
 	if (!c && kvc_access_end_all_locked(k))
 		c = kvc_chunk_pop_locked(k);

@@ -49,11 +49,12 @@ int kvc_trim_start(struct kvc *k);
 void kvc_trim_stop(struct kvc *k); /* after the last copy */
 
 /*
- * trimmer.c. A trimmer of a tier (model 0), or of a model above its quota; then `tier` is 0. It
- * chooses victims by the disk tier's replacer if the policy has one, and by the catalog's ranks
- * otherwise. In a tier it drops the copies there, and chunks that exist nowhere else. Of a model it
- * drops whole chunks. NULL: out of memory. Only one thread may use a trimmer.
+ * trimmer.c. A trimmer of a tier (model 0), or of a model or tenant above its quota; then `tier` is
+ * 0. It chooses victims by the disk tier's replacer if the policy has one, and by the catalog's
+ * ranks otherwise. In a tier it drops the copies there, and chunks that exist nowhere else. Of a
+ * model or tenant it drops whole chunks. NULL: out of memory. Only one thread may use a trimmer.
  */
+#define KVC_TRIM_TENANT (1ull << 63) /* set in `model`: it is the number of a tenant */
 struct kvc_trimmer;
 struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, unsigned tier, uint64_t model);
 /* Frees a trimmer. Chunks that it excluded can be victims again. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The quota keeper: a thread that keeps models within their quotas and drops chunks whose ttl has
- * expired. If the bytes that a store asks for do not fit a quota, the quota keeper drops whole
- * chunks of the same model, in the order of their policy (trimmer.c), until the model is at low= of
- * the quota. If nothing can be dropped, it refuses the first waiting store with EDQUOT. Models take
- * turns, those with waiters first, and so do expired chunks. There is no pause between turns, and
- * however much one model has to lose, the stores of the other models wait for one turn of it. The
- * thread also stamps the ancestors of accessed chunks (access/access.h).
+ * The quota keeper: a thread that keeps models and tenants within their quotas and drops chunks
+ * whose ttl has expired. If the bytes that a store asks for do not fit a quota, the quota keeper
+ * drops whole chunks of the same model, in the order of their policy (trimmer.c), until the model
+ * is at low= of the quota. If nothing can be dropped, it refuses the first waiting store with
+ * EDQUOT. Models take turns, those with waiters first, and so do expired chunks. There is no pause
+ * between turns, and however much one model has to lose, the stores of the other models wait for
+ * one turn of it. The thread also stamps the ancestors of accessed chunks (access/access.h).
  */
 #include "chunk.h"
 #include "clock.h"
@@ -14,6 +14,7 @@
 #include "dir_invalidate.h"
 #include "evict.h"
 #include "pin_set.h"
+#include "tenant.h"
 #include "access.h"
 #include "wear.h"
 
@@ -44,8 +45,13 @@ static bool pressed_locked(const struct kvc *k)
 static uint64_t quota_excess_locked(struct kvc *k, uint64_t model)
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, model);
+	struct kvc_tenant *t = kvc_tenant_of_locked(k, model & ~KVC_TRIM_TENANT);
 
-	return q && !k->stopping ? kvc_quota_wanted(k, q) : 0;
+	if (k->stopping)
+		return 0;
+	if (model & KVC_TRIM_TENANT)
+		return t ? kvc_tenant_wanted(k, t) : 0;
+	return q ? kvc_quota_wanted(k, q) : 0;
 }
 
 /* Frees the trimmers of models within their quotas; all: every trimmer. */
@@ -159,10 +165,55 @@ static bool quota_turn(struct kvc *k, struct trimmers *s, struct kvc_list *list)
 	return any;
 }
 
+/* Returns the next tenant above its quota, after the one whose turn was last, or NULL. */
+static struct kvc_tenant *next_tenant_locked(struct kvc *k, uint64_t *goal)
+{
+	struct kvc_tenant *first = NULL, *next = NULL;
+	uint64_t now = kvc_mono_ns();
+
+	kvc_table_each(&k->tenants->table, s) {
+		struct kvc_tenant *t = kvc_of(s, struct kvc_tenant, slot);
+
+		if (now - t->looked_ns < PRESSED_NS || !kvc_tenant_wanted(k, t))
+			continue;
+		if (!first || s->key < first->slot.key)
+			first = t;
+		if (s->key > k->tenants->at && (!next || s->key < next->slot.key))
+			next = t;
+	}
+	next = next ?: first;
+	*goal = next ? kvc_tenant_wanted(k, next) : 0;
+	k->tenants->at = next ? next->slot.key : 0;
+	return next;
+}
+
+/* Makes one turn of a tenant above its quota. Returns true if it lost bytes. */
+static bool tenant_turn(struct kvc *k, struct trimmers *s)
+{
+	bool any = false, hopeful = false;
+	struct kvc_trimmer *trimmer;
+	struct kvc_tenant *t;
+	uint64_t number, goal;
+
+	kvc_lock(k);
+	t = next_tenant_locked(k, &goal);
+	number = t ? t->slot.key : 0;
+	kvc_unlock(k);
+	if (!number)
+		return false;
+	if ((trimmer = trimmer_of(k, s, number | KVC_TRIM_TENANT)))
+		any = kvc_trimmer_turn(trimmer, goal, &hopeful);
+	kvc_lock(k);
+	if ((t = kvc_tenant_of_locked(k, number)))
+		t->looked_ns = any ? 0 : kvc_mono_ns();
+	kvc_unlock(k);
+	return any;
+}
+
 /*
- * Makes one turn of several models with waiters and one turn of a model without, so that a model
- * with much to lose delays the stores of other models by one turn only. Returns true if there is
- * more to do at once.
+ * Makes one turn of several models with waiters, of a model without and of a tenant, so that a
+ * model with much to lose delays the stores of other models by one turn only. Returns true if there
+ * is more to do at once.
  */
 static bool quota_round(struct kvc *k, struct trimmers *s)
 {
@@ -171,6 +222,7 @@ static bool quota_round(struct kvc *k, struct trimmers *s)
 	for (unsigned i = 0; i < WAITING_EACH; i++)
 		any |= quota_turn(k, s, &k->quotas.waiting);
 	any |= quota_turn(k, s, &k->quotas.over);
+	any |= tenant_turn(k, s);
 	trimmers_end(k, s, false);
 	return any;
 }

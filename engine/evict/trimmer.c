@@ -16,11 +16,11 @@
  * folder only makes the kernel ask for its name again (a probe; kvc_chunk_drop returns -EAGAIN);
  * the trimmer visits it again later.
  *
- * Of a model above its quota, whole chunks are dropped. A model has no replacer of its own: the
- * walk uses the replacer of the disk tier and excludes chunks of other models. For chunks that are
- * not in the replacer, and if the model's chunks are so rare in it that the search takes too long,
- * the catalog's rank decides. Then no chunk is dropped whose children are in the pool or on disk,
- * unless a whole walk finds no other victim.
+ * Of a model or tenant above its quota, whole chunks are dropped. A model has no replacer of its
+ * own: the walk uses the replacer of the disk tier and excludes chunks of other models. For chunks
+ * that are not in the replacer, and if the model's chunks are so rare in it that the search takes
+ * too long, the catalog's rank decides. Then no chunk is dropped whose children are in the pool or
+ * on disk, unless a whole walk finds no other victim.
  *
  * Each trimmer is used by one thread: a tier's thread, or the quota keeper's.
  */
@@ -29,6 +29,7 @@
 #include "dir_invalidate.h"
 #include "evict.h"
 #include "replacers.h"
+#include "tenant.h"
 #include "log.h"
 #include "tier_queue.h"
 #include "access.h"
@@ -89,9 +90,12 @@ struct probed {
 struct kvc_trimmer {
 	struct kvc *k;
 	unsigned tier;
-	uint64_t model; /* the model above its quota; 0: this is the trimmer of a tier */
-	bool hopeful;   /* chunks that stay now may be dropped soon */
-	bool filling;   /* the replacers are not complete yet */
+	/*
+	 * the model or tenant (KVC_TRIM_TENANT) above its quota; 0: this is the trimmer of a tier
+	 */
+	uint64_t model;
+	bool hopeful; /* chunks that stay now may be dropped soon */
+	bool filling; /* the replacers are not complete yet */
 	struct walk walk;
 	struct probed probed[PROBED];
 	size_t nprobed;
@@ -165,10 +169,27 @@ static bool has_children(const struct kvc_trimmer *t, const struct kvc_chunk_row
 	return false;
 }
 
+/* Does the chunk count to the trimmer's model or tenant? */
+static bool belongs(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+{
+	return t->model & KVC_TRIM_TENANT ? r->tenant == (t->model & ~KVC_TRIM_TENANT)
+					  : r->quota == t->model;
+}
+
+/* Sets *r to the next chunk of the model or tenant by the catalog's ranks. */
+static int next_of_rows(const struct kvc_trimmer *t, struct kvc_chunk_row *r)
+{
+	struct kvc_catalog *cat = t->k->cat;
+
+	return t->model & KVC_TRIM_TENANT
+		       ? kvc_chunk_next_tenant(cat, t->model & ~KVC_TRIM_TENANT, r)
+		       : kvc_chunk_next_quota(cat, t->model, r);
+}
+
 /* Is the chunk a victim for this trimmer? Always true for a tier. */
 static bool is_candidate(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
-	return !t->model || (r->quota == t->model && (t->walk.spares_none || !has_children(t, r)));
+	return !t->model || (belongs(t, r) && (t->walk.spares_none || !has_children(t, r)));
 }
 
 /*
@@ -223,7 +244,7 @@ static int next_ordered(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_
 		w->excluded[w->nexcluded++] = (struct excluded){ .row = *r };
 		if (is_candidate(t, r))
 			break;
-		w->has_spared |= r->quota == t->model;
+		w->has_spared |= belongs(t, r);
 		err = -EAGAIN;
 		if (++w->others >= OTHERS)
 			err = -ENOENT;
@@ -248,7 +269,7 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 	if (w->replacer_state == UNKNOWN) {
 		struct kvc_chunk_row first = { .rank = INT64_MIN };
 
-		if ((err = kvc_chunk_next_quota(k->cat, t->model, &first)))
+		if ((err = next_of_rows(t, &first)))
 			return err;
 		w->class = first.policy;
 		w->replacer_state = has_replacer(t, w->class) ? FOUND : NONE;
@@ -258,7 +279,7 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 			return err;
 		w->replacer_state = NONE;
 	}
-	if ((err = kvc_chunk_next_quota(k->cat, t->model, &w->head[0])))
+	if ((err = next_of_rows(t, &w->head[0])))
 		return err;
 	*r = w->head[0];
 	kvc_lock(k);
@@ -402,6 +423,18 @@ static int drop_scope(const struct kvc_trimmer *t)
 	return t->model ? KVC_DROP_WHOLE : (int)t->tier;
 }
 
+static void count_tenant_drop(struct kvc *k, uint64_t number)
+{
+	struct kvc_tenant *t;
+
+	kvc_count(&k->stats, tenant_drops);
+	kvc_lock(k);
+	t = kvc_tenant_of_locked(k, number);
+	if (t)
+		t->dropped++;
+	kvc_unlock(k);
+}
+
 /* Drops the chunk. Returns 0; -EAGAIN if it was probed; or another error, and the chunk stays. */
 static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
@@ -417,8 +450,14 @@ static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uin
 		return err;
 	t->walk.freed += *bytes;
 	if (t->model) {
-		kvc_count(&k->stats, quota_drops);
-		kvc_replacers_evicted(k, KVC_FOR_quota, KVC_FROM_ALL, r->policy);
+		bool tenant = t->model & KVC_TRIM_TENANT;
+
+		if (tenant)
+			count_tenant_drop(k, t->model & ~KVC_TRIM_TENANT);
+		else
+			kvc_count(&k->stats, quota_drops);
+		kvc_replacers_evicted(k, tenant ? KVC_FOR_tenant : KVC_FOR_quota, KVC_FROM_ALL,
+				      r->policy);
 		return 0;
 	}
 	kvc_count(&k->stats, trimmed_chunks);

@@ -12,6 +12,7 @@
 #include "memory.h"
 #include "prefault.h"
 #include "spill.h"
+#include "tenant_set.h"
 #include "tmpfile.h"
 
 #include <inttypes.h>
@@ -168,6 +169,7 @@ int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_sto
 	k->pool.dir = -1;
 	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
 	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
+	err = err ?: kvc_table_init(&k->tenants->table) ?: kvc_table_init(&k->tenants->folders);
 	err = err ?: kvc_table_init(&k->model_stats->table) ?: kvc_quotas_init(&k->quotas);
 	if (err)
 		snprintf(error, 512, "out of memory");
@@ -437,6 +439,7 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_access_save_all(k);
 	kvc_lock_both(k);
 	kvc_model_quotas_save_both(k);
+	kvc_tenants_save_both(k);
 	kvc_ino_save_both(k);
 	kvc_clock_save_both(k);
 	kvc_wear_save_both(k);

@@ -64,6 +64,7 @@ static void init_lists(struct kvc *k)
 		&k->pins->out_users,
 		&k->pins->back,
 		&k->pins->chained,
+		&k->tenants->orphans,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,
@@ -114,6 +115,7 @@ struct kvc *kvc_context_new(void)
 	h->k.access = &h->access;
 	h->k.users = &h->users;
 	h->k.pins = &h->pins;
+	h->k.tenants = &h->tenants;
 	h->k.clock = &h->clock;
 	h->k.models = &h->models;
 	h->k.model_stats = &h->model_stats;
@@ -145,6 +147,7 @@ void kvc_context_empty(struct kvc *k)
 	kvc_replacers_free(k);
 	kvc_admission_free(k);
 	kvc_pins_free(k);
+	kvc_tenants_free(k);
 	kvc_users_free(k);
 	kvc_quotas_free(k);
 	kvc_model_layers_free(k);

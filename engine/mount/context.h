@@ -22,6 +22,7 @@
 #include "notify.h"
 #include "throttle.h"
 #include "pin.h"
+#include "tenant.h"
 #include "remote_lookup.h"
 #include "model_rescan.h"
 #include "model_stats.h"
@@ -45,6 +46,7 @@ struct kvc_context {
 	struct kvc_access_tracker access;
 	struct kvc_users users;
 	struct kvc_pins pins;
+	struct kvc_tenants tenants;
 	struct kvc_clock clock;
 	struct kvc_models models;
 	struct kvc_model_stats_table model_stats;

@@ -20,6 +20,7 @@
 #include "membership.h"
 #include "pin.h"
 #include "pin_set.h"
+#include "tenant_set.h"
 #include "header_rewrite.h"
 #include "remove.h"
 #include "model_rescan.h"
@@ -190,6 +191,7 @@ int kvc_recover(struct kvc *k, char *error)
 	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_tmpfile_recover_both(k);
 	err = err ?: kvc_chunk_drop_recover_both(k, &dropped);
 	err = err ?: kvc_model_quotas_load_both(k, clean && !dropped);
+	err = err ?: kvc_tenants_load_both(k, clean && !dropped);
 	err = err ?: kvc_model_rescan_load_both(k);
 	err = err ?: kvc_remove_recover_both(k) ?: kvc_proof_identity_start_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0") ?: kvc_pins_load_both(k);

@@ -16,6 +16,9 @@
  * a few hex digits each: once TREE folders of the upper level exist, all folders of the lower level
  * are containers (KVC_BUCKETS of the folder above both).
  *
+ * A file with a cache salt in its name (objects/tenant_set.h) makes its folder a container, because
+ * files of different salts belong to different customers.
+ *
  * In a container, a file NAME.EXT that arrives after NAME is its companion (an engine's metadata
  * beside its data). Both are one chunk, the chunk of NAME, so that neither is evicted without the
  * other.
@@ -39,6 +42,7 @@
 #include "model.h"
 #include "node.h"
 #include "pin.h"
+#include "tenant_set.h"
 #include "tier_queue.h"
 
 #include <string.h>
@@ -297,6 +301,24 @@ static int find_companion_of_both(struct kvc *k, struct kvc_node *folder, struct
 	return err;
 }
 
+static bool is_salted(const char *name)
+{
+	char salt[KVC_TENANT_NAME];
+
+	return name && kvc_tenant_salt(name, salt);
+}
+
+void kvc_chunking_named_both(struct kvc *k, struct kvc_node *folder, const char *name)
+{
+	bool set;
+	int unit;
+
+	if (is_salted(name) && folder->row.ino != KVC_ROOT &&
+	    !(folder->row.container & KVC_CONTAINER) && !load_history_both(k, folder) &&
+	    !settings_both(k, folder, &set, &unit) && unit == KVC_UNIT_NONE)
+		make_container_locked(k, folder);
+}
+
 int kvc_chunking_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n,
 			   const char *name, bool here, uint64_t *chunk)
 {
@@ -314,7 +336,7 @@ int kvc_chunking_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_no
 		if (run->ino[i] == folder->row.ino)
 			run->n = 0; /* this is no longer a row of empty folders */
 	if (unit == KVC_UNIT_NONE && !(folder->row.container & KVC_CONTAINER) &&
-	    !in_burst(k, folder, here))
+	    (is_salted(name) || !in_burst(k, folder, here)))
 		make_container_locked(k, folder);
 	folder->files++;
 	folder->filled_ns = kvc_mono_ns();

@@ -48,6 +48,8 @@ int kvc_chunking_part_both(struct kvc *k, struct kvc_node *n);
 void kvc_chunking_keeps_locked(struct kvc *k, const struct kvc_node *n, struct kvc_node *folder);
 /* Initializes the node of a new folder. */
 void kvc_chunking_made_locked(struct kvc_node *folder);
+/* A file of the folder got this name by a rename, which may show that it is a container. */
+void kvc_chunking_named_both(struct kvc *k, struct kvc_node *folder, const char *name);
 /* A folder was moved into parent; thread pid made a folder in it. */
 void kvc_chunking_folder_arrived_both(struct kvc *k, struct kvc_node *parent);
 void kvc_chunking_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,

@@ -12,6 +12,7 @@
 #include "replacers.h"
 #include "node.h"
 #include "pin.h"
+#include "tenant.h"
 
 #include <string.h>
 
@@ -25,6 +26,7 @@ static void end_exclusion(struct kvc_chunk *c)
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	end_exclusion(c);
+	kvc_tenant_back_locked(k, c);
 	if (!c->nnodes || c->detached || !k->replacers->ready)
 		return;
 	if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c))
@@ -154,8 +156,10 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 		/* no file of it is in the pool, so its copies are on the disk */
 		c->on_disk = k->started && !k->shared;
 		c->known = true;
+		kvc_tenant_loaded_locked(k, c, r);
 	}
 	kvc_list_init(&c->nodes);
+	kvc_list_init(&c->tenant.link);
 	kvc_list_init(&c->dirty_link);
 	kvc_list_init(&c->out);
 	kvc_list_init(&c->out_chain);
@@ -175,6 +179,7 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 		return;
 	kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
 	end_exclusion(c);
+	kvc_list_del(&c->tenant.link);
 	kvc_table_del(&k->chunks->table, &c->slot);
 	if (c->pin)
 		c->pin->chunk = NULL;
@@ -204,12 +209,13 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 	c->bytes += now - was;
 	if (c->pin)
 		kvc_pin_pool_locked(k, c->pin, (int64_t)(now - was));
-	if (n->state == KVC_LOWER) /* evicted: the chunk's most bytes stay as they were */
-		return;
-	if (now < was)
-		c->peak_bytes -= kvc_min(was - now, c->peak_bytes);
-	c->peak_bytes = kvc_max(c->peak_bytes, c->bytes);
-	kvc_replacers_resize_locked(k, c);
+	if (n->state != KVC_LOWER) { /* evicted: the chunk's most bytes stay as they were */
+		if (now < was)
+			c->peak_bytes -= kvc_min(was - now, c->peak_bytes);
+		c->peak_bytes = kvc_max(c->peak_bytes, c->bytes);
+		kvc_replacers_resize_locked(k, c);
+	}
+	kvc_tenant_count_locked(k, c);
 }
 
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
@@ -220,6 +226,7 @@ void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
 	n->chunk->nnodes++;
 	n->chunk->on_disk |= kvc_file_placed_in(n, KVC_DISK);
 	kvc_chunk_count_locked(k, n);
+	kvc_tenant_count_locked(k, n->chunk); /* an empty file changes no bytes */
 	kvc_chunk_push_locked(k, n->chunk);
 }
 
@@ -231,6 +238,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 	kvc_chunk_count_locked(k, n);
 	if (!--n->chunk->nnodes) {
 		end_exclusion(n->chunk);
+		kvc_tenant_count_locked(k, n->chunk);
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
 	}
 }
@@ -275,8 +283,11 @@ void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c)
 
 void kvc_chunk_accessed_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 {
+	uint64_t parent = c->tenant.number ? c->parent & ~KVC_TOLD : 0;
+
 	c->use.hits += hit;
 	kvc_chunk_stamp_locked(k, c);
+	kvc_tenant_accessed_locked(k, c, parent ? kvc_chunk_find_locked(k, parent) : NULL);
 	if (!c->use.created_ns) {
 		c->use.created_ns = c->use.last_ns;
 		c->rank = rank_policy(k, c->policy)->rank(&c->use);
@@ -287,13 +298,17 @@ void kvc_chunk_accessed_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
+	struct kvc_chunk_row r;
 
+	if (!c && k->tenants->table.n && !kvc_chunk_get(k->cat, id, &r))
+		kvc_tenant_row_locked(k, r.tenant, r.bytes, false);
 	kvc_chunk_del(k->cat, id);
 	kvc_pin_forget_both(k, id);
 	kvc_replacers_forget_locked(k, id);
 	if (!c)
 		return;
 	c->gone = true;
+	kvc_tenant_count_locked(k, c);
 	kvc_committer_access_unlink_locked(k, c);
 	kvc_chunk_settle_locked(k, c);
 }
@@ -336,6 +351,7 @@ void kvc_chunk_row(struct kvc *k, const struct kvc_chunk *c, struct kvc_chunk_ro
 		kvc_replacers_saved_state_locked(k, KVC_CACHE_DISK, c),
 		kvc_replacers_saved_state_locked(k, KVC_CACHE_POOL, c),
 		c->peak_bytes,
+		c->tenant.number,
 	};
 }
 

@@ -37,7 +37,16 @@ struct kvc_chunk {
 	uint64_t first_file;
 	uint64_t quota;      /* the model to whose quota it counts; 0: none */
 	struct kvc_pin *pin; /* NULL: not pinned (limits/pin.h) */
-	uint64_t bytes;      /* bytes of its nodes in the pool: the sum of their part.bytes */
+	/*
+	 * its tenant (0: none), the bytes that it counts there, its place in the tenant's order
+	 * while it is in the pool, and whether it left that order as a victim (limits/tenant.h)
+	 */
+	struct {
+		uint64_t number, used, pool;
+		struct kvc_list link;
+		bool taken;
+	} tenant;
+	uint64_t bytes; /* bytes of its nodes in the pool: the sum of their part.bytes */
 	/* the most bytes that its nodes had in the pool, evicted ones included */
 	uint64_t peak_bytes;
 	struct kvc_list nodes; /* its nodes that have a segment */

@@ -12,6 +12,7 @@
 #include "model.h"
 #include "node.h"
 #include "pin.h"
+#include "tenant.h"
 
 /* Gets the class and the quota that the model gives to its chunks. */
 static int model_class_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
@@ -83,6 +84,7 @@ static int chunk_get_both(struct kvc *k, uint64_t id, uint64_t model,
 			return err;
 		c->gone = c->on_disk = false;
 		c->known = false;
+		kvc_tenant_count_locked(k, c);
 		begin_ttl(k, c, ttl_s);
 		kvc_chunk_dirty_locked(k, c);
 	}
@@ -113,6 +115,7 @@ void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 	r.bytes = n->row.size;
 	if (placed && !has) /* otherwise its bytes count with the segment */
 		c->peak_bytes += n->row.size;
+	kvc_tenant_count_locked(k, c);
 	c->on_disk |= placed;
 	if (r.policy != c->policy)
 		r.facts = r.pool_facts = 0;
@@ -134,6 +137,12 @@ int kvc_membership_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, b
 	if (err)
 		return err;
 	kvc_chunk_mark_busy(n->chunk);
+	if (n->chunk && n->chunk->tenant.number && !c->tenant.number) {
+		/* the files of a folder become one chunk: it stays their tenant's */
+		kvc_tenant_move_locked(k, c, n->chunk->tenant.number);
+		c->known = false;
+		kvc_chunk_dirty_locked(k, c);
+	}
 	kvc_chunk_leave_locked(k, n);
 	kvc_pin_leave_locked(k, n);
 	n->row.chunk = id;

@@ -291,6 +291,7 @@ void kvc_text_policies(struct kvc *k, FILE *out);
 /* Holds and waits of the engine's two locks, and of the places that take them. */
 void kvc_text_locks(struct kvc *k, FILE *out);
 void kvc_print_models(struct kvc *k, FILE *out);
+void kvc_print_tenants(struct kvc *k, FILE *out);
 void kvc_status_print_slowest(struct kvc *k, FILE *out);
 /* The state of each tier, one line per class of calls. */
 void kvc_status_print_tiers(struct kvc *k, FILE *out);

@@ -22,6 +22,7 @@
 #include "latency.h"
 #include "chunking.h"
 #include "tmpfile.h"
+#include "tenant_set.h"
 #include "access.h"
 
 #include <fcntl.h>
@@ -267,6 +268,9 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	if (!waited && !(flags & O_TRUNC)) {
 		kvc_count(&k->stats, pool_hits);
 		kvc_model_stats_locked(k, n->model, hits);
+		kvc_tenant_tell_locked(k, n->chunk, hits);
+	} else if (w->loads) {
+		kvc_tenant_tell_locked(k, n->chunk, misses);
 	}
 	register_segment_locked(k, n, opens_for_writing(flags), truncates && !n->prepared);
 	err = count_open_locked(k, n, flags, w->uid, out);
@@ -420,6 +424,8 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	kvc_account_quota_count_locked(k, n);
 	kvc_node_dirty_locked(k, n);
 	if (name) {
+		if (n->chunk->id == n->row.ino || !n->chunk->use.created_ns)
+			kvc_tenant_placed_both(k, n, name);
 		kvc_incomplete_named_locked(n, name);
 		kvc_remote_lookup_made_locked(k, n->model, name);
 		kvc_folder_touch_locked(k, folder, 0);

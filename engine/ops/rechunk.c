@@ -9,6 +9,7 @@
 #include "committer.h"
 #include "file.h"
 #include "membership.h"
+#include "tenant_set.h"
 #include "model.h"
 #include "chunking.h"
 #include "access.h"
@@ -46,6 +47,7 @@ void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder
 
 	if (!S_ISREG(n->row.mode))
 		return;
+	kvc_chunking_named_both(k, folder, name);
 	if (n->row.chunk != folder->row.ino) /* otherwise it is a member already */
 		err = kvc_chunking_join_both(k, folder, n, name, true, &chunk);
 	else if ((err = kvc_chunking_whole_both(k, folder)) == 1)
@@ -62,6 +64,7 @@ void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder
 		err = change_chunk_both(k, n, chunk, client);
 	if (err)
 		kvc_chunking_keeps_locked(k, n, folder);
+	kvc_tenant_placed_both(k, n, name);
 }
 
 int kvc_rechunk_prepare_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)

@@ -15,11 +15,13 @@
 #include "pin.h"
 #include "pin_set.h"
 #include "model_rescan.h"
+#include "tenant_set.h"
 #include "tier_queue.h"
 #include "chunking.h"
 
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 #define QUOTA_MIN (1u << 20)
 #define TTL_MAX                                                                          \
@@ -405,6 +407,47 @@ static int set_quota(struct kvc *k, struct kvc_subject *s, const char *value)
 	return kvc_model_quota_set_both(k, s->n->row.ino, limit);
 }
 
+static int tenant_name_locked(const struct kvc *k, uint64_t number, char *value)
+{
+	const struct kvc_tenant *t = kvc_tenant_of_locked(k, number);
+
+	if (t)
+		snprintf(value, KVC_VIRTUAL_MAX, "%s", t->name);
+	return t ? 0 : -ENODATA;
+}
+
+static int get_tenant(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	return tenant_name_locked(k, s->row.tenant, value);
+}
+
+static int set_tenant(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	return kvc_tenant_told_both(k, s->chunk, value, s->uid) ?: reread_row_both(k, s);
+}
+
+/* The tenant of the folder's new chunks. */
+static int get_folder_tenant(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	return tenant_name_locked(k, kvc_tenant_folder_locked(k, s->n->row.ino), value);
+}
+
+/* If the folder is a chunk itself, the chunk is moved too. */
+static int set_folder_tenant(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	int err = kvc_tenant_folder_set_both(k, s->n->row.ino, value, s->uid);
+
+	if (!err && (s->kind & ON_CHUNK_FOLDER))
+		err = kvc_tenant_told_both(k, s->chunk, value ?: "", s->uid);
+	return err == -ENOENT ? 0 : err; /* the folder has no file yet */
+}
+
+/* A request that makes, changes or removes a tenant. */
+static int set_tenants(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	return s->uid && s->uid != geteuid() ? -EPERM : kvc_tenant_set_both(k, value);
+}
+
 /* A request, not a stored value; its result is the result of the call. */
 static int set_demote(struct kvc *k, struct kvc_subject *s, const char *value)
 {
@@ -438,6 +481,9 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "shared", ON_MODEL, get_shared, put_shared },
 	{ "state", ON_FILE | ON_CHUNK_FOLDER | EACH, get_state, NULL },
 	{ "survey", ON_MODEL, get_survey, NULL },
+	{ "tenant", ON_FILE, get_tenant, set_tenant },
+	{ "tenant", ON_FOLDER, get_folder_tenant, set_folder_tenant },
+	{ "tenants", ON_ROOT, NULL, set_tenants },
 	{ "tiers", ON_FILE | ON_CHUNK_FOLDER | EACH, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
 	{ "ttl", ON_MODEL, get_default_ttl, set_default_ttl },

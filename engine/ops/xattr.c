@@ -42,7 +42,9 @@ static int subject_both(struct kvc *k, uint64_t ino, struct kvc_subject *s)
 		s->chunk = s->n->row.chunk;
 	} else if (S_ISDIR(s->n->row.mode)) {
 		s->kind = ON_FOLDER;
-		if (ino != KVC_ROOT && s->n->row.parent == KVC_ROOT)
+		if (ino == KVC_ROOT)
+			s->kind |= ON_ROOT;
+		else if (s->n->row.parent == KVC_ROOT)
 			s->kind |= ON_MODEL;
 		/*
 		 * An empty folder in the root is taken for a future model, any other empty folder

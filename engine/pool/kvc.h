@@ -109,6 +109,7 @@ struct kvc {
 	struct kvc_access_ring *access_ring; /* NULL if no reader is open */
 	struct kvc_users *users;
 	struct kvc_pins *pins;
+	struct kvc_tenants *tenants;
 	struct kvc_clock *clock;
 	struct kvc_models *models;
 	struct kvc_model_stats_table *model_stats;

@@ -42,6 +42,12 @@ static const struct kvm_command commands[] = {
 	{ "policy", "NAME|none MODEL...",
 	  "set the eviction policy of a model; none: use the policy of the mount", 2, MANY,
 	  kvm_run_policy },
+	{ "tenants", "[--json] [PATH]", "list the tenants: limits, bytes and counters", 0, 1,
+	  kvm_run_tenants },
+	{ "tenant",
+	  "[--quota SIZE|none] [--share SIZE|none] [--user UID|none] [--folder FOLDER] [--remove] "
+	  "NAME [PATH]",
+	  "make, change or remove a tenant, or give it a folder", 1, 2, kvm_run_tenant },
 	{ "evict", "[--from TIER] [--yes] PATH...",
 	  "evict chunks from memory, a tier, or all tiers", 1, MANY, kvm_run_evict },
 	{ "prefetch", "PATH...", "load files, or all files in a folder, into the pool", 1, MANY,

@@ -132,6 +132,8 @@ int kvm_run_unpin(int argc, char **argv);
 int kvm_run_ttl(int argc, char **argv);
 int kvm_run_quota(int argc, char **argv);
 int kvm_run_policy(int argc, char **argv);
+int kvm_run_tenant(int argc, char **argv);
+int kvm_run_tenants(int argc, char **argv);
 int kvm_run_evict(int argc, char **argv);
 int kvm_run_replay(int argc, char **argv);
 int kvm_run_trace(int argc, char **argv);

@@ -19,7 +19,8 @@ def both(*words):
 help_ = run(CTL, "--help", ok=True).stdout
 names = re.findall(r"^  ([a-z]+)(?: |$)", help_, re.M)
 # and these print JSON alone: trace, events
-quiet = {"pin", "unpin", "ttl", "quota", "policy", "evict", "prefetch", "trace", "events"}
+quiet = {"pin", "unpin", "ttl", "quota", "policy", "tenant", "evict", "prefetch", "trace",
+         "events"}
 for n in names:
     usage = run(CTL, n, "--help", ok=True).stdout.splitlines()[0]
     assert ("--json" in usage) == (n not in quiet), usage

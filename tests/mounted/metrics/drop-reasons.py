@@ -32,7 +32,7 @@ def put(path, size=MiB):
 within_a_day()
 # nothing yet
 s = Store("s", size="128M", cpu="32M", options="settle=0,pace=600000").mount()
-assert set(why()) == {"pool", "tier", "quota", "ttl", "behind", "demote",
+assert set(why()) == {"pool", "tier", "quota", "tenant", "ttl", "behind", "demote",
                       "refused"}
 assert not any(why().values()) and not spans("eviction_age") and not spans("use_gap")
 assert s.stats()["tier_disk_written_bytes"] == s.stats()["tier_disk_today_bytes"] == 0

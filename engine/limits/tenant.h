@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tenants: the chunks of one customer, session group or cache salt, over all models (tenant.c). All
+ * under k->lock.
+ */
+#ifndef KVC_TENANT_H
+#define KVC_TENANT_H
+
+#include "chunk.h"
+#include "kvc.h"
+
+#define KVC_TENANTS 1024u        /* maximum number of tenants */
+#define KVC_TENANT_NAME 129      /* bytes of a name, including the final 0 */
+#define KVC_TENANT_NOBODY (-1ll) /* no user besides root and the daemon's may name the tenant */
+
+/* clang-format off: a table */
+/*      name      what it counts */
+#define KVC_TENANT_COUNTERS(X)                                                    \
+	X(hits, "opens of its files that the pool answered")                      \
+	X(misses, "opens of its files that waited for a load")                    \
+	X(evicted, "chunks evicted from the pool because it was above its share") \
+	X(dropped, "chunks dropped because it was above its quota")
+/* clang-format on */
+
+struct kvc_tenant {
+	struct kvc_slot slot; /* in k->tenants->table, by its number, which is never used again */
+	char name[KVC_TENANT_NAME];
+	uint64_t quota, share; /* bytes: of all its chunks; of those in the pool; 0: no limit */
+	int64_t uid;           /* the user that may name it, or KVC_TENANT_NOBODY */
+	/* bytes of its chunks: the sum of their largest sizes in the pool; now in the pool */
+	uint64_t used, pool;
+	struct kvc_list order; /* its chunks in the pool, the next victim first */
+	bool trimming;         /* it was above high= of its quota and has not reached low= yet */
+	uint64_t looked_ns;    /* evict/quota_keeper.c: time of the last turn that freed nothing */
+#define X(name, what) uint64_t name;
+	KVC_TENANT_COUNTERS(X)
+#undef X
+};
+
+struct kvc_tenants {
+	struct kvc_table table;
+	struct kvc_table folders; /* objects/tenant_set.c */
+	struct kvc_list orphans;  /* chunks of removed tenants, until they leave the pool */
+	uint64_t last;            /* the newest number */
+	uint64_t at;              /* evict/quota_keeper.c: the tenant whose turn was last */
+};
+
+/* Return the tenant with this number or name, or NULL. */
+struct kvc_tenant *kvc_tenant_of_locked(const struct kvc *k, uint64_t number);
+struct kvc_tenant *kvc_tenant_find_locked(const struct kvc *k, const char *name);
+/* Adds a tenant. Returns NULL if out of memory. */
+struct kvc_tenant *kvc_tenant_add_locked(struct kvc *k, uint64_t number, const char *name);
+/* Removes a tenant. Its chunks in memory have none then; rows with its number count as none. */
+void kvc_tenant_remove_locked(struct kvc *k, struct kvc_tenant *t);
+/* May this user name the tenant for its chunks? */
+bool kvc_tenant_allows(const struct kvc_tenant *t, uint32_t uid);
+/* The chunk was created from its row: the sums contain it already. */
+void kvc_tenant_loaded_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r);
+/* Moves a chunk in memory to a tenant (0: none). The caller writes the row. */
+void kvc_tenant_move_locked(struct kvc *k, struct kvc_chunk *c, uint64_t number);
+/* The chunk's bytes, its nodes in the pool, or `gone` have changed. Cheap without a tenant. */
+void kvc_tenant_count_locked(struct kvc *k, struct kvc_chunk *c);
+/* The bytes of a chunk that is not in memory are added to or removed from its tenant. */
+void kvc_tenant_row_locked(struct kvc *k, uint64_t number, uint64_t bytes, bool add);
+/* The chunk was used. before: its parent, if that is in memory */
+void kvc_tenant_accessed_locked(struct kvc *k, struct kvc_chunk *c, struct kvc_chunk *before);
+/* Counts an event of the chunk's tenant, if it has one; `what` is a counter. */
+#define kvc_tenant_tell_locked(k, c, what)                                                     \
+	do {                                                                                   \
+		struct kvc_tenant *tenant_ = (c) ? kvc_tenant_of_locked(k, (c)->tenant.number) \
+						 : NULL;                                       \
+		if (tenant_)                                                                   \
+			tenant_->what++;                                                       \
+	} while (0)
+/* Returns how many bytes the tenant should lose now, from above high= down to low= of its quota. */
+uint64_t kvc_tenant_wanted(const struct kvc *k, struct kvc_tenant *t);
+/* Returns the tenant that is most above its share of the pool, or NULL. */
+struct kvc_tenant *kvc_tenant_over_locked(const struct kvc *k);
+/*
+ * The chunk, which is the next victim, leaves its tenant's order until kvc_tenant_back_locked, so
+ * that the same pass does not find it again.
+ */
+void kvc_tenant_take_locked(struct kvc_chunk *c);
+void kvc_tenant_back_locked(struct kvc *k, struct kvc_chunk *c);
+/* At unmount. */
+void kvc_tenants_free(struct kvc *k);
+
+#endif

@@ -72,8 +72,9 @@ static bool always_admitted(const struct kvc_node *n, unsigned tier)
 {
 	const struct kvc_chunk *c = n->chunk;
 
-	return !c || c->on_disk || c->pin || n->snapshot || !kvc_list_empty(&n->wait.sync) ||
-	       (n->resealing & (1u << tier)) || kvc_file_placed_in(n, tier);
+	return !c || c->on_disk || c->pin || n->segment.snapshot ||
+	       !kvc_list_empty(&n->wait.sync) || (n->copies.resealing & (1u << tier)) ||
+	       kvc_file_placed_in(n, tier);
 }
 
 enum kvc_refusal kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n, unsigned tier)

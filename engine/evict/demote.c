@@ -91,7 +91,7 @@ static void copy_done(struct kvc_wait *w)
 
 static bool lacks_copy(const struct kvc_node *n)
 {
-	return n->state != KVC_BOTH || n->verify;
+	return n->state != KVC_BOTH || n->segment.verify;
 }
 
 /* The chunk is in use: wait, or refuse after CLOSE_NS. */
@@ -120,7 +120,7 @@ static int start_copies_locked(struct kvc *k, struct demotion *d, struct kvc_chu
 			kvc_pause_locked(k);
 		if (!kvc_has_segment(n) || !lacks_copy(n))
 			continue;
-		n->hopeless = 0; /* the caller gets the error again */
+		kvc_file_retry_copies_locked(n); /* the caller gets the error again */
 		if (!d->node) {
 			d->node = n;
 			kvc_node_ref_locked(n);
@@ -168,7 +168,7 @@ static bool is_lacking(struct kvc *k, struct kvc_node *n, void *arg)
 static bool is_uncommitted(struct kvc *k, struct kvc_node *n, void *arg)
 {
 	(void)arg;
-	return n->place_txn > k->committer->committed;
+	return n->copies.txn > k->committer->committed;
 }
 
 static int demote_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
@@ -230,7 +230,7 @@ static bool is_copying(struct kvc *k, struct kvc_node *n, void *arg)
 	const struct demotion *d = arg;
 
 	for (unsigned t = 0; t < k->tier_slots; t++)
-		if ((n->spilling & (1u << t)) &&
+		if ((n->copying & (1u << t)) &&
 		    (d->from < 0 ? !n->in[t].queued : d->from == (int)t))
 			return true;
 	return false;

@@ -80,9 +80,9 @@ static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
 		if (kvc_tier_accepts_locked(k, t) && !kvc_admission_check_locked(k, n, t) &&
-		    !(n->hopeless & (1u << t)) &&
-		    !(n->failing &&
-		      (k->tier[t].breaker.of[KVC_CALL_WRITE].failures || n->tries >= TRIES)))
+		    !(n->copies.uncopyable & (1u << t)) &&
+		    !(n->spill.failing && (k->tier[t].breaker.of[KVC_CALL_WRITE].failures ||
+					   n->spill.failures >= TRIES)))
 			return true;
 	return false;
 }
@@ -92,9 +92,9 @@ static bool disk_comes(struct kvc *k, const struct kvc_node *n)
 {
 	const unsigned bit = 1u << KVC_DISK;
 
-	return k->tier[KVC_DISK].t && (n->spilling & bit) && !kvc_file_placed_in(n, KVC_DISK) &&
-	       !(n->hopeless & bit) && !n->failing && kvc_tier_accepts_locked(k, KVC_DISK) &&
-	       !kvc_admission_check_locked(k, n, KVC_DISK);
+	return k->tier[KVC_DISK].t && (n->copying & bit) && !kvc_file_placed_in(n, KVC_DISK) &&
+	       !(n->copies.uncopyable & bit) && !n->spill.failing &&
+	       kvc_tier_accepts_locked(k, KVC_DISK) && !kvc_admission_check_locked(k, n, KVC_DISK);
 }
 
 /* Why admission refuses a chunk for the disk tier, and how many bytes of it. */
@@ -107,7 +107,8 @@ struct refused {
 static bool unfinished(struct kvc *k, struct kvc_node *n, void *now)
 {
 	(void)k;
-	return n->temporary_ns && *(const uint64_t *)now - n->temporary_ns < UNFINISHED_NS;
+	return n->segment.temporary_ns &&
+	       *(const uint64_t *)now - n->segment.temporary_ns < UNFINISHED_NS;
 }
 
 static bool unfinished_locked(struct kvc *k, struct kvc_chunk *c)
@@ -128,14 +129,14 @@ static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 	struct judgement *j = arg;
 	enum kvc_refusal why;
 
-	if (n->refs.opens || n->refs.leases || n->state == KVC_OPEN || n->snapshot) {
+	if (n->refs.opens || n->refs.leases || n->state == KVC_OPEN || n->segment.snapshot) {
 		j->v = KEEP;
 		return true;
 	}
 	if ((why = kvc_admission_check_locked(k, n, KVC_DISK)))
 		*j->refused = (struct refused){ why, j->refused->bytes + n->acct.reserved };
-	if (n->state == KVC_BOTH && !n->verify) {
-		if (n->place_txn > k->committer->committed && j->v < COPY) {
+	if (n->state == KVC_BOTH && !n->segment.verify) {
+		if (n->copies.txn > k->committer->committed && j->v < COPY) {
 			kvc_committer_wake_locked(k, true);
 			j->v = COPY;
 		}
@@ -219,8 +220,9 @@ bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
 
 bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n)
 {
-	return n->state == KVC_BOTH && !n->verify && !n->refs.opens && !n->refs.leases &&
-	       !n->snapshot && !n->backing && n->fd < 0 && n->place_txn <= k->committer->committed;
+	return n->state == KVC_BOTH && !n->segment.verify && !n->refs.opens && !n->refs.leases &&
+	       !n->segment.snapshot && !n->segment.backing && n->segment.fd < 0 &&
+	       n->copies.txn <= k->committer->committed;
 }
 
 /*
@@ -320,7 +322,7 @@ static void queue_copies_locked(struct kvc *k, struct kvc_chunk *c)
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_evict_rotate_locked(c);
 
-		if (n->state == KVC_RESIDENT || n->verify || disk_comes(k, n))
+		if (n->state == KVC_RESIDENT || n->segment.verify || disk_comes(k, n))
 			kvc_spill_queue_locked(k, n, true);
 		if (i % QUEUE_AT == 0)
 			kvc_pause_locked(k);

@@ -31,15 +31,15 @@ static enum copy_state copy_state_locked(struct kvc *k, const struct kvc_node *n
 	if (!published(n) || !kvc_spill_needed(k, n, tier) ||
 	    kvc_admission_check_locked(k, n, tier))
 		return COPY_DONE;
-	if (n->hopeless & (1u << tier))
+	if (n->copies.uncopyable & (1u << tier))
 		return COPY_FAILED;
 	if (j)
 		return j->priority >= KVC_P_PARKED && j->priority < KVC_P_SPILL ? COPY_FAILED
 										: COPY_PENDING;
-	if (n->spilling & (1u << tier))
+	if (n->copying & (1u << tier))
 		return COPY_PENDING;
 	/* given up without an error: the tier is not meant to have it */
-	return n->failing ? COPY_FAILED : COPY_DONE;
+	return n->spill.failing ? COPY_FAILED : COPY_DONE;
 }
 
 /* The worst state of all tiers. */
@@ -63,7 +63,7 @@ static int request_copies_locked(struct kvc_sweep *s, struct kvc_node *n, struct
 {
 	bool lacks = false;
 
-	if (n->state == KVC_OPEN && n->snapshot && !n->commit.lost)
+	if (n->state == KVC_OPEN && n->segment.snapshot && !n->commit.lost)
 		kvc_spill_now_locked(s->k, n);
 	if (!published(n))
 		return 0;

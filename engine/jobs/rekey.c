@@ -85,20 +85,20 @@ static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 			n->in[p->tier].place.key != want &&
 			(n->state == KVC_BOTH || n->in[p->tier].place.codec & KVC_PLACE_LEFT);
 		if (again) {
-			n->resealing |= 1u << p->tier;
+			kvc_file_set_resealing_locked(n, p->tier, true);
 			kvc_spill_queue_locked(k, n, true);
 		}
 		kvc_unlock_both(k);
 		/* One at a time, so that the pool keeps its space for clients. */
 		for (int i = 0; again && i < 10000 && !s->stop; i++) {
 			kvc_lock(k);
-			again = !n->commit.lost && (n->resealing & (1u << p->tier));
+			again = !n->commit.lost && (n->copies.resealing & (1u << p->tier));
 			kvc_unlock(k);
 			if (again)
 				usleep(1000);
 		}
 		kvc_lock(k);
-		n->resealing &= ~(1u << p->tier);
+		kvc_file_set_resealing_locked(n, p->tier, false);
 		kvc_unlock(k);
 		err = again ? -EIO : 0;
 		s->changed += !err;

@@ -4,6 +4,7 @@
 
 #include "access_save.h"
 #include "budget.h"
+#include "file.h"
 #include "sweep.h"
 #include "commit_batch.h"
 #include "context.h"
@@ -296,7 +297,7 @@ int kvc_cache_start(struct kvc *k)
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-		if (k->opt.write == KVC_THROUGH && (n->state == KVC_RESIDENT || n->verify))
+		if (k->opt.write == KVC_THROUGH && (n->state == KVC_RESIDENT || n->segment.verify))
 			kvc_spill_queue_locked(k, n, false);
 	}
 	kvc_unlock(k);
@@ -410,9 +411,9 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-		n->snapshot = false;
+		kvc_file_set_snapshot_locked(n, false);
 		if (n->state == KVC_RESIDENT ||
-		    ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
+		    ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->segment.verify))
 			kvc_spill_queue_locked(k, n, true);
 		if (n->commit.touched)
 			kvc_node_dirty_locked(k, n);
@@ -481,8 +482,9 @@ bool kvc_cache_close(struct kvc *k)
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-		unpublished += n->unpublished && n->state == KVC_OPEN;
-		only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
+		unpublished += n->segment.unpublished && n->state == KVC_OPEN;
+		only_here += n->state == KVC_RESIDENT ||
+			     (n->state == KVC_BOTH && n->segment.verify);
 	}
 	if (unpublished)
 		kvc_error("%" PRIu64 " files could not be published in the pool: the last changes "

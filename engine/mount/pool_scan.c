@@ -83,8 +83,7 @@ static int adopt_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment
 /* Takes over a segment that was published after the last commit. */
 static void adopt_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const struct stat *st)
 {
-	n->object.gen = gen;
-	n->object.has_sum = false;
+	kvc_file_set_generation_locked(n, gen);
 	kvc_file_unplace_locked(k, n);
 	/* otherwise the comparison has shown that it is newer */
 	if (kvc_ns(st->st_mtim) != KVC_MARK_NS)
@@ -107,7 +106,7 @@ static bool differs_from_rows(const struct kvc_node *n, const struct kvc_row *ro
 			      const struct kvc_object_row *object)
 {
 	return memcmp(&n->row, row, sizeof *row) != 0 || !same_object(&n->object, object) ||
-	       (n->has_places && !n->object.lower); /* its placements are out of date */
+	       (n->copies.recorded && !n->object.lower); /* its placements are out of date */
 }
 
 /* Finds the model of a file through its folder. */
@@ -179,10 +178,7 @@ static int adopt_segment(struct scan *scan, struct kvc_segment *s, const struct 
 	}
 	if (s->gen > n->object.gen)
 		adopt_newer(k, n, s->gen, st);
-	n->object.size = n->row.size = (uint64_t)st->st_size;
-	n->row.blocks = (uint64_t)st->st_blocks;
-	n->object.lower = kvc_file_placed_anywhere(k, n);
-	n->verify = n->object.lower && kvc_ns(st->st_mtim) == KVC_MARK_NS;
+	kvc_file_recovered_locked(k, n, st);
 	kvc_header_rewrite_moved_both(k, n);
 	err = known ? kvc_membership_join_known_both(k, n, &p->chunk)
 		    : kvc_membership_join_both(k, n);

@@ -121,7 +121,7 @@ static void count_and_pause_both(struct kvc *k, struct kvc_drop *d)
 static bool file_busy(const struct kvc_node *n)
 {
 	return n->refs.opens || n->refs.leases || n->refs.waiting || n->state == KVC_OPEN ||
-	       n->state == KVC_LOADING || n->snapshot;
+	       n->state == KVC_LOADING || n->segment.snapshot;
 }
 
 /* Does the file have a copy in a tier of this mount other than `tier`? */
@@ -244,7 +244,7 @@ static int drop_node_both(struct kvc *k, struct kvc_drop *d, uint64_t id, struct
 		err = -ENOENT;
 	if (err == -ENOENT)
 		kvc_chunk_forget_both(k, id);
-	if (!err && ((*self)->refs.waiting || (*self)->splitting || (*self)->drop))
+	if (!err && ((*self)->refs.waiting || (*self)->chunking.splitting || (*self)->drop))
 		err = -EBUSY;
 	return err;
 }
@@ -318,14 +318,14 @@ static int remove_copy_both(struct kvc *k, struct kvc_node *n, unsigned tier, bo
 		return err; /* the copy still exists, and the catalog says so */
 	if (shared)
 		kvc_deferred_free_shared_locked(k, tier, n->row.ino, &n->in[tier].place);
-	n->left &= ~(1u << tier);
+	kvc_file_set_old_name_locked(n, tier, false);
 	kvc_deferred_free_extent_locked(k, tier, &n->in[tier].place);
-	n->in[tier].place = (struct kvc_place){ 0 };
+	kvc_file_set_place_locked(n, tier, NULL);
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_evicted, (int)tier, n);
-	n->object.lower = kvc_file_placed_anywhere(k, n);
+	kvc_file_update_lower_locked(k, n);
 	if (n->state == KVC_BOTH && !kvc_file_placed(k, n))
 		kvc_file_become_locked(k, n, KVC_RESIDENT);
-	n->verify = n->verify && n->object.lower;
+	kvc_file_set_verify_locked(n, n->segment.verify && n->object.lower);
 	kvc_node_dirty_locked(k, n);
 	return 0;
 }
@@ -365,8 +365,8 @@ static int may_detach_both(struct kvc *k, struct kvc_drop *d, bool whole)
 {
 	int err = 0;
 
-	if (!d->c->idle || d->self->refs.waiting || d->self->splitting || d->self->commit.lost ||
-	    pinned_locked(k, d, d->c->id, d->c->pin_until_ns) ||
+	if (!d->c->idle || d->self->refs.waiting || d->self->chunking.splitting ||
+	    d->self->commit.lost || pinned_locked(k, d, d->c->id, d->c->pin_until_ns) ||
 	    kvc_chunk_young(k, d->c->use.last_ns))
 		return -EBUSY;
 	if (whole)

@@ -103,17 +103,17 @@ int kvc_chunking_get_both(struct kvc *k, struct kvc_node *folder)
 	char text[32] = "";
 	size_t len = sizeof text - 1;
 
-	if (!folder->unit_set) {
+	if (!folder->chunking.unit_set) {
 		int err = kvc_xattr_get(k->cat, folder->row.ino, KVC_UNIT_ATTR, text, &len);
 
 		if (err && err != -ENOENT)
 			return err;
-		folder->unit_set = 1;
+		folder->chunking.unit_set = 1;
 		for (int i = 0; !err && names[i]; i++)
 			if (!strcmp(names[i], text))
-				folder->unit_set = (int8_t)(i + 2);
+				folder->chunking.unit_set = (int8_t)(i + 2);
 	}
-	return folder->unit_set == 1 ? KVC_UNIT_NONE : folder->unit_set - 2;
+	return folder->chunking.unit_set == 1 ? KVC_UNIT_NONE : folder->chunking.unit_set - 2;
 }
 
 /*
@@ -205,15 +205,15 @@ static int load_history_both(struct kvc *k, struct kvc_node *folder)
 	unsigned files = 0;
 	int err;
 
-	if (folder->made_ns)
+	if (folder->chunking.made_ns)
 		return 0;
 	err = kvc_name_each(k->cat, folder->row.ino, 0, count_name, &files);
 	if (err < 0)
 		return err;
-	folder->made_ns = mono_time_of(mono, wall, folder->row.btime_ns);
-	folder->filled_ns = mono_time_of(mono, wall,
-					 kvc_later(folder->row.btime_ns, folder->row.mtime_ns));
-	folder->files = files;
+	folder->chunking.made_ns = mono_time_of(mono, wall, folder->row.btime_ns);
+	folder->chunking.filled_ns =
+		mono_time_of(mono, wall, kvc_later(folder->row.btime_ns, folder->row.mtime_ns));
+	folder->chunking.files = files;
 	return 0;
 }
 
@@ -229,22 +229,23 @@ int kvc_chunking_known_both(struct kvc *k, struct kvc_node *folder)
 
 bool kvc_chunking_filled_both(struct kvc *k, struct kvc_node *folder)
 {
-	return !load_history_both(k, folder) && folder->files;
+	return !load_history_both(k, folder) && folder->chunking.files;
 }
 
 void kvc_chunking_made_locked(struct kvc_node *folder)
 {
-	folder->made_ns = folder->filled_ns = kvc_mono_ns();
-	folder->unit_set = 1; /* a new folder has no attribute */
+	folder->chunking.made_ns = folder->chunking.filled_ns = kvc_mono_ns();
+	folder->chunking.unit_set = 1; /* a new folder has no attribute */
 }
 
 static bool in_burst(const struct kvc *k, const struct kvc_node *folder, bool here)
 {
 	uint64_t now = kvc_mono_ns();
 
-	if (folder->files >= KVC_UNIT_FILES || folder->fill_bytes > k->pool.bytes / 4)
+	if (folder->chunking.files >= KVC_UNIT_FILES || folder->content.bytes > k->pool.bytes / 4)
 		return false;
-	return !here || (now - folder->filled_ns <= GAP_NS && now - folder->made_ns <= SPAN_NS);
+	return !here || (now - folder->chunking.filled_ns <= GAP_NS &&
+			 now - folder->chunking.made_ns <= SPAN_NS);
 }
 
 static void make_container_locked(struct kvc *k, struct kvc_node *folder)
@@ -253,7 +254,7 @@ static void make_container_locked(struct kvc *k, struct kvc_node *folder)
 		return;
 	folder->row.container |= KVC_CONTAINER;
 	kvc_node_dirty_locked(k, folder);
-	if (folder->files)
+	if (folder->chunking.files)
 		kvc_chunking_regroup_locked(k, folder);
 }
 
@@ -338,8 +339,8 @@ int kvc_chunking_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_no
 	if (unit == KVC_UNIT_NONE && !(folder->row.container & KVC_CONTAINER) &&
 	    (is_salted(name) || !in_burst(k, folder, here)))
 		make_container_locked(k, folder);
-	folder->files++;
-	folder->filled_ns = kvc_mono_ns();
+	folder->chunking.files++;
+	folder->chunking.filled_ns = kvc_mono_ns();
 	if (is_chunk(folder, set, unit))
 		*chunk = folder->row.ino;
 	else if (n && name)
@@ -606,7 +607,7 @@ static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t af
 	kvc_node_unref_locked(folder);
 	if (!more && !*err && !is_whole)
 		kvc_chunk_forget_both(k, folder->row.ino);
-	folder->splitting = more == 1;
+	folder->chunking.splitting = more == 1;
 	return more;
 }
 
@@ -643,7 +644,7 @@ static void regroup_run(struct kvc *k, struct kvc_job *j)
 
 	do {
 		kvc_lock(k);
-		top->regroup_again = false;
+		top->chunking.regroup_again = false;
 		ino = top->row.ino;
 		kvc_unlock(k);
 		deeper.n = 0;
@@ -653,8 +654,8 @@ static void regroup_run(struct kvc *k, struct kvc_job *j)
 			err = e ?: err;
 		} while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
 		kvc_lock(k);
-		restart = top->regroup_again && !k->stopping;
-		top->regroup = top->splitting = restart;
+		restart = top->chunking.regroup_again && !k->stopping;
+		top->chunking.regroup = top->chunking.splitting = restart;
 		/* queued like a spill, so that an unmount does not wait for it */
 		if (err && !restart && j->tried < RETRIES_MOST &&
 		    !kvc_tier_job_add_locked(k, KVC_P_SPILL, regroup_run, top, KVC_COMMON,
@@ -671,11 +672,11 @@ static void regroup_run(struct kvc *k, struct kvc_job *j)
 void kvc_chunking_regroup_locked(struct kvc *k, struct kvc_node *folder)
 {
 	/* one job, however often it is requested: it starts again */
-	folder->regroup_again = true;
+	folder->chunking.regroup_again = true;
 	/* not in the class that the thread reserved for fsync serves (tier_queue.c) */
-	if (!folder->regroup &&
+	if (!folder->chunking.regroup &&
 	    !kvc_tier_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
-		folder->regroup = folder->splitting = true;
+		folder->chunking.regroup = folder->chunking.splitting = true;
 }
 
 void kvc_chunking_keeps_locked(struct kvc *k, const struct kvc_node *n, struct kvc_node *folder)
@@ -696,7 +697,7 @@ int kvc_chunking_set_both(struct kvc *k, struct kvc_node *folder, const char *te
 		return -EINVAL;
 	err = text ? kvc_xattr_set(k->cat, folder->row.ino, KVC_UNIT_ATTR, text, strlen(text))
 		   : kvc_xattr_del(k->cat, folder->row.ino, KVC_UNIT_ATTR);
-	folder->unit_set = err ? 0 : (int8_t)(v + 2);
+	folder->chunking.unit_set = err ? 0 : (int8_t)(v + 2);
 	if (!err)
 		kvc_chunking_regroup_locked(k, folder);
 	return err;

@@ -10,8 +10,8 @@
  * them.
  *
  * The files are counted on demand, up to the number of a complete chunk, and the result is cached
- * in the node of the folder (n->published) until a name in the folder changes or a file in it is
- * published. The catalog stores none of it, so a start has nothing to recover.
+ * in the node of the folder (n->content.published) until a name in the folder changes or a file in
+ * it is published. The catalog stores none of it, so a start has nothing to recover.
  *
  * The kernel may not cache names in an incomplete folder, neither existing nor missing. So all
  * files appear together when the last one is published, and only cached listings have to be
@@ -20,6 +20,7 @@
  */
 #include "incomplete.h"
 
+#include "file.h"
 #include "folder.h"
 #include "notify.h"
 #include "chunking.h"
@@ -35,7 +36,7 @@ bool kvc_incomplete_temporary(const char *name)
 
 void kvc_incomplete_named_locked(struct kvc_node *n, const char *name)
 {
-	n->temporary_ns = kvc_incomplete_temporary(name) ? kvc_mono_ns() : 0;
+	kvc_file_set_temporary_locked(n, kvc_incomplete_temporary(name) ? kvc_mono_ns() : 0);
 }
 
 static bool is_published_both(struct kvc *k, uint64_t ino, int *err)
@@ -44,7 +45,8 @@ static bool is_published_both(struct kvc *k, uint64_t ino, int *err)
 	struct kvc_object_row o = { 0 };
 
 	if (n)
-		return n->object.gen && n->object.size && !n->never_published && !kvc_node_gone(n);
+		return n->object.gen && n->object.size && !n->segment.never_published &&
+		       !kvc_node_gone(n);
 	*err = kvc_object_get(k->cat, ino, &o);
 	*err = *err == -ENOENT ? 0 : *err;
 	return !*err && o.gen && o.size;
@@ -61,9 +63,10 @@ static int count_published_both(struct kvc *k, struct kvc_node *folder, unsigned
 	uint64_t after = 0;
 	unsigned n = 0;
 
-	if (folder->published > want ||
-	    (folder->published && folder->published <= folder->published_of))
-		return (int)kvc_min(folder->published - 1, want);
+	if (folder->content.published > want ||
+	    (folder->content.published &&
+	     folder->content.published <= folder->content.published_of))
+		return (int)kvc_min(folder->content.published - 1, want);
 	while (more == 1 && n < want && !err) {
 		more = kvc_folder_entries_some_both(k, folder->row.ino, &after, &e);
 		err = more < 0 ? more : 0;
@@ -72,10 +75,8 @@ static int count_published_both(struct kvc *k, struct kvc_node *folder, unsigned
 			     is_published_both(k, e.v[i].ino, &err);
 	}
 	free(e.v);
-	if (!err) {
-		folder->published = n + 1;
-		folder->published_of = want;
-	}
+	if (!err)
+		kvc_folder_counted_locked(folder, n, want);
 	return err ?: (int)n;
 }
 
@@ -135,7 +136,7 @@ void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n)
 
 	if (!folder || !kvc_model_layers_of_locked(k, n->model))
 		return;
-	folder->published = 0;
+	kvc_folder_uncounted_locked(folder);
 	if (k->opt.partial != KVC_INCOMPLETE_MISS || !kvc_kernel_knows(folder))
 		return;
 	/*

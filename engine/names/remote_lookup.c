@@ -24,6 +24,7 @@
 #include "account.h"
 #include "clock.h"
 #include "dir_invalidate.h"
+#include "file.h"
 #include "folder.h"
 #include "folders.h"
 #include "ino.h"
@@ -403,13 +404,13 @@ static int adopt_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 			   const struct kvc_where *w, const struct kvc_frame *f,
 			   const struct adoption *a)
 {
-	int err;
-
-	n->object = (struct kvc_object_row){
+	const struct kvc_object_row object = {
 		1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true,
 	};
-	n->in[tier].place = kvc_place_of(1, w, f);
-	n->has_places = true;
+	const struct kvc_place place = kvc_place_of(1, w, f);
+	int err;
+
+	kvc_file_adopted_locked(n, tier, &object, &place);
 	kvc_account_set_model_locked(n, a->model);
 	kvc_folder_grew_locked(k, n, f->size);
 	err = kvc_membership_join_both(k, n);
@@ -538,7 +539,7 @@ void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const cha
 	uint64_t model;
 	int shared;
 
-	if (!k->shared || !*path || n->unshared)
+	if (!k->shared || !*path || n->copies.unshared)
 		/* no other node can have it: a short-lived name costs nothing */
 		return;
 	if (soon)
@@ -551,15 +552,16 @@ void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const cha
 		kvc_tier_each(k, t)
 			if (n->in[t].place.gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				if (moved) { /* once another copy exists */
-					n->left |= kvc_same_name(&n->in[t].place.where, &w) << t;
-					soon |= n->left & (1u << t) &&
+					if (kvc_same_name(&n->in[t].place.where, &w))
+						kvc_file_set_old_name_locked(n, t, true);
+					soon |= n->copies.old_name & (1u << t) &&
 						!kvc_tier_out_locked(k, t, KVC_CALL_WRITE);
 					continue;
 				}
 				soon = false; /* forget_note (remove.c) decides */
 				kvc_remove_note_both(k, t, n->row.ino, &n->in[t].place);
 				kvc_deferred_free_shared_locked(k, t, n->row.ino, &n->in[t].place);
-				n->left &= ~(1u << t);
+				kvc_file_set_old_name_locked(n, t, false);
 			}
 	}
 	kvc_gone_put(k->cat, &w, kvc_clock_ns(k) + (soon ? GONE_SOON_NS : GONE_NS));

@@ -70,7 +70,7 @@ void kvc_account_copied_locked(struct kvc *k, struct kvc_node *n)
 void kvc_account_request_copy_locked(struct kvc *k, struct kvc_node *n)
 {
 	kvc_list_del(&n->acct.link);
-	n->acct.copy_requested = true;
+	n->copy_requested = true;
 	k->account->requested += n->acct.uncopied;
 }
 
@@ -78,7 +78,7 @@ void kvc_account_recount_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct stat st;
 
-	if (n->fd >= 0 && !fstat(n->fd, &st))
+	if (n->segment.fd >= 0 && !fstat(n->segment.fd, &st))
 		kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
 }
 
@@ -98,13 +98,13 @@ void kvc_account_uncopied_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	k->reservations.uncopied += now - was;
 	n->acct.uncopied = now;
-	if (n->acct.copy_requested)
+	if (n->copy_requested)
 		k->account->requested += now - was;
 	else if (now && kvc_list_empty(&n->acct.link) && k->opt.write == KVC_BACK)
 		kvc_list_add_tail(&k->account->uncopied, &n->acct.link);
 	if (!now) {
 		kvc_list_del(&n->acct.link);
-		n->acct.copy_requested = false;
+		n->copy_requested = false;
 	}
 	if (now < was && !n->refused)
 		k->account->copied += was - now;

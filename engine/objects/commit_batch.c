@@ -42,9 +42,11 @@ static int put_node_both(struct kvc *k, struct kvc_node *n)
 	if (err || !S_ISREG(n->row.mode))
 		return err;
 	err = kvc_object_put(k->cat, n->row.ino, &n->object);
-	for (unsigned t = 0; t < k->tier_slots && !err && n->has_places && !n->object.lower; t++)
+	for (unsigned t = 0; t < k->tier_slots && !err && n->copies.recorded && !n->object.lower;
+	     t++)
 		err = kvc_place_del(k->cat, n->row.ino, t);
-	n->has_places &= err || n->object.lower;
+	if (!err && !n->object.lower)
+		kvc_file_unrecorded_locked(n);
 	return err;
 }
 
@@ -76,7 +78,7 @@ static int put_nodes(struct kvc *k, bool gently)
 			if ((err = put_node_both(k, n)))
 				break;
 			kvc_node_written_locked(k, n);
-			if (n->unpublished)
+			if (n->segment.unpublished)
 				kvc_file_publish_if_closed_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}

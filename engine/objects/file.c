@@ -70,13 +70,13 @@ struct kvc_segment kvc_file_segment_of(const struct kvc_node *n)
 {
 	char kind = n->state == KVC_LOADING ? 'l'
 		    : n->state != KVC_OPEN  ? 'p'
-		    : n->fresh              ? 'w'
+		    : n->segment.fresh      ? 'w'
 					    : 'o';
 
 	return (struct kvc_segment){ kind, n->row.ino, n->object.gen };
 }
 
-void kvc_file_mark_left_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+void kvc_file_mark_old_name_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	struct kvc_place *p = &n->in[tier].place;
 
@@ -116,8 +116,8 @@ bool kvc_file_placed_anywhere(const struct kvc *k, const struct kvc_node *n)
 }
 
 /*
- * Opens the segment as n->fd. An existing descriptor is replaced under the same number, since
- * another thread may be in a call with it: that call uses the old or the new one.
+ * Opens the segment as n->segment.fd. An existing descriptor is replaced under the same number,
+ * since another thread may be in a call with it: that call uses the old or the new one.
  */
 static int set_fd_locked(struct kvc *k, struct kvc_node *n, int flags)
 {
@@ -126,38 +126,39 @@ static int set_fd_locked(struct kvc *k, struct kvc_node *n, int flags)
 
 	if (fd < 0)
 		return fd;
-	if (n->fd < 0) {
-		n->fd = fd;
+	if (n->segment.fd < 0) {
+		n->segment.fd = fd;
 		return 0;
 	}
-	err = dup3(fd, n->fd, O_CLOEXEC) < 0 ? -errno : 0;
+	err = dup3(fd, n->segment.fd, O_CLOEXEC) < 0 ? -errno : 0;
 	close(fd);
 	return err;
 }
 
-static void close_fd(struct kvc_node *n)
+void kvc_file_close_fd_locked(struct kvc_node *n)
 {
-	if (n->fd >= 0)
-		close(n->fd);
-	n->fd = -1;
+	if (n->segment.fd >= 0)
+		close(n->segment.fd);
+	n->segment.fd = -1;
 }
 
 int kvc_file_node_fd_locked(struct kvc *k, struct kvc_node *n)
 {
-	int err = n->fd < 0 ? set_fd_locked(k, n, n->state == KVC_OPEN ? O_RDWR : O_RDONLY) : 0;
+	int err = n->segment.fd < 0 ? set_fd_locked(k, n, n->state == KVC_OPEN ? O_RDWR : O_RDONLY)
+				    : 0;
 
-	return err ?: n->fd;
+	return err ?: n->segment.fd;
 }
 
 /*
- * The file is not written any more: makes n->fd read-only or closes it. A segment that is open for
- * writing must mean that a client writes, since copies wait for that (tiering/spill.c).
+ * The file is not written any more: makes n->segment.fd read-only or closes it. A segment that is
+ * open for writing must mean that a client writes, since copies wait for that (tiering/spill.c).
  */
 static void make_fd_read_only_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (!n->refs.opens)
-		close_fd(n);
-	else if (n->fd >= 0 && set_fd_locked(k, n, O_RDONLY))
+		kvc_file_close_fd_locked(n);
+	else if (n->segment.fd >= 0 && set_fd_locked(k, n, O_RDONLY))
 		kvc_warn("inode %llx: cannot open its segment read-only; it is copied after its "
 			 "last close",
 			 (unsigned long long)n->row.ino);
@@ -170,17 +171,39 @@ int kvc_file_segment_new_locked(struct kvc *k, struct kvc_node *n)
 
 	if (fd < 0)
 		return fd;
-	n->fd = fd;
-	n->fresh = true;
-	n->mode_ns = KVC_MARK_NS;
-	n->prepared = 0;
+	n->segment.fd = fd;
+	n->segment.fresh = true;
+	n->segment.mode_ns = KVC_MARK_NS;
+	n->segment.prepared = 0;
 	kvc_account_granted_locked(n, 0);
 	kvc_account_set_preallocated_locked(k, n, 0);
-	n->epoch++;
-	n->hopeless = 0;
+	kvc_file_changed_locked(n);
+	kvc_file_retry_copies_locked(n);
 	kvc_file_become_locked(k, n, KVC_OPEN);
 	kvc_account_quota_count_locked(k, n);
 	return 0;
+}
+
+void kvc_file_created_locked(struct kvc_node *n, int fd, uint64_t mtime_ns)
+{
+	n->segment.fd = fd;
+	n->segment.fresh = n->copies.unshared = n->segment.never_published = true;
+	n->segment.mode_ns = mtime_ns;
+	n->segment.epoch = 1;
+}
+
+void kvc_file_recovered_locked(struct kvc *k, struct kvc_node *n, const struct stat *st)
+{
+	n->object.size = n->row.size = (uint64_t)st->st_size;
+	n->row.blocks = (uint64_t)st->st_blocks;
+	kvc_file_update_lower_locked(k, n);
+	n->segment.verify = n->object.lower && kvc_ns(st->st_mtim) == KVC_MARK_NS;
+}
+
+void kvc_file_registered_locked(struct kvc *k, struct kvc_node *n, int backing)
+{
+	n->segment.backing = backing;
+	k->nodes->backings++;
 }
 
 int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n)
@@ -189,8 +212,8 @@ int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n)
 	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
 	int err;
 
-	n->epoch++;
-	n->hopeless = 0;
+	kvc_file_changed_locked(n);
+	kvc_file_retry_copies_locked(n);
 	if (n->state == KVC_OPEN)
 		return 0;
 	if ((err = set_fd_locked(k, n, O_RDWR)))
@@ -200,9 +223,9 @@ int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n)
 		make_fd_read_only_locked(k, n);
 		return err;
 	}
-	futimens(n->fd, mark);
-	n->mode_ns = KVC_MARK_NS;
-	n->fresh = false;
+	futimens(n->segment.fd, mark);
+	n->segment.mode_ns = KVC_MARK_NS;
+	n->segment.fresh = false;
 	kvc_file_become_locked(k, n, KVC_OPEN);
 	return 0;
 }
@@ -210,24 +233,24 @@ int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n)
 void kvc_file_close_segment_locked(struct kvc *k, struct kvc_node *n)
 {
 	/* after the end of the session the kernel has released all backing files */
-	if (n->backing && k->ev.backing_close) {
-		k->ev.backing_close(k->ev.arg, n->backing);
+	if (n->segment.backing && k->ev.backing_close) {
+		k->ev.backing_close(k->ev.arg, n->segment.backing);
 		k->nodes->backings--;
 	}
-	n->backing = 0;
-	close_fd(n);
+	n->segment.backing = 0;
+	kvc_file_close_fd_locked(n);
 }
 
 void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n)
 {
 	for (unsigned t = 0; t < k->tier_slots; t++)
 		if (n->in[t].place.gen) {
-			if (n->left & (1u << t))
+			if (n->copies.old_name & (1u << t))
 				kvc_deferred_free_shared_locked(k, t, n->row.ino, &n->in[t].place);
 			kvc_deferred_free_extent_locked(k, t, &n->in[t].place);
 			n->in[t].place = (struct kvc_place){ 0 };
 		}
-	n->left = 0;
+	n->copies.old_name = 0;
 	n->object.lower = false;
 }
 
@@ -237,10 +260,10 @@ void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n)
  */
 static void publish_failed_locked(struct kvc *k, struct kvc_node *n, int err)
 {
-	if (!n->unpublished)
+	if (!n->segment.unpublished)
 		kvc_warn("inode %llx cannot be published: %s; the next commit retries",
 			 (unsigned long long)n->row.ino, strerror(-err));
-	n->unpublished = true;
+	n->segment.unpublished = true;
 	kvc_node_dirty_locked(k, n);
 }
 
@@ -254,18 +277,18 @@ static void set_mtime(int fd, uint64_t ns)
 /* Frees preallocated pages behind the end of the file, and keeps its times. */
 static void free_prepared(struct kvc_node *n, int fd, struct stat *st, uint64_t mtime_ns)
 {
-	if (n->prepared > kvc_round_up((uint64_t)st->st_size, KVC_PAGE) &&
+	if (n->segment.prepared > kvc_round_up((uint64_t)st->st_size, KVC_PAGE) &&
 	    !ftruncate(fd, st->st_size)) {
 		set_mtime(fd, mtime_ns);
 		fstat(fd, st);
 	}
-	n->prepared = 0;
+	n->segment.prepared = 0;
 }
 
 void kvc_file_compared_locked(struct kvc_node *n, int fd)
 {
 	set_mtime(fd, n->row.mtime_ns);
-	n->verify = false;
+	n->segment.verify = false;
 }
 
 void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
@@ -279,7 +302,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	}
 	uint64_t size = (uint64_t)st.st_size, mtime = kvc_ns(st.st_mtim);
-	bool marked = mtime == KVC_MARK_NS, written = !marked || n->snapshot;
+	bool marked = mtime == KVC_MARK_NS, written = !marked || n->segment.snapshot;
 	bool doubt = !written && n->object.lower;
 
 	/*
@@ -293,21 +316,21 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 		publish_failed_locked(k, n, err);
 		return;
 	}
-	n->unpublished = n->never_published = false;
+	n->segment.unpublished = n->segment.never_published = false;
 	if (!written) {
 		/*
 		 * Nothing was written, except possibly through a mapping, which leaves no trace:
 		 * compare the file before trusting lower copies. Until then it keeps the mark, in
 		 * case of a kill.
 		 */
-		n->verify = doubt;
+		n->segment.verify = doubt;
 		if (!doubt)
 			set_mtime(fd, n->row.mtime_ns);
 	} else {
-		n->object.gen++;
-		n->object.has_sum = n->verify = false;
+		kvc_file_set_generation_locked(n, n->object.gen + 1);
+		n->segment.verify = false;
 		kvc_file_unplace_locked(k, n);
-		if (mtime != n->mode_ns)
+		if (mtime != n->segment.mode_ns)
 			kvc_node_drop_setid(&n->row);
 		if (!marked)
 			n->row.mtime_ns = mtime;
@@ -319,7 +342,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	free_prepared(n, fd, &st, doubt ? KVC_MARK_NS : n->row.mtime_ns);
 	kvc_account_set_preallocated_locked(k, n, 0);
 	/* the copy of the version that is published now serves the waiting fsyncs */
-	n->snapshot = false;
+	n->segment.snapshot = false;
 	n->object.size = n->row.size = size;
 	n->row.blocks = (uint64_t)st.st_blocks;
 	kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
@@ -341,8 +364,8 @@ void kvc_file_publish_if_closed_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (n->state != KVC_OPEN || n->refs.writers || n->commit.lost || n->unnamed)
 		return;
-	if (n->temporary_ns)
-		n->temporary_ns = kvc_mono_ns();
+	if (n->segment.temporary_ns)
+		n->segment.temporary_ns = kvc_mono_ns();
 	kvc_file_publish_locked(k, n);
 }
 

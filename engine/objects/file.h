@@ -22,7 +22,7 @@ static inline bool kvc_file_placed_in(const struct kvc_node *n, unsigned tier)
  * Marks the copy in a shared tier as one under an earlier name: another file's copy may be stored
  * under that name. The copy does not count until it is made again.
  */
-void kvc_file_mark_left_both(struct kvc *k, struct kvc_node *n, unsigned tier);
+void kvc_file_mark_old_name_both(struct kvc *k, struct kvc_node *n, unsigned tier);
 /*
  * Returns true if a tier has the current generation. kvc_file_placed counts the mounted tiers, and
  * copies under the current name only; kvc_file_placed_anywhere counts all tiers and names.
@@ -34,8 +34,8 @@ bool kvc_file_placed_durably(const struct kvc *k, const struct kvc_node *n);
 /* Creates an empty segment for a file that has none. Returns 0 or -errno. */
 int kvc_file_segment_new_locked(struct kvc *k, struct kvc_node *n);
 /*
- * Returns a descriptor of the segment, which n->fd keeps, or -errno. It is writable only in state
- * OPEN.
+ * Returns a descriptor of the segment, which n->segment.fd keeps, or -errno. It is writable only in
+ * state OPEN.
  */
 int kvc_file_node_fd_locked(struct kvc *k, struct kvc_node *n);
 /* The file is about to be written: RESIDENT or BOTH -> OPEN. Returns 0 or -errno. */
@@ -71,7 +71,152 @@ void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n);
 void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n);
 /* Called when a commit begins: destroys the files that linger since the commit before, or all. */
 void kvc_file_linger_end_locked(struct kvc *k, bool all);
-/* Closes n->fd and the backing file that is registered for passthrough. */
+/* Closes n->segment.fd and the backing file that is registered for passthrough. */
 void kvc_file_close_segment_locked(struct kvc *k, struct kvc_node *n);
+
+/* Closes n->segment.fd. */
+void kvc_file_close_fd_locked(struct kvc_node *n);
+/* The segment of a new file, open as fd, was made with this mtime. */
+void kvc_file_created_locked(struct kvc_node *n, int fd, uint64_t mtime_ns);
+/*
+ * At the start: the pool has the file's segment, complete. Updates the sizes, and whether it must
+ * be compared.
+ */
+void kvc_file_recovered_locked(struct kvc *k, struct kvc_node *n, const struct stat *st);
+/* The segment is registered for passthrough under this number, above 0. */
+void kvc_file_registered_locked(struct kvc *k, struct kvc_node *n, int backing);
+
+/* The object has a new generation, whose sum is not known. */
+static inline void kvc_file_set_generation_locked(struct kvc_node *n, uint64_t gen)
+{
+	n->object.gen = gen;
+	n->object.has_sum = false;
+}
+
+/* Sets the sum of the object's bytes; NULL: not known. */
+static inline void kvc_file_set_sum_locked(struct kvc_node *n, const struct kvc_sum *sum)
+{
+	n->object.has_sum = sum;
+	if (sum)
+		n->object.sum = *sum;
+}
+
+/* A copy of the open file's current contents was made: they are this generation. */
+static inline void kvc_file_snapshot_copied_locked(struct kvc_node *n, uint64_t gen, uint64_t size)
+{
+	n->object.gen = gen;
+	n->object.size = n->row.size = size;
+	n->segment.fresh = n->segment.snapshot = false;
+}
+
+/* Sets the placement in this tier; NULL: none. */
+static inline void kvc_file_set_place_locked(struct kvc_node *n, unsigned tier,
+					     const struct kvc_place *p)
+{
+	n->in[tier].place = p ? *p : (struct kvc_place){ 0 };
+}
+
+/* A copy was made, and this transaction records it. */
+static inline void kvc_file_copied_locked(struct kvc_node *n, uint64_t txn)
+{
+	n->object.lower = true;
+	n->copies.txn = txn;
+	n->copies.recorded = true;
+}
+
+/* Placements were removed: updates whether any is left. */
+static inline void kvc_file_update_lower_locked(const struct kvc *k, struct kvc_node *n)
+{
+	n->object.lower = kvc_file_placed_anywhere(k, n);
+}
+
+/* The catalog has no placement rows of the file any more. */
+static inline void kvc_file_unrecorded_locked(struct kvc_node *n)
+{
+	n->copies.recorded = false;
+}
+
+/* Makes a file of another node LOWER, with a copy in this tier. */
+static inline void kvc_file_adopted_locked(struct kvc_node *n, unsigned tier,
+					   const struct kvc_object_row *object,
+					   const struct kvc_place *place)
+{
+	n->object = *object;
+	n->in[tier].place = *place;
+	n->copies.recorded = true;
+}
+
+/* Sets whether the copy in this tier must be made again. */
+static inline void kvc_file_set_resealing_locked(struct kvc_node *n, unsigned tier, bool on)
+{
+	n->copies.resealing = (uint8_t)((n->copies.resealing & ~(1u << tier)) | (unsigned)on
+											<< tier);
+}
+
+/* Sets whether the copy in this tier has an earlier name and is removed by the next copy. */
+static inline void kvc_file_set_old_name_locked(struct kvc_node *n, unsigned tier, bool on)
+{
+	n->copies.old_name = (uint8_t)((n->copies.old_name & ~(1u << tier)) | (unsigned)on << tier);
+}
+
+/* No copy can be made in this tier until the file changes. */
+static inline void kvc_file_uncopyable_locked(struct kvc_node *n, unsigned tier)
+{
+	n->copies.uncopyable |= (uint8_t)(1u << tier);
+}
+
+/* Copies may be tried again in all tiers. */
+static inline void kvc_file_retry_copies_locked(struct kvc_node *n)
+{
+	n->copies.uncopyable = 0;
+}
+
+/* Sets whether no shared tier can have a copy. */
+static inline void kvc_file_set_unshared_locked(struct kvc_node *n, bool unshared)
+{
+	n->copies.unshared = unshared;
+}
+
+/* Sets whether the segment must be compared with its lower copies. */
+static inline void kvc_file_set_verify_locked(struct kvc_node *n, bool verify)
+{
+	n->segment.verify = verify;
+}
+
+/* Sets whether an fsync waits for a copy of the open file. */
+static inline void kvc_file_set_snapshot_locked(struct kvc_node *n, bool snapshot)
+{
+	n->segment.snapshot = snapshot;
+}
+
+/* The file's contents may have changed: copies that are being made are out of date. */
+static inline void kvc_file_changed_locked(struct kvc_node *n)
+{
+	n->segment.epoch++;
+}
+
+/* Sets how many bytes, from the start of the file, are preallocated for plain writes. */
+static inline void kvc_file_set_prepared_locked(struct kvc_node *n, uint64_t bytes)
+{
+	n->segment.prepared = bytes;
+}
+
+/* The file was cut, or a hole was made, from this byte on. */
+static inline void kvc_file_cut_prepared_locked(struct kvc_node *n, uint64_t from)
+{
+	n->segment.prepared = kvc_min(n->segment.prepared, from / KVC_PAGE * KVC_PAGE);
+}
+
+/* The mode was set while the segment had this mtime. */
+static inline void kvc_file_set_mode_time_locked(struct kvc_node *n, uint64_t mtime_ns)
+{
+	n->segment.mode_ns = mtime_ns;
+}
+
+/* The file got a temporary name at this time; 0: its name is not temporary. */
+static inline void kvc_file_set_temporary_locked(struct kvc_node *n, uint64_t ns)
+{
+	n->segment.temporary_ns = ns;
+}
 
 #endif

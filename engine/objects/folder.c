@@ -12,7 +12,7 @@ void kvc_folder_touch_locked(struct kvc *k, struct kvc_node *folder, int nlink)
 {
 	folder->row.mtime_ns = folder->row.ctime_ns = kvc_now_ns();
 	folder->row.nlink += (uint32_t)nlink;
-	folder->published = 0;
+	kvc_folder_uncounted_locked(folder);
 	if (folder->drop)
 		kvc_chunk_mark_busy(kvc_chunk_find_locked(k, folder->row.ino));
 	kvc_node_dirty_locked(k, folder);
@@ -96,6 +96,17 @@ int kvc_folder_empty_both(struct kvc *k, uint64_t folder)
 	return err < 0 ? err : !err;
 }
 
+void kvc_folder_counted_locked(struct kvc_node *folder, unsigned published, unsigned of)
+{
+	folder->content.published = published + 1;
+	folder->content.published_of = of;
+}
+
+void kvc_folder_uncounted_locked(struct kvc_node *folder)
+{
+	folder->content.published = 0;
+}
+
 void kvc_folder_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
 {
 	struct kvc_node *folder = n->row.chunk == n->row.parent
@@ -103,5 +114,5 @@ void kvc_folder_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t by
 					  : NULL;
 
 	if (folder)
-		folder->fill_bytes += bytes;
+		folder->content.bytes += bytes;
 }

@@ -40,7 +40,14 @@ int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
  * link count.
  */
 void kvc_folder_touch_locked(struct kvc *k, struct kvc_node *folder, int nlink);
-/* Adds the bytes of a file that was published or imported to its folder's fill_bytes. */
+/*
+ * Stores the number of files that count for a complete chunk, if counting stopped at `of`, until a
+ * name changes.
+ */
+void kvc_folder_counted_locked(struct kvc_node *folder, unsigned published, unsigned of);
+/* Forgets that number. */
+void kvc_folder_uncounted_locked(struct kvc_node *folder);
+/* Adds the bytes of a file that was published or imported to its folder's content.bytes. */
 void kvc_folder_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes);
 
 #endif

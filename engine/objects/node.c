@@ -26,7 +26,7 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	if (!n)
 		return NULL;
 	n->row = *row;
-	n->fd = -1;
+	n->segment.fd = -1;
 	kvc_list_init(&n->commit.link);
 	kvc_list_init(&n->part.link);
 	kvc_list_init(&n->acct.link);
@@ -91,7 +91,7 @@ static int node_load_locked(struct kvc *k, const struct kvc_row *row,
 		n->object = *object;
 		for (unsigned t = 0; t < k->tier_slots; t++) {
 			n->in[t].place = place[t];
-			n->has_places |= place[t].gen != 0;
+			n->copies.recorded |= place[t].gen != 0;
 		}
 		n->acct.charged = row->blocks * 512;
 		n->model = model;
@@ -207,13 +207,13 @@ void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *att
 
 	(void)k;
 	*attr = n->row;
-	if (n->state == KVC_OPEN && n->fd >= 0 && !fstat(n->fd, &st)) {
+	if (n->state == KVC_OPEN && n->segment.fd >= 0 && !fstat(n->segment.fd, &st)) {
 		uint64_t mtime = kvc_ns(st.st_mtim);
 
 		attr->size = (uint64_t)st.st_size;
 		attr->blocks = (uint64_t)st.st_blocks;
 		if (mtime != KVC_MARK_NS) {
-			if (mtime != n->mode_ns)
+			if (mtime != n->segment.mode_ns)
 				kvc_node_drop_setid(attr);
 			attr->mtime_ns = mtime;
 			attr->ctime_ns = kvc_node_ctime(attr->ctime_ns, mtime);
@@ -226,8 +226,8 @@ void kvc_node_free_all(struct kvc *k)
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-		if (n->fd >= 0)
-			close(n->fd);
+		if (n->segment.fd >= 0)
+			close(n->segment.fd);
 		if (n->dropped_dir)
 			k->hooks->freed_locked(n);
 		kvc_user_share_node_freed_locked(k, n);

@@ -21,7 +21,7 @@
  * generation is the catalog's or newer. An o segment is kept if nothing was written to it: its
  * mtime is still KVC_MARK_NS, which was set when it was opened. Otherwise it is removed and a lower
  * copy serves. w and l segments are removed. A p segment with that mark must be compared with its
- * lower copies (n->verify); its own mtime is restored after the comparison.
+ * lower copies (n->segment.verify); its own mtime is restored after the comparison.
  *
  * Order on disk. Adding a copy: frame, placement row, commit; only then may the segment be evicted.
  * Deleting a file: row deleted, commit; only then is its segment freed. Its extents are freed after
@@ -57,8 +57,10 @@ extern const char *const kvc_file_state_names[];
 
 /* A node's copy in one tier. */
 struct kvc_node_tier {
+	/* Written by objects/file.c. */
 	struct kvc_place place;
-	struct kvc_job *queued; /* the job that makes the copy, while it is queued */
+	/* Written by objects/tier_queue.c. The job that makes the copy, while it is queued. */
+	struct kvc_job *queued;
 };
 
 /*
@@ -68,6 +70,7 @@ struct kvc_node_tier {
  * placed side by side to save memory.
  */
 struct kvc_node {
+	/* Each operation writes the attributes that it changes, and marks the node dirty. */
 	struct kvc_row row;
 	struct kvc_slot slot; /* in k->nodes->table, by row.ino */
 	struct kvc_paid paid; /* what its owner's usage was charged for the row (catalog/usage.c) */
@@ -100,68 +103,104 @@ struct kvc_node {
 		struct kvc_list link; /* on a list of k->committer->lingering */
 		uint64_t bytes;       /* its part of k->reservations.leaving */
 	} linger;
-	bool dropped; /* a file whose names were removed by a drop, not by a client */
-	bool unnamed; /* it has no name yet (names/tmpfile.c) */
+	/*
+	 * Written by names/dir_invalidate.c. A file whose names were removed by a drop, not a
+	 * client.
+	 */
+	bool dropped;
+	/* Written by names/tmpfile.c. It has no name yet. */
+	bool unnamed;
 
 	/* Folders */
-	bool splitting; /* its files are being moved to other chunks (names/chunking.c) */
-	/* a job to move its files is queued or runs; the job must run once more */
-	bool regroup, regroup_again;
-	/* its own user.kvcachefs.unit. 0: not read yet; 1: not set; 2 + enum kvc_unit */
-	int8_t unit_set;
-	/*
-	 * 1 + the number of its files that count for a complete chunk, if counting stopped at
-	 * published_of; 0: not counted
-	 */
-	unsigned published, published_of;
-	/*
-	 * The burst that filled the folder (names/chunking.c): when the folder was created (0: not
-	 * known) and last filled, and with how many files and bytes
-	 */
-	unsigned files;
-	uint64_t made_ns, filled_ns, fill_bytes;
-	/* set if the folder was dropped with its chunk (names/dir_invalidate.c) */
+
+	/* Written by names/remote_lookup.c. A file was deleted because it could not be read. */
+	bool unread;
+	/* Written by names/chunking.c. The chunks that its files belong to. */
+	struct {
+		bool splitting; /* its files are being moved to other chunks */
+		/* a job to move its files is queued or runs; the job must run once more */
+		bool regroup, regroup_again;
+		/* its own user.kvcachefs.unit. 0: not read yet; 1: not set; 2 + enum kvc_unit */
+		int8_t unit_set;
+		/*
+		 * The burst that filled the folder: the number of files, and when the folder was
+		 * created (0: not known) and last filled
+		 */
+		unsigned files;
+		uint64_t made_ns, filled_ns;
+	} chunking;
+	/* Written by objects/folder.c. */
+	struct {
+		uint64_t bytes; /* bytes of the files of the burst that filled it */
+		/*
+		 * 1 + the number of its files that count for a complete chunk, if counting stopped
+		 * at published_of; 0: not counted (names/incomplete.c)
+		 */
+		unsigned published, published_of;
+	} content;
+	/* Written by names/dir_invalidate.c. Set if it was dropped with its chunk. */
 	struct kvc_dropped_dir *dropped_dir;
-	struct kvc_drop *drop; /* set while its chunk is being dropped (names/chunk_drop.c) */
+	/* Written by names/chunk_drop.c. Set while the chunk of this folder or file is dropped. */
+	struct kvc_drop *drop;
 
 	/* Regular files */
-	bool never_published; /* created by this mount and never published */
-	bool has_places;      /* the catalog may have placement rows of it */
-	bool plain;           /* its opens use plain requests, not passthrough */
-	bool fresh;           /* the segment's name begins with w-, not o- */
-	/* it was open for writing and seems unchanged: compare it before trusting a lower copy */
-	bool verify;
-	bool unpublished; /* closed, but its segment could not be renamed: still OPEN */
-	bool failing;     /* the last copy to a tier failed */
-	/* no copy is requested, since admission refused it (access/admission.h) */
-	bool refused;
-	bool unshared; /* created by this mount, and no copy to a shared tier was begun since */
-	bool snapshot; /* fsync waits for a copy of the file's current contents */
-	bool unread;   /* folder: one of its files was deleted because it could not be read */
-	uint8_t tries; /* number of consecutive failures */
-	/* a bit for each tier: a job to copy it there is queued or runs */
-	uint8_t spilling;
-	/* a bit for each tier: no copy can be made until the file changes or the next mount */
-	uint8_t hopeless;
-	/* a bit for each tier: the copy must be made again, and is kept until that is done */
-	uint8_t resealing;
-	/* a bit for each tier: an old copy under an earlier name is removed by the next copy */
-	uint8_t left;
+
+	/* Written by objects/file.c. kvc_file_become_locked alone changes it. */
 	enum kvc_state state : 8;
-	int fd, backing; /* -1 and 0 if there is none; fd is writable only in state OPEN */
-	struct kvc_object_row object;
-	uint64_t place_txn; /* the transaction that records the newest placement */
-	/* OPEN: mtime of the segment when its mode was set; a later write clears the set-id bits */
-	uint64_t mode_ns;
-	/* bytes, from the start of the file, that are preallocated for plain writes */
-	uint64_t prepared;
+	/* Written by access/admission.c. No copy is requested, since admission refused it. */
+	bool refused;
+	/* Written by ops/open.c. Its opens use plain requests, not passthrough. */
+	bool plain;
+	/* Written by objects/account.c. Its bytes are in k->account->requested. */
+	bool copy_requested;
 	/*
-	 * when it got a temporary name, or was last closed with one (names/incomplete.h); 0: its
-	 * name is not temporary
+	 * Written by objects/tier_queue.c. A bit for each tier: a job of a copy is queued or runs.
 	 */
-	uint64_t temporary_ns;
-	/* number of opens for writing, so that a copy notices that it is out of date */
-	uint64_t epoch;
+	uint8_t copying;
+	/* Written by tiering/spill.c. */
+	struct {
+		bool failing;     /* the last copy to a tier failed */
+		uint8_t failures; /* number of consecutive failures */
+	} spill;
+	/*
+	 * Written by objects/file.c. The copies in the tiers; the masks have a bit for each tier.
+	 */
+	struct {
+		bool recorded; /* the catalog may have placement rows of it */
+		bool unshared; /* created by this mount; no copy to a shared tier was begun since */
+		/* no copy can be made until the file changes or the next mount */
+		uint8_t uncopyable;
+		/* the copy must be made again, and is kept until that is done */
+		uint8_t resealing;
+		/* an old copy under an earlier name is removed by the next copy */
+		uint8_t old_name;
+		uint64_t txn; /* the transaction that records the newest placement */
+	} copies;
+	/* Written by objects/file.c. The segment in the pool. */
+	struct {
+		int fd, backing; /* -1 and 0 if there is none; fd is writable only in state OPEN */
+		bool fresh;      /* the segment's name begins with w-, not o- */
+		bool never_published; /* created by this mount and never published */
+		bool unpublished;     /* closed, but it could not be renamed: still OPEN */
+		/*
+		 * open for writing before, seems unchanged: compare it before trusting a lower copy
+		 */
+		bool verify;
+		bool snapshot; /* fsync waits for a copy of the file's current contents */
+		/* OPEN: its mtime when the mode was set; a later write clears the set-id bits */
+		uint64_t mode_ns;
+		/* bytes, from the start of the file, that are preallocated for plain writes */
+		uint64_t prepared;
+		/* number of opens for writing, so that a copy notices that it is out of date */
+		uint64_t epoch;
+		/*
+		 * when it got a temporary name, or was last closed with one (names/incomplete.h);
+		 * 0: its name is not temporary
+		 */
+		uint64_t temporary_ns;
+	} segment;
+	/* Written by objects/file.c. */
+	struct kvc_object_row object;
 	/* Written by objects/account.c. The first folder of its path, whose quota it counts to. */
 	uint64_t model;
 	/* Written by objects/account.c. The bytes that it counts. */
@@ -174,8 +213,6 @@ struct kvc_node {
 		uint64_t preallocated;
 		/* write=back: on k->account->uncopied until a copy is requested */
 		struct kvc_list link;
-		/* a copy was requested: its bytes are in k->account->requested */
-		bool copy_requested;
 	} acct;
 	/* Written by telemetry/model_stats.c. The statistics that count its bytes in the pool. */
 	struct {

@@ -76,6 +76,11 @@ void kvc_tier_job_hurry_locked(struct kvc_tier_state *ts, struct kvc_job *j)
 	kvc_tier_wake_locked(ts, KVC_P_URGENT);
 }
 
+void kvc_tier_set_copying_locked(struct kvc_node *n, unsigned tier, bool copying)
+{
+	n->copying = (uint8_t)((n->copying & ~(1u << tier)) | (unsigned)copying << tier);
+}
+
 static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 {
 	int p = KVC_P_PARKED;
@@ -90,7 +95,7 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 	k->work->queued--;
 	kvc_count(&k->stats, spills_dropped);
 	if (n) {
-		n->spilling &= ~(1u << j->tier);
+		kvc_tier_set_copying_locked(n, j->tier, false);
 		if (n->in[j->tier].queued == j)
 			n->in[j->tier].queued = NULL;
 		/* an fsync requests the copy again */
@@ -153,6 +158,17 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 	if (out)
 		*out = j;
 	return 0;
+}
+
+int kvc_tier_copy_add_locked(struct kvc *k, enum kvc_priority p,
+			     void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+			     unsigned tier, uint64_t due_ns)
+{
+	int err = kvc_tier_job_add_locked(k, p, run, n, tier, due_ns, &n->in[tier].queued);
+
+	if (!err)
+		kvc_tier_set_copying_locked(n, tier, true);
+	return err;
 }
 
 /* Returns true if a thread is in an overdue call. */

@@ -168,6 +168,15 @@ void kvc_tiers_wake_locked(struct kvc *k);
 int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 			    void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 			    unsigned tier, uint64_t due_ns, struct kvc_job **out);
+/*
+ * Queues a copy of the node to this tier: n->in[tier].queued is the job. The node is marked as
+ * being copied to the tier until kvc_tier_set_copying_locked. Returns 0 or -ENOMEM.
+ */
+int kvc_tier_copy_add_locked(struct kvc *k, enum kvc_priority p,
+			     void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+			     unsigned tier, uint64_t due_ns);
+/* Sets whether a job for the node's copy in this tier is queued or runs. */
+void kvc_tier_set_copying_locked(struct kvc_node *n, unsigned tier, bool copying);
 /* Queues a job that a call waits for, in the caller's memory; the queue frees it after its run. */
 void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j);
 /* Moves a waiting job to the front: it is urgent, and due at once. */

@@ -49,14 +49,14 @@ static int allocate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held
 	uint64_t start = off / KVC_PAGE * KVC_PAGE, end = kvc_round_up(off + len, KVC_PAGE), ahead;
 	int err;
 
-	if (end <= n->prepared)
+	if (end <= n->segment.prepared)
 		return 0;
 	if (len > KVC_PAGES_QUICK && !w->deferred)
 		return KVC_LONG;
 	/* sequential writes: allocate more at a time while the pool has plenty of space */
-	if (start <= n->prepared) {
-		start = n->prepared;
-		ahead = kvc_min(kvc_max(n->prepared, end - start), AHEAD);
+	if (start <= n->segment.prepared) {
+		start = n->segment.prepared;
+		ahead = kvc_min(kvc_max(n->segment.prepared, end - start), AHEAD);
 		if (!w->granted && end - start < ahead &&
 		    k->reservations.used + ahead < k->pool.bytes / 100 * k->opt.low_pct &&
 		    !kvc_quota_allows_locked(k, n->model, ahead))
@@ -77,8 +77,8 @@ static int allocate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held
 	}
 	/* kvc_account_recount_locked adds the number of pages that were really allocated */
 	k->reservations.used -= kvc_min(k->reservations.used, end - start);
-	if (start <= n->prepared)
-		n->prepared = end;
+	if (start <= n->segment.prepared)
+		kvc_file_set_prepared_locked(n, end);
 	kvc_account_recount_locked(k, n);
 	return 0;
 }
@@ -168,9 +168,11 @@ static int allocate_growth_both(struct kvc *k, struct kvc_node *n, int fd, uint6
 		return size > from ? allocate_locked(k, n, KVC_HELD_BOTH, fd, from, size - from, w)
 				   : 0;
 	}
-	if (!n->refs.writers || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
+	if (!n->refs.writers || size <= n->segment.prepared ||
+	    size > kvc_max(usual, KVC_USUAL_LEAST))
 		return 0;
-	return allocate_locked(k, n, KVC_HELD_BOTH, fd, n->prepared, size - n->prepared, w);
+	return allocate_locked(k, n, KVC_HELD_BOTH, fd, n->segment.prepared,
+			       size - n->segment.prepared, w);
 }
 
 /* Sets the size of a file, open or not. */
@@ -194,7 +196,7 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 	err = fd < 0 ? fd : allocate_growth_both(k, n, fd, size, w);
 	err = err ?: kvc_pages_truncate_locked(k, n, KVC_HELD_BOTH, fd, size);
 	if (!err) {
-		n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
+		kvc_file_cut_prepared_locked(n, size);
 		kvc_account_recount_locked(k, n);
 	}
 	if (err != KVC_WAIT)
@@ -208,11 +210,11 @@ static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, stru
 	bool open = n->state == KVC_OPEN && (set & (KVC_SET_MODE | KVC_SET_MTIME)) &&
 		    kvc_file_node_fd_locked(k, n) >= 0;
 	struct stat st = { 0 };
-	uint64_t mtime = open && !fstat(n->fd, &st) ? kvc_ns(st.st_mtim) : KVC_MARK_NS;
+	uint64_t mtime = open && !fstat(n->segment.fd, &st) ? kvc_ns(st.st_mtim) : KVC_MARK_NS;
 
 	if (set & KVC_SET_MODE) {
 		n->row.mode = (n->row.mode & S_IFMT) | (attr->mode & 07777);
-		n->mode_ns = mtime;
+		kvc_file_set_mode_time_locked(n, mtime);
 	}
 	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && !S_ISDIR(n->row.mode))
 		kvc_node_drop_setid(&n->row);
@@ -236,8 +238,8 @@ static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, stru
 			kvc_file_time(attr->mtime_ns),
 		};
 
-		if (!futimens(n->fd, t) && n->mode_ns == mtime)
-			n->mode_ns = attr->mtime_ns;
+		if (!futimens(n->segment.fd, t) && n->segment.mode_ns == mtime)
+			kvc_file_set_mode_time_locked(n, attr->mtime_ns);
 	}
 }
 
@@ -293,11 +295,11 @@ static uint64_t missing_bytes(const struct kvc_node *n, uint64_t off, uint64_t e
 
 	end = kvc_round_up(end, KVC_PAGE);
 	range = end - start;
-	span = kvc_max(kvc_max(kvc_round_up(size, KVC_PAGE), n->prepared), end);
+	span = kvc_max(kvc_max(kvc_round_up(size, KVC_PAGE), n->segment.prepared), end);
 	elsewhere = span - range;
 	there = n->acct.reserved > elsewhere ? n->acct.reserved - elsewhere : 0;
-	if (start < n->prepared)
-		there = kvc_max(there, kvc_min(n->prepared, end) - start);
+	if (start < n->segment.prepared)
+		there = kvc_max(there, kvc_min(n->segment.prepared, end) - start);
 	return range - kvc_min(range, there);
 }
 
@@ -306,7 +308,7 @@ static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uin
 {
 	int err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off, len, NULL);
 
-	n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
+	kvc_file_cut_prepared_locked(n, off);
 	if (!err && must_allocate_locked(k, n))
 		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, FALLOC_FL_KEEP_SIZE, off, len, NULL);
 	kvc_account_recount_locked(k, n);
@@ -320,7 +322,7 @@ static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uin
 static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint64_t off,
 		       uint64_t len, uint64_t need, struct kvc_wait *w)
 {
-	uint64_t done = 0, was = n->prepared, skip;
+	uint64_t done = 0, was = n->segment.prepared, skip;
 	int err = 0;
 
 	/* if a later step fails, the range reads as zeros or is unchanged */
@@ -328,19 +330,20 @@ static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint
 		mode &= ~FALLOC_FL_ZERO_RANGE;
 		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd,
 				       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len, NULL);
-		n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
+		kvc_file_cut_prepared_locked(n, off);
 	}
 	/* skip pages that are allocated but not written: the kernel would clear them here */
-	skip = off < n->prepared ? kvc_min(n->prepared - off, len) : 0;
+	skip = off < n->segment.prepared ? kvc_min(n->segment.prepared - off, len) : 0;
 	if (!err && skip < len)
 		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off + skip, len - skip, &done);
 	else if (!err && !(mode & FALLOC_FL_KEEP_SIZE))
 		err = kvc_pages_size(fd, off + len);
 	done += skip;
 	if (!err)
-		n->prepared = kvc_max(n->prepared, was);
-	if (off / KVC_PAGE * KVC_PAGE <= n->prepared)
-		n->prepared = kvc_max(n->prepared, (off + done) / KVC_PAGE * KVC_PAGE);
+		kvc_file_set_prepared_locked(n, kvc_max(n->segment.prepared, was));
+	if (off / KVC_PAGE * KVC_PAGE <= n->segment.prepared)
+		kvc_file_set_prepared_locked(n, kvc_max(n->segment.prepared,
+							(off + done) / KVC_PAGE * KVC_PAGE));
 	/* the account never shows less than is allocated */
 	k->reservations.used -= kvc_min(k->reservations.used, need);
 	kvc_account_recount_locked(k, n);
@@ -430,18 +433,20 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 		durable |= kvc_spill_takes_snapshot(k, n, t);
 	if (n && S_ISREG(n->row.mode) && durable && !n->commit.lost && w->stage < KVC_SYNC_COPIED) {
 		if (n->state == KVC_OPEN &&
-		    (kvc_file_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
+		    (kvc_file_node_fd_locked(k, n) < 0 || fstat(n->segment.fd, &st)))
 			err = -EIO;
-		else if (n->state == KVC_OPEN) /* a failed snapshot leaves n->snapshot set */
-			needed = n->fresh || n->snapshot || kvc_ns(st.st_mtim) != KVC_MARK_NS ||
+		else if (n->state ==
+			 KVC_OPEN) /* a failed snapshot leaves n->segment.snapshot set */
+			needed = n->segment.fresh || n->segment.snapshot ||
+				 kvc_ns(st.st_mtim) != KVC_MARK_NS ||
 				 !kvc_file_placed_durably(k, n);
 		else if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
-			needed = !kvc_file_placed_durably(k, n) || n->verify;
+			needed = !kvc_file_placed_durably(k, n) || n->segment.verify;
 	}
 	if (!err && needed) {
 		w->stage = KVC_SYNC_ASKED;
-		n->snapshot = n->state == KVC_OPEN;
-		n->hopeless = 0; /* try again, so that the caller gets the error */
+		kvc_file_set_snapshot_locked(n, n->state == KVC_OPEN);
+		kvc_file_retry_copies_locked(n); /* try again, so that the caller gets the error */
 		err = kvc_node_park_sync_locked(k, n, w);
 		kvc_spill_queue_locked(k, n, true); /* at once, because a caller waits */
 	} else if (!err) {

@@ -67,13 +67,12 @@ static void register_segment_locked(struct kvc *k, struct kvc_node *n, bool writ
 	    (!may_pass_through_locked(k, n->model) &&
 	     (writer || n->acct.reserved < kvc_round_up(n->object.size, KVC_PAGE))))
 		return;
-	if (!n->backing) {
+	if (!n->segment.backing) {
 		fd = kvc_pool_segment_open(&k->pool, &s, O_RDONLY);
 		id = fd < 0 ? fd : k->ev.backing_open(k->ev.arg, fd);
 		if (id <= 0)
 			return;
-		n->backing = id;
-		k->nodes->backings++;
+		kvc_file_registered_locked(k, n, id);
 	}
 	n->plain = false;
 }
@@ -97,7 +96,7 @@ static int count_open_locked(struct kvc *k, struct kvc_node *n, int flags, uint3
 	kvc_node_opened_locked(n, opens_for_writing(flags));
 	k->nodes->opens++;
 	kvc_user_share_add_locked(k, n, uid, true);
-	out->backing = n->plain ? 0 : n->backing;
+	out->backing = n->plain ? 0 : n->segment.backing;
 	kvc_count(&k->stats, opens);
 	return 0;
 }
@@ -127,7 +126,8 @@ static int allocate_ahead_both(struct kvc *k, struct kvc_node *n, int fd, uint64
 		kvc_pages_locked(k, n, KVC_HELD_BOTH, fd, FALLOC_FL_KEEP_SIZE, 0, bytes, &done);
 	if (n->state != KVC_OPEN)
 		return -ESTALE;
-	n->prepared = kvc_max(n->prepared, done); /* a write in between may have allocated more */
+	/* a write in between may have allocated more */
+	kvc_file_set_prepared_locked(n, kvc_max(n->segment.prepared, done));
 	kvc_account_set_preallocated_locked(k, n, done);
 	kvc_account_recount_locked(k, n);
 	return 0;
@@ -155,7 +155,8 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 				    : kvc_file_begin_write_locked(k, n);
 	fd = err ?: kvc_file_node_fd_locked(k, n);
 	err = fd < 0 ? fd : kvc_pages_truncate_locked(k, n, KVC_HELD_BOTH, fd, 0);
-	n->prepared = err ? n->prepared : 0;
+	if (!err)
+		kvc_file_set_prepared_locked(n, 0);
 	err = err ?: allocate_ahead_both(k, n, fd, hint);
 	kvc_reservation_put_locked(k, more); /* the allocated bytes are counted instead */
 	if (err)
@@ -272,7 +273,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	} else if (w->loads) {
 		kvc_tenant_tell_locked(k, n->chunk, misses);
 	}
-	register_segment_locked(k, n, opens_for_writing(flags), truncates && !n->prepared);
+	register_segment_locked(k, n, opens_for_writing(flags), truncates && !n->segment.prepared);
 	err = count_open_locked(k, n, flags, w->uid, out);
 	if (err)
 		kvc_file_publish_if_closed_locked(k, n);
@@ -409,16 +410,13 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 		kvc_node_settle_locked(k, n);
 		return err;
 	}
-	n->fd = fd;
-	n->fresh = n->unshared = n->never_published = true;
-	n->mode_ns = c->row.mtime_ns;
+	kvc_file_created_locked(n, fd, c->row.mtime_ns);
 	kvc_account_created_locked(n, c->reserved);
-	n->prepared = c->reserved;
-	n->epoch = 1;
+	kvc_file_set_prepared_locked(n, c->reserved);
 	kvc_node_looked_up_locked(n);
-	n->backing = backing;
 	n->plain = !backing;
-	k->nodes->backings += backing > 0;
+	if (backing)
+		kvc_file_registered_locked(k, n, backing);
 	kvc_access_made_locked(k, n->chunk, c->client);
 	kvc_file_become_locked(k, n, KVC_OPEN);
 	kvc_account_quota_count_locked(k, n);
@@ -617,10 +615,8 @@ void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 	if (!n->refs.opens && n->commit.lost && !n->refs.leases) {
 		kvc_file_destroy_locked(k, n);
 	} else if (!n->refs.opens && n->state != KVC_OPEN) {
-		if (n->fd >= 0)
-			close(n->fd);
-		n->fd = -1;
-		if (n->backing && k->nodes->backings > BACKINGS_MAX)
+		kvc_file_close_fd_locked(n);
+		if (n->segment.backing && k->nodes->backings > BACKINGS_MAX)
 			kvc_file_close_segment_locked(k, n);
 	}
 	kvc_node_settle_locked(k, n);

@@ -10,7 +10,7 @@
  * While the locks are released, a reference keeps the node in memory (n->refs.engine) and
  * n->refs.writers keeps it from being published. Its bytes are already accounted for, and the
  * kernel lets no other call change the size of the file. The file may be unlinked or dropped, which
- * closes n->fd, so these calls use a duplicate of the descriptor.
+ * closes n->segment.fd, so these calls use a duplicate of the descriptor.
  */
 #include "ops.h"
 
@@ -79,7 +79,7 @@ static int pages_end_locked(struct kvc *k, struct kvc_node *n, enum kvc_held hel
 	else
 		kvc_lock(k);
 	kvc_node_write_end_locked(n);
-	n->epoch++;
+	kvc_file_changed_locked(n);
 	return err ?: n->state == KVC_OPEN ? 0 : -ESTALE;
 }
 
@@ -111,12 +111,12 @@ static bool would_free_more(const struct kvc_node *n, uint64_t size, uint64_t so
 
 	if (!kvc_has_segment(n))
 		return false;
-	if (n->state == KVC_OPEN && n->fd >= 0 && !fstat(n->fd, &st)) {
+	if (n->state == KVC_OPEN && n->segment.fd >= 0 && !fstat(n->segment.fd, &st)) {
 		has = (uint64_t)st.st_size;
 		reserved = (uint64_t)st.st_blocks * 512;
 	}
 	/* includes pages allocated beyond its end */
-	return reserved > some && kvc_max(has, n->prepared) > size + some;
+	return reserved > some && kvc_max(has, n->segment.prepared) > size + some;
 }
 
 int kvc_pages_truncate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
@@ -144,13 +144,13 @@ void kvc_pages_trim_locked(struct kvc *k, struct kvc_node *n)
 
 	while (n->state == KVC_OPEN && n->refs.writers == 1 &&
 	       (fd = kvc_file_node_fd_locked(k, n)) >= 0 && !fstat(fd, &st) &&
-	       n->prepared > (uint64_t)st.st_size + 2 * SPARE) {
+	       n->segment.prepared > (uint64_t)st.st_size + 2 * SPARE) {
 		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, st.st_mtim };
-		uint64_t end = n->prepared;
+		uint64_t end = n->segment.prepared;
 
-		n->prepared = (end - 1) / SPARE * SPARE;
-		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)n->prepared,
-			      (off_t)(end - n->prepared)))
+		kvc_file_set_prepared_locked(n, (end - 1) / SPARE * SPARE);
+		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			      (off_t)n->segment.prepared, (off_t)(end - n->segment.prepared)))
 			return;
 		futimens(fd, t);
 		kvc_pause_locked(k);

@@ -108,7 +108,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		return err;
 	}
 	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
-		n->unshared &= old->unshared;
+		kvc_file_set_unshared_locked(n, n->copies.unshared && old->copies.unshared);
 		kvc_notify_readers_both(k, KVC_EVENT_RING_dropped, old, to, to_name);
 		kvc_entry_unlink_apply_both(k, old, to, left);
 		kvc_node_settle_locked(k, old);
@@ -138,7 +138,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 static void exchanged_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
 	kvc_access_renamed_locked(k, n->row.ino);
-	n->temporary_ns = 0;
+	kvc_file_set_temporary_locked(n, 0);
 	n->row.ctime_ns = kvc_now_ns();
 	n->row.parent = folder->row.ino;
 	if (S_ISREG(n->row.mode))
@@ -218,7 +218,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 	kvc_incomplete_moved_both(k, a, to_folder);
 	kvc_incomplete_moved_both(k, b, from_folder);
 
-	a->unshared = b->unshared = a->unshared && b->unshared;
+	kvc_file_set_unshared_locked(a, a->copies.unshared && b->copies.unshared);
+	kvc_file_set_unshared_locked(b, a->copies.unshared);
 	exchanged_both(k, a, to_folder);
 	exchanged_both(k, b, from_folder);
 	kvc_folder_touch_locked(k, from_folder, -moved);
@@ -242,8 +243,8 @@ static bool replaces_unfinished_both(struct kvc *k, uint64_t parent, const char 
 
 	return !kvc_name_get(k->cat, to, to_name, &old, &kind) &&
 	       !kvc_name_get(k->cat, parent, name, &ino, &kind) &&
-	       (*n = kvc_node_find_locked(k, ino)) && (*n)->state == KVC_OPEN && (*n)->fresh &&
-	       old != ino;
+	       (*n = kvc_node_find_locked(k, ino)) && (*n)->state == KVC_OPEN &&
+	       (*n)->segment.fresh && old != ino;
 }
 
 int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name,

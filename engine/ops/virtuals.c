@@ -42,7 +42,7 @@ static void summarize_node(struct kvc *k, struct summary *s, const struct kvc_no
 	if (kvc_has_segment(n))
 		s->tiers |= 1;
 	kvc_tier_each(k, t)
-		if (kvc_file_placed_in(n, t) && !n->verify)
+		if (kvc_file_placed_in(n, t) && !n->segment.verify)
 			s->tiers |= 2u << t;
 	s->state = !s->any || s->state == (int)n->state ? (int)n->state : -1;
 	s->any = true;
@@ -120,7 +120,7 @@ static int get_state(struct kvc *k, struct kvc_subject *s, char *value)
 static int get_checksum(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	(void)k;
-	if (!s->n->object.has_sum || s->n->state == KVC_OPEN || s->n->verify)
+	if (!s->n->object.has_sum || s->n->state == KVC_OPEN || s->n->segment.verify)
 		return -ENODATA;
 	kvc_sum_text(&s->n->object.sum, value);
 	return 0;

@@ -219,7 +219,8 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		      : may_set_both(k, &s)                        ?: v->set(k, &s, text);
 		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);
-		else if (!err && whole && s.n->files && kvc_chunking_whole_both(k, s.n) != 1)
+		else if (!err && whole && s.n->chunking.files &&
+			 kvc_chunking_whole_both(k, s.n) != 1)
 			kvc_chunking_regroup_locked(k, s.n); /* a model's folder is not a chunk */
 	} else {
 		err = set_client_xattr(k, s.n, name, value, len, flags);

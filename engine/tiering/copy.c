@@ -191,7 +191,7 @@ static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
  */
 static int claim_name_both(struct kvc_copy *c)
 {
-	struct kvc_place *p = &c->n->in[c->tier].place;
+	const struct kvc_place *p = &c->n->in[c->tier].place;
 
 	c->name = kvc_frame_where_of(c->f->path);
 	c->f->flags |= KVC_FRAME_SHARED;
@@ -199,7 +199,7 @@ static int claim_name_both(struct kvc_copy *c)
 		return -EALREADY;
 	c->has_name = true;
 	if (p->gen && kvc_same_name(&p->where, &c->name))
-		kvc_file_mark_left_both(c->k, c->n, c->tier);
+		kvc_file_mark_old_name_both(c->k, c->n, c->tier);
 	return 0;
 }
 

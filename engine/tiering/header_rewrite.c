@@ -87,13 +87,13 @@ static void rewrite_run(struct kvc *k, struct kvc_job *j)
 
 	kvc_lock(k);
 	/* a copy under way may carry the old name */
-	bool busy = n->spilling & (1u << j->tier);
+	bool busy = n->copying & (1u << j->tier);
 	bool wanted = !n->commit.lost && (n->in[j->tier].place.gen || busy);
 
 	p = n->in[j->tier].place;
 	if (wanted && !busy)
 		/* no other job calls the tier for this object now */
-		n->spilling |= 1u << j->tier;
+		kvc_tier_set_copying_locked(n, j->tier, true);
 	else if (wanted)
 		rewrite_again_locked(k, j, BUSY);
 	kvc_unlock(k);
@@ -107,7 +107,7 @@ static void rewrite_run(struct kvc *k, struct kvc_job *j)
 	}
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, call, n->row.ino, err);
-	n->spilling &= ~(1u << j->tier);
+	kvc_tier_set_copying_locked(n, j->tier, false);
 	if (err && !is_no_frame(err) && !n->commit.lost && n->in[j->tier].place.gen == p.gen)
 		rewrite_again_locked(k, j, FAILED);
 	/*
@@ -115,8 +115,8 @@ static void rewrite_run(struct kvc *k, struct kvc_job *j)
 	 * check again if none is made.
 	 */
 	if (!n->commit.lost &&
-	    (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
-			     kvc_spill_needed(k, n, j->tier))))
+	    (n->segment.snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
+				     kvc_spill_needed(k, n, j->tier))))
 		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->wait.sync));
 	else
 		kvc_node_wake_sync_locked(k, n, 0);
@@ -170,7 +170,7 @@ void kvc_header_rewrite_moved_both(struct kvc *k, struct kvc_node *n)
 			now = kvc_frame_where_of(path);
 		}
 		if (*path && !kvc_same_name(at, &now))
-			kvc_file_mark_left_both(k, n, t);
+			kvc_file_mark_old_name_both(k, n, t);
 	}
 }
 
@@ -185,16 +185,16 @@ void kvc_header_rewrite_both(struct kvc *k, struct kvc_node *n)
 					kvc_mono_ns(), NULL);
 	if (!S_ISREG(n->row.mode))
 		return;
-	if (n->hopeless && k->opt.write == KVC_THROUGH && kvc_has_segment(n) &&
+	if (n->copies.uncopyable && k->opt.write == KVC_THROUGH && kvc_has_segment(n) &&
 	    n->state != KVC_OPEN) {
-		n->hopeless = 0; /* the key file may have a key for the new path */
+		kvc_file_retry_copies_locked(n); /* the key file may have a key for the new path */
 		kvc_spill_queue_locked(k, n, false);
 	}
-	n->hopeless = 0;
+	kvc_file_retry_copies_locked(n);
 	kvc_tier_each(k, t) {
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 			/* A queued copy gets the new name. A running one may have the old name. */
-			if (n->in[t].place.gen || (n->spilling & (1u << t) && !n->in[t].queued))
+			if (n->in[t].place.gen || (n->copying & (1u << t) && !n->in[t].queued))
 				kvc_tier_job_add_locked(k, KVC_P_SPILL, rewrite_run, n, t,
 							kvc_mono_ns(), NULL);
 		} else if (n->in[t].place.gen) {

@@ -5,7 +5,7 @@
  * object changed in between, which its epoch tells, the copy is undone. Copies that the disk tier
  * does not admit (access/admission.c) are not queued for it.
  *
- * One job per object and tier: n->spilling has a bit for each tier with a queued or running job. A
+ * One job per object and tier: n->copying has a bit for each tier with a queued or running job. A
  * copy that failed is queued again, later after each failure.
  */
 #include "spill.h"
@@ -38,7 +38,8 @@
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	(void)k;
-	return !kvc_file_placed_in(n, tier) || n->verify || (n->resealing & (1u << tier));
+	return !kvc_file_placed_in(n, tier) || n->segment.verify ||
+	       (n->copies.resealing & (1u << tier));
 }
 
 /*
@@ -57,15 +58,15 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint
 	kvc_lock(k);
 	if (err)
 		return err;
-	if (n->verify && n->epoch == epoch && (n->state == KVC_BOTH || n->state == KVC_RESIDENT)) {
+	if (n->segment.verify && n->segment.epoch == epoch &&
+	    (n->state == KVC_BOTH || n->state == KVC_RESIDENT)) {
 		if (!n->object.has_sum || memcmp(sum.b, n->object.sum.b, 16)) {
 			struct kvc_segment from = kvc_file_segment_of(n), to = from;
 
 			to.gen++;
 			if ((err = kvc_pool_segment_rename(&k->pool, &from, &to)))
 				return err; /* it is compared again later */
-			n->object.gen++;
-			n->object.has_sum = false;
+			kvc_file_set_generation_locked(n, n->object.gen + 1);
 			kvc_file_unplace_locked(k, n);
 			kvc_file_become_locked(k, n, KVC_RESIDENT);
 			kvc_node_dirty_locked(k, n);
@@ -83,17 +84,17 @@ static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struc
 {
 	unsigned bit = 1u << tier;
 
-	if (n->in[tier].place.gen && (n->left & bit)) {
+	if (n->in[tier].place.gen && (n->copies.old_name & bit)) {
 		kvc_remove_note_both(k, tier, n->row.ino, &n->in[tier].place);
 		kvc_deferred_free_shared_locked(k, tier, n->row.ino, &n->in[tier].place);
 	}
 	if (n->in[tier].place.gen)
 		kvc_deferred_free_extent_locked(k, tier, &n->in[tier].place);
-	n->in[tier].place = p;
+	kvc_file_set_place_locked(n, tier, &p);
 	if (tier == KVC_DISK && n->chunk)
 		n->chunk->on_disk = true;
-	n->resealing &= ~bit;
-	n->left &= ~bit;
+	kvc_file_set_resealing_locked(n, tier, false);
+	kvc_file_set_old_name_locked(n, tier, false);
 }
 
 static void count_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
@@ -131,8 +132,8 @@ static void doubt_elsewhere_locked(struct kvc *k, struct kvc_node *n, unsigned t
 {
 	kvc_tier_each(k, t)
 		if (t != tier && n->in[t].place.gen)
-			n->resealing |= 1u << t;
-	n->verify = false;
+			kvc_file_set_resealing_locked(n, t, true);
+	kvc_file_set_verify_locked(n, false);
 	kvc_spill_queue_locked(k, n, false);
 }
 
@@ -173,9 +174,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		if (kvc_pool_segment_rename(&k->pool, &from, &to))
 			return false;
 		kvc_file_unplace_locked(k, n);
-		n->object.gen = gen;
-		n->object.size = n->row.size = c->f->size;
-		n->fresh = n->snapshot = false;
+		kvc_file_snapshot_copied_locked(n, gen, c->f->size);
 	}
 	if (c->shared) {
 		struct kvc_where now;
@@ -192,15 +191,11 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	for (unsigned t = 0; t < k->tier_slots && k->shared; t++)
 		if (!n->in[t].place.gen)
 			kvc_place_del(k->cat, n->row.ino, t);
-	if (!c->table) {
-		n->object.sum = c->raw;
-		n->object.has_sum = true;
-	} else if (snapshot_copy) {
-		n->object.has_sum = false; /* it was the sum of earlier bytes */
-	}
-	n->object.lower = true;
-	n->place_txn = kvc_catalog_txn(k->cat);
-	n->has_places = true;
+	if (!c->table)
+		kvc_file_set_sum_locked(n, &c->raw);
+	else if (snapshot_copy)
+		kvc_file_set_sum_locked(n, NULL); /* it was the sum of earlier bytes */
+	kvc_file_copied_locked(n, kvc_catalog_txn(k->cat));
 	kvc_node_dirty_locked(k, n);
 	put_rows_both(k, n, tier);
 	if (n->state == KVC_RESIDENT)
@@ -208,8 +203,8 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (!tier && n->chunk && !n->chunk->fresh &&
 	    kvc_replacers_has_order(k, KVC_CACHE_DISK, n->chunk->policy))
 		kvc_replacers_add_locked(k, KVC_CACHE_DISK, n->chunk);
-	n->failing = false;
-	n->tries = 0;
+	n->spill.failing = false;
+	n->spill.failures = 0;
 	if (kvc_tier_is_durable_locked(k, tier))
 		sync_copied_locked(n, tier, snapshot_copy);
 	count_locked(k, n, c->f->stored_len);
@@ -254,10 +249,10 @@ static void mark_locked(struct spill *s)
 	struct kvc_node *n = s->n;
 
 	if (mtime != KVC_MARK_NS) {
-		if (mtime != n->mode_ns)
+		if (mtime != n->segment.mode_ns)
 			kvc_node_drop_setid(&n->row);
 		n->row.mtime_ns = mtime;
-		n->mode_ns = KVC_MARK_NS;
+		kvc_file_set_mode_time_locked(n, KVC_MARK_NS);
 		s->marked = true;
 	}
 	futimens(s->c.fd, mark);
@@ -282,15 +277,15 @@ static void unmark_locked(struct spill *s)
 
 	if (fstat(s->c.fd, &st) || kvc_ns(st.st_mtim) != KVC_MARK_NS || futimens(s->c.fd, t))
 		return;
-	if (s->n->mode_ns == KVC_MARK_NS)
-		s->n->mode_ns = s->n->row.mtime_ns;
+	if (s->n->segment.mode_ns == KVC_MARK_NS)
+		kvc_file_set_mode_time_locked(s->n, s->n->row.mtime_ns);
 }
 
 /* Is a copy to another tier queued or running? */
 static bool copying_elsewhere(const struct kvc *k, const struct spill *s)
 {
 	kvc_tier_each(k, t)
-		if (t != s->tier && (s->n->spilling & (1u << t)))
+		if (t != s->tier && (s->n->copying & (1u << t)))
 			return true;
 	return false;
 }
@@ -299,8 +294,7 @@ static bool copying_elsewhere(const struct kvc *k, const struct spill *s)
 static bool copying_durably_elsewhere(const struct kvc *k, const struct spill *s)
 {
 	kvc_tier_each(k, t)
-		if (t != s->tier && (s->n->spilling & (1u << t)) &&
-		    kvc_tier_is_durable_locked(k, t))
+		if (t != s->tier && (s->n->copying & (1u << t)) && kvc_tier_is_durable_locked(k, t))
 			return true;
 	return false;
 }
@@ -312,7 +306,7 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 	struct kvc_segment seg;
 	bool here;
 
-	s->snapshot_copy = n->state == KVC_OPEN && n->snapshot &&
+	s->snapshot_copy = n->state == KVC_OPEN && n->segment.snapshot &&
 			   kvc_spill_takes_snapshot(k, n, s->tier);
 	if (n->commit.lost || kvc_node_detached(n) ||
 	    (!s->snapshot_copy && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
@@ -330,7 +324,7 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 		return false;
 	}
 	s->model = n->model;
-	s->epoch = n->epoch;
+	s->epoch = n->segment.epoch;
 	s->gen = n->object.gen + s->snapshot_copy;
 	s->c.fd = kvc_pool_segment_open(&k->pool, &seg, O_RDONLY);
 	if (s->c.fd < 0 || fstat(s->c.fd, &s->st)) {
@@ -348,12 +342,12 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 		sync_begun_locked(n, s->tier);
 		mark_locked(s);
 	}
-	here = !s->snapshot_copy && n->verify && n->in[s->tier].place.gen == n->object.gen;
+	here = !s->snapshot_copy && n->segment.verify && n->in[s->tier].place.gen == n->object.gen;
 	s->check = here && n->object.has_sum;
 	s->doubt = here && !n->object.has_sum;
-	s->reseal = (n->resealing & (1u << s->tier)) || s->doubt;
+	s->reseal = (n->copies.resealing & (1u << s->tier)) || s->doubt;
 	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
-		n->unshared = false;
+		kvc_file_set_unshared_locked(n, false);
 	return true;
 }
 
@@ -378,7 +372,7 @@ static void undo_both(struct kvc *k, struct spill *s)
 	else
 		kvc_deferred_free_extent_locked(k, s->tier, &stale);
 	s->retry = !n->commit.lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
-	if (n->state == KVC_OPEN && n->snapshot && s->snapshot_copy)
+	if (n->state == KVC_OPEN && n->segment.snapshot && s->snapshot_copy)
 		s->retry = true;
 }
 
@@ -413,12 +407,13 @@ static void copy(struct kvc *k, struct spill *s)
 	kvc_tier_result_locked(k, s->tier, KVC_CALL_WRITE, n->row.ino, s->err);
 	if (!s->err)
 		kvc_tier_stored_locked(k, s->tier, s->c.f->stored_len);
-	if (!s->err && ((s->snapshot_copy || n->epoch == s->epoch) && kvc_copy_newest(&s->c) &&
-			record_both(k, n, s->tier, &s->c, s->gen, s->snapshot_copy, &s->where))) {
+	if (!s->err &&
+	    ((s->snapshot_copy || n->segment.epoch == s->epoch) && kvc_copy_newest(&s->c) &&
+	     record_both(k, n, s->tier, &s->c, s->gen, s->snapshot_copy, &s->where))) {
 		s->retry = false;
-		if (s->doubt && n->verify)
+		if (s->doubt && n->segment.verify)
 			doubt_elsewhere_locked(k, n, s->tier);
-		if (!s->snapshot_copy && !n->verify && !n->resealing && marked)
+		if (!s->snapshot_copy && !n->segment.verify && !n->copies.resealing && marked)
 			/* this was the last tier to compare */
 			kvc_file_compared_locked(n, s->c.fd);
 	} else if (!s->err) {
@@ -442,17 +437,17 @@ static void copy(struct kvc *k, struct spill *s)
 	} else {
 		s->retry = !is_hopeless(s->err);
 		if (!s->retry) {
-			n->hopeless |= 1u << s->tier;
+			kvc_file_uncopyable_locked(n, s->tier);
 			kvc_count(&k->stats, spills_given_up);
 		}
-		if (!n->failing || !s->retry)
+		if (!n->spill.failing || !s->retry)
 			kvc_warn("tier %s: cannot copy inode %llx: %s; %s",
 				 k->tier[s->tier].t->ops->name, (unsigned long long)n->row.ino,
 				 strerror(-s->err),
 				 s->retry ? "the daemon retries"
 					  : "not retried before the file changes");
 	}
-	if (s->marked && n->state == KVC_OPEN && n->snapshot)
+	if (s->marked && n->state == KVC_OPEN && n->segment.snapshot)
 		unmark_locked(s);
 	kvc_copy_unname_locked(&s->c);
 	kvc_catalog_unlock(k->cat);
@@ -468,10 +463,11 @@ static void copy(struct kvc *k, struct spill *s)
 static void wait_locked(struct kvc *k, struct spill *s, uint64_t now)
 {
 	struct kvc_node *n = s->n;
-	bool early = n->tries && now < s->wait_ns;
-	unsigned level = (unsigned)kvc_min(n->tries - early, s->err ? KVC_AGAINS - 1 : QUICK);
+	bool early = n->spill.failures && now < s->wait_ns;
+	unsigned level = (unsigned)kvc_min(n->spill.failures - early,
+					   s->err ? KVC_AGAINS - 1 : QUICK);
 
-	n->tries += !early && n->tries < UINT8_MAX;
+	n->spill.failures += !early && n->spill.failures < UINT8_MAX;
 	queue_locked(k, n, s->tier, KVC_P_AGAIN + level, now + (FAILED_AGAIN_NS << level));
 	if (early && n->in[s->tier].queued)
 		n->in[s->tier].queued->wait_ns = s->wait_ns;
@@ -490,8 +486,8 @@ static void copy_again_locked(struct kvc *k, struct spill *s, bool makes_room)
 	} else if (!s->err && !kvc_list_empty(&n->wait.sync)) {
 		/* before the copies that wait for settle= */
 		queue_locked(k, n, s->tier, KVC_P_URGENT, now + AGAIN_NS);
-	} else if (!s->err && n->tries < QUICK) {
-		n->tries++;
+	} else if (!s->err && n->spill.failures < QUICK) {
+		n->spill.failures++;
 		queue_locked(k, n, s->tier, KVC_P_SPILL, now + AGAIN_NS);
 	} else {
 		if (s->err == -ENOSPC)
@@ -510,11 +506,11 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 	bool failed = s->err && s->err != -ECANCELED;
 	struct kvc_node *n = s->n;
 
-	n->spilling &= ~(1u << s->tier);
+	kvc_tier_set_copying_locked(n, s->tier, false);
 	kvc_admission_end_locked(k, s->daily_bytes);
 	if (failed) {
 		kvc_count(&k->stats, spill_failures);
-		n->failing = true;
+		n->spill.failing = true;
 	}
 	s->retry = s->retry && !n->commit.lost &&
 		   (!k->stopping || ((makes_room || s->name_taken) && !k->draining));
@@ -563,21 +559,20 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 {
 	struct kvc_job *j = n->in[tier].queued;
 
-	if (n->hopeless & (1u << tier))
+	if (n->copies.uncopyable & (1u << tier))
 		return;
 	/* Brings a queued copy forward; one that failed, only if an fsync waits for it. */
 	if (j && p == KVC_P_URGENT &&
 	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->wait.sync)))
 		kvc_tier_job_hurry_locked(&k->tier[tier], j);
-	if (n->spilling & (1u << tier))
+	if (n->copying & (1u << tier))
 		return;
-	if (kvc_tier_job_add_locked(k, p, spill_run, n, tier, due_ns, &n->in[tier].queued)) {
-		n->failing = true;
-		if (!n->spilling)
+	if (kvc_tier_copy_add_locked(k, p, spill_run, n, tier, due_ns)) {
+		n->spill.failing = true;
+		if (!n->copying)
 			kvc_node_wake_sync_locked(k, n, -ENOMEM);
 		return;
 	}
-	n->spilling |= 1u << tier;
 }
 
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
@@ -586,7 +581,8 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 	bool refused = false, asked = false;
 
 	kvc_tier_each(k, t) {
-		if (!(n->snapshot ? kvc_spill_takes_snapshot(k, n, t) : kvc_spill_needed(k, n, t)))
+		if (!(n->segment.snapshot ? kvc_spill_takes_snapshot(k, n, t)
+					  : kvc_spill_needed(k, n, t)))
 			continue;
 		if (kvc_admission_check_locked(k, n, t)) {
 			refused = true;
@@ -600,8 +596,8 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 
 void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n)
 {
-	n->hopeless = 0;
-	n->failing = false;
+	kvc_file_retry_copies_locked(n);
+	n->spill.failing = false;
 	kvc_spill_queue_locked(k, n, true);
 	kvc_tier_each(k, t)
 		if (n->in[t].queued && n->in[t].queued->priority >= KVC_P_PARKED)

@@ -57,7 +57,7 @@ static void copy_oldest_locked(struct kvc *k)
 
 void kvc_throttle_published_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (k->opt.write == KVC_THROUGH || n->verify)
+	if (k->opt.write == KVC_THROUGH || n->segment.verify)
 		kvc_spill_queue_locked(k, n, false);
 	else
 		copy_oldest_locked(k);

@@ -48,7 +48,7 @@ static uint64_t placed_at(uint64_t ino)
 
 	kvc_lock(engine);
 	n = kvc_node_find_locked(engine, ino);
-	if (n && kvc_file_placed_in(n, 0) && n->state == KVC_BOTH && !n->spilling)
+	if (n && kvc_file_placed_in(n, 0) && n->state == KVC_BOTH && !n->copying)
 		at = n->in[0].place.where.at;
 	kvc_unlock(engine);
 	return at;

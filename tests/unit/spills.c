@@ -31,8 +31,8 @@ static void look(void)
 
 	pthread_mutex_lock(&engine->lock.m);
 	n = kvc_node_find_locked(engine, watched);
-	if (n && n->state == KVC_BOTH && !n->verify && !n->refs.opens && !n->refs.leases &&
-	    !n->snapshot) {
+	if (n && n->state == KVC_BOTH && !n->segment.verify && !n->refs.opens && !n->refs.leases &&
+	    !n->segment.snapshot) {
 		kvc_file_close_segment_locked(engine, n);
 		seg = kvc_file_segment_of(n);
 		looked++;
@@ -147,7 +147,7 @@ static void waits_long(uint64_t ino)
 {
 	waits(ino);
 	kvc_lock(engine);
-	kvc_node_find_locked(engine, ino)->tries = KVC_AGAINS;
+	kvc_node_find_locked(engine, ino)->spill.failures = KVC_AGAINS;
 	kvc_tier_retry_locked(engine, 0);
 	kvc_unlock(engine);
 	while (level_of(ino) != KVC_AGAINS - 1 || !tried())
@@ -161,7 +161,7 @@ static bool placed(uint64_t ino)
 
 	kvc_lock(engine);
 	n = kvc_node_find_locked(engine, ino);
-	is = n && kvc_file_placed_in(n, 0) && n->state != KVC_RESIDENT && !n->spilling;
+	is = n && kvc_file_placed_in(n, 0) && n->state != KVC_RESIDENT && !n->copying;
 	kvc_unlock(engine);
 	return is;
 }

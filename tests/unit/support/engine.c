@@ -338,7 +338,7 @@ void engine_place(uint64_t ino)
 	assert_int_equal(kvc_node_get_both(engine, ino, &n), 0);
 	p.gen = n->object.gen;
 	n->in[0].place = p;
-	n->has_places = n->object.lower = true;
+	n->copies.recorded = n->object.lower = true;
 	assert_int_equal(kvc_place_put(engine->cat, ino, 0, &p), 0);
 	kvc_file_become_locked(engine, n, KVC_BOTH);
 	kvc_node_dirty_locked(engine, n);

@@ -283,6 +283,7 @@ $(B)/bin/unit-bounds $(B)/bin/unit-holds $(B)/bin/unit-heads $(B)/bin/unit-locks
 	$(B)/bin/unit-quotas $(B)/bin/unit-pins $(B)/bin/unit-accesses: $(call obj,tests/unit/support/engine.c)
 $(B)/bin/unit-drops $(B)/bin/unit-moves $(B)/bin/unit-calls_memory: $(call obj,tests/unit/support/engine.c tests/unit/support/alloc.c)
 $(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
+$(B)/bin/unit-holds: $(call obj,tests/unit/support/steps.c)
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_$*)) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka

@@ -25,8 +25,8 @@ void kvfs_stat(const struct kvc_row *a, struct stat *st)
 		.st_nlink = a->nlink,
 		.st_uid = a->uid,
 		.st_gid = a->gid,
-		.st_size = kvc_is_device(a->mode) ? 0 : (off_t)a->size,
-		.st_rdev = kvc_is_device(a->mode) ? (dev_t)a->size : 0,
+		.st_size = kvc_catalog_is_device(a->mode) ? 0 : (off_t)a->size,
+		.st_rdev = kvc_catalog_is_device(a->mode) ? (dev_t)a->size : 0,
 		.st_blocks = (blkcnt_t)a->blocks,
 		.st_blksize = 4096,
 		.st_atim = kvc_file_time(a->atime_ns),
@@ -458,7 +458,7 @@ static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	if (!S_ISREG(mode)) {
 		reply_new(req, parent,
 			  kvc_entry_make(kvfs_of(req)->k, parent, name, mode & (S_IFMT | 07777),
-					 &who, NULL, kvc_is_device(mode) ? rdev : 0, &a),
+					 &who, NULL, kvc_catalog_is_device(mode) ? rdev : 0, &a),
 			  &a);
 		return;
 	}

@@ -424,32 +424,6 @@ static int dir_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where
 	return 0;
 }
 
-/* Reads from the file; the bytes between its end and the end of its last page are zero. */
-static int read_padded(int fd, const struct iovec *iov, int n, uint64_t off)
-{
-	struct stat st;
-	uint64_t end;
-
-	if (fstat(fd, &st))
-		return -errno;
-	end = kvc_round_up((uint64_t)st.st_size, KVC_PAGE);
-	for (int i = 0; i < n; i++) {
-		uint64_t want = iov[i].iov_len,
-			 have = off < (uint64_t)st.st_size
-					? kvc_min(want, (uint64_t)st.st_size - off)
-					: 0;
-		int err;
-
-		if (off + want > end)
-			return -EBADMSG;
-		if (have && (err = kvc_pread_all(fd, iov[i].iov_base, have, (off_t)off)))
-			return err == -ENODATA ? -EBADMSG : err;
-		memset((char *)iov[i].iov_base + have, 0, want - have);
-		off += want;
-	}
-	return 0;
-}
-
 static int get_once(struct dir *d, const struct kvc_where *w, uint64_t off, const struct iovec *iov,
 		    int n, struct place *at)
 {
@@ -458,7 +432,7 @@ static int get_once(struct dir *d, const struct kvc_where *w, uint64_t off, cons
 
 	if (!err && (fd = kvct_dir_file(at->sub, at->hex)) < 0)
 		err = fd;
-	return err ?: read_padded(fd, iov, n, off);
+	return err ?: kvct_dir_read(fd, iov, n, off);
 }
 
 static int dir_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,

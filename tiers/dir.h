@@ -5,6 +5,8 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
 
 struct dir;
 struct kvct_dir_temps;
@@ -28,6 +30,11 @@ void kvct_dir_put(struct dir *d);
  */
 int kvct_dir_openat(int at, const char *name, int flags);
 int kvct_dir_file(int sub, const char *name);
+/*
+ * Reads from an offset of a file; the bytes between its end and the end of its last page are zero.
+ * Returns 0, -EBADMSG (the range is beyond that page) or another negative errno.
+ */
+int kvct_dir_read(int fd, const struct iovec *iov, int n, uint64_t off);
 
 /*
  * Opens the folder in `store` that holds the files of its dir tiers, and creates it if `make` is

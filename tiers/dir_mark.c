@@ -4,6 +4,8 @@
  * empty mount point or another share. The first node creates it. Each store remembers the id in the
  * file STORE/dir-remotes/ID.mark; ID is a sum of the store's uuid and the tier's id. So a folder
  * whose filesystem is not mounted at the start of the daemon is detected, too.
+ *
+ * Here are also the calls with which the tier opens and reads the files of its folder.
  */
 #include "dir.h"
 
@@ -39,6 +41,31 @@ int kvct_dir_file(int sub, const char *name)
 		return fd;
 	kvc_close_fd(&fd);
 	return err;
+}
+
+int kvct_dir_read(int fd, const struct iovec *iov, int n, uint64_t off)
+{
+	struct stat st;
+	uint64_t end;
+
+	if (fstat(fd, &st))
+		return -errno;
+	end = kvc_round_up((uint64_t)st.st_size, KVC_PAGE);
+	for (int i = 0; i < n; i++) {
+		uint64_t want = iov[i].iov_len,
+			 have = off < (uint64_t)st.st_size
+					? kvc_min(want, (uint64_t)st.st_size - off)
+					: 0;
+		int err;
+
+		if (off + want > end)
+			return -EBADMSG;
+		if (have && (err = kvc_pread_all(fd, iov[i].iov_base, have, (off_t)off)))
+			return err == -ENODATA ? -EBADMSG : err;
+		memset((char *)iov[i].iov_base + have, 0, want - have);
+		off += want;
+	}
+	return 0;
 }
 
 int kvct_dir_store_file(const char *store, const char *id, const char *what, bool make,

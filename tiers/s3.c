@@ -146,7 +146,7 @@ static int judge_forbidden(struct kvct_s3 *s, const struct kvc_where *w, bool li
 		return -ENOENT;
 	pthread_mutex_lock(&s->lock);
 	good = s->good;
-	has_good = s->has_good && !kvc_same_name(&good, w);
+	has_good = s->has_good && !kvc_tier_same_name(&good, w);
 	pthread_mutex_unlock(&s->lock);
 	kvct_s3_key(s, &good, key);
 	return has_good && !read_first_byte(s, key) ? -ENOENT : -EIO;

@@ -50,7 +50,7 @@ struct kvc_row { /* attributes of an inode */
 	uint64_t container;
 };
 
-static inline bool kvc_is_device(uint32_t mode)
+static inline bool kvc_catalog_is_device(uint32_t mode)
 {
 	return S_ISCHR(mode) || S_ISBLK(mode);
 }

@@ -118,7 +118,7 @@ static int start_copies_locked(struct kvc *k, struct demotion *d, struct kvc_chu
 
 		if (i % QUEUE_AT == 0)
 			kvc_pause_locked(k);
-		if (!kvc_has_segment(n) || !lacks_copy(n))
+		if (!kvc_node_has_segment(n) || !lacks_copy(n))
 			continue;
 		kvc_file_retry_copies_locked(n); /* the caller gets the error again */
 		if (!d->node) {

@@ -397,7 +397,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 	if ((v == EVICT || v == DROP) && kvc_evict_mapped(k, c))
 		v = KEEP;
 	if (v != KEEP)
-		kvc_chunk_count_victim_locked(k, &k->chunks->turns, c->policy);
+		kvc_replacers_count_victim_locked(k, &k->chunks->turns, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
 		if (tenant)

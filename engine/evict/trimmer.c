@@ -462,7 +462,7 @@ static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uin
 	}
 	kvc_count(&k->stats, trimmed_chunks);
 	kvc_lock(k);
-	kvc_chunk_count_victim_locked(k, &t->walk.turns, r->policy);
+	kvc_replacers_count_victim_locked(k, &t->walk.turns, r->policy);
 	k->tier[t->tier].nothing_to_drop = false;
 	kvc_unlock(k);
 	return 0;
@@ -530,7 +530,7 @@ static void probe_later(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, r->id);
-	if (n && S_ISDIR(n->row.mode) && kvc_kernel_knows(n))
+	if (n && S_ISDIR(n->row.mode) && kvc_node_kernel_knows(n))
 		kvc_dir_probe_locked(k, r->id, r->last_ns, drop_scope(t), r->bytes);
 	kvc_unlock(k);
 	remove_victim(k, &t->walk, r, -EAGAIN);

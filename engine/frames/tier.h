@@ -48,7 +48,7 @@ struct kvc_where {
 	uint64_t len; /* occupied bytes, including the header */
 	uint64_t hi;
 };
-static inline bool kvc_same_name(const struct kvc_where *a, const struct kvc_where *b)
+static inline bool kvc_tier_same_name(const struct kvc_where *a, const struct kvc_where *b)
 {
 	return a->at == b->at && a->hi == b->hi;
 }

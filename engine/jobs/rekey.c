@@ -110,30 +110,6 @@ static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 		s->failed++;
 }
 
-/* Calls fn for all existing placements. A nonzero result of fn ends the walk and is returned. */
-static int each_placed(struct kvc_sweep *s,
-		       int (*fn)(struct kvc_sweep *s, const struct kvc_placed *p, void *arg),
-		       void *arg)
-{
-	struct kvc *k = s->k;
-	struct kvc_placed batch[KVC_SWEEP_BATCH];
-	uint64_t ino = 0;
-	unsigned tier = 0;
-	size_t n;
-	int err = kvc_sweeper_commit(s);
-
-	while (!err && !s->stop) {
-		kvc_catalog_lock(k->cat);
-		err = kvc_place_next(k->cat, &ino, &tier, KVC_SWEEP_BATCH, batch, &n);
-		kvc_catalog_unlock(k->cat);
-		if (err || !n)
-			break;
-		for (size_t i = 0; i < n && !s->stop && !err; i++)
-			err = fn(s, &batch[i], arg);
-	}
-	return err;
-}
-
 static int is_of_key(struct kvc_sweep *s, const struct kvc_placed *p, void *arg)
 {
 	(void)s;
@@ -144,7 +120,7 @@ static int is_of_key(struct kvc_sweep *s, const struct kvc_placed *p, void *arg)
 static int check_unused_key(struct kvc *k, uint32_t id, char *error)
 {
 	struct kvc_sweep all = { .k = k };
-	int err = each_placed(&all, is_of_key, &id);
+	int err = kvc_sweeper_commit(&all) ?: kvc_sweeper_each_placed(&all, is_of_key, &id);
 
 	if (err == -EBUSY)
 		snprintf(error, 512,
@@ -177,7 +153,7 @@ int kvc_rekey_run(struct kvc_sweep *s)
 	/* Other nodes may have stored names with an old key in the meantime. */
 	do {
 		before = s->changed;
-		err = each_placed(s, rekey_placed, &first);
+		err = kvc_sweeper_commit(s) ?: kvc_sweeper_each_placed(s, rekey_placed, &first);
 		first = false;
 	} while (!err && !s->stop && !s->failed && s->changed != before);
 	return err;

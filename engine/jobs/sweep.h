@@ -53,6 +53,13 @@ int kvc_sweeper_wait(struct kvc_sweeper *x);
  * committer knows the rows that belong to names in the overlay. Returns 0 or -EIO.
  */
 int kvc_sweeper_commit(struct kvc_sweep *s);
+/*
+ * Calls fn for all committed placements until the sweep stops. A nonzero result of fn ends the walk
+ * and is returned. The caller holds no lock.
+ */
+int kvc_sweeper_each_placed(struct kvc_sweep *s,
+			    int (*fn)(struct kvc_sweep *s, const struct kvc_placed *p, void *arg),
+			    void *arg);
 
 /* Run a sweep. Return 0, or the reason why it could not begin or not be completed. */
 int kvc_import_run(struct kvc_sweep *s);

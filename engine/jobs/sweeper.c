@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits of sweeps; see sweep.h. */
+/* The common parts of sweeps: waits, and the walk over all placements; see sweep.h. */
 #include "committer.h"
 #include "sweep.h"
 
@@ -51,4 +51,27 @@ int kvc_sweeper_commit(struct kvc_sweep *s)
 			usleep(1000);
 	}
 	return done || s->stop ? 0 : -EIO;
+}
+
+int kvc_sweeper_each_placed(struct kvc_sweep *s,
+			    int (*fn)(struct kvc_sweep *s, const struct kvc_placed *p, void *arg),
+			    void *arg)
+{
+	struct kvc_placed batch[KVC_SWEEP_BATCH];
+	struct kvc *k = s->k;
+	uint64_t ino = 0;
+	unsigned tier = 0;
+	size_t n;
+	int err = 0;
+
+	while (!err && !s->stop) {
+		kvc_catalog_lock(k->cat);
+		err = kvc_place_next(k->cat, &ino, &tier, KVC_SWEEP_BATCH, batch, &n);
+		kvc_catalog_unlock(k->cat);
+		if (err || !n)
+			break;
+		for (size_t i = 0; i < n && !s->stop && !err; i++)
+			err = fn(s, &batch[i], arg);
+	}
+	return err;
 }

@@ -197,26 +197,18 @@ static uint64_t bytes_to_read(const struct kvc_sweep *s)
 	return all;
 }
 
+static int verify_placed(struct kvc_sweep *s, const struct kvc_placed *p, void *began_ns)
+{
+	verify_one(s, p->ino, p->tier);
+	limit_rate(s, *(const uint64_t *)began_ns);
+	return 0;
+}
+
 int kvc_verify_run(struct kvc_sweep *s)
 {
-	struct kvc *k = s->k;
-	struct kvc_placed batch[KVC_SWEEP_BATCH];
-	uint64_t ino = 0, began_ns = kvc_mono_ns();
-	unsigned tier = 0;
-	size_t n;
+	uint64_t began_ns = kvc_mono_ns();
 	int err = kvc_sweeper_commit(s);
 
 	s->all_bytes = bytes_to_read(s);
-	while (!err && !s->stop) {
-		kvc_catalog_lock(k->cat);
-		err = kvc_place_next(k->cat, &ino, &tier, KVC_SWEEP_BATCH, batch, &n);
-		kvc_catalog_unlock(k->cat);
-		if (err || !n)
-			break;
-		for (size_t i = 0; i < n && !s->stop; i++) {
-			verify_one(s, batch[i].ino, batch[i].tier);
-			limit_rate(s, began_ns);
-		}
-	}
-	return err;
+	return err ?: kvc_sweeper_each_placed(s, verify_placed, &began_ns);
 }

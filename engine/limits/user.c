@@ -76,7 +76,7 @@ static uint64_t share_weight(const struct kvc_node *n)
 {
 	if (n->state == KVC_LOADING)
 		return kvc_max(n->acct.reserved, kvc_round_up(n->row.blocks * 512, KVC_PAGE));
-	return kvc_has_segment(n) ? n->acct.reserved : 0;
+	return kvc_node_has_segment(n) ? n->acct.reserved : 0;
 }
 
 static struct kvc_share_entry *share_find(const struct kvc_node *n, const struct kvc_user *u)
@@ -97,8 +97,8 @@ bool kvc_user_share_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_no
 		return true;
 	u = kvc_user_find_locked(k, uid);
 	if (n && !(u && share_find(n, u)))
-		more += kvc_has_segment(n) ? n->acct.reserved
-					   : kvc_round_up(n->row.blocks * 512, KVC_PAGE);
+		more += kvc_node_has_segment(n) ? n->acct.reserved
+						: kvc_round_up(n->row.blocks * 512, KVC_PAGE);
 	return !more || (u ? u->held : 0) + more <= kvc_user_share(k);
 }
 

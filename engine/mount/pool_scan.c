@@ -169,7 +169,7 @@ static int adopt_segment(struct scan *scan, struct kvc_segment *s, const struct 
 		return 1; /* the same segment: the listing contained it twice */
 	row = n->row;
 	object = n->object;
-	err = S_ISREG(n->row.mode) && !kvc_has_segment(n) && s->gen && s->gen >= n->object.gen;
+	err = S_ISREG(n->row.mode) && !kvc_node_has_segment(n) && s->gen && s->gen >= n->object.gen;
 	if (err == 1 && untouched)
 		err = adopt_untouched(k, n, s, st);
 	if (err != 1) {

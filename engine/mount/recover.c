@@ -97,7 +97,7 @@ static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
 	int err;
 
 	(void)o;
-	if (n && kvc_has_segment(n))
+	if (n && kvc_node_has_segment(n))
 		return 0;
 	err = kvc_node_get_both(k, ino, &n);
 	if (err == -ENOENT)

@@ -384,7 +384,7 @@ static void detach_both(struct kvc *k, struct kvc_drop *d)
 	/*
 	 * a folder that stays is not notified by its name, so all its names are invalidated at once
 	 */
-	if (!d->self->commit.lost && kvc_kernel_knows(d->self))
+	if (!d->self->commit.lost && kvc_node_kernel_knows(d->self))
 		kvc_notify(k, drops_folder(d) ? KVC_NOTICE_FOLDER : KVC_NOTICE_FILE, 0,
 			   d->self->row.ino);
 }
@@ -494,7 +494,7 @@ static int drop_end_both(struct kvc *k, struct kvc_drop *d)
 	d->ended = true;
 	if (drops_folder(d) && !self->commit.lost)
 		kvc_dir_drop_folder_both(k, self);
-	else if (drops_folder(d) && kvc_kernel_knows(self))
+	else if (drops_folder(d) && kvc_node_kernel_knows(self))
 		/* its files kept it in the kernel's cache */
 		kvc_notify(k, KVC_NOTICE_PRUNE, 0, self->row.ino);
 	drop_release_both(k, d);

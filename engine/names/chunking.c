@@ -485,7 +485,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 {
 	struct kvc_chunk *c = n->chunk ? n->chunk : kvc_chunk_find_locked(k, n->row.chunk);
 	struct kvc_chunk_row row = { 0 };
-	bool has = kvc_has_segment(n), known;
+	bool has = kvc_node_has_segment(n), known;
 	int err = 0;
 
 	if (c)

@@ -89,14 +89,14 @@ static bool all_names_invalidated(struct kvc *k, const struct kvc_node *folder)
 
 static void notify_removed(struct kvc *k, const struct kvc_node *folder, const struct kvc_node *n)
 {
-	if (kvc_kernel_knows(folder) || kvc_kernel_knows(n))
+	if (kvc_node_kernel_knows(folder) || kvc_node_kernel_knows(n))
 		kvc_notify(k,
-			   !kvc_kernel_knows(n)          ? KVC_NOTICE_PRUNE
+			   !kvc_node_kernel_knows(n)     ? KVC_NOTICE_PRUNE
 			   : !S_ISDIR(n->row.mode)       ? KVC_NOTICE_FILE
 			   : all_names_invalidated(k, n) ? KVC_NOTICE_PRUNE
 							 : KVC_NOTICE_FOLDER,
-			   kvc_kernel_knows(folder) ? folder->row.ino : 0,
-			   kvc_kernel_knows(n) ? n->row.ino : 0);
+			   kvc_node_kernel_knows(folder) ? folder->row.ino : 0,
+			   kvc_node_kernel_knows(n) ? n->row.ino : 0);
 }
 
 /*
@@ -267,7 +267,7 @@ static void probe_free(struct probe *x)
 
 void kvc_dir_probe_file_locked(struct kvc *k, const struct kvc_node *n)
 {
-	if (kvc_kernel_knows(n))
+	if (kvc_node_kernel_knows(n))
 		kvc_notify(k, KVC_NOTICE_PRUNE, 0, n->row.ino);
 }
 
@@ -347,7 +347,7 @@ int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t las
 		return 0; /* the session has ended */
 	if (!x)
 		/* if the kernel does not know it, a client has to look it up first */
-		return kvc_kernel_knows(folder) || forgotten_recently(k, folder->row.ino, now);
+		return kvc_node_kernel_knows(folder) || forgotten_recently(k, folder->row.ino, now);
 	if (x->accessed_ns != last_ns) {
 		x->accessed_ns = last_ns;
 		x->probed_ns = x->count = 0;
@@ -358,7 +358,7 @@ int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t las
 		return 1;
 	if (!probe_settled(k, x, now))
 		return -EAGAIN;
-	return k->ev.keeps_used_names && kvc_kernel_knows(folder) && !x->all_names;
+	return k->ev.keeps_used_names && kvc_node_kernel_knows(folder) && !x->all_names;
 }
 
 void kvc_dir_looked_up_locked(struct kvc *k, uint64_t folder)

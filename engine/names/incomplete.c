@@ -137,7 +137,7 @@ void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n)
 	if (!folder || !kvc_model_layers_of_locked(k, n->model))
 		return;
 	kvc_folder_uncounted_locked(folder);
-	if (k->opt.partial != KVC_INCOMPLETE_MISS || !kvc_kernel_knows(folder))
+	if (k->opt.partial != KVC_INCOMPLETE_MISS || !kvc_node_kernel_knows(folder))
 		return;
 	/*
 	 * It may be the last file, so cached listings are invalidated. Or it was emptied, and
@@ -163,7 +163,7 @@ void kvc_incomplete_after_both(struct kvc *k, struct kvc_node *folder, bool whol
 
 void kvc_incomplete_moved_both(struct kvc *k, struct kvc_node *n, struct kvc_node *to)
 {
-	if (!kvc_incomplete_on(k) || !kvc_kernel_knows(n))
+	if (!kvc_incomplete_on(k) || !kvc_node_kernel_knows(n))
 		return;
 	if (S_ISDIR(n->row.mode))
 		kvc_notify(k, KVC_NOTICE_FOLDER, 0, n->row.ino);
@@ -186,7 +186,7 @@ void kvc_incomplete_listings(struct kvc *k)
 		for (struct kvc_slot *s = kvc_table_bucket(&k->nodes->table, b); s; s = s->next) {
 			struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-			if (!S_ISDIR(n->row.mode) || !kvc_kernel_knows(n))
+			if (!S_ISDIR(n->row.mode) || !kvc_node_kernel_knows(n))
 				continue;
 			/* invalidates cached listings; not worth a row in the catalog */
 			n->row.mtime_ns++;

@@ -506,7 +506,7 @@ static bool unreadable_locked(const struct kvc *k, const struct kvc_node *n)
 
 	if (S_ISDIR(n->row.mode))
 		return n->unread;
-	if (kvc_has_segment(n))
+	if (kvc_node_has_segment(n))
 		return false;
 	if (n->load.error || n->state == KVC_LOADING)
 		return true;
@@ -545,14 +545,14 @@ void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const cha
 	if (soon)
 		mark_folder_unread_locked(k, n);
 	/* The copy stays if a renamed file, or a file with another name, has no other copy. */
-	if (S_ISREG(n->row.mode) && (!moved || kvc_has_segment(n)) &&
+	if (S_ISREG(n->row.mode) && (!moved || kvc_node_has_segment(n)) &&
 	    !kvc_node_model_both(k, n->row.parent, &model) &&
 	    !kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared) &&
 	    shared == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->in[t].place.gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				if (moved) { /* once another copy exists */
-					if (kvc_same_name(&n->in[t].place.where, &w))
+					if (kvc_tier_same_name(&n->in[t].place.where, &w))
 						kvc_file_set_old_name_locked(n, t, true);
 					soon |= n->copies.old_name & (1u << t) &&
 						!kvc_tier_out_locked(k, t, KVC_CALL_WRITE);

@@ -44,6 +44,21 @@ void kvc_tmpfile_named_both(struct kvc *k, struct kvc_node *n)
 	kvc_file_publish_if_closed_locked(k, n); /* if it was closed before */
 }
 
+struct kvc_node *kvc_tmpfile_lock_node(struct kvc *k, uint64_t ino, bool *both)
+{
+	struct kvc_node *n;
+
+	*both = false;
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (!n || !n->unnamed)
+		return n;
+	*both = true;
+	kvc_unlock(k);
+	kvc_lock_both(k);
+	return kvc_node_find_locked(k, ino);
+}
+
 static void tmpfile_end_both(struct kvc *k, struct kvc_node *n)
 {
 	char key[40];

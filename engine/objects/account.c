@@ -129,7 +129,7 @@ void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n)
 	if (!q || now == before)
 		return;
 	n->acct.charged = now;
-	if (kvc_model_rescan_counts(q, n->row.ino))
+	if (kvc_quota_counts(q, n->row.ino))
 		kvc_quota_changed_locked(k, q, (int64_t)(now - before));
 }
 
@@ -147,7 +147,7 @@ void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t m
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, n->model);
 
-	if (q && kvc_model_rescan_counts(q, n->row.ino))
+	if (q && kvc_quota_counts(q, n->row.ino))
 		kvc_quota_changed_locked(k, q, -(int64_t)n->acct.charged);
 	n->acct.charged = 0;
 	n->model = model;

@@ -41,12 +41,6 @@ static const struct kvc_policy *rank_policy(const struct kvc *k, unsigned class)
 	return &kvc_policy_table[kvc_replacers_policy_of(k, KVC_CACHE_DISK, class)];
 }
 
-void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_replacer_turns *turns, unsigned class)
-{
-	kvc_replacer_turns_advance(turns, class,
-				   kvc_replacers_count_locked(k, KVC_CACHE_POOL, class));
-}
-
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
 {
 	struct kvc_slot *s = kvc_table_find(&k->chunks->table, id);

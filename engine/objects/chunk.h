@@ -155,8 +155,6 @@ void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool detached);
 bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
 /* Returns the rank that the policy of its class gives to the row. */
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
-/* Accounts a victim to its class, so that the next victim may be another class's. */
-void kvc_chunk_count_victim_locked(struct kvc *k, struct kvc_replacer_turns *turns, unsigned class);
 /* Frees the chunk if nothing needs it in memory. Call it after putting a reference. */
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
 /* At unmount. */

@@ -39,7 +39,7 @@ static const unsigned allowed[KVC_STATES] = {
 
 void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 {
-	bool had = kvc_has_segment(n);
+	bool had = kvc_node_has_segment(n);
 
 	if (n->state == to)
 		return;
@@ -57,9 +57,9 @@ void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to
 	if (to == KVC_RESIDENT || to == KVC_BOTH)
 		k->nodes->resident++;
 	kvc_account_copied_locked(k, n);
-	if (kvc_has_segment(n) && !had)
+	if (kvc_node_has_segment(n) && !had)
 		kvc_chunk_add_locked(k, n);
-	else if (!kvc_has_segment(n) && had)
+	else if (!kvc_node_has_segment(n) && had)
 		kvc_chunk_remove_locked(k, n);
 	kvc_user_share_recount_locked(k, n);
 	kvc_model_stats_pool_bytes_locked(k, n);
@@ -412,7 +412,7 @@ void kvc_file_destroy_locked(struct kvc *k, struct kvc_node *n)
 	if (n->state == KVC_GONE)
 		return;
 	kvc_file_linger_over_locked(k, n);
-	if (kvc_has_segment(n)) {
+	if (kvc_node_has_segment(n)) {
 		struct kvc_segment s = kvc_file_segment_of(n);
 
 		kvc_deferred_free_segment_locked(k, &s, kvc_account_removed_locked(n));

@@ -108,7 +108,7 @@ void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 				   const struct kvc_chunk_row *was)
 {
 	struct kvc_chunk *c = n->chunk;
-	bool has = kvc_has_segment(n), placed = kvc_file_placed_in(n, KVC_DISK);
+	bool has = kvc_node_has_segment(n), placed = kvc_file_placed_in(n, KVC_DISK);
 	struct kvc_chunk_row r = was ? *was : (struct kvc_chunk_row){ 0 };
 
 	r.id = c->id;

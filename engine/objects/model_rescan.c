@@ -12,7 +12,7 @@
  *   at inode i: its chunk gets the class and quota of its model, and the file is counted
  *   ends:       the key is deleted in the same transaction that stores the quota's sum
  *
- * The count is exact while files change (kvc_model_rescan_counts). Inodes up to q->at were counted,
+ * The count is exact while files change (kvc_quota_counts). Inodes up to q->at were counted,
  * and their changes are counted at once. So are the changes of inodes from q->below on, which are
  * younger than the rescan. All others are counted when the rescan reaches them. Inode numbers are
  * never used twice, and folders do not move in or out of a model that has a quota or a policy. A

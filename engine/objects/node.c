@@ -158,7 +158,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
 	/* The kernel has the root without a lookup, and any call on the root may settle it. */
 	if (n->row.ino == KVC_ROOT || n->refs.kernel || n->refs.engine || n->commit.dirty ||
-	    n->refs.opens || n->refs.leases || n->refs.waiting || kvc_has_segment(n) ||
+	    n->refs.opens || n->refs.leases || n->refs.waiting || kvc_node_has_segment(n) ||
 	    n->state == KVC_LOADING || !kvc_list_empty(&n->wait.ready) ||
 	    !kvc_list_empty(&n->wait.sync))
 		return;

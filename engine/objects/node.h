@@ -257,7 +257,7 @@ struct kvc_nodes {
 	_Atomic uint64_t fd_uses; /* see kvc_open_fd_done; any thread */
 };
 
-static inline bool kvc_has_segment(const struct kvc_node *n)
+static inline bool kvc_node_has_segment(const struct kvc_node *n)
 {
 	return n->state == KVC_OPEN || n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 }
@@ -278,7 +278,7 @@ static inline bool kvc_node_gone(const struct kvc_node *n)
 }
 
 /* Returns true if the kernel knows the inode; otherwise it needs no notification about it. */
-static inline bool kvc_kernel_knows(const struct kvc_node *n)
+static inline bool kvc_node_kernel_knows(const struct kvc_node *n)
 {
 	return n->refs.kernel || n->row.ino == KVC_ROOT;
 }

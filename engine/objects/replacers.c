@@ -127,11 +127,12 @@ void kvc_replacers_forget_locked(struct kvc *k, uint64_t id)
 				kvc_replacer_del(k->replacers->replacer[i][j], id, true);
 }
 
-uint64_t kvc_replacers_count_locked(const struct kvc *k, enum kvc_cache cache, unsigned class)
+void kvc_replacers_count_victim_locked(const struct kvc *k, struct kvc_replacer_turns *turns,
+				       unsigned class)
 {
-	return k->replacers->replacer[cache][class]
-		       ? kvc_replacer_chunks(k->replacers->replacer[cache][class])
-		       : 0;
+	const struct kvc_replacer *replacer = k->replacers->replacer[KVC_CACHE_POOL][class];
+
+	kvc_replacer_turns_advance(turns, class, replacer ? kvc_replacer_chunks(replacer) : 0);
 }
 
 uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsigned class)
@@ -146,7 +147,7 @@ void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t 
 {
 	struct kvc_replacer *replacer = k->replacers->replacer[cache][class];
 
-	if (replacer && kvc_replacer_has(replacer, id))
+	if (replacer)
 		kvc_replacer_exclude(replacer, id, excluded);
 }
 

@@ -257,7 +257,7 @@ void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
 bool kvc_tier_name_lock_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
 {
 	for (unsigned i = 0; i < ts->locked_names.n; i++)
-		if (kvc_same_name(&ts->locked_names.of[i], name))
+		if (kvc_tier_same_name(&ts->locked_names.of[i], name))
 			return false;
 	if (ts->locked_names.n == KVC_WORKERS)
 		return false; /* cannot happen: a thread locks one name at most */
@@ -268,7 +268,7 @@ bool kvc_tier_name_lock_locked(struct kvc_tier_state *ts, const struct kvc_where
 void kvc_tier_name_unlock_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
 {
 	for (unsigned i = 0; i < ts->locked_names.n; i++)
-		if (kvc_same_name(&ts->locked_names.of[i], name)) {
+		if (kvc_tier_same_name(&ts->locked_names.of[i], name)) {
 			ts->locked_names.of[i] = ts->locked_names.of[--ts->locked_names.n];
 			return;
 		}

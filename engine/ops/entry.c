@@ -142,17 +142,9 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 
 void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t count)
 {
-	struct kvc_node *n;
-	bool both = false;
+	bool both;
+	struct kvc_node *n = kvc_tmpfile_lock_node(k, ino, &both);
 
-	kvc_lock(k);
-	n = kvc_node_find_locked(k, ino);
-	if (n && n->unnamed) { /* its row may be deleted */
-		both = true;
-		kvc_unlock(k);
-		kvc_lock_both(k);
-		n = kvc_node_find_locked(k, ino);
-	}
 	if (n) {
 		kvc_node_forgotten_locked(n, count);
 		if (!n->refs.kernel && S_ISDIR(n->row.mode))

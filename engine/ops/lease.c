@@ -146,7 +146,7 @@ static int append_item(struct kvc_lease *l, const char *path, const char *name, 
 static int add_object(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
 		      struct kvc_node *n, int err)
 {
-	if (n && kvc_has_segment(n) && (err = share_allows_locked(k, l, n, 0))) {
+	if (n && kvc_node_has_segment(n) && (err = share_allows_locked(k, l, n, 0))) {
 		kvc_node_settle_locked(k, n);
 		n = NULL;
 	}

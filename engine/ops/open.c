@@ -589,17 +589,9 @@ int kvc_open_create(struct kvc *k, uint64_t parent, const char *name, uint32_t m
 
 void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 {
-	struct kvc_node *n;
-	bool both = false;
+	bool both;
+	struct kvc_node *n = kvc_tmpfile_lock_node(k, ino, &both);
 
-	kvc_lock(k);
-	n = kvc_node_find_locked(k, ino);
-	if (n && n->unnamed) { /* its row may be deleted */
-		both = true;
-		kvc_unlock(k);
-		kvc_lock_both(k);
-		n = kvc_node_find_locked(k, ino);
-	}
 	if (!n || !n->refs.opens)
 		goto out;
 	if (!both && opens_for_writing(flags))

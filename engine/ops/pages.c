@@ -109,7 +109,7 @@ static bool would_free_more(const struct kvc_node *n, uint64_t size, uint64_t so
 	uint64_t has = n->object.size, reserved = n->acct.reserved;
 	struct stat st;
 
-	if (!kvc_has_segment(n))
+	if (!kvc_node_has_segment(n))
 		return false;
 	if (n->state == KVC_OPEN && n->segment.fd >= 0 && !fstat(n->segment.fd, &st)) {
 		has = (uint64_t)st.st_size;

@@ -19,7 +19,7 @@
 /* Moves the file to another chunk. On error it stays in its old one. */
 static int change_chunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk, uint64_t client)
 {
-	bool has = kvc_has_segment(n), last = n->row.chunk == n->row.ino;
+	bool has = kvc_node_has_segment(n), last = n->row.chunk == n->row.ino;
 	uint64_t old = n->row.chunk;
 	int err;
 

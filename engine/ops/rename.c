@@ -167,8 +167,8 @@ static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node 
 static bool pool_fits_both_locked(const struct kvc *k, const struct kvc_node *a,
 				  const struct kvc_node *b)
 {
-	if ((kvc_has_segment(a) && kvc_has_segment(b)) || !kvc_entry_only_shared_locked(k, a) ||
-	    !kvc_entry_only_shared_locked(k, b))
+	if ((kvc_node_has_segment(a) && kvc_node_has_segment(b)) ||
+	    !kvc_entry_only_shared_locked(k, a) || !kvc_entry_only_shared_locked(k, b))
 		return true;
 	return (a->row.blocks + b->row.blocks) * 512 <= k->pool.bytes / 100 * k->opt.high_pct;
 }

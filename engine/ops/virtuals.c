@@ -39,7 +39,7 @@ struct summary { /* summary of the files of a chunk */
 
 static void summarize_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
 {
-	if (kvc_has_segment(n))
+	if (kvc_node_has_segment(n))
 		s->tiers |= 1;
 	kvc_tier_each(k, t)
 		if (kvc_file_placed_in(n, t) && !n->segment.verify)

@@ -81,7 +81,7 @@ static uint8_t length_class_of(const struct kvc_learn *l, unsigned n)
 
 static float log4_of(const struct kvc_learn *l, unsigned n)
 {
-	return kvc_index_log2(&l->index, n) * .25f;
+	return kvc_learn_index_log2(&l->index, n) * .25f;
 }
 
 static void inputs_of(const struct kvc_learn *l, const struct kvc_facts *f, struct inputs *x)

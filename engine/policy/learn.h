@@ -32,7 +32,7 @@ struct kvc_facts {
 
 #define KVC_LOGS 1024
 
-/* The index for all gap classes, scores and ages (kvc_index_of). */
+/* The index for all gap classes, scores and ages (kvc_learn_index_of). */
 struct kvc_index {
 	float of[KVC_GAPS][KVC_SCORES][KVC_AGES + 1];
 	float log2[KVC_LOGS]; /* logarithms of small numbers */
@@ -77,7 +77,7 @@ void kvc_learn_saved(struct kvc_saving *s);
 void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in);
 
 /* log2 of a number from 1 on, accurate to one part in a thousand. */
-static inline float kvc_index_log2(const struct kvc_index *x, uint32_t n)
+static inline float kvc_learn_index_log2(const struct kvc_index *x, uint32_t n)
 {
 	int shift = n < KVC_LOGS ? 0 : 22 - __builtin_clz(n);
 
@@ -89,10 +89,10 @@ static inline float kvc_index_log2(const struct kvc_index *x, uint32_t n)
  * in that time to the expected time that it is held. A higher index is worth more. `age` is in
  * requests, from 1 on.
  */
-static inline float kvc_index_of(const struct kvc_index *x, uint8_t gap, uint8_t score,
-				 uint32_t age)
+static inline float kvc_learn_index_of(const struct kvc_index *x, uint8_t gap, uint8_t score,
+				       uint32_t age)
 {
-	float at = 2 * kvc_index_log2(x, age);
+	float at = 2 * kvc_learn_index_log2(x, age);
 	const float *row = x->of[gap][score];
 	int b = (int)at < KVC_AGES ? (int)at : KVC_AGES - 1;
 	float part = at - (float)b;

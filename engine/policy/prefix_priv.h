@@ -107,8 +107,8 @@ static inline float kvc_prefix_index(const struct kvc_replacer *k, const struct 
 {
 	const struct prefix *p = k->own;
 
-	return kvc_index_of(p->index, w[slot].gap, w[slot].score,
-			    kvc_prefix_age(k->now, c->last[slot])) *
+	return kvc_learn_index_of(p->index, w[slot].gap, w[slot].score,
+				  kvc_prefix_age(k->now, c->last[slot])) *
 	       p->per_size[w[slot].size];
 }
 

@@ -47,7 +47,7 @@ struct kvc_quotas {
 };
 
 /* Does a change of this file count now? If not, the rescan will count the file. */
-static inline bool kvc_model_rescan_counts(const struct kvc_quota *q, uint64_t ino)
+static inline bool kvc_quota_counts(const struct kvc_quota *q, uint64_t ino)
 {
 	return !q->counting || ino <= q->at || ino >= q->below;
 }

@@ -66,16 +66,16 @@ extern const struct kvc_gauge kvc_gauges_counter_rows[], kvc_gauges_histogram_ro
 extern const size_t kvc_gauges_counter_rows_n, kvc_gauges_histogram_rows_n;
 extern const char *const kvc_gauges_reason_names[], *const kvc_gauges_refusal_names[];
 
-static inline uint64_t kvc_read(const _Atomic uint64_t *n)
+static inline uint64_t kvc_gauges_read(const _Atomic uint64_t *n)
 {
 	return atomic_load_explicit(n, memory_order_relaxed);
 }
-static inline uint64_t kvc_counter(const struct kvc *k, size_t i)
+static inline uint64_t kvc_gauges_counter(const struct kvc *k, size_t i)
 {
-	return kvc_read((const _Atomic uint64_t *)((const char *)&k->stats +
-						   kvc_gauges_counter_rows[i].at));
+	return kvc_gauges_read((const _Atomic uint64_t *)((const char *)&k->stats +
+							  kvc_gauges_counter_rows[i].at));
 }
-static inline const struct kvc_histogram *kvc_histogram(const struct kvc *k, size_t i)
+static inline const struct kvc_histogram *kvc_gauges_histogram(const struct kvc *k, size_t i)
 {
 	return (const void *)((const char *)&k->stats + kvc_gauges_histogram_rows[i].at);
 }

@@ -36,13 +36,13 @@ static void histogram(FILE *out, const char *name, const char *labels, uint64_t 
 
 	for (unsigned i = 0; i < KVC_SPANS - 1; i++)
 		fprintf(out, P "%s_bucket{%s%sle=\"%.10g\"} %" PRIu64 "\n", name, labels, comma,
-			(double)(1u << i) * (double)unit_ns / 1e9, n += kvc_read(&h->n[i]));
-	n += kvc_read(&h->n[KVC_SPANS - 1]);
+			(double)(1u << i) * (double)unit_ns / 1e9, n += kvc_gauges_read(&h->n[i]));
+	n += kvc_gauges_read(&h->n[KVC_SPANS - 1]);
 	fprintf(out,
 		P "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n" P "%s_sum%s%s%s %.9f\n" P
 		  "%s_count%s%s%s %" PRIu64 "\n",
-		name, labels, comma, n, name, open, labels, end, (double)kvc_read(&h->sum_ns) / 1e9,
-		name, open, labels, end, n);
+		name, labels, comma, n, name, open, labels, end,
+		(double)kvc_gauges_read(&h->sum_ns) / 1e9, name, open, labels, end, n);
 }
 
 /* One row per gauge of a tier. */
@@ -98,7 +98,7 @@ static void reason_counters(FILE *out, const char *name, const char *what,
 	family(out, name, "counter", what);
 	for (size_t i = from; i < to; i++)
 		fprintf(out, P "%s_total{reason=\"%s\"} %" PRIu64 "\n", name, names[i],
-			kvc_read(&n[i]));
+			kvc_gauges_read(&n[i]));
 }
 
 /*
@@ -113,7 +113,7 @@ static void metrics_evictions(struct kvc *k, const struct kvc_tier_gauges *tier,
 		unsigned reason = n % KVC_REASONS_N, policy = n / KVC_REASONS_N % (KVC_CLASSES - 1);
 		unsigned at = n / KVC_REASONS_N / (KVC_CLASSES - 1);
 		bool pool = at == KVC_OF_POOL, all = at == KVC_PLACES;
-		uint64_t v = kvc_read(&k->stats.evicted_by[at][policy][reason]);
+		uint64_t v = kvc_gauges_read(&k->stats.evicted_by[at][policy][reason]);
 
 		if (!v && (policy != kvc_replacers_policy_of(
 					     k, pool ? KVC_CACHE_POOL : KVC_CACHE_DISK, 0) ||
@@ -148,7 +148,7 @@ static void metrics_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, F
 	for (size_t h = 0; h < kvc_gauges_histogram_rows_n; h++) {
 		snprintf(name, sizeof name, "%s_seconds", kvc_gauges_histogram_rows[h].name);
 		family(out, name, "histogram", kvc_gauges_histogram_rows[h].what);
-		histogram(out, name, "", KVC_IN_SECONDS, kvc_histogram(k, h));
+		histogram(out, name, "", KVC_IN_SECONDS, kvc_gauges_histogram(k, h));
 	}
 }
 
@@ -208,7 +208,7 @@ static void metrics_locks(struct kvc *k, FILE *out)
 	family(out, "lock_longest_held_seconds", "gauge", "the longest measured hold of a lock");
 	for (size_t i = 0; i < 2; i++)
 		fprintf(out, P "lock_longest_held_seconds{%s} %.9f\n", v[i].labels,
-			(double)kvc_read(&v[i].lock->longest_ns) / 1e9);
+			(double)kvc_gauges_read(&v[i].lock->longest_ns) / 1e9);
 }
 
 static void metrics_model(FILE *out, const char *name, const struct kvc_opens *n)
@@ -308,7 +308,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 		family(out, kvc_gauges_counter_rows[i].name, "counter",
 		       kvc_gauges_counter_rows[i].what);
 		fprintf(out, P "%s_total %" PRIu64 "\n", kvc_gauges_counter_rows[i].name,
-			kvc_counter(k, i));
+			kvc_gauges_counter(k, i));
 	}
 	metrics_tiers(k, tier, out);
 	metrics_calls(k, tier, out);

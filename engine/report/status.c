@@ -200,7 +200,7 @@ void kvc_print_status(struct kvc *k, FILE *out)
 	fputs("},\n\"counters\":{", out);
 	for (size_t i = 0; i < kvc_gauges_counter_rows_n; i++)
 		fprintf(out, "%s\"%s\":%" PRIu64, i ? ",\n" : "", kvc_gauges_counter_rows[i].name,
-			kvc_counter(k, i));
+			kvc_gauges_counter(k, i));
 	fputs("},\n", out);
 	status_models(k, out);
 	status_slowest(k, out);

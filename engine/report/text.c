@@ -19,14 +19,14 @@ static void print_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, FIL
 			tier[t].name, tier[t].written, tier[t].name, tier[t].today);
 	for (size_t i = 0; i < KVC_REASONS_N; i++)
 		fprintf(out, "evicted_for_%-10s %" PRIu64 "\n", kvc_gauges_reason_names[i],
-			kvc_read(&s->evicted_for[i]));
+			kvc_gauges_read(&s->evicted_for[i]));
 	for (size_t i = KVC_ADMISSION_OK + 1; i < KVC_REFUSALS_N; i++)
 		fprintf(out, "refused_%s_chunks %" PRIu64 "\nrefused_%s_bytes %" PRIu64 "\n",
-			kvc_gauges_refusal_names[i], kvc_read(&s->refused_chunks[i]),
-			kvc_gauges_refusal_names[i], kvc_read(&s->refused_bytes[i]));
+			kvc_gauges_refusal_names[i], kvc_gauges_read(&s->refused_chunks[i]),
+			kvc_gauges_refusal_names[i], kvc_gauges_read(&s->refused_bytes[i]));
 	for (size_t h = 0; h < kvc_gauges_histogram_rows_n; h++)
 		for (unsigned i = 0; i < KVC_SPANS; i++) {
-			uint64_t n = kvc_read(&kvc_histogram(k, h)->n[i]);
+			uint64_t n = kvc_gauges_read(&kvc_gauges_histogram(k, h)->n[i]);
 
 			if (n)
 				fprintf(out, "%s_%us%s %" PRIu64 "\n",
@@ -59,7 +59,7 @@ void kvc_text_stats(struct kvc *k, FILE *out)
 	}
 	for (size_t i = 0; i < kvc_gauges_counter_rows_n; i++)
 		fprintf(out, "%-22s %" PRIu64 "\n", kvc_gauges_counter_rows[i].name,
-			kvc_counter(k, i));
+			kvc_gauges_counter(k, i));
 	print_reasons(k, tier, out);
 	kvc_lock_profile_print(out);
 }

@@ -77,7 +77,7 @@ struct kvc_model_stats *kvc_model_stats_of_locked(struct kvc *k, uint64_t model)
 
 void kvc_model_stats_pool_bytes_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = kvc_has_segment(n) ? n->acct.reserved : 0;
+	uint64_t now = kvc_node_has_segment(n) ? n->acct.reserved : 0;
 
 	if (now == n->counted.bytes && (!now || n->counted.in->slot.key == n->model))
 		return;

@@ -57,7 +57,7 @@ static void ring_put(struct kvc_event_ring *r, struct kvc_event_ring_item v)
 
 static uint8_t where_bits(const struct kvc *k, const struct kvc_node *n)
 {
-	unsigned bits = kvc_has_segment(n) && n->object.gen ? KVC_EVENT_RING_IN_POOL : 0;
+	unsigned bits = kvc_node_has_segment(n) && n->object.gen ? KVC_EVENT_RING_IN_POOL : 0;
 
 	for (unsigned t = 0; t < k->tier_slots; t++)
 		bits |= kvc_file_placed_in(n, t) ? 1u << t : 0;

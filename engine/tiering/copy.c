@@ -198,7 +198,7 @@ static int claim_name_both(struct kvc_copy *c)
 	if (!kvc_tier_name_lock_locked(&c->k->tier[c->tier], &c->name))
 		return -EALREADY;
 	c->has_name = true;
-	if (p->gen && kvc_same_name(&p->where, &c->name))
+	if (p->gen && kvc_tier_same_name(&p->where, &c->name))
 		kvc_file_mark_old_name_both(c->k, c->n, c->tier);
 	return 0;
 }

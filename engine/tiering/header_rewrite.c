@@ -169,7 +169,7 @@ void kvc_header_rewrite_moved_both(struct kvc *k, struct kvc_node *n)
 				*path = 0; /* the next copy finds out */
 			now = kvc_frame_where_of(path);
 		}
-		if (*path && !kvc_same_name(at, &now))
+		if (*path && !kvc_tier_same_name(at, &now))
 			kvc_file_mark_old_name_both(k, n, t);
 	}
 }
@@ -185,7 +185,7 @@ void kvc_header_rewrite_both(struct kvc *k, struct kvc_node *n)
 					kvc_mono_ns(), NULL);
 	if (!S_ISREG(n->row.mode))
 		return;
-	if (n->copies.uncopyable && k->opt.write == KVC_THROUGH && kvc_has_segment(n) &&
+	if (n->copies.uncopyable && k->opt.write == KVC_THROUGH && kvc_node_has_segment(n) &&
 	    n->state != KVC_OPEN) {
 		kvc_file_retry_copies_locked(n); /* the key file may have a key for the new path */
 		kvc_spill_queue_locked(k, n, false);
@@ -200,7 +200,7 @@ void kvc_header_rewrite_both(struct kvc *k, struct kvc_node *n)
 		} else if (n->in[t].place.gen) {
 			/* objects outside the pool are copied when they are next loaded */
 			kvc_header_rewrite_moved_both(k, n);
-			if (kvc_has_segment(n) && n->state != KVC_OPEN)
+			if (kvc_node_has_segment(n) && n->state != KVC_OPEN)
 				kvc_spill_queue_locked(k, n, false);
 		}
 	}

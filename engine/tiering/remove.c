@@ -149,7 +149,7 @@ static bool wanted_both(struct kvc *k, const struct kvc_job *j)
 	if (err)
 		return err != -ENOENT; /* an extra frame does no harm */
 	p = &n->in[j->tier].place;
-	wanted = !n->commit.lost && p->gen && kvc_same_name(&p->where, &j->where) &&
+	wanted = !n->commit.lost && p->gen && kvc_tier_same_name(&p->where, &j->where) &&
 		 !memcmp(p->sum.b, j->sum.b, 16);
 	kvc_node_settle_locked(k, n);
 	return wanted;

@@ -182,7 +182,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		if (kvc_path_both(k, n->row.ino, c->f->path))
 			return false; /* whether the name is still right is unknown */
 		now = kvc_frame_where_of(c->f->path);
-		if (!kvc_same_name(&now, &c->name))
+		if (!kvc_tier_same_name(&now, &c->name))
 			return false; /* renamed since the copy began */
 		kvc_gone_del(k->cat, &now);
 	}
@@ -356,7 +356,7 @@ static void compare(struct kvc *k, struct spill *s)
 {
 	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size, s->epoch);
 	kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
-	s->retry = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&
+	s->retry = !s->err && kvc_node_has_segment(s->n) && s->n->state != KVC_OPEN &&
 		   kvc_spill_needed(k, s->n, s->tier);
 }
 
@@ -548,7 +548,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	 * evicted. A mark ended just now, so its segment is closed too. The segment of an unlinked
 	 * file is closed below, since that frees its pages.
 	 */
-	if (!s.n->commit.lost && kvc_has_segment(s.n))
+	if (!s.n->commit.lost && kvc_node_has_segment(s.n))
 		kvc_copy_close(&s.c);
 	kvc_unlock(k);
 	kvc_copy_fini(&s.c);

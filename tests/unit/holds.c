@@ -5,6 +5,7 @@
  * in steps, in an engine without threads unless a test says otherwise.
  */
 #include "engine.h"
+#include "steps.h"
 #include "admission.h"
 #include "committer.h"
 #include "overlay.h"
@@ -29,190 +30,6 @@
 #define FEW_CHANGES 900
 #define DROPS 700
 
-static _Thread_local unsigned names, rows, deleted, reads, steps; /* steps under this hold */
-static _Atomic unsigned most_names, most_rows, most_deleted, most_reads, most_steps;
-static _Atomic unsigned all_deleted;
-static _Thread_local bool holding;
-static _Atomic size_t largest;
-static _Thread_local unsigned locked, judged; /* nodes judged under this hold of k->lock */
-static _Atomic unsigned most_judged, all_judged;
-
-static void note(_Atomic unsigned *most, unsigned *n)
-{
-	unsigned was = *most;
-
-	while (*n > was && !atomic_compare_exchange_weak(most, &was, *n))
-		;
-	*n = 0;
-}
-
-/* The linker reserves these names (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
-struct through {
-	kvc_name_fn *fn;
-	void *arg;
-};
-
-static int see(void *arg, const struct kvc_name *n)
-{
-	const struct through *t = arg;
-
-	names++;
-	return t->fn(t->arg, n);
-}
-
-int __real_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f,
-			 void *a);
-int __wrap_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f,
-			 void *a);
-int __wrap_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f, void *a)
-{
-	struct through t = { f, a };
-
-	return __real_kvc_name_each(c, p, after, see, &t);
-}
-
-int __real_kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
-int __wrap_kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
-int __wrap_kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name)
-{
-	deleted++;
-	all_deleted++;
-	return __real_kvc_name_del(c, parent, name);
-}
-
-int __real_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
-int __wrap_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
-int __wrap_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
-{
-	rows++;
-	return __real_kvc_row_get(c, ino, r);
-}
-
-int __real_kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
-int __wrap_kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
-int __wrap_kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r)
-{
-	rows++;
-	return __real_kvc_chunk_get(c, id, r);
-}
-
-/* Each SQLite query takes a connection. */
-struct kvc_conn *__real_kvc_reader_get(struct kvc_catalog *c);
-struct kvc_conn *__wrap_kvc_reader_get(struct kvc_catalog *c);
-struct kvc_conn *__wrap_kvc_reader_get(struct kvc_catalog *c)
-{
-	reads += holding;
-	return __real_kvc_reader_get(c);
-}
-
-struct kvc_conn *__real_kvc_reader_get_held(struct kvc_catalog *c);
-struct kvc_conn *__wrap_kvc_reader_get_held(struct kvc_catalog *c);
-struct kvc_conn *__wrap_kvc_reader_get_held(struct kvc_catalog *c)
-{
-	reads += holding;
-	return __real_kvc_reader_get_held(c);
-}
-
-struct sqlite3_stmt;
-
-/* Each row that it returns is a step. */
-int __real_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st);
-int __wrap_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st);
-int __wrap_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st)
-{
-	steps += holding;
-	return __real_kvc_sql_step(n, st);
-}
-
-void __real_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here);
-void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here);
-void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here)
-{
-	__real_kvc_catalog_lock_at(c, here);
-	holding = true;
-}
-
-/* Batches: their number of changes, on a disk that is slow at times. */
-static _Atomic size_t most_changes;
-static _Atomic unsigned slow_us;
-
-uint64_t __real_kvc_catalog_seal(struct kvc_catalog *c);
-uint64_t __wrap_kvc_catalog_seal(struct kvc_catalog *c);
-uint64_t __wrap_kvc_catalog_seal(struct kvc_catalog *c)
-{
-	if (kvc_catalog_changes(c) > most_changes)
-		most_changes = kvc_catalog_changes(c);
-	return __real_kvc_catalog_seal(c);
-}
-
-int __real_kvc_catalog_write(struct kvc_catalog *c);
-int __wrap_kvc_catalog_write(struct kvc_catalog *c);
-int __wrap_kvc_catalog_write(struct kvc_catalog *c)
-{
-	usleep(slow_us);
-	return __real_kvc_catalog_write(c);
-}
-
-/* Between two holds of the locks. */
-static void (*_Atomic meanwhile)(void); /* other threads pause too */
-void __real_kvc_catalog_pause(struct kvc_catalog *c);
-void __wrap_kvc_catalog_pause(struct kvc_catalog *c);
-void __wrap_kvc_catalog_pause(struct kvc_catalog *c)
-{
-	void (*now)(void) = atomic_exchange(&meanwhile, NULL);
-
-	if (now)
-		now();
-	__real_kvc_catalog_pause(c);
-}
-
-void __real_kvc_catalog_unlock(struct kvc_catalog *c);
-void __wrap_kvc_catalog_unlock(struct kvc_catalog *c);
-void __wrap_kvc_catalog_unlock(struct kvc_catalog *c)
-{
-	note(&most_names, &names);
-	note(&most_rows, &rows);
-	note(&most_deleted, &deleted);
-	note(&most_reads, &reads);
-	note(&most_steps, &steps);
-	holding = false;
-	__real_kvc_catalog_unlock(c);
-}
-
-void *__real_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size)
-{
-	if (n * size > largest)
-		largest = n * size;
-	return __real_calloc(n, size);
-}
-
-int __real_pthread_mutex_trylock(pthread_mutex_t *m);
-int __wrap_pthread_mutex_trylock(pthread_mutex_t *m);
-int __wrap_pthread_mutex_trylock(pthread_mutex_t *m)
-{
-	locked++;
-	if (engine && m == &engine->lock.m)
-		note(&most_judged, &judged);
-	return __real_pthread_mutex_trylock(m);
-}
-
-/* Called for each node that the evictor checks. */
-enum kvc_refusal __real_kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n,
-						   unsigned tier);
-enum kvc_refusal __wrap_kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n,
-						   unsigned tier);
-enum kvc_refusal __wrap_kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n,
-						   unsigned tier)
-{
-	judged++;
-	all_judged++;
-	return __real_kvc_admission_check_locked(k, n, tier);
-}
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
-
 static uint64_t model, ino[FILES];
 
 static void set(const char *name, const char *value)
@@ -236,11 +53,11 @@ static void listed(void **state)
 	unsigned n = 0;
 
 	(void)state;
-	most_names = 0;
+	steps.most_names = 0;
 	assert_int_equal(kvc_readdir(engine, model, 2, count_name, &n), 0);
 	assert_int_equal(n, FILES);
-	if (most_names > FEW_NAMES)
-		fail_msg("%u names were looked at", most_names);
+	if (steps.most_names > FEW_NAMES)
+		fail_msg("%u names were looked at", steps.most_names);
 }
 
 /* A folder becomes the upper level of buckets, with as many names as a user likes. */
@@ -259,11 +76,11 @@ static void bucketed(void **state)
 		}
 	}
 	engine_commit();
-	most_names = 0;
+	steps.most_names = 0;
 	for (int u = 0; u < 3; u++)
 		engine_folder(upper[u], "1");
-	if (most_names > FEW_NAMES)
-		fail_msg("%u names were looked at", most_names);
+	if (steps.most_names > FEW_NAMES)
+		fail_msg("%u names were looked at", steps.most_names);
 }
 
 /* A file with many names is dropped: the names are removed in pieces, and completely. */
@@ -282,9 +99,9 @@ static void linked(void **state)
 				engine_commit();
 		}
 	engine_later_ns += 1000000000;
-	most_deleted = 0;
+	steps.most_deleted = 0;
 	assert_int_equal(kvc_chunk_drop(engine, id, KVC_DROP_WHOLE, NULL, NULL), 0);
-	assert_in_range(most_deleted, 1, FEW_NAMES / 2);
+	assert_in_range(steps.most_deleted, 1, FEW_NAMES / 2);
 	for (int i = 0; i < FILES / 2; i++) {
 		snprintf(name, sizeof name, "l0_%d", i);
 		assert_false(engine_has(model, name));
@@ -314,10 +131,10 @@ static void unread(void **state)
 	engine_again(false);
 	engine_later_ns += 1000000000;
 	for (int i = 0; i < 2; i++) {
-		most_reads = 0;
+		steps.most_reads = 0;
 		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
-		if (most_reads > FEW_READS)
-			fail_msg("SQLite was asked %u times under a hold", most_reads);
+		if (steps.most_reads > FEW_READS)
+			fail_msg("SQLite was asked %u times under a hold", steps.most_reads);
 	}
 	engine_commit();
 }
@@ -338,12 +155,12 @@ static void evicted(void **state)
 	engine_start(); /* it checks the whole pool before a call needs it */
 	kvc_lock(engine);
 	kvc_unlock(engine);
-	most_judged = all_judged = 0;
-	for (int i = 0; i < 10000 && all_judged < 2 * LARGE; i++)
+	steps.most_judged = steps.all_judged = 0;
+	for (int i = 0; i < 10000 && steps.all_judged < 2 * LARGE; i++)
 		usleep(1000);
-	assert_true(all_judged >= 2 * LARGE);
-	if (most_judged > LARGE / 2)
-		fail_msg("%u files of a chunk were looked at", most_judged);
+	assert_true(steps.all_judged >= 2 * LARGE);
+	if (steps.most_judged > LARGE / 2)
+		fail_msg("%u files of a chunk were looked at", steps.most_judged);
 }
 
 static int by_hash(const void *a, const void *b)
@@ -368,11 +185,11 @@ static void unlinked(void **state)
 	}
 	engine_commit();
 	qsort(name, FILES, sizeof name[0], by_hash);
-	most_steps = 0;
+	steps.most_steps = 0;
 	for (int i = 0; i < FILES; i++)
 		assert_int_equal(kvc_entry_unlink(engine, model, name[i], &w), 0);
-	if (most_steps > FEW_STEPS)
-		fail_msg("%u rows were read under a hold", most_steps);
+	if (steps.most_steps > FEW_STEPS)
+		fail_msg("%u rows were read under a hold", steps.most_steps);
 	assert_true(engine_has(model, "first"));
 	engine_commit();
 	assert_int_equal(kvc_entry_unlink(engine, model, "first", &w), 0);
@@ -390,10 +207,10 @@ static void others_call(void)
 	char name[16];
 
 	if (!engine->drops->ndetached) {
-		meanwhile = others_call; /* it is only looked up */
+		steps.meanwhile = others_call; /* it is only looked up */
 		return;
 	}
-	all_deleted = 0;
+	steps.all_deleted = 0;
 	engine_file(model, "new");
 	engine_file(model, "l7");
 	assert_int_equal(kvc_entry_unlink(engine, model, "l8", &w), -ENOENT);
@@ -402,7 +219,7 @@ static void others_call(void)
 	assert_int_equal(kvc_rename(engine, model, "l10", model, "x", 0, &w), -ENOENT);
 	assert_int_equal(kvc_entry_link(engine, engine_file(model, "two"), model, "l11", 0, &r), 0);
 	assert_int_equal(kvc_lookup(engine, model, "l12", &r, NULL), -ENOENT);
-	helped = all_deleted;
+	helped = steps.all_deleted;
 	assert_int_equal(engine->drops->ndetached, 1);
 	assert_int_equal(kvc_entry_rmdir(engine, model, "sub"), 0);
 	assert_int_equal(kvc_entry_getattr(engine, elsewhere, &r), 0);
@@ -434,9 +251,9 @@ static void unhindered(void **state)
 	engine_commit();
 	engine_later_ns += 1000000000;
 	helped = 0;
-	meanwhile = others_call;
+	steps.meanwhile = others_call;
 	assert_int_equal(kvc_chunk_drop(engine, id, KVC_DROP_WHOLE, NULL, NULL), 0);
-	assert_null(meanwhile);
+	assert_null(steps.meanwhile);
 	assert_in_range(helped, 1, FEW_READS);
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "l%d", i);
@@ -473,7 +290,7 @@ static void change_some(void)
 		assert_int_equal(kvc_rename(engine, model, name, pinned_folder, to, 0, &w), 0);
 	}
 	if (changed < 100)
-		meanwhile = change_some;
+		steps.meanwhile = change_some;
 }
 
 static void pin(const char *value)
@@ -504,11 +321,12 @@ static void counted(void **state)
 	engine_commit();
 	engine_again(false);
 	for (int warm = 0; warm < 2; warm++) {
-		most_names = most_reads = 0;
+		steps.most_names = steps.most_reads = 0;
 		pin("1");
 		assert_int_equal(engine->pins->disk, KVC_PAGE + FILES * (8192 + KVC_PAGE));
-		if (most_names > FEW_NAMES || most_reads > FEW_READS)
-			fail_msg("%u names and %u rows under a hold", most_names, most_reads);
+		if (steps.most_names > FEW_NAMES || steps.most_reads > FEW_READS)
+			fail_msg("%u names and %u rows under a hold", steps.most_names,
+				 steps.most_reads);
 		pin("0");
 		assert_int_equal(engine->pins->disk, 0);
 		for (int i = 0; i < FILES; i++) {
@@ -522,9 +340,9 @@ static void counted(void **state)
 	assert_int_equal(kvc_lookup(engine, KVC_ROOT, "m", &r, NULL), 0);
 	assert_int_equal(kvc_lookup(engine, model, "pinned", &r, NULL), 0);
 	changed = 0;
-	meanwhile = change_some;
+	steps.meanwhile = change_some;
 	pin("1");
-	meanwhile = NULL;
+	steps.meanwhile = NULL;
 	assert_true(changed > 10);
 	bytes = engine->pins->disk;
 	pin("0");
@@ -559,19 +377,19 @@ static void gated(void **state)
 	}
 	engine_commit();
 	engine_later_ns += 1000000000;
-	slow_us = 50000;
-	most_changes = 0;
+	steps.slow_us = 50000;
+	steps.most_changes = 0;
 	for (int i = 0; i < DROPS; i++) {
 		kvc_lock(engine);
 		engine->committer->each_ns = 1000000000; /* as measured in earlier commits */
 		kvc_unlock(engine);
 		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
 	}
-	slow_us = 0;
+	steps.slow_us = 0;
 	engine_commit();
-	if (most_changes > FEW_CHANGES)
-		fail_msg("a commit had %zu changes", (size_t)most_changes);
-	assert_true(most_changes > 0);
+	if (steps.most_changes > FEW_CHANGES)
+		fail_msg("a commit had %zu changes", (size_t)steps.most_changes);
+	assert_true(steps.most_changes > 0);
 }
 
 static unsigned asked(void)
@@ -621,14 +439,14 @@ static void surveyed(void **state)
 	engine_start();
 	for (int i = 0; i < 10000 && asked(); i++)
 		usleep(1000);
-	most_rows = 0;
+	steps.most_rows = 0;
 	set("quota", "40M");
 	set("policy", "gdsf");
 	for (int i = 0; i < 10000 && asked(); i++)
 		usleep(1000);
 	assert_int_equal(asked(), 0);
-	if (most_rows > FEW_ROWS)
-		fail_msg("%u rows were asked for", most_rows);
+	if (steps.most_rows > FEW_ROWS)
+		fail_msg("%u rows were asked for", steps.most_rows);
 	assert_int_equal(kvc_getxattr(engine, model, "user.kvcachefs.used", text, &len), 0);
 	assert_int_equal(strtoull(text, NULL, 10), FILES * 8192);
 	kvc_catalog_lock(engine->cat);
@@ -647,7 +465,7 @@ static void renamed(void **state)
 	bool busy = true;
 
 	(void)state;
-	most_rows = 0;
+	steps.most_rows = 0;
 	assert_int_equal(kvc_rename(engine, KVC_ROOT, "m", KVC_ROOT, "m2", 0, &w), 0);
 	for (int i = 0; i < 10000 && (busy || jobs(KVC_P_SPILL)); i++) {
 		usleep(1000);
@@ -656,8 +474,8 @@ static void renamed(void **state)
 		kvc_unlock(engine);
 	}
 	assert_false(busy);
-	if (most_rows > FEW_ROWS)
-		fail_msg("%u rows were asked for", most_rows);
+	if (steps.most_rows > FEW_ROWS)
+		fail_msg("%u rows were asked for", steps.most_rows);
 }
 
 static unsigned locks_of_a_commit(void)
@@ -671,9 +489,9 @@ static unsigned locks_of_a_commit(void)
 			kvc_chunk_accessed_locked(engine, c, true);
 		kvc_unlock(engine);
 	}
-	locked = 0;
+	steps_locked = 0;
 	engine_commit();
-	return locked;
+	return steps_locked;
 }
 
 /* Chunks that were only used are not walked by each commit, but once a second. */
@@ -697,13 +515,13 @@ static void grown(void **state)
 
 	(void)state;
 	assert_int_equal(kvc_overlay_init(&o), 0);
-	largest = 0;
+	steps.largest = 0;
 	for (uint64_t i = 1; i < 50000; i++)
 		assert_int_equal(
 			kvc_overlay_put(&o, KVC_T_OBJECT, i, 0, NULL, &value, sizeof value), 0);
 	kvc_overlay_fini(&o);
-	if (largest > 64u << 10)
-		fail_msg("%zu bytes were filled anew", largest);
+	if (steps.largest > 64u << 10)
+		fail_msg("%zu bytes were filled anew", steps.largest);
 }
 
 static int begin(void **state)

@@ -253,7 +253,7 @@ static void use_learn(void)
 	}
 	x = kvc_learn_index(l);
 	for (uint32_t age = 1; age < 1u << 20; age *= 3)
-		assert_true(isfinite(kvc_index_of(x, 0, kvc_learn_score(l, &f), age)));
+		assert_true(isfinite(kvc_learn_index_of(x, 0, kvc_learn_score(l, &f), age)));
 	kvc_learn_free(l);
 }
 

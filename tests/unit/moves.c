@@ -99,7 +99,7 @@ static void can_go(uint64_t ino)
 {
 	struct kvc_node *n = kvc_node_find_locked(engine, ino);
 
-	if (!n || !kvc_has_segment(n))
+	if (!n || !kvc_node_has_segment(n))
 		return;
 	assert_non_null(n->chunk);
 	assert_int_equal(n->chunk->id, n->row.chunk);

@@ -607,11 +607,11 @@ static void learned(void **state)
 		kvc_learn_track(l, 1000 + now, &once, now, 1);
 	}
 	x = kvc_learn_index(l);
-	assert_true(kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
-		    20 * kvc_index_of(x, 0, kvc_learn_score(l, &once), 9));
+	assert_true(kvc_learn_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
+		    20 * kvc_learn_index_of(x, 0, kvc_learn_score(l, &once), 9));
 	/* and less when it is long overdue than when it is due */
-	assert_true(kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
-		    kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 2000));
+	assert_true(kvc_learn_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
+		    kvc_learn_index_of(x, often.gap, kvc_learn_score(l, &often), 2000));
 	assert_true(kvc_learn_bytes(l) < 64u << 20);
 	kvc_learn_free(l);
 }

@@ -2,8 +2,9 @@
 # ways: none
 # level: check
 """Calls between the engine's layers point downwards only, and files do not call each other in
-circles, except for the circle that engine/README names. A public function's name contains a word of
-its file's name. The test reads the symbols of the built objects."""
+circles, except for the circle that engine/README names. The name of a public function, also of an
+inline one in a header, contains a word of its file's name. The test reads the symbols of the built
+objects, and the headers."""
 import collections, glob, os, re
 from kvtest import *
 
@@ -84,9 +85,12 @@ for path in sources:
 # collections of small functions, whose names carry these words instead.
 WORDS = {
     "base/util": [""],
+    "base/caller": ["client", "wait"],
+    "base/stats": ["histogram"],
     "catalog/catalog_rows": ["bare", "chunk", "gone", "meta", "name", "object", "place", "row",
                              "target", "xattr", "wiped"],
     "catalog/catalog_range": ["chunk", "meta", "name", "object", "place", "xattr"],
+    "catalog/catalog_priv": ["sql", "usage"],
     "catalog/conn": ["catalog", "reader", "scan", "sql"],
     "catalog/usage": ["row", "xattr"],
     "policy/queues": ["replacer"],
@@ -102,8 +106,11 @@ def words(path):
     return found | set(WORDS.get(path, ()))
 
 
-wrong = [f"{path}.c: {symbol}" for symbol, path in defined.items()
-         if path.startswith("engine/") and symbol.startswith("kvc_")
-         and not any(w in symbol for w in words(path[len("engine/"):]))]
+public = [(s, f"{p}.c") for s, p in defined.items() if p.startswith("engine/")]
+for path in glob.glob(f"{top}/engine/*/*.h"):
+    inline = re.findall(r"^static inline [^(;=]*?\b(\w+)\(", open(path).read(), re.M)
+    public += [(s, os.path.relpath(path, top)) for s in inline]
+wrong = [f"{path}: {symbol}" for symbol, path in public if symbol.startswith("kvc_")
+         and not any(w in symbol for w in words(path[len("engine/"):-2]))]
 assert not wrong, "names without a word of their file's name: " + ", ".join(sorted(wrong))
 print(f"{len(sources)} files, {edges} pairs that call, {len(circles)} circle")

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -37,12 +38,14 @@ static struct memory {
 static uint8_t file[SPARSE_SIZE]; /* the expected content */
 static uint8_t raw[KVC_PAGE + SPARSE_SIZE];
 static int fd;
+static unsigned gets;
 
 static int get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov,
 	       int n)
 {
 	(void)t;
 	(void)w;
+	gets++;
 	for (int i = 0; i < n; i++) {
 		assert_true(off + iov[i].iov_len <= ROOM);
 		memcpy(iov[i].iov_base, memory.bytes + off, iov[i].iov_len);
@@ -249,7 +252,6 @@ static const struct lie lies[] = {
 	  false,
 	  -EBADMSG,
 	  { IN_FRAME(raw_len, 1), IN_FRAME(stored_len, 1) } },
-	{ "a range longer than what is there", SPARSE, false, -EBADMSG, { { RAW, 32, 0x4000 } } },
 	/* damage */
 	{ "a damaged header", PLAIN, false, -EBADMSG, { { STORED, 24, 1 } } },
 	{ "a damaged byte", PLAIN, false, -EBADMSG, { { STORED, KVC_FRAME_HEADER, 1 } } },
@@ -272,7 +274,29 @@ static void each_lie(void **state)
 	}
 }
 
-/* A small file and a small frame, with a payload that would be far longer than both. */
+/* Ranges that do not make up the payload are refused before the segment gets pages. */
+static void wrong_ranges(void **state)
+{
+	static const struct lie wrong[] = {
+		{ "a longer range", SPARSE, false, -EBADMSG, { { RAW, 32, 0x4000 } } },
+		{ "a shorter range", SPARSE, false, -EBADMSG, { { RAW, 32, 8 } } },
+	};
+
+	struct stat st;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+		make(SPARSE, false, &wrong[i]);
+		assert_int_equal(fetch(), -EBADMSG);
+		assert_int_equal(fstat(fd, &st), 0);
+		assert_int_equal(st.st_blocks, 0);
+	}
+}
+
+/*
+ * A small file and a small frame, with a payload that would be far longer than both: it is refused
+ * when its header was read, before its table takes memory.
+ */
 static void bomb(void **state)
 {
 	const size_t len = 40u << 20;
@@ -296,7 +320,9 @@ static void bomb(void **state)
 	kvc_frame_encode(&frame, memory.bytes);
 	want.place.where.len = KVC_FRAME_HEADER + kvc_round_up(frame.stored_len, KVC_PAGE);
 	want.place.codec = KVC_PLACE_CODED | KVC_CODEC_ZSTD;
+	gets = 0;
 	assert_int_equal(fetch(), -EBADMSG);
+	assert_int_equal(gets, 1);
 	free(zeros);
 }
 
@@ -373,9 +399,8 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(truth),
-		cmocka_unit_test(each_lie),
-		cmocka_unit_test(bomb),
+		cmocka_unit_test(truth),        cmocka_unit_test(each_lie),
+		cmocka_unit_test(wrong_ranges), cmocka_unit_test(bomb),
 		cmocka_unit_test(other_models),
 	};
 

@@ -400,7 +400,7 @@ PYTHON_PARTS = $(call put,644,$(sort $(wildcard gpu/python/kvcachefs/*.py)) gpu/
 INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(call put,644,$(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0,$(LIBDIR)) \
 	$(call put,644,$(B)/lib/kvcachefs.pc,$(LIBDIR)/pkgconfig) \
-	$(call put,644,gpu/kvcachefs.h,$(PREFIX)/include) \
+	$(call put,644,$(sort $(wildcard gpu/kvcachefs*.h)),$(PREFIX)/include) \
 	$(call put,644,scripts/completion/kvcachectl.bash,$(BASHDIR)) \
 	$(call put,644,scripts/completion/_kvcachectl,$(ZSHDIR)) \
 	$(foreach m,$(MAN),$(call put,644,$(m),$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m))))) \

@@ -5,7 +5,7 @@
  * bytes are compressed in blocks of 64 and joined by a binary tree whose left side is always full;
  * a stack of at most 54 chaining values holds the subtrees that wait for their right side.
  */
-#include "kvcachefs.h"
+#include "kvcachefs_keys.h"
 
 #include <string.h>
 

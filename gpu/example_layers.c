@@ -10,7 +10,7 @@
 #define EXAMPLE "example_layers"
 #include "example.h"
 
-#include "kvcachefs.h"
+#include "kvcachefs_layout.h"
 
 #include <poll.h>
 #include <string.h>

@@ -11,7 +11,8 @@
 #define EXAMPLE "example_offload"
 #include "example.h"
 
-#include "kvcachefs.h"
+#include "kvcachefs_keys.h"
+#include "kvcachefs_layout.h"
 
 #include <string.h>
 

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libkvcachefs: a library for programs that use more of a
- * kvcachefs mount than file calls. It computes chunk keys
- * from tokens, bit-identical to the keys of the engines;
- * takes leases on many objects at once; and transfers
- * data between files and a paged KV cache, in host memory
- * or, if the library was built with CUDA, on a GPU. See
- * libkvcachefs(3) and kvcachefs-gpu(7).
+ * kvcachefs mount than file calls. It takes leases on many
+ * objects at once, and transfers data between files and
+ * memory, on the host or, if the library was built with
+ * CUDA, on a GPU: parts of memory, or the tokens of a paged
+ * KV cache. See libkvcachefs(3) and kvcachefs-gpu(7).
+ *
+ * This header has what a connector needs. Others have the
+ * rest: kvcachefs_keys.h (chunk keys from tokens),
+ * kvcachefs_names.h (names of files), kvcachefs_layout.h
+ * (layouts of paged caches), kvcachefs_rope.h (keys at
+ * other positions), kvcachefs_gpu.h (resources allocated
+ * in advance, counters).
  *
  * Every fallible call returns 0 or a negative errno;
  * kvcachefs_error() has the details. Calls are safe from
@@ -33,295 +39,6 @@ extern "C" {
 const char *kvcachefs_error(void);
 /* "0.1.0", with " cuda" appended if the library was built with CUDA. */
 const char *kvcachefs_version(void);
-
-/* ---- Chunk keys ------------------------------------------------------------------------------ */
-
-/*
- * How an engine names a block or chunk of tokens. A key is H(parent, tokens, extra). The parent of
- * the first block is NONE_HASH, which is derived from PYTHONHASHSEED. All keys of a scheme have
- * the same length, kvcachefs_hasher_key_len(), which is at most KVCACHEFS_KEY_MAX.
- */
-enum kvcachefs_scheme {
-	/*
-	 * vLLM, blocks of 16 tokens by default: hash((parent bytes, tuple of tokens, extra)),
-	 * under the names of --prefix-caching-hash-algo (vllm/utils/hashing.py,
-	 * v1/core/kv_cache_utils.py). sha256 and xxhash are computed over pickle protocol 5, the
-	 * _cbor schemes over canonical CBOR. xxhash is XXH3-128 and has keys of 16 bytes, the
-	 * others have 32.
-	 */
-	KVCACHEFS_VLLM_SHA256, /* vLLM's default */
-	KVCACHEFS_VLLM_SHA256_CBOR,
-	KVCACHEFS_VLLM_XXHASH,
-	KVCACHEFS_VLLM_XXHASH_CBOR,
-	/*
-	 * LMCache 0.5.6 in the engine's process (lmcache/v1/token_database.py), chunks of 256:
-	 * vLLM's hash of (parent, tokens, ()), folded to the number in its first 8 bytes, big
-	 * endian. NONE_HASH is folded too, and the folded hash is the next parent. Keys have 8
-	 * bytes, and their text is that number in hex without leading zeros. LMCache's default in
-	 * this mode, Python's hash(), is not supported.
-	 */
-	KVCACHEFS_LMCACHE_SHA256,
-	KVCACHEFS_LMCACHE_SHA256_CBOR,
-	KVCACHEFS_LMCACHE_XXHASH,
-	KVCACHEFS_LMCACHE_XXHASH_CBOR,
-	/*
-	 * LMCache's multiprocess server (multiprocess/token_hasher.py), chunks of 256, whole
-	 * digests. BLAKE3 is the default: BLAKE3(parent || tokens as 32-bit big endian); if vLLM
-	 * gives no NONE_HASH, it is BLAKE3(8 zero bytes || one zero token). The other schemes are
-	 * vLLM's with extra None.
-	 */
-	KVCACHEFS_LMCACHE_MP_BLAKE3,
-	KVCACHEFS_LMCACHE_MP_SHA256,
-	KVCACHEFS_LMCACHE_MP_SHA256_CBOR,
-	KVCACHEFS_LMCACHE_MP_XXHASH,
-	KVCACHEFS_LMCACHE_MP_XXHASH_CBOR,
-	/*
-	 * SGLang get_hash_str (srt/mem_cache/utils.py): SHA-256(parent || tokens as 32-bit little
-	 * endian), pages of 64 by default. The first page has no parent, or the seed of a
-	 * namespace (extra_key, cache_salt).
-	 */
-	KVCACHEFS_SGLANG,
-	KVCACHEFS_SCHEMES
-};
-#define KVCACHEFS_KEY_MAX 32
-
-/*
- * The name of a scheme, such as "vllm-sha256_cbor"; NULL if the scheme does not exist. Never
- * freed.
- */
-const char *kvcachefs_scheme_name(enum kvcachefs_scheme scheme);
-/*
- * The scheme of that name to *out. -EINVAL: the name is unknown; kvcachefs_error() lists the names.
- */
-int kvcachefs_scheme_find(const char *name, enum kvcachefs_scheme *out);
-
-struct kvcachefs_mm {        /* a multimodal item among the tokens */
-	const char *hash;    /* its identifier */
-	uint64_t start, len; /* in tokens */
-};
-
-/* Initialize to zero. Strings and arrays belong to the caller and must outlive the hasher. */
-struct kvcachefs_keys {
-	enum kvcachefs_scheme scheme;
-	unsigned block_tokens; /* 0: the default of the scheme; at most 2^24 */
-	/*
-	 * PYTHONHASHSEED as text, below 64 KiB. NULL: not set; newer vLLM then uses
-	 * "vllm-none-hash". With xxhash vLLM then uses random bytes, so a hasher without seed and
-	 * `none` is refused.
-	 */
-	const char *seed;
-	/*
-	 * NONE_HASH itself, if it is not derived from the seed (older vLLM without a seed uses
-	 * random bytes). none_len is the length of the scheme's digest; LMCache in process also
-	 * accepts the 8 bytes of the fold.
-	 */
-	const void *none;
-	size_t none_len;
-	/*
-	 * Write a missing list of extra keys as an empty array instead of null, as some versions
-	 * do. Only for CBOR without the fold.
-	 */
-	bool empty_extra_is_array;
-	/*
-	 * Extra keys, in vLLM's order, for its _cbor schemes only: the pickled bytes of extra keys
-	 * depend on the identity of Python objects. LMCache has no extra keys. Other schemes
-	 * refuse them. With tagged_extra they have the form of vLLM 0.32 and later: ("lora", name,
-	 * path), ("mm", hash, offset), ("cache_salt", salt), ("prompt_embeds", sha). Without
-	 * tagged_extra: name, (hash, offset), salt, sha.
-	 */
-	bool tagged_extra;
-	const char *lora_name; /* in every block */
-	const char *lora_path; /* with tagged_extra only; NULL: "" */
-	const struct kvcachefs_mm *mm;
-	size_t nmm; /* (hash, start - block's start) in every block that an item overlaps */
-	/*
-	 * vLLM: first block only; "" means no salt. SGLang: part of the namespace; "" and NULL
-	 * differ.
-	 */
-	const char *cache_salt;
-	const char *extra_key; /* part of SGLang's namespace only */
-	/*
-	 * Writes the SHA-256 of a block's prompt embeddings to sha and returns 1, or returns 0 if
-	 * the block has none. NULL: the prompt has no embeddings.
-	 */
-	int (*embeds)(void *arg, uint64_t block, uint8_t sha[32]);
-	void *embeds_arg;
-};
-
-struct kvcachefs_hasher;
-/*
- * A hasher to *out, to be freed by kvcachefs_hasher_free(). -EINVAL: unknown scheme, or extra keys,
- * a missing seed or a none_len that the scheme does not support; -ENOMEM; -EIO: OpenSSL lacks the
- * digest.
- */
-int kvcachefs_hasher_new(struct kvcachefs_hasher **out, const struct kvcachefs_keys *keys);
-void kvcachefs_hasher_free(struct kvcachefs_hasher *h);
-/*
- * Continues with n more tokens. The keys of the blocks that became full are written to out, without
- * gaps, and their number to *made. out has space for `capacity` keys; n / block_tokens + 1 is
- * always enough. A growing prompt costs only the work for its new blocks. -ENOSPC: out is too
- * small; no token was consumed. After any other error the hasher can only be freed.
- */
-int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n, void *out,
-			  size_t capacity, size_t *made);
-/*
- * The key of the tokens that do not fill a block yet, as a shorter block of their own: the key that
- * LMCache uses with save_unfull_chunk. The hasher is not changed. -ENODATA: no such tokens.
- */
-int kvcachefs_hasher_rest(struct kvcachefs_hasher *h, void *out);
-/* Bytes of a key, and tokens of a block. */
-size_t kvcachefs_hasher_key_len(const struct kvcachefs_hasher *h);
-unsigned kvcachefs_hasher_block(const struct kvcachefs_hasher *h);
-/*
- * NONE_HASH, the parent of the first block, as long as a key. SGLang without a namespace has no
- * NONE_HASH: the result is zeros.
- */
-const uint8_t *kvcachefs_hasher_none(const struct kvcachefs_hasher *h);
-/*
- * A key as the engine writes it in names, with a NUL: hex digits; for LMCache in process a number
- * in hex.
- */
-#define KVCACHEFS_TEXT_MAX (2 * KVCACHEFS_KEY_MAX + 1)
-void kvcachefs_hasher_text(const struct kvcachefs_hasher *h, const void *key,
-			   char out[KVCACHEFS_TEXT_MAX]);
-
-/*
- * vLLM's key of a KV cache group: the digest and the group as 32-bit big endian. Writes len + 4
- * bytes to out.
- */
-void kvcachefs_group_key(const void *key, size_t len, uint32_t group, void *out);
-/* vLLM's integer form of a key: the last 8 bytes, big endian. */
-uint64_t kvcachefs_key_int(const void *key, size_t len);
-/* Writes 2 * len hex digits and a NUL. */
-void kvcachefs_hex(const void *p, size_t len, char *out);
-/*
- * The folder of vLLM's ExampleConnector: MD5 of the tokens as 64-bit little endian, followed by "-"
- * and the multimodal hashes joined by "-" if the prompt has any. Only whole blocks of block_tokens
- * count (0: 16).
- */
-int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_tokens,
-			     const char *const *mm_hashes, size_t nmm, char out[33]);
-/* BLAKE3 (256 bits) of any data. */
-void kvcachefs_blake3(const void *data, size_t len, uint8_t out[32]);
-
-/* ---- CacheBlend: content wherever it stands -------------------------------------------------- */
-
-struct kvcachefs_segment {
-	size_t start, end; /* tokens [start, end), as LMCache counts them */
-	uint8_t key[8];    /* key_len is 8: KVCACHEFS_LMCACHE_* only */
-};
-/*
- * LMCache in process with blending (SegmentTokenDatabase): the tokens are split at each separator,
- * and each segment is hashed without the separators and with NONE_HASH as its parent. Segments may
- * be empty. At most `capacity` segments are written to out, and the number of segments to *made.
- * The scheme and NONE_HASH are those of `h`, which is not changed. Overlapping separators are split
- * as LMCache splits them. -EINVAL: the scheme is not KVCACHEFS_LMCACHE_*, or no separator; -ENOSPC:
- * out is too small; *made is set.
- */
-int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n,
-		       const uint32_t *separator, size_t nsep, struct kvcachefs_segment *out,
-		       size_t capacity, size_t *made);
-/*
- * LMCache's multiprocess server with blending (modules/blend/matcher.py) finds chunks of k tokens
- * at any offset by H = sum of x_i * b^(k-1-i) mod 2^64, b = 0x9E3779B97F4A7C15. Writes the H of
- * each window [i, i + k) to out[i], n - k + 1 values. With k = n the result is the fingerprint of
- * one chunk. -EINVAL: k is 0 or above n.
- */
-int kvcachefs_fingerprints(const uint32_t *tokens, size_t n, size_t k, uint64_t *out);
-
-/* ---- Names on disk --------------------------------------------------------------------------- */
-
-/* How an engine names the file of a key, relative to the engine's folder. */
-enum kvcachefs_naming {
-	/*
-	 * LMCache FSConnector: CacheEngineKey.to_string() with "/" as "-SEP-", ".data"
-	 * (lmcache/utils.py, connector/fs_connector.py):
-	 * MODEL@WORLD_SIZE@WORKER@KEY@DTYPE[@LAYER][@TAG%VALUE...]
-	 */
-	KVCACHEFS_NAME_LMCACHE_FS,
-	/*
-	 * LMCache LocalDiskBackend: the same with "/" as "-" (the model cannot be recovered from
-	 * the name), ".pt".
-	 */
-	KVCACHEFS_NAME_LMCACHE_DISK,
-	/*
-	 * LMCache's fs L2 adapters, ObjectKey (distributed/l2_adapters/fs_l2_adapter.py):
-	 * MODEL@0xKV_RANK@GROUP@KEY[@SALT].data, KV_RANK and GROUP in hex, "/" in MODEL as "-SEP-"
-	 */
-	KVCACHEFS_NAME_LMCACHE_L2,
-	/*
-	 * SGLang HiCacheFile (srt/mem_cache/hicache_storage.py):
-	 * KEY[.POOL]_MODEL[_TP_RANK_TP_SIZE] [_PP_SIZE_PP_RANK][_cpR_N][_tpN_dcpR_N_pageP].bin,
-	 * "/" in MODEL as "-". MLA models omit the TP pair, except for the pool mamba. A model
-	 * whose own name ends in "_1_2" cannot be distinguished from ranks.
-	 */
-	KVCACHEFS_NAME_SGLANG_FILE,
-	/*
-	 * vLLM's file tier (v1/kv_offload/file_mapper.py):
-	 * MODEL_CONFIG_rRANK/KKK/KK_gGROUP/KEY.bin, "/" in MODEL as "_". KKK and KK are the first
-	 * digits of the key. CONFIG is 12 hex digits of the run's configuration; they are in the
-	 * name of the folder with its config.json.
-	 */
-	KVCACHEFS_NAME_VLLM_FS,
-	KVCACHEFS_NAMINGS
-};
-
-/*
- * The contents of a name. Initialize to zero; sizes of 0 mean 1. A naming ignores the members that
- * it does not use.
- */
-struct kvcachefs_name {
-	char model[256];
-	char key[KVCACHEFS_TEXT_MAX + 1]; /* as kvcachefs_hasher_text() writes it */
-	/* LMCache's CacheEngineKey. */
-	uint32_t world_size, worker;
-	/* half, bfloat16, float, fp8_e4m3fn, ... as LMCache names it; "" is bfloat16 */
-	char dtype[16];
-	bool has_layer; /* layer-wise */
-	uint32_t layer;
-	char tags[256]; /* "tag%value" joined by "@" */
-	/* LMCache's ObjectKey. */
-	uint32_t kv_rank; /* world_size << 24 | global_rank << 16 | local_world_size << 8 |
-			     local_rank */
-	uint32_t group;   /* object group; vLLM: KV cache group */
-	char salt[513];   /* at most 128 characters */
-	/* SGLang. */
-	char pool[32]; /* "": the KV pool */
-	bool mla;
-	uint32_t tp_rank, tp_size, pp_rank, pp_size, cp_rank, cp_size;
-	uint32_t dcp_rank, dcp_size, page; /* dcp_size above 1: MLA only; page is the number of
-					      tokens in the logical page */
-	/* vLLM. */
-	char config[13];
-	uint32_t rank;
-};
-/* Longer paths are refused. */
-#define KVCACHEFS_PATH_MAX 1024
-
-/*
- * The name of a naming, such as "lmcache-fs"; NULL if the naming does not exist. The reverse call
- * returns -EINVAL for an unknown name and lists the names in the error.
- */
-const char *kvcachefs_naming_name(enum kvcachefs_naming as);
-int kvcachefs_naming_find(const char *name, enum kvcachefs_naming *out);
-/*
- * The relative path of a name to out, with a NUL. -EINVAL: the naming cannot express a member
- * (kvcachefs_error() names it); -ENAMETOOLONG: a component has more than 255 bytes. On error out is
- * unchanged.
- */
-int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *n,
-			 char out[KVCACHEFS_PATH_MAX]);
-/*
- * Parses a relative path to *out. Exactly the paths that kvcachefs_name_build() writes are
- * accepted, so that building a parsed name gives the same path. -EINVAL: the path does not follow
- * that naming; *out is unchanged.
- */
-int kvcachefs_name_parse(enum kvcachefs_naming as, const char *path, struct kvcachefs_name *out);
-/*
- * Sets the member of that name from text ("tp_size", "2"). -EINVAL: the member does not exist, or
- * the value has the wrong type.
- */
-int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char *value);
 
 /* ---- Leases ---------------------------------------------------------------------------------- */
 
@@ -439,85 +156,10 @@ int kvcachefs_buffer_publish_as(struct kvcachefs_buffer *b, const char *path);
 /* Frees a buffer and removes a new file that was not published. NULL: nothing. */
 void kvcachefs_buffer_free(struct kvcachefs_buffer *b);
 
-/* ---- Paged KV caches ------------------------------------------------------------------------- */
+/* ---- Transfers ------------------------------------------------------------------------------- */
 
-/*
- * The layout of an engine's cache, under LMCache's names (csrc/engine_kv_format.h of 0.5.6; the
- * last two are of LMCache's main branch and have our numbers). NB is blocks, NL layers, BS slots
- * of a block, NH heads, HS head size, CS the contents of a head: its K, then its V, each HS. X
- * separates a list of pointers from the memory at which they point.
- */
-enum kvcachefs_format {                                  /* one pointer per layer unless stated */
-			KVCACHEFS_NB_NL_TWO_BS_NH_HS,    /* 0  vLLM across layers; one pointer */
-			KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,  /* 1  FlashAttention NHD */
-			KVCACHEFS_NL_X_NB_TWO_BS_NH_HS,  /* 2  FlashInfer NHD */
-			KVCACHEFS_NL_X_NB_BS_HS,         /* 3  vLLM MLA, SGLang MLA multiprocess */
-			KVCACHEFS_TWO_X_NL_X_NBBS_NH_HS, /* 4  SGLang MHA; all K layers, then all V
-							    layers */
-			KVCACHEFS_NL_X_NBBS_ONE_HS,      /* 5  SGLang MLA */
-			KVCACHEFS_NL_X_TWO_NB_NH_BS_HS,  /* 6  FlashAttention HND */
-			KVCACHEFS_NL_X_NB_TWO_NH_BS_HS,  /* 7  FlashInfer HND */
-			KVCACHEFS_NB_NL_TWO_NH_BS_HS, /* 8  TensorRT-LLM across layers; one pointer
-						       */
-			KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS, /* 9  SGLang MHA multiprocess; pointers as
-							     4 */
-			KVCACHEFS_NL_X_NB_NH_BS_TWO_HS,   /* 10 as 12, its older name */
-			KVCACHEFS_NL_X_NB_BS_NH_TWO_HS,   /* 11 as 13, its older name */
-			KVCACHEFS_NL_X_NB_NH_BS_CS,       /* 12 vLLM's newer back ends, HND */
-			KVCACHEFS_NL_X_NB_BS_NH_CS,       /* 13 the same, NHD */
-			/*
-			 * 14 vLLM's DSA indexer: a block has the values of all slots, then 4 bytes
-			 * of scale for each slot. head_size is the row of a token with both (132
-			 * with elem 1). In a file the scale follows the values of the token.
-			 */
-			KVCACHEFS_NL_X_NB_BSV_BSS,
-			KVCACHEFS_NL_X_TWO_NB_NH_ONE_BS_HS, /* 15 vLLM-RBLN; bytes as 6 */
-			KVCACHEFS_NL_X_TWO_X_NB_BS_NH_HS,   /* 16 vLLM-Ascend; pointers K0, V0, K1,
-							       V1, ... */
-			/*
-			 * 17 vLLM-Ascend MLA and DSA: each layer has `planes` planes, [NB, BS, 1,
-			 * plane_width[i]]; pointers layer by layer. In a file the planes of a
-			 * token are adjacent; head_size is the sum of their widths. For planes of
-			 * different types use elem 1 and widths in bytes.
-			 */
-			KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS,
-			KVCACHEFS_NL_X_NB_BS_NH_HS, /* 18 SGLang; each "layer" is a separate K or V
-						     */
-			KVCACHEFS_NB_NL_NH_BS_CS, /* 19 blocks first across layers, HND; one pointer
-						   */
-			KVCACHEFS_NB_NL_BS_NH_CS, /* 20 the same, NHD */
-			KVCACHEFS_FORMATS
-};
-#define KVCACHEFS_PLANES 4
-
-/*
- * The name of a format, such as "NL_X_NB_BS_HS"; NULL if the format does not exist. The reverse
- * call returns -EINVAL for an unknown name.
- */
-const char *kvcachefs_format_name(enum kvcachefs_format format);
-int kvcachefs_format_find(const char *name, enum kvcachefs_format *out);
-
-struct kvcachefs_paged {
-	enum kvcachefs_format format;
-	uint32_t layers, heads, head_size, block_size; /* 3, 5, 14, 17: heads 1 */
-	uint64_t blocks;
-	uint32_t elem; /* bytes of an element: 1, 2 or 4 */
-	/*
-	 * Elements from one block to the next, if that is more than a block (a padded view); 0:
-	 * dense. Not for 17.
-	 */
-	uint64_t block_stride;
-	void *const *pointers; /* host array; the format determines the length */
-	int device;            /* -1: host memory; else a CUDA device */
-	/*
-	 * For 10 to 13, 19 and 20, in which the K and V of a head are adjacent: files have the
-	 * same order, as LMCache's do, [layer][token][head][K, V] (with a kv size of 1 and a
-	 * doubled head size), instead of all K before all V.
-	 */
-	bool fused;
-	uint32_t planes, plane_width[KVCACHEFS_PLANES]; /* 17 */
-	uint64_t plane_stride[KVCACHEFS_PLANES];        /* 17: like block_stride, for each plane */
-};
+struct kvcachefs_paged; /* kvcachefs_layout.h */
+struct kvcachefs_rope;  /* kvcachefs_rope.h */
 
 /*
  * The tokens, given by slots (block * block_size + offset; negative slots are skipped) or by block
@@ -529,83 +171,6 @@ struct kvcachefs_tokens {
 	size_t n;    /* slots, or blocks */
 	size_t skip; /* tokens at the beginning that are not touched */
 };
-
-/*
- * A file contains [K and V][layer][token][head][element] (LMCache's KV_2LTD). The first dimension
- * is missing if the format has one component (MLA, 14, 17, 18, fused). The file of a layer has one
- * layer. Returns the length in bytes for these tokens, or 0 if the shape is invalid or the length
- * is 2^62 or more. The pointers may be missing.
- */
-uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers,
-			     const struct kvcachefs_tokens *t);
-
-/*
- * Copies between contiguous host memory of that size and the layers [layer, layer + nlayers) of
- * the paged cache. Synchronous. -EINVAL: an invalid shape; -ERANGE: a slot, block or layer is out
- * of range. On error nothing was written.
- */
-int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
-		     const struct kvcachefs_tokens *t, void *out);
-int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
-		      const struct kvcachefs_tokens *t, const void *in);
-
-/* ---- RoPE: cached keys at other positions ---------------------------------------------------- */
-
-/*
- * fp8 as in PyTorch: e4m3fn (no infinity) and e5m2. Values that are too large become the largest
- * number.
- */
-enum kvcachefs_float {
-	KVCACHEFS_F32,
-	KVCACHEFS_F16,
-	KVCACHEFS_BF16,
-	KVCACHEFS_E4M3,
-	KVCACHEFS_E5M2
-};
-
-/*
- * Each key moves by delta positions: pair i of a head's rotated elements turns by delta * f_i.
- * Exactly one of theta, inv_freq and cos_sin defines f. Angles are computed once and cached by
- * value for later transfers. A scale of quantized keys, and YaRN's factor on cos and sin, are
- * already part of the keys and stay unchanged.
- */
-struct kvcachefs_rope {
-	/* f_i = theta^(-2i / dims), such as 10000 or 500000; 0: not used. */
-	double theta;
-	/* The f_i themselves, dims / 2 values, as the model scales them; NULL: not used. */
-	const double *inv_freq;
-	/*
-	 * The engine's table (vLLM's cos_sin_cache): [rows][dims] floats, one row for each
-	 * position: cos of all pairs, then sin. Row |delta| is used and scaled to length 1.
-	 * |delta| at or above rows: -ERANGE. NULL: not used.
-	 */
-	const float *cos_sin;
-	uint64_t rows;
-	uint32_t first; /* the first rotated element: 512 if the last 64 of 576 are rotated */
-	uint32_t dims;  /* number of rotated elements; even; 0: all from first on */
-	/* true: pairs are neighbours (GPT-J, DeepSeek); false: halves (NeoX, Llama) */
-	bool interleaved;
-	int64_t delta; /* new position - old position */
-	enum kvcachefs_float type;
-};
-/*
- * The f_i as models scale them, dims / 2 values to out. Llama 3.1's "llama3" (factor 8, low 1, high
- * 4 and original 8192 in that model) and "yarn" (beta_fast 32 and beta_slow 1 unless the model says
- * otherwise; `original` positions; truncated bounds): transformers/modeling_rope_utils.py,
- * _compute_llama3_parameters and _compute_yarn_parameters. -EINVAL: invalid numbers.
- */
-int kvcachefs_rope_llama3(double theta, uint32_t dims, double factor, double low, double high,
-			  double original, double *out);
-int kvcachefs_rope_yarn(double theta, uint32_t dims, double factor, double beta_fast,
-			double beta_slow, double original, double *out);
-/*
- * Rotates the keys of n tokens with `heads` heads in place, [token][head][element], in host memory.
- * -EINVAL: an invalid rotation; -ERANGE: delta is outside the table; -ENOMEM.
- */
-int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads,
-			 uint32_t head_size);
-
-/* ---- Transfers ------------------------------------------------------------------------------- */
 
 /*
  * Bytes that are contiguous in memory and in the file. The memory is on the device of the call, or
@@ -695,35 +260,6 @@ int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount,
 		   const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		   void *stream);
 /*
- * The file of a store is new memory of the pool. Allocating it, its pages and, for a device, their
- * registration costs more than the copy. So a thread of the library prepares files in advance, as
- * many as stores of the same length had in use at the same time (from the second store on, for each
- * model folder: the first component of the path). Prepared files have no name, so none is left when
- * the process dies. They use at most half of the limit of kvcachefs_map_cache() or of its default,
- * and at most 128 descriptors and an eighth of the limit on descriptors. They are removed after 5
- * seconds without a store, when the pool is short of space, and by kvcachefs_map_cache(0). A file
- * that was stored through a registration is registered for its next load after it is published,
- * within the limit of the cache of mappings.
- */
-struct kvcachefs_warm {
-	unsigned transfers; /* how many of these run at the same time; 0: 1, at most 8 */
-	bool files;         /* prepare their files too */
-	unsigned keep_s;    /* seconds to keep them without a store; at least 5 */
-};
-/*
- * Allocates in advance the resources of transfers like this one, so that the transfers allocate
- * nothing: their memory, and on a device streams, events, buffers, pinned memory for data that
- * cannot be registered, and the kernels; and prepared files as described above. The items are those
- * of a store, with the shape, number and lengths of the later transfers. Of their paths only the
- * first folder matters; it is created. The cache is not changed. Blocks until everything is
- * allocated. -ENOSPC: the files exceed the limit on prepared files or the space in the pool;
- * -EINVAL, -ENODEV, -ENOMEM; errors of the mount. After an error, resources that were already
- * allocated stay.
- */
-int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
-		       const struct kvcachefs_item *items, size_t n,
-		       const struct kvcachefs_warm *how);
-/*
  * 0: complete; -EAGAIN: not complete yet; otherwise the error of the first failed item. Never
  * waits.
  */
@@ -732,28 +268,6 @@ int kvcachefs_transfer_poll(struct kvcachefs_transfer *t);
 int kvcachefs_transfer_wait(struct kvcachefs_transfer *t);
 /* Waits, publishes the stored files, releases the leases, and frees the transfer. */
 int kvcachefs_transfer_free(struct kvcachefs_transfer *t);
-
-/*
- * The bytes that transfers of this process have moved between files and devices so far, in both
- * directions; zero if the library was built without CUDA. Bytes count when their copy is queued.
- */
-struct kvcachefs_gpu_counts {
-	uint64_t pinned_bytes; /* copied by the copy engine from and to the files' own pages */
-	uint64_t direct_bytes; /* copied from and to these pages by a kernel: small pinned files */
-	/*
-	 * Copied through other pinned memory, with an additional copy in host memory: pages that
-	 * could not be registered, and small files of a store that were not prepared, because
-	 * registering them does not pay.
-	 */
-	uint64_t staged_bytes;
-	uint64_t refused; /* failed attempts to register a mapping */
-	/*
-	 * Host functions that streams ran for staged bytes: 0 unless the driver lacks
-	 * cuStreamWaitValue32().
-	 */
-	uint64_t host_functions;
-};
-void kvcachefs_gpu_stats(struct kvcachefs_gpu_counts *out);
 
 /* ---- A queue of transfers -------------------------------------------------------------------- */
 

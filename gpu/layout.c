@@ -34,6 +34,8 @@ static const struct {
 	ROW(NL_X_NB_BS_NH_HS, "L", "BSHE", false),
 	ROW(NB_NL_NH_BS_CS, "", "BLHSKE", false),
 	ROW(NB_NL_BS_NH_CS, "", "BLSHKE", false),
+	ROW(NL_X_NH_NB_BS_CS, "L", "HBSKE", false),
+	ROW(NB_NH_NL_BS_CS, "", "BHLSKE", false),
 };
 
 #define MOST (1ull << 31) /* limit of every dimension; products are checked against 2^62 */

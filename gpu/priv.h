@@ -3,7 +3,10 @@
 #ifndef KVCACHEFS_PRIV_H
 #define KVCACHEFS_PRIV_H
 
-#include "kvcachefs.h"
+#include "kvcachefs_gpu.h"
+#include "kvcachefs_layout.h"
+#include "kvcachefs_names.h"
+#include "kvcachefs_rope.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -6,7 +6,7 @@
 #include "atomic_file.h"
 #include "ctl.h"
 #include "json.h"
-#include "kvcachefs.h"
+#include "kvcachefs_names.h"
 #include "secret.h"
 
 #include <fcntl.h>

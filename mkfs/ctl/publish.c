@@ -11,7 +11,7 @@
 #include "publish.h"
 
 #include "ctl.h"
-#include "kvcachefs.h"
+#include "kvcachefs_names.h"
 
 #include <endian.h>
 #include <msgpack.h>

@@ -6,7 +6,7 @@
  * [TIME, [EVENT...]]. The pool is medium CPU; every tier is medium STORAGE with the locality LOCAL
  * (disk) or REMOTE, and its name is the ownership.
  *
- * A file is a block if its name has a form that an engine uses (kvcachefs.h, Names on disk), at the
+ * A file is a block if its name has a form that an engine uses (kvcachefs_names.h), at the
  * top of the mount or in a folder, and its key is a hash in hex.
  */
 #ifndef KVM_PUBLISH_H

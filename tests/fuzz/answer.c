@@ -9,7 +9,7 @@
  * Covers: gpu/lease.c
  */
 #include "fuzz.h"
-#include "kvcachefs.h"
+#include "kvcachefs_layout.h"
 
 #include <sys/stat.h>
 

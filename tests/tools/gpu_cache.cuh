@@ -80,7 +80,8 @@ struct Cache {
 		if (pad &&
 		    !s.planes) { /* larger distance between blocks, if a block is contiguous */
 			p.block_stride = s.block + pad;
-			len += (s.kvs == 2 && s.kv > s.block ? 2 : 1) * blocks * pad;
+			len += (s.kvs == 2 && s.kv > s.block ? 2 : 1) *
+			       (s.head > s.block ? heads : 1) * blocks * pad;
 		}
 		len *= elem;
 		for (size_t i = 0; i < n; i++) {

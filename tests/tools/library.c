@@ -5,7 +5,10 @@
  * with each scheme, and prints millions per second. library lease MOUNT FOLDER: prints the
  * microseconds to lease a folder's files.
  */
-#include "kvcachefs.h"
+#include "kvcachefs_gpu.h"
+#include "kvcachefs_keys.h"
+#include "kvcachefs_layout.h"
+#include "kvcachefs_rope.h"
 
 #include <errno.h>
 #include <fcntl.h>

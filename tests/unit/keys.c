@@ -3,7 +3,7 @@
  * Chunk keys against published vectors, and against what the engines' own code (vLLM 0.32, LMCache
  * 0.5.6, SGLang 0.5.23; PYTHONHASHSEED=0 where nothing else is said) printed for the same tokens.
  */
-#include "kvcachefs.h"
+#include "kvcachefs_keys.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libkvcachefs without a mount: layouts compared with a naive index, and invalid input. */
-#include "kvcachefs.h"
+#include "kvcachefs_gpu.h"
+#include "kvcachefs_layout.h"
+#include "kvcachefs_rope.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -68,6 +70,10 @@ static uint64_t naive(int f, const struct kvcachefs_paged *p, uint32_t l, uint32
 	case 20:
 		*pointer = 0;
 		return b * (B ? B : NL * 2 * all) + (((l * BS + s) * NH + h) * 2 + kv) * HS + e;
+	case 21: return (h * NB + b) * (B ? B : 2 * BS * HS) + (s * 2 + kv) * HS + e;
+	case 22:
+		*pointer = 0;
+		return b * (B ? B : NL * 2 * all) + (((h * NL + l) * BS + s) * 2 + kv) * HS + e;
 	}
 	return UINT64_MAX;
 }

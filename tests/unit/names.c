@@ -3,7 +3,7 @@
  * File names: names that engines wrote are parsed and built again; names that cannot be expressed
  * are refused; and mutations of valid names are refused or build the same path again.
  */
-#include "kvcachefs.h"
+#include "kvcachefs_names.h"
 
 #include <errno.h>
 #include <setjmp.h>

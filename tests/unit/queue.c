@@ -3,7 +3,8 @@
  * The queue of libkvcachefs without a mount. It stores into a plain folder. fallocate() on its
  * files waits at a gate, so that a job can be stopped in each of its states.
  */
-#include "kvcachefs.h"
+#include "kvcachefs_layout.h"
+#include "kvcachefs_rope.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,7 +3,8 @@
  * RoPE compared with doubles: every way to state a rotation, parts of heads, all types. Frequencies
  * compared with those of transformers, fp8 with PyTorch's. A rotation is computed once.
  */
-#include "kvcachefs.h"
+#include "kvcachefs_layout.h"
+#include "kvcachefs_rope.h"
 #include "rope.h"
 
 #include <errno.h>

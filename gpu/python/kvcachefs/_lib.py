@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-libkvcachefs through ctypes: the contents of kvcachefs.h in Python. STRUCTS and FUNCTIONS are
-tables of everything that the package uses of the header; LEFT_OUT names the rest. A test compares
+libkvcachefs through ctypes: the contents of its headers in Python. STRUCTS and FUNCTIONS are
+tables of everything that the package uses of the headers; LEFT_OUT names the rest. A test compares
 them with the header, including sizes and offsets, so that they cannot diverge.
 
 ctypes releases the GIL during each call. kvcachefs_error() belongs to the calling thread, so it
@@ -22,6 +22,7 @@ SONAME = "libkvcachefs.so.0"
 KEY_MAX = 32
 TEXT_MAX = 2 * KEY_MAX + 1
 PATH_MAX = 1024
+UNIFIED_DIGEST, UNIFIED_KEY_MAX = 22, 160
 PLANES = 4
 QUEUE_MOST = 1024
 FLOATS = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3fn": 3, "float8_e5m2": 4}
@@ -59,6 +60,13 @@ class NameStruct(Structure):
                 ("cp_rank", c_uint32), ("cp_size", c_uint32), ("dcp_rank", c_uint32),
                 ("dcp_size", c_uint32), ("page", c_uint32), ("config", c_char * 13),
                 ("rank", c_uint32)]
+
+
+class UnifiedStruct(Structure):
+    _fields_ = [("model", c_char_p), ("dtype", c_char_p), ("page_size", c_uint32),
+                ("replicated", c_bool), ("total_kv_heads", c_uint32),
+                ("layer_partition", c_uint32), ("head_group", c_uint32),
+                ("object_layout", c_char_p)]
 
 
 class ObjectStruct(Structure):
@@ -119,7 +127,8 @@ class GpuCounts(Structure):
 
 # struct kvcachefs_NAME
 STRUCTS: dict[str, type[Structure]] = {
-    "mm": Mm, "keys": Keys, "segment": Segment, "name": NameStruct, "object": ObjectStruct,
+    "mm": Mm, "keys": Keys, "segment": Segment, "name": NameStruct,
+    "unified": UnifiedStruct, "object": ObjectStruct,
     "paged": PagedStruct, "tokens": Tokens, "rope": RopeStruct, "item": ItemStruct,
     "part": Part, "pages": PagesStruct, "completion": Completion, "warm": WarmStruct, "gpu_counts": GpuCounts,
 }
@@ -157,6 +166,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "naming_find": (c_int, [c_char_p, _number]),
     "name_build": (c_int, [c_int, POINTER(NameStruct), c_char_p]),
     "name_parse": (c_int, [c_int, c_char_p, POINTER(NameStruct)]),
+    "unified_digest": (c_int, [POINTER(UnifiedStruct), c_char_p]),
+    "unified_key": (c_int, [c_char_p, c_char_p, c_uint32, c_uint32, c_int64, c_char_p]),
     "lease_new": (c_int, [_out, c_char_p, _paths, c_size_t]),
     "lease_free": (None, [c_void_p]),
     "lease_count": (c_size_t, [c_void_p]),

@@ -63,6 +63,8 @@ _FORMATS = {
     "NL_X_NB_BS_NH_HS": _Format("L", "BSHE", False),
     "NB_NL_NH_BS_CS": _Format("", "BLHSC", False),
     "NB_NL_BS_NH_CS": _Format("", "BLSHC", False),
+    "NL_X_NH_NB_BS_CS": _Format("L", "HBSC", False),
+    "NB_NH_NL_BS_CS": _Format("", "BHLSC", False),
 }
 
 

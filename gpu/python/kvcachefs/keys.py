@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, Union
 from . import _lib
 
 __all__ = ["Hasher", "Mm", "Name", "Segment", "blake3", "build", "chunk_keys", "example_folder",
-           "fingerprints", "group_key", "key_int", "namings", "parse", "schemes"]
+           "fingerprints", "group_key", "key_int", "namings", "parse", "schemes", "unified_digest",
+           "unified_key"]
 
 # Token ids: any iterable of numbers from 0 to 2^32 - 1, and arrays and tensors of one dimension.
 TokenIds = Iterable[int]
@@ -315,3 +316,26 @@ def parse(naming: str, path: str) -> Name:
     _lib.check("name_parse", _lib.find("naming", naming), _lib.path(path), ctypes.byref(struct))
     said = {f.name: getattr(struct, f.name) for f in dataclasses.fields(Name)}
     return Name(**{n: os.fsdecode(v) if isinstance(v, bytes) else v for n, v in said.items()})
+
+
+def unified_digest(model: str, dtype: str, page_size: int, *, total_kv_heads: int = 0,
+                   head_group: int = 0, layer_partition: int = 0, replicated: bool = False,
+                   object_layout: str | None = None) -> str:
+    """The digest of a namespace of SGLang's unified key scheme: the facts that all deployments
+    which share the objects must agree on. replicated: MLA, without heads. layer_partition: layers
+    of an object; 0: those of the rank. Error with EINVAL: facts that contradict each other."""
+    out = ctypes.create_string_buffer(_lib.UNIFIED_DIGEST)
+    struct = _lib.UnifiedStruct(_lib.text(model, "the model"), _lib.text(dtype, "the dtype"),
+                                page_size, replicated, total_kv_heads, layer_partition, head_group,
+                                _lib.text(object_layout, "the layout"))
+    _lib.check("unified_digest", ctypes.byref(struct), out)
+    return out.value.decode()
+
+
+def unified_key(page: str, digest: str, first: int, end: int, head: int | None = None) -> str:
+    """The key of the object with layers [first, end) and a head group of a page, whose hash is
+    given in hex; head None: replicated KV. Error with EINVAL: no layers, or too long a key."""
+    out = ctypes.create_string_buffer(_lib.UNIFIED_KEY_MAX)
+    _lib.check("unified_key", _lib.text(page, "the page"), _lib.text(digest, "the digest"), first,
+               end, -1 if head is None else head, out)
+    return os.fsdecode(out.value)

@@ -4,7 +4,7 @@
 """kvcachectl hash matches Python's pickle and hashlib, and XXH3 of libxxhash: each scheme with both
 encodings, at many block lengths, with tokens of every width, and beyond the frame size of a long
 pickle. The case writes CBOR itself, and with cbor2 if that is installed."""
-import ctypes, hashlib, pickle, random, struct
+import ctypes, errno, hashlib, pickle, random, struct
 from kvtest import TMP, binary, run
 
 try:
@@ -144,3 +144,50 @@ for bad in (("--as", "nobody", "sglang", f"{TMP}/tokens", "m"),
     p = path(*bad)
     assert p.returncode and len(p.stdout.strip().splitlines()) == 1, (bad, p.stdout)
 print("ok")
+
+# ---- SGLang's unified key scheme -----------------------------------------------------------------
+
+import package, kvcachefs as kv  # noqa: E402
+
+FACTS = [  # digests of sglang 0.5.23 with msgspec
+    (dict(model_id="meta-llama/Llama-3.1-8B", dtype="bfloat16", page_size=64, rank_replicated=False,
+          total_kv_heads=8, head_group=2, layer_partition=8), "ukv1-1d877872e0b3d918"),
+    (dict(model_id="deepseek-ai/DeepSeek-V3", dtype="fp8_e4m3", page_size=1, rank_replicated=True,
+          total_kv_heads=0, head_group=0), "ukv1-4ca5f632ef682526"),
+    (dict(model_id="m" * 40 + "\u00e9", dtype="float8_e5m2", page_size=70000,
+          rank_replicated=False, total_kv_heads=300, head_group=300, layer_partition=128),
+     "ukv1-8d20703e706b0dde")]
+
+
+def ours(facts):
+    facts = {"model": facts["model_id"], "replicated": facts["rank_replicated"],
+             **{k: v for k, v in facts.items() if k not in ("model_id", "rank_replicated")}}
+    return kv.unified_digest(**facts)
+
+
+def refused(**facts):
+    try:
+        ours({"model_id": "m", "dtype": "d", "page_size": 1, "rank_replicated": False, **facts})
+    except kv.Error as e:
+        assert e.errno == errno.EINVAL, e
+        return
+    raise AssertionError(f"no error: {facts}")
+
+
+for facts, digest in FACTS:
+    assert ours(facts) == digest, (facts, ours(facts))
+page = "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34178442be9b07"
+assert kv.unified_key(page, FACTS[0][1], 8, 16, 3) == f"{page}_{FACTS[0][1]}_L8-16_H3"
+assert kv.unified_key(page, FACTS[1][1], 0, 61) == f"{page}_{FACTS[1][1]}_L0-61"
+for wrong in (dict(total_kv_heads=8, head_group=3), dict(total_kv_heads=0, head_group=1),
+              dict(total_kv_heads=1, head_group=0), dict(rank_replicated=True, total_kv_heads=8),
+              dict(model_id="", total_kv_heads=1, head_group=1),
+              dict(model_id="m" * 1025, total_kv_heads=1, head_group=1),
+              dict(page_size=0, total_kv_heads=1, head_group=1)):
+    refused(**wrong)
+for arguments in ((page, FACTS[0][1], 8, 8, 3), ("x" * 200, "y", 0, 1, 0)):
+    try:
+        kv.unified_key(*arguments)
+        raise AssertionError(arguments)
+    except kv.Error as e:
+        assert e.errno == errno.EINVAL

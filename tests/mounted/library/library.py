@@ -4,7 +4,7 @@
 """libkvcachefs on a real mount: leases, mappings, host transfers, bad input, the example,
 kvcachectl hash, and the installed library through pkg-config. The device part runs under
 tests/fakecuda, and also on the GPU of a machine that has one, with the example."""
-import os, re, shutil, subprocess
+import glob, os, re, shutil, subprocess
 import package
 from kvtest import BUILD, LONG, SLOW, WAY, MiB, Store, TMP, binary, run, wait_for
 
@@ -76,7 +76,8 @@ top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 root = f"{TMP}/root"
 os.makedirs(f"{root}/include")
 os.makedirs(f"{root}/lib/pkgconfig")
-shutil.copy(f"{top}/gpu/kvcachefs.h", f"{root}/include")
+for header in glob.glob(f"{top}/gpu/kvcachefs*.h"):
+    shutil.copy(header, f"{root}/include")
 for f in ("libkvcachefs.so.0", "libkvcachefs.a"):
     shutil.copy(f"{BUILD}/lib/{f}", f"{root}/lib")
 os.symlink("libkvcachefs.so.0", f"{root}/lib/libkvcachefs.so")

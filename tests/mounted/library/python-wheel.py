@@ -4,7 +4,7 @@
 """The Python package matches the header: it declares every struct and function as C does, or omits
 it by name. The wheel is reproducible and can be installed. Without the library, the import fails
 with one clear ImportError. The types pass mypy if mypy is installed."""
-import ctypes, fnmatch, importlib.util, os, re, shutil, subprocess, sys, zipfile
+import ctypes, fnmatch, glob, importlib.util, os, re, shutil, subprocess, sys, zipfile
 from kvtest import *
 import package
 from kvcachefs import _lib
@@ -18,8 +18,10 @@ if mypy and MODE == "release":  # beside all else: it is slow
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 elif not mypy:
     print("without mypy")
-with open(f"{package.TOP}/gpu/kvcachefs.h") as f:
-    header = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
+headers, header = sorted(glob.glob(f"{package.TOP}/gpu/kvcachefs*.h")), ""
+for path in headers:
+    with open(path) as f:
+        header += re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
 
 
 def left_out(name):
@@ -46,7 +48,9 @@ for name, struct in _lib.STRUCTS.items():
     assert members == [field for field, _ in struct._fields_], (name, members)
 constants = {"KVCACHEFS_KEY_MAX": _lib.KEY_MAX, "KVCACHEFS_TEXT_MAX": _lib.TEXT_MAX,
              "KVCACHEFS_PATH_MAX": _lib.PATH_MAX, "KVCACHEFS_PLANES": _lib.PLANES,
-             "KVCACHEFS_QUEUE_MOST": _lib.QUEUE_MOST}
+             "KVCACHEFS_QUEUE_MOST": _lib.QUEUE_MOST,
+             "KVCACHEFS_UNIFIED_DIGEST": _lib.UNIFIED_DIGEST,
+             "KVCACHEFS_UNIFIED_KEY_MAX": _lib.UNIFIED_KEY_MAX}
 floats = re.search(r"enum kvcachefs_float \{(.*?)\}", header, re.S).group(1).split(",")
 constants.update(zip(map(str.strip, floats), _lib.FLOATS.values()))
 assert len(floats) == len(_lib.FLOATS)
@@ -54,15 +58,15 @@ for name, value in constants.items():
     lines.append(f'printf("{name} %d\\n", (int){name});')
     said.append(f"{name} {value}")
 with open(f"{TMP}/layout.c", "w") as f:
-    f.write('#include "kvcachefs.h"\n#include <stdio.h>\nint main(void)\n{\n' + "\n".join(lines) +
-            "\nreturn 0;\n}\n")
+    f.write("".join(f'#include "{os.path.basename(h)}"\n' for h in headers) +
+            "#include <stdio.h>\nint main(void)\n{\n" + "\n".join(lines) + "\nreturn 0;\n}\n")
 run("gcc", f"-I{package.TOP}/gpu", "-o", f"{TMP}/layout", f"{TMP}/layout.c", ok=True)
 assert run(f"{TMP}/layout", ok=True).stdout.splitlines() == said
 
 # ---- Functions: results and arguments of the same kind -------------------------------------------
 
 KINDS = {"size_t": ctypes.c_size_t, "unsigned": ctypes.c_uint, "int": ctypes.c_int,
-         "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double,
+         "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double,
          "bool": ctypes.c_bool, "void": None}
 
 

@@ -23,7 +23,9 @@ def there(root):
 man = {f"/share/man/man{p[-1]}/{p}" for p in os.listdir(f"{top}/man")}
 tools = {"kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "kvcachectl"}
 shared = man | {f"/sbin/{t}" for t in tools} | {
-    "/include/kvcachefs.h", "/share/bash-completion/completions/kvcachectl",
+    *(f"/include/kvcachefs{part}.h" for part in ("", "_gpu", "_keys", "_layout", "_names",
+                                                 "_rope")),
+    "/share/bash-completion/completions/kvcachectl",
     "/share/zsh/site-functions/_kvcachectl", "/lib/systemd/system/kvcachefs@.service"} | {
     f"/lib/{d}/kvcachefs.conf" for d in ("tmpfiles.d", "modules-load.d")} | {
     f"/share/doc/kvcachefs/systemd/{e}" for e in ("NAME.conf", "memory.conf", "fstab",
@@ -106,7 +108,7 @@ for page in os.listdir(f"{top}/man"):
 if MODE not in ("asan", "tsan"):
     env = dict(os.environ, PKG_CONFIG_PATH=f"{prefix}/lib/pkgconfig")
     with open(f"{TMP}/user.c", "w") as f:
-        f.write("#include <kvcachefs.h>\n#include <stdio.h>\n"
+        f.write("#include <kvcachefs_names.h>\n#include <kvcachefs_layout.h>\n#include <stdio.h>\n"
                 "int main(void) { puts(kvcachefs_version()); return 0; }\n")
     version = run(f"{prefix}/sbin/kvcachefs", "--version").stdout.split()[1]
     for how in ([], ["--static"]):

@@ -59,7 +59,9 @@ for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;",
     names = [c.split()[0] for c in columns.split(", ") if c.split()[0].islower()]
     names = [n for n in names if re.fullmatch(r"[a-z_]+", n)]
     assert f".B {t}({', '.join(dict.fromkeys(names))})" in pages["kvcachefs-format.5"], (t, names)
-header = open(os.path.join(man, "../gpu/kvcachefs.h")).read()
+gpu = os.path.join(man, "../gpu")
+header = "".join(open(os.path.join(gpu, f)).read() for f in sorted(os.listdir(gpu))
+                 if f.startswith("kvcachefs") and f.endswith(".h"))
 for call in re.findall(r"^\.BR (kvcachefs_\w+) \(\)", pages["libkvcachefs.3"], re.M):
     assert f"{call}(" in header, f"libkvcachefs.3 has {call}"
 # tests/PROMISES links the promises of the manuals to the tests that check them.

@@ -178,14 +178,21 @@ void kvc_conn_close(struct kvc_conn *n)
 
 static struct kvc_conn *lock_reader(struct kvc_catalog *c)
 {
-	unsigned first = atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed);
+	static _Thread_local unsigned latest; /* its cache may have the pages */
+	struct kvc_conn *n;
 
-	/* the first free reader, from the lowest number: its cache may have the pages */
-	for (unsigned i = 0; i < c->readers; i++)
-		if (!pthread_mutex_trylock(&c->reader[i].lock))
-			return &c->reader[i];
-	pthread_mutex_lock(&c->reader[first % c->readers].lock);
-	return &c->reader[first % c->readers];
+	for (unsigned i = 0; i < c->readers; i++) {
+		unsigned at = (latest + i) % c->readers;
+
+		if (!pthread_mutex_trylock(&c->reader[at].lock)) {
+			latest = at;
+			return &c->reader[at];
+		}
+	}
+	n = &c->reader[atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed) %
+		       c->readers];
+	pthread_mutex_lock(&n->lock);
+	return n;
 }
 
 static void end_snapshot(struct kvc_conn *n)

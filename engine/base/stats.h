@@ -3,7 +3,9 @@
  * Counters, shown by .kvcachefs/stats and .kvcachefs/metrics. KVC_COUNTERS has a row for each
  * counter, KVC_REASONS for each reason of an eviction, KVC_REFUSALS for each reason why the disk
  * tier refuses a chunk, KVC_HISTOGRAMS for each age, and KVC_OPERATIONS for each duration.
- * Counters never decrease. They are relaxed atomics, because no decision depends on them.
+ * Counters never decrease. They are relaxed atomics, because no decision depends on them. Each
+ * thread adds to one of KVC_SHARDS copies, because cores that add to one counter wait for each
+ * other's caches; a reader adds the copies up.
  */
 #ifndef KVC_STATS_H
 #define KVC_STATS_H
@@ -11,6 +13,7 @@
 #include "policy.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* clang-format off: a table */
@@ -169,10 +172,28 @@ static inline void kvc_histogram_add(struct kvc_histogram *h, uint64_t unit_ns, 
 
 #define KVC_PLACES 5 /* the tiers by number; the last is the pool, or no tier */
 
-struct kvc_stats {
+#define KVC_SHARDS 16u
+#define KVC_CACHE_LINE 64
+
+/* A small number of the calling thread, which no other thread has. */
+extern _Thread_local unsigned kvc_thread_number_;
+unsigned kvc_thread_number_new(void);
+static inline unsigned kvc_thread_number(void)
+{
+	return kvc_thread_number_ ? kvc_thread_number_ : kvc_thread_number_new();
+}
+
+struct kvc_stats_shard {
+	_Alignas(KVC_CACHE_LINE) struct {
 #define X(name, what) _Atomic uint64_t name;
-	KVC_COUNTERS(X)
+		KVC_COUNTERS(X)
 #undef X
+	} counters;
+	struct kvc_histogram took[KVC_OPERATIONS_N][KVC_PLACES];
+};
+
+struct kvc_stats {
+	struct kvc_stats_shard shard[KVC_SHARDS];
 	_Atomic uint64_t evicted_for[KVC_REASONS_N];
 	/* evicted_for by place (KVC_PLACES: all places) and policy */
 	_Atomic uint64_t evicted_by[KVC_PLACES + 1][KVC_CLASSES - 1][KVC_REASONS_N];
@@ -180,12 +201,25 @@ struct kvc_stats {
 #define X(name, what) struct kvc_histogram name;
 	KVC_HISTOGRAMS(X)
 #undef X
-	struct kvc_histogram took[KVC_OPERATIONS_N][KVC_PLACES];
 };
+
+static inline struct kvc_stats_shard *kvc_stats_here(struct kvc_stats *s)
+{
+	return &s->shard[kvc_thread_number() % KVC_SHARDS];
+}
+
+/* The sum of a counter's copies. at: its offset in the struct of the counters. */
+uint64_t kvc_stats_sum(const struct kvc_stats *s, size_t at);
+/* Adds up the copies of the histogram of an operation in a place. */
+void kvc_stats_took(const struct kvc_stats *s, enum kvc_operation op, unsigned place,
+		    struct kvc_histogram *sum);
 
 #define kvc_count(stats, name) kvc_count_by(stats, name, 1)
 #define kvc_count_by(stats, name, n) \
-	atomic_fetch_add_explicit(&(stats)->name, n, memory_order_relaxed)
-#define kvc_counted(stats, name) atomic_load_explicit(&(stats)->name, memory_order_relaxed)
+	atomic_fetch_add_explicit(&kvc_stats_here(stats)->counters.name, n, memory_order_relaxed)
+/* The same for a counter that has one copy. */
+#define kvc_count_one(counter, n) atomic_fetch_add_explicit(counter, n, memory_order_relaxed)
+#define kvc_counter_at(name) offsetof(__typeof__(((struct kvc_stats_shard *)NULL)->counters), name)
+#define kvc_counted(stats, name) kvc_stats_sum(stats, kvc_counter_at(name))
 
 #endif

@@ -369,8 +369,8 @@ static void count_refused(struct kvc *k, const struct refused *r)
 {
 	if (!r->why)
 		return;
-	kvc_count(&k->stats, refused_chunks[r->why]);
-	kvc_count_by(&k->stats, refused_bytes[r->why], r->bytes);
+	kvc_count_one(&k->stats.refused_chunks[r->why], 1);
+	kvc_count_one(&k->stats.refused_bytes[r->why], r->bytes);
 }
 
 /*

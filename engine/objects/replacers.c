@@ -25,8 +25,9 @@ void kvc_replacers_evicted(struct kvc *k, enum kvc_reason why, int from, unsigne
 			 : from == KVC_FROM_ALL ? KVC_PLACES
 						: (unsigned)from;
 
-	kvc_count(&k->stats, evicted_for[why]);
-	kvc_count(&k->stats, evicted_by[place][kvc_replacers_policy_of(k, cache, class)][why]);
+	kvc_count_one(&k->stats.evicted_for[why], 1);
+	kvc_count_one(&k->stats.evicted_by[place][kvc_replacers_policy_of(k, cache, class)][why],
+		      1);
 }
 
 bool kvc_replacers_has_order(const struct kvc *k, enum kvc_cache cache, unsigned class)

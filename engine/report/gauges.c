@@ -12,8 +12,10 @@
 
 #include <string.h>
 
-#define X(name, what) { #name, what, offsetof(struct kvc_stats, name) },
+#define X(name, what) { #name, what, kvc_counter_at(name) },
 const struct kvc_gauge kvc_gauges_counter_rows[] = { KVC_COUNTERS(X) };
+#undef X
+#define X(name, what) { #name, what, offsetof(struct kvc_stats, name) },
 const struct kvc_gauge kvc_gauges_histogram_rows[] = { KVC_HISTOGRAMS(X) };
 #undef X
 const size_t kvc_gauges_counter_rows_n = sizeof kvc_gauges_counter_rows /

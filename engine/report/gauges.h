@@ -60,7 +60,7 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g);
 /* A row of a table of base/stats.h. */
 struct kvc_gauge {
 	const char *name, *what;
-	size_t at; /* offset in struct kvc_stats */
+	size_t at; /* offset in the counters of a shard, or of a histogram in struct kvc_stats */
 };
 extern const struct kvc_gauge kvc_gauges_counter_rows[], kvc_gauges_histogram_rows[];
 extern const size_t kvc_gauges_counter_rows_n, kvc_gauges_histogram_rows_n;
@@ -72,8 +72,7 @@ static inline uint64_t kvc_gauges_read(const _Atomic uint64_t *n)
 }
 static inline uint64_t kvc_gauges_counter(const struct kvc *k, size_t i)
 {
-	return kvc_gauges_read((const _Atomic uint64_t *)((const char *)&k->stats +
-							  kvc_gauges_counter_rows[i].at));
+	return kvc_stats_sum(&k->stats, kvc_gauges_counter_rows[i].at);
 }
 static inline const struct kvc_histogram *kvc_gauges_histogram(const struct kvc *k, size_t i)
 {

@@ -169,20 +169,22 @@ static void metrics_latency(struct kvc *k, const struct kvc_tier_gauges *tier, F
 	family(out, name, "histogram",
 	       "duration of successful operations, from the request to the answer");
 	for (size_t i = 0; i < KVC_OPERATIONS_N; i++) {
-		const struct kvc_histogram *h = k->stats.took[i];
+		struct kvc_histogram sum;
 		enum kvc_by by = operations[i].by;
 
 		if (by != KVC_BY_TIERS) {
 			snprintf(labels, sizeof labels, "operation=\"%s\"%s", operations[i].name,
 				 by == KVC_BY_NONE ? "" : ",tier=\"cpu\"");
-			histogram(out, name, labels, KVC_IN_MICROSECONDS, &h[KVC_OF_POOL]);
+			kvc_stats_took(&k->stats, (enum kvc_operation)i, KVC_OF_POOL, &sum);
+			histogram(out, name, labels, KVC_IN_MICROSECONDS, &sum);
 		}
 		if (by == KVC_BY_NONE || by == KVC_BY_POOL)
 			continue;
 		kvc_tier_each(k, t) {
 			snprintf(labels, sizeof labels, "operation=\"%s\",tier=\"%s\"",
 				 operations[i].name, tier[t].label);
-			histogram(out, name, labels, KVC_IN_MICROSECONDS, &h[t]);
+			kvc_stats_took(&k->stats, (enum kvc_operation)i, t, &sum);
+			histogram(out, name, labels, KVC_IN_MICROSECONDS, &sum);
 		}
 	}
 }

@@ -50,7 +50,8 @@ void kvc_latency_record(struct kvc *k, enum kvc_operation op, unsigned tier, uin
 	struct kvc_latency_slow s = { now, now - begun_ns, model, op, tier };
 	struct kvc_latency_slow_set *t = &k->latency->of[op];
 
-	kvc_histogram_add(&k->stats.took[op][tier], KVC_IN_MICROSECONDS, s.took_ns);
+	kvc_histogram_add(&kvc_stats_here(&k->stats)->took[op][tier], KVC_IN_MICROSECONDS,
+			  s.took_ns);
 	if (s.took_ns <= atomic_load_explicit(&t->least_ns, memory_order_relaxed) &&
 	    now <= atomic_load_explicit(&t->until_ns, memory_order_relaxed))
 		return;

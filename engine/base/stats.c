@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums of counters, whose copies different threads add to (stats.h). */
+#include "stats.h"
+
+_Thread_local unsigned kvc_thread_number_;
+
+unsigned kvc_thread_number_new(void)
+{
+	static _Atomic unsigned last;
+
+	do /* 0: the thread has no number yet */
+		kvc_thread_number_ = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+	while (!kvc_thread_number_);
+	return kvc_thread_number_;
+}
+
+uint64_t kvc_stats_sum(const struct kvc_stats *s, size_t at)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < KVC_SHARDS; i++) {
+		const char *all = (const char *)&s->shard[i].counters;
+
+		sum += atomic_load_explicit((const _Atomic uint64_t *)(const void *)(all + at),
+					    memory_order_relaxed);
+	}
+	return sum;
+}
+
+void kvc_stats_took(const struct kvc_stats *s, enum kvc_operation op, unsigned place,
+		    struct kvc_histogram *sum)
+{
+	uint64_t n[KVC_SPANS] = { 0 }, sum_ns = 0;
+
+	for (unsigned i = 0; i < KVC_SHARDS; i++) {
+		const struct kvc_histogram *h = &s->shard[i].took[op][place];
+
+		for (unsigned j = 0; j < KVC_SPANS; j++)
+			n[j] += atomic_load_explicit(&h->n[j], memory_order_relaxed);
+		sum_ns += atomic_load_explicit(&h->sum_ns, memory_order_relaxed);
+	}
+	for (unsigned j = 0; j < KVC_SPANS; j++)
+		atomic_store_explicit(&sum->n[j], n[j], memory_order_relaxed);
+	atomic_store_explicit(&sum->sum_ns, sum_ns, memory_order_relaxed);
+}

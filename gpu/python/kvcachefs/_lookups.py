@@ -11,6 +11,8 @@ them into the pool and keeps them there, in the order of the prompt, from which 
 learns the chain. Other keys (sliding windows, recurrent states) are only checked for existence in
 one call; hold() then leases those that the engine loads.
 
+chain() tells the policy the parents of chunks that were stored.
+
 A request holds its leases until loaded(), running() or end(). The bytes of all leases have a
 limit, beyond which a hit is answered without a lease: the chunk can then be evicted before it is
 loaded, which makes the load fail and the engine compute the chunk.
@@ -20,6 +22,7 @@ One thread may use a Lookups. Keys are hashable, and paths(key) gives the `per` 
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import logging
 import os
@@ -38,6 +41,8 @@ __all__ = ["Known", "Lookups", "Reports"]
 SLICE = 512       # keys of one call; more follow when all of them are cached
 LATE_MOST = 3     # overdue calls in a row after which one question at a time is sent
 THREADS = 2
+TODO_MOST = 64
+PARENT = "user.kvcachefs.parent"
 KNOWN_MOST = 1 << 18
 REPORT_S = 30.0
 
@@ -149,6 +154,16 @@ class _Aside:
 
     def close_lease(self, lease: Lease) -> None:
         self._todo.put(lease.close)
+
+    def set_parents(self, pairs: list[tuple[str, str]]) -> None:
+        """Not if the threads are far behind: the policy can do without."""
+        if self._todo.qsize() < TODO_MOST:
+            self._todo.put(lambda: self._set_parents(pairs))
+
+    def _set_parents(self, pairs: list[tuple[str, str]]) -> None:
+        for path, parent in pairs:
+            with contextlib.suppress(OSError):  # evicted in the meantime, or the mount is away
+                os.setxattr(f"{self._mount}/{path}", PARENT, parent.encode())
 
     def _run(self) -> None:
         while (call := self._todo.get()) is not None:
@@ -329,6 +344,18 @@ class Lookups:
         hits = sum(answers.values())
         self.counts["hits"] += hits
         self.counts["misses"] += len(answers) - hits
+
+    def chain(self, pairs: Iterable[tuple[Hashable, Hashable | None]]) -> None:
+        """Tells the mount's policy the parents of stored keys; None: the key begins a prompt. The
+        files of a key are each the parent of the next, and the last is that of the next key."""
+        said = []
+        for key, parent in pairs:
+            last = "/" + self._paths(parent)[-1] if parent is not None else ""
+            for path in self._paths(key):
+                said.append((path, last))
+                last = f"/{path}"
+        if said:
+            self._aside.set_parents(said)
 
     # ---- The life of a request ----
 

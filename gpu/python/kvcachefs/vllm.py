@@ -309,6 +309,8 @@ class Manager(OffloadingManager):
             self._events = []
         self._unstored: set[bytes] = set()
         self._told: dict[str, int] = {}
+        self._ends: dict[tuple[str, int], tuple[int, bytes]] = {}  # of the prompts' chunks so far
+        self._parents: dict[bytes, bytes | None] = {}  # of chunks that are being stored
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         self._lookups.begin(req_context.req_id)
@@ -316,12 +318,24 @@ class Manager(OffloadingManager):
 
     def on_request_finished(self, req_context: Any) -> None:
         self._lookups.end(req_context.req_id)
+        for group in self._tokens:
+            self._ends.pop((req_context.req_id, group), None)
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
-        answer = self._lookups.ask(req_context.req_id, key, self._series(key, req_context))
+        group = self._series(key, req_context)
+        answer = self._lookups.ask(req_context.req_id, key, group)
         if answer is None:
             return LookupResult.RETRY
+        if answer and group is not None:
+            self._follow(key, group, req_context)
         return LookupResult.HIT if answer else LookupResult.MISS
+
+    def _follow(self, key: bytes, group: int, req_context: Any) -> tuple[bool, bytes | None]:
+        """The next chunk of a prompt: whether its parent is known, and the parent."""
+        end, tokens = req_context.get_offload_key_position(key), self._tokens[group]
+        last, parent = self._ends.get((req_context.req_id, group), (0, None))
+        self._ends[req_context.req_id, group] = end, key
+        return end - tokens == last, parent
 
     def _series(self, key: bytes, req_context: Any) -> int | None:
         """The group, if the key is of a whole chunk of a group in which chunks are a prefix."""
@@ -355,6 +369,13 @@ class Manager(OffloadingManager):
 
     def prepare_store(self, keys: Collection[bytes], req_context: Any) -> PrepareStoreOutput:
         new = self._lookups.known.start(keys)
+        stored = set(new)
+        for key in keys:
+            group = self._series(key, req_context)
+            if group is not None:
+                known, parent = self._follow(key, group, req_context)
+                if known and key in stored:
+                    self._parents[key] = parent
         return PrepareStoreOutput(keys_to_store=new, store_spec=Files(new), evicted_keys=[])
 
     def complete_store(self, keys: Collection[bytes], req_context: Any,
@@ -363,6 +384,8 @@ class Manager(OffloadingManager):
         self._unstored -= failed
         self._lookups.known.stored(keys, failed)
         stored = [k for k in keys if k not in failed]
+        parents = {k: self._parents.pop(k) for k in keys if k in self._parents}
+        self._lookups.chain((k, parents[k]) for k in stored if k in parents)
         if self._events is not None and stored:
             self._events.append(OffloadingEvent(keys=stored, medium=Medium.STORAGE, removed=False,
                                                 locality=Locality.LOCAL))
@@ -381,6 +404,7 @@ class Manager(OffloadingManager):
 
     def reset_cache(self) -> None:
         self._unstored.clear()
+        self._parents.clear()
         self._lookups.known.clear()
 
     def get_stats(self) -> OffloadingConnectorStats | None:

@@ -148,8 +148,9 @@ with open(f"{s.mnt}/small/open", "wb") as f:
 
 ranks = 2
 paths = lambda key: [f"l_r{r}/{key}" for r in range(ranks)]
-os.makedirs(f"{s.mnt}/l_r0")
-os.makedirs(f"{s.mnt}/l_r1")
+for r in range(ranks):
+    os.makedirs(f"{s.mnt}/l_r{r}")
+    os.setxattr(f"{s.mnt}/l_r{r}", "user.kvcachefs.unit", b"file")
 for key in "abcdefg":
     for p in paths(key):
         with open(f"{s.mnt}/{p}", "wb") as f:
@@ -186,7 +187,8 @@ assert answers(l, "one", "xga", None) == [False, False, True]  # answered above:
 l.begin("two")
 assert answers(l, "two", "gea", None) == [True, False, True] and held() == 1
 l.hold("two", "ga")
-wait_for(lambda: l.take() or held() == 2)
+wait_for(lambda: l.take() or not l._calls)
+assert held() == 2
 l.loaded("two")
 wait_for(lambda: held() == 1)
 l.hold("one", "abcd")  # they are held already
@@ -206,6 +208,22 @@ l.end("one")
 l.end("two")
 wait_for(lambda: held() == 0)
 assert l.counts["hits"] and l.counts["misses"] and not l.counts["lookup_failures"]
+# parents of stored keys: the files of a key, and then those of the next
+l.chain([("f", None), ("g", "f"), ("gone", "g")])
+
+
+def parent(path):
+    try:
+        return os.getxattr(f"{s.mnt}/{path}", "user.kvcachefs.parent").decode()
+    except OSError as e:
+        assert e.errno == errno.ENODATA
+        return ""
+
+
+wait_for(lambda: parent("l_r1/g"))
+said_parents = [parent(f"l_r{r}/{k}") for k in "fg" for r in range(ranks)]
+assert said_parents == \
+    ["", "/l_r0/f", "/l_r1/f", "/l_r0/g"], said_parents
 # a request that ends before its answer leaves no lease
 l.begin("three")
 l.ask("three", "a", 0)

@@ -5,8 +5,9 @@ that every engine is a process of its own without the cost of the import.
 
 start  folder (of the model's config.json), model (changes of the tiny Llama), transfer, llm
        (arguments), env
-run    prompts (each {"n": number, "len": tokens, ...}), out (tokens), together, params: for each
-       prompt the number of cached tokens and the generated tokens
+run    prompts (each {"n": number, "len": tokens, ...}), out (tokens), together, params, lora (a
+       folder): for each prompt the number of cached tokens and the generated tokens
+adapter  folder: makes a LoRA adapter there
 counts the counters and gauges of vLLM's Prometheus metrics whose names contain a word
 before_loads  from now on removes all files of a folder each time before the connector loads
 end
@@ -51,18 +52,38 @@ class Engine:
             **arguments,
         )
 
-    def run(self, prompts, out=8, together=False, params=None):
+    def run(self, prompts, out=8, together=False, params=None, lora=None):
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
+
+        more = {"lora_request": LoRARequest(os.path.basename(lora), 1, lora)} if lora else {}
 
         greedy = SamplingParams(
             temperature=0, max_tokens=out, detokenize=False, ignore_eos=True, **(params or {})
         )
         prompts = [prompt(**p) for p in prompts]
         if together:
-            made = self.llm.generate(prompts, greedy, use_tqdm=False)
+            made = self.llm.generate(prompts, greedy, use_tqdm=False, **more)
         else:
-            made = [self.llm.generate(p, greedy, use_tqdm=False)[0] for p in prompts]
+            made = [self.llm.generate(p, greedy, use_tqdm=False, **more)[0] for p in prompts]
         return [[o.num_cached_tokens, list(o.outputs[0].token_ids)] for o in made]
+
+    def adapter(self, folder):
+        import torch
+        from safetensors.torch import save_file
+
+        os.makedirs(folder, exist_ok=True)
+        about = dict(peft_type="LORA", r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"])
+        with open(f"{folder}/adapter_config.json", "w") as f:
+            json.dump(about, f)
+        torch.manual_seed(hash(folder) % 1000)
+        tensors, m = {}, tiny_vllm.MODEL
+        for layer in range(m["num_hidden_layers"]):
+            for name, heads in (("q", m["num_attention_heads"]), ("v", m["num_key_value_heads"])):
+                key = f"base_model.model.model.layers.{layer}.self_attn.{name}_proj"
+                tensors[f"{key}.lora_A.weight"] = torch.randn(8, m["hidden_size"])
+                tensors[f"{key}.lora_B.weight"] = torch.randn(heads * m["head_dim"], 8)
+        save_file(tensors, f"{folder}/adapter_model.safetensors")
 
     def counts(self, word):
         return {

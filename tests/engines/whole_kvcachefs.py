@@ -36,7 +36,16 @@ LFM2 = dict(
     layer_types=["conv", "full_attention"] * 2,
     conv_L_cache=3,
     conv_bias=False,
+    conv_dim=256,
+    conv_dim_out=256,
     block_dim=256,
+    block_multiple_of=64,
+    block_ffn_dim_multiplier=1.0,
+    block_norm_eps=1e-5,
+    block_use_swiglu=True,
+    block_use_xavier_init=True,
+    conv_use_xavier_init=True,
+    use_pos_enc=True,
     block_ff_dim=512,
     block_auto_adjust_ff_dim=False,
     norm_eps=1e-5,
@@ -47,20 +56,21 @@ LFM2 = dict(
 MLA = dict(
     architectures=["DeepseekV2ForCausalLM"],
     model_type="deepseek_v2",
-    kv_lora_rank=64,
+    kv_lora_rank=512,
     q_lora_rank=None,
     qk_nope_head_dim=64,
-    qk_rope_head_dim=32,
+    qk_rope_head_dim=64,
     v_head_dim=64,
     num_key_value_heads=4,
-    n_routed_experts=None,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
     first_k_dense_replace=4,
     moe_intermediate_size=128,
-    n_shared_experts=None,
+    n_shared_experts=1,
 )
 
 
-class Died(Exception):
+class Died(AssertionError):
     pass
 
 
@@ -258,6 +268,28 @@ def rows(env, base, mounted, folder, need, row, asked):
                 cached = right(v.run(mine), mine, "the same salt")
                 need(min(cached) >= 512, f"no hits of the same salt: {cached}")
 
+    @is_row("LoRA")
+    def lora():
+        mine = prompts(2)
+        start = {"llm": {"enable_lora": True, "max_lora_rank": 8}}
+        one, two = f"{base}/adapter-one", f"{base}/adapter-two"
+        with mounted(size=512, cpu=256) as store:
+            with vllm(None, **start) as v:
+                v("adapter", folder=one)
+                v("adapter", folder=two)
+                plain_one, plain_two = (v.run(mine, lora=a)[1] for a in (one, two))
+            with vllm(connector(store), **start) as v:
+                need(v.run(mine, lora=one)[1] == plain_one, "the first engine made other tokens")
+            with vllm(connector(store), **start) as v:
+                cached, tokens = v.run(mine, lora=two)
+                need(not any(cached), f"hits of another adapter: {cached}")
+                need(tokens == plain_two, "other tokens with another adapter")
+                cached, tokens = v.run(mine)
+                need(not any(cached), f"hits of an adapter without it: {cached}")
+                cached, tokens = v.run(mine, lora=one)
+                need(min(cached) >= 512, f"no hits of the same adapter: {cached}")
+                need(tokens == plain_one, "other tokens with the same adapter")
+
     @is_row("two engines store the same prompts")
     def both():
         mine, got = prompts(), {}
@@ -280,7 +312,15 @@ def rows(env, base, mounted, folder, need, row, asked):
 
     # ---- Failures ----
 
-    def harmed(harm, heals=True):
+    def multi(store):
+        return {
+            "kv_connector": "MultiConnector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"connectors": [connector(store)]},
+        }
+
+    def harmed(harm, heals=True, connector=connector):
         """harm(store) between two engines; the second computes, stores again, and a third hits."""
 
         def run():
@@ -293,7 +333,10 @@ def rows(env, base, mounted, folder, need, row, asked):
                 with vllm(connector(store)) as v:
                     right(v.run(mine), mine, "harmed")
                     counts = v("counts", word="kvcachefs")
-                    need(counts.get("vllm:kvcachefs_load_failures"), f"no failure: {counts}")
+                    need(
+                        counts.get("vllm:kvcachefs_load_failures") or connector is multi,
+                        f"no failure: {counts}",
+                    )
                     time.sleep(1)
                 if heals:
                     with vllm(connector(store)) as v:
@@ -312,6 +355,9 @@ def rows(env, base, mounted, folder, need, row, asked):
 
     is_row("truncated files")(harmed(change_sizes(-100000)))
     is_row("files that are too large")(harmed(change_sizes(4096)))
+    is_row("truncated files in a MultiConnector")(
+        harmed(change_sizes(-100000), connector=multi)
+    )
     is_row("empty files")(harmed(change_sizes(-(1 << 40))))
 
     @is_row("files that go between lookup and load")

@@ -470,7 +470,8 @@ class Worker(OffloadingWorker):
             options.mount, groups, threads=options.threads, reports=_lookups.Reports(logger))
         self._numbers = {g.group_id: i for i, g in enumerate(spec.config.groups)}
         self._keys: dict[int, list[bytes]] = {}
-        self._failed_loads: dict[int, list[bytes]] = {}
+        self._blocks: dict[int, list[int]] = {}  # of loads
+        self._failed_loads: dict[int, tuple[list[bytes], list[int]]] = {}
         self._unstored: set[bytes] = set()
         self._stats = OffloadingConnectorStats()
         if options.warm:
@@ -504,6 +505,8 @@ class Worker(OffloadingWorker):
             if n:
                 runs.append((group, index, blocks.block_ids[at:at + n].tolist()))
                 at += n
+        if load:
+            self._blocks[job] = blocks.block_ids.tolist()
         stream = torch.cuda.current_stream(self._device) if self._device >= 0 else None
         self._files.submit(job, load, chunks, runs, stream=stream)
         return True
@@ -511,10 +514,10 @@ class Worker(OffloadingWorker):
     def get_finished(self) -> list[TransferResult]:
         out = []
         for done in self._files.finished():
-            keys = self._keys.pop(done.job)
+            keys, blocks = self._keys.pop(done.job), self._blocks.pop(done.job, [])
             failed = [keys[i] for i in done.failed]
             if done.load and failed:
-                self._failed_loads[done.job] = failed
+                self._failed_loads[done.job] = failed, blocks
             elif failed:
                 self._unstored.update(failed)
             if done.error:
@@ -524,7 +527,8 @@ class Worker(OffloadingWorker):
             out.append(TransferResult(done.job, True, done.size, done.seconds))
         return out
 
-    def take_failed_loads(self) -> dict[int, list[bytes]]:
+    def take_failed_loads(self) -> dict[int, tuple[list[bytes], list[int]]]:
+        """The chunks that failed, and all blocks, of each load with a failure."""
         failed, self._failed_loads = self._failed_loads, {}
         return failed
 
@@ -576,6 +580,8 @@ class KvcachefsConnector(OffloadingConnector):
         vllm_config.kv_transfer_config.kv_load_failure_policy = options.on_failure
         super().__init__(vllm_config, role, kv_cache_config)
         self._unloaded: dict[str, set[bytes]] = {}
+        self._failed: set[str] = set()
+        self._bad_blocks: set[int] = set()
         if self.connector_scheduler:
             spec = self.connector_scheduler.manager._spec
             spec.windowed = {g.group_idx for g in self.connector_scheduler.config.kv_group_configs
@@ -597,16 +603,28 @@ class KvcachefsConnector(OffloadingConnector):
     # In the workers:
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        sending, receiving = self.get_finished(finished_req_ids)
+        self._bad_blocks.clear()
+        failed, self._failed = self._failed, set()
+        return KVConnectorTransferResults(sending, receiving, failed)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+        """Also for a caller that does not ask for failed requests (vLLM's MultiConnector): it gets
+        the blocks of failed loads from get_block_ids_with_load_errors()."""
         worker = self.connector_worker
         loads = dict(worker._load_jobs)
-        sending, receiving = self.get_finished(finished_req_ids)
-        failed: set[str] = set()
-        for job, keys in worker.worker.take_failed_loads().items():
+        finished = super().get_finished(finished_req_ids)
+        for job, (keys, blocks) in worker.worker.take_failed_loads().items():
             request = loads.get(job)
             if request is not None:
-                failed.add(request)
+                self._failed.add(request)
+                self._bad_blocks.update(blocks)
                 self._unloaded.setdefault(request, set()).update(keys)
-        return KVConnectorTransferResults(sending, receiving, failed)
+        return finished
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        blocks, self._bad_blocks = self._bad_blocks, set()
+        return blocks
 
     def build_connector_worker_meta(self) -> WorkerMetadata | None:
         meta = super().build_connector_worker_meta()

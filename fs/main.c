@@ -29,7 +29,8 @@ static void usage(FILE *out)
 {
 	fprintf(out,
 		"usage: kvcachefs STORE MOUNTPOINT [-f] [-o OPTION[,OPTION...]]\nMounts STORE, a "
-		"folder made by mkfs.kvcachefs, on the folder MOUNTPOINT.\n\n  -f, --foreground  "
+		"folder created by mkfs.kvcachefs, on the folder MOUNTPOINT.\n\n  -f, --foreground "
+		" "
 		"stay in the foreground, log to stderr\n  -o OPTIONS        mount options, below; "
 		"a SIZE takes the suffixes K, M, G and T\n  -h, --help        show this help\n  "
 		"-V, --version     show the version\n\noptions (default):\n");

@@ -183,6 +183,8 @@ static int open_as(struct kvc_catalog **out, const char *path, bool read_only, c
 	pthread_once(&once, settings);
 	pthread_mutex_init(&c->lock.m, NULL);
 	pthread_mutex_init(&c->writer, NULL);
+	pthread_mutex_init(&c->free_lock, NULL);
+	pthread_cond_init(&c->free_cond, NULL);
 	snprintf(c->path, sizeof c->path, "%s", path);
 	c->read_only = read_only;
 	atomic_store(&c->no_snapshots, 1);    /* until kvc_catalog_start */
@@ -241,6 +243,8 @@ int kvc_catalog_close(struct kvc_catalog *c)
 	kvc_usage_free(c);
 	pthread_mutex_destroy(&c->lock.m);
 	pthread_mutex_destroy(&c->writer);
+	pthread_mutex_destroy(&c->free_lock);
+	pthread_cond_destroy(&c->free_cond);
 	free(c);
 	return err;
 }

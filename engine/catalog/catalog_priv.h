@@ -216,7 +216,10 @@ struct kvc_catalog {
 	 */
 	struct kvc_conn *reader;
 	unsigned readers;
-	_Atomic unsigned next_reader;
+	/* threads that wait for a free reader (conn.c) */
+	pthread_mutex_t free_lock;
+	pthread_cond_t free_cond;
+	_Atomic unsigned free_waiting;
 	/*
 	 * > 0: no reader may hold a snapshot, because the log is being copied or rows may change in
 	 * SQLite without the overlay

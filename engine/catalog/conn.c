@@ -176,10 +176,10 @@ void kvc_conn_close(struct kvc_conn *n)
 	n->db = NULL;
 }
 
-static struct kvc_conn *lock_reader(struct kvc_catalog *c)
+/* Tries the readers, first the one that this thread used last: its cache may have the pages. */
+static struct kvc_conn *try_readers(struct kvc_catalog *c)
 {
-	static _Thread_local unsigned latest; /* its cache may have the pages */
-	struct kvc_conn *n;
+	static _Thread_local unsigned latest;
 
 	for (unsigned i = 0; i < c->readers; i++) {
 		unsigned at = (latest + i) % c->readers;
@@ -189,9 +189,22 @@ static struct kvc_conn *lock_reader(struct kvc_catalog *c)
 			return &c->reader[at];
 		}
 	}
-	n = &c->reader[atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed) %
-		       c->readers];
-	pthread_mutex_lock(&n->lock);
+	return NULL;
+}
+
+/* If all are in use, waits for any of them: one may be held by a read that hangs. */
+static struct kvc_conn *lock_reader(struct kvc_catalog *c)
+{
+	struct kvc_conn *n = try_readers(c);
+
+	if (n)
+		return n;
+	pthread_mutex_lock(&c->free_lock);
+	atomic_fetch_add(&c->free_waiting, 1);
+	while (!(n = try_readers(c)))
+		pthread_cond_wait(&c->free_cond, &c->free_lock);
+	atomic_fetch_sub(&c->free_waiting, 1);
+	pthread_mutex_unlock(&c->free_lock);
 	return n;
 }
 
@@ -252,7 +265,16 @@ void kvc_readers_release(struct kvc_catalog *c, bool released)
 
 void kvc_reader_put(struct kvc_conn *n)
 {
+	struct kvc_catalog *c = n->c;
+
 	pthread_mutex_unlock(&n->lock);
+	/* either the waiting thread finds this reader free, or it is seen to wait */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!c || !atomic_load(&c->free_waiting))
+		return;
+	pthread_mutex_lock(&c->free_lock);
+	pthread_cond_broadcast(&c->free_cond);
+	pthread_mutex_unlock(&c->free_lock);
 }
 
 void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here)

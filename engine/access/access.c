@@ -47,6 +47,14 @@ static void ring_record(struct kvc *k, struct kvc_client *u, const struct kvc_ch
 				      });
 }
 
+/* When the access happened that is being recorded. */
+static uint64_t happened_ns(const struct kvc *k)
+{
+	uint64_t now = kvc_mono_ns();
+
+	return now - kvc_min(now, k->chunks->late_ns);
+}
+
 /* ---- what policies hear ---- */
 
 static void request_begin(struct kvc *k, struct kvc_client *u, unsigned class)
@@ -121,7 +129,7 @@ static void use_alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
 {
 	struct kvc_client u = { 0 };
 
-	ring_record(k, &u, c, file, false, kvc_mono_ns());
+	ring_record(k, &u, c, file, false, happened_ns(k));
 	request_begin(k, &u, c->policy);
 	request_use(k, &u, c, false);
 	request_end(k, &u);
@@ -253,9 +261,9 @@ static struct kvc_client *client_uses(struct kvc *k, struct kvc_chunk *c, uint64
 				      uint32_t id, bool soon)
 {
 	struct kvc_client *u = client_of(k, id);
-	uint64_t now = kvc_mono_ns();
+	uint64_t now = happened_ns(k);
 
-	if (now - u->last_ns > PAUSE_NS)
+	if (now > u->last_ns && now - u->last_ns > PAUSE_NS)
 		client_idle(k, u);
 	u->last_ns = now;
 	if ((u->last == c->id || (u->serial && c->last_request == u->serial)) &&

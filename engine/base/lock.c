@@ -9,24 +9,22 @@
 
 #include <string.h>
 
-/* tries before sleeping: to sleep and wake costs many times the length of most holds */
+/* pauses before sleeping: to sleep and wake costs many times the length of most holds */
 #define SPINS 240
+#define PAUSE_MOST 16u /* pauses between two tries, each of which takes the cache line */
 
-static inline void breathe(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
+/*
+ * Tries for a moment, beside threads that sleep too. If they made a thread sleep, all threads
+ * would: a lock that is held for a microsecond would have a queue of sleepers that never ends, each
+ * of which takes 50 microseconds to wake.
+ */
 static bool taken_soon(struct kvc_lock *l)
 {
-	/* if threads already sleep, the lock is not held for a moment only */
-	for (int i = 0; i < SPINS && !atomic_load_explicit(&l->waiting, memory_order_relaxed);
-	     i++) {
-		breathe();
+	unsigned pause = 1;
+
+	for (unsigned n = 0; n < SPINS; n += pause, pause = kvc_min(2 * pause, PAUSE_MOST)) {
+		for (unsigned i = 0; i < pause; i++)
+			kvc_joint_pause();
 		if (!pthread_mutex_trylock(&l->m))
 			return true;
 	}
@@ -97,6 +95,21 @@ void kvc_lock_waits_print(const struct kvc_lock *l, const char *name, FILE *out)
 			fprintf(out, "%s:%s:%d %llu %llu %llu %llu\n", name, h->func, h->line,
 				kvc_figure(h->waits), kvc_figure(h->waited_ns) / 1000,
 				kvc_figure(h->blocks), kvc_figure(h->blocked_ns) / 1000);
+}
+
+bool kvc_lock_or_join(struct kvc_lock *l, struct kvc_lock_profile *here)
+{
+	struct kvc_joint *j = l->joint;
+
+	if (pthread_mutex_trylock(&l->m)) {
+		kvc_lock_queue(l, here);
+		if (j && atomic_load_explicit(&j->open, memory_order_relaxed)) {
+			pthread_mutex_unlock(&l->m);
+			return false;
+		}
+	}
+	kvc_lock_taken(l, here);
+	return true;
 }
 
 void kvc_lock_sample(struct kvc_lock *l)

@@ -10,6 +10,7 @@
 #ifndef KVC_LOCK_H
 #define KVC_LOCK_H
 
+#include "joint.h"
 #include "stats.h"
 
 #include <pthread.h>
@@ -39,6 +40,7 @@ struct kvc_lock_profile {
 
 struct kvc_lock {
 	pthread_mutex_t m;
+	struct kvc_joint *joint;  /* NULL: none */
 	_Atomic unsigned waiting; /* threads that sleep, waiting for it */
 	_Atomic unsigned turns;   /* holds by threads that had slept */
 	_Atomic uint64_t nth;     /* number of holds */
@@ -94,18 +96,52 @@ void kvc_lock_queue(struct kvc_lock *l, struct kvc_lock_profile *here);
 void kvc_lock_sample(struct kvc_lock *l);
 void kvc_lock_sampled(struct kvc_lock *l);
 
-static inline void kvc_lock_acquire(struct kvc_lock *l, struct kvc_lock_profile *here)
+/* The mutex was taken: ends the joint holds. */
+static inline void kvc_lock_alone(struct kvc_lock *l)
+{
+	if (l->joint && atomic_load_explicit(&l->joint->open, memory_order_relaxed))
+		kvc_joint_close(l->joint);
+}
+
+/* The second half of taking the lock. */
+static inline void kvc_lock_taken(struct kvc_lock *l, struct kvc_lock_profile *here)
 {
 	uint64_t nth;
 
-	if (pthread_mutex_trylock(&l->m))
-		kvc_lock_queue(l, here);
 	atomic_store_explicit(&l->by, here, memory_order_relaxed);
 	nth = atomic_load_explicit(&l->nth, memory_order_relaxed);
 	atomic_store_explicit(&l->nth, nth + 1, memory_order_relaxed);
 	if (!(nth % KVC_LOCK_SAMPLED))
 		kvc_lock_sample(l);
 	kvc_lock_profile_begin(l);
+	kvc_lock_alone(l);
+}
+
+static inline void kvc_lock_acquire(struct kvc_lock *l, struct kvc_lock_profile *here)
+{
+	if (pthread_mutex_trylock(&l->m))
+		kvc_lock_queue(l, here);
+	kvc_lock_taken(l, here);
+}
+
+/*
+ * Takes the lock for work that a joint hold could do. Returns false, without the lock, if joint
+ * holds were opened while the caller waited for it: try a joint hold again. Otherwise each thread
+ * that waited would close them again, for all others.
+ */
+bool kvc_lock_or_join(struct kvc_lock *l, struct kvc_lock_profile *here);
+
+/*
+ * Takes the mutex, if it is free, beside joint holds: they go on, and may begin. Returns false if
+ * it is not free. The holder changes nothing that they read or change.
+ */
+static inline bool kvc_lock_try_beside(struct kvc_lock *l, struct kvc_lock_profile *here)
+{
+	if (pthread_mutex_trylock(&l->m))
+		return false;
+	atomic_store_explicit(&l->by, here, memory_order_relaxed);
+	kvc_lock_profile_begin(l);
+	return true;
 }
 
 static inline void kvc_lock_release(struct kvc_lock *l)
@@ -147,6 +183,7 @@ static inline int kvc_lock_wait(struct kvc_lock *l, pthread_cond_t *c, const str
 	rc = until ? pthread_cond_timedwait(c, &l->m, until) : pthread_cond_wait(c, &l->m);
 	atomic_store_explicit(&l->by, by, memory_order_relaxed);
 	kvc_lock_profile_begin(l);
+	kvc_lock_alone(l);
 	return rc;
 }
 

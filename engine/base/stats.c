@@ -2,16 +2,16 @@
 /* Sums of counters, whose copies different threads add to (stats.h). */
 #include "stats.h"
 
-_Thread_local unsigned kvc_thread_number_;
+_Thread_local unsigned kvc_stats_thread_;
 
-unsigned kvc_thread_number_new(void)
+unsigned kvc_stats_thread_new(void)
 {
 	static _Atomic unsigned last;
 
 	do /* 0: the thread has no number yet */
-		kvc_thread_number_ = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
-	while (!kvc_thread_number_);
-	return kvc_thread_number_;
+		kvc_stats_thread_ = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+	while (!kvc_stats_thread_);
+	return kvc_stats_thread_;
 }
 
 uint64_t kvc_stats_sum(const struct kvc_stats *s, size_t at)

@@ -176,11 +176,11 @@ static inline void kvc_histogram_add(struct kvc_histogram *h, uint64_t unit_ns, 
 #define KVC_CACHE_LINE 64
 
 /* A small number of the calling thread, which no other thread has. */
-extern _Thread_local unsigned kvc_thread_number_;
-unsigned kvc_thread_number_new(void);
-static inline unsigned kvc_thread_number(void)
+extern _Thread_local unsigned kvc_stats_thread_;
+unsigned kvc_stats_thread_new(void);
+static inline unsigned kvc_stats_thread(void)
 {
-	return kvc_thread_number_ ? kvc_thread_number_ : kvc_thread_number_new();
+	return kvc_stats_thread_ ? kvc_stats_thread_ : kvc_stats_thread_new();
 }
 
 struct kvc_stats_shard {
@@ -205,7 +205,7 @@ struct kvc_stats {
 
 static inline struct kvc_stats_shard *kvc_stats_here(struct kvc_stats *s)
 {
-	return &s->shard[kvc_thread_number() % KVC_SHARDS];
+	return &s->shard[kvc_stats_thread() % KVC_SHARDS];
 }
 
 /* The sum of a counter's copies. at: its offset in the struct of the counters. */

@@ -108,12 +108,17 @@ int kvc_user_share_check_locked(struct kvc *k, const struct kvc_wait *w, const s
 	return kvc_user_share_fits_locked(k, w->uid, n, more) ? 0 : KVC_OVER_SHARE;
 }
 
-int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n)
+bool kvc_user_may_open_more_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n)
 {
 	const struct kvc_user *u = uid ? kvc_user_find_locked(k, uid) : NULL;
 	const struct kvc_share_entry *h = u && n ? share_find(n, u) : NULL;
 
-	if (!u || !k->users->files_max || u->files < k->users->files_max || (h && h->opens))
+	return !u || !k->users->files_max || u->files < k->users->files_max || (h && h->opens);
+}
+
+int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n)
+{
+	if (kvc_user_may_open_more_locked(k, uid, n))
 		return 0;
 	kvc_count(&k->stats, share_refusals);
 	return -EMFILE;

@@ -2,8 +2,11 @@
 /* Allocates and connects the state of all layers; see context.h. */
 #include "context.h"
 
+#include "access_queue.h"
 #include "incomplete.h"
 #include "remove.h"
+
+#include <string.h>
 
 static void published_locked(struct kvc *k, struct kvc_node *n)
 {
@@ -102,10 +105,22 @@ static void init_lists(struct kvc *k)
 
 struct kvc *kvc_context_new(void)
 {
-	struct kvc_context *h = calloc(1, sizeof *h);
+	size_t bytes = kvc_round_up(sizeof(struct kvc_context), KVC_CACHE_LINE);
+	struct kvc_context *h = aligned_alloc(KVC_CACHE_LINE, bytes);
 
 	if (!h)
 		return NULL;
+	memset(h, 0, bytes);
+	h->k.joint = kvc_joint_new();
+	h->k.access_queue = h->k.joint ? kvc_access_queue_new() : NULL;
+	if (!h->k.access_queue) {
+		kvc_joint_free(h->k.joint);
+		free(h);
+		return NULL;
+	}
+	h->k.joint->closed = kvc_access_queue_empty;
+	h->k.joint->arg = &h->k;
+	h->k.lock.joint = h->k.joint;
 	h->k.hooks = &hooks;
 	h->k.committer = &h->committer;
 	h->k.inos = &h->inos;
@@ -163,5 +178,7 @@ void kvc_context_free(struct kvc *k)
 	kvc_remote_lookup_fini(k->remote_lookup);
 	free(k->chunking->runs);
 	free(k->chunking->trees);
+	kvc_access_queue_free(k->access_queue);
+	kvc_joint_free(k->joint);
 	free(kvc_context_of(k));
 }

@@ -372,6 +372,11 @@ void kvc_dir_looked_up_locked(struct kvc *k, uint64_t folder)
 		x->probed_ns = 0;
 }
 
+bool kvc_dir_is_probed(struct kvc *k, uint64_t folder)
+{
+	return probe_find(k, folder) != NULL;
+}
+
 void kvc_dir_probes_free_locked(struct kvc *k, uint64_t older_ns)
 {
 	uint64_t now = kvc_mono_ns();

@@ -121,6 +121,8 @@ bool kvc_dir_probed_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int
 			   uint64_t *bytes);
 /* A client looks the folder up: it is not dropped in the next moment. */
 void kvc_dir_looked_up_locked(struct kvc *k, uint64_t folder);
+/* True if kvc_dir_looked_up_locked would record the lookup. A joint hold of the lock suffices. */
+bool kvc_dir_is_probed(struct kvc *k, uint64_t folder);
 /* The kernel forgets a folder that a client may have found a moment before. */
 void kvc_dir_forgotten_locked(struct kvc *k, uint64_t folder);
 /*

@@ -44,13 +44,11 @@ void kvc_tmpfile_named_both(struct kvc *k, struct kvc_node *n)
 	kvc_file_publish_if_closed_locked(k, n); /* if it was closed before */
 }
 
-struct kvc_node *kvc_tmpfile_lock_node(struct kvc *k, uint64_t ino, bool *both)
+struct kvc_node *kvc_tmpfile_find_locked(struct kvc *k, uint64_t ino, bool *both)
 {
-	struct kvc_node *n;
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
 
 	*both = false;
-	kvc_lock(k);
-	n = kvc_node_find_locked(k, ino);
 	if (!n || !n->unnamed)
 		return n;
 	*both = true;

@@ -10,10 +10,10 @@ int kvc_tmpfile_note_both(struct kvc *k, struct kvc_node *n);
 /* Call it when the file has got its first name. */
 void kvc_tmpfile_named_both(struct kvc *k, struct kvc_node *n);
 /*
- * For a release or a forget: takes k->lock, and both locks (*both is true) if the node has no name,
- * because its row may then be deleted. Returns the node, or NULL if it is not in memory.
+ * For a release or a forget, with k->lock: takes both locks instead (*both is true) if the node has
+ * no name, because its row may then be deleted. Returns the node, or NULL if it is not in memory.
  */
-struct kvc_node *kvc_tmpfile_lock_node(struct kvc *k, uint64_t ino, bool *both);
+struct kvc_node *kvc_tmpfile_find_locked(struct kvc *k, uint64_t ino, bool *both);
 /* Call it after a release or a forget. Destroys an unnamed file that is no longer referenced. */
 void kvc_tmpfile_settle_both(struct kvc *k, struct kvc_node *n);
 /*

@@ -74,7 +74,7 @@ struct kvc_chunk {
 	 */
 	bool fresh;
 	/* no call used any of its files since a drop checked it (names/chunk_drop.c) */
-	bool idle;
+	_Atomic bool idle;
 	bool detached; /* it is being dropped: its remaining files are invisible to callers */
 	struct kvc_list dirty_link;
 	/* while pinned and excluded from the pool's order (limits/pin.h) */
@@ -85,6 +85,8 @@ struct kvc_chunks {
 	struct kvc_table table;
 	struct kvc_replacer_turns turns; /* turns of the classes in the pool */
 	uint64_t clock_ns;               /* the last time of use that was issued */
+	/* how long ago the access happened that is being recorded (access/access_queue.c) */
+	uint64_t late_ns;
 };
 
 /* Returns the chunk if it is in memory, or NULL. */
@@ -146,8 +148,9 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
  */
 static inline void kvc_chunk_mark_busy(struct kvc_chunk *c)
 {
-	if (c)
-		c->idle = false;
+	/* any joint hold may do this; most find nothing to change */
+	if (c && atomic_load_explicit(&c->idle, memory_order_relaxed))
+		atomic_store_explicit(&c->idle, false, memory_order_relaxed);
 }
 /* Begins (true) or ends (false) a drop of the chunk. A detached chunk is in no eviction order. */
 void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool detached);

@@ -19,6 +19,15 @@ struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino)
 	return s ? kvc_of(s, struct kvc_node, slot) : NULL;
 }
 
+uint64_t kvc_node_opens_locked(const struct kvc *k)
+{
+	uint64_t n = k->nodes->opens;
+
+	for (unsigned i = 0; k->joint && i < KVC_JOINT_SLOTS; i++)
+		n += (uint64_t)atomic_load_explicit(&k->joint->slot[i].sum, memory_order_relaxed);
+	return n;
+}
+
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 {
 	struct kvc_node *n = calloc(1, sizeof *n + k->tier_slots * sizeof *n->in);

@@ -149,7 +149,7 @@ struct kvc_node {
 	enum kvc_state state : 8;
 	/* Written by access/admission.c. No copy is requested, since admission refused it. */
 	bool refused;
-	/* Written by ops/open.c. Its opens use plain requests, not passthrough. */
+	/* Written by ops/open.c and ops/hit.c. Its opens use plain requests, not passthrough. */
 	bool plain;
 	/* Written by objects/account.c. Its bytes are in k->account->requested. */
 	bool copy_requested;
@@ -252,9 +252,10 @@ enum kvc_sync { KVC_SYNC_ASKED, KVC_SYNC_COPIED, KVC_SYNC_DONE };
 
 struct kvc_nodes {
 	struct kvc_table table;
-	uint64_t opens, resident; /* opens that are not released; nodes that are RESIDENT or BOTH */
-	uint64_t backings;        /* segments registered for passthrough */
-	_Atomic uint64_t fd_uses; /* see kvc_open_fd_done; any thread */
+	/* opens that are not released, but for those of joint holds; nodes RESIDENT or BOTH */
+	uint64_t opens, resident;
+	uint64_t backings;                                 /* segments registered for passthrough */
+	_Alignas(KVC_CACHE_LINE) _Atomic uint64_t fd_uses; /* see kvc_open_fd_done; any thread */
 };
 
 static inline bool kvc_node_has_segment(const struct kvc_node *n)
@@ -302,7 +303,9 @@ static inline void kvc_node_drop_setid(struct kvc_row *row)
 		row->mode &= ~(uint32_t)S_ISGID;
 }
 
-/* Returns the node if it is in memory, or NULL. */
+/* Number of opens that are not released. */
+uint64_t kvc_node_opens_locked(const struct kvc *k);
+/* Returns the node if it is in memory, or NULL. A joint hold of the lock suffices. */
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
 /* Gets a node from memory or the catalog. Returns 0 with *n, -ENOENT, -ENOMEM or -EIO. */
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);

@@ -114,10 +114,11 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 	kvc_count(&k->stats, lookups);
 	attr->ino = 0;
 	if (absent && !k->shared) {
-		kvc_lock(k);
+		if (kvc_lock_unless_joint(k, kvc_hit_absent(k, parent, name)))
+			return -ENOENT;
 		if ((n = kvc_dir_dropped_find_locked(k, parent, name)))
 			attr->ino = n->row.ino;
-		kvc_unlock(k);
+		kvc_unlock_to_joint(k);
 		return -ENOENT;
 	}
 	if (absent || (w && w->err)) /* a shared tier has to be asked, or has answered */
@@ -125,7 +126,9 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 	err = kvc_peek_name(k->cat, parent, name, &p);
 	if (err && (err != -ENOENT || k->shared))
 		return lookup_both(k, parent, name, NULL, attr, w);
-	kvc_lock(k);
+	if (kvc_lock_unless_joint(k, err ? kvc_hit_absent(k, parent, name)
+					 : kvc_hit_attr(k, p.ino, attr, true)))
+		return err;
 	if (err && (n = kvc_dir_dropped_find_locked(k, parent, name)))
 		attr->ino = n->row.ino;
 	n = err ? NULL : kvc_node_find_locked(k, p.ino);
@@ -133,7 +136,7 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 		n = NULL; /* it was dropped just now */
 	if (n)
 		count_lookup_locked(k, n, attr);
-	kvc_unlock(k);
+	kvc_unlock_to_joint(k);
 	if (err || n)
 		return err;
 	err = kvc_peek_node(k->cat, &p);
@@ -142,9 +145,12 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 
 void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t count)
 {
+	struct kvc_node *n;
 	bool both;
-	struct kvc_node *n = kvc_tmpfile_lock_node(k, ino, &both);
 
+	if (kvc_lock_unless_joint(k, kvc_hit_forget(k, ino, count)))
+		return;
+	n = kvc_tmpfile_find_locked(k, ino, &both);
 	if (n) {
 		kvc_node_forgotten_locked(n, count);
 		if (!n->refs.kernel && S_ISDIR(n->row.mode))
@@ -155,7 +161,7 @@ void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t count)
 			kvc_tmpfile_settle_both(k, n);
 		kvc_node_settle_locked(k, n);
 	}
-	kvc_unlock(k);
+	kvc_unlock_to_joint(k);
 	if (both)
 		kvc_catalog_unlock(k->cat);
 }
@@ -166,7 +172,8 @@ int kvc_entry_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 	int err = 0;
 
 	kvc_count(&k->stats, getattrs);
-	kvc_lock(k);
+	if (kvc_lock_unless_joint(k, kvc_hit_attr(k, ino, attr, false)))
+		return 0;
 	n = kvc_node_find_locked(k, ino);
 	if (n && (n->dropped || kvc_node_detached(n))) {
 		err = -ESTALE;
@@ -175,7 +182,7 @@ int kvc_entry_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 			kvc_dir_looked_up_locked(k, ino);
 		kvc_node_attr_locked(k, n, attr);
 	}
-	kvc_unlock(k);
+	kvc_unlock_to_joint(k);
 	if (!n) { /* the kernel asks only for the root without an earlier lookup */
 		kvc_lock_both(k);
 		err = kvc_node_get_both(k, ino, &n);

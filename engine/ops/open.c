@@ -28,60 +28,19 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define BACKINGS_MAX 32768 /* registrations kept for files that are not open */
 /* most bytes allocated by an open of an existing file; it only saves time */
 #define AHEAD_MAX (64ull << 20)
-#define DAY_NS 86400000000000ll
 
 static bool opens_for_writing(int flags)
 {
 	return (flags & O_ACCMODE) != O_RDONLY;
 }
 
-/*
- * May the model's files be written by passthrough? Not with a quota, which must grant every byte
- * first.
- */
-static bool may_pass_through_locked(struct kvc *k, uint64_t model)
-{
-	return k->ev.backing_open && !kvc_quota_of_locked(k, model);
-}
-
-/*
- * Registers the segment if it is not registered. If that fails, the file is served by requests. In
- * a model with a quota, which has to grant each byte, an open for reading uses passthrough only if
- * every page of the file is allocated: a later writer, which must be registered too, then has no
- * hole to fill through a mapping. A file that is written from the start without allocated space
- * (bare) is not registered either: each of its writes makes a request.
- */
-static void register_segment_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bare)
-{
-	struct kvc_segment s = kvc_file_segment_of(n);
-	KVC_FD int fd = -1;
-	int id;
-
-	if (n->refs.opens) /* served like the other opens */
-		return;
-	n->plain = true;
-	if (bare || !k->ev.backing_open ||
-	    (!may_pass_through_locked(k, n->model) &&
-	     (writer || n->acct.reserved < kvc_round_up(n->object.size, KVC_PAGE))))
-		return;
-	if (!n->segment.backing) {
-		fd = kvc_pool_segment_open(&k->pool, &s, O_RDONLY);
-		id = fd < 0 ? fd : k->ev.backing_open(k->ev.arg, fd);
-		if (id <= 0)
-			return;
-		kvc_file_registered_locked(k, n, id);
-	}
-	n->plain = false;
-}
-
 static int count_open_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t uid,
 			     struct kvc_opened *out)
 {
 	out->requests = !n->plain && opens_for_writing(flags) &&
-			!may_pass_through_locked(k, n->model);
+			!kvc_hit_may_pass_through_locked(k, n->model);
 	if (n->plain || out->requests) {
 		int fd = kvc_file_node_fd_locked(k, n);
 
@@ -109,7 +68,8 @@ static int count_open_locked(struct kvc *k, struct kvc_node *n, int flags, uint3
  */
 static uint64_t bytes_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 {
-	uint64_t hint = may_pass_through_locked(k, model) ? kvc_model_hint_locked(k, model) : 0;
+	uint64_t hint = kvc_hit_may_pass_through_locked(k, model) ? kvc_model_hint_locked(k, model)
+								  : 0;
 
 	return k->reservations.ahead + hint > k->pool.bytes / 2 ||
 			       !kvc_user_share_fits_locked(k, uid, NULL, hint)
@@ -185,30 +145,13 @@ static void wait_end_locked(struct kvc *k, struct kvc_wait *w)
 	}
 }
 
-/* Does an open for reading update the access time? As noatime and relatime in mount(8). */
-static bool updates_atime(const struct kvc *k, const struct kvc_row *r, uint64_t now)
-{
-	int64_t atime = (int64_t)r->atime_ns;
-
-	if (k->opt.atime != KVC_ATIME_RELATIVE)
-		return k->opt.atime == KVC_ATIME_OPENS;
-	return atime <= (int64_t)r->mtime_ns || atime <= (int64_t)r->ctime_ns ||
-	       atime <= (int64_t)now - DAY_NS;
-}
-
 /* Records a successful open: access, access time, latency. */
 static void record_open_locked(struct kvc *k, struct kvc_node *n, int flags,
 			       const struct kvc_wait *w)
 {
-	uint64_t now = kvc_now_ns();
-
 	if (n->chunk)
 		kvc_access_record_locked(k, n->chunk, n->row.ino, w->client, true);
-	if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY &&
-	    updates_atime(k, &n->row, now)) {
-		n->row.atime_ns = now;
-		kvc_node_touch_locked(n);
-	}
+	kvc_hit_update_atime_locked(k, n, flags);
 	if (!(flags & O_TRUNC))
 		kvc_latency_record(k, KVC_OP_open, w->loads ? n->load.tier : KVC_OF_POOL, n->model,
 				   w->begun_ns);
@@ -224,8 +167,9 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	int err = 0;
 
 	if (truncates)
-		kvc_catalog_lock(k->cat);
-	kvc_lock(k);
+		kvc_lock_both(k);
+	else if (kvc_lock_unless_joint(k, kvc_hit_open(k, ino, flags, out, w)))
+		return 0;
 	wait_end_locked(k, w);
 	n = kvc_node_find_locked(k, ino);
 	if ((err = w->err ?: opens_for_writing(flags) ? kvc_accepts(k, false) : 0))
@@ -273,7 +217,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	} else if (w->loads) {
 		kvc_tenant_tell_locked(k, n->chunk, misses);
 	}
-	register_segment_locked(k, n, opens_for_writing(flags), truncates && !n->segment.prepared);
+	kvc_hit_register_locked(k, n, opens_for_writing(flags), truncates && !n->segment.prepared);
 	err = count_open_locked(k, n, flags, w->uid, out);
 	if (err)
 		kvc_file_publish_if_closed_locked(k, n);
@@ -284,7 +228,7 @@ out:
 		wait_begin_locked(n, w);
 	else
 		kvc_reservation_cancel_locked(k, w);
-	kvc_unlock(k);
+	kvc_unlock_to_joint(k);
 	if (truncates)
 		kvc_catalog_unlock(k->cat);
 	return err;
@@ -589,9 +533,12 @@ int kvc_open_create(struct kvc *k, uint64_t parent, const char *name, uint32_t m
 
 void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 {
+	struct kvc_node *n;
 	bool both;
-	struct kvc_node *n = kvc_tmpfile_lock_node(k, ino, &both);
 
+	if (kvc_lock_unless_joint(k, kvc_hit_release(k, ino, flags, uid)))
+		return;
+	n = kvc_tmpfile_find_locked(k, ino, &both);
 	if (!n || !n->refs.opens)
 		goto out;
 	if (!both && opens_for_writing(flags))
@@ -608,14 +555,14 @@ void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 		kvc_file_destroy_locked(k, n);
 	} else if (!n->refs.opens && n->state != KVC_OPEN) {
 		kvc_file_close_fd_locked(n);
-		if (n->segment.backing && k->nodes->backings > BACKINGS_MAX)
+		if (n->segment.backing && k->nodes->backings > KVC_BACKINGS_MAX)
 			kvc_file_close_segment_locked(k, n);
 	}
 	kvc_node_settle_locked(k, n);
 	if (!kvc_list_empty(&k->reservations.waiters))
 		pthread_cond_signal(&k->reservations.pressed);
 out:
-	kvc_unlock(k);
+	kvc_unlock_to_joint(k);
 	if (both)
 		kvc_catalog_unlock(k->cat);
 }
@@ -631,10 +578,11 @@ int kvc_open_fd(struct kvc *k, uint64_t ino)
 	struct kvc_node *n;
 	int fd = -EBADF;
 
-	kvc_lock(k);
+	if (kvc_lock_unless_joint(k, kvc_hit_fd(k, ino, &fd)))
+		return fd;
 	n = kvc_node_find_locked(k, ino);
 	if (n && n->refs.opens)
 		fd = kvc_file_node_fd_locked(k, n);
-	kvc_unlock(k);
+	kvc_unlock_to_joint(k);
 	return fd;
 }

@@ -66,6 +66,27 @@ int kvc_entry_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *nam
 /* Values of w->stage for a rename or an unlink: the waits that are over. */
 enum { KVC_STAGE_CLOSED = 1, KVC_STAGE_BOTH_CLOSED, KVC_STAGE_LOADED };
 /*
+ * hit.c: calls on files that are in the pool, without k->lock. They return true if they did the
+ * call, and false if they changed nothing: then do it with the lock (kvc_lock_unless_joint), and
+ * release that with kvc_unlock_to_joint.
+ */
+bool kvc_hit_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		  const struct kvc_wait *w);
+bool kvc_hit_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid);
+/* The descriptor of an open file. */
+bool kvc_hit_fd(struct kvc *k, uint64_t ino, int *fd);
+/* The attributes. looked_up: counts a lookup of the kernel. */
+bool kvc_hit_attr(struct kvc *k, uint64_t ino, struct kvc_row *attr, bool looked_up);
+/* True if no dropped folder had this name; the caller knows that the catalog does not have it. */
+bool kvc_hit_absent(struct kvc *k, uint64_t parent, const char *name);
+bool kvc_hit_forget(struct kvc *k, uint64_t ino, uint64_t count);
+/* For opens with the lock, in open.c. The comments are in hit.c. */
+bool kvc_hit_may_pass_through_locked(struct kvc *k, uint64_t model);
+void kvc_hit_register_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bare);
+/* Sets the access time as atime= says, for an open with these flags. */
+void kvc_hit_update_atime_locked(struct kvc *k, struct kvc_node *n, int flags);
+#define KVC_BACKINGS_MAX 32768u /* registrations kept for files that are not open */
+/*
  * Same as kvc_lookup, but also finds hidden files (incomplete.h), for the clients that make them.
  */
 int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,

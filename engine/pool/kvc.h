@@ -22,7 +22,9 @@
  *      name no other lock. It is held briefly: for memory operations and single system calls on the
  *      pool's tmpfs (open, rename, unlink of a name whose pages stay, fstat, fallocate and
  *      ftruncate of few pages: ops/pages.c), never for tier I/O, a commit, a reply or a wake. Long
- *      work releases it in between (kvc_pause_locked).
+ *      work releases it in between (kvc_pause_locked). Calls on files that are in the pool hold it
+ *      jointly (ops/hit.c; joint.h describes it). They change only a node, with its stripe of
+ *      k->joint, the users, with k->joint->users, and the access queue.
  *   3. leaf locks inside tiers and the notifier.
  * A function that needs k->lock ends in _locked; a function that needs both ends in _both.
  */
@@ -80,16 +82,20 @@ struct kvc {
 	_Atomic uint64_t learned_ns;
 	/* the present tiers, in the order in which they are asked */
 	unsigned order[KVC_TIERS], ntiers;
-	unsigned tier_slots; /* all tier numbers in the catalog's placements are below this */
-	bool shared;         /* a tier is shared */
+	unsigned tier_slots;     /* all tier numbers in the catalog's placements are below this */
+	bool shared;             /* a tier is shared */
+	struct kvc_joint *joint; /* joint holds of k->lock; NULL: none (ops/hit.c) */
+	/* accesses of joint holds, which k->access does not know yet (access/access_queue.h) */
+	struct kvc_access_queue *access_queue;
 	/* identifies this store's frames in shared tiers (tiering/proof.c) */
 	uint8_t shared_id[16];
 	struct kvc_stats stats;
 	struct kvc_events ev; /* under k->lock */
 	const struct kvc_hooks *hooks;
 
-	struct kvc_lock lock;
-	bool stopping, draining, started; /* under k->lock */
+	_Alignas(KVC_CACHE_LINE) struct kvc_lock lock;
+	_Alignas(KVC_CACHE_LINE) bool stopping; /* under k->lock, with the next two */
+	bool draining, started;
 
 	/* pool/, this layer */
 	struct kvc_pool pool;
@@ -152,8 +158,23 @@ static inline int kvc_accepts(struct kvc *k, bool removal)
 	return err;
 }
 #define kvc_lock(k) kvc_lock_acquire(&(k)->lock, KVC_HERE("objects"))
+/*
+ * Does the work of `call`, an expression that is true if a joint hold could do it. Returns true if
+ * it did. Otherwise k->lock is held, and the caller does the work.
+ */
+#define kvc_lock_unless_joint(k, call)                                                          \
+	((call) || (!kvc_lock_or_join(&(k)->lock, KVC_HERE("objects")) && ((call) || ({         \
+										   kvc_lock(k); \
+										   false;       \
+									   }))))
 static inline void kvc_unlock(struct kvc *k)
 {
+	kvc_lock_release(&k->lock);
+}
+/* The same after work that a joint hold could have done: the next of its kind may be one. */
+static inline void kvc_unlock_to_joint(struct kvc *k)
+{
+	kvc_joint_reopen(k->joint);
 	kvc_lock_release(&k->lock);
 }
 /* For callers that do not hold k->lock. */

@@ -53,7 +53,7 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
 	g->prefault_held = p.held;
 	g->pool_bytes = k->pool.size;
 	g->pool_used_bytes = k->reservations.used - kvc_min(k->reservations.used, p.held);
-	g->files_open = k->nodes->opens;
+	g->files_open = kvc_node_opens_locked(k);
 	g->objects_resident = k->nodes->resident;
 	g->nodes_in_memory = k->nodes->table.n;
 	g->jobs = k->work->queued + k->work->running + k->deferred_free->nunsynced;

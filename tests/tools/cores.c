@@ -368,6 +368,18 @@ struct wait_line {
 	unsigned long long v[4];
 };
 #define LINES 512
+/* Places of the same name are one: a function in a header has a place in each file. */
+static unsigned merge(struct wait_line *all, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (!strcmp(all[i].name, all[n].name)) {
+			for (int c = 0; c < 4; c++)
+				all[i].v[c] += all[n].v[c];
+			return n;
+		}
+	return n + 1;
+}
+
 static unsigned read_locks(const struct target *t, struct wait_line *all)
 {
 	char path[PATH], line[256];
@@ -379,8 +391,9 @@ static unsigned read_locks(const struct target *t, struct wait_line *all)
 	while (f && n < LINES && fgets(line, sizeof line, f)) {
 		unsigned long long *v = all[n].v;
 
-		n += *line != '#' && sscanf(line, "%95s %llu %llu %llu %llu", all[n].name, v, v + 1,
-					    v + 2, v + 3) == 5;
+		if (*line != '#' && sscanf(line, "%95s %llu %llu %llu %llu", all[n].name, v, v + 1,
+					   v + 2, v + 3) == 5)
+			n = merge(all, n);
 	}
 	if (f)
 		fclose(f);

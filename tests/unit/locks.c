@@ -235,6 +235,8 @@ static void each_waits(void **state)
 		while (!ready)
 			usleep(100);
 		__real_pthread_mutex_lock(lock);
+		if (lock == objects())
+			kvc_joint_close(engine->joint);
 		watched = lock;
 		go_on = true;
 		while (!came && !done)

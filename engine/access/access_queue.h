@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Accesses that were made under joint holds of k->lock (base/joint.h), on their way to
+ * kvc_access_record_locked. A joint hold may not change the state of clients, chunks and policies;
+ * it leaves a record here instead. Whoever takes k->lock alone finds the queue empty: taking it
+ * records all of them. Otherwise a thread that finds some records takes the mutex beside the joint
+ * holds, and records them. A full queue accepts nothing: then the call takes the lock.
+ *
+ * The order of the queue is the order in which the calls were made, for calls of one client. The
+ * node of a record stays in memory, and in its chunk, until the record is taken, because a change
+ * of either needs the lock alone.
+ */
+#ifndef KVC_ACCESS_QUEUE_H
+#define KVC_ACCESS_QUEUE_H
+
+#include "node.h"
+
+#define KVC_ACCESS_QUEUE_ITEMS 512u /* a power of two */
+#define KVC_ACCESS_QUEUE_MANY 64u   /* so many are worth taking the mutex for */
+
+/* Returns an empty queue; NULL: no memory. */
+struct kvc_access_queue *kvc_access_queue_new(void);
+void kvc_access_queue_free(struct kvc_access_queue *q);
+/*
+ * Under a joint hold: a client (0: unknown) opened a file of a chunk that is in the pool. Returns
+ * false if the queue is full. *many: kvc_access_queue_record is due, after the hold.
+ */
+bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, uint64_t client, bool *many);
+/* Records all accesses of the queue. arg is the struct kvc; k->lock is held alone. */
+void kvc_access_queue_empty(void *arg);
+/* Records accesses, if k->lock is free. The caller holds no lock, and no joint hold. */
+void kvc_access_queue_record(struct kvc *k);
+
+#endif

@@ -8,9 +8,9 @@
  * if none is registered), and the rest is registered while they are copied. The rest is a second
  * part on the device (`late`), on the same stream.
  *
- * In host memory, parts are written and read by system calls, and so are tokens of small files at a
- * store, through a buffer: mapping a file and faulting its fresh pages costs more than its bytes.
- * Several threads share the items.
+ * In host memory, parts are written and read by system calls: mapping a file and faulting its fresh
+ * pages costs more than its bytes. Tokens use the mapping of a prepared file. Several threads share
+ * the items.
  *
  * All data of a transfer is in one block of memory. A freed transfer is kept with its block for the
  * next one, so that a transfer similar to earlier ones allocates nothing.
@@ -30,8 +30,6 @@
 #include <unistd.h>
 
 #define KEPT 16
-#define PLAIN_BELOW (1u << 20) /* smaller files of tokens in host memory are not mapped */
-#define BUFFERS_KEPT 4
 #define SLOW_MS 5             /* an open that takes so long has read a tier */
 #define SHARE_LEAST 4         /* items in host memory that are worth several threads */
 #define KEPT_BYTES (1u << 20) /* a larger block is not kept */
@@ -117,44 +115,6 @@ static void give(struct kvcachefs_transfer *t)
 		return;
 	free(t->block);
 	free(t);
-}
-
-/* Memory for the bytes of a small file, which is kept for the next one. */
-struct buffer {
-	struct buffer *next;
-	char bytes[PLAIN_BELOW];
-};
-static struct buffer *buffers; /* guarded by the lock, and so is their number */
-static unsigned nbuffers;
-
-static struct buffer *buffer_take(void)
-{
-	struct buffer *b;
-
-	pthread_mutex_lock(&lock);
-	b = buffers;
-	if (b) {
-		buffers = b->next;
-		nbuffers--;
-	}
-	pthread_mutex_unlock(&lock);
-	return b ?: malloc(sizeof *b);
-}
-
-static void buffer_return(struct buffer *b)
-{
-	bool keeps;
-
-	pthread_mutex_lock(&lock);
-	keeps = nbuffers < BUFFERS_KEPT;
-	if (keeps) {
-		b->next = buffers;
-		buffers = b;
-		nbuffers++;
-	}
-	pthread_mutex_unlock(&lock);
-	if (!keeps)
-		free(b);
 }
 
 static void *part(char **at, size_t len)
@@ -362,24 +322,6 @@ static int store_parts(struct kvcachefs_transfer *t, size_t i, const struct kvca
 	}
 }
 
-/* Stores the tokens of an item in host memory that has a small file. */
-static int store_small(struct kvcachefs_transfer *t, size_t i)
-{
-	const struct kvcachefs_item *it = &t->items[i];
-	struct piece *c = &t->pieces[i];
-	struct buffer *b = buffer_take();
-	struct kvcachefs_part whole = { b ? b->bytes : NULL, c->f.len, 0 };
-	struct kvcachefs_item parts = { .parts = &whole, .nparts = 1 };
-	int err;
-
-	if (!b)
-		return kvcachefs_fail(-ENOMEM, "out of memory");
-	err = kvcachefs_gather(c->cache->p, it->layer, it->nlayers, &it->tokens, b->bytes)
-		      ?: store_parts(t, i, &parts);
-	buffer_return(b);
-	return err;
-}
-
 static int store_open(struct kvcachefs_transfer *t, size_t i)
 {
 	struct piece *c = &t->pieces[i];
@@ -457,8 +399,6 @@ static int item_begin(struct kvcachefs_transfer *t, size_t i)
 		       : kvcachefs_cuda_check_parts(t->p.device, it->parts, it->nparts);
 	if (!err && c->cache)
 		err = check_rope(t, i);
-	if (!err && !t->cuda && t->store && c->f.len && c->f.len < PLAIN_BELOW)
-		return store_small(t, i);
 	if (!err)
 		err = t->store ? store_open(t, i) : load_open(t, i);
 	if (err || !c->f.len || c->late)

@@ -30,9 +30,9 @@
 #include <unistd.h>
 
 #define KEPT 16
-#define SLOW_MS 5             /* an open that takes so long has read a tier */
-#define SHARE_LEAST 4         /* items in host memory that are worth several threads */
-#define KEPT_BYTES (1u << 20) /* a larger block is not kept */
+#define SLOW_MS 5              /* an open that takes so long has read a tier */
+#define SHARE_LEAST (1u << 20) /* bytes in host memory that are worth several threads */
+#define KEPT_BYTES (1u << 20)  /* a larger block is not kept */
 
 struct piece {
 	struct kvcachefs_file f;
@@ -443,10 +443,14 @@ static void next_item(void *arg, size_t i)
  */
 static void run_host(struct kvcachefs_transfer *t)
 {
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < t->n; i++)
+		bytes += t->pieces[i].f.len;
 	if (t->n)
 		host_item(t, 0);
 	if (t->n > 1)
-		kvcachefs_share(t->n - 1, t->shares && t->n >= SHARE_LEAST, next_item, t);
+		kvcachefs_share(t->n - 1, t->shares && bytes >= SHARE_LEAST, next_item, t);
 }
 
 /* Finds the files of a store that exist and must be skipped, with one call to the mount. */

@@ -4,7 +4,7 @@ names and the bytes of vLLM's file tier, and each loads the other's. The address
 the memory region, the names, the stores and the loads of the file tier are vLLM's own code; only
 the copy itself, which vLLM does on a GPU, is a memmove here. The last line is "same"."""
 
-import ctypes, os, sys, time, uuid
+import ctypes, dataclasses, os, sys, time, uuid
 
 mount = sys.argv[1]
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -141,6 +141,29 @@ def compare(layers, page, padded, slots, mla=False, world=1):
     print(name, len(mine), size, flush=True)
 
 
+def stages():
+    """vLLM 0.32 runs no pipeline on the CPU. The scheduler must know the files of all stages, whose
+    layers differ; tensor parallelism is a row of its own."""
+    specs = []
+    for rank in range(4):
+        one = configuration(4, 4096, 2, False, 4, "stages")
+        layers = tuple(f"l{i}" for i in range(4 * (rank // 2), 4 * (rank // 2) + 4))
+        specs.append(
+            kvcachefs_vllm.KvcachefsSpec(
+                dataclasses.replace(
+                    one,
+                    groups=(dataclasses.replace(one.groups[0], layer_names=layers),),
+                    parallel=dataclasses.replace(one.parallel, rank=rank, tp_size=2, pp_size=2),
+                )
+            )
+        )
+    key = base.make_offload_key(os.urandom(32), 0)
+    known = specs[0].paths(key)
+    assert len(set(known)) == 4 and not specs[0].shared_format
+    assert known == [spec.path(key, rank) for rank, spec in enumerate(specs)]
+
+
+stages()
 compare(4, 4096, 4096, 4)
 compare(4, 4096, 4096, 1)
 compare(3, 1000, 1000, 3)

@@ -13,7 +13,7 @@ before_loads  from now on removes all files of a folder each time before the con
 end
 """
 
-import json, os, signal, socket, sys, traceback
+import json, os, signal, socket, sys, traceback, zlib
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tiny_vllm
@@ -56,7 +56,9 @@ class Engine:
         from vllm import SamplingParams
         from vllm.lora.request import LoRARequest
 
-        more = {"lora_request": LoRARequest(os.path.basename(lora), 1, lora)} if lora else {}
+        name = os.path.basename(lora or "")
+        number = zlib.crc32(name.encode()) % 1000 + 1  # vLLM tells adapters apart by it
+        more = {"lora_request": LoRARequest(name, number, lora)} if lora else {}
 
         greedy = SamplingParams(
             temperature=0, max_tokens=out, detokenize=False, ignore_eos=True, **(params or {})
@@ -76,7 +78,7 @@ class Engine:
         about = dict(peft_type="LORA", r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"])
         with open(f"{folder}/adapter_config.json", "w") as f:
             json.dump(about, f)
-        torch.manual_seed(hash(folder) % 1000)
+        torch.manual_seed(zlib.crc32(folder.encode()))
         tensors, m = {}, tiny_vllm.MODEL
         for layer in range(m["num_hidden_layers"]):
             for name, heads in (("q", m["num_attention_heads"]), ("v", m["num_key_value_heads"])):

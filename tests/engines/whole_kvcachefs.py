@@ -191,7 +191,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                 plain[key] = v.run(asks, out=out, params=params)[1]
         return plain[key]
 
-    def right(got, asks, what, **more):
+    def right(got, asks, what, together=False, **more):
         need(got[1] == reference(asks, **more), f"{what}: other tokens than without a cache")
         return got[0]
 
@@ -236,7 +236,6 @@ def rows(env, base, mounted, folder, need, row, asked):
     is_row("short convolutions")(twice(start={"model": LFM2}, least=320))
     is_row("MLA")(twice(start={"model": MLA}))
     is_row("two workers (TP)")(twice(start={"llm": {"tensor_parallel_size": 2}}))
-    is_row("two stages (PP)")(twice(start={"llm": {"pipeline_parallel_size": 2}}))
     is_row("MLA, two workers")(twice(start={"model": MLA, "llm": {"tensor_parallel_size": 2}}))
     is_row("an engine core of its own")(
         twice(start={"env": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}})
@@ -282,6 +281,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                 need(v.run(mine, lora=one)[1] == plain_one, "the first engine made other tokens")
             with vllm(connector(store), **start) as v:
                 cached, tokens = v.run(mine, lora=two)
+                need(plain_one != plain_two, "two adapters make the same tokens")
                 need(not any(cached), f"hits of another adapter: {cached}")
                 need(tokens == plain_two, "other tokens with another adapter")
                 cached, tokens = v.run(mine)
@@ -293,6 +293,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     @is_row("two engines store the same prompts")
     def both():
         mine, got = prompts(), {}
+        server()  # one for both threads
         with mounted(size=512, cpu=256) as store:
 
             def one(i):

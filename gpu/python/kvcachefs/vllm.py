@@ -21,6 +21,7 @@ store or load that fails is a miss, a chunk that is not stored, or a prompt that
 """
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -31,6 +32,7 @@ from typing import Any
 
 try:
     import torch
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import \
         OffloadingWorkerMetadata
@@ -653,3 +655,8 @@ class KvcachefsConnector(OffloadingConnector):
                 for state in status.group_states if status else ():
                     state.next_stored_chunk_idx = 0  # computed again, so stored again
         super().update_connector_output(connector_output)
+
+
+# vLLM's MultiConnector finds the statistics of its connectors by registered names.
+with contextlib.suppress(ValueError):  # it is registered
+    KVConnectorFactory.register_connector("KvcachefsConnector", __name__, "KvcachefsConnector")

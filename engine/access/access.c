@@ -198,7 +198,7 @@ static void report_fresh(struct kvc *k, struct kvc_client *u)
 		return;
 	u->fresh = NULL;
 	c->fresh = false;
-	if (!c->gone)
+	if (!c->row_deleted)
 		report_use(k, u, c, true, u->made_ns);
 	c->refs--;
 	kvc_chunk_settle_locked(k, c);

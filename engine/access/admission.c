@@ -4,7 +4,7 @@
  * chunks, or (admit=) only chunks that were requested twice, and (daily=) a limited number of bytes
  * a day. Shared tiers accept all copies.
  *
- * The state is in memory only. c->asked is the number of requests for the chunk, at most 2:
+ * The state is in memory only. c->requests is the number of requests for the chunk, at most 2:
  *
  *   - Creating it counts as one. Importing it from a remote tier does not count.
  *   - A use by another client, a use after a pause, and a use of a chunk that is in no order
@@ -83,7 +83,7 @@ enum kvc_refusal kvc_admission_check_locked(struct kvc *k, const struct kvc_node
 
 	if (tier != KVC_DISK || !has_limits(k) || always_admitted(n, tier))
 		return KVC_ADMISSION_OK;
-	if (k->opt.admit == KVC_ADMISSION_TWICE && n->chunk->asked < 2 && !k->stopping)
+	if (k->opt.admit == KVC_ADMISSION_TWICE && n->chunk->requests < 2 && !k->stopping)
 		return KVC_REFUSED_twice;
 	if (most && kvc_wear_show_locked(k, tier).today + k->admission->under_way + frame_cost(n) +
 				    kvc_wear_access_show_locked(k).today >
@@ -123,8 +123,8 @@ void kvc_admission_made_locked(struct kvc *k, struct kvc_node *n)
 		n->refused = false; /* the refusal was for the earlier contents */
 	if (!c)
 		return;
-	c->asked = c->asked ?: 1;
-	c->asked_ns = kvc_clock_ns(k);
+	c->requests = c->requests ?: 1;
+	c->requested_ns = kvc_clock_ns(k);
 }
 
 /*
@@ -137,20 +137,20 @@ static void request_ancestors(struct kvc *k, const struct kvc_chunk *c)
 
 	for (int i = 0; i < ABOVE && c->parent; i++, c = p) {
 		p = kvc_chunk_find_locked(k, c->parent & ~KVC_TOLD);
-		if (!p || p->asked == 2)
+		if (!p || p->requests == 2)
 			break;
-		p->asked = 2;
+		p->requests = 2;
 	}
 }
 
 void kvc_admission_asked_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (!has_limits(k) || kvc_chunk_young(k, c->asked_ns))
+	if (!has_limits(k) || kvc_chunk_young(k, c->requested_ns))
 		return;
-	c->asked += c->asked < 2;
-	c->asked_ns = kvc_clock_ns(k);
+	c->requests += c->requests < 2;
+	c->requested_ns = kvc_clock_ns(k);
 	kvc_admission_retry_locked(k, c);
-	if (c->asked == 2)
+	if (c->requests == 2)
 		request_ancestors(k, c);
 }
 
@@ -187,7 +187,7 @@ bool kvc_admission_was_dropped_locked(struct kvc *k, struct kvc_chunk *c, uint64
 	bool back = name && k->admission->gone.row && kvc_ghosts_find(&k->admission->gone, name);
 
 	if (back)
-		c->asked = 2;
+		c->requests = 2;
 	return back;
 }
 

@@ -120,9 +120,9 @@ static void unlink_user(struct kvc *k, struct kvc_pin *p)
 {
 	struct kvc_user *u = p->user;
 
-	if (p->chunk && !kvc_list_empty(&p->chunk->out)) {
-		kvc_list_del(&p->chunk->out);
-		kvc_list_add_tail(&k->pins->back, &p->chunk->out);
+	if (p->chunk && !kvc_list_empty(&p->chunk->excluded_link)) {
+		kvc_list_del(&p->chunk->excluded_link);
+		kvc_list_add_tail(&k->pins->back, &p->chunk->excluded_link);
 	}
 	u->pinned_pool -= chunk_bytes(p);
 	u->pinned_disk -= p->disk;
@@ -246,7 +246,7 @@ bool kvc_pin_protects_locked(struct kvc *k, uint64_t id, uint64_t until_ns,
 	switch (what) {
 	case KVC_PIN_POOL:
 		return !over_limit(k, u, u->pinned_pool, k->pins->pool, pool_limit(k)) &&
-		       !(u->slot.key && u->held + u->pinned_pool > kvc_user_share(k));
+		       !(u->slot.key && u->share_bytes + u->pinned_pool > kvc_user_share(k));
 	case KVC_PIN_DISK: return !over_limit(k, u, u->pinned_disk, k->pins->disk, disk_limit(k));
 	case KVC_PIN_ALL: break;
 	}
@@ -262,20 +262,20 @@ bool kvc_pin_out_locked(struct kvc *k, struct kvc_chunk *c)
 	if (!c->pin || !kvc_pin_protects_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
 		return false;
 	u = c->pin->user;
-	kvc_list_del(&c->out);
-	kvc_list_add_tail(&u->out, &c->out);
-	if (kvc_list_empty(&u->out_link))
-		kvc_list_add_tail(&k->pins->out_users, &u->out_link);
-	kvc_list_del(&c->out_chain);
-	kvc_list_add_tail(&k->pins->chained, &c->out_chain);
+	kvc_list_del(&c->excluded_link);
+	kvc_list_add_tail(&u->excluded, &c->excluded_link);
+	if (kvc_list_empty(&u->excluded_link))
+		kvc_list_add_tail(&k->pins->excluded_users, &u->excluded_link);
+	kvc_list_del(&c->chained_link);
+	kvc_list_add_tail(&k->pins->chained, &c->chained_link);
 	return true;
 }
 
 static struct kvc_chunk *pop_out(struct kvc_list *list)
 {
-	struct kvc_chunk *c = kvc_of(list->next, struct kvc_chunk, out);
+	struct kvc_chunk *c = kvc_of(list->next, struct kvc_chunk, excluded_link);
 
-	kvc_list_del(&c->out);
+	kvc_list_del(&c->excluded_link);
 	return c;
 }
 
@@ -289,16 +289,17 @@ struct kvc_chunk *kvc_pin_back_locked(struct kvc *k)
 
 	if (!kvc_list_empty(&p->back))
 		return pop_out(&p->back);
-	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(&p->out_users); i++) {
-		struct kvc_user *u = kvc_of(p->out_users.next, struct kvc_user, out_link);
-		const struct kvc_chunk *c = kvc_of(u->out.next, struct kvc_chunk, out);
+	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(&p->excluded_users); i++) {
+		struct kvc_user *u = kvc_of(p->excluded_users.next, struct kvc_user, excluded_link);
+		const struct kvc_chunk *c = kvc_of(u->excluded.next, struct kvc_chunk,
+						   excluded_link);
 
-		kvc_list_del(&u->out_link);
-		if (kvc_list_empty(&u->out))
+		kvc_list_del(&u->excluded_link);
+		if (kvc_list_empty(&u->excluded))
 			continue;
-		kvc_list_add_tail(&p->out_users, &u->out_link);
+		kvc_list_add_tail(&p->excluded_users, &u->excluded_link);
 		if (!kvc_pin_protects_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
-			return pop_out(&u->out);
+			return pop_out(&u->excluded);
 	}
 	return NULL;
 }
@@ -310,7 +311,7 @@ struct kvc_chunk *kvc_pin_chained_locked(struct kvc *k)
 	if (e == &k->pins->chained)
 		return NULL;
 	kvc_list_del(e);
-	return kvc_of(e, struct kvc_chunk, out_chain);
+	return kvc_of(e, struct kvc_chunk, chained_link);
 }
 
 /* ---- its files ---- */

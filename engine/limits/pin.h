@@ -38,7 +38,7 @@ struct kvc_pins {
 	 * users with pinned chunks that are excluded from the pool's order; chunks that must be put
 	 * back into it; excluded chunks that may still protect their parents
 	 */
-	struct kvc_list out_users, back, chained;
+	struct kvc_list excluded_users, back, chained;
 };
 
 struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id);

@@ -78,7 +78,7 @@ void kvc_tenant_loaded_locked(struct kvc *k, struct kvc_chunk *c, const struct k
 void kvc_tenant_count_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	struct kvc_tenant *t = kvc_tenant_of_locked(k, c->tenant.number);
-	uint64_t used = c->gone ? 0 : c->peak_bytes;
+	uint64_t used = c->row_deleted ? 0 : c->peak_bytes;
 
 	if (!c->tenant.number)
 		return;

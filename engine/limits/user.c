@@ -10,9 +10,9 @@
  * (EDQUOT): a wait would occupy an entry of the kernel's queue, which other users need. Two users
  * that work together have two shares.
  *
- * Each node has a list of entries, one for each user. u->held is the sum of n->share.bytes over the
- * nodes of the user's entries, updated when the size or state of the nodes changes. A node that is
- * being loaded counts the bytes reserved for the load.
+ * Each node has a list of entries, one for each user. u->share_bytes is the sum of n->share.bytes
+ * over the nodes of the user's entries, updated when the size or state of the nodes changes. A node
+ * that is being loaded counts the bytes reserved for the load.
  *
  * A mapping outlives the close and protects its file from eviction, but only a check finds it
  * (kvc_pool_segment_in_use: four system calls). Therefore an entry stays, idle, after the last
@@ -43,8 +43,8 @@ struct kvc_user *kvc_user_get_locked(struct kvc *k, uint32_t uid)
 	if (u || !(u = calloc(1, sizeof *u)))
 		return u;
 	kvc_list_init(&u->idle);
-	kvc_list_init(&u->out);
-	kvc_list_init(&u->out_link);
+	kvc_list_init(&u->excluded);
+	kvc_list_init(&u->excluded_link);
 	u->slot.key = uid;
 	kvc_table_add(&k->users->table, &u->slot);
 	return u;
@@ -52,10 +52,10 @@ struct kvc_user *kvc_user_get_locked(struct kvc *k, uint32_t uid)
 
 void kvc_user_settle_locked(struct kvc *k, struct kvc_user *u)
 {
-	if (u->holds || u->pins)
+	if (u->entries || u->pins)
 		return;
 	kvc_table_del(&k->users->table, &u->slot);
-	kvc_list_del(&u->out_link);
+	kvc_list_del(&u->excluded_link);
 	free(u);
 }
 
@@ -99,7 +99,7 @@ bool kvc_user_share_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_no
 	if (n && !(u && share_find(n, u)))
 		more += kvc_node_has_segment(n) ? n->acct.reserved
 						: kvc_round_up(n->row.blocks * 512, KVC_PAGE);
-	return !more || (u ? u->held : 0) + more <= kvc_user_share(k);
+	return !more || (u ? u->share_bytes : 0) + more <= kvc_user_share(k);
 }
 
 int kvc_user_share_check_locked(struct kvc *k, const struct kvc_wait *w, const struct kvc_node *n,
@@ -144,8 +144,8 @@ void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, 
 		kvc_user_share_recount_locked(k, n);
 		h->next = n->share.entries;
 		n->share.entries = h;
-		u->holds++;
-		u->held += n->share.bytes;
+		u->entries++;
+		u->share_bytes += n->share.bytes;
 	}
 	kvc_list_del(&h->idle);
 	h->count++;
@@ -161,8 +161,8 @@ void kvc_user_share_forget_locked(struct kvc *k, struct kvc_share_entry *h)
 		at = &(*at)->next;
 	*at = h->next;
 	kvc_list_del(&h->idle);
-	h->user->held -= h->node->share.bytes;
-	h->user->holds--;
+	h->user->share_bytes -= h->node->share.bytes;
+	h->user->entries--;
 	h->user->files -= h->opens > 0;
 	kvc_user_settle_locked(k, h->user);
 	free(h);
@@ -194,7 +194,7 @@ void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n)
 	n->share.bytes = now;
 	for (struct kvc_share_entry *h = n->share.entries, *next; h; h = next) {
 		next = h->next;
-		h->user->held += now - was;
+		h->user->share_bytes += now - was;
 		if (!now && !h->count)
 			kvc_user_share_forget_locked(k, h);
 	}

@@ -13,14 +13,14 @@
 struct kvc_user {
 	struct kvc_slot slot; /* in k->users->table, by uid */
 	/* bytes of the pool that its opens, leases and mappings keep */
-	uint64_t held;
+	uint64_t share_bytes;
 	struct kvc_list idle; /* its entries without an open or lease */
 	/* number of its entries and of its pins */
-	size_t holds, pins;
+	size_t entries, pins;
 	size_t files;                      /* number of its entries with open files */
 	uint64_t pinned_pool, pinned_disk; /* bytes of its pinned chunks (pin.h) */
 	/* pinned chunks that are excluded from the pool's order (pin.c) */
-	struct kvc_list out, out_link;
+	struct kvc_list excluded, excluded_link;
 };
 
 struct kvc_users {

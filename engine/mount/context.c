@@ -64,7 +64,7 @@ static void init_lists(struct kvc *k)
 		&k->committer->accesses.wanted,
 		&k->committer->accesses.released,
 		&k->committer->accesses.held,
-		&k->pins->out_users,
+		&k->pins->excluded_users,
 		&k->pins->back,
 		&k->pins->chained,
 		&k->tenants->orphans,

@@ -136,7 +136,7 @@ static void settle_batch_locked(struct kvc *k, struct batch *b, bool written)
 		c->refs--;
 		if (written)
 			c->stored_ns = kvc_max(c->stored_ns, b->row[i].last_ns);
-		else if (!c->gone && !c->dirty)
+		else if (!c->row_deleted && !c->dirty)
 			kvc_committer_access_held_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
 	}

@@ -31,7 +31,8 @@ struct rows {
 
 static void gather_chunk(struct kvc *k, struct rows *r, const struct kvc_chunk *c)
 {
-	if (!c->accesses_only || c->gone || c->use.last_ns == c->stored_ns || r->n == r->capacity)
+	if (!c->accesses_only || c->row_deleted || c->use.last_ns == c->stored_ns ||
+	    r->n == r->capacity)
 		return;
 	r->v[r->n++] = (struct kvc_access_record){
 		c->id,
@@ -178,7 +179,7 @@ bool kvc_access_state_apply_locked(struct kvc *k, struct kvc_chunk *c)
 	c->use.last_ns = r->last_ns;
 	c->use.hits = kvc_max(c->use.hits, r->hits);
 	for (unsigned i = 0; i < KVC_CACHES; i++)
-		c->facts[i] = r->facts[i] ?: c->facts[i];
+		c->saved_state[i] = r->facts[i] ?: c->saved_state[i];
 	return true;
 }
 

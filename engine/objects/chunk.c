@@ -19,8 +19,8 @@
 /* Ends the exclusion of the chunk from the pool's order by a pin (limits/pin.h). */
 static void end_exclusion(struct kvc_chunk *c)
 {
-	kvc_list_del(&c->out);
-	kvc_list_del(&c->out_chain);
+	kvc_list_del(&c->excluded_link);
+	kvc_list_del(&c->chained_link);
 }
 
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
@@ -84,7 +84,7 @@ int kvc_chunks_ready_locked(struct kvc *k)
 	if (n)
 		qsort(v, n, sizeof *v, by_last_use);
 	for (size_t i = 0; i < n; i++)
-		if (!v[i]->facts[KVC_CACHE_POOL])
+		if (!v[i]->saved_state[KVC_CACHE_POOL])
 			kvc_replacers_add_locked(k, KVC_CACHE_POOL, v[i]);
 	for (size_t i = 0; i < n; i++) {
 		kvc_chunk_row(k, v[i], &r);
@@ -142,11 +142,11 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 		c->policy = r->policy;
 		c->quota = r->quota;
 		c->parent = r->parent;
-		c->facts[KVC_CACHE_DISK] = r->facts;
-		c->facts[KVC_CACHE_POOL] = r->pool_facts;
+		c->saved_state[KVC_CACHE_DISK] = r->facts;
+		c->saved_state[KVC_CACHE_POOL] = r->pool_facts;
 		c->peak_bytes = r->bytes;
 		c->stored_ns = r->last_ns;
-		c->asked = !!r->hits + !k->started;
+		c->requests = !!r->hits + !k->started;
 		/* no file of it is in the pool, so its copies are on the disk */
 		c->on_disk = k->started && !k->shared;
 		c->known = true;
@@ -155,8 +155,8 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 	kvc_list_init(&c->nodes);
 	kvc_list_init(&c->tenant.link);
 	kvc_list_init(&c->dirty_link);
-	kvc_list_init(&c->out);
-	kvc_list_init(&c->out_chain);
+	kvc_list_init(&c->excluded_link);
+	kvc_list_init(&c->chained_link);
 	c->slot.key = c->id;
 	kvc_table_add(&k->chunks->table, &c->slot);
 	kvc_pin_link_chunk_locked(k, c);
@@ -239,7 +239,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (c->gone || (c->dirty && (c->known || !c->accesses_only)))
+	if (c->row_deleted || (c->dirty && (c->known || !c->accesses_only)))
 		return;
 	kvc_committer_access_unlink_locked(k, c); /* more than its accesses has changed */
 	c->dirty = true;
@@ -301,7 +301,7 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 	kvc_replacers_forget_locked(k, id);
 	if (!c)
 		return;
-	c->gone = true;
+	c->row_deleted = true;
 	kvc_tenant_count_locked(k, c);
 	kvc_committer_access_unlink_locked(k, c);
 	kvc_chunk_settle_locked(k, c);
@@ -322,7 +322,7 @@ void kvc_chunk_merge_access_locked(struct kvc *k, struct kvc_chunk *c,
 	if (!c->use.created_ns || (r->created_ns && r->created_ns < c->use.created_ns))
 		c->use.created_ns = r->created_ns;
 	c->use.hits = kvc_max(c->use.hits, r->hits);
-	c->asked = kvc_max(c->asked, 1u + !!r->hits);
+	c->requests = kvc_max(c->requests, 1u + !!r->hits);
 	c->rank = rank_policy(k, c->policy)->rank(&c->use);
 	c->known = false; /* the next commit writes the row */
 	kvc_chunk_dirty_locked(k, c);
@@ -359,7 +359,7 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 		kvc_replacers_reclass_locked(k, &r, class);
 		c->policy = class;
 		/* the state of another policy means nothing here */
-		memset(c->facts, 0, sizeof c->facts);
+		memset(c->saved_state, 0, sizeof c->saved_state);
 		c->rank = rank_policy(k, class)->rank(&c->use);
 		kvc_chunk_push_locked(k, c);
 	}

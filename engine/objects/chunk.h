@@ -28,7 +28,7 @@ struct kvc_chunk {
 	 * state of each cache's policy, as stored in the row; used while the policy has no newer
 	 * state
 	 */
-	uint64_t facts[KVC_CACHES];
+	uint64_t saved_state[KVC_CACHES];
 	/*
 	 * the request that used the chunk last, and the first file of the chunk that it used
 	 * (access.h)
@@ -56,8 +56,8 @@ struct kvc_chunk {
 	 * number of requests for it, at most 2, and the time of the last one that counted
 	 * (access/admission.h)
 	 */
-	unsigned asked;
-	uint64_t asked_ns;
+	unsigned requests;
+	uint64_t requested_ns;
 	bool on_disk; /* the disk tier has a copy of at least one of its files */
 	/* dirty: must be written; known: its row in the catalog is current but for accesses */
 	bool dirty, known;
@@ -67,7 +67,7 @@ struct kvc_chunk {
 	bool due; /* write the accesses even if they differ little from the row's */
 	/* use.last_ns in the row, and last_request when the row was written */
 	uint64_t stored_ns, stored_in;
-	bool gone; /* its row was deleted and must not be written again */
+	bool row_deleted; /* its row was deleted and must not be written again */
 	/*
 	 * a client is creating it; policies do not know yet which request it belongs to
 	 * (access/access.h)
@@ -78,7 +78,7 @@ struct kvc_chunk {
 	bool detached; /* it is being dropped: its remaining files are invisible to callers */
 	struct kvc_list dirty_link;
 	/* while pinned and excluded from the pool's order (limits/pin.h) */
-	struct kvc_list out, out_chain;
+	struct kvc_list excluded_link, chained_link;
 };
 
 struct kvc_chunks {

@@ -54,7 +54,7 @@ void kvc_committer_access_held_locked(struct kvc *k, struct kvc_chunk *c)
 
 void kvc_committer_access_want_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (!c->known || c->gone)
+	if (!c->known || c->row_deleted)
 		return; /* the next commit writes or deletes the whole row */
 	kvc_committer_access_unlink_locked(k, c);
 	c->dirty = c->accesses_only = c->due = true;

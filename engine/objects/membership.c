@@ -79,10 +79,10 @@ static int chunk_get_both(struct kvc *k, uint64_t id, uint64_t model,
 		if (err)
 			return err;
 	}
-	if (c->gone) { /* it gets files again */
+	if (c->row_deleted) { /* it gets files again */
 		if ((err = kvc_model_ttl_both(k, model, &ttl_s)))
 			return err;
-		c->gone = c->on_disk = false;
+		c->row_deleted = c->on_disk = false;
 		c->known = false;
 		kvc_tenant_count_locked(k, c);
 		begin_ttl(k, c, ttl_s);

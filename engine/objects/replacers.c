@@ -98,7 +98,7 @@ uint64_t kvc_replacers_saved_state_locked(const struct kvc *k, enum kvc_cache ca
 
 	return replacer && kvc_replacer_has(replacer, c->id)
 		       ? kvc_replacer_saved_state(replacer, c->id)
-		       : c->facts[cache];
+		       : c->saved_state[cache];
 }
 
 void kvc_replacers_resize_locked(struct kvc *k, const struct kvc_chunk *c)
@@ -116,7 +116,7 @@ void kvc_replacers_remove_locked(struct kvc *k, enum kvc_cache cache, struct kvc
 
 	if (!replacer || !kvc_replacer_has(replacer, c->id))
 		return;
-	c->facts[cache] = kvc_replacer_saved_state(replacer, c->id);
+	c->saved_state[cache] = kvc_replacer_saved_state(replacer, c->id);
 	kvc_replacer_del(replacer, c->id, evicted);
 }
 

@@ -23,7 +23,7 @@ static bool enough_free_locked(struct kvc *k, uint32_t uid)
 {
 	const struct kvc_user *u = kvc_user_find_locked(k, uid);
 
-	return !u || u->held <= kvc_user_share(k) / 4 * 3;
+	return !u || u->share_bytes <= kvc_user_share(k) / 4 * 3;
 }
 
 void kvc_share_retry_free_idle(struct kvc *k, uint32_t uid)

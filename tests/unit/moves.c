@@ -103,7 +103,7 @@ static void can_go(uint64_t ino)
 		return;
 	assert_non_null(n->chunk);
 	assert_int_equal(n->chunk->id, n->row.chunk);
-	assert_false(n->chunk->gone);
+	assert_false(n->chunk->row_deleted);
 	assert_false(kvc_list_empty(&n->part.link));
 }
 

@@ -213,11 +213,14 @@ struct kvc_name {
 typedef int kvc_name_fn(void *arg, const struct kvc_name *n);
 int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino,
 		 uint32_t *kind);
+/* The same for a caller that has computed hash = kvc_name_hash(name). */
+int kvc_name_get_hashed(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
+			uint64_t *ino, uint32_t *kind);
 /*
- * Is it certain that the name does not exist? Uses memory only and needs no lock; false if memory
- * does not tell.
+ * Is it certain that no name with this hash (kvc_name_hash) exists? Uses memory only and needs no
+ * lock; false if memory does not tell.
  */
-bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, const char *name);
+bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, uint64_t hash);
 /*
  * Lock-free lookups. kvc_peek_name reads a committed name; kvc_peek_node reads the rows of its
  * inode that kvc_node_get_both needs, and leaves p->node false if they must be read under the lock.
@@ -231,9 +234,10 @@ struct kvc_peek {
 	struct kvc_object_row object;
 	struct kvc_place place[KVC_TIERS];
 };
-int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, struct kvc_peek *p);
+int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
+		  struct kvc_peek *p);
 int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p);
-bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name,
+bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
 		    const struct kvc_peek *p);
 /*
  * The same for an inode. kvc_peek_inode needs no lock and returns 0 or -EIO; p->node tells whether
@@ -267,6 +271,9 @@ int kvc_peek_names(struct kvc_catalog *c, uint64_t ino, const struct kvc_name_at
 		   struct kvc_peek_names *p);
 int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino,
 		 uint32_t kind);
+/* The same for a caller that has computed hash = kvc_name_hash(name). */
+int kvc_name_put_hashed(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
+			uint64_t ino, uint32_t kind);
 int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
 /*
  * Calls fn for all names in a folder whose hash is above `after`, in order of their hash. fn may

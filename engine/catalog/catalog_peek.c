@@ -14,9 +14,9 @@
 
 #define I(v) ((sqlite3_int64)(v))
 
-int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, struct kvc_peek *p)
+int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
+		  struct kvc_peek *p)
 {
-	uint64_t hash = kvc_name_hash(name);
 	const struct kvc_named *is;
 	struct kvc_change *x;
 	struct kvc_conn *n;
@@ -109,11 +109,9 @@ int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p)
 	return got < 0 ? got : 0;
 }
 
-bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name,
+bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
 		    const struct kvc_peek *p)
 {
-	uint64_t hash = kvc_name_hash(name);
-
 	return kvc_peek_inode_holds(c, p) &&
 	       !kvc_overlay_name_since(&c->over, parent, hash, p->age) &&
 	       !kvc_overlay_find(&c->over, KVC_T_NAME, parent, hash, name);

@@ -136,15 +136,20 @@ int kvc_meta_del(struct kvc_catalog *c, const char *key)
 
 /* ---- names ---- */
 
-bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, const char *name)
+bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, uint64_t hash)
 {
-	return !kvc_filter_may_have(c->filter, parent, kvc_name_hash(name));
+	return !kvc_filter_may_have(c->filter, parent, hash);
 }
 
 int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino,
 		 uint32_t *kind)
 {
-	uint64_t hash = kvc_name_hash(name);
+	return kvc_name_get_hashed(c, parent, name, kvc_name_hash(name), ino, kind);
+}
+
+int kvc_name_get_hashed(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
+			uint64_t *ino, uint32_t *kind)
+{
 	const struct kvc_named *late;
 	struct kvc_named is = { 0 };
 	struct kvc_change *x;
@@ -186,8 +191,13 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino,
 		 uint32_t kind)
 {
+	return kvc_name_put_hashed(c, parent, name, kvc_name_hash(name), ino, kind);
+}
+
+int kvc_name_put_hashed(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
+			uint64_t ino, uint32_t kind)
+{
 	struct kvc_name_value v = { ino, kind };
-	uint64_t hash = kvc_name_hash(name);
 
 	kvc_filter_add(c->filter, parent, hash);
 	return put(c, KVC_T_NAME, parent, hash, name, &v, sizeof v);

@@ -193,9 +193,9 @@ void kvc_dir_dropped_free_locked(struct kvc_node *folder)
 	folder->dropped_dir = NULL;
 }
 
-static struct kvc_list *dropped_bucket(struct kvc *k, uint64_t parent, const char *name)
+static struct kvc_list *dropped_bucket(struct kvc *k, uint64_t parent, uint64_t hash)
 {
-	return &k->drops->dropped[(kvc_name_hash(name) ^ parent) % KVC_DIR_DROPPED];
+	return &k->drops->dropped[(hash ^ parent) % KVC_DIR_DROPPED];
 }
 
 static void dropped_dir_new_locked(struct kvc *k, struct kvc_node *folder, const char *name)
@@ -212,13 +212,14 @@ static void dropped_dir_new_locked(struct kvc *k, struct kvc_node *folder, const
 		return;
 	g->n = folder;
 	snprintf(g->name, sizeof g->name, "%s", name);
-	kvc_list_add_tail(dropped_bucket(k, folder->row.parent, name), &g->link);
+	kvc_list_add_tail(dropped_bucket(k, folder->row.parent, kvc_name_hash(name)), &g->link);
 	folder->dropped_dir = g;
 }
 
-struct kvc_node *kvc_dir_dropped_find_locked(struct kvc *k, uint64_t parent, const char *name)
+struct kvc_node *kvc_dir_dropped_find_locked(struct kvc *k, uint64_t parent, const char *name,
+					     uint64_t hash)
 {
-	kvc_list_each(e, dropped_bucket(k, parent, name)) {
+	kvc_list_each(e, dropped_bucket(k, parent, hash)) {
 		struct kvc_dropped_dir *g = kvc_of(e, struct kvc_dropped_dir, link);
 
 		if (g->n->row.parent == parent && !strcmp(g->name, name))

@@ -131,7 +131,8 @@ void kvc_dir_forgotten_locked(struct kvc *k, uint64_t folder);
  */
 void kvc_dir_probes_free_locked(struct kvc *k, uint64_t older_ns);
 /* Finds a folder that was dropped under this name and can be revived, or NULL. */
-struct kvc_node *kvc_dir_dropped_find_locked(struct kvc *k, uint64_t parent, const char *name);
+struct kvc_node *kvc_dir_dropped_find_locked(struct kvc *k, uint64_t parent, const char *name,
+					     uint64_t hash);
 /*
  * A client makes a file in a dropped folder: revives the folder, or sets *folder to the folder that
  * has replaced it.

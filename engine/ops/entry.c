@@ -77,8 +77,8 @@ static void count_lookup_locked(struct kvc *k, struct kvc_node *n, struct kvc_ro
 }
 
 /* A lookup under both locks. p, if not NULL, was read of the name and its node before. */
-static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const struct kvc_peek *p,
-		       struct kvc_row *attr, struct kvc_wait *w)
+static int lookup_both(struct kvc *k, uint64_t parent, const char *name, uint64_t hash,
+		       const struct kvc_peek *p, struct kvc_row *attr, struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	uint64_t ino;
@@ -86,16 +86,16 @@ static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const s
 	int err;
 
 	kvc_lock_both(k);
-	if (p && kvc_peek_holds(k->cat, parent, name, p)) {
+	if (p && kvc_peek_holds(k->cat, parent, name, hash, p)) {
 		err = kvc_node_get_peeked_both(k, p, &n);
 	} else {
-		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
+		err = kvc_name_get_hashed(k->cat, parent, name, hash, &ino, &kind);
 		if (!err)
 			err = kvc_node_get_both(k, ino, &n);
 		else if (err == -ENOENT && k->shared)
 			err = kvc_remote_lookup_ask_both(k, parent, name, w);
 	}
-	if (err == -ENOENT && (n = kvc_dir_dropped_find_locked(k, parent, name)))
+	if (err == -ENOENT && (n = kvc_dir_dropped_find_locked(k, parent, name, hash)))
 		attr->ino = n->row.ino;
 	if (!err)
 		count_lookup_locked(k, n, attr);
@@ -106,7 +106,8 @@ static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const s
 int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 			 struct kvc_wait *w)
 {
-	bool absent = kvc_name_absent(k->cat, parent, name); /* without the catalog's lock */
+	uint64_t hash = kvc_name_hash(name);
+	bool absent = kvc_name_absent(k->cat, parent, hash); /* without the catalog's lock */
 	struct kvc_node *n;
 	struct kvc_peek p;
 	int err;
@@ -114,22 +115,22 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 	kvc_count(&k->stats, lookups);
 	attr->ino = 0;
 	if (absent && !k->shared) {
-		if (kvc_lock_unless_joint(k, kvc_hit_absent(k, parent, name)))
+		if (kvc_lock_unless_joint(k, kvc_hit_absent(k, parent, name, hash)))
 			return -ENOENT;
-		if ((n = kvc_dir_dropped_find_locked(k, parent, name)))
+		if ((n = kvc_dir_dropped_find_locked(k, parent, name, hash)))
 			attr->ino = n->row.ino;
 		kvc_unlock_to_joint(k);
 		return -ENOENT;
 	}
 	if (absent || (w && w->err)) /* a shared tier has to be asked, or has answered */
-		return lookup_both(k, parent, name, NULL, attr, w);
-	err = kvc_peek_name(k->cat, parent, name, &p);
+		return lookup_both(k, parent, name, hash, NULL, attr, w);
+	err = kvc_peek_name(k->cat, parent, name, hash, &p);
 	if (err && (err != -ENOENT || k->shared))
-		return lookup_both(k, parent, name, NULL, attr, w);
-	if (kvc_lock_unless_joint(k, err ? kvc_hit_absent(k, parent, name)
+		return lookup_both(k, parent, name, hash, NULL, attr, w);
+	if (kvc_lock_unless_joint(k, err ? kvc_hit_absent(k, parent, name, hash)
 					 : kvc_hit_attr(k, p.ino, attr, true)))
 		return err;
-	if (err && (n = kvc_dir_dropped_find_locked(k, parent, name)))
+	if (err && (n = kvc_dir_dropped_find_locked(k, parent, name, hash)))
 		attr->ino = n->row.ino;
 	n = err ? NULL : kvc_node_find_locked(k, p.ino);
 	if (n && (n->commit.lost || kvc_node_gone(n)))
@@ -140,7 +141,7 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 	if (err || n)
 		return err;
 	err = kvc_peek_node(k->cat, &p);
-	return err ?: lookup_both(k, parent, name, &p, attr, w);
+	return err ?: lookup_both(k, parent, name, hash, &p, attr, w);
 }
 
 void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t count)

@@ -268,13 +268,13 @@ bool kvc_hit_attr(struct kvc *k, uint64_t ino, struct kvc_row *attr, bool looked
 	return has;
 }
 
-bool kvc_hit_absent(struct kvc *k, uint64_t parent, const char *name)
+bool kvc_hit_absent(struct kvc *k, uint64_t parent, const char *name, uint64_t hash)
 {
 	bool absent;
 
 	if (!kvc_joint_begin(k->joint))
 		return false;
-	absent = !kvc_dir_dropped_find_locked(k, parent, name);
+	absent = !kvc_dir_dropped_find_locked(k, parent, name, hash);
 	kvc_joint_end(k->joint);
 	return absent;
 }

@@ -288,6 +288,7 @@ struct creation {
 	bool opens;   /* an existing file may be opened instead */
 	uint32_t uid; /* the calling user; row.uid is the owner */
 	uint64_t client;
+	uint64_t hash; /* of its name, or 0 */
 };
 
 /* The first half of a create: checks whether it is allowed, and fills *c. */
@@ -301,7 +302,8 @@ static int create_plan_both(struct kvc *k, uint64_t parent, const char *name, st
 	if (err)
 		return err;
 	c->row.parent = folder->row.ino; /* differs if the folder was dropped and made again */
-	err = name ? kvc_name_get(k->cat, c->row.parent, name, existing, &kind) : -ENOENT;
+	err = name ? kvc_name_get_hashed(k->cat, c->row.parent, name, c->hash, existing, &kind)
+		   : -ENOENT;
 	if (err != -ENOENT)
 		return err ?: -EEXIST;
 	err = kvc_accepts(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0);
@@ -330,7 +332,7 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	 * the kernel may have added this name.
 	 */
 	if (!err && name) {
-		err = kvc_name_get(k->cat, folder->row.ino, name, &other, &kind);
+		err = kvc_name_get_hashed(k->cat, folder->row.ino, name, c->hash, &other, &kind);
 		err = err == -ENOENT ? 0 : err ?: -EEXIST;
 	}
 	if (err)
@@ -348,7 +350,8 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 		err = kvc_membership_join_both(k, n);
 	}
 	if (!err)
-		err = name ? kvc_name_put(k->cat, n->row.parent, name, c->row.ino, S_IFREG)
+		err = name ? kvc_name_put_hashed(k->cat, n->row.parent, name, c->hash, c->row.ino,
+						 S_IFREG)
 			   : kvc_tmpfile_note_both(k, n);
 	if (err) {
 		kvc_node_settle_locked(k, n);
@@ -495,6 +498,7 @@ int kvc_open_create(struct kvc *k, uint64_t parent, const char *name, uint32_t m
 		.opens = !(flags & O_EXCL),
 		.uid = w->uid,
 		.client = w->client,
+		.hash = name ? kvc_name_hash(name) : 0,
 	};
 	int fd = -1, backing = 0, err;
 

@@ -78,7 +78,7 @@ bool kvc_hit_fd(struct kvc *k, uint64_t ino, int *fd);
 /* The attributes. looked_up: counts a lookup of the kernel. */
 bool kvc_hit_attr(struct kvc *k, uint64_t ino, struct kvc_row *attr, bool looked_up);
 /* True if no dropped folder had this name; the caller knows that the catalog does not have it. */
-bool kvc_hit_absent(struct kvc *k, uint64_t parent, const char *name);
+bool kvc_hit_absent(struct kvc *k, uint64_t parent, const char *name, uint64_t hash);
 bool kvc_hit_forget(struct kvc *k, uint64_t ino, uint64_t count);
 /* For opens with the lock, in open.c. The comments are in hit.c. */
 bool kvc_hit_may_pass_through_locked(struct kvc *k, uint64_t model);

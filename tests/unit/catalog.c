@@ -120,7 +120,7 @@ static void asked(struct kvc_catalog *c, const char *name, bool known, uint64_t 
 
 	assert_int_equal(!!kvc_overlay_cache_find(&c->over, 7, kvc_name_hash(name), name), known);
 	kvc_catalog_unlock(c);
-	assert_int_equal(kvc_peek_name(c, 7, name, &p), err);
+	assert_int_equal(kvc_peek_name(c, 7, name, kvc_name_hash(name), &p), err);
 	kvc_catalog_lock(c);
 	assert_int_equal(p.ino, says);
 	assert_int_equal(kvc_name_get(c, 7, name, &ino, &kind), err);

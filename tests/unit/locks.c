@@ -67,7 +67,7 @@ static void peek_name(void)
 {
 	struct kvc_peek p;
 
-	assert_int_equal(kvc_peek_name(engine->cat, folder, "a", &p), 0);
+	assert_int_equal(kvc_peek_name(engine->cat, folder, "a", kvc_name_hash("a"), &p), 0);
 }
 
 static void peek_node(void)

@@ -67,7 +67,8 @@ static int compare_names(struct kvc_catalog *c, const struct model *m)
 			if (!err != m->name[p][n].there ||
 			    (!err && (ino != m->name[p][n].ino || kind != m->name[p][n].kind)))
 				return differs("name", (uint64_t)p, (uint64_t)n, err);
-			if (m->name[p][n].there && kvc_name_absent(c, parent_of(p), name_text(n)))
+			if (m->name[p][n].there &&
+			    kvc_name_absent(c, parent_of(p), kvc_name_hash(name_text(n))))
 				return differs("filter", (uint64_t)p, (uint64_t)n, 0);
 			want += m->name[p][n].there && kvc_name_hash(name_text(n)) > after;
 		}

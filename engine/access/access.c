@@ -322,7 +322,7 @@ void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 		asks = false;
 	}
 	if (asks)
-		kvc_admission_asked_locked(k, c);
+		kvc_admission_requested_locked(k, c);
 }
 
 static void chunk_made(struct kvc *k, struct kvc_chunk *c, uint32_t client)

@@ -143,7 +143,7 @@ static void request_ancestors(struct kvc *k, const struct kvc_chunk *c)
 	}
 }
 
-void kvc_admission_asked_locked(struct kvc *k, struct kvc_chunk *c)
+void kvc_admission_requested_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (!has_limits(k) || kvc_chunk_young(k, c->requested_ns))
 		return;

@@ -35,7 +35,7 @@ void kvc_admission_refused_locked(struct kvc *k, struct kvc_node *n, bool refuse
  */
 void kvc_admission_made_locked(struct kvc *k, struct kvc_node *n);
 /* A request, other than the one that created it, asks for the chunk. */
-void kvc_admission_asked_locked(struct kvc *k, struct kvc_chunk *c);
+void kvc_admission_requested_locked(struct kvc *k, struct kvc_chunk *c);
 /*
  * The chunk may be admitted now: requests copies of its files that lack one. Each call handles the
  * next few files of a large chunk.

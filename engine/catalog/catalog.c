@@ -106,7 +106,7 @@ static int open_log(struct kvc_catalog *c)
 static int open_all(struct kvc_catalog *c, char *error)
 {
 	char why[400] = "";
-	int rc, err = c->read_only ? 0 : kvc_wal_restart_mend(c->path);
+	int rc, err = c->read_only ? 0 : kvc_wal_restart_repair(c->path);
 	sqlite3 *db;
 
 	if (err) {

@@ -281,7 +281,7 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 		return -EBADMSG;
 	}
 	if (!err && mend)
-		err = kvc_wal_restart_mend(path);
+		err = kvc_wal_restart_repair(path);
 	if (err)
 		return err;
 	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)

@@ -12,7 +12,7 @@
  *
  * This file delays the sync and detects a partly overwritten log by a mark. The mark is a small
  * file beside the log with the log's salts and a number N: so many frames of the log are on stable
- * storage. It is written and synced before the log may restart. Recovery (kvc_wal_restart_mend,
+ * storage. It is written and synced before the log may restart. Recovery (kvc_wal_restart_repair,
  * before SQLite opens the log) compares the log with the mark:
  *
  * - The log has the mark's salts, and its first N frames are not all intact. They were overwritten,
@@ -271,7 +271,7 @@ int kvc_wal_restart_stale(const char *path)
 	return is < 0 ? is : !is;
 }
 
-int kvc_wal_restart_mend(const char *path)
+int kvc_wal_restart_repair(const char *path)
 {
 	char name[1300];
 	KVC_FD int fd = -1;

@@ -24,7 +24,7 @@ const char *kvc_wal_restart_vfs(const struct kvc_wal_restart *a);
  * the database. Call it before any process opens the database. Returns 0, also if there is no log,
  * or -errno.
  */
-int kvc_wal_restart_mend(const char *path);
+int kvc_wal_restart_repair(const char *path);
 /* Must the log be emptied? Returns 1, 0 or -errno. Changes nothing. */
 int kvc_wal_restart_stale(const char *path);
 /*

@@ -123,14 +123,16 @@ void unallocated_way(const char *name, unsigned files, unsigned blocks)
 
 	kvcachefs_map_cache(128 * MiB);
 	check(!kvcachefs_gpu_warm(mnt.c_str(), &p, m.stores.data(), files, &how));
-	for (int round = 0; round < 3; round++) {
+	/* while many mappings wait to be removed, registrations are put off to a later transfer */
+	for (int round = 0, warm = 0; warm < 2; round++) {
 		unsigned long stored = m.count(true), loaded;
 
 		kvcachefs_map_cache(128 * MiB); /* waits for background work */
 		check(!kvcachefs_ready_warm(&want, files, 1000000));
 		m.count(false);
 		loaded = m.count(false);
-		if (round && (stored || loaded)) {
+		warm += round && !stored && !loaded;
+		if (round > 12) {
 			printf("%s: %lu allocations of a store, %lu of a load\n", name, stored,
 			       loaded);
 			check(false);

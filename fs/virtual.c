@@ -409,7 +409,9 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 {
 	bool quick = !atomic_load(&h->large);
 	static const char *const words[] = {
-		[KVC_LEASE_PREFETCH] = "prefetch\n", [KVC_LEASE_LOOK] = "look\n"
+		[KVC_LEASE_PREFETCH] = "prefetch\n",
+		[KVC_LEASE_LOOK] = "look\n",
+		[KVC_LEASE_HINT] = "hint ",
 	};
 	const char *list = h->text;
 	size_t len = h->len;
@@ -418,7 +420,7 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 
 	if (h->lease_tried)
 		return h->lease ? 0 : -EINVAL;
-	for (unsigned m = KVC_LEASE_PREFETCH; m <= KVC_LEASE_LOOK; m++)
+	for (unsigned m = KVC_LEASE_PREFETCH; m <= KVC_LEASE_HINT; m++)
 		if (len >= strlen(words[m]) && !memcmp(list, words[m], strlen(words[m]))) {
 			mode = m;
 			list += strlen(words[m]);
@@ -648,9 +650,11 @@ static void close_handle(struct kvfs *f, struct handle *h)
 	handle_free(h);
 }
 
+/* Must the list be handled although nobody has read the answer? */
 static bool is_prefetch_list(const struct handle *h)
 {
-	return !h->lease_tried && h->len > 9 && !memcmp(h->text, "prefetch\n", 9);
+	return !h->lease_tried && ((h->len > 9 && !memcmp(h->text, "prefetch\n", 9)) ||
+				   (h->len > 5 && !memcmp(h->text, "hint ", 5)));
 }
 
 static void release_large(struct call *c)

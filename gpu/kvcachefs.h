@@ -81,6 +81,39 @@ void kvcachefs_map_cache(size_t bytes);
 /* Starts loading objects, without waiting and without a lease. */
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
 /*
+ * What the mount should know about the future of a prompt's chunks, named by their files or folders
+ * from the beginning of the prompt. One call covers the whole prompt. Initialize to zero.
+ *
+ * finished, superseded_by and priority low: the chunks leave the pool before all others, until they
+ * are used again. superseded_by is the path of the newer state of the session, which makes these
+ * chunks worthless; chunks that it shares stay. A chunk from which another prompt continues stays
+ * too. demote: the same, and missing copies in the tiers are made now.
+ * priority high, pause_s: the chunks stay in the pool while others can leave, for an hour, or until
+ * the session goes on, at most for pause_s seconds (up to 3600).
+ * prefetch: starts to load the chunks. tenant: the chunks belong to this tenant ("none": to none).
+ *
+ * Except for prefetch, the user must own the chunks. Hints do not survive a restart of the daemon.
+ */
+enum kvcachefs_priority {
+	KVCACHEFS_PRIORITY_KEEP, /* no hint */
+	KVCACHEFS_PRIORITY_LOW,
+	KVCACHEFS_PRIORITY_NORMAL, /* ends earlier hints */
+	KVCACHEFS_PRIORITY_HIGH
+};
+struct kvcachefs_hint {
+	bool finished, prefetch, demote;
+	enum kvcachefs_priority priority;
+	unsigned pause_s;
+	const char *superseded_by, *tenant; /* NULL: no hint */
+};
+/*
+ * Gives the hint. Returns 0 even if single objects failed: *errors (NULL: not wanted) is their
+ * number. -EINVAL: the hint is empty, contradicts itself or has a wrong value; -ENOENT:
+ * superseded_by does not exist.
+ */
+int kvcachefs_hint(const char *mount, const struct kvcachefs_hint *h, const char *const *paths,
+		   size_t n, size_t *errors);
+/*
  * The currently resident objects, with one call to the mount: a lease that loads nothing. err is
  * -ENODATA for objects that are not in the pool.
  */

@@ -267,6 +267,12 @@ int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *
 	return lease_take(out, mount, "look\n", paths, n, false);
 }
 
+int kvcachefs_lease_command(struct kvcachefs_lease **out, const char *mount, const char *words,
+			    const char *const *paths, size_t n)
+{
+	return lease_take(out, mount, words, paths, n, false);
+}
+
 int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
 			   const char *const *paths, size_t n, bool look)
 {

@@ -64,4 +64,12 @@ static inline int kvcachefs_wait_ms(pthread_cond_t *c, pthread_mutex_t *m, uint6
 		pthread_atfork(before_fork, after_fork, after_fork); \
 	}
 
+/*
+ * The answer to a command of .kvcachefs/lease. words: its first line, with a newline. The caller
+ * frees *out with kvcachefs_lease_free.
+ */
+int kvcachefs_lease_command(struct kvcachefs_lease **out, const char *mount, const char *words,
+			    const char *const *paths, size_t n)
+	__attribute__((visibility("hidden")));
+
 #endif

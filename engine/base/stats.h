@@ -64,6 +64,8 @@
 	X(tenant_drops, "chunks dropped to keep a tenant within its quota")                       \
 	X(tenant_evictions,                                                                       \
 	  "chunks evicted from the pool because their tenant was above its share")                \
+	X(hints, "commands with hints about chunks")                                              \
+	X(finished_evictions, "chunks that left the pool because a client called them finished")  \
 	X(plain_opens, "opens served by plain requests")                                          \
 	X(passthrough_opens, "opens served by passthrough")                                       \
 	X(plain_reads, "read requests served by the daemon")                                      \

@@ -9,7 +9,10 @@
  * under load, objects that a fast remote tier has would never reach the disk. Bounded tiers and
  * quotas have threads of their own (trim.c, quota_keeper.c).
  *
- * Chunks of tenants above their shares of the pool precede all others (objects/tenant_set.c).
+ * Chunks that clients called finished leave the pool first (objects/hinted.c). Chunks that clients
+ * want to keep are passed over while others can be evicted, up to a part of the pool (HINTED_PART)
+ * and HINTED_MOST chunks. Chunks of tenants above their shares of the pool precede all others
+ * (objects/tenant_set.c).
  *
  * Open, leased, pinned and mapped objects stay in the pool, and so does the rest of their chunk. If
  * a store would be refused otherwise, the unused and unpinned objects of such chunks are evicted.
@@ -26,6 +29,7 @@
 #include "committer.h"
 #include "dir_invalidate.h"
 #include "file.h"
+#include "hinted.h"
 #include "rings.h"
 #include "throttle.h"
 #include "path.h"
@@ -46,18 +50,21 @@
 #define WALK 128  /* nodes of one chunk per hold of the lock */
 /* failed copies after which the object may be dropped: the file itself may cause the failure */
 #define TRIES 3
-#define CHUNK_COST 64 /* each chunk counts as this many nodes more */
-#define QUEUE_AT 64   /* copies queued per hold of the lock */
-#define RETURN_AT 64  /* chunks returned to the order per hold of the lock */
-#define FREE_AT 16    /* segments that are checked or freed per hold of the lock */
+#define HINTED_MOST 1024 /* chunks that a pass keeps because of hints */
+#define HINTED_PART 4    /* their bytes: one of so many parts of the pool */
+#define CHUNK_COST 64    /* each chunk counts as this many nodes more */
+#define QUEUE_AT 64      /* copies queued per hold of the lock */
+#define RETURN_AT 64     /* chunks returned to the order per hold of the lock */
+#define FREE_AT 16       /* segments that are checked or freed per hold of the lock */
 
 #define UNFINISHED_NS 10000000000ull /* how long a closed file may keep a temporary name */
 
 /*
  * COMES: it has copies, and the disk tier's copy is queued or running. LATER: one of its files is
- * about to be renamed to its final name, and its writer would not find it.
+ * about to be renamed to its final name, and its writer would not find it. HINTED: a client wants
+ * to keep it.
  */
-enum verdict { EVICT, COMES, COPY, DROP, YOUNG, LATER, KEEP };
+enum verdict { EVICT, COMES, COPY, DROP, YOUNG, LATER, KEEP, HINTED };
 
 /* A chunk that a pass does not evict; it returns to the order at the end of the pass. */
 struct excluded {
@@ -74,6 +81,12 @@ struct pass {
 	uint64_t unlinked_bytes;
 	bool progress;
 	bool overdue; /* a store has waited longer than pace= */
+	/*
+	 * chunks that stay because of hints; nothing else can be evicted, so hints have no effect
+	 */
+	unsigned nhinted;
+	uint64_t hinted_bytes;
+	bool ignores_hints;
 };
 
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
@@ -357,9 +370,13 @@ static uint64_t name_hash_locked(struct kvc *k, uint64_t id)
 	return name;
 }
 
-/* Counts a chunk that left the pool because its tenant was above its share. */
-static void count_tenant_locked(struct kvc *k, const struct kvc_chunk *c)
+/* Counts a chunk that left the pool because of a hint, or because of its tenant's share. */
+static void count_cause_locked(struct kvc *k, const struct kvc_chunk *c, bool finished, bool tenant)
 {
+	if (finished)
+		kvc_count(&k->stats, finished_evictions);
+	if (!tenant)
+		return;
 	kvc_tenant_tell_locked(k, c, evicted);
 	kvc_count(&k->stats, tenant_evictions);
 }
@@ -382,7 +399,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 	struct refused r;
 	enum verdict v;
 	uint64_t name = 0;
-	bool tenant = c->tenant.taken;
+	bool tenant = c->tenant.taken, finished = c->hints.finished;
 	int err;
 
 	c->refs++; /* keeps the chunk in memory while the lock is released */
@@ -400,8 +417,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		kvc_replacers_count_victim_locked(k, &k->chunks->turns, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
-		if (tenant)
-			count_tenant_locked(k, c);
+		count_cause_locked(k, c, finished, tenant);
 		count_refused(k, &r);
 		c->refs--;
 		kvc_chunk_settle_locked(k, c);
@@ -412,8 +428,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		err = drop_chunk_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
 		if (!err) {
-			if (tenant)
-				count_tenant_locked(k, c);
+			count_cause_locked(k, c, finished, tenant);
 			kvc_replacers_evicted(k, r.why ? KVC_FOR_refused : KVC_FOR_pool,
 					      KVC_FROM_POOL, c->policy);
 			count_refused(k, &r);
@@ -530,6 +545,44 @@ static void evict_parts_locked(struct kvc *k, struct pass *p)
 	}
 }
 
+/* If a client wants to keep the chunk, excludes it for this pass and returns true. */
+static bool keep_hinted_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
+{
+	if (p->ignores_hints || kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_LATER ||
+	    p->nhinted >= HINTED_MOST || p->hinted_bytes + c->bytes > k->pool.bytes / HINTED_PART ||
+	    kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded))
+		return false;
+	c->refs++;
+	p->nhinted++;
+	p->hinted_bytes += c->bytes;
+	p->excluded[p->nexcluded++] = (struct excluded){ c, HINTED };
+	return true;
+}
+
+/* Nothing else can be evicted: returns the chunks that hints have kept to the order. */
+static bool lift_hints_locked(struct kvc *k, struct pass *p)
+{
+	size_t left = 0;
+	bool any = p->nhinted;
+
+	p->ignores_hints = true;
+	for (size_t i = 0; i < p->nexcluded && any; i++) {
+		struct kvc_chunk *c = p->excluded[i].chunk;
+
+		if (p->excluded[i].verdict != HINTED) {
+			p->excluded[left++] = p->excluded[i];
+			continue;
+		}
+		c->refs--;
+		kvc_chunk_push_locked(k, c);
+		kvc_chunk_settle_locked(k, c);
+	}
+	if (any)
+		p->nexcluded = left;
+	p->nhinted = 0;
+	return any;
+}
+
 /*
  * Returns the next chunk to judge, or NULL. If the order has no victim, protection is lifted step
  * by step: first that of chunks whose requests are still under way, then that of the parents of
@@ -537,8 +590,12 @@ static void evict_parts_locked(struct kvc *k, struct pass *p)
  */
 static struct kvc_chunk *next_chunk_locked(struct kvc *k, struct pass *p)
 {
-	struct kvc_chunk *c = kvc_tenant_victim_locked(k) ?: kvc_chunk_pop_locked(k), *last;
+	struct kvc_chunk *c = kvc_hinted_victim_locked(k), *last;
 
+	if (!c)
+		c = kvc_tenant_victim_locked(k) ?: kvc_chunk_pop_locked(k);
+	if (!c && lift_hints_locked(k, p))
+		c = kvc_chunk_pop_locked(k);
 	if (!c && kvc_access_end_all_locked(k))
 		c = kvc_chunk_pop_locked(k);
 	for (; !c && p->parted < p->nexcluded; p->parted++) {
@@ -586,7 +643,7 @@ static bool pool_pass(struct kvc *k)
 		nodes += c->nnodes + CHUNK_COST;
 		if (kvc_pin_out_locked(k, c))
 			p.progress = true; /* counts once per chunk */
-		else
+		else if (!keep_hinted_locked(k, &p, c))
 			handle_chunk_locked(k, &p, c);
 		if (nodes >= BATCH || p.nunlinked >= FREE_AT) {
 			free_unlinked_locked(k, &p);

@@ -68,6 +68,7 @@ static void init_lists(struct kvc *k)
 		&k->pins->back,
 		&k->pins->chained,
 		&k->tenants->orphans,
+		&k->chunks->finished,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,

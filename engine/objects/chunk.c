@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "committer.h"
 #include "file.h"
+#include "hinted.h"
 #include "replacers.h"
 #include "node.h"
 #include "pin.h"
@@ -27,6 +28,7 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	end_exclusion(c);
 	kvc_tenant_back_locked(k, c);
+	kvc_hinted_pushed_locked(k, c);
 	if (!c->nnodes || c->detached || !k->replacers->ready)
 		return;
 	if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c))
@@ -154,6 +156,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 	}
 	kvc_list_init(&c->nodes);
 	kvc_list_init(&c->tenant.link);
+	kvc_list_init(&c->hints.link);
 	kvc_list_init(&c->dirty_link);
 	kvc_list_init(&c->excluded_link);
 	kvc_list_init(&c->chained_link);
@@ -174,6 +177,7 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 	kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
 	end_exclusion(c);
 	kvc_list_del(&c->tenant.link);
+	kvc_list_del(&c->hints.link);
 	kvc_table_del(&k->chunks->table, &c->slot);
 	if (c->pin)
 		c->pin->chunk = NULL;
@@ -233,6 +237,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 	if (!--n->chunk->nnodes) {
 		end_exclusion(n->chunk);
 		kvc_tenant_count_locked(k, n->chunk);
+		kvc_list_del(&n->chunk->hints.link);
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
 	}
 }
@@ -280,6 +285,7 @@ void kvc_chunk_accessed_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 	uint64_t parent = c->tenant.number ? c->parent & ~KVC_TOLD : 0;
 
 	c->use.hits += hit;
+	kvc_hinted_accessed_locked(c);
 	kvc_chunk_stamp_locked(k, c);
 	kvc_tenant_accessed_locked(k, c, parent ? kvc_chunk_find_locked(k, parent) : NULL);
 	if (!c->use.created_ns) {

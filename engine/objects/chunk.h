@@ -3,6 +3,7 @@
 #ifndef KVC_CHUNK_H
 #define KVC_CHUNK_H
 
+#include "hints.h"
 #include "kvc.h"
 #include "table.h"
 #include "replacer.h"
@@ -35,8 +36,9 @@ struct kvc_chunk {
 	 */
 	uint64_t last_request;
 	uint64_t first_file;
-	uint64_t quota;      /* the model to whose quota it counts; 0: none */
-	struct kvc_pin *pin; /* NULL: not pinned (limits/pin.h) */
+	uint64_t quota;         /* the model to whose quota it counts; 0: none */
+	struct kvc_hints hints; /* what clients told about its future (objects/hinted.h) */
+	struct kvc_pin *pin;    /* NULL: not pinned (limits/pin.h) */
 	/*
 	 * its tenant (0: none), the bytes that it counts there, its place in the tenant's order
 	 * while it is in the pool, and whether it left that order as a victim (limits/tenant.h)
@@ -83,6 +85,7 @@ struct kvc_chunk {
 
 struct kvc_chunks {
 	struct kvc_table table;
+	struct kvc_list finished; /* chunks in the pool that are not needed any more (hinted.c) */
 	struct kvc_replacer_turns turns; /* turns of the classes in the pool */
 	uint64_t clock_ns;               /* the last time of use that was issued */
 	/* how long ago the access happened that is being recorded (access/access_queue.c) */

@@ -248,7 +248,8 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  * LEASES (DESIGN section 8). A lease keeps the objects named by `paths` in the pool until it is
  * freed. Paths are separated by newlines and relative to the mount; a folder stands for all files
  * in it. KVC_LEASE_PREFETCH loads objects but does not keep them; KVC_LEASE_LOOK only reports their
- * state.
+ * state. With KVC_LEASE_HINT the first line has the words of a hint (hint.h), which is applied to
+ * the objects; -EINVAL: a word is wrong.
  *
  * A path that the user may not open for reading gets EACCES in its line. A lease of more than
  * `most` bytes of memory is refused with -EDQUOT. With `quick`, a lease of more than
@@ -257,7 +258,7 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  */
 #define KVC_LEASE_QUICK 512u
 struct kvc_lease;
-enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK };
+enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK, KVC_LEASE_HINT };
 /* On success the caller owns *out and frees it with kvc_lease_free. */
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
 		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out);

@@ -9,6 +9,7 @@
 #include "ops.h"
 #include "file.h"
 #include "folder.h"
+#include "hint.h"
 #include "user.h"
 #include "load.h"
 #include "membership.h"
@@ -24,8 +25,9 @@
 
 struct item {
 	char *path;
-	size_t line;        /* line of the request */
-	struct kvc_node *n; /* counted in n->leases (KVC_LEASE_LOOK: n->refs.engine), or NULL */
+	size_t line; /* line of the request */
+	/* counted in n->leases (KVC_LEASE_LOOK and _HINT: n->refs.engine), or NULL */
+	struct kvc_node *n;
 	int err;
 };
 
@@ -41,6 +43,8 @@ struct kvc_lease {
 	/* the current prompt: its first chunk, the chunk of the previous path; the current line */
 	uint64_t first, before, line;
 	const struct kvc_asker *user; /* the user; valid only in kvc_lease_new */
+	struct kvc_hint_words hint;   /* KVC_LEASE_HINT */
+	size_t next;                  /* index of the first object of the next chunk */
 	bool quick;
 	size_t bytes, most; /* memory of the lease, and its limit */
 };
@@ -48,7 +52,7 @@ struct kvc_lease {
 static void lease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 {
 	kvc_chunk_mark_busy(n->chunk);
-	if (l->mode == KVC_LEASE_LOOK) {
+	if (l->mode >= KVC_LEASE_LOOK) {
 		/* keeps the node in memory, but not the object in the pool */
 		kvc_node_ref_locked(n);
 		return;
@@ -59,7 +63,7 @@ static void lease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_nod
 
 static void unlease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 {
-	if (l->mode == KVC_LEASE_LOOK) {
+	if (l->mode >= KVC_LEASE_LOOK) {
 		kvc_node_unref_locked(n);
 	} else {
 		kvc_node_unleased_locked(n);
@@ -74,7 +78,7 @@ static void unlease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_n
 static int share_allows_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc_node *n,
 			       uint64_t load)
 {
-	if (l->mode == KVC_LEASE_LOOK || kvc_user_share_fits_locked(k, l->uid, n, load))
+	if (l->mode >= KVC_LEASE_LOOK || kvc_user_share_fits_locked(k, l->uid, n, load))
 		return 0;
 	kvc_count(&k->stats, share_refusals);
 	return -EDQUOT;
@@ -274,6 +278,33 @@ static void pause_often_locked(struct kvc *k, size_t done)
 		kvc_pause_locked(k);
 }
 
+/* Finds the chunk that the hint's path names, and the chunks before it. */
+static int hint_begin_both(struct kvc *k, struct kvc_lease *l)
+{
+	struct kvc_node *n;
+	uint64_t chunk;
+	int err;
+
+	if (!l->hint.superseded)
+		return 0;
+	if ((err = walk_path_both(k, l, l->hint.superseded, &n)))
+		return err;
+	chunk = S_ISREG(n->row.mode) ? n->row.chunk : n->row.ino;
+	kvc_node_settle_locked(k, n);
+	return kvc_hint_newer_both(k, &l->hint, chunk);
+}
+
+static int hint_one_both(struct kvc *k, struct kvc_lease *l, size_t i)
+{
+	uint64_t chunk = l->v[i].n->row.chunk, next = 0;
+
+	/* the other files of its chunk precede it; the index only grows */
+	for (l->next = kvc_max(l->next, i + 1); l->next < l->n && !next; l->next++)
+		if (l->v[l->next].n && l->v[l->next].n->row.chunk != chunk)
+			next = l->v[l->next--].n->row.chunk;
+	return kvc_hint_apply_both(k, &l->hint, l->v[i].n, next, l->uid);
+}
+
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
 		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out)
 {
@@ -292,10 +323,15 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	l->user = user;
 	l->most = most;
 	l->quick = quick;
+	if (mode == KVC_LEASE_HINT && (err = kvc_hint_parse(strsep(&rest, "\n"), &l->hint))) {
+		free(l);
+		return err;
+	}
 	kvc_share_retry_free_idle(k, l->uid);
 	kvc_lock_both(k);
+	err = hint_begin_both(k, l);
 	l->client = kvc_access_lease_client_locked(k);
-	for (char *p; (p = strsep(&rest, "\n")) && !err; l->line++)
+	for (char *p; !err && (p = strsep(&rest, "\n")); l->line++)
 		if (*p) {
 			err = add_path_both(k, l, p) ?: cancelled(l);
 			pause_often_both(k, ++done);
@@ -305,11 +341,17 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 
 		pause_often_both(k, i);
 		err = cancelled(l);
-		if (n && mode != KVC_LEASE_LOOK)
+		if (n && mode == KVC_LEASE_HINT)
+			l->v[i].err = hint_one_both(k, l, i);
+		else if (n && mode != KVC_LEASE_LOOK)
 			l->v[i].err = lease_load_both(k, l, i);
 	}
 	kvc_access_request_end_locked(k, l->client);
 	kvc_unlock_both(k);
+	free(l->hint.newer);
+	l->hint.newer = NULL;
+	if (!err && mode == KVC_LEASE_HINT)
+		kvc_count(&k->stats, hints);
 	if (err) {
 		kvc_lease_free(k, l);
 		return err;

@@ -52,6 +52,10 @@ static const struct kvm_command commands[] = {
 	  "evict chunks from memory, a tier, or all tiers", 1, MANY, kvm_run_evict },
 	{ "prefetch", "PATH...", "load files, or all files in a folder, into the pool", 1, MANY,
 	  kvm_run_prefetch },
+	{ "hint",
+	  "[--finished] [--superseded FOLDER] [--priority low|normal|high] [--pause TIME] "
+	  "[--prefetch] [--demote] [--tenant NAME|none] PATH...",
+	  "tell the mount whether the chunks of a prompt will be needed", 1, MANY, kvm_run_hint },
 	{ "lease", "[--json] PATH...",
 	  "load files, print a line for each, and keep them in the pool until the command is ended",
 	  1, MANY, kvm_run_lease },

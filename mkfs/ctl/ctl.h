@@ -133,6 +133,7 @@ int kvm_run_ttl(int argc, char **argv);
 int kvm_run_quota(int argc, char **argv);
 int kvm_run_policy(int argc, char **argv);
 int kvm_run_tenant(int argc, char **argv);
+int kvm_run_hint(int argc, char **argv);
 int kvm_run_tenants(int argc, char **argv);
 int kvm_run_evict(int argc, char **argv);
 int kvm_run_replay(int argc, char **argv);

@@ -29,7 +29,7 @@ from .cache import Paged, Tensor, Tokens, formats
 from .keys import (Hasher, Mm, Name, Segment, blake3, build, chunk_keys, example_folder,
                    fingerprints, group_key, key_int, namings, parse, schemes, unified_digest,
                    unified_key)
-from .lease import Lease, Object, exists, look, map_cache, prefetch, prefix
+from .lease import Lease, Object, exists, hint, look, map_cache, prefetch, prefix
 from .parts import Pages, Parts
 from .queue import LeaseRequest, Queue
 from .rope import Rope
@@ -38,7 +38,7 @@ from .transfer import GpuStats, Item, Transfer, gpu_stats, layerwise, load, stor
 __all__ = ["Buffer", "Error", "GpuStats", "Hasher", "Item", "Lease", "LeaseRequest", "Mm", "Name",
            "Object", "Paged", "Pages", "Parts", "Queue", "Rope", "Segment", "Tensor", "Tokens",
            "Transfer", "blake3", "build", "chunk_keys", "example_folder", "exists", "fingerprints",
-           "formats", "gpu_stats", "group_key", "key_int", "layerwise", "load", "look",
+           "formats", "gpu_stats", "group_key", "hint", "key_int", "layerwise", "load", "look",
            "map_cache", "namings", "parse", "prefetch", "prefix", "rope", "schemes", "store",
            "unified_digest", "unified_key", "version", "warm", "workers"]
 

@@ -74,6 +74,12 @@ class ObjectStruct(Structure):
                 ("state", c_char_p)]
 
 
+class Hint(Structure):
+    _fields_ = [("finished", c_bool), ("prefetch", c_bool), ("demote", c_bool),
+                ("priority", c_int), ("pause_s", c_uint), ("superseded_by", c_char_p),
+                ("tenant", c_char_p)]
+
+
 class PagedStruct(Structure):
     _fields_ = [("format", c_int), ("layers", c_uint32), ("heads", c_uint32),
                 ("head_size", c_uint32), ("block_size", c_uint32), ("blocks", c_uint64),
@@ -175,6 +181,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lease_map": (c_int, [c_void_p, c_size_t, _out, _size]),
     "map_cache": (None, [c_size_t]),
     "prefetch": (c_int, [c_char_p, _paths, c_size_t]),
+    "hint": (c_int, [c_char_p, POINTER(Hint), _paths, c_size_t, _size]),
     "look": (c_int, [_out, c_char_p, _paths, c_size_t]),
     "exists": (c_int, [c_char_p, _paths, c_size_t, c_size_t, c_bool, c_void_p]),
     "prefix": (c_int, [c_char_p, _paths, c_size_t, _size]),

@@ -200,6 +200,37 @@ def prefetch(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[st
     _lib.check("prefetch", _lib.path(mount), _paths(paths), len(paths))
 
 
+def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]], *,
+         finished: bool = False, superseded_by: str | os.PathLike[str] | None = None,
+         priority: str | None = None, pause: int = 0, prefetch: bool = False,
+         demote: bool = False, tenant: str | None = None) -> int:
+    """Tells the mount about the future of a prompt's chunks, which the paths name from the
+    beginning of the prompt, and returns the number of paths that failed.
+
+    finished, superseded_by (the path of the session's newer state) and priority "low" let the
+    chunks leave the pool first, until they are used again; chunks that another prompt or the newer
+    state shares stay. demote does the same and also makes missing copies in the tiers. priority
+    "high" keeps the chunks in the pool for an hour, and pause until the session goes on, at most
+    for that many seconds (up to 3600), as long as other chunks can leave. priority "normal" ends
+    earlier hints. prefetch starts to load the chunks. tenant names their tenant.
+
+    Raises ValueError if the hint is empty, contradicts itself or has a wrong value, and
+    FileNotFoundError if superseded_by does not exist."""
+    names = (None, "low", "normal", "high")
+    if priority not in names:
+        raise ValueError(f"priority must be low, normal or high, not {priority!r}")
+    if not 0 <= pause <= 3600:
+        raise ValueError(f"pause must be 0 to 3600 seconds, not {pause}")
+    told = _lib.Hint(finished=finished, prefetch=prefetch, demote=demote,
+                     priority=names.index(priority), pause_s=pause,
+                     superseded_by=None if superseded_by is None else _lib.path(superseded_by),
+                     tenant=None if tenant is None else tenant.encode())
+    errors = ctypes.c_size_t()
+    _lib.check("hint", _lib.path(mount), ctypes.byref(told), _paths(paths), len(paths),
+               ctypes.byref(errors))
+    return errors.value
+
+
 def map_cache(size: int) -> None:
     """Sets the number of bytes of mappings that are kept for later leases and loads; 0 keeps none.
     By default mappings that were used in the last 5 seconds are kept, up to a sixteenth of the

@@ -31,7 +31,8 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "SIZE|none": ["", "x", "1", "5Q"], "UID|none": ["", "me", "-1", "1x"],
          "FOLDER": ["", f"{TMP}/nothing"], "NAMING": ["", "nothing"], "FILE": ["", f"{TMP}/no/such"], "NAME,...": ["", "best", ","],
          "ADDRESS": ["", "nonsense", "tcp://*:x"], "CHUNKS,...": ["", "x", "0", "2,1", "1:x"],
-         "told|learned|none": ["", "best"],
+         "told|learned|none": ["", "best"], "low|normal|high": ["", "best"],
+         "NAME|none": ["", "a b"],
          "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": []}
 ALONE = ("gpus", "hash", "pools", "replay", "newkey")  # that ask no mount
 names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)

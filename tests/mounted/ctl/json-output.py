@@ -19,7 +19,7 @@ def both(*words):
 help_ = run(CTL, "--help", ok=True).stdout
 names = re.findall(r"^  ([a-z]+)(?: |$)", help_, re.M)
 # and these print JSON alone: trace, events
-quiet = {"pin", "unpin", "ttl", "quota", "policy", "tenant", "evict", "prefetch", "trace",
+quiet = {"pin", "unpin", "ttl", "quota", "policy", "tenant", "hint", "evict", "prefetch", "trace",
          "events"}
 for n in names:
     usage = run(CTL, n, "--help", ok=True).stdout.splitlines()[0]

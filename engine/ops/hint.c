@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hints about the chunks of a prompt, in one command of .kvcachefs/lease. The paths are named from
+ * the beginning of the prompt, as in a lease. Except for a prefetch, the user must own the chunk or
+ * be root, because a hint can let it leave the pool.
+ */
+#include "hint.h"
+
+#include "hinted.h"
+#include "load.h"
+#include "membership.h"
+#include "replacers.h"
+#include "spill.h"
+#include "tenant_set.h"
+
+#include <string.h>
+
+#define PAUSE_MOST 3600u /* seconds */
+#define HIGH_NS 3600000000000ull
+
+static int parse_seconds(const char *text, uint64_t *s)
+{
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	*s = strtoull(text, &end, 10);
+	return *end || !*s || *s > PAUSE_MOST ? -EINVAL : 0;
+}
+
+static int parse_word(char *w, struct kvc_hint_words *h)
+{
+	const struct {
+		const char *word;
+		bool *flag;
+	} flags[] = {
+		{ "finished", &h->finished },  { "priority=low", &h->low },
+		{ "priority=high", &h->high }, { "priority=normal", &h->normal },
+		{ "prefetch", &h->prefetch },  { "demote", &h->demote },
+	};
+
+	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+		if (!strcmp(w, flags[i].word)) {
+			*flags[i].flag = true;
+			return 0;
+		}
+	if (!strncmp(w, "pause=", 6))
+		return parse_seconds(w + 6, &h->pause_s);
+	if (!strncmp(w, "tenant=", 7) && strlen(w + 7) < sizeof h->tenant) {
+		h->has_tenant = true;
+		strcpy(h->tenant, strcmp(w + 7, "none") != 0 ? w + 7 : "");
+		return 0;
+	}
+	return -EINVAL;
+}
+
+int kvc_hint_parse(char *words, struct kvc_hint_words *h)
+{
+	char *save = NULL, *path = strstr(words, "superseded=");
+	unsigned keeps, leaves;
+	int err = 0;
+
+	/* it is the last word, since a path may contain spaces */
+	if (path && (path == words || path[-1] == ' ')) {
+		h->superseded = path + strlen("superseded=");
+		*path = 0;
+		if (!*h->superseded)
+			return -EINVAL;
+	}
+	for (char *w = strtok_r(words, " ", &save); w && !err; w = strtok_r(NULL, " ", &save))
+		err = parse_word(w, h);
+	leaves = h->finished + h->low + h->demote + (h->superseded != NULL);
+	keeps = h->high + (h->pause_s > 0) + h->prefetch;
+	if (err || (leaves && (keeps || h->normal)) || h->high + h->normal + (h->pause_s > 0) > 1)
+		return -EINVAL;
+	return leaves + keeps + h->normal + h->has_tenant ? 0 : -EINVAL;
+}
+
+int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk)
+{
+	h->newer = calloc(KVC_HINT_ANCESTORS, sizeof *h->newer);
+	if (!h->newer)
+		return -ENOMEM;
+	while (chunk && h->nnewer < KVC_HINT_ANCESTORS) {
+		const struct kvc_chunk *c = kvc_chunk_find_locked(k, chunk);
+		struct kvc_chunk_row r = { .parent = c ? c->parent : 0 };
+
+		h->newer[h->nnewer++] = chunk;
+		if (!c && kvc_chunk_get(k->cat, chunk, &r))
+			break;
+		chunk = r.parent & ~KVC_TOLD;
+	}
+	return 0;
+}
+
+static bool is_newer(const struct kvc_hint_words *h, uint64_t chunk)
+{
+	for (size_t i = 0; i < h->nnewer; i++)
+		if (h->newer[i] == chunk)
+			return true;
+	return false;
+}
+
+/* Does another prompt continue from this chunk? */
+static bool is_shared_locked(struct kvc *k, const struct kvc_chunk *c, uint64_t next)
+{
+	const struct kvc_chunk *n = next ? kvc_chunk_find_locked(k, next) : NULL;
+	struct kvc_chunk_row r = { .id = c->id, .policy = c->policy };
+	uint32_t own = n && (n->parent & ~KVC_TOLD) == c->id &&
+		       kvc_replacers_has_locked(k, KVC_CACHE_POOL, n);
+
+	return kvc_replacers_children_locked(k, KVC_CACHE_POOL, &r) > own;
+}
+
+static int may_hint_both(struct kvc *k, const struct kvc_node *n, uint32_t uid)
+{
+	struct kvc_row r;
+	int err;
+
+	if (!uid)
+		return 0;
+	err = n->row.chunk == n->row.ino ? 0 : kvc_node_row_both(k, n->row.chunk, &r);
+	if (err)
+		return err;
+	return (n->row.chunk == n->row.ino ? n->row.uid : r.uid) == uid ? 0 : -EPERM;
+}
+
+/* The chunk leaves the pool before others, unless another prompt or the newer state needs it. */
+static void leaves_first_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_node *n,
+			      uint64_t next)
+{
+	struct kvc_chunk *c = n->chunk;
+
+	if (is_newer(h, c->id) || is_shared_locked(k, c, next))
+		return;
+	kvc_hinted_finished_locked(k, c);
+	if (h->demote && kvc_has_segment(n) && n->state != KVC_OPEN)
+		kvc_spill_queue_locked(k, n, true);
+}
+
+int kvc_hint_apply_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_node *n,
+			uint64_t next, uint32_t uid)
+{
+	bool only_loads = h->prefetch && !h->has_tenant && !h->high && !h->pause_s;
+	uint64_t now = kvc_mono_ns();
+	int err = only_loads ? 0 : may_hint_both(k, n, uid);
+
+	if (!err && h->has_tenant)
+		err = kvc_tenant_told_both(k, n->row.chunk, h->tenant, uid);
+	if (!err && h->prefetch && n->state == KVC_LOWER)
+		err = kvc_load_start_locked(k, n, true);
+	err = err ?: kvc_membership_join_both(k, n);
+	if (err)
+		return err;
+	if (h->finished || h->low || h->demote || h->superseded)
+		leaves_first_both(k, h, n, next);
+	else if (h->high)
+		kvc_hinted_until_locked(n->chunk, now + HIGH_NS, false);
+	else if (h->pause_s)
+		kvc_hinted_until_locked(n->chunk, now + h->pause_s * 1000000000, true);
+	else if (h->normal)
+		kvc_hinted_clear_locked(n->chunk);
+	return 0;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command "hint" of .kvcachefs/lease: its words, and their effect on an object (hint.c). */
+#ifndef KVC_OPS_HINT_H
+#define KVC_OPS_HINT_H
+
+#include "cache.h"
+#include "node.h"
+#include "tenant.h"
+
+#define KVC_HINT_ANCESTORS 4096 /* chunks of the newer state that are compared */
+
+struct kvc_hint_words {
+	bool finished, low, normal, high, prefetch, demote;
+	uint64_t pause_s;             /* 0: none */
+	char tenant[KVC_TENANT_NAME]; /* "": none was named */
+	bool has_tenant;
+	const char *superseded; /* path of the newer state, or NULL; in the parsed text */
+	uint64_t *newer;        /* the chunk of that path and those before it */
+	size_t nnewer;
+};
+
+/*
+ * Parses the words of a command, which it changes and refers to. Returns 0 or -EINVAL. The caller
+ * frees h->newer.
+ */
+int kvc_hint_parse(char *words, struct kvc_hint_words *h);
+/* Finds the chunks of the newer state, which a hint about the older one leaves alone. */
+int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
+/*
+ * Applies the hints to the chunk of a file. next: the chunk of the next path, or 0. Returns 0 or a
+ * negative errno, such as -EPERM: the chunk is another user's.
+ */
+int kvc_hint_apply_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_node *n,
+			uint64_t next, uint32_t uid);
+
+#endif

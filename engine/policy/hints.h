@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What clients have told about a chunk's future, and what it means for an eviction. The state is in
+ * the chunk; objects/hinted.c changes it. Whoever chooses victims calls kvc_hints_worth, which is
+ * the only interpretation of the state.
+ */
+#ifndef KVC_HINTS_H
+#define KVC_HINTS_H
+
+#include "util.h"
+
+struct kvc_hints {
+	struct kvc_list link; /* on k->chunks->finished: in the pool, and worth KVC_WORTH_FIRST */
+	bool finished;        /* it is not needed any more, until it is used again */
+	bool paused;          /* until_ns ends with the next use, because the session goes on */
+	uint64_t until_ns;    /* it should stay in the pool until then; 0: no hint */
+};
+
+/* KVC_WORTH_FIRST: evicted before all others. KVC_WORTH_LATER: after all others. */
+enum kvc_worth { KVC_WORTH_FIRST, KVC_WORTH_NORMAL, KVC_WORTH_LATER };
+
+static inline enum kvc_worth kvc_hints_worth(const struct kvc_hints *h, uint64_t now_ns)
+{
+	if (h->finished)
+		return KVC_WORTH_FIRST;
+	return h->until_ns > now_ns ? KVC_WORTH_LATER : KVC_WORTH_NORMAL;
+}
+
+#endif

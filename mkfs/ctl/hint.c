@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl hint: tells the mount about the future of a prompt's chunks, by the command "hint" of
+ * .kvcachefs/lease. The paths are given from the beginning of the prompt.
+ */
+#include "ctl.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define PAUSE_MOST 3600u /* seconds */
+
+/* Prints a path relative to the root of its mount. */
+static int print_below(FILE *out, const char *mnt, const char *path, const char *end)
+{
+	KVC_MEM char *whole = realpath(path, NULL);
+	size_t n = strlen(mnt);
+
+	if (!whole)
+		return kvm_fail("%s: %s", path, kvc_why(errno));
+	if (strncmp(whole, mnt, n) != 0 || whole[n] != '/')
+		return kvm_fail("%s is not a file or folder in the mount %s", path, mnt);
+	if (strchr(whole, '\n'))
+		return kvm_fail("a path with a newline cannot have hints");
+	fprintf(out, "%s%s", whole + n + 1, end);
+	return 0;
+}
+
+/* Reports the lines of the answer that have an error. */
+static int print_errors(char *text)
+{
+	static const struct {
+		const char *name, *text;
+	} why[] = {
+		{ "EPERM", "it belongs to another user, or the tenant does" },
+		{ "EINVAL", "the tenant does not exist; kvcachectl tenants lists them" },
+		{ "ENOENT", "No such file or directory" },
+		{ "EACCES", "Permission denied" },
+	};
+	char *save = NULL;
+	int failed = 0;
+
+	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+		char *state = strrchr(l, ' ');
+		const char *says = state ? state + 1 : l;
+
+		if (!state || state[1] != 'E')
+			continue;
+		for (size_t i = 0; i < sizeof why / sizeof why[0]; i++)
+			if (!strcmp(state + 1, why[i].name))
+				says = why[i].text;
+		for (int i = 0; i < 3 && state; i++) { /* the path precedes inode, size and state */
+			*state = 0;
+			state = strrchr(l, ' ');
+		}
+		failed = kvm_fail("%s: %s", l, says);
+	}
+	return failed;
+}
+
+static int send_hint(const char *mnt, const char *list, size_t len)
+{
+	KVC_FD int fd = kvm_mount_open(mnt, "lease", O_RDWR);
+	KVC_MEM char *text = NULL;
+	size_t at = 0, n = 0, capacity = 0;
+	ssize_t got = 1;
+
+	if (fd < 0)
+		return 1;
+	while (at < len) {
+		ssize_t w = write(fd, list + at, len - at);
+
+		if (w < 0)
+			return kvm_fail("hint: %s", kvc_why(errno));
+		at += (size_t)w;
+	}
+	while (got > 0) {
+		if (n + 65536 > capacity) {
+			char *p = realloc(text, capacity = 2 * capacity + 65537);
+
+			if (!p)
+				return kvm_fail("out of memory");
+			text = p;
+		}
+		got = read(fd, text + n, 65536);
+		n += got > 0 ? (size_t)got : 0;
+	}
+	if (got < 0)
+		return kvm_fail("hint: %s", kvc_why(errno));
+	text[n] = 0;
+	return print_errors(text);
+}
+
+int kvm_run_hint(int argc, char **argv)
+{
+	const char *priority = NULL, *pause = NULL, *newer = NULL, *tenant = NULL;
+	bool finished = false, prefetch = false, demote = false;
+	const struct kvm_option options[] = {
+		{ "finished", &finished, NULL }, { "superseded", NULL, &newer },
+		{ "pause", NULL, &pause },       { "priority", NULL, &priority },
+		{ "prefetch", &prefetch, NULL }, { "demote", &demote, NULL },
+		{ "tenant", NULL, &tenant },     { 0 },
+	};
+	KVC_MEM char *list = NULL;
+	size_t len = 0;
+	uint64_t seconds = 0;
+	char mnt[KVM_PATH];
+	FILE *out;
+	int err = kvm_options(&argc, argv, options);
+	bool leaves, keeps;
+
+	if (err)
+		return err;
+	if (priority && strcmp(priority, "low") && strcmp(priority, "normal") &&
+	    strcmp(priority, "high"))
+		return kvm_misused("--priority %s: give low, normal or high", kvm_shown(priority));
+	if (pause && (kvm_time_parse(pause, &seconds) || !seconds || seconds > PAUSE_MOST))
+		return kvm_misused("--pause %s: give a time of 1s to 1h", kvm_shown(pause));
+	if (tenant && (!*tenant || strchr(tenant, ' ') || strchr(tenant, '\n')))
+		return kvm_misused("--tenant %s: give the name of a tenant, or none",
+				   kvm_shown(tenant));
+	leaves = finished || newer || demote || (priority && *priority == 'l');
+	keeps = pause || prefetch || (priority && *priority != 'l');
+	if (!leaves && !keeps && !tenant)
+		return kvm_misused("give a hint, such as --finished");
+	if ((leaves && keeps) || (pause && priority))
+		return kvm_misused("these hints contradict each other");
+	if (kvm_mount_of(argv[0], mnt))
+		return 1;
+	if (!(out = open_memstream(&list, &len)))
+		return kvm_fail("out of memory");
+	fprintf(out, "hint%s%s%s", finished ? " finished" : "", prefetch ? " prefetch" : "",
+		demote ? " demote" : "");
+	if (priority)
+		fprintf(out, " priority=%s", priority);
+	if (pause)
+		fprintf(out, " pause=%llu", (unsigned long long)seconds);
+	if (tenant)
+		fprintf(out, " tenant=%s", tenant);
+	if (newer) {
+		fputs(" superseded=", out);
+		err = print_below(out, mnt, newer, "");
+	}
+	fputc('\n', out);
+	for (int i = 0; i < argc && !err; i++)
+		err = print_below(out, mnt, argv[i], "\n");
+	if (fclose(out))
+		return kvm_fail("out of memory");
+	return err ?: send_hint(mnt, list, len);
+}

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast (plain)
+# level: check
+"""Hints about a whole prompt in one command: finished and superseded chunks leave the pool before
+all others, except for the beginning that another prompt shares; chunks of a paused session or of
+high priority stay while others can leave; a use or another hint ends that. Only owners give hints,
+every wrong word is refused, and hints never keep a store from its space."""
+import errno, shutil
+from kvtest import *
+
+need_mount()
+for p in (TMP, os.path.dirname(TMP)):
+    os.chmod(p, 0o755)
+N = MiB
+OPTIONS = "settle=0,high=90,low=80,policy=lru,allow_other"
+
+
+def fresh(name):
+    if name != "a":
+        s.umount()
+        shutil.rmtree(s.path)
+    new = Store(name, size="256M", cpu="64M", options=OPTIONS).mount()
+    os.makedirs(f"{new.mnt}/m/sub")  # so files are chunks of their own
+    return new
+
+
+def ask(words, *paths):
+    """The state or the error of each path."""
+    with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
+        f.write("\n".join([words, *paths]).encode())
+        text = b"".join(iter(lambda: f.read(65536), b"")).decode()
+    return [l.rsplit(" ", 1)[1] for l in text.splitlines()]
+
+
+def hint(words, *paths):
+    got = ask("hint " + words, *paths)
+    assert len(got) == len(paths) and not any(g.startswith("E") for g in got), got
+
+
+def prompt(name, n):
+    """Stores the chunks of a prompt, and tells their order."""
+    paths = [f"m/{name}{i}" for i in range(n)]
+    for i, p in enumerate(paths):
+        s.write(p, blob(i, N))
+    s.settle()
+    with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
+        f.write("\n".join(paths).encode())
+        f.read()
+    return paths
+
+
+def press(n, tag):
+    """Stores so much that the pool loses about as much."""
+    for i in range(n):
+        s.write(f"press/{tag}{i}", blob(i, N))
+    s.settle()
+
+
+def inside(paths):
+    return [i for i, p in enumerate(paths) if "cpu" in s.attr(p, "tiers")]
+
+
+s = fresh("a")
+# the newest prompt is finished: it leaves before older ones
+old = prompt("old", 16)
+new = prompt("new", 16)
+time.sleep(1.2)
+hint("finished", *new)
+before = s.stats()["finished_evictions"]
+press(32, "a")
+wait_for(lambda: len(inside(new)) < 10)
+assert inside(old) == list(range(16)), inside(old)
+gone = 16 - len(inside(new))
+assert inside(new) == list(range(16 - gone)), inside(new)  # its end is first
+assert s.stats()["finished_evictions"] - before >= gone and s.stats()["hints"] == 1
+
+# a use ends that, and so does another hint
+s = fresh("u")
+new, old = prompt("new", 8), prompt("old", 16)
+used, normal, low = new[:3], new[3:5], new[5:]
+time.sleep(1.2)
+hint("finished", *new)
+for p in old:
+    s.read(p)
+for p in used:
+    s.read(p)
+hint("priority=normal", *normal)
+press(36, "a")
+wait_for(lambda: not inside(low))
+assert inside(used) == [0, 1, 2] and set(range(8)) <= set(inside(old)), (inside(used), inside(old))
+assert s.stats()["finished_evictions"] == len(low), (s.stats()["finished_evictions"], len(low))
+
+# superseded: what the newer state and other prompts share stays
+s = fresh("v")
+base = prompt("base", 4)
+older = [f"m/older{i}" for i in range(8)]
+newer = [f"m/newer{i}" for i in range(4)]
+for i, p in enumerate(older + newer):
+    s.write(p, blob(i, N))
+s.settle()
+for chain in (base + older, base + newer):
+    with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
+        f.write("\n".join(chain).encode())
+        f.read()
+time.sleep(1.2)
+hint(f"superseded={newer[-1]}", *base, *older)
+before = s.stats()["finished_evictions"]
+press(44, "b")
+wait_for(lambda: s.stats()["finished_evictions"] - before >= 5)
+left = inside(older)
+assert left == list(range(len(left))) and inside(newer) == inside(base) == [0, 1, 2, 3], (
+    left, inside(newer), inside(base))
+
+# a paused session, and high priority: they stay while others can leave, and only a part of the pool
+s = fresh("w")
+paused, high, plain = prompt("paused", 6), prompt("high", 6), prompt("plain", 12)
+time.sleep(1.2)
+hint("pause=600", *paused)
+hint("priority=high", *high)
+for p in plain:
+    s.read(p)
+press(60, "c")
+assert inside(paused) == inside(high) == list(range(6)), (inside(paused), inside(high))
+assert len(inside(plain)) < 12
+s.read(paused[5])  # the session goes on: its end is as any other chunk again
+hint("priority=normal", *high)
+press(70, "d")
+assert not inside(high), inside(high)
+many = [f"press/d{i}" for i in range(70)]
+hint("priority=high", *many)
+press(70, "e")  # no store fails although everything is wanted
+assert s.stats()["room_refusals"] == 0
+
+# prefetch, demote, tenant
+os.setxattr(s.mnt, "user.kvcachefs.tenants", b"acme uid=1001")
+hint("prefetch tenant=acme", *high)
+wait_for(lambda: inside(high) == list(range(6)))
+assert os.getxattr(f"{s.mnt}/{high[0]}", "user.kvcachefs.tenant") == b"acme"
+hint("demote", *high)
+s.settle()
+assert all("disk" in s.attr(p, "tiers") for p in high)
+assert ask("hint tenant=nobody", high[0]) == ["EINVAL"]
+assert ask("hint finished", "m/nothing") == ["ENOENT"]
+
+# words
+for wrong in ("", "best", "pause=0", "pause=x", "pause=3601", "priority=best", "superseded=",
+              "finished pause=5", "priority=high priority=normal", "tenant=" + "x" * 200):
+    with fails(errno.EINVAL):
+        ask("hint " + wrong, high[0])
+with fails(errno.ENOENT):
+    ask("hint superseded=m/nothing", high[0])
+
+# kvcachectl and the library
+CTL = binary("kvcachectl")
+full = [f"{s.mnt}/{p}" for p in high]
+run(CTL, "hint", "--finished", *full, ok=True)
+run(CTL, "hint", "--pause", "5m", "--tenant", "none", *full, ok=True)
+run(CTL, "hint", "--superseded", full[-1], *full, ok=True)
+with fails(errno.ENODATA):
+    s.attr(high[0], "tenant")
+for words, says in ((("--finished", "--pause", "1m"), "contradict"), ((), "give a hint"),
+                    (("--pause", "2h"), "2h")):
+    p = run(CTL, "hint", *words, full[0])
+    assert p.returncode == 2 and says in p.stdout, p
+p = run(CTL, "hint", "--tenant", "nobody", *full[:2])
+assert p.returncode == 1 and p.stdout.count("does not exist") == 2 and full[0][-6:] in p.stdout, p
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../gpu/python"))
+os.environ["KVCACHEFS_LIBRARY"] = next(
+    (p for p in (os.path.join(os.path.dirname(os.path.dirname(CTL)), "lib/libkvcachefs.so.0"),
+                 os.path.join(os.path.dirname(os.path.dirname(CTL)), "lib/libkvcachefs.so"))
+     if os.path.exists(p)), "")
+import kvcachefs
+before = s.stats()["hints"]
+assert kvcachefs.hint(s.mnt, high, pause=30) == 0
+assert kvcachefs.hint(s.mnt, high, superseded_by=high[-1]) == 0
+assert kvcachefs.hint(s.mnt, [*high, "m/nothing"], priority="high", tenant="acme") == 1
+assert s.stats()["hints"] == before + 3 and s.attr(high[0], "tenant") == "acme"
+for wrong in ({}, {"pause": 4000}, {"priority": "best"}, {"finished": True, "pause": 1},
+              {"tenant": "a b"}):
+    try:
+        kvcachefs.hint(s.mnt, high, **wrong)
+    except (ValueError, OSError) as e:
+        assert isinstance(e, ValueError) or e.errno == errno.EINVAL, e
+    else:
+        raise AssertionError(wrong)
+
+# other users
+pid = os.fork()
+if not pid:
+    os.setgroups([]), os.setgid(1001), os.setuid(1001)
+    got = ask("hint finished", high[0]) + ask("hint prefetch", high[0])
+    os._exit(0 if got[0] == "EPERM" and not got[1].startswith("E") else 1)
+assert os.waitpid(pid, 0)[1] == 0
+s.umount()
+print("ok")

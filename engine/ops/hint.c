@@ -134,7 +134,7 @@ static void leaves_first_both(struct kvc *k, const struct kvc_hint_words *h, str
 	if (is_newer(h, c->id) || is_shared_locked(k, c, next))
 		return;
 	kvc_hinted_finished_locked(k, c);
-	if (h->demote && kvc_has_segment(n) && n->state != KVC_OPEN)
+	if (h->demote && kvc_node_has_segment(n) && n->state != KVC_OPEN)
 		kvc_spill_queue_locked(k, n, true);
 }
 

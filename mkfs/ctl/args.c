@@ -100,7 +100,7 @@ int kvm_confirm(bool yes)
 	if (fgets(answer, sizeof answer, stdin) &&
 	    (!strcasecmp(answer, "y\n") || !strcasecmp(answer, "yes\n")))
 		return 0;
-	return kvm_fail("nothing is done");
+	return kvm_fail("nothing is changed");
 }
 
 static const struct {

@@ -8,6 +8,7 @@
  * Covers: gpu/names.c
  */
 #include "fuzz.h"
+#include "kvcachefs_layout.h"
 #include "kvcachefs_names.h"
 
 static void path_and_back(enum kvcachefs_naming as, const char *path)

@@ -98,9 +98,9 @@ for words in (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS),
     w.tell(CTL, *words)
 for words in (("evict", "--from", "disk", PATH), ("quota", "2M", f"{s.mnt}/m")):
     p = run(CTL, *words)  # says what it would do, and that there is nobody to ask
-    assert p.returncode == 1 and "nothing is done" in p.stdout and "--yes" in p.stdout, p
+    assert p.returncode == 1 and "nothing is changed" in p.stdout and "--yes" in p.stdout, p
 w.told()
-# nothing is done if the output cannot be printed
+# nothing is changed if the output cannot be printed
 for name, words in [(n, [s.mnt]) for n in ("status", "stats", "config", "log", "ls", "stat")] + [
         ("gpus", []), ("pools", []), ("hash", ["vllm-sha256:1", TOKENS]), ("--help", []),
         ("replay", [TRACE]), ("top", ["--count", "1", "--interval", "1s", s.mnt])]:

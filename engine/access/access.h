@@ -35,7 +35,7 @@ struct kvc_client {
 	unsigned class;
 	uint64_t last, last_ns;  /* the chunk that it used last, and when */
 	uint64_t noted;          /* the last chunk that was reported to the policies */
-	uint64_t serial;         /* of its request; 0: none */
+	uint64_t serial;         /* number of its request; 0: none */
 	unsigned n;              /* number of chunks in the request */
 	struct kvc_chunk *fresh; /* the chunk that it is creating, referenced by c->refs */
 	uint64_t made_ns;

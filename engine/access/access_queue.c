@@ -74,7 +74,7 @@ static void record_item_locked(struct kvc *k, const struct access_item *item)
 	k->chunks->late_ns = 0;
 }
 
-/* Takes at most so many items. The mutex of k->lock is held. */
+/* Records at most `most` items. The caller holds the mutex of k->lock. */
 static void record_items_locked(struct kvc *k, unsigned most)
 {
 	struct kvc_access_queue *q = k->access_queue;

@@ -16,7 +16,7 @@
 #include "node.h"
 
 #define KVC_ACCESS_QUEUE_ITEMS 512u /* a power of two */
-#define KVC_ACCESS_QUEUE_MANY 64u   /* so many are worth taking the mutex for */
+#define KVC_ACCESS_QUEUE_MANY 64u   /* for this number, take the mutex */
 
 /* Returns an empty queue; NULL: no memory. */
 struct kvc_access_queue *kvc_access_queue_new(void);

@@ -24,7 +24,7 @@
 
 struct part {
 	uint32_t cache, class;
-	uint64_t len; /* of the data that follows, from kvc_replacer_save */
+	uint64_t len; /* bytes of the data that follows, from kvc_replacer_save */
 };
 
 static char *read_file(const char *path, size_t *len)

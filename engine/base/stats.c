@@ -19,10 +19,9 @@ uint64_t kvc_stats_sum(const struct kvc_stats *s, size_t at)
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < KVC_SHARDS; i++) {
-		const char *all = (const char *)&s->shard[i].counters;
+		const _Atomic uint64_t *all = (const void *)&s->shard[i].counters;
 
-		sum += atomic_load_explicit((const _Atomic uint64_t *)(const void *)(all + at),
-					    memory_order_relaxed);
+		sum += atomic_load_explicit(all + at / sizeof *all, memory_order_relaxed);
 	}
 	return sum;
 }

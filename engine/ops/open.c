@@ -157,6 +157,18 @@ static void record_open_locked(struct kvc *k, struct kvc_node *n, int flags,
 				   w->begun_ns);
 }
 
+/* Counts an open of a file that was in the pool, or that was loaded. */
+static void count_result_locked(struct kvc *k, struct kvc_node *n, bool hit, bool loaded)
+{
+	if (hit) {
+		kvc_count(&k->stats, pool_hits);
+		kvc_model_stats_locked(k, n->model, hits);
+		kvc_tenant_tell_locked(k, n->chunk, hits);
+	} else if (loaded) {
+		kvc_tenant_tell_locked(k, n->chunk, misses);
+	}
+}
+
 static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		     struct kvc_wait *w)
 {
@@ -210,13 +222,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	}
 	if (err)
 		goto out;
-	if (!waited && !(flags & O_TRUNC)) {
-		kvc_count(&k->stats, pool_hits);
-		kvc_model_stats_locked(k, n->model, hits);
-		kvc_tenant_tell_locked(k, n->chunk, hits);
-	} else if (w->loads) {
-		kvc_tenant_tell_locked(k, n->chunk, misses);
-	}
+	count_result_locked(k, n, !waited && !(flags & O_TRUNC), w->loads);
 	kvc_hit_register_locked(k, n, opens_for_writing(flags), truncates && !n->segment.prepared);
 	err = count_open_locked(k, n, flags, w->uid, out);
 	if (err)

@@ -13,7 +13,7 @@
 #define PAUSE_MOST 3600u /* seconds */
 
 /* Prints a path relative to the root of its mount. */
-static int print_below(FILE *out, const char *mnt, const char *path, const char *end)
+static int print_hinted_path(FILE *out, const char *mnt, const char *path, const char *end)
 {
 	KVC_MEM char *whole = realpath(path, NULL);
 	size_t n = strlen(mnt);
@@ -141,11 +141,11 @@ int kvm_run_hint(int argc, char **argv)
 		fprintf(out, " tenant=%s", tenant);
 	if (newer) {
 		fputs(" superseded=", out);
-		err = print_below(out, mnt, newer, "");
+		err = print_hinted_path(out, mnt, newer, "");
 	}
 	fputc('\n', out);
 	for (int i = 0; i < argc && !err; i++)
-		err = print_below(out, mnt, argv[i], "\n");
+		err = print_hinted_path(out, mnt, argv[i], "\n");
 	if (fclose(out))
 		return kvm_fail("out of memory");
 	return err ?: send_hint(mnt, list, len);

@@ -575,13 +575,13 @@ static void run_case(enum kind kind, const unsigned *level, unsigned nlevels)
 					printf(" %5.2f ", rate[t] / one[t] / (rate[0] / one[0]));
 			}
 			putchar('\n');
-			fflush(stdout);
+			(void)fflush(stdout);
 		}
 	printf("  the last moments took %.0f ms each\n", (double)length_ns / 1e6);
 	for (unsigned t = 0; t < ntargets; t++)
 		if (targets[t].locks)
 			print_locks(&targets[t], sum[t], nsum[t], locked_s[t]);
-	fflush(stdout);
+	(void)fflush(stdout);
 }
 
 /* Each caller's folder with its files. */

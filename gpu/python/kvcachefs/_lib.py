@@ -136,7 +136,8 @@ STRUCTS: dict[str, type[Structure]] = {
     "mm": Mm, "keys": Keys, "segment": Segment, "name": NameStruct,
     "unified": UnifiedStruct, "object": ObjectStruct,
     "paged": PagedStruct, "tokens": Tokens, "rope": RopeStruct, "item": ItemStruct,
-    "part": Part, "pages": PagesStruct, "completion": Completion, "warm": WarmStruct, "gpu_counts": GpuCounts,
+    "part": Part, "pages": PagesStruct, "completion": Completion, "warm": WarmStruct,
+    "gpu_counts": GpuCounts,
 }
 
 _paths = POINTER(c_char_p)

@@ -3,7 +3,8 @@
 """A file that an engine has written under a temporary name and closed is still there at its later
 rename, under every policy, even if the engine's thread pauses while others fill a pool without
 lower tiers. If no other victim exists, the file is dropped, so that stores continue. The daemon
-keeps such a file for ten seconds. A round that took nearly as long tells nothing and is repeated."""
+keeps such a file for ten seconds. A round that took nearly as long proves nothing and is
+repeated."""
 import os, time
 from concurrent.futures import ThreadPoolExecutor
 from kvtest import *

@@ -66,8 +66,8 @@ assert run(f"{TMP}/layout", ok=True).stdout.splitlines() == said
 # ---- Functions: results and arguments of the same kind -------------------------------------------
 
 KINDS = {"size_t": ctypes.c_size_t, "unsigned": ctypes.c_uint, "int": ctypes.c_int,
-         "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double,
-         "bool": ctypes.c_bool, "void": None}
+         "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
+         "double": ctypes.c_double, "bool": ctypes.c_bool, "void": None}
 
 
 def kind_of(text):

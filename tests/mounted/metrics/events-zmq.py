@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """kvcachectl events --zmq publishes stores as vLLM's KV cache events, with the hash from the file
-name and the medium of the tier, byte for byte as vLLM's publisher does. A new subscriber is told about existing blocks. Every kind of
-removal is published for each tier that had the block, and other files are not published. The case
+name and the medium of the tier, byte for byte as vLLM's publisher does. A new subscriber is told
+about existing blocks. Every kind of removal is published for each tier that had the block, and
+other files are not published. The case
 covers both formats of events and of hashes, and an address that cannot be bound, which is reported
 in one line."""
 import json

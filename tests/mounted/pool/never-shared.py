@@ -180,7 +180,7 @@ p = run(CTL, "pools", "--free", held)
 assert p.returncode == 1 and held in p.stdout and "--yes" in p.stdout, p
 for answer in (b"n\n", b"\n", b"yess\n"):
     code, seen = asked(answer, CTL, "pools", "--free", held)
-    assert code == 1 and a.path in seen and "[y/N]" in seen and "nothing is done" in seen, seen
+    assert code == 1 and a.path in seen and "[y/N]" in seen and "nothing is changed" in seen, seen
 assert list(pools()) == [held]
 p = run(CTL, "pools", "--free", "--yes", held, f"{RUN}/none")
 assert p.returncode == 1 and "none is not a pool" in p.stdout and list(pools()) == [held], p

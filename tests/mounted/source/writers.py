@@ -174,8 +174,8 @@ with ThreadPoolExecutor(os.cpu_count()) as pool:
             assert functions, (f"{path} does not write {member[1]} of struct {member[0]}: correct "
                                "the comment")
 assert not wrong, "\n".join(
-    f"{where} writes `{member}` of struct {struct}, which only {files} may write. Call a function of "
-    f"that file, or add one. These write it: "
+    f"{where} writes `{member}` of struct {struct}, which only {files} may write. Call a function "
+    f"of that file, or add one. These write it: "
     + ", ".join(sorted({f for fs in written[struct, member].values() for f in fs}))
     for struct, member, files, where in sorted(wrong))
 for struct in STRUCTS:

@@ -41,7 +41,8 @@ def contents():
 # format 1 had other definitions of its tables, too
 CASES = (("1", OLDER, "ALTER TABLE chunks DROP COLUMN bytes"), ("3", OLDER, None),
          ("0", OLDER, None), ("", OLDER, None), ("x", OLDER, None), ("x\ny", OLDER, None),
-         (str(int(known) + 1), "use a newer kvcachefs", None), ("99", "use a newer kvcachefs", None))
+         (str(int(known) + 1), "use a newer kvcachefs", None),
+         ("99", "use a newer kvcachefs", None))
 for value, advice, change in CASES:
     good = contents()
     set_format(value)

@@ -137,7 +137,7 @@ STRUCTS: dict[str, type[Structure]] = {
     "unified": UnifiedStruct, "object": ObjectStruct,
     "paged": PagedStruct, "tokens": Tokens, "rope": RopeStruct, "item": ItemStruct,
     "part": Part, "pages": PagesStruct, "completion": Completion, "warm": WarmStruct,
-    "gpu_counts": GpuCounts,
+    "gpu_counts": GpuCounts, "hint": Hint,
 }
 
 _paths = POINTER(c_char_p)

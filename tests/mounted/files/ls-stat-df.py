@@ -96,6 +96,6 @@ with fails(errno.EACCES):
     os.open(f"{s.mnt}/.kvcachefs/stats", os.O_WRONLY)
 assert sorted(os.listdir(f"{s.mnt}/.kvcachefs")) == [
     "config", "control", "events", "lease", "locks", "log", "metrics", "models", "policies",
-    "slowest", "stats", "tiers", "trace"]
+    "slowest", "stats", "tenants", "tiers", "trace"]
 assert s.log().count("serving by") == 1, s.log()
 s.umount()

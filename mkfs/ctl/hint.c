@@ -19,7 +19,7 @@ static int print_hinted_path(FILE *out, const char *mnt, const char *path, const
 	size_t n = strlen(mnt);
 
 	if (!whole)
-		return kvm_fail("%s: %s", path, kvc_why(errno));
+		return kvm_fail("%s: %s", kvm_shown(path), kvc_why(errno));
 	if (strncmp(whole, mnt, n) != 0 || whole[n] != '/')
 		return kvm_fail("%s is not a file or folder in the mount %s", path, mnt);
 	if (strchr(whole, '\n'))
@@ -123,12 +123,12 @@ int kvm_run_hint(int argc, char **argv)
 				   kvm_shown(tenant));
 	leaves = finished || newer || demote || (priority && *priority == 'l');
 	keeps = pause || prefetch || (priority && *priority != 'l');
-	if (!leaves && !keeps && !tenant)
-		return kvm_misused("give a hint, such as --finished");
 	if ((leaves && keeps) || (pause && priority))
 		return kvm_misused("these hints contradict each other");
 	if (kvm_mount_of(argv[0], mnt))
 		return 1;
+	if (!leaves && !keeps && !tenant)
+		return kvm_misused("give a hint, such as --finished");
 	if (!(out = open_memstream(&list, &len)))
 		return kvm_fail("out of memory");
 	fprintf(out, "hint%s%s%s", finished ? " finished" : "", prefetch ? " prefetch" : "",

@@ -49,7 +49,7 @@ for s in (a, b):
     p = alone("config", mounts=[s.mnt])
     assert p.returncode == 0 and f"uuid={uuid[s]}\n" in p.stdout, p
 p = alone("stats", mounts=[a.mnt, b.mnt])
-said(p, 1, "2 are mounted", a.mnt, b.mnt)
+said(p, 1, "2 kvcachefs filesystems are mounted", a.mnt, b.mnt)
 said(alone("stats"), 1, "no kvcachefs is mounted")
 # mounted twice it is one still
 os.mkdir(f"{TMP}/twice")

@@ -85,7 +85,7 @@ def replaced(what, r, right):
     """Of a mkfs --force: the new store, or the old one with all files."""
     if not right:
         one_line(what, r)
-    new = right or "the new store is made" in r.err
+    new = right or "the new store is created" in r.err
     if not new and "count=0" not in what[1]:
         nothing_beside(what)
     p = s.fsck("-y", ok=None)

@@ -550,7 +550,7 @@ def campaign(name):
     there = s.on_disk()
     print(f"{name}: {there} chunks on the disk, {ordered} in its order", flush=True)
     assert there <= ordered <= there + there // 10 + 5, (there, ordered)
-    assert "left behind" not in s.log() and "are lost" not in s.log(), s.log()[-3000:]
+    assert "without waiting" not in s.log() and "are lost" not in s.log(), s.log()[-3000:]
     p = s.fsck("-n", "--data", ok=None)
     assert p.returncode == 0, p.stdout
     s.mount()

@@ -92,7 +92,7 @@ subprocess.Popen([binary("kvcachectl"), "import", s.mnt], stdout=subprocess.DEVN
                  stderr=subprocess.DEVNULL)
 wait_for(lambda: "running" in open(f"{s.mnt}/.kvcachefs/control").read())
 s.term()
-assert "left behind" in s.log()
+assert "exits without waiting" in s.log()
 s.fsck("-n")
 # a start without it
 s.mount()

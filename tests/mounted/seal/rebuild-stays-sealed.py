@@ -30,13 +30,13 @@ for name, lost in (("with", False), ("without", True)):
         return p.stdout
     assert "encrypted" in refused(), name
     if not lost:
-        assert "not the one" in refused(f"keyfile={other}")
+        assert "not the key of this number" in refused(f"keyfile={other}")
     for _ in range(2):
         s.mount(options=f"keyfile={keys}")
         for i in range(3):
             assert s.read(f"m/{i}") == blob(i, 100000), (name, i)
         s.umount()
-    assert "not the one" in refused(f"keyfile={other}"), name
+    assert "not the key of this number" in refused(f"keyfile={other}"), name
 
 # a temporary error must not lose the information that only the old catalog has: then nothing is
 # done

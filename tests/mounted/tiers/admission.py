@@ -264,7 +264,7 @@ def daily():
 
     # a remount does not begin a new day; the pool is kept because it has the only copies
     s.umount()
-    assert "could not be copied down" in s.log()
+    assert "could not be copied to a tier" in s.log()
     s.mount()
     assert today() == full and tiers(last) == "cpu"
     intact(last, "m/synced/l", "m/pinned/l", "m/a0/l")

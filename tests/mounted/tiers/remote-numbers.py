@@ -73,7 +73,7 @@ def frames(name):
 
 def refused(name):
     p = run(binary("kvcachefs"), s.path, s.mnt, "-o", f"run={TMP}/run,cpu=64M,{options(name)}")
-    assert p.returncode and p.stdout.count("\n") == 1 and "in one of them" in p.stdout, p.stdout
+    assert p.returncode and p.stdout.count("\n") == 1 and "from one remote" in p.stdout, p.stdout
     assert not os.path.ismount(s.mnt)
 
 

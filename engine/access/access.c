@@ -50,9 +50,7 @@ static void ring_record(struct kvc *k, struct kvc_client *u, const struct kvc_ch
 /* When the access happened that is being recorded. */
 static uint64_t happened_ns(const struct kvc *k)
 {
-	uint64_t now = kvc_mono_ns();
-
-	return now - kvc_min(now, k->chunks->late_ns);
+	return k->chunks->happened_mono_ns ?: kvc_mono_ns();
 }
 
 /* ---- what policies hear ---- */

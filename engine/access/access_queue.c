@@ -17,7 +17,9 @@
 struct access_item {
 	_Atomic uint64_t turn;
 	struct kvc_node *n;
-	uint64_t client, when_ns; /* by the clock of the store */
+	uint64_t client;
+	/* when the call was made, by the store's clock and by kvc_mono_ns */
+	uint64_t when_ns, when_mono_ns;
 };
 
 struct kvc_access_queue {
@@ -40,7 +42,7 @@ void kvc_access_queue_free(struct kvc_access_queue *q)
 	free(q);
 }
 
-bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, uint64_t client, bool *many)
+bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, const struct kvc_wait *w, bool *many)
 {
 	struct kvc_access_queue *q = k->access_queue;
 	uint64_t at = atomic_load_explicit(&q->tail, memory_order_relaxed), waiting;
@@ -54,8 +56,9 @@ bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, uint64_t client, bo
 							memory_order_relaxed));
 	item = &q->v[at % KVC_ACCESS_QUEUE_ITEMS];
 	item->n = n;
-	item->client = client;
+	item->client = w->client;
 	item->when_ns = kvc_clock_ns(k);
+	item->when_mono_ns = w->begun_ns ?: kvc_mono_ns();
 	atomic_store_explicit(&item->turn, at + 1, memory_order_release);
 	*many = waiting >= KVC_ACCESS_QUEUE_MANY;
 	return true;
@@ -64,14 +67,14 @@ bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, uint64_t client, bo
 static void record_item_locked(struct kvc *k, const struct access_item *item)
 {
 	struct kvc_node *n = item->n;
-	uint64_t now = kvc_clock_ns(k);
 
 	kvc_count(&k->stats, pool_hits); /* with those of the models, whose sum it is */
 	kvc_model_stats_locked(k, n->model, hits);
 	kvc_tenant_tell_locked(k, n->chunk, hits);
-	k->chunks->late_ns = now - kvc_min(now, item->when_ns);
+	k->chunks->happened_ns = item->when_ns;
+	k->chunks->happened_mono_ns = item->when_mono_ns;
 	kvc_access_record_locked(k, n->chunk, n->row.ino, item->client, true);
-	k->chunks->late_ns = 0;
+	k->chunks->happened_ns = k->chunks->happened_mono_ns = 0;
 }
 
 /* Records at most `most` items. The caller holds the mutex of k->lock. */

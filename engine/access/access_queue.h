@@ -22,10 +22,10 @@
 struct kvc_access_queue *kvc_access_queue_new(void);
 void kvc_access_queue_free(struct kvc_access_queue *q);
 /*
- * Under a joint hold: a client (0: unknown) opened a file of a chunk that is in the pool. Returns
- * false if the queue is full. *many: kvc_access_queue_record is due, after the hold.
+ * Under a joint hold: the call w of its client opened a file of a chunk that is in the pool.
+ * Returns false if the queue is full. *many: kvc_access_queue_record is due, after the hold.
  */
-bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, uint64_t client, bool *many);
+bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, const struct kvc_wait *w, bool *many);
 /* Records all accesses of the queue. arg is the struct kvc; k->lock is held alone. */
 void kvc_access_queue_empty(void *arg);
 /* Records accesses, if k->lock is free. The caller holds no lock, and no joint hold. */

@@ -269,7 +269,7 @@ void kvc_chunk_move_last_locked(struct kvc_chunk *c, struct kvc_node *n)
 
 uint64_t kvc_chunk_next_stamp_locked(struct kvc *k)
 {
-	uint64_t now = kvc_clock_ns(k) - k->chunks->late_ns;
+	uint64_t now = k->chunks->happened_ns ?: kvc_clock_ns(k);
 
 	return k->chunks->clock_ns = now > k->chunks->clock_ns ? now : k->chunks->clock_ns + 1;
 }
@@ -376,7 +376,7 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 
 bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns)
 {
-	uint64_t now = kvc_clock_ns(k) - k->chunks->late_ns;
+	uint64_t now = k->chunks->happened_ns ?: kvc_clock_ns(k);
 
 	/* A stamp in the future is from an earlier daemon, whose wall clock was wrong. */
 	return last_ns + KVC_YOUNG_NS > now && last_ns < now + KVC_YOUNG_NS;

@@ -88,8 +88,11 @@ struct kvc_chunks {
 	struct kvc_list finished; /* chunks in the pool that are not needed any more (hinted.c) */
 	struct kvc_replacer_turns turns; /* turns of the classes in the pool */
 	uint64_t clock_ns;               /* the last time of use that was issued */
-	/* how long ago the access happened that is being recorded (access/access_queue.c) */
-	uint64_t late_ns;
+	/*
+	 * of an access that is recorded late (access/access_queue.c): when it happened, by the
+	 * store's clock and by kvc_mono_ns; 0: now
+	 */
+	uint64_t happened_ns, happened_mono_ns;
 };
 
 /* Returns the chunk if it is in memory, or NULL. */

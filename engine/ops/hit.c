@@ -147,7 +147,7 @@ static bool open_at_rest(struct kvc *k, struct kvc_node *n, int flags, struct kv
 		return false;
 	if (!user_opens(k, n, w->uid))
 		return false;
-	if (!kvc_access_queue_put(k, n, w->client, many)) {
+	if (!kvc_access_queue_put(k, n, w, many)) {
 		user_closes(k, n, w->uid);
 		return false;
 	}

@@ -29,7 +29,7 @@ void kvm_join_close(struct kvm_join *j);
  * Sets the path of a chunk, as the mount reports it. Returns 0 or -ENOMEM; the functions below too.
  */
 int kvm_join_name(struct kvm_join *j, uint64_t id, const char *path);
-int kvm_join_use(struct kvm_join *j, const struct kvm_use *u);
+int kvm_join_use(struct kvm_join *j, struct kvm_use *u);
 /* The client has ended. */
 void kvm_join_end(struct kvm_join *j, uint32_t client);
 /* n accesses were lost. */

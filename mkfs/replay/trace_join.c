@@ -399,7 +399,7 @@ static void open_leased(struct kvm_join *j, struct chunk *k)
 	k->leased = 0;
 }
 
-int kvm_join_use(struct kvm_join *j, const struct kvm_use *u)
+int kvm_join_use(struct kvm_join *j, struct kvm_use *u)
 {
 	struct client *c = get_client(j, u->client);
 	const struct part *before;
@@ -409,6 +409,8 @@ int kvm_join_use(struct kvm_join *j, const struct kvm_use *u)
 
 	if (err)
 		return err;
+	/* calls of a process that overlap may be reported in another order than they began */
+	u->ns = kvc_max(u->ns, c->last_ns);
 	j->began_ns = j->began_ns ?: u->ns;
 	if (u->bytes)
 		j->chunk[nr].bytes = u->bytes;

@@ -8,6 +8,7 @@
 #include "access_queue.h"
 #include "model_stats.h"
 #include "ops.h"
+#include "rings.h"
 #include "user.h"
 
 #include <fcntl.h>
@@ -221,6 +222,39 @@ static void accesses_arrive_in_order(void **state)
 		kvc_open_release(engine, file[i], O_RDONLY, 0);
 }
 
+/*
+ * A recorder gets the exact times at which the calls began. The time of recording minus a delay is
+ * not exact: if the thread pauses between two readings of a clock, uses change their order.
+ */
+static void recorded_times_are_those_of_the_calls(void **state)
+{
+	struct kvc_access_item v[FILES];
+	uint64_t at, lost, first_ns;
+
+	(void)state;
+	kvc_lock(engine);
+	assert_int_equal(kvc_access_ring_open_locked(engine, &at), 0);
+	kvc_unlock(engine);
+	first_ns = kvc_mono_ns();
+	open_joint();
+	for (unsigned i = 0; i < 4; i++) {
+		struct kvc_wait w = caller(0, 11);
+		struct kvc_opened o = { 0 };
+
+		w.begun_ns = first_ns + i;
+		assert_true(kvc_hit_open(engine, file[i], O_RDONLY, &o, &w));
+	}
+	kvc_lock(engine);
+	assert_int_equal(kvc_access_ring_take_locked(engine, &at, v, FILES, &lost), 4);
+	kvc_access_ring_close_locked(engine);
+	kvc_unlock(engine);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(v[i].file, file[i]);
+		assert_int_equal(v[i].ns, first_ns + i);
+		kvc_open_release(engine, file[i], O_RDONLY, 0);
+	}
+}
+
 /* No access is lost if the queue is full: nobody can take the mutex to empty it. */
 static void a_full_queue_loses_nothing(void **state)
 {
@@ -358,6 +392,7 @@ int main(void)
 		cmocka_unit_test(calls_take_no_mutex),
 		cmocka_unit_test(others_take_the_lock),
 		cmocka_unit_test(accesses_arrive_in_order),
+		cmocka_unit_test(recorded_times_are_those_of_the_calls),
 		cmocka_unit_test(a_full_queue_loses_nothing),
 		cmocka_unit_test(threads_change_nothing_twice),
 	};

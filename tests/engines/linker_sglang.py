@@ -29,7 +29,7 @@ def buffers(seed, rows, width=WIDTH):
     ]
 
 
-def group(seed):
+def group(seed, pool=None):
     """Full attention with K and V apart, and a sliding window with a page in a row and layers of
     its own."""
     k, v = buffers(seed, PAGES * PAGE), buffers(seed + 1, PAGES * PAGE)
@@ -39,7 +39,7 @@ def group(seed):
             DevicePoolEntry(
                 name=PoolName.KV,
                 indices_from_pool=PoolName.KV,
-                device_pool=None,
+                device_pool=pool,
                 components=[k, v],
                 layer_mapping={i: i for i in range(LAYERS)},
                 page_size=PAGE,
@@ -79,11 +79,13 @@ def transfers(names, pages=None, window=2):
     ]
 
 
-def linker(mount, seed):
+def linker(mount, seed, pool=None):
     params = types.SimpleNamespace(
         page_size=PAGE,
         attn_cp_rank=0,
+        attn_cp_size=1,
         pp_rank=0,
+        pp_size=1,
         attn_tp_cache_group=None,
         tp_cache_group=None,
     )
@@ -92,7 +94,7 @@ def linker(mount, seed):
         params,
         components=set(),
         extra_config={"mount": mount, "lookup_timeout_ms": 60000},
-        pool_group=group(seed),
+        pool_group=group(seed, pool),
         model="org/Tiny-8B",
     )
 
@@ -203,6 +205,34 @@ def step_injector(mount):
             good, bad = good + (data is not None), bad + (data is None)
     assert good and bad, (good, bad)
     ours.close()
+
+
+def step_names(mount):
+    """Servers with pages of equal sizes but other contents do not share files."""
+    from kvcachefs import _sglang, sglang
+
+    seen = set()
+
+    def new(**pool):
+        l = linker(mount, 1, types.SimpleNamespace(**pool))
+        seen.add(l._files[PoolName.KV].paths(keys[:1])[0])
+        l.close()
+
+    new(dtype=torch.float8_e4m3fn, start_layer=0)
+    new(dtype=torch.float8_e5m2, start_layer=0)  # SGLang keeps both as bytes
+    new(dtype=torch.float8_e5m2, start_layer=1)
+    for size in 2, 4:  # rank 1 has another head if two ranks share each
+        KvcachefsLinker._tp = lambda *_: (1, size)
+        new()
+    assert len(seen) == 5, seen
+    host = types.SimpleNamespace(
+        page_size=PAGE, dtype=torch.uint8, get_page_buffer_meta=lambda _: ([1, 2], [64, 64])
+    )
+    said = dict(kv_cache_dtype="fp8_e4m3", quantization=None, revision=None)
+    for more in {}, {"kv_cache_dtype": "fp8_e5m2"}, {"quantization": "fp8"}, {"revision": "a"}:
+        _sglang.get_model = lambda: types.SimpleNamespace(**{**said, **more})
+        seen.add(sglang._Pool("kv", host, "x").folder)
+    assert len(seen) == 9, seen
 
 
 def step_refused(mount):

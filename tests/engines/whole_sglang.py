@@ -15,6 +15,7 @@ def rows(env, base, mounted, folder, need, row, asked):
         "truncated files are misses": truncated,
         "the daemon killed after the lookup": killed,
         "SGLang's failure injector": injector,
+        "names of equal pages": distinct,
         "refused options": refused,
     }
     for name, run in names.items():
@@ -117,6 +118,11 @@ def killed(s):
 def injector(s):
     with s.mounted(size=1024, cpu=512) as store:
         s.run(store.mnt, "injector")
+
+
+def distinct(s):
+    with s.mounted(size=128, cpu=64) as store:
+        s.run(store.mnt, "names")
 
 
 def refused(s):

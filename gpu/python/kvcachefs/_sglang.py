@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolTransfer
+from sglang.srt.runtime_context import get_model
 
 import kvcachefs
 
@@ -63,6 +64,16 @@ def open_queue(options: Options) -> kvcachefs.Queue:
 def safe_name(text: str) -> str:
     """A file's name for a key or a model, which may have slashes."""
     return UNSAFE.sub("-", text) or "model"
+
+
+def values() -> list[str]:
+    """The options of the server that change the values in a page but not its size: SGLang keeps
+    both kinds of fp8 as bytes. Nothing outside of a server."""
+    try:
+        model = get_model()
+    except ValueError:
+        return []
+    return [str(model.kv_cache_dtype), str(model.quantization), str(model.revision)]
 
 
 def restorable(present: list[bool], transfer: PoolTransfer) -> set[int]:

@@ -17,8 +17,9 @@ pool, without a buffer in between. Options of the backend in the same JSON objec
 
 Files are named folder/MODEL_LAYOUT/NAME.bin. NAME is the name that SGLang's own file backend gives
 to the page: its hash, the pool of a hybrid model, and the ranks. LAYOUT is a hash of everything
-that the bytes depend on: the pool's layout, element type, page size, and the sizes of a page's
-parts. Servers that differ in one of these do not read each other's files.
+that the bytes depend on: the pool's layout, element type, page size, the sizes of a page's parts,
+and the model's revision and quantization. Servers that differ in one of these do not read each
+other's files.
 
 A call that fails is a miss for SGLang, or a page that is not stored: the daemon was stopped, a
 file was evicted between the lookup and the load, has another size, or cannot be read. Errors are
@@ -44,7 +45,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorage
 
 import kvcachefs
 
-from ._sglang import Options, Reporter, open_queue, restorable, safe_name
+from ._sglang import Options, Reporter, open_queue, restorable, safe_name, values
 
 __all__ = ["HiCacheKvcachefs"]
 
@@ -91,7 +92,7 @@ class _Pool:
         pool = self.host_pool
         size = self.sizes or int(pool.get_dummy_flat_data_page().nbytes)
         said = [LAYOUT_VERSION, self.name, str(getattr(pool, "layout", "")), self.page, size,
-                *(str(getattr(pool, n, "")) for n in (
+                values(), *(str(getattr(pool, n, "")) for n in (
                     "dtype", "temporal_dtype", "conv_dtype", "layer_num", "start_layer", "head_num",
                     "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim"))]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]

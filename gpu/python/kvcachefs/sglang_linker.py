@@ -44,7 +44,7 @@ from sglang.srt.utils import get_device_module
 
 import kvcachefs
 
-from ._sglang import Options, Reporter, open_queue, restorable, safe_name
+from ._sglang import Options, Reporter, open_queue, restorable, safe_name, values
 
 __all__ = ["KvcachefsLinker"]
 
@@ -86,7 +86,8 @@ class _Pool:
                 [[(stride, size) for _, stride, size in c] for c in entry.buffer_meta],
                 sorted((k, v if isinstance(v, int) else list(v))
                        for k, v in entry.layer_mapping.items()),
-                [str(b.dtype) for b in entry.kv_buffer]]
+                [str(b.dtype) for b in entry.kv_buffer], values(),
+                *(str(getattr(entry.device_pool, n, "")) for n in ("dtype", "start_layer"))]
         self.folder = prefix + "_" + hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
 
     def paths(self, keys: list[str]) -> list[str]:
@@ -171,11 +172,13 @@ class KvcachefsLinker(UnifiedCacheLinker):
         self.pool_group = pool_group or self._resolve(params, components)
         self.pools, self.num_layers = self.pool_group.entry_map, self.pool_group.num_layers
         self._queue = open_queue(self.options)
-        tp_rank = self._tp_rank(params)
+        tp_rank, tp_size = self._tp(params)
         self.offload_owner = not self.pool_group.rank_replicated or tp_rank == 0
-        suffix = f"cp{params.attn_cp_rank}_pp{params.pp_rank}"
+        # with the sizes: ranks that share a head have other heads in a larger group
+        suffix = (f"cp{params.attn_cp_rank}_{params.attn_cp_size}"
+                  f"_pp{params.pp_rank}_{params.pp_size}")
         if not self.pool_group.rank_replicated:
-            suffix = f"tp{tp_rank}_{suffix}"
+            suffix = f"tp{tp_rank}_{tp_size}_{suffix}"
         prefix = self.options.below(safe_name(model or self._model()))
         self._files = {name: _Pool(entry, self.num_layers, prefix, suffix)
                        for name, entry in self.pools.items()}
@@ -210,12 +213,13 @@ class KvcachefsLinker(UnifiedCacheLinker):
         from sglang.srt.runtime_context import get_model
         return str(get_model().model_path)
 
-    def _tp_rank(self, params: Any) -> int:
+    def _tp(self, params: Any) -> tuple[int, int]:
+        """The rank among those that share the attention's heads, and their number."""
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
-            return 0
-        return int(distributed.get_rank(group=params.attn_tp_cache_group or
-                                        params.tp_cache_group))
+            return 0, 1
+        group = params.attn_tp_cache_group or params.tp_cache_group
+        return int(distributed.get_rank(group=group)), int(distributed.get_world_size(group=group))
 
     # ---- Lookups ----
 

@@ -14,6 +14,7 @@ from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import (
     DevicePoolEntry,
     DevicePoolGroup,
 )
+from kvcachefs import sglang_linker
 from kvcachefs.sglang_linker import KvcachefsLinker
 
 logging.disable(logging.ERROR)
@@ -162,6 +163,34 @@ def step_pressed(mount):
     assert l.lookup("r", transfers(keys[:40])) == [40]
     pause("looked up")
     assert load(l, 40)
+    l.close()
+
+
+def step_leases(mount):
+    """Leases of requests that SGLang does not ask for any more end."""
+    l = linker(mount, 7)
+
+    def ask(*rids):
+        for rid in rids:
+            assert l.lookup(rid, transfers(keys[:40])) == [40]
+
+    for i in range(200):
+        ask(f"r{i}")
+    assert len(l._leases) == sglang_linker.LEASES
+    ask("r72", "new")
+    assert "r72" in l._leases and "r73" not in l._leases
+    one = l._leases["new"].size
+    assert one >= 40 * LAYERS * PAGE * WIDTH * 4, one
+    l._held_most = 3 * one
+    ask("newer")
+    assert list(l._leases) == ["r72", "new", "newer"]
+    l._leases["r72"].asked -= sglang_linker.KEEP_S
+    ask("new")
+    assert list(l._leases) == ["newer", "new"]
+    l._held_most = one // 2
+    ask("last")
+    assert list(l._leases) == ["last"]
+    assert load(l, 40, "last") and not l._leases
     l.close()
 
 

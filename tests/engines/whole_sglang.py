@@ -12,6 +12,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     names = {
         "pages return in another process": returns,
         "leased pages outlast a full mount": pressed,
+        "leases that nobody waits for end": forgotten,
         "truncated files are misses": truncated,
         "the daemon killed after the lookup": killed,
         "SGLang's failure injector": injector,
@@ -82,6 +83,12 @@ def pressed(s):
                 os.makedirs(f"{store.mnt}/other", exist_ok=True)
         s.go_on(process)
         s.expect(process, "done")
+
+
+def forgotten(s):
+    with s.mounted(size=512, cpu=256) as store:
+        s.run(store.mnt, "store")
+        s.run(store.mnt, "leases")
 
 
 def truncated(s):

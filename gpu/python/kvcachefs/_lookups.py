@@ -36,7 +36,7 @@ from . import _lib
 from .lease import Lease, exists
 from .queue import LeaseRequest, Queue
 
-__all__ = ["Known", "Lookups", "Reports"]
+__all__ = ["Known", "Lookups", "Reports", "pool_bytes"]
 
 SLICE = 512       # keys of one call; more follow when all of them are cached
 LATE_MOST = 3     # overdue calls in a row after which one question at a time is sent
@@ -45,6 +45,16 @@ TODO_MOST = 64
 PARENT = "user.kvcachefs.parent"
 KNOWN_MOST = 1 << 18
 REPORT_S = 30.0
+
+
+def pool_bytes(mount: str) -> int:
+    """The size of the mount's pool; 16 GiB if it cannot be read."""
+    try:
+        with open(f"{mount}/.kvcachefs/stats") as f:
+            stats = dict(line.split()[:2] for line in f if line.strip())
+        return int(stats["pool_bytes"])
+    except (OSError, KeyError, ValueError):
+        return 16 << 30
 
 
 class Reports:

@@ -23,7 +23,9 @@ it.
 SGLang aborts the requests of a load that fails. So a lookup leases the pages that it reports: they
 are in the mount's pool and stay there until they are loaded, and a page that did not arrive within
 lookup_timeout_ms is a miss (the mount continues to load it for the next lookup). The lease of a
-request ends with its load, with its cancellation, or when LEASES newer requests have one.
+request ends with its load. SGLang does not tell of a waiting request that is cancelled, so a lease
+also ends when a lookup finds that SGLang has not asked for the request for KEEP_S seconds, that
+LEASES requests have asked since, or that all leases hold more than half of the pool.
 """
 from __future__ import annotations
 
@@ -33,6 +35,7 @@ import json
 import logging
 import queue
 import threading
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -44,12 +47,13 @@ from sglang.srt.utils import get_device_module
 
 import kvcachefs
 
+from ._lookups import pool_bytes
 from ._sglang import Options, Reporter, open_queue, restorable, safe_name, values
 
 __all__ = ["KvcachefsLinker"]
 
 LAYOUT_VERSION = 1  # changes with the order of the bytes in a file
-LEASES = 128
+LEASES, KEEP_S = 128, 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +107,15 @@ class _Pool:
         out[:, 0] = table[:, 0] + table[:, 1] * numpy.uint64(row)
         out[:, 1], out[:, 2] = table[:, 2], table[:, 3]
         return kvcachefs.Parts.raw(out, self.device)
+
+
+class _Held:
+    """A lease of a waiting request: the keys of its lookup, the lengths that it holds, its bytes,
+    and when SGLang asked for them last."""
+
+    def __init__(self, keys: list[str], lengths: list[int], lease: Any, size: int) -> None:
+        self.keys, self.lengths, self.lease, self.size = keys, lengths, lease, size
+        self.asked = 0.0
 
 
 class _Load:
@@ -172,6 +185,7 @@ class KvcachefsLinker(UnifiedCacheLinker):
         self.pool_group = pool_group or self._resolve(params, components)
         self.pools, self.num_layers = self.pool_group.entry_map, self.pool_group.num_layers
         self._queue = open_queue(self.options)
+        self._held_most = pool_bytes(self.options.mount) // 2
         tp_rank, tp_size = self._tp(params)
         self.offload_owner = not self.pool_group.rank_replicated or tp_rank == 0
         # with the sizes: ranks that share a head have other heads in a larger group
@@ -198,8 +212,8 @@ class KvcachefsLinker(UnifiedCacheLinker):
 
     def _start_empty(self) -> None:
         self._pending: dict[str, list[PoolTransfer]] = {}
-        self._leases: collections.OrderedDict[str, tuple[Any, Any, list[int]]] = \
-            collections.OrderedDict()
+        # those that SGLang asked for last are last
+        self._leases: collections.OrderedDict[str, _Held] = collections.OrderedDict()
         self._offloads: collections.deque[Future[bool]] = collections.deque()
 
     def _resolve(self, params: Any, components: Any) -> Any:
@@ -228,23 +242,32 @@ class KvcachefsLinker(UnifiedCacheLinker):
         keys: list[str] = next((list(t.keys) for t in transfers if t.name == PoolName.KV), [])
         if not expanded or not keys:
             return []
-        known = self._leases.get(rid)
-        if known and known[0] == keys:  # SGLang asks again while the request waits
-            return known[2]
-        self._release(rid)
-        try:
-            lengths = self._present(expanded, keys)
-            if not lengths:
-                return []
-            lease, lengths = self._hold(expanded, keys, lengths)
-        except (kvcachefs.Error, ValueError) as e:
-            self.reporter.report("lookup", e)
-            return []
-        if lease:
-            self._leases[rid] = (keys, lease, lengths)
-            while len(self._leases) > LEASES:
-                self._leases.popitem(last=False)[1][1].close()
-        return lengths
+        held = self._leases.pop(rid, None)
+        if held and held.keys != keys:
+            held.lease.close()
+            held = None
+        if not held:  # otherwise SGLang asks again while the request waits
+            try:
+                lengths = self._present(expanded, keys)
+                held = self._hold(expanded, keys, lengths) if lengths else None
+            except (kvcachefs.Error, ValueError) as e:
+                self.reporter.report("lookup", e)
+        if held:
+            held.asked = time.monotonic()
+            self._leases[rid] = held
+        self._end_leases()
+        return held.lengths if held else []
+
+    def _end_leases(self) -> None:
+        """Ends those that nobody seems to wait for, and the oldest if there are too many."""
+        size, old = sum(h.size for h in self._leases.values()), time.monotonic() - KEEP_S
+        while self._leases:
+            rid, first = next(iter(self._leases.items()))
+            if first.asked > old and (len(self._leases) == 1 or (
+                    len(self._leases) <= LEASES and size <= self._held_most)):
+                break
+            size -= first.size
+            self._release(rid)
 
     def _present(self, expanded: list[PoolTransfer], keys: list[str]) -> list[int]:
         """The prefix lengths for which every pool has its files, in the pool or any tier."""
@@ -261,8 +284,8 @@ class KvcachefsLinker(UnifiedCacheLinker):
         return lengths
 
     def _hold(self, expanded: list[PoolTransfer], keys: list[str],
-              lengths: list[int]) -> tuple[Any, list[int]]:
-        """A lease on the files of the longest prefix, and the lengths that it holds."""
+              lengths: list[int]) -> _Held | None:
+        """A lease on the files of the longest prefix; None: it holds no length."""
         end, places = lengths[-1], []
         paths: list[str] = []
         for t in expanded:
@@ -273,13 +296,13 @@ class KvcachefsLinker(UnifiedCacheLinker):
         request = self._queue.lease(paths, prefix=False)
         if not request.join(self.options.lookup_timeout_ms / 1000):
             request.cancel()
-            return None, []
+            return None
         self._queue.take()
         lease = request.lease
         if lease is None or request.error:
             if request.error:
                 self.reporter.report("lookup", request.error)
-            return None, []
+            return None
         for t, first, at in places:
             size = self._files[t.name].size
             bits = [False] * first + [not o.errno and o.size == size
@@ -291,13 +314,13 @@ class KvcachefsLinker(UnifiedCacheLinker):
             lengths = [n for n in lengths if n in good]
         if not lengths:
             lease.close()
-            return None, []
-        return lease, lengths
+            return None
+        return _Held(keys, lengths, lease, request.bytes)
 
     def _release(self, rid: str) -> None:
-        known = self._leases.pop(rid, None)
-        if known:
-            known[1].close()
+        held = self._leases.pop(rid, None)
+        if held:
+            held.lease.close()
 
     # ---- Loads ----
 
@@ -319,7 +342,7 @@ class KvcachefsLinker(UnifiedCacheLinker):
         if not self._pending:
             return -1
         pending, self._pending = self._pending, {}
-        leases = [self._leases.pop(rid)[1] for rid in pending if rid in self._leases]
+        leases = [self._leases.pop(rid).lease for rid in pending if rid in self._leases]
         load = _Load(leases)
         index = self.layer_done_counter.update_producer(load)
         ready = self.device.Event()

@@ -139,15 +139,6 @@ def _check_mount(mount: str) -> None:
             f"another user or in a container), or correct \"mount\" in kv_connector_extra_config")
 
 
-def _pool_bytes(mount: str) -> int:
-    try:
-        with open(f"{mount}/.kvcachefs/stats") as f:
-            stats = dict(line.split()[:2] for line in f if line.strip())
-        return int(stats["pool_bytes"])
-    except (OSError, KeyError, ValueError):
-        return 16 << 30
-
-
 def _block_bytes(kv_cache_config: Any) -> int:
     """Bytes of all layers of a block in this worker; 0: unknown."""
     tensors, blocks = kv_cache_config.kv_cache_tensors, kv_cache_config.num_blocks
@@ -303,7 +294,7 @@ class Manager(OffloadingManager):
         self._spec = spec
         self._lookups = _lookups.Lookups(
             options.mount, spec.paths, per=spec.ranks, timeout=options.lookup_timeout_ms / 1000,
-            held_most=_pool_bytes(options.mount) // 4, reports=_lookups.Reports(logger))
+            held_most=_lookups.pool_bytes(options.mount) // 4, reports=_lookups.Reports(logger))
         self._tokens = {g.group_id: g.tokens_per_block * spec.blocks_per_chunk
                         for g in spec.config.groups}
         self._events: list[OffloadingEvent] | None = None

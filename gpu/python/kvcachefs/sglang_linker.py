@@ -153,8 +153,8 @@ class LayerCounter:
         stream = self.device.current_stream() if self.device.__name__ == "torch.cuda" else None
         try:
             transfer.wait_layer(last, stream=stream)
-        except kvcachefs.Error:
-            pass
+        except kvcachefs.Error:  # of the load; or the stream cannot wait, but this thread can
+            transfer.join()
 
     def finish(self, index: int) -> bool:
         load = self.loads.pop(index, None)
@@ -354,13 +354,14 @@ class KvcachefsLinker(UnifiedCacheLinker):
         return self.layer_done_counter.finish(counter_index)
 
     def _submit_load(self, load: _Load, batches: list[list[PoolTransfer]], ready: Any) -> None:
+        transfer = None
         try:
             with self._after([ready]) as stream:
                 items = self._items(batches, self.options.layer_group)
-                load.submitted.set_result(self._queue.load(items, stream=stream))
+                transfer = self._queue.load(items, stream=stream)
         except BaseException as e:
             self.reporter.report("load", e)
-            load.submitted.set_result(None)
+        load.submitted.set_result(transfer)
 
     def _items(self, batches: list[list[PoolTransfer]], group: int) -> list[Any]:
         """An item for each page and group of layers; the lowest layers come first."""

@@ -23,12 +23,10 @@ other's files.
 
 A call that fails is a miss for SGLang, or a page that is not stored: the daemon was stopped, a
 file was evicted between the lookup and the load, has another size, or cannot be read. Errors are
-logged, at most one message of a kind in ten seconds. get_stats() and the attributes of `counts`
-have the totals.
+logged, at most one message of a kind in ten seconds.
 """
 from __future__ import annotations
 
-import dataclasses
 import errno
 import hashlib
 import json
@@ -53,20 +51,6 @@ LAYOUT_VERSION = 1  # changes with the order of the bytes in a file
 SGLANG = ("backend_name", "module_path", "class_name", "interface_v1")  # SGLang's own options
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass
-class Counts:
-    """What the backend did since its start, in pages and bytes."""
-    looked_up: int = 0
-    found: int = 0
-    loaded: int = 0
-    load_failed: int = 0
-    stored: int = 0
-    store_skipped: int = 0  # the file existed
-    store_failed: int = 0
-    bytes_loaded: int = 0
-    bytes_stored: int = 0
 
 
 class _Pool:
@@ -128,7 +112,7 @@ class HiCacheKvcachefs(HiCacheStorage):
         if not given.get("interface_v1"):
             raise ValueError(f"kvcachefs: add \"interface_v1\": 1 to {flag}")
         self.options = Options({k: v for k, v in given.items() if k not in SGLANG}, flag)
-        self.counts, self.reporter = Counts(), Reporter(logger)
+        self.reporter = Reporter(logger)
         self.registered_pools: dict[Any, Any] = {}
         self._pools: dict[str, _Pool] = {}
         self._suffixes(storage_config)
@@ -173,38 +157,23 @@ class HiCacheKvcachefs(HiCacheStorage):
         items = [kvcachefs.Item(path, parts=p, skip_existing=stores) for path, p in
                  zip(paths, parts)]
         each = max(1, -(-len(items) // self.options.threads))
-        moves, bytes_moved = [], 0
+        moves = []
         try:
             for i in range(0, len(items), each):
                 call = self._queue.store if stores else self._queue.load
                 moves.append(call(items[i:i + each]))
-        except kvcachefs.Error as e:
+        except (kvcachefs.Error, ValueError) as e:
             self.reporter.report("store" if stores else "load", e)
         started = sum(len(m.items) for m in moves)
         for move in moves:
             move.join()  # SGLang owns the memory again when this call returns
-            bytes_moved += move.bytes
         self._queue.take()
         good = [i < started and item.error is None for i, item in enumerate(items)]
         for item in items:
             if item.error and (stores or item.error.errno != errno.ENOENT):
                 self.reporter.report("store" if stores else "load", item.error)
                 break
-        self._count(stores, items, good, bytes_moved)
         return good
-
-    def _count(self, stores: bool, items: list[Any], good: list[bool], n: int) -> None:
-        c = self.counts
-        if stores:
-            skipped = sum(bool(item.skipped) for item in items)
-            c.store_skipped += skipped
-            c.stored += sum(good) - skipped
-            c.store_failed += len(good) - sum(good)
-            c.bytes_stored += n
-        else:
-            c.loaded += sum(good)
-            c.load_failed += len(good) - sum(good)
-            c.bytes_loaded += n
 
     def _move_pool(self, stores: bool, name: Any, keys: Sequence[str], indices: Any) -> list[bool]:
         if not keys:
@@ -264,12 +233,8 @@ class HiCacheKvcachefs(HiCacheStorage):
                      extra_info: HiCacheStorageExtraInfo | None = None) -> int:
         if not keys:
             return 0
-
-        found = int(self._ask(lambda: kvcachefs.prefix(
+        return int(self._ask(lambda: kvcachefs.prefix(
             self.options.mount, self._paths(self._pool().folder, keys)), 0))
-        self.counts.looked_up += len(keys)
-        self.counts.found += found
-        return found
 
     def batch_exists_v2(self, keys: list[str],
                         pool_transfers: list[PoolTransfer] | None = None,
@@ -333,10 +298,6 @@ class HiCacheKvcachefs(HiCacheStorage):
                 self.reporter.report("clear", e)
                 good = False
         return good
-
-    def get_stats(self) -> None:
-        """SGLang has no metrics for the counters of a dynamic backend; see `counts`."""
-        return None
 
     def close(self) -> None:
         self._queue.close()

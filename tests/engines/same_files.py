@@ -161,9 +161,27 @@ def stages():
     known = specs[0].paths(key)
     assert len(set(known)) == 4 and not specs[0].shared_format
     assert known == [spec.path(key, rank) for rank, spec in enumerate(specs)]
+    os.environ["VLLM_PP_LAYER_PARTITION"] = "5,3"
+    assert not set(known) & set(kvcachefs_vllm.KvcachefsSpec(specs[0].config).paths(key))
+    del os.environ["VLLM_PP_LAYER_PARTITION"]
+
+
+def groups():
+    """Two groups of the same sizes with other layers are other files."""
+    one = configuration(4, 4096, 2, False, 1, "groups")
+    names = set()
+    for layers in ("l0", "l1"), ("l1", "l0"):
+        of = tuple(
+            dataclasses.replace(one.groups[0], layer_names=(n,), group_id=i)
+            for i, n in enumerate(layers)
+        )
+        spec = kvcachefs_vllm.KvcachefsSpec(dataclasses.replace(one, groups=of))
+        names |= set(spec.paths(base.make_offload_key(bytes(32), 0)))
+    assert len(names) == 2
 
 
 stages()
+groups()
 compare(4, 4096, 4096, 4)
 compare(4, 4096, 4096, 1)
 compare(3, 1000, 1000, 3)

@@ -32,6 +32,7 @@ from typing import Any
 
 try:
     import torch
+    from vllm import envs
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import \
@@ -219,9 +220,11 @@ class KvcachefsSpec(OffloadingSpec):
             root_dir=self.options.folder, offloading_spec=self,
             blocks_per_file=self.blocks_per_chunk, parallel_agnostic=self.shared_format)
         if not self.shared_format:
-            # The layers of a worker are not in the hash: the stages of a pipeline differ in them.
-            mapper.fields["kv_cache_groups"] = [{"tokens_per_block": g.tokens_per_block}
-                                                for g in config.groups]
+            if config.parallel.pp_size > 1:
+                # The stages of a pipeline differ in their layers, and all must know all names.
+                mapper.fields["kv_cache_groups"] = [{"tokens_per_block": g.tokens_per_block}
+                                                    for g in config.groups]
+                mapper.fields["layers_of_stages"] = envs.VLLM_PP_LAYER_PARTITION
             mapper.fields["files"] = "kvcachefs"
             mapper.base_path = mapper._compute_base_path(self.options.folder, mapper.fields)
         self._mapper = mapper

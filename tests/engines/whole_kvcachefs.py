@@ -8,14 +8,10 @@ import contextlib, json, os, shutil, signal, socket, subprocess, threading, time
 here = os.path.dirname(os.path.abspath(__file__))
 top = os.path.dirname(os.path.dirname(here))
 N = int(os.environ.get("KV_N", 8))
-FAST = dict(
-    HF_HUB_OFFLINE="1",
+FAST = dict(  # more is in tiny_vllm.py
     PYTHONDONTWRITEBYTECODE="1",
     PYTHONHASHSEED="0",
-    VLLM_NO_USAGE_STATS="1",
-    VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_CPU_OMP_THREADS_BIND="nobind",
-    VLLM_ENABLE_V1_MULTIPROCESSING="0",
     OMP_NUM_THREADS="1",
     OMP_WAIT_POLICY="passive",
 )
@@ -200,6 +196,21 @@ def rows(env, base, mounted, folder, need, row, asked):
             f"{p}/{f}" for p, _, found in os.walk(store.mnt) for f in found if f.endswith(".bin")
         )
 
+    @contextlib.contextmanager
+    def stored(mine, connector=connector):
+        """A mount on which an engine stored the prompts."""
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store)) as v:
+                right(v.run(mine), mine, "first")
+            store.settle()
+            yield store
+
+    def hits(store, mine, what, connector=connector):
+        """Another engine gets the prompts from the cache."""
+        with vllm(connector(store)) as v:
+            cached = right(v.run(mine), mine, what)
+            need(min(cached) >= 512, f"{what}: {cached} tokens were from the cache")
+
     def again(store):
         time.sleep(0.3)
         store.kill()
@@ -307,9 +318,7 @@ def rows(env, base, mounted, folder, need, row, asked):
             for i in got:
                 right(got[i], mine, f"engine {i}")
             need(len(files(store)) == 8, f"{len(files(store))} files instead of 8")
-            with vllm(connector(store)) as v:
-                cached = right(v.run(mine), mine, "third")
-                need(min(cached) >= 512, f"the third engine had {cached}")
+            hits(store, mine, "third")
 
     # ---- Failures ----
 
@@ -321,15 +330,12 @@ def rows(env, base, mounted, folder, need, row, asked):
             "kv_connector_extra_config": {"connectors": [connector(store)]},
         }
 
-    def harmed(harm, heals=True, connector=connector):
+    def harmed(harm, connector=connector):
         """harm(store) between two engines; the second computes, stores again, and a third hits."""
 
         def run():
             mine = prompts(2)
-            with mounted(size=512, cpu=256) as store:
-                with vllm(connector(store)) as v:
-                    right(v.run(mine), mine, "first")
-                store.settle()
+            with stored(mine, connector) as store:
                 harm(store)
                 with vllm(connector(store)) as v:
                     right(v.run(mine), mine, "harmed")
@@ -339,10 +345,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                         f"no failure: {counts}",
                     )
                     time.sleep(1)
-                if heals:
-                    with vllm(connector(store)) as v:
-                        cached = right(v.run(mine), mine, "healed")
-                        need(min(cached) >= 512, f"not stored again: {cached}")
+                hits(store, mine, "healed", connector)
 
         return run
 
@@ -364,10 +367,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     @is_row("files that go between lookup and load")
     def gone():
         mine = prompts(2)
-        with mounted(size=512, cpu=256) as store:
-            with vllm(connector(store)) as v:
-                right(v.run(mine), mine, "first")
-            store.settle()
+        with stored(mine) as store:
             with vllm(connector(store)) as v:
                 v("before_loads", do_what="remove", folder=store.mnt)
                 cached = right(v.run(mine), mine, "removed")
@@ -377,10 +377,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     @is_row("on_failure fail")
     def fails():
         mine = prompts(2)
-        with mounted(size=512, cpu=256) as store:
-            with vllm(connector(store)) as v:
-                right(v.run(mine), mine, "first")
-            store.settle()
+        with stored(mine) as store:
             change_sizes(-100000)(store)
             with vllm(connector(store, on_failure="fail")) as v:
                 _, tokens = v.run(mine)
@@ -390,10 +387,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     @is_row("EIO in loads and stores")
     def broken():
         mine = prompts(2)
-        with mounted(size=512, cpu=256) as store:
-            with vllm(connector(store)) as v:
-                right(v.run(mine), mine, "first")
-            store.settle()
+        with stored(mine) as store:
             rules = "calls=open path=*.bin* nth=1 count=0 do=EIO"
             faulty = Server(
                 env, f"{base}/faulty", build, LD_PRELOAD=f"{build}/lib/faults.so", FAULTS=rules
@@ -430,16 +424,12 @@ def rows(env, base, mounted, folder, need, row, asked):
             with vllm(connector(store)) as v:
                 right(v.run(mine), mine, "space again")
                 time.sleep(1)
-            with vllm(connector(store)) as v:
-                need(min(right(v.run(mine), mine, "stored")) >= 512, "not stored")
+            hits(store, mine, "stored")
 
     @is_row("a daemon that does not answer")
     def stopped():
         mine = prompts(3)
-        with mounted(size=512, cpu=256) as store:
-            with vllm(connector(store)) as v:
-                right(v.run(mine), mine, "first")
-            store.settle()
+        with stored(mine) as store:
             with vllm(connector(store, lookup_timeout_ms=500)) as v:
                 store.daemon.send_signal(signal.SIGSTOP)
                 try:
@@ -478,8 +468,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                 more = prompts(2, first=5 * N)
                 right(v.run(more), more, "afterwards")
                 time.sleep(1)
-            with vllm(connector(store)) as v:
-                need(min(right(v.run(more), more, "afterwards")) >= 512, "not stored afterwards")
+            hits(store, more, "afterwards")
 
     @is_row("no daemon")
     def away():
@@ -492,8 +481,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                 more = prompts(2, first=7)
                 right(v.run(more), more, "mounted")
                 time.sleep(1)
-            with vllm(connector(store)) as v:
-                need(min(right(v.run(more), more, "again")) >= 512, "not stored after the mount")
+            hits(store, more, "again")
 
     def refused(what, word, change, **start):
         def run():

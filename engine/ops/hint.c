@@ -17,6 +17,7 @@
 
 #define PAUSE_MOST 3600u /* seconds */
 #define HIGH_NS 3600000000000ull
+#define AT_ONCE 64u /* chunks whose parents are read under one hold of the locks */
 
 static int parse_seconds(const char *text, uint64_t *s)
 {
@@ -89,6 +90,8 @@ int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk)
 		if (!c && kvc_chunk_get(k->cat, chunk, &r))
 			break;
 		chunk = r.parent & ~KVC_TOLD;
+		if (h->nnewer % AT_ONCE == 0)
+			kvc_pause_both(k);
 	}
 	return 0;
 }

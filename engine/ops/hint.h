@@ -24,7 +24,10 @@ struct kvc_hint_words {
  * frees h->newer.
  */
 int kvc_hint_parse(char *words, struct kvc_hint_words *h);
-/* Finds the chunks of the newer state, which a hint about the older one leaves alone. */
+/*
+ * Finds the chunks of the newer state, which a hint about the older one leaves alone. Releases and
+ * takes the locks.
+ */
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
 /*
  * Applies the hints to the chunk of a file. next: the chunk of the next path, or 0. Returns 0 or a

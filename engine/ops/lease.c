@@ -298,10 +298,12 @@ static int hint_one_both(struct kvc *k, struct kvc_lease *l, size_t i)
 {
 	uint64_t chunk = l->v[i].n->row.chunk, next = 0;
 
-	/* the other files of its chunk precede it; the index only grows */
-	for (l->next = kvc_max(l->next, i + 1); l->next < l->n && !next; l->next++)
+	/* the other files of its chunk, perhaps very many, precede it; the index only grows */
+	for (l->next = kvc_max(l->next, i + 1); l->next < l->n && !next; l->next++) {
+		pause_often_both(k, l->next);
 		if (l->v[l->next].n && l->v[l->next].n->row.chunk != chunk)
 			next = l->v[l->next--].n->row.chunk;
+	}
 	return kvc_hint_apply_both(k, &l->hint, l->v[i].n, next, l->uid);
 }
 

@@ -12,6 +12,7 @@
 #include "replacers.h"
 #include "spill.h"
 #include "tenant_set.h"
+#include "user.h"
 
 #include <string.h>
 
@@ -141,8 +142,26 @@ static void leaves_first_both(struct kvc *k, const struct kvc_hint_words *h, str
 		kvc_spill_queue_locked(k, n, true);
 }
 
-int kvc_hint_apply_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_node *n,
-			uint64_t next, uint32_t uid)
+/* Starts the load. Together the loads of one command must fit the user's share, as in a lease. */
+static int prefetch_locked(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n,
+			   uint32_t uid)
+{
+	uint64_t loads = h->loads + n->row.blocks * 512;
+	int err;
+
+	if (n->state != KVC_LOWER)
+		return 0;
+	if (!kvc_user_share_fits_locked(k, uid, NULL, loads)) {
+		kvc_count(&k->stats, share_refusals);
+		return -EDQUOT;
+	}
+	err = kvc_load_start_locked(k, n, true);
+	h->loads = err ? h->loads : loads;
+	return err;
+}
+
+int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint64_t next,
+			uint32_t uid)
 {
 	bool only_loads = h->prefetch && !h->has_tenant && !h->high && !h->pause_s;
 	uint64_t now = kvc_mono_ns();
@@ -150,8 +169,8 @@ int kvc_hint_apply_both(struct kvc *k, const struct kvc_hint_words *h, struct kv
 
 	if (!err && h->has_tenant)
 		err = kvc_tenant_told_both(k, n->row.chunk, h->tenant, uid);
-	if (!err && h->prefetch && n->state == KVC_LOWER)
-		err = kvc_load_start_locked(k, n, true);
+	if (!err && h->prefetch)
+		err = prefetch_locked(k, h, n, uid);
 	err = err ?: kvc_membership_join_both(k, n);
 	if (err)
 		return err;

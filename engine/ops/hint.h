@@ -17,6 +17,7 @@ struct kvc_hint_words {
 	const char *superseded; /* path of the newer state, or NULL; in the parsed text */
 	uint64_t *newer;        /* the chunk of that path and those before it */
 	size_t nnewer;
+	uint64_t loads; /* bytes that the command has begun to load */
 };
 
 /*
@@ -31,9 +32,10 @@ int kvc_hint_parse(char *words, struct kvc_hint_words *h);
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
 /*
  * Applies the hints to the chunk of a file. next: the chunk of the next path, or 0. Returns 0 or a
- * negative errno, such as -EPERM: the chunk is another user's.
+ * negative errno, such as -EPERM: the chunk is another user's; -EDQUOT: all loads of the command
+ * would exceed the user's share of the pool.
  */
-int kvc_hint_apply_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_node *n,
-			uint64_t next, uint32_t uid);
+int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint64_t next,
+			uint32_t uid);
 
 #endif

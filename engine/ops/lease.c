@@ -304,6 +304,9 @@ static int hint_one_both(struct kvc *k, struct kvc_lease *l, size_t i)
 		if (l->v[l->next].n && l->v[l->next].n->row.chunk != chunk)
 			next = l->v[l->next--].n->row.chunk;
 	}
+	/* a use, as in lease_load_both; first, because a use ends other hints */
+	if (l->hint.prefetch && !kvc_membership_join_both(k, l->v[i].n))
+		lease_access_locked(k, l, i);
 	return kvc_hint_apply_both(k, &l->hint, l->v[i].n, next, l->uid);
 }
 

@@ -38,6 +38,7 @@ static int print_errors(char *text)
 		{ "EINVAL", "the tenant does not exist; kvcachectl tenants lists them" },
 		{ "ENOENT", "No such file or directory" },
 		{ "EACCES", "Permission denied" },
+		{ "EDQUOT", "the loads exceed the user's share of the pool (share=)" },
 	};
 	char *save = NULL;
 	int failed = 0;

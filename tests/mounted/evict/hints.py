@@ -15,11 +15,11 @@ N = MiB
 OPTIONS = "settle=0,high=90,low=80,policy=lru,allow_other"
 
 
-def fresh(name):
+def fresh(name, more=""):
     if name != "a":
         s.umount()
         shutil.rmtree(s.path)
-    new = Store(name, size="256M", cpu="64M", options=OPTIONS).mount()
+    new = Store(name, size="256M", cpu="64M", options=OPTIONS + more).mount()
     os.makedirs(f"{new.mnt}/m/sub")  # so files are chunks of their own
     return new
 
@@ -126,6 +126,7 @@ s.read(paused[5])  # the session goes on: its end is as any other chunk again
 hint("priority=normal", *high)
 press(70, "d")
 assert not inside(high), inside(high)
+assert inside(paused) == list(range(5)), inside(paused)
 many = [f"press/d{i}" for i in range(70)]
 hint("priority=high", *many)
 press(70, "e")  # no store fails although everything is wanted
@@ -191,5 +192,41 @@ if not pid:
     got = ask("hint finished", high[0]) + ask("hint prefetch", high[0])
     os._exit(0 if got[0] == "EPERM" and not got[1].startswith("E") else 1)
 assert os.waitpid(pid, 0)[1] == 0
+
+# a prefetch is a use, and its loads count in the share of the user; demote makes missing copies
+s = fresh("x", ",share=25,write=back")
+paths = prompt("p", 32)
+assert all(s.attr(p, "tiers") == "cpu" for p in paths), [s.attr(p, "tiers") for p in paths]
+hint("demote", *paths)
+wait_for(lambda: all("disk" in s.attr(p, "tiers") for p in paths))
+for p in paths:
+    os.setxattr(f"{s.mnt}/{p}", "user.kvcachefs.demote", b"cpu")
+assert not inside(paths)
+
+
+def as_other_user():
+    back, to = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setgroups([]), os.setgid(1001), os.setuid(1001)
+        os.write(to, " ".join(ask("hint prefetch", *paths)).encode())
+        os._exit(0)
+    os.close(to)
+    text = os.read(back, 65536).decode().split()
+    assert os.waitpid(pid, 0)[1] == 0
+    return text
+
+
+got = as_other_user()
+assert 14 <= len(got) - got.count("EDQUOT") <= 16 and got[0] != "EDQUOT" == got[-1], got
+wait_for(lambda: inside(paths) == list(range(got.index("EDQUOT"))))
+hint("prefetch", *paths)  # root has no share
+wait_for(lambda: len(inside(paths)) == len(paths))
+hint("finished", *paths)
+hint("prefetch", *paths[:8])  # it ends "finished"
+before = s.stats()["finished_evictions"]
+press(40, "f")
+wait_for(lambda: s.stats()["finished_evictions"] - before >= 16)
+assert set(range(8)) <= set(inside(paths)), inside(paths)
 s.umount()
 print("ok")

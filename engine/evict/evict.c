@@ -391,6 +391,21 @@ static void count_refused(struct kvc *k, const struct refused *r)
 }
 
 /*
+ * Excludes the chunk, which is not in the pool's order, for the rest of the pass. It leaves the
+ * orders of its tenant and of finished chunks too, until kvc_chunk_push_locked. Returns false if
+ * out of memory.
+ */
+static bool exclude_locked(struct pass *p, struct kvc_chunk *c, enum verdict v)
+{
+	if (kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded))
+		return false;
+	kvc_tenant_take_locked(c);
+	kvc_list_del(&c->hints.link);
+	p->excluded[p->nexcluded++] = (struct excluded){ c, v };
+	return true;
+}
+
+/*
  * Handles one chunk by its verdict. Returns true if it was evicted; otherwise it is excluded for
  * the rest of the pass.
  */
@@ -442,13 +457,11 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		if (v != YOUNG)
 			queue_copies_locked(k, c);
 	}
-	if (kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded)) {
+	if (!exclude_locked(p, c, v)) {
 		c->refs--;
 		kvc_chunk_push_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
-		return false;
 	}
-	p->excluded[p->nexcluded++] = (struct excluded){ c, v };
 	return false;
 }
 
@@ -550,12 +563,11 @@ static bool keep_hinted_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 {
 	if (p->ignores_hints || kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_LATER ||
 	    p->nhinted >= HINTED_MOST || p->hinted_bytes + c->bytes > k->pool.bytes / HINTED_PART ||
-	    kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded))
+	    !exclude_locked(p, c, HINTED))
 		return false;
 	c->refs++;
 	p->nhinted++;
 	p->hinted_bytes += c->bytes;
-	p->excluded[p->nexcluded++] = (struct excluded){ c, HINTED };
 	return true;
 }
 
@@ -569,6 +581,7 @@ static bool lift_hints_locked(struct kvc *k, struct pass *p)
 	for (size_t i = 0; i < p->nexcluded && any; i++) {
 		struct kvc_chunk *c = p->excluded[i].chunk;
 
+		pause_excluded_locked(k, i);
 		if (p->excluded[i].verdict != HINTED) {
 			p->excluded[left++] = p->excluded[i];
 			continue;

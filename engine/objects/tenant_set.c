@@ -62,15 +62,18 @@ static int parse_bytes(const char *text, uint64_t *bytes)
 
 static int parse_uid(const char *text, int64_t *uid)
 {
-	uint32_t v;
-	int end = 0;
+	uint64_t v;
+	char *end;
 
 	*uid = KVC_TENANT_NOBODY;
 	if (!strcmp(text, "none"))
 		return 0;
-	if (*text < '0' || *text > '9' || sscanf(text, "%" SCNu32 "%n", &v, &end) != 1 || text[end])
+	if (*text < '0' || *text > '9')
 		return -EINVAL;
-	*uid = v;
+	v = strtoull(text, &end, 10); /* UINT64_MAX if it is too large */
+	if (*end || v >= UINT32_MAX)
+		return -EINVAL;
+	*uid = (int64_t)v;
 	return 0;
 }
 
@@ -112,7 +115,7 @@ static int remove_both(struct kvc *k, struct kvc_tenant *t)
 int kvc_tenant_set_both(struct kvc *k, const char *text)
 {
 	struct kvc_tenant to = { .uid = KVC_TENANT_NOBODY }, *t;
-	char copy[512], *save = NULL, *name, *word;
+	char copy[512], last[24], *save = NULL, *name, *word;
 	bool made;
 	int err = 0;
 
@@ -140,7 +143,10 @@ int kvc_tenant_set_both(struct kvc *k, const char *text)
 	to.used = t->used;
 	memcpy(to.name, t->name, sizeof to.name);
 	to.slot.key = t->slot.key;
-	if ((err = save_both(k, &to))) {
+	/* first, since a number without a tenant does no harm */
+	snprintf(last, sizeof last, "%" PRIu64, k->tenants->last);
+	err = made ? kvc_meta_set(k->cat, "tenant_last", last) : 0;
+	if ((err = err ?: save_both(k, &to))) {
 		if (made)
 			kvc_tenant_remove_locked(k, t);
 		return err;
@@ -148,13 +154,7 @@ int kvc_tenant_set_both(struct kvc *k, const char *text)
 	t->quota = to.quota;
 	t->share = to.share;
 	t->uid = to.uid;
-	if (made) {
-		char last[24];
-
-		snprintf(last, sizeof last, "%" PRIu64, k->tenants->last);
-		err = kvc_meta_set(k->cat, "tenant_last", last);
-	}
-	return err;
+	return 0;
 }
 
 static void add_sum(void *arg, uint64_t number, uint64_t chunks, uint64_t bytes)
@@ -275,7 +275,7 @@ static void purge_folders_both(struct kvc *k)
 
 int kvc_tenant_folder_set_both(struct kvc *k, uint64_t folder, const char *name, uint32_t uid)
 {
-	struct tenant_folder *f = folder_of(k, folder);
+	struct tenant_folder *f = folder_of(k, folder), *made = NULL;
 	char key[64], value[24];
 	uint64_t number;
 	int err = named_locked(k, name ?: "", uid, &number);
@@ -295,14 +295,16 @@ int kvc_tenant_folder_set_both(struct kvc *k, uint64_t folder, const char *name,
 		purge_folders_both(k);
 	if (!f && k->tenants->folders.n >= KVC_TENANT_FOLDERS)
 		return -ENOSPC;
+	if (!f && !(f = made = calloc(1, sizeof *f)))
+		return -ENOMEM;
 	snprintf(value, sizeof value, "%" PRIu64, number);
-	if ((err = kvc_meta_set(k->cat, key, value)))
+	if ((err = kvc_meta_set(k->cat, key, value))) {
+		free(made);
 		return err;
-	if (!f) {
-		if (!(f = calloc(1, sizeof *f)))
-			return -ENOMEM;
-		f->slot.key = folder;
-		kvc_table_add(&k->tenants->folders, &f->slot);
+	}
+	if (made) {
+		made->slot.key = folder;
+		kvc_table_add(&k->tenants->folders, &made->slot);
 	}
 	f->tenant = number;
 	return 0;
@@ -343,9 +345,9 @@ int kvc_tenant_told_both(struct kvc *k, uint64_t chunk, const char *name, uint32
 
 bool kvc_tenant_salt(const char *name, char salt[KVC_TENANT_NAME])
 {
-	const char *at = strchr(name, '@'), *end = name + strlen(name) - 5;
+	const char *at = strstr(name, "@0x"), *end = strrchr(name, '.');
 
-	if (!at || end <= at || strcmp(end, ".data") != 0 || strncmp(at, "@0x", 3) != 0)
+	if (!at || at != strchr(name, '@') || !end || end <= at || strcmp(end, ".data") != 0)
 		return false;
 	for (int i = 0; i < 3 && at; i++)
 		at = strchr(at + 1, '@');

@@ -115,7 +115,8 @@ static int add_user(char *to, size_t capacity, const char *uid)
 	if (!uid)
 		return 0;
 	digits = strspn(uid, "0123456789");
-	if (strcmp(uid, "none") != 0 && (!digits || uid[digits] || digits > 9))
+	if (strcmp(uid, "none") != 0 &&
+	    (!digits || uid[digits] || digits > 10 || strtoull(uid, NULL, 10) >= UINT32_MAX))
 		return kvm_misused("--user %s: give the number of a user, such as 1000, or none",
 				   kvm_shown(uid));
 	snprintf(to + n, capacity - n, " uid=%s", uid);
@@ -174,7 +175,8 @@ int kvm_run_tenant(int argc, char **argv)
 	name = argv[0];
 	if (gone && (quota || share || user || folder))
 		return kvm_misused("--remove has no other options beside it");
-	if (strlen(name) > 256)
+	/* a space would begin a word of the request */
+	if (!*name || strlen(name) > 256 || strchr(name, ' '))
 		return refused(name, name, EINVAL);
 	snprintf(text, sizeof text, "%s%s", name, gone ? " remove" : "");
 	err = add_size(text, sizeof text, "quota", quota)

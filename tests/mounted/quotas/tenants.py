@@ -71,7 +71,7 @@ make(s, "initech quota=1G")
 make(s, "initech share=1G")
 assert tenants(s)["initech"]["quota"] == str(1 << 30), tenants(s)
 for wrong in ("", "a/b", "x quota=1", "x quota=1Q", "x uid=me", "x color=red", "x" * 129, "=",
-              "x remove now"):
+              "x remove now", "x uid=4294967295", "x uid=4294967296", "x uid=" + "9" * 30):
     with fails(errno.EINVAL):
         make(s, wrong)
 with fails(errno.ENOENT):

@@ -18,6 +18,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 #define KEY "tenant:"
 #define FOLDER_KEY "tenant_folder:"
@@ -368,9 +369,13 @@ static uint64_t tenant_of_salt(const struct kvc *k, const char *name, uint32_t u
 	return t && kvc_tenant_allows(t, uid) ? t->slot.key : 0;
 }
 
-/* The tenant of the nearest folder above the file that has one. */
+/*
+ * The tenant of the nearest folder above the file that has one. A folder of an ordinary user has
+ * no effect on files of users that may not name the tenant.
+ */
 static uint64_t tenant_of_folder_both(struct kvc *k, const struct kvc_node *n)
 {
+	const struct kvc_tenant *t;
 	uint64_t ino = n->row.chunk == n->row.ino ? n->row.parent : n->row.chunk, number = 0;
 	struct kvc_row row;
 
@@ -380,7 +385,12 @@ static uint64_t tenant_of_folder_both(struct kvc *k, const struct kvc_node *n)
 			break;
 		ino = row.parent;
 	}
-	return kvc_tenant_of_locked(k, number) ? number : 0;
+	if (!(t = kvc_tenant_of_locked(k, number)))
+		return 0;
+	if (!kvc_tenant_allows(t, n->row.uid) &&
+	    (kvc_node_row_both(k, ino, &row) || (row.uid && row.uid != geteuid())))
+		return 0;
+	return number;
 }
 
 void kvc_tenant_placed_both(struct kvc *k, struct kvc_node *n, const char *name)

@@ -432,10 +432,14 @@ static int get_folder_tenant(struct kvc *k, struct kvc_subject *s, char *value)
 	return tenant_name_locked(k, kvc_tenant_folder_locked(k, s->n->row.ino), value);
 }
 
-/* If the folder is a chunk itself, the chunk is moved too. */
+/*
+ * If the folder is a chunk itself, the chunk is moved too. Permission to write is not sufficient:
+ * the tenant decides which chunks of other users in the folder are dropped.
+ */
 static int set_folder_tenant(struct kvc *k, struct kvc_subject *s, const char *value)
 {
-	int err = kvc_tenant_folder_set_both(k, s->n->row.ino, value, s->uid);
+	bool may = !s->uid || s->uid == geteuid() || s->uid == s->n->row.uid;
+	int err = may ? kvc_tenant_folder_set_both(k, s->n->row.ino, value, s->uid) : -EPERM;
 
 	if (!err && (s->kind & ON_CHUNK_FOLDER))
 		err = kvc_tenant_told_both(k, s->chunk, value ?: "", s->uid);

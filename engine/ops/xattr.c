@@ -243,7 +243,7 @@ out:
 static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct kvc_wait *w)
 {
 	const struct kvc_virtual *v = kvc_virtual_of(name, 0);
-	struct kvc_subject s = { 0 };
+	struct kvc_subject s = { .uid = w ? w->uid : 0 };
 	char text[KVC_VIRTUAL_MAX];
 	int err;
 

@@ -6,7 +6,7 @@ one that its owner told. A tenant above its quota loses its own oldest chunks an
 store is refused. When the pool is full, tenants above their shares lose chunks first. All of it
 survives a clean end and a kill. Only root makes tenants, and only the users that it names use
 them."""
-import errno
+import errno, shutil
 from kvtest import *
 
 need_mount()
@@ -156,6 +156,45 @@ for uid, salt, want in ((1001, "acme", "acme"), (1002, "acme", None), (1001, "in
     assert not as_user(uid, lambda: store_salted(salt))
     assert whose(s, f"own/{SALTED(salt, 9)}") == want, (uid, salt)
     os.unlink(f"{own}/{SALTED(salt, 9)}")
+
+# a folder: only its owner gives it, and an ordinary owner gives only chunks of the tenant's users
+assert as_user(1001, lambda: os.setxattr(own, "user.kvcachefs.tenant", b"acme")) == errno.EPERM
+given = f"{own}/given"
+assert as_user(1001, lambda: (os.mkdir(given), os.mkdir(f"{given}/sub"), os.chmod(given, 0o777),
+                              os.setxattr(given, "user.kvcachefs.tenant", b"acme"))) == 0
+assert whose(s, "own/given") == "acme"
+for uid, want in ((1001, "acme"), (1002, None), (0, "acme")):
+    assert not as_user(uid, lambda: open(f"{given}/{uid}", "wb").close())
+    assert whose(s, f"own/given/{uid}") == want, uid
+assert as_user(1002, lambda: os.removexattr(given, "user.kvcachefs.tenant")) == errno.EPERM
+assert as_user(1001, lambda: os.removexattr(given, "user.kvcachefs.tenant")) == 0
+assert whose(s, "own/given") is None
+os.chmod(given, 0o777), os.chown(given, 0, 0)
+tell(s, "own/given", "acme")
+assert not as_user(1002, lambda: open(f"{given}/by-root", "wb").close())
+assert whose(s, "own/given/by-root") == "acme"
+shutil.rmtree(given)
+
+# ---- kvcachectl ----
+CTL = binary("kvcachectl")
+run(CTL, "tenant", "--quota", "2G", "--user", "4294967294", "tool", s.mnt, ok=True)
+assert (tenants(s)["tool"]["quota"], tenants(s)["tool"]["uid"]) == (str(2 << 30), "4294967294")
+run(CTL, "tenant", "--folder", own, "tool", ok=True)
+assert whose(s, "own") == "tool"
+run(CTL, "tenant", "--folder", own, "none", ok=True)
+assert whose(s, "own") is None
+for words, rc, says in ((("--user", "4294967295", "tool"), 2, "number of a user"),
+                        (("--quota", "1K", "tool"), 2, "1M or more"),
+                        (("--remove", "--quota", "none", "tool"), 2, "no other options"),
+                        (("tool remove", s.mnt), 1, "a name has"), (("", s.mnt), 1, "a name has"),
+                        (("--remove", "nobody", s.mnt), 1, "does not exist"),
+                        (("--folder", own, "nobody"), 1, "does not exist")):
+    p = run(CTL, "tenant", *words)
+    assert p.returncode == rc and says in p.stdout, (words, p)
+assert as_user(1001, lambda: os._exit(run(CTL, "tenant", "tool", s.mnt).returncode)) == 1
+assert "tool" in run(CTL, "tenants", s.mnt, ok=True).stdout
+run(CTL, "tenant", "--remove", "tool", s.mnt, ok=True)
+assert "tool" not in tenants(s) and "remove" not in tenants(s)
 
 
 # ---- the end of a daemon ----

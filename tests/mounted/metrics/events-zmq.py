@@ -22,7 +22,8 @@ VLLM = lambda h: f"org_m_0123456789ab_r0/{h[:3]}/{h[3:5]}_g2/{h}.bin"
 SGLANG = lambda h: f"kv/{h}_org-m_0_1.bin"
 LAST = lambda h: int(h[-16:], 16)
 # The events of H[0] in group 2, as msgspec encodes the classes of vllm/distributed/kv_events.py of
-# vLLM 0.32.0 and 0.33.0: stored in CPU, stored in STORAGE, removed from STORAGE.
+# vLLM 0.32.0 (no later version was compared): stored in CPU, stored in STORAGE, removed from
+# STORAGE.
 AS_VLLM = [
     "89a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf6729d73a27fb57e9b170617265"
     "6e745f626c6f636b5f68617368c0a9746f6b656e5f69647390aa626c6f636b5f73697a6500a76c6f72615f6964c0"

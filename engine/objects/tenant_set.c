@@ -25,6 +25,7 @@
 #define LEAST (1u << 20) /* smallest quota and share */
 #define DEEP 256         /* folders above a file that are looked at */
 #define LOOKS 32         /* chunks that one search for a victim looks at */
+#define AT_ONCE 64       /* buckets of folders that are checked under one hold of the locks */
 
 struct tenant_folder {
 	struct kvc_slot slot; /* in k->tenants->folders, by the folder's inode number */
@@ -261,28 +262,41 @@ static int named_locked(const struct kvc *k, const char *name, uint32_t uid, uin
 	return t && !kvc_tenant_allows(t, uid) ? -EPERM : 0;
 }
 
-/* Removes the entries of folders that do not exist any more. */
+/* Removes the entries of folders that do not exist any more. Releases and takes the locks. */
 static void purge_folders_both(struct kvc *k)
 {
-	kvc_table_each(&k->tenants->folders, s) {
-		struct kvc_row row;
+	struct kvc_table *t = &k->tenants->folders;
+	struct kvc_slot *next;
+	struct kvc_row row;
 
-		if (kvc_node_row_both(k, s->key, &row) != -ENOENT)
-			continue;
-		kvc_table_del(&k->tenants->folders, s);
-		free(kvc_of(s, struct tenant_folder, slot));
+	for (size_t b = 0; b < t->buckets; b++) {
+		for (struct kvc_slot *s = kvc_table_bucket(t, b); s; s = next) {
+			next = s->next;
+			if (kvc_node_row_both(k, s->key, &row) != -ENOENT)
+				continue;
+			kvc_table_del(t, s);
+			free(kvc_of(s, struct tenant_folder, slot));
+		}
+		if (b % AT_ONCE == AT_ONCE - 1)
+			kvc_pause_both(k);
 	}
 }
 
 int kvc_tenant_folder_set_both(struct kvc *k, uint64_t folder, const char *name, uint32_t uid)
 {
-	struct tenant_folder *f = folder_of(k, folder), *made = NULL;
+	struct tenant_folder *f, *made = NULL;
 	char key[64], value[24];
 	uint64_t number;
 	int err = named_locked(k, name ?: "", uid, &number);
 
+	if (!err && number && k->tenants->folders.n >= KVC_TENANT_FOLDERS &&
+	    !folder_of(k, folder)) {
+		purge_folders_both(k);
+		err = named_locked(k, name, uid, &number);
+	}
 	if (err)
 		return err;
+	f = folder_of(k, folder);
 	snprintf(key, sizeof key, FOLDER_KEY "%" PRIx64, folder);
 	if (!number) {
 		err = f ? kvc_meta_del(k->cat, key) : 0;
@@ -292,8 +306,6 @@ int kvc_tenant_folder_set_both(struct kvc *k, uint64_t folder, const char *name,
 		}
 		return err;
 	}
-	if (!f && k->tenants->folders.n >= KVC_TENANT_FOLDERS)
-		purge_folders_both(k);
 	if (!f && k->tenants->folders.n >= KVC_TENANT_FOLDERS)
 		return -ENOSPC;
 	if (!f && !(f = made = calloc(1, sizeof *f)))

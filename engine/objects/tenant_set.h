@@ -17,7 +17,8 @@
 int kvc_tenant_set_both(struct kvc *k, const char *text);
 /*
  * Gives the folder's future chunks to the tenant with this name (NULL: to none). Returns 0, -EINVAL
- * (the tenant does not exist), -EPERM (this user may not name it), -ENOSPC or -ENOMEM.
+ * (the tenant does not exist), -EPERM (this user may not name it), -ENOSPC or -ENOMEM. May release
+ * and take the locks; the caller keeps the folder's node.
  */
 int kvc_tenant_folder_set_both(struct kvc *k, uint64_t folder, const char *name, uint32_t uid);
 /* Returns the number of the folder's own tenant; 0: none. */

@@ -439,8 +439,14 @@ static int get_folder_tenant(struct kvc *k, struct kvc_subject *s, char *value)
 static int set_folder_tenant(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	bool may = !s->uid || s->uid == geteuid() || s->uid == s->n->row.uid;
-	int err = may ? kvc_tenant_folder_set_both(k, s->n->row.ino, value, s->uid) : -EPERM;
+	int err = -EPERM;
 
+	if (may) {
+		kvc_node_ref_locked(s->n); /* keeps the node while the locks are released */
+		err = kvc_tenant_folder_set_both(k, s->n->row.ino, value, s->uid);
+		kvc_node_unref_locked(s->n);
+		err = err ?: s->n->commit.lost ? -ESTALE : 0;
+	}
 	if (!err && (s->kind & ON_CHUNK_FOLDER))
 		err = kvc_tenant_told_both(k, s->chunk, value ?: "", s->uid);
 	return err == -ENOENT ? 0 : err; /* the folder has no file yet */

@@ -175,6 +175,24 @@ assert not as_user(1002, lambda: open(f"{given}/by-root", "wb").close())
 assert whose(s, "own/given/by-root") == "acme"
 shutil.rmtree(given)
 
+# the number of such folders is bounded, and removed folders do not count
+os.mkdir(f"{s.mnt}/many")
+most = 0
+try:
+    while most < 5000:
+        os.mkdir(f"{s.mnt}/many/{most}")
+        tell(s, f"many/{most}", "globex")
+        most += 1
+except OSError as e:
+    assert e.errno == errno.ENOSPC, e
+assert 4000 < most <= 4096, most
+tell(s, "many/0", "initech")  # it is one of them already
+for i in range(100):
+    os.rmdir(f"{s.mnt}/many/{i}")
+wait_for(lambda: not as_user(0, lambda: tell(s, f"many/{most}", "globex")))
+assert whose(s, f"many/{most}") == "globex"
+shutil.rmtree(f"{s.mnt}/many")
+
 # ---- kvcachectl ----
 CTL = binary("kvcachectl")
 run(CTL, "tenant", "--quota", "2G", "--user", "4294967294", "tool", s.mnt, ok=True)

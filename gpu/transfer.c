@@ -132,10 +132,10 @@ static size_t longest_rotated(const struct kvcachefs_begin *b)
 	struct kvcachefs_strides s;
 	size_t longest = 0;
 
-	for (size_t i = 0; i < b->n && b->p && b->p->device < 0; i++) {
+	for (size_t i = 0; i < b->n && (!b->p || b->p->device < 0); i++) {
 		const struct kvcachefs_paged *p = b->items[i].cache ?: b->p;
 
-		if (!b->items[i].rope || p == last || kvcachefs_shape_of(p, &s))
+		if (!b->items[i].rope || !p || p == last || kvcachefs_shape_of(p, &s))
 			continue; /* an invalid shape fails later */
 		size_t row = (size_t)s.heads * s.width * p->elem;
 

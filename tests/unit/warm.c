@@ -278,6 +278,35 @@ static void turns(void **state)
 	pointer = mem;
 }
 
+/* Long rows are rotated too if the items have a cache and the call has none. */
+static void turns_own(void **state)
+{
+	static uint16_t want[LAYER];
+	const struct kvcachefs_rope rope = { .theta = 10000, .delta = 7, .type = KVCACHEFS_BF16 };
+	struct kvcachefs_paged own = cache;
+	struct kvcachefs_transfer *t;
+
+	(void)state;
+	own.block_size = 1;
+	own.head_size = BS * HS;
+	memcpy(want, mem, sizeof mem);
+	assert_int_equal(kvcachefs_rope_shift(&rope, want, FILES, NH, own.head_size), 0);
+	for (int load = 0; load < 2; load++) {
+		name(17);
+		for (int i = 0; i < FILES; i++) {
+			items[i].cache = &own;
+			items[i].rope = load ? &rope : NULL;
+		}
+		pointer = load ? back : mem;
+		assert_int_equal((load ? kvcachefs_load : kvcachefs_store)(&t, dir, NULL, items,
+									   FILES, NULL),
+				 0);
+		assert_int_equal(kvcachefs_transfer_free(t), 0);
+	}
+	pointer = mem;
+	assert_memory_equal(back, want, sizeof want);
+}
+
 /* A larger transfer allocates once. */
 static void grows(void **state)
 {
@@ -492,9 +521,10 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(stores), cmocka_unit_test(loads),   cmocka_unit_test(turns),
-		cmocka_unit_test(grows),  cmocka_unit_test(anew),    cmocka_unit_test(nowhere),
-		cmocka_unit_test(gone),   cmocka_unit_test(refuses), cmocka_unit_test(without),
+		cmocka_unit_test(stores),    cmocka_unit_test(loads),   cmocka_unit_test(turns),
+		cmocka_unit_test(turns_own), cmocka_unit_test(grows),   cmocka_unit_test(anew),
+		cmocka_unit_test(nowhere),   cmocka_unit_test(gone),    cmocka_unit_test(refuses),
+		cmocka_unit_test(without),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

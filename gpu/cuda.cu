@@ -354,7 +354,7 @@ extern "C" int kvcachefs_cuda_check_parts(int device, const struct kvcachefs_par
 {
 	/* the driver maps memory in pages of this size, so a page belongs to one device */
 	constexpr uintptr_t PAGE = 2u << 20;
-	uintptr_t known[64] = {};
+	uintptr_t known[64] = {}; /* the first page has no memory, so 0 means none */
 	int err = check_device(device);
 
 	if (err)
@@ -369,7 +369,7 @@ extern "C" int kvcachefs_cuda_check_parts(int device, const struct kvcachefs_par
 			  &last = known[at / PAGE % 64];
 		cudaPointerAttributes a = {};
 
-		if (last == at / PAGE)
+		if (last && last == at / PAGE)
 			continue;
 		if (cudaPointerGetAttributes(&a, (const void *)at) != cudaSuccess)
 			cudaGetLastError();

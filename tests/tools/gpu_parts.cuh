@@ -194,6 +194,7 @@ void parts_refused()
 {
 	Ranges r(MiB, 5);
 	std::string names[2] = { "parts/good", "parts/bad" };
+	kvcachefs_part low = { (void *)4096, 10, 0 }; /* an offset in a tensor without memory */
 	void *far = mmap(nullptr, 8 * MiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
 			 0);
 	kvcachefs_part bad[2] = { { r.device, 100, 0 }, { (uint8_t *)far + 4 * MiB, 10, 100 } };
@@ -208,6 +209,9 @@ void parts_refused()
 	check(move_parts(true, items, 2) == -EFAULT && items[0].err == 0 &&
 	      items[1].err == -EFAULT && strstr(kvcachefs_error(), "not memory of device 0"));
 	check(contents(names[0]) == r.file && access((mnt + "/" + names[1]).c_str(), F_OK));
+	items[1].parts = &low;
+	items[1].nparts = 1;
+	check(move_parts(true, &items[1], 1) == -EFAULT && items[1].err == -EFAULT);
 	munmap(far, 8 * MiB);
 }
 

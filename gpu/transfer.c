@@ -67,7 +67,7 @@ struct kvcachefs_transfer {
 	bool shares;                        /* threads may share the items */
 	pthread_mutex_t lock;               /* guards the next two while threads share the items */
 	int err;                            /* error of the first failed item */
-	char error[160];                    /* its text */
+	char error[512];                    /* its text */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
@@ -197,6 +197,12 @@ static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 	t->err = t->err ?: err;
 	pthread_mutex_unlock(&t->lock);
 	return err;
+}
+
+/* Returns the first error; its text becomes that of the calling thread. */
+static int result_of(const struct kvcachefs_transfer *t)
+{
+	return t->err && *t->error ? kvcachefs_fail(t->err, "%s", t->error) : t->err;
 }
 
 /* Describes the layout of a file, so that another layout is refused. */
@@ -618,6 +624,7 @@ int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcac
 		err = run_items(t, b->stream);
 	if (err) {
 		t->err = err;
+		*t->error = 0; /* the text of this error stays */
 		for (size_t i = 0; i < b->n; i++)
 			b->items[i].err = err;
 		kvcachefs_transfer_free(t);
@@ -651,7 +658,7 @@ int kvcachefs_transfer_poll(struct kvcachefs_transfer *t)
 
 	if (!err && t->late)
 		err = kvcachefs_cuda_poll(t->late);
-	return err ? err : t->err;
+	return err ? err : result_of(t);
 }
 
 int kvcachefs_transfer_wait(struct kvcachefs_transfer *t)
@@ -663,7 +670,7 @@ int kvcachefs_transfer_wait(struct kvcachefs_transfer *t)
 
 	for (size_t i = 0; err && i < t->n; i++)
 		item_fail(t, i, err);
-	return t->err;
+	return result_of(t);
 }
 
 int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
@@ -730,7 +737,7 @@ int kvcachefs_transfer_free(struct kvcachefs_transfer *t)
 	}
 	if (!t->lent)
 		kvcachefs_lease_free(t->lease);
-	err = t->err;
+	err = result_of(t);
 	give(t);
 	return err;
 }

@@ -14,9 +14,8 @@
 
 #define SUFFIX 40  /* bytes of a temporary name's suffix, with its NUL */
 #define OLD_MS 100 /* a file prepared earlier than this gets the current time */
-#define OPEN_MOST                                                                       \
-	64 /* sealed plain files of the process that stay open until they are published \
-	    */
+/* sealed plain files of the process that stay open until they are published */
+#define OPEN_MOST 64
 
 static _Atomic unsigned kept_open; /* a number of files; it guards no other data */
 
@@ -253,7 +252,7 @@ int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
 {
 	int err = 0;
 
-	if (f->fd < 0)
+	if (f->fd < 0 || f->open)
 		return 0;
 	if (f->plain)
 		return seal_plain(f, layout);

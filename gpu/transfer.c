@@ -321,7 +321,10 @@ static int store_parts(struct kvcachefs_transfer *t, size_t i, const struct kvca
 	int err;
 
 	for (int again = 0;; again++) {
-		err = kvcachefs_file_make_plain(f) ?: kvcachefs_parts_write(parts, f->fd, f->len);
+		err = kvcachefs_file_make_plain(f)
+			      ?: kvcachefs_parts_write(parts, f->fd, f->len);
+		/* at once: a transfer may have more files than the process has descriptors */
+		err = err ?: kvcachefs_file_seal(f, NULL);
 		if ((err != -ENOSPC && err != -EDQUOT) || again || !kvcachefs_ready_short(t->dev))
 			return err;
 		kvcachefs_file_fini(f);

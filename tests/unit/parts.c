@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -150,6 +151,32 @@ static void too_many(void **state)
 	free(many);
 }
 
+/* A store may have more files than the process has descriptors. */
+static void many_files(void **state)
+{
+	enum { FILES = 300 };
+	static char paths[FILES][32];
+	static struct kvcachefs_item v[FILES];
+	struct kvcachefs_part part = { bytes[0], 10, 0 };
+	struct kvcachefs_transfer *t;
+	struct rlimit was, low;
+
+	(void)state;
+	for (int i = 0; i < FILES; i++) {
+		snprintf(paths[i], sizeof paths[i], "files/%d", i);
+		v[i] = (struct kvcachefs_item){ .path = paths[i], .parts = &part, .nparts = 1 };
+	}
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+	low = (struct rlimit){ 150, was.rlim_max };
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	assert_int_equal(kvcachefs_store(&t, dir, NULL, v, FILES, NULL), 0);
+	assert_int_equal(kvcachefs_transfer_free(t), 0);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+	assert_int_equal(count("files"), FILES);
+	for (int i = 0; i < FILES; i++)
+		assert_true(has(paths[i], bytes[0], 10));
+}
+
 /* The error of an item has its text in the caller's thread, whichever thread found it. */
 static void texts(void **state)
 {
@@ -195,6 +222,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(parts),
 		cmocka_unit_test(too_many),
+		cmocka_unit_test(many_files),
 		cmocka_unit_test(texts),
 	};
 	int failed;

@@ -237,7 +237,7 @@ $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
-unitwrap_queue := fallocate64
+unitwrap_queue := fallocate64 pread64
 unitwrap_warm := pread64 linkat fallocate64 close munmap
 $(patsubst %,$(B)/bin/unit-%,library keys names parts queue rope warm): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)

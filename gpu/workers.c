@@ -171,8 +171,10 @@ static void ask_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
 	q->nslow -= slow;
 	if (slow && q->slow.head)
 		pthread_cond_signal(&q->asked);
-	if (e->cancelled) {
+	if (e->cancelled) { /* releasing a lease calls the mount */
+		pthread_mutex_unlock(&q->lock);
 		kvcachefs_ask_drop(e->a, -ECANCELED, "cancelled");
+		pthread_mutex_lock(&q->lock);
 	} else if (!over) { /* a thread takes it that may wait */
 		e->state = KVCACHEFS_WAITING;
 		kvcachefs_list_add(&q->slow, e);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The queue of libkvcachefs without a mount. It stores into a plain folder. fallocate() on its
- * files waits at a gate, so that a job can be stopped in each of its states.
+ * files waits at a gate, so that a job can be stopped in each of its states. So does reading the
+ * answer to a lease, which the test makes.
  */
 #include "kvcachefs_layout.h"
 #include "kvcachefs_rope.h"
@@ -32,11 +33,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool gated;
 static unsigned let, came; /* calls that passed the gate; calls that reached it */
 
-/* The linker reserves these names (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
-int __real_fallocate64(int fd, int mode, off_t at, off_t len);
-int __wrap_fallocate64(int fd, int mode, off_t at, off_t len);
-int __wrap_fallocate64(int fd, int mode, off_t at, off_t len)
+static void pass(void)
 {
 	pthread_mutex_lock(&lock);
 	came++;
@@ -44,7 +41,32 @@ int __wrap_fallocate64(int fd, int mode, off_t at, off_t len)
 	while (gated && came > let)
 		pthread_cond_wait(&changed, &lock);
 	pthread_mutex_unlock(&lock);
+}
+
+/* The linker reserves these names (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+int __real_fallocate64(int fd, int mode, off_t at, off_t len);
+int __wrap_fallocate64(int fd, int mode, off_t at, off_t len);
+int __wrap_fallocate64(int fd, int mode, off_t at, off_t len)
+{
+	pass();
 	return __real_fallocate64(fd, mode, at, len);
+}
+
+/* The answer to a lease on the paths "here" and "none", each with the library's separator. */
+ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at);
+ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at)
+{
+	static const char answer[] = "here 7 10 resident\n.. 0 0 EINVAL\n"
+				     "none 0 0 ENOENT\n.. 0 0 EINVAL\n";
+
+	(void)fd;
+	if (at)
+		return 0;
+	pass();
+	assert_true(capacity >= sizeof answer);
+	memcpy(buf, answer, sizeof answer - 1);
+	return sizeof answer - 1;
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
@@ -430,6 +452,116 @@ static void refused(void **state)
 	assert_int_equal(kvcachefs_queue_new(&q, dir, 65), -EINVAL);
 }
 
+/* ---- Leases ---- */
+
+static unsigned descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* A queue for a folder that takes leases. */
+static struct kvcachefs_queue *leasing(void)
+{
+	struct kvcachefs_queue *q;
+	char path[512];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/leases", dir);
+	assert_int_equal(kvcachefs_queue_new(&q, path, 1), 0);
+	snprintf(path, sizeof path, "%s/leases/.kvcachefs", dir);
+	assert_true(!mkdir(path, 0777) || errno == EEXIST);
+	snprintf(path, sizeof path, "%s/leases/.kvcachefs/lease", dir);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	assert_true(fd >= 0 && !close(fd));
+	return q;
+}
+
+static const char *const wanted[2] = { "here", "none" };
+
+static void leases(void **state)
+{
+	struct kvcachefs_queue *q = queue(1);
+	struct kvcachefs_completion c;
+	static const char *const bad[2] = { "here", "a\nb" }, *const empty[2] = { "", "here" };
+	unsigned before;
+	uint64_t id;
+
+	(void)state;
+	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 0, true, 1, &id), -EINVAL);
+	assert_int_equal(kvcachefs_submit_lease(q, wanted, 1, 2, true, 1, &id), -EINVAL);
+	assert_int_equal(kvcachefs_submit_lease(q, bad, 2, 1, true, 1, &id), -EINVAL);
+	assert_int_equal(kvcachefs_submit_lease(q, empty, 2, 1, true, 1, &id), -EINVAL);
+	assert_int_equal(kvcachefs_take(q, &c, 1), 0);
+	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 1, true, 2, &id), 0);
+	c = take_one(q); /* no mount */
+	assert_true(c.tag == 2 && c.id == id && c.err == -ENOENT && *c.error && !c.lease &&
+		    !c.count && !c.bytes);
+	assert_int_equal(kvcachefs_cancel(q, id), -ENOENT);
+	kvcachefs_queue_free(q);
+	q = leasing();
+	before = descriptors();
+	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 1, false, 3, &id), 0);
+	c = take_one(q);
+	assert_true(!c.err && c.count == 1 && c.bytes == 10 && c.lease);
+	assert_int_equal(kvcachefs_layer_wait(q, id, 0, NULL), 0); /* as of any completed number */
+	assert_int_equal(descriptors(), before + 1);
+	kvcachefs_lease_free(c.lease);
+	assert_int_equal(descriptors(), before);
+	/* both of a group, or none */
+	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 2, true, 4, &id), 0);
+	c = take_one(q);
+	assert_true(!c.err && !c.count && !c.bytes && !c.lease);
+	assert_int_equal(descriptors(), before);
+	/* it is being taken: cancelled, it is released, and it is not given to anybody */
+	gate(true, 0);
+	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 1, false, 5, &id), 0);
+	until_came(1);
+	assert_int_equal(kvcachefs_layer_wait(q, id, 0, NULL), -ENOENT);
+	assert_int_equal(kvcachefs_cancel(q, id), 0);
+	assert_int_equal(kvcachefs_cancel(q, id), 0);
+	assert_false(readable(q, 0));
+	gate(false, 0);
+	c = take_one(q);
+	assert_true(c.err == -ECANCELED && !c.lease && !c.count && !c.bytes && *c.error);
+	assert_int_equal(descriptors(), before);
+	/* it is held, and its completion was not taken */
+	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 1, false, 6, &id), 0);
+	assert_true(readable(q, 60000));
+	assert_int_equal(kvcachefs_cancel(q, id), -EALREADY);
+	kvcachefs_queue_free(q);
+	assert_int_equal(descriptors(), before - 1);
+}
+
+/* The queue is freed while leases are held, are taken and wait. More wait than there are threads.
+ */
+static void freed_leases(void **state)
+{
+	unsigned before = descriptors();
+	struct kvcachefs_queue *q = leasing();
+	uint64_t id;
+	pthread_t t;
+
+	(void)state;
+	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 1, false, 0, &id), 0);
+	assert_true(readable(q, 60000));
+	gate(true, 0);
+	for (unsigned i = 0; i < 40; i++)
+		assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 1, i % 2, i, &id), 0);
+	until_came(16);
+	assert_int_equal(kvcachefs_cancel(q, id), 0); /* waits for a thread */
+	assert_int_equal(pthread_create(&t, NULL, open_gate, NULL), 0);
+	kvcachefs_queue_free(q);
+	pthread_join(t, NULL);
+	assert_int_equal(descriptors(), before);
+}
+
 static int clear(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
 	(void)st;
@@ -441,8 +573,10 @@ static int clear(const char *path, const struct stat *st, int kind, struct FTW *
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(many), cmocka_unit_test(layers), cmocka_unit_test(cancelled),
-		cmocka_unit_test(full), cmocka_unit_test(freed),  cmocka_unit_test(refused),
+		cmocka_unit_test(many),      cmocka_unit_test(layers),
+		cmocka_unit_test(cancelled), cmocka_unit_test(full),
+		cmocka_unit_test(freed),     cmocka_unit_test(refused),
+		cmocka_unit_test(leases),    cmocka_unit_test(freed_leases),
 	};
 	int failed;
 

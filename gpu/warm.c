@@ -28,13 +28,14 @@ struct warm {
 	void *stream;
 };
 
+/* Returns the length of the prepared file that a store of item i takes; 0: none. */
 static uint64_t size_of(const struct warm *w, size_t i)
 {
 	const struct kvcachefs_item *it = &w->items[i];
 	uint64_t size;
 
-	if (it->parts)
-		return kvcachefs_parts_check(it, true, &size) ? 0 : size;
+	if (it->parts) /* in host memory they are written to a file that is not mapped */
+		return w->p->device < 0 || kvcachefs_parts_check(it, true, &size) ? 0 : size;
 	return kvcachefs_file_size(it->cache ?: w->p, it->nlayers, &it->tokens);
 }
 

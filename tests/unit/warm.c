@@ -372,6 +372,19 @@ static void nowhere(void **state)
 	assert_int_equal(not_open, 0);
 }
 
+/* Parts in host memory take no ready files, so none is made for them. */
+static void parts(void **state)
+{
+	const struct kvcachefs_warm how = { .transfers = 2, .files = true, .keep_s = 1000 };
+	struct kvcachefs_part part = { mem, 5000, 0 };
+	struct kvcachefs_item item = { .path = "parts/x", .parts = &part, .nparts = 1 };
+
+	(void)state;
+	until_ready(FILES);
+	assert_int_equal(kvcachefs_gpu_warm(dir, NULL, &item, 1, &how), 0);
+	assert_int_equal(kvcachefs_ready_count(), FILES);
+}
+
 /* The number of files in the folder. */
 static unsigned files_in(const char *name)
 {
@@ -523,8 +536,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stores),    cmocka_unit_test(loads),   cmocka_unit_test(turns),
 		cmocka_unit_test(turns_own), cmocka_unit_test(grows),   cmocka_unit_test(anew),
-		cmocka_unit_test(nowhere),   cmocka_unit_test(gone),    cmocka_unit_test(refuses),
-		cmocka_unit_test(without),
+		cmocka_unit_test(nowhere),   cmocka_unit_test(parts),   cmocka_unit_test(gone),
+		cmocka_unit_test(refuses),   cmocka_unit_test(without),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

@@ -334,38 +334,21 @@ void kvcachefs_queue_free(struct kvcachefs_queue *q);
  */
 int kvcachefs_queue_fd(const struct kvcachefs_queue *q);
 /*
- * Submits a store or a load with the
- * arguments of kvcachefs_store() and
- * kvcachefs_load(), and writes its number
- * to *id. All arguments are copied, except
- * three things that must stay valid until
- * the completion is taken: the memory of
- * the cache, the tables of a rotation
- * (inv_freq, cos_sin), and `items` itself,
- * whose `err` is written before the
- * completion (or before
- * kvcachefs_queue_free() returns). The
- * completion returns `tag`.
+ * Submits a store or a load with the arguments of kvcachefs_store() and kvcachefs_load(), and
+ * writes its number to *id. All arguments are copied, except three things that must stay valid
+ * until the completion is taken: the memory of the cache or of the parts, the tables of a rotation
+ * (inv_freq, cos_sin), and `items` itself, whose `err` and `skipped` are written before the
+ * completion (or before kvcachefs_queue_free() returns). The completion returns `tag`.
  *
- * With a device the work is ordered after
- * the work that is on `stream` at this
- * moment, so a cache can be stored while
- * it is still being computed on the
- * stream. Work that is queued on `stream`
- * later must wait with
- * kvcachefs_layer_wait(), after a store
- * only if it changes the cache. The files
- * of a store all appear at its end, and
- * none if it was cancelled.
+ * With a device the work is ordered after the work that is on `stream` at this moment, so a cache
+ * can be stored while it is still being computed on the stream. Work that is queued on `stream`
+ * later must wait with kvcachefs_layer_wait(), after a store only if it changes the cache. The
+ * files of a store all appear at its end, and none if it was cancelled.
  *
- * -EAGAIN: the queue has
- * KVCACHEFS_QUEUE_MOST transfers,
- * including those whose completion was not
- * taken; -EINVAL: an invalid shape;
- * -ENODEV; -EBUSY: the stream is being
- * captured; -ENOMEM. After an error no
- * transfer exists. All later errors are
- * reported by the completion.
+ * -EAGAIN: the queue has KVCACHEFS_QUEUE_MOST transfers, including those whose completion was not
+ * taken; -EINVAL: an invalid shape, or tokens without a cache; -E2BIG: too many parts; -ENODEV;
+ * -EBUSY: the stream is being captured; -ENOMEM. After an error no transfer exists. All later
+ * errors are reported by the completion.
  */
 #define KVCACHEFS_QUEUE_MOST 1024
 int kvcachefs_submit_store(struct kvcachefs_queue *q, const struct kvcachefs_paged *p,

@@ -4,9 +4,9 @@
  * share, take the next call of a batch until none is left. The caller returns when the helpers that
  * took a call are done, so a batch ends at the latest with its slowest call.
  *
- * One lock guards the list of open batches and their members; no call is made while holding it. The
- * helpers start at the first shared batch and run until the process ends. They are not the threads
- * of copiers.c: calls to a mount may wait long, and bytes that a device waits for must not.
+ * The lock of a crew guards its list of open batches and their members; no call is made while
+ * holding it. The helpers start at the first shared batch and run until the process ends. They wait
+ * for that lock only, and hold nothing between their calls.
  *
  * The child of a fork has no helpers, and starts its own.
  */
@@ -15,8 +15,6 @@
 
 #include <signal.h>
 #include <unistd.h>
-
-#define HELPERS 7 /* at most, and one less than there are CPUs, but at least one */
 
 struct shared {
 	struct shared *next;
@@ -27,14 +25,29 @@ struct shared {
 	pthread_cond_t done;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
-static struct shared *batches; /* with calls left */
-static bool started;
+struct kvcachefs_crew {
+	/* helpers at most, and one less than there are CPUs, but at least one */
+	const long most;
+	pthread_mutex_t lock;
+	pthread_cond_t work;
+	struct shared *batches; /* with calls left */
+	bool started;
+};
 
-static void batch_remove_locked(struct shared *b)
+struct kvcachefs_crew kvcachefs_callers = {
+	.most = 7,
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+	.work = PTHREAD_COND_INITIALIZER,
+};
+struct kvcachefs_crew kvcachefs_copiers = {
+	.most = 3,
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+	.work = PTHREAD_COND_INITIALIZER,
+};
+
+static void batch_remove_locked(struct kvcachefs_crew *c, struct shared *b)
 {
-	struct shared **at = &batches;
+	struct shared **at = &c->batches;
 
 	while (*at != b)
 		at = &(*at)->next;
@@ -42,30 +55,31 @@ static void batch_remove_locked(struct shared *b)
 }
 
 /* Makes the next call of a batch. Releases the lock during the call. */
-static void call_next_locked(struct shared *b)
+static void call_next_locked(struct kvcachefs_crew *c, struct shared *b)
 {
 	size_t i = b->i++;
 
 	if (b->i == b->n)
-		batch_remove_locked(b);
-	pthread_mutex_unlock(&lock);
+		batch_remove_locked(c, b);
+	pthread_mutex_unlock(&c->lock);
 	b->fn(b->arg, i);
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&c->lock);
 }
 
 static void *share_thread(void *arg)
 {
-	(void)arg;
-	pthread_mutex_lock(&lock);
+	struct kvcachefs_crew *c = arg;
+
+	pthread_mutex_lock(&c->lock);
 	for (;;) {
-		struct shared *b = batches;
+		struct shared *b = c->batches;
 
 		if (!b) {
-			pthread_cond_wait(&work, &lock);
+			pthread_cond_wait(&c->work, &c->lock);
 			continue;
 		}
 		b->busy++;
-		call_next_locked(b);
+		call_next_locked(c, b);
 		if (!--b->busy)
 			pthread_cond_signal(&b->done);
 	}
@@ -74,20 +88,28 @@ static void *share_thread(void *arg)
 
 static void share_before_fork(void)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&kvcachefs_callers.lock);
+	pthread_mutex_lock(&kvcachefs_copiers.lock);
 }
 
 static void share_after_fork(void)
 {
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&kvcachefs_copiers.lock);
+	pthread_mutex_unlock(&kvcachefs_callers.lock);
 }
 
 /* The parent's batches are on the stacks of threads that do not exist here. */
+static void crew_reset(struct kvcachefs_crew *c)
+{
+	c->batches = NULL;
+	c->started = false;
+	pthread_cond_init(&c->work, NULL);
+}
+
 static void share_in_child(void)
 {
-	batches = NULL;
-	started = false;
-	pthread_cond_init(&work, NULL);
+	crew_reset(&kvcachefs_callers);
+	crew_reset(&kvcachefs_copiers);
 	share_after_fork();
 }
 
@@ -96,7 +118,7 @@ static void share_once(void)
 	pthread_atfork(share_before_fork, share_after_fork, share_in_child);
 }
 
-static void share_start_locked(void)
+static void share_start_locked(struct kvcachefs_crew *c)
 {
 	static pthread_once_t at_first = PTHREAD_ONCE_INIT;
 	long n = sysconf(_SC_NPROCESSORS_ONLN) - 1;
@@ -104,22 +126,23 @@ static void share_start_locked(void)
 	sigset_t all, old;
 	pthread_t thread;
 
-	if (started)
+	if (c->started)
 		return;
-	started = true;
+	c->started = true;
 	pthread_once(&at_first, share_once);
-	n = n < 1 ? 1 : n > HELPERS ? HELPERS : n;
+	n = n < 1 ? 1 : n > c->most ? c->most : n;
 	sigfillset(&all); /* signals are for the program and its own threads */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_attr_init(&detached);
 	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	while (n-- > 0 && !pthread_create(&thread, &detached, share_thread, NULL))
+	while (n-- > 0 && !pthread_create(&thread, &detached, share_thread, c))
 		;
 	pthread_attr_destroy(&detached);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-void kvcachefs_share(size_t n, bool shares, void (*fn)(void *arg, size_t i), void *arg)
+void kvcachefs_share(struct kvcachefs_crew *c, size_t n, bool shares,
+		     void (*fn)(void *arg, size_t i), void *arg)
 {
 	struct shared b = { .fn = fn, .arg = arg, .n = n, .done = PTHREAD_COND_INITIALIZER };
 
@@ -128,15 +151,15 @@ void kvcachefs_share(size_t n, bool shares, void (*fn)(void *arg, size_t i), voi
 			fn(arg, i);
 		return;
 	}
-	pthread_mutex_lock(&lock);
-	share_start_locked();
-	b.next = batches;
-	batches = &b;
-	pthread_cond_broadcast(&work);
+	pthread_mutex_lock(&c->lock);
+	share_start_locked(c);
+	b.next = c->batches;
+	c->batches = &b;
+	pthread_cond_broadcast(&c->work);
 	while (b.i < n)
-		call_next_locked(&b);
+		call_next_locked(c, &b);
 	while (b.busy)
-		pthread_cond_wait(&b.done, &lock);
-	pthread_mutex_unlock(&lock);
+		pthread_cond_wait(&b.done, &c->lock);
+	pthread_mutex_unlock(&c->lock);
 	pthread_cond_destroy(&b.done);
 }

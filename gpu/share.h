@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls to the mount that several threads share, such as those of a transfer's items. */
+/*
+ * Calls that several threads share: calls to the mount, such as those of a transfer's items, and
+ * copies in memory (copiers.h).
+ */
 #ifndef KVCACHEFS_SHARE_H
 #define KVCACHEFS_SHARE_H
 
@@ -8,11 +11,18 @@
 
 #pragma GCC visibility push(hidden)
 /*
+ * The threads that help. Calls to a mount may wait long, and bytes that a device waits for must
+ * not, so each kind of calls has threads of its own.
+ */
+struct kvcachefs_crew;
+extern struct kvcachefs_crew kvcachefs_callers, kvcachefs_copiers;
+/*
  * Calls fn(arg, i) for each i below n, and returns when all calls have returned. With `shares`
  * other threads make some of the calls, in any order; otherwise this thread makes them in order.
  * Works without other threads, too. Any thread may call, without a lock.
  */
-void kvcachefs_share(size_t n, bool shares, void (*fn)(void *arg, size_t i), void *arg);
+void kvcachefs_share(struct kvcachefs_crew *c, size_t n, bool shares,
+		     void (*fn)(void *arg, size_t i), void *arg);
 #pragma GCC visibility pop
 
 #endif

@@ -459,7 +459,8 @@ static void run_host(struct kvcachefs_transfer *t)
 	if (t->n)
 		host_item(t, 0);
 	if (t->n > 1)
-		kvcachefs_share(t->n - 1, t->shares && bytes >= SHARE_LEAST, next_item, t);
+		kvcachefs_share(&kvcachefs_callers, t->n - 1, t->shares && bytes >= SHARE_LEAST,
+				next_item, t);
 }
 
 /* Finds the files of a store that exist and must be skipped, with one call to the mount. */

@@ -15,60 +15,19 @@
  * All data of a transfer is in one block of memory. A freed transfer is kept with its block for the
  * next one, so that a transfer similar to earlier ones allocates nothing.
  */
-#include "transfer.h"
-#include "file.h"
+#include "transfer_priv.h"
 #include "parts.h"
 #include "share.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define KEPT 16
-#define SLOW_MS 5              /* an open that takes so long has read a tier */
 #define SHARE_LEAST (1u << 20) /* bytes in host memory that are worth several threads */
 #define KEPT_BYTES (1u << 20)  /* a larger block is not kept */
-
-struct piece {
-	struct kvcachefs_file f;
-	bool pinned, late; /* late: not registered yet */
-	const struct cache *cache;
-};
-
-struct cache { /* a cache that items belong to, and its strides */
-	const struct kvcachefs_paged *p;
-	struct kvcachefs_strides s;
-};
-
-struct kvcachefs_transfer {
-	struct kvcachefs_transfer *next; /* the next kept transfer */
-	char *block;
-	size_t capacity;
-	bool store, staged, landed, lent; /* lent: the lease is the caller's */
-	const char *mount;
-	uint64_t dev;             /* device number of the mount; for a store */
-	struct kvcachefs_paged p; /* the cache of the call */
-	struct cache *caches;     /* the cache of the call, and the caches of items */
-	size_t ncaches;
-	const char **paths; /* of the items */
-	atomic_bool asked;  /* the mount was told to load all of them */
-	struct kvcachefs_item *items;
-	struct piece *pieces;
-	void *row; /* memory for one row of a file whose keys are rotated on the host */
-	size_t n;
-	struct kvcachefs_lease *lease;
-	size_t first;                       /* index in the lease of the object of item 0 */
-	struct kvcachefs_cuda *cuda, *late; /* late: NULL if everything could start at once */
-	bool shares;                        /* threads may share the items */
-	pthread_mutex_t lock;               /* guards the next two while threads share the items */
-	int err;                            /* error of the first failed item */
-	char error[512];                    /* its text */
-};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
 static struct kvcachefs_transfer *kept;
@@ -205,221 +164,11 @@ static int result_of(const struct kvcachefs_transfer *t)
 	return t->err && *t->error ? kvcachefs_fail(t->err, "%s", t->error) : t->err;
 }
 
-/* Describes the layout of a file, so that another layout is refused. */
-static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf, size_t capacity)
-{
-	const struct kvcachefs_item *it = &t->items[i];
-	const struct cache *c = t->pieces[i].cache;
-	uint64_t tokens = it->tokens.slots ? it->tokens.n
-					   : (uint64_t)it->tokens.n * c->p->block_size;
-
-	snprintf(buf, capacity, "kv=%u layers=%u tokens=%llu heads=%u head_size=%u elem=%u",
-		 c->s.kvs, it->nlayers, (unsigned long long)tokens, c->s.heads, c->s.width,
-		 c->p->elem);
-}
-
-/* Compares the file with what is requested. have: the layout that it records. */
-static int check_file(const struct kvcachefs_transfer *t, size_t i, const char *have, size_t len)
-{
-	const struct kvcachefs_item *it = &t->items[i];
-	const struct piece *c = &t->pieces[i];
-	char want[KVCACHEFS_LAYOUT_MAX] = "this load";
-
-	if (!c->cache && !it->size && len < c->f.len)
-		return kvcachefs_fail(-ERANGE, "%s has %zu bytes, and the parts end at %zu",
-				      c->f.path, len, c->f.len);
-	if (c->cache)
-		layout_text(t, i, want, sizeof want);
-	if (c->cache && *have && strcmp(have, want))
-		return kvcachefs_fail(-EPROTOTYPE, "%s contains %s, but %s is requested", c->f.path,
-				      have, want);
-	if (len != c->f.len && (c->cache || it->size))
-		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, but %s needs %zu", c->f.path,
-				      len, want, c->f.len);
-	return 0;
-}
-
-/*
- * Opens the file of an item without a lease. If that takes long, a tier is read: then the mount is
- * told once to load the files of all items.
- */
-static int open_unleased(struct kvcachefs_transfer *t, size_t i, size_t *len)
-{
-	uint64_t began = kvcachefs_now_ms();
-	const char *path = t->pieces[i].f.path;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool known = false;
-	struct statx st;
-
-	/* what the kernel knows of an immutable file suffices if it is as expected */
-	for (int sync = 0; fd >= 0 && !known && sync < 2; sync++)
-		known = !statx(fd, "", AT_EMPTY_PATH | (sync ? 0 : AT_STATX_DONT_SYNC),
-			       STATX_SIZE | STATX_TYPE, &st) &&
-			(sync || (t->items[i].size ? st.stx_size == t->items[i].size
-						   : st.stx_size >= t->pieces[i].f.len));
-	if (!known) {
-		int err = kvcachefs_fail(-errno, "%s: %s", path, strerror(errno));
-
-		if (fd >= 0)
-			close(fd);
-		return err;
-	}
-	if (!S_ISREG(st.stx_mode)) {
-		close(fd);
-		return kvcachefs_fail(-EISDIR, "%s is not a file", path);
-	}
-	*len = (size_t)st.stx_size;
-	if (kvcachefs_now_ms() - began >= SLOW_MS && t->n > 1 && !atomic_exchange(&t->asked, true))
-		kvcachefs_prefetch(t->mount, t->paths, t->n); /* without it they load one by one */
-	return fd;
-}
-
-/* Loads the parts of an item in host memory. */
-static int load_parts(struct kvcachefs_transfer *t, size_t i)
-{
-	size_t len = 0;
-	int fd, err;
-
-	if (t->lease) {
-		fd = kvcachefs_lease_open(t->lease, t->first + i, NULL);
-		if (fd >= 0)
-			len = kvcachefs_lease_object(t->lease, t->first + i)->size;
-	} else {
-		fd = open_unleased(t, i, &len);
-	}
-	if (fd < 0)
-		return fd;
-	err = check_file(t, i, "", len) ?: kvcachefs_parts_read(&t->items[i], fd);
-	close(fd);
-	return err;
-}
-
-static int load_open(struct kvcachefs_transfer *t, size_t i)
-{
-	struct piece *c = &t->pieces[i];
-	char have[KVCACHEFS_LAYOUT_MAX] = "";
-	const void *data;
-	size_t len;
-	int err = c->cache ? kvcachefs_lease_layout(t->lease, t->first + i, have) : 0;
-
-	err = err ?: kvcachefs_lease_map(t->lease, t->first + i, &data, &len);
-	err = err ?: check_file(t, i, have, len);
-	if (err)
-		return err;
-	c->f.len = len;
-	c->f.map = (void *)(uintptr_t)data;
-	c->late = t->cuda && len && kvcachefs_lease_registers(t->lease, t->first + i);
-	if (t->cuda && len && !c->late)
-		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
-	return 0;
-}
-
-/* Stores parts in host memory as the file of item i. */
-static int store_parts(struct kvcachefs_transfer *t, size_t i, const struct kvcachefs_item *parts)
-{
-	struct kvcachefs_file *f = &t->pieces[i].f;
-	int err;
-
-	for (int again = 0;; again++) {
-		err = kvcachefs_file_make_plain(f)
-			      ?: kvcachefs_parts_write(parts, f->fd, f->len);
-		/* at once: a transfer may have more files than the process has descriptors */
-		err = err ?: kvcachefs_file_seal(f, NULL);
-		if ((err != -ENOSPC && err != -EDQUOT) || again || !kvcachefs_ready_short(t->dev))
-			return err;
-		kvcachefs_file_fini(f);
-	}
-}
-
-static int store_open(struct kvcachefs_transfer *t, size_t i)
-{
-	struct piece *c = &t->pieces[i];
-	int err = kvcachefs_file_make(&c->f, t->dev, t->p.device);
-
-	c->pinned = !err && c->f.pinned && !t->staged;
-	return err;
-}
-
-/* Moves an item in host memory. Keys are rotated row by row, on a copy. */
-static int move_host(struct kvcachefs_transfer *t, size_t i)
-{
-	struct kvcachefs_item *it = &t->items[i];
-	struct piece *c = &t->pieces[i];
-	const struct kvcachefs_paged *p = c->cache->p;
-	struct kvcachefs_rotated rotated = { .rope = it->rope, .row = t->row };
-	int err;
-
-	if (t->store)
-		return kvcachefs_gather(p, it->layer, it->nlayers, &it->tokens, c->f.map);
-	if (!it->rope)
-		return kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, c->f.map);
-	err = kvcachefs_rotation_get(it->rope, p->head_size, &rotated.rotation);
-	if (err)
-		return err;
-	err = kvcachefs_scatter_rotated(p, it->layer, it->nlayers, &it->tokens, c->f.map, &rotated);
-	kvcachefs_rotation_put(rotated.rotation);
-	return err;
-}
-
-static int check_rope(const struct kvcachefs_transfer *t, size_t i)
-{
-	const struct kvcachefs_rope *r = t->store ? NULL : t->items[i].rope;
-	const struct kvcachefs_paged *p = t->pieces[i].cache->p;
-	int err = r ? kvcachefs_rope_check(r, p->head_size) : 0;
-
-	if (r && !err && kvcachefs_float_size(r->type) != p->elem)
-		err = kvcachefs_fail(
-			-EINVAL,
-			"the rotation is for keys of %u bytes, and the cache has keys of %u bytes",
-			kvcachefs_float_size(r->type), p->elem);
-	return err;
-}
-
-/* Adds the work of an item whose file is open. */
-static int item_add(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t i)
-{
-	struct kvcachefs_item *it = &t->items[i];
-	struct piece *c = &t->pieces[i];
-	struct kvcachefs_work w = {
-		.item = it,
-		.p = c->cache ? c->cache->p : NULL,
-		.s = c->cache ? &c->cache->s : NULL,
-		.host = c->f.map,
-		.len = c->f.len,
-		.pinned = c->pinned,
-	};
-	int err = w.p ? kvcachefs_check(w.p, it->layer, it->nlayers, &it->tokens, &w.ntokens) : 0;
-
-	return err ?: kvcachefs_cuda_add(cuda, &w);
-}
-
-static int item_begin(struct kvcachefs_transfer *t, size_t i)
-{
-	const struct kvcachefs_item *it = &t->items[i];
-	struct piece *c = &t->pieces[i];
-	uint64_t tokens;
-	int err;
-
-	if (it->skipped || it->err)
-		return 0;
-	if (!c->cache && !t->cuda)
-		return t->store ? store_parts(t, i, it) : load_parts(t, i);
-	err = c->cache ? kvcachefs_check(c->cache->p, it->layer, it->nlayers, &it->tokens, &tokens)
-		       : kvcachefs_cuda_check_parts(t->p.device, it->parts, it->nparts);
-	if (!err && c->cache)
-		err = check_rope(t, i);
-	if (!err)
-		err = t->store ? store_open(t, i) : load_open(t, i);
-	if (err || !c->f.len || c->late)
-		return err;
-	return t->cuda ? item_add(t, t->cuda, i) : move_host(t, i);
-}
-
 /* Registers up to `most` of the late files and adds their work. */
 static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t most)
 {
 	for (size_t i = 0; i < t->n && most; i++) {
-		struct piece *c = &t->pieces[i];
+		struct kvcachefs_piece *c = &t->pieces[i];
 		int err;
 
 		if (!c->late)
@@ -427,7 +176,7 @@ static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, 
 		most--;
 		c->late = false;
 		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
-		err = item_add(t, cuda, i);
+		err = kvcachefs_item_add(t, cuda, i);
 		if (err)
 			item_fail(t, i, err);
 	}
@@ -435,7 +184,7 @@ static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, 
 
 static void host_item(void *arg, size_t i)
 {
-	int err = item_begin(arg, i);
+	int err = kvcachefs_item_begin(arg, i);
 
 	if (err)
 		item_fail(arg, i, err);
@@ -501,7 +250,7 @@ static int run_items(struct kvcachefs_transfer *t, void *stream)
 		return 0;
 	}
 	for (size_t i = 0; i < t->n; i++) {
-		err = item_begin(t, i);
+		err = kvcachefs_item_begin(t, i);
 		if (err)
 			item_fail(t, i, err);
 		late += t->pieces[i].late;
@@ -542,9 +291,9 @@ static int lease_all(struct kvcachefs_transfer *t)
 
 /* Finds the cache of an item; each cache gets one entry. */
 static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged *p,
-		      const struct cache **out)
+		      const struct kvcachefs_cache **out)
 {
-	struct cache *c = t->caches + t->ncaches;
+	struct kvcachefs_cache *c = t->caches + t->ncaches;
 	int err;
 
 	for (size_t i = t->ncaches; i-- > 0;)
@@ -579,7 +328,7 @@ static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 		err = kvcachefs_parts_bound(b->items, b->n);
 	for (size_t i = 0; i < b->n && !err; i++, t->n++) {
 		struct kvcachefs_item *it = &t->items[i];
-		struct piece *c = &t->pieces[i];
+		struct kvcachefs_piece *c = &t->pieces[i];
 		uint64_t size;
 
 		it->err = 0;
@@ -696,7 +445,7 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 			t->pieces[i].f.map = NULL; /* belongs to the lease */
 		} else if (!t->items[i].err && !t->items[i].skipped) {
 			if (t->pieces[i].cache)
-				layout_text(t, i, text, sizeof text);
+				kvcachefs_item_layout(t, i, text, sizeof text);
 			err = kvcachefs_file_seal(&t->pieces[i].f,
 						  t->pieces[i].cache ? text : NULL);
 		}

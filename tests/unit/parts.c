@@ -194,9 +194,11 @@ static void texts(void **state)
 	for (int r = 0; r < 100; r++) {
 		for (int i = 0; i < FILES; i++) {
 			v[i] = (struct kvcachefs_part){ bytes[i], sizeof bytes[i], 0 };
-			items[i] = (struct kvcachefs_item){ .path = paths[i],
-							    .parts = &v[i],
-							    .nparts = 1 };
+			items[i] = (struct kvcachefs_item){
+				.path = paths[i],
+				.parts = &v[i],
+				.nparts = 1,
+			};
 			snprintf(paths[i], sizeof paths[i], "texts/%d", i);
 		}
 		snprintf(paths[r % FILES], sizeof paths[0], "file/x");

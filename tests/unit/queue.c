@@ -475,6 +475,7 @@ static struct kvcachefs_queue *leasing(void)
 
 	snprintf(path, sizeof path, "%s/leases", dir);
 	assert_int_equal(kvcachefs_queue_new(&q, path, 1), 0);
+	assert_true(!mkdir(path, 0777) || errno == EEXIST);
 	snprintf(path, sizeof path, "%s/leases/.kvcachefs", dir);
 	assert_true(!mkdir(path, 0777) || errno == EEXIST);
 	snprintf(path, sizeof path, "%s/leases/.kvcachefs/lease", dir);

@@ -455,30 +455,29 @@ int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
 	return kvc_chunk_ranked(c, r, 1, r, &n);
 }
 
-int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r)
+/* The next chunk of a model or tenant, by an index of these. */
+static int next_owned(struct kvc_catalog *c, enum kvc_statement which, enum kvc_order index,
+		      uint64_t owner, struct kvc_chunk_row *r)
 {
 	struct kvc_conn *n;
 	sqlite3_stmt *st;
 	size_t one;
 
-	if (!model)
+	if (!owner)
 		return -ENOENT;
 	n = kvc_reader_get_held(c);
-	st = kvc_sql(n, ST_CHUNK_QUOTA, "iii", I(model), I(r->rank), I(r->id));
-	return next_chunks(c, n, st, KVC_IX_QUOTA, model, r, 1, r, &one);
+	st = kvc_sql(n, which, "iii", I(owner), I(r->rank), I(r->id));
+	return next_chunks(c, n, st, index, owner, r, 1, r, &one);
+}
+
+int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r)
+{
+	return next_owned(c, ST_CHUNK_QUOTA, KVC_IX_QUOTA, model, r);
 }
 
 int kvc_chunk_next_tenant(struct kvc_catalog *c, uint64_t tenant, struct kvc_chunk_row *r)
 {
-	struct kvc_conn *n;
-	sqlite3_stmt *st;
-	size_t one;
-
-	if (!tenant)
-		return -ENOENT;
-	n = kvc_reader_get_held(c);
-	st = kvc_sql(n, ST_CHUNK_TENANT, "iii", I(tenant), I(r->rank), I(r->id));
-	return next_chunks(c, n, st, KVC_IX_TENANT, tenant, r, 1, r, &one);
+	return next_owned(c, ST_CHUNK_TENANT, KVC_IX_TENANT, tenant, r);
 }
 
 int kvc_chunk_tenants(struct kvc_catalog *c,

@@ -34,6 +34,7 @@
 #include "pin.h"
 #include "spill.h"
 #include "tier_queue.h"
+#include "victim.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -114,7 +115,7 @@ static int start_copies_locked(struct kvc *k, struct demotion *d, struct kvc_chu
 	if (!any)
 		return -ENODEV;
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_rotate_locked(c);
+		struct kvc_node *n = kvc_victim_rotate_locked(c);
 
 		if (i % QUEUE_AT == 0)
 			kvc_pause_locked(k);
@@ -173,16 +174,16 @@ static bool is_uncommitted(struct kvc *k, struct kvc_node *n, void *arg)
 
 static int demote_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
-	if (kvc_evict_walk_locked(k, c, is_lacking, NULL))
+	if (kvc_victim_walk_locked(k, c, is_lacking, NULL))
 		return start_copies_locked(k, d, c);
-	if (kvc_evict_walk_locked(k, c, is_uncommitted, NULL)) {
+	if (kvc_victim_walk_locked(k, c, is_uncommitted, NULL)) {
 		kvc_committer_wake_locked(k, true);
 		return AGAIN;
 	}
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_rotate_locked(c);
+		struct kvc_node *n = kvc_victim_rotate_locked(c);
 
-		if (kvc_evict_may_leave(k, n))
+		if (kvc_victim_may_leave(k, n))
 			evict_segment_locked(k, n);
 	}
 	if (c->nnodes) /* a file was opened during the walk */
@@ -241,13 +242,13 @@ static bool is_copying(struct kvc *k, struct kvc_node *n, void *arg)
  */
 static int demote_chunk_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
-	if (!c->detached && kvc_evict_walk_locked(k, c, is_used, NULL))
+	if (!c->detached && kvc_victim_walk_locked(k, c, is_used, NULL))
 		return wait_while_used(d);
-	if (kvc_evict_walk_locked(k, c, is_copying, d)) {
+	if (kvc_victim_walk_locked(k, c, is_copying, d)) {
 		d->used_ns = 0;
 		return AGAIN;
 	}
-	if (d->from < 0 && kvc_evict_mapped(k, c))
+	if (d->from < 0 && kvc_victim_mapped(k, c))
 		return wait_while_used(d);
 	d->used_ns = 0;
 	return d->from == FROM_POOL && c->nnodes ? demote_pool_locked(k, d, c) : 0;

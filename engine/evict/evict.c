@@ -30,6 +30,7 @@
 #include "dir_invalidate.h"
 #include "file.h"
 #include "hinted.h"
+#include "victim.h"
 #include "rings.h"
 #include "throttle.h"
 #include "path.h"
@@ -46,10 +47,7 @@
 #define PRESSED_NS 10000000ull
 #define IDLE_NS 250000000ull
 #define STUCK_PASSES 12
-#define BATCH 512 /* nodes of chunks that are judged per hold of the lock */
-#define WALK 128  /* nodes of one chunk per hold of the lock */
-/* failed copies after which the object may be dropped: the file itself may cause the failure */
-#define TRIES 3
+#define BATCH 512        /* nodes of chunks that are judged per hold of the lock */
 #define HINTED_MOST 1024 /* chunks that a pass keeps because of hints */
 #define HINTED_PART 4    /* their bytes: one of so many parts of the pool */
 #define CHUNK_COST 64    /* each chunk counts as this many nodes more */
@@ -57,19 +55,10 @@
 #define RETURN_AT 64     /* chunks returned to the order per hold of the lock */
 #define FREE_AT 16       /* segments that are checked or freed per hold of the lock */
 
-#define UNFINISHED_NS 10000000000ull /* how long a closed file may keep a temporary name */
-
-/*
- * COMES: it has copies, and the disk tier's copy is queued or running. LATER: one of its files is
- * about to be renamed to its final name, and its writer would not find it. HINTED: a client wants
- * to keep it.
- */
-enum verdict { EVICT, COMES, COPY, DROP, YOUNG, LATER, KEEP, HINTED };
-
 /* A chunk that a pass does not evict; it returns to the order at the end of the pass. */
 struct excluded {
 	struct kvc_chunk *chunk;
-	enum verdict verdict;
+	enum kvc_verdict verdict;
 };
 
 struct pass {
@@ -88,155 +77,6 @@ struct pass {
 	uint64_t hinted_bytes;
 	bool ignores_hints;
 };
-
-static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
-{
-	kvc_tier_each(k, t)
-		if (kvc_tier_accepts_locked(k, t) && !kvc_admission_check_locked(k, n, t) &&
-		    !(n->copies.uncopyable & (1u << t)) &&
-		    !(n->spill.failing && (k->tier[t].breaker.of[KVC_CALL_WRITE].failures ||
-					   n->spill.failures >= TRIES)))
-			return true;
-	return false;
-}
-
-/* Is the disk tier's copy of the node queued or running, without an error so far? */
-static bool disk_comes(struct kvc *k, const struct kvc_node *n)
-{
-	const unsigned bit = 1u << KVC_DISK;
-
-	return k->tier[KVC_DISK].t && (n->copying & bit) && !kvc_file_placed_in(n, KVC_DISK) &&
-	       !(n->copies.uncopyable & bit) && !n->spill.failing &&
-	       kvc_tier_accepts_locked(k, KVC_DISK) && !kvc_admission_check_locked(k, n, KVC_DISK);
-}
-
-/* Why admission refuses a chunk for the disk tier, and how many bytes of it. */
-struct refused {
-	enum kvc_refusal why;
-	uint64_t bytes;
-};
-
-/* Was the file closed recently and still has a temporary name? */
-static bool unfinished(struct kvc *k, struct kvc_node *n, void *now)
-{
-	(void)k;
-	return n->segment.temporary_ns &&
-	       *(const uint64_t *)now - n->segment.temporary_ns < UNFINISHED_NS;
-}
-
-static bool unfinished_locked(struct kvc *k, struct kvc_chunk *c)
-{
-	uint64_t now = kvc_mono_ns();
-
-	return kvc_evict_walk_locked(k, c, unfinished, &now);
-}
-
-struct judgement {
-	enum verdict v;
-	struct refused *refused;
-};
-
-/* Updates the verdict for one more node. Returns true if further nodes cannot change it. */
-static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
-{
-	struct judgement *j = arg;
-	enum kvc_refusal why;
-
-	if (n->refs.opens || n->refs.leases || n->state == KVC_OPEN || n->segment.snapshot) {
-		j->v = KEEP;
-		return true;
-	}
-	if ((why = kvc_admission_check_locked(k, n, KVC_DISK)))
-		*j->refused = (struct refused){ why, j->refused->bytes + n->acct.reserved };
-	if (n->state == KVC_BOTH && !n->segment.verify) {
-		if (n->copies.txn > k->committer->committed && j->v < COPY) {
-			kvc_committer_wake_locked(k, true);
-			j->v = COPY;
-		}
-		if (j->v == EVICT && disk_comes(k, n))
-			j->v = COMES;
-		return false;
-	}
-	if (!pool_tier_possible(k, n))
-		j->v = DROP;
-	else if (j->v != DROP)
-		j->v = COPY;
-	return false;
-}
-
-static bool is_protected_locked(struct kvc *k, const struct kvc_chunk *c)
-{
-	return kvc_pin_protects_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->detached;
-}
-
-/*
- * Judges a chunk. Releases and takes k->lock in between, so a caller that acts on the verdict
- * checks each node again.
- */
-static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c, struct refused *r)
-{
-	struct judgement j = { EVICT, r };
-
-	*r = (struct refused){ 0 };
-	if (is_protected_locked(k, c))
-		return KEEP;
-	kvc_evict_walk_locked(k, c, judge_node_locked, &j);
-	if (is_protected_locked(k, c))
-		return KEEP;
-	if (j.v == DROP && kvc_chunk_young(k, c->use.last_ns))
-		return YOUNG;
-	return j.v == DROP && unfinished_locked(k, c) ? LATER : j.v;
-}
-
-struct kvc_node *kvc_evict_rotate_locked(struct kvc_chunk *c)
-{
-	struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, part.link);
-
-	kvc_chunk_move_last_locked(c, n);
-	return n;
-}
-
-bool kvc_evict_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_evict_node_fn *fn, void *arg)
-{
-	unsigned done = 0;
-
-	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_rotate_locked(c);
-
-		if (fn(k, n, arg)) {
-			kvc_chunk_move_first_locked(c, n);
-			return true;
-		}
-		if (++done % WALK == 0)
-			kvc_pause_locked(k);
-	}
-	return false;
-}
-
-bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
-{
-	bool any = false;
-
-	for (unsigned i = c->nnodes; i && c->nnodes && !any; i--) {
-		struct kvc_node *n = kvc_evict_rotate_locked(c);
-		struct kvc_segment s = kvc_file_segment_of(n);
-
-		if (n->refs.opens || n->refs.leases)
-			return true;
-		kvc_file_close_segment_locked(k, n);
-		any = kvc_pool_segment_in_use(&k->pool, &s, false);
-		if (i % FREE_AT == 0)
-			kvc_pause_locked(k);
-	}
-	return any;
-}
-
-bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n)
-{
-	return n->state == KVC_BOTH && !n->segment.verify && !n->refs.opens && !n->refs.leases &&
-	       !n->segment.snapshot && !n->segment.backing && n->segment.fd < 0 &&
-	       n->copies.txn <= k->committer->committed;
-}
 
 /*
  * Removes the segment's name at once, since a load may create the segment again. Freeing its pages
@@ -281,9 +121,9 @@ static void free_unlinked_locked(struct kvc *k, struct pass *p)
 static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_rotate_locked(c);
+		struct kvc_node *n = kvc_victim_rotate_locked(c);
 
-		if (kvc_evict_may_leave(k, n))
+		if (kvc_victim_may_leave(k, n))
 			evict_node_locked(k, p, n);
 		if (p->nunlinked >= FREE_AT)
 			free_unlinked_locked(k, p);
@@ -333,9 +173,10 @@ static uint64_t overdue_bytes_locked(struct kvc *k)
 static void queue_copies_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_rotate_locked(c);
+		struct kvc_node *n = kvc_victim_rotate_locked(c);
 
-		if (n->state == KVC_RESIDENT || n->segment.verify || disk_comes(k, n))
+		if (n->state == KVC_RESIDENT || n->segment.verify ||
+		    kvc_victim_disk_comes_locked(k, n))
 			kvc_spill_queue_locked(k, n, true);
 		if (i % QUEUE_AT == 0)
 			kvc_pause_locked(k);
@@ -382,7 +223,7 @@ static void count_cause_locked(struct kvc *k, const struct kvc_chunk *c, bool fi
 }
 
 /* Counts a refused chunk, which has left the pool. */
-static void count_refused(struct kvc *k, const struct refused *r)
+static void count_refused(struct kvc *k, const struct kvc_refused *r)
 {
 	if (!r->why)
 		return;
@@ -395,7 +236,7 @@ static void count_refused(struct kvc *k, const struct refused *r)
  * orders of its tenant and of finished chunks too, until kvc_chunk_push_locked. Returns false if
  * out of memory.
  */
-static bool exclude_locked(struct pass *p, struct kvc_chunk *c, enum verdict v)
+static bool exclude_locked(struct pass *p, struct kvc_chunk *c, enum kvc_verdict v)
 {
 	if (kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded))
 		return false;
@@ -411,26 +252,26 @@ static bool exclude_locked(struct pass *p, struct kvc_chunk *c, enum verdict v)
  */
 static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
-	struct refused r;
-	enum verdict v;
+	struct kvc_refused r;
+	enum kvc_verdict v;
 	uint64_t name = 0;
 	bool tenant = c->tenant.taken, finished = c->hints.finished;
 	int err;
 
 	c->refs++; /* keeps the chunk in memory while the lock is released */
-	v = judge_locked(k, c, &r);
-	if (v == COMES && p->overdue)
-		v = EVICT;
-	if (v == DROP && r.why == KVC_REFUSED_twice) {
+	v = kvc_victim_judge_locked(k, c, &r);
+	if (v == KVC_VICTIM_COMES && p->overdue)
+		v = KVC_VICTIM_EVICT;
+	if (v == KVC_VICTIM_DROP && r.why == KVC_REFUSED_twice) {
 		name = name_hash_locked(k, c->id);
 		if (kvc_admission_was_dropped_locked(k, c, name))
-			v = judge_locked(k, c, &r);
+			v = kvc_victim_judge_locked(k, c, &r);
 	}
-	if ((v == EVICT || v == DROP) && kvc_evict_mapped(k, c))
-		v = KEEP;
-	if (v != KEEP)
+	if ((v == KVC_VICTIM_EVICT || v == KVC_VICTIM_DROP) && kvc_victim_mapped(k, c))
+		v = KVC_VICTIM_KEEP;
+	if (v != KVC_VICTIM_KEEP)
 		kvc_replacers_count_victim_locked(k, &k->chunks->turns, c->policy);
-	if (v == EVICT) {
+	if (v == KVC_VICTIM_EVICT) {
 		evict_chunk_locked(k, p, c);
 		count_cause_locked(k, c, finished, tenant);
 		count_refused(k, &r);
@@ -439,7 +280,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		p->progress = true;
 		return true;
 	}
-	if (v == DROP) {
+	if (v == KVC_VICTIM_DROP) {
 		err = drop_chunk_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
 		if (!err) {
@@ -451,10 +292,10 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		}
 		if (err == -EAGAIN)
 			p->coming += c->bytes;
-	} else if (v == YOUNG || v == COPY || v == COMES) {
+	} else if (v == KVC_VICTIM_YOUNG || v == KVC_VICTIM_COPY || v == KVC_VICTIM_COMES) {
 		p->coming += c->bytes;
 		p->progress = true; /* a young chunk grows older */
-		if (v != YOUNG)
+		if (v != KVC_VICTIM_YOUNG)
 			queue_copies_locked(k, c);
 	}
 	if (!exclude_locked(p, c, v)) {
@@ -480,9 +321,9 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 		int err;
 
 		pause_excluded_locked(k, i);
-		if (p->excluded[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
-		    kvc_chunk_young(k, c->use.last_ns) || unfinished_locked(k, c) ||
-		    kvc_evict_mapped(k, c))
+		if (p->excluded[i].verdict != KVC_VICTIM_COPY || kvc_list_empty(&c->nodes) ||
+		    kvc_chunk_young(k, c->use.last_ns) || kvc_victim_unfinished_locked(k, c) ||
+		    kvc_victim_mapped(k, c))
 			continue;
 		err = drop_chunk_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
@@ -493,7 +334,10 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 	}
 }
 
-/* Nothing else can be evicted and a store waits: drops the LATER chunks, the coldest first. */
+/*
+ * Nothing else can be evicted and a store waits: drops the KVC_VICTIM_LATER chunks, the coldest
+ * first.
+ */
 static void drop_later_locked(struct kvc *k, struct pass *p)
 {
 	for (size_t i = 0; i < p->nexcluded && !k->stopping && !p->progress; i++) {
@@ -502,8 +346,8 @@ static void drop_later_locked(struct kvc *k, struct pass *p)
 		pause_excluded_locked(k, i);
 		if (kvc_list_empty(&k->reservations.waiters))
 			break;
-		if (p->excluded[i].verdict != LATER || kvc_list_empty(&c->nodes) ||
-		    kvc_evict_mapped(k, c))
+		if (p->excluded[i].verdict != KVC_VICTIM_LATER || kvc_list_empty(&c->nodes) ||
+		    kvc_victim_mapped(k, c))
 			continue;
 		if (!drop_chunk_locked(k, c->id)) {
 			p->progress = true;
@@ -521,12 +365,12 @@ static bool evict_others_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 	bool any = false;
 
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = kvc_evict_rotate_locked(c);
+		struct kvc_node *n = kvc_victim_rotate_locked(c);
 		struct kvc_segment s = kvc_file_segment_of(n);
 
 		if (n->state == KVC_BOTH && !n->refs.opens && !n->refs.leases) {
 			kvc_file_close_segment_locked(k, n);
-			if (kvc_evict_may_leave(k, n) &&
+			if (kvc_victim_may_leave(k, n) &&
 			    !kvc_pool_segment_in_use(&k->pool, &s, false)) {
 				evict_node_locked(k, p, n);
 				any = true;
@@ -552,7 +396,7 @@ static void evict_parts_locked(struct kvc *k, struct pass *p)
 		if (k->reservations.stuck < STUCK_PASSES / 2 ||
 		    kvc_list_empty(&k->reservations.waiters))
 			break;
-		if (p->excluded[i].verdict == KEEP && !c->detached &&
+		if (p->excluded[i].verdict == KVC_VICTIM_KEEP && !c->detached &&
 		    !kvc_pin_protects_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
 			p->progress = evict_others_locked(k, p, c);
 	}
@@ -563,7 +407,7 @@ static bool keep_hinted_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 {
 	if (p->ignores_hints || kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_LATER ||
 	    p->nhinted >= HINTED_MOST || p->hinted_bytes + c->bytes > k->pool.bytes / HINTED_PART ||
-	    !exclude_locked(p, c, HINTED))
+	    !exclude_locked(p, c, KVC_VICTIM_HINTED))
 		return false;
 	c->refs++;
 	p->nhinted++;
@@ -582,7 +426,7 @@ static bool lift_hints_locked(struct kvc *k, struct pass *p)
 		struct kvc_chunk *c = p->excluded[i].chunk;
 
 		pause_excluded_locked(k, i);
-		if (p->excluded[i].verdict != HINTED) {
+		if (p->excluded[i].verdict != KVC_VICTIM_HINTED) {
 			p->excluded[left++] = p->excluded[i];
 			continue;
 		}

@@ -21,28 +21,6 @@ struct kvc_evict {
 
 /* evict.c. The evictor's thread; arg is the struct kvc. Returns when k->stopping is set. */
 void *kvc_evictor(void *arg);
-/*
- * Moves the first node of the chunk to the end of its list and returns it. So a walk over the nodes
- * can release k->lock although others change the list.
- */
-struct kvc_node *kvc_evict_rotate_locked(struct kvc_chunk *c);
-/*
- * Calls fn for each node of the chunk that has a segment, until fn returns true. Returns true if it
- * did; the next walk then begins with that node. Releases and takes k->lock after every few nodes;
- * the caller holds a reference to the chunk.
- */
-typedef bool kvc_evict_node_fn(struct kvc *k, struct kvc_node *n, void *arg);
-bool kvc_evict_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_evict_node_fn *fn, void *arg);
-/*
- * May the node leave the pool? It has a committed copy and is not in use: nobody opened its segment
- * since kvc_evict_mapped closed it. The caller holds k->lock.
- */
-bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n);
-/*
- * Does a client have a file of the chunk open, leased or mapped? Closes our own descriptors of its
- * segments. Releases and takes k->lock; the caller holds a reference to the chunk.
- */
-bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c);
 
 /* trim.c: starts a thread for each bounded tier. Returns 0 or a negative errno. */
 int kvc_trim_start(struct kvc *k);

@@ -10,11 +10,7 @@
  * container are chunks of their own, and the cache never removes a container. Files that arrived
  * earlier are split off in the background (regroup).
  *
- * Some engines spread files over buckets that they make in one go. So if one thread makes RUN
- * folders in a row in the same place, with no file in any, these folders and the next ones are
- * containers from the start. Other engines make buckets on demand, in two levels that are named by
- * a few hex digits each: once TREE folders of the upper level exist, all folders of the lower level
- * are containers (KVC_BUCKETS of the folder above both).
+ * Folders that engines make as buckets are containers from the start (buckets.c).
  *
  * A file with a cache salt in its name (objects/tenant_set.h) makes its folder a container, because
  * files of different salts belong to different customers.
@@ -49,47 +45,11 @@
 
 #define GAP_NS 5000000000ull
 #define SPAN_NS 60000000000ull
-#define RUN 16
-#define RUNS 64
-#define TREE 3
-#define TREES 16
-#define DIGITS 4
 #define RETRY_NS 1000000000ull
 #define RETRIES_MOST 6
 /* names of a folder that are read under one hold of the locks, when it is regrouped */
 #define BATCH 32
 #define AT_ONCE 8 /* files among them; each takes several rows */
-
-/* Folders that a thread made in a row in the same place. */
-struct kvc_run {
-	uint64_t parent;
-	uint32_t pid;
-	bool marked; /* the folders in ino are marked as containers */
-	unsigned n;
-	uint64_t ino[RUN]; /* the last RUN folders */
-};
-
-/* Folders named by a few hex digits that contain such folders. */
-struct kvc_tree {
-	uint64_t top;
-	unsigned n;
-	uint64_t ino[TREE];
-};
-
-static struct kvc_run *run_of(struct kvc *k, uint64_t parent)
-{
-	if (!k->chunking->runs)
-		/* without memory, buckets are recognized later, by their files */
-		k->chunking->runs = calloc(RUNS, sizeof *k->chunking->runs);
-	return k->chunking->runs ? &k->chunking->runs[parent % RUNS] : NULL;
-}
-
-static struct kvc_tree *tree_of(struct kvc *k, uint64_t top)
-{
-	if (!k->chunking->trees)
-		k->chunking->trees = calloc(TREES, sizeof *k->chunking->trees);
-	return k->chunking->trees ? &k->chunking->trees[top % TREES] : NULL;
-}
 
 static const char *const names[] = { "dir", "file", NULL }; /* indexed by enum kvc_unit */
 
@@ -248,7 +208,7 @@ static bool in_burst(const struct kvc *k, const struct kvc_node *folder, bool he
 			 now - folder->chunking.made_ns <= SPAN_NS);
 }
 
-static void make_container_locked(struct kvc *k, struct kvc_node *folder)
+void kvc_chunking_make_container_locked(struct kvc *k, struct kvc_node *folder)
 {
 	if ((folder->row.container & KVC_CONTAINER) || folder->row.ino == KVC_ROOT)
 		return;
@@ -317,13 +277,12 @@ void kvc_chunking_named_both(struct kvc *k, struct kvc_node *folder, const char 
 	if (is_salted(name) && folder->row.ino != KVC_ROOT &&
 	    !(folder->row.container & KVC_CONTAINER) && !load_history_both(k, folder) &&
 	    !settings_both(k, folder, &set, &unit) && unit == KVC_UNIT_NONE)
-		make_container_locked(k, folder);
+		kvc_chunking_make_container_locked(k, folder);
 }
 
 int kvc_chunking_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n,
 			   const char *name, bool here, uint64_t *chunk)
 {
-	struct kvc_run *run = run_of(k, folder->row.parent);
 	int err, unit;
 	bool set;
 
@@ -332,13 +291,9 @@ int kvc_chunking_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_no
 		return 0;
 	if ((err = load_history_both(k, folder) ?: settings_both(k, folder, &set, &unit)))
 		return err;
-	for (unsigned i = 0; run && run->parent == folder->row.parent && i < kvc_min(run->n, RUN);
-	     i++)
-		if (run->ino[i] == folder->row.ino)
-			run->n = 0; /* this is no longer a row of empty folders */
 	if (unit == KVC_UNIT_NONE && !(folder->row.container & KVC_CONTAINER) &&
 	    (is_salted(name) || !in_burst(k, folder, here)))
-		make_container_locked(k, folder);
+		kvc_chunking_make_container_locked(k, folder);
 	folder->chunking.files++;
 	folder->chunking.filled_ns = kvc_mono_ns();
 	if (is_chunk(folder, set, unit))
@@ -351,133 +306,7 @@ int kvc_chunking_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_no
 void kvc_chunking_folder_arrived_both(struct kvc *k, struct kvc_node *parent)
 {
 	if (!(parent->row.container & KVC_CONTAINER) && !load_history_both(k, parent))
-		make_container_locked(k, parent);
-}
-
-static bool few_digits(const char *name)
-{
-	size_t n = strspn(name, "0123456789abcdef");
-
-	return n && n <= DIGITS && !name[n];
-}
-
-static int is_few_digits(void *arg, const struct kvc_name *n)
-{
-	(void)arg;
-	return few_digits(n->name);
-}
-
-/*
- * Marks the next few folders in this one as buckets. Returns 1 if more names follow, 0, or an
- * error.
- */
-static int mark_some_buckets_both(struct kvc *k, uint64_t ino, uint64_t *after)
-{
-	struct kvc_entries e = { 0 };
-	struct kvc_node *n;
-	int more = kvc_folder_entries_some_both(k, ino, after, &e);
-
-	for (size_t i = 0; i < e.n && more >= 0; i++)
-		if (S_ISDIR(e.v[i].kind) && !kvc_node_get_both(k, e.v[i].ino, &n)) {
-			make_container_locked(k, n);
-			kvc_node_settle_locked(k, n);
-		}
-	free(e.v);
-	return more;
-}
-
-static void mark_buckets_run(struct kvc *k, struct kvc_job *j)
-{
-	uint64_t after = 0;
-	int more = 1;
-
-	while (more == 1 && !kvc_stopping(k)) {
-		kvc_lock_both(k);
-		more = mark_some_buckets_both(k, j->node->row.ino, &after);
-		kvc_unlock_both(k);
-		kvc_lock_pause(&k->lock);
-		kvc_catalog_pause(k->cat);
-	}
-}
-
-/*
- * Marks all folders in this one as buckets: the first few at once, the others in a job, because a
- * user may have made a million of them. If the job fails for lack of memory, or the daemon is
- * killed, the folders are recognized by their files.
- */
-static void mark_buckets_both(struct kvc *k, uint64_t ino)
-{
-	uint64_t after = 0;
-	struct kvc_node *n;
-
-	if (mark_some_buckets_both(k, ino, &after) != 1 || kvc_node_get_both(k, ino, &n))
-		return;
-	kvc_tier_job_add_locked(k, KVC_P_URGENT, mark_buckets_run, n, KVC_COMMON, 0, NULL);
-	kvc_node_settle_locked(k, n);
-}
-
-/* A folder named by a few digits was made in a folder that is named like that too. */
-static void tree_add_both(struct kvc *k, struct kvc_node *top, struct kvc_node *parent)
-{
-	struct kvc_tree *t = tree_of(k, top->row.ino);
-
-	if (!t)
-		return;
-	if (t->top != top->row.ino)
-		*t = (struct kvc_tree){ .top = top->row.ino };
-	for (unsigned i = 0; i < t->n; i++)
-		if (t->ino[i] == parent->row.ino)
-			return;
-	t->ino[t->n++] = parent->row.ino;
-	if (t->n < TREE)
-		return;
-	top->row.container |= KVC_BUCKETS;
-	kvc_node_dirty_locked(k, top);
-	while (t->n)
-		mark_buckets_both(k, t->ino[--t->n]);
-}
-
-/* Marks the folder as a bucket if it is the lower level of a tree of buckets. */
-static void tree_check_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
-			    const char *name)
-{
-	struct kvc_node *top;
-
-	if (parent->row.ino == KVC_ROOT || !few_digits(name) ||
-	    kvc_node_get_both(k, parent->row.parent, &top))
-		return;
-	if (!(top->row.container & KVC_BUCKETS) &&
-	    kvc_name_of(k->cat, parent->row.ino, is_few_digits, NULL) == 1)
-		tree_add_both(k, top, parent);
-	if (top->row.container & KVC_BUCKETS)
-		make_container_locked(k, folder);
-	kvc_node_settle_locked(k, top);
-}
-
-void kvc_chunking_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
-				   const char *name, uint32_t pid)
-{
-	struct kvc_run *run = run_of(k, parent->row.ino);
-	struct kvc_node *n;
-
-	kvc_chunking_folder_arrived_both(k, parent);
-	tree_check_both(k, parent, folder, name);
-	if (!run)
-		return;
-	if (run->parent != parent->row.ino || run->pid != pid)
-		*run = (struct kvc_run){ .parent = parent->row.ino, .pid = pid };
-	run->marked = run->marked && run->n;
-	run->ino[run->n++ % RUN] = folder->row.ino;
-	if (run->n < RUN)
-		return;
-	make_container_locked(k, folder);
-	for (unsigned i = 0; i < RUN && !run->marked; i++)
-		if (!kvc_node_get_both(k, run->ino[i], &n)) {
-			if (S_ISDIR(n->row.mode))
-				make_container_locked(k, n);
-			kvc_node_settle_locked(k, n);
-		}
-	run->marked = true;
+		kvc_chunking_make_container_locked(k, parent);
 }
 
 /* Moves the file to another chunk, which inherits the accesses and ttl of its old one. */

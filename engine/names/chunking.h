@@ -30,7 +30,7 @@ bool kvc_chunking_filled_both(struct kvc *k, struct kvc_node *folder);
 /*
  * Chooses the chunk of file n, which gets this name in the folder; n is NULL for a file of a shared
  * tier. here: a client makes it on this node. *chunk is the folder, or a file whose companion n is,
- * or 0 if n becomes a chunk by itself.
+ * or 0 if n becomes a chunk by itself. Call kvc_buckets_filled_both before it.
  */
 int kvc_chunking_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n,
 			   const char *name, bool here, uint64_t *chunk);
@@ -50,10 +50,10 @@ void kvc_chunking_keeps_locked(struct kvc *k, const struct kvc_node *n, struct k
 void kvc_chunking_made_locked(struct kvc_node *folder);
 /* A file of the folder got this name by a rename, which may show that it is a container. */
 void kvc_chunking_named_both(struct kvc *k, struct kvc_node *folder, const char *name);
-/* A folder was moved into parent; thread pid made a folder in it. */
+/* A folder was made in parent or moved into it. */
 void kvc_chunking_folder_arrived_both(struct kvc *k, struct kvc_node *parent);
-void kvc_chunking_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
-				   const char *name, uint32_t pid);
+/* The folder is not a chunk, and never becomes one. */
+void kvc_chunking_make_container_locked(struct kvc *k, struct kvc_node *folder);
 /*
  * Moves the files in and below the folder to the chunks that they should be in, in the background.
  */

@@ -37,6 +37,7 @@
 #include "remove.h"
 #include "tier_queue.h"
 #include "deferred_free.h"
+#include "buckets.h"
 #include "chunking.h"
 
 #include <string.h>
@@ -394,6 +395,7 @@ static int check_frame_both(struct kvc *k, struct kvc_node *folder, const char *
 		return -EBADMSG;
 	if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
 		return -ENOKEY; /* with keys, an unencrypted frame is not trusted */
+	kvc_buckets_filled_both(k, folder);
 	err = kvc_chunking_join_both(k, folder, NULL, name, false, &a->chunk);
 	err = err ?: kvc_node_model_both(k, a->row.parent, &a->model);
 	return err ?: kvc_quota_allows_locked(k, a->model, a->row.blocks * 512);

@@ -21,6 +21,7 @@
 #include "remote_lookup.h"
 #include "notify.h"
 #include "tier_queue.h"
+#include "buckets.h"
 #include "chunking.h"
 #include "tmpfile.h"
 
@@ -247,7 +248,7 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 		kvc_folder_touch_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
 		if (S_ISDIR(mode)) {
 			kvc_chunking_made_locked(n);
-			kvc_chunking_folder_made_both(k, folder, n, name, caller->pid);
+			kvc_buckets_folder_made_both(k, folder, n, name, caller->pid);
 		} else if (!target) { /* no engine makes fifos or devices in a chunk */
 			kvc_chunking_folder_arrived_both(k, folder);
 		}

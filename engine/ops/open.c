@@ -20,6 +20,7 @@
 #include "remote_lookup.h"
 #include "model_stats.h"
 #include "latency.h"
+#include "buckets.h"
 #include "chunking.h"
 #include "tmpfile.h"
 #include "tenant_set.h"
@@ -348,7 +349,10 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 		return -ENOMEM;
 	n->row.parent = folder->row.ino;
 	kvc_account_set_model_locked(n, c->model);
-	err = name ? kvc_chunking_join_both(k, folder, n, name, true, &n->row.chunk) : 0;
+	if (name) {
+		kvc_buckets_filled_both(k, folder);
+		err = kvc_chunking_join_both(k, folder, n, name, true, &n->row.chunk);
+	}
 	if (!err && !n->row.chunk) {
 		n->row.chunk = n->row.ino;
 		err = kvc_membership_new_both(k, n);

@@ -11,6 +11,7 @@
 #include "membership.h"
 #include "tenant_set.h"
 #include "model.h"
+#include "buckets.h"
 #include "chunking.h"
 #include "access.h"
 
@@ -48,6 +49,7 @@ void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder
 	if (!S_ISREG(n->row.mode))
 		return;
 	kvc_chunking_named_both(k, folder, name);
+	kvc_buckets_filled_both(k, folder);
 	if (n->row.chunk != folder->row.ino) /* otherwise it is a member already */
 		err = kvc_chunking_join_both(k, folder, n, name, true, &chunk);
 	else if ((err = kvc_chunking_whole_both(k, folder)) == 1)

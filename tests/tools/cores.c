@@ -36,6 +36,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cores_locks.h"
+
 #define WORKERS 64
 #define TARGETS 8
 #define LEVELS 16
@@ -362,102 +364,6 @@ static double run_moment(const struct target *t, enum kind kind, unsigned worker
 	return calls / elapsed_s(workers);
 }
 
-/* One line of .kvcachefs/locks, and the difference of two. */
-struct wait_line {
-	char name[96];
-	unsigned long long v[4];
-};
-#define LINES 512
-/* Places of the same name are one: a function in a header has a place in each file. */
-static unsigned merge(struct wait_line *all, unsigned n)
-{
-	for (unsigned i = 0; i < n; i++)
-		if (!strcmp(all[i].name, all[n].name)) {
-			for (int c = 0; c < 4; c++)
-				all[i].v[c] += all[n].v[c];
-			return n;
-		}
-	return n + 1;
-}
-
-static unsigned read_locks(const struct target *t, struct wait_line *all)
-{
-	char path[PATH], line[256];
-	unsigned n = 0;
-	FILE *f;
-
-	snprintf(path, sizeof path, "%s/.kvcachefs/locks", t->mount);
-	f = t->locks ? fopen(path, "re") : NULL;
-	while (f && n < LINES && fgets(line, sizeof line, f)) {
-		unsigned long long *v = all[n].v;
-
-		if (*line != '#' && sscanf(line, "%95s %llu %llu %llu %llu", all[n].name, v, v + 1,
-					   v + 2, v + 3) == 5)
-			n = merge(all, n);
-	}
-	if (f)
-		fclose(f);
-	return n;
-}
-
-static void subtract(struct wait_line *now, unsigned n, const struct wait_line *before,
-		     unsigned nbefore)
-{
-	for (unsigned i = 0; i < n; i++)
-		for (unsigned j = 0; j < nbefore; j++)
-			if (!strcmp(now[i].name, before[j].name))
-				for (int c = 0; c < 4; c++)
-					now[i].v[c] -= before[j].v[c];
-}
-
-static void add_lines(struct wait_line *sum, unsigned *nsum, const struct wait_line *more,
-		      unsigned n)
-{
-	for (unsigned i = 0; i < n; i++) {
-		unsigned j = 0;
-
-		while (j < *nsum && strcmp(sum[j].name, more[i].name))
-			j++;
-		if (j == *nsum && j < LINES)
-			sum[(*nsum)++] = (struct wait_line){ .name = "" };
-		if (j == LINES)
-			continue;
-		memcpy(sum[j].name, more[i].name, sizeof sum[j].name);
-		for (int c = 0; c < 4; c++)
-			sum[j].v[c] += more[i].v[c];
-	}
-}
-
-static int by_waited(const void *a, const void *b)
-{
-	const struct wait_line *x = a, *y = b;
-	unsigned long long wx = x->v[1] + x->v[3], wy = y->v[1] + y->v[3];
-
-	return wx < wy ? 1 : wx > wy ? -1 : 0;
-}
-
-#define PLACES 6
-static void print_locks(const struct target *t, struct wait_line *l, unsigned n, double time_s)
-{
-	int shown = 0;
-
-	qsort(l, n, sizeof *l, by_waited);
-	for (unsigned i = 0; i < n; i++)
-		if (!strchr(l[i].name, ':'))
-			printf("  %s: lock %s: %llu holds, held %.0f %% of the time, %llu waits "
-			       "(%.1f %%) of %.1f us\n",
-			       t->name, l[i].name, l[i].v[0],
-			       100 * (double)l[i].v[1] / 1e6 / time_s, l[i].v[2],
-			       l[i].v[0] ? 100 * (double)l[i].v[2] / (double)l[i].v[0] : 0,
-			       l[i].v[2] ? (double)l[i].v[3] / (double)l[i].v[2] : 0);
-	for (unsigned i = 0; i < n && shown < PLACES; i++)
-		if (strchr(l[i].name, ':') && l[i].v[1] + l[i].v[3]) {
-			printf("    %-52s waited %9llu us, made others wait %9llu us\n", l[i].name,
-			       l[i].v[1], l[i].v[3]);
-			shown++;
-		}
-}
-
 static int by_value(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
@@ -491,10 +397,13 @@ static void measure(enum kind kind, unsigned workers, bool processes, bool profi
 		for (unsigned i = 0; i < ntargets; i++) {
 			unsigned t = (i + r) % ntargets, nbefore;
 
-			nbefore = profiled ? read_locks(&targets[t], before) : 0;
+			nbefore = profiled && targets[t].locks
+					  ? read_locks(targets[t].mount, before)
+					  : 0;
 			all[t][r] = run_moment(&targets[t], kind, workers, processes, length_ns);
 			if (profiled) {
-				unsigned n = read_locks(&targets[t], now);
+				unsigned n = targets[t].locks ? read_locks(targets[t].mount, now)
+							      : 0;
 
 				subtract(now, n, before, nbefore);
 				add_lines(sum[t], &nsum[t], now, n);
@@ -580,7 +489,7 @@ static void run_case(enum kind kind, const unsigned *level, unsigned nlevels)
 	printf("  the last moments took %.0f ms each\n", (double)length_ns / 1e6);
 	for (unsigned t = 0; t < ntargets; t++)
 		if (targets[t].locks)
-			print_locks(&targets[t], sum[t], nsum[t], locked_s[t]);
+			print_locks(targets[t].name, sum[t], nsum[t], locked_s[t]);
 	(void)fflush(stdout);
 }
 

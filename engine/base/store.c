@@ -34,18 +34,14 @@ static bool same_source(const char *field, const char *dir)
 
 		if (c == '\\' && sscanf(field, "%3o", &c) == 1)
 			field += 3;
-		/* True if this store is mounted, as far as this process can see. */
+		/* a mount's source cannot contain a comma */
 		if (c != (unsigned char)(*dir == ',' ? '_' : *dir))
 			return false;
 	}
 	return !*dir && (!*field || *field == ' ');
 }
 
-/*
- * Locks the superblock. Does not wait for a holder that serves its mount. Waits for a holder that
- * has unlocked its byte as long as it makes progress, and for a moment for a holder whose mount is
- * not visible: umount(8) returns before the daemon notices.
- */
+/* True if this store is mounted, as far as this process can see. */
 static bool mount_seen(const char *dir)
 {
 	FILE *f = fopen("/proc/self/mountinfo", "re");
@@ -65,8 +61,9 @@ static bool mount_seen(const char *dir)
 }
 
 /*
- * True if the error of reading a file means that it is missing or is something else; after other
- * errors, nobody knows.
+ * Locks the superblock. Does not wait for a holder that serves its mount. Waits for a holder that
+ * has unlocked its byte as long as it makes progress, and for a moment for a holder whose mount is
+ * not visible: umount(8) returns before the daemon notices.
  */
 static int lock_store(int fd, const char *dir, short type, char *error)
 {
@@ -135,14 +132,17 @@ void kvc_store_alive(const struct kvc_store *s)
 		futimens(s->lock_fd, NULL);
 }
 
-/* True if a file of the store begins like a database, or if it exists and cannot be read. */
+/*
+ * True if the error of reading a file means that it is missing or is something else. After other
+ * errors this is not known.
+ */
 static bool is_missing(int err)
 {
 	return err == -ENOENT || err == -EBADMSG || err == -ENODATA || err == -EISDIR ||
 	       err == -ENOTDIR || err == -ELOOP;
 }
 
-/* not known, so the answer is not "no" */
+/* True if a file of the store begins like a database, or if it exists and cannot be read. */
 static bool is_database(const struct kvc_store *s, const char *name)
 {
 	char path[1280], head[16];
@@ -161,8 +161,7 @@ bool kvc_store_signs(const struct kvc_store *s)
 	int err;
 
 	if (!there)
-		/* Writes one line about a superblock that cannot be used; returns the error. */
-		return true;
+		return true; /* not known, so the answer is not "no" */
 	memcpy(there->dir, s->dir, sizeof there->dir);
 	err = kvc_super_load(there, KVC_STORE_SUPER, &known);
 	if (!known && is_missing(err))
@@ -173,11 +172,7 @@ bool kvc_store_signs(const struct kvc_store *s)
 	       (kvc_super_exists(s, KVC_STORE_DATA) || kvc_super_exists(s, KVC_STORE_RESERVE));
 }
 
-/*
- * Removes the permissions of other users, which older daemons left as the umask had them. Files
- * whose mode cannot be changed stay as they are. The folder keeps its mode: it may hold other
- * files, whose users need it.
- */
+/* Writes one line about a superblock that cannot be used; returns the error. */
 static int refuse_superblock(const struct kvc_store *s, int err, char *error)
 {
 	if (err == -EPROTO)
@@ -281,7 +276,11 @@ int kvc_store_files_check(const struct kvc_store *s, bool writes, char *error)
 	return err;
 }
 
-/* the superblock may have changed during the wait */
+/*
+ * Removes the permissions of other users, which older daemons left as the umask had them. Files
+ * whose mode cannot be changed stay as they are. The folder keeps its mode: it may hold other
+ * files, whose users need it.
+ */
 static void close_to_others(const struct kvc_store *s)
 {
 	static const char *const names[] = {

@@ -26,7 +26,7 @@ static void usage(FILE *out)
 		"  -y, --yes          repair all errors that can be repaired\n"
 		"      --data         also read all data in the disk tier and compare its "
 		"checksums\n"
-		"      --rebuild      build a new catalog from the frames in the disk tier\n"
+		"      --rebuild      build a new catalog, the list of files, from the disk tier\n"
 		"      --device PATH  block device of the disk tier, if its path in the store is "
 		"lost\n"
 		"  -h, --help         show this help\n"

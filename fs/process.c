@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Maps threads to processes. FUSE reports the thread of a request; /proc/THREAD/status names its
- * process. Of the files in /proc, status is one that takes no lock that a caller inside a page
- * fault holds. Results are cached for CACHE_S seconds, because the kernel reuses thread ids. The
- * cache has CACHE_ROWS rows, indexed by the thread id; a new result replaces the row. If /proc is
- * missing or belongs to another PID namespace, each thread counts as its own process. See
- * process.h.
+ * process. The file status is used because it takes no lock that a caller inside a page fault may
+ * hold. Results are cached for CACHE_S seconds, because the kernel reuses thread ids. The cache has
+ * CACHE_ROWS rows, indexed by the thread id; a new result replaces the row. If /proc is missing or
+ * belongs to another PID namespace, each thread counts as its own process. See process.h.
  */
 #include "process.h"
 

@@ -81,16 +81,19 @@ void kvcachefs_map_cache(size_t bytes);
 /* Starts loading objects, without waiting and without a lease. */
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
 /*
- * What the mount should know about the future of a prompt's chunks, named by their files or folders
- * from the beginning of the prompt. One call covers the whole prompt. Initialize to zero.
+ * Tells the mount whether the chunks of a prompt will be needed. The paths name the files or
+ * folders of the chunks, from the beginning of the prompt; one call covers the whole prompt.
+ * Initialize to zero.
  *
- * finished, superseded_by and priority low: the chunks leave the pool before all others, until they
- * are used again. superseded_by is the path of the newer state of the session, which makes these
- * chunks worthless; chunks that it shares stay. A chunk from which another prompt continues stays
- * too. demote: the same, and missing copies in the tiers are made now.
- * priority high, pause_s: the chunks stay in the pool while others can leave, for an hour, or until
- * the session goes on, at most for pause_s seconds (up to 3600).
- * prefetch: starts to load the chunks. tenant: the chunks belong to this tenant ("none": to none).
+ * finished, priority low: the prompt will not be continued, so its chunks are evicted from the pool
+ * before all others, until they are used again. A chunk from which another prompt continues stays.
+ * superseded_by: the same, because a newer prompt of the same session replaces this one; it is the
+ * path of the newer prompt's last chunk. Chunks of the newer prompt are not affected.
+ * demote: the same as finished, and chunks without a copy in a tier are copied now.
+ * priority high: the chunks stay in the pool for an hour, as long as others can be evicted.
+ * pause_s: the same, until the session continues, at most for pause_s seconds (up to 3600).
+ * prefetch: starts to load the chunks.
+ * tenant: assigns the chunks to this tenant; "none": to no tenant.
  *
  * Except for prefetch, the user must own the chunks. Hints do not survive a restart of the daemon.
  */

@@ -181,7 +181,8 @@ int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_to
 /* BLAKE3 (256 bits) of any data. */
 void kvcachefs_blake3(const void *data, size_t len, uint8_t out[32]);
 
-/* ---- CacheBlend: content wherever it stands -------------------------------------------------- */
+/* ---- CacheBlend: equal content at any position --------------------------------------------------
+ */
 
 struct kvcachefs_segment {
 	size_t start, end; /* tokens [start, end), as LMCache counts them */

@@ -52,7 +52,8 @@ struct kvcachefs_queue {
 	pthread_t threads[QUEUE_THREADS_MOST];
 	pthread_cond_t asked; /* a lease waits, or the queue stops */
 	/*
-	 * nslow: askers that wait for a tier, which at least one never does; idle: without a lease
+	 * nslow: threads that may wait for a tier (at least one thread never does); idle: threads
+	 * without a lease
 	 */
 	unsigned naskers, nslow, idle;
 	pthread_t askers[QUEUE_ASKERS_MOST];

@@ -22,8 +22,8 @@ void kvcachefs_ready_idle(unsigned ms);
 /*
  * Takes a prepared file of that length, without a name, open (m->fd) and mapped. Returns true and
  * sets *m, or false if none is prepared. In both cases, if *of is not NULL the caller passes it to
- * kvcachefs_ready_back when that file is finished; and more files are prepared. Neither blocks nor
- * allocates if a file is prepared.
+ * kvcachefs_ready_back when the file of its store is finished. Then more files are prepared.
+ * Neither blocks nor allocates if a file is prepared.
  */
 bool kvcachefs_ready_take(const struct kvcachefs_want *w, struct kvcachefs_class **of,
 			  struct kvcachefs_map **m);
@@ -53,8 +53,8 @@ unsigned kvcachefs_ready_count(void);
 int kvcachefs_prepare(const char *folder, const struct kvcachefs_want *w, bool makes, bool *teaches,
 		      struct kvcachefs_map **out);
 /*
- * Reads how many calls have waited for space in that mount or were refused it, and how much of the
- * pool is free. Returns false if the mount does not report it.
+ * Reads how many calls have waited for space in that mount or were refused space, and how much of
+ * the pool is free. Returns false if the mount does not report it.
  */
 bool kvcachefs_prepare_look(const char *mount, uint64_t *waits, uint64_t *spare);
 #pragma GCC visibility pop

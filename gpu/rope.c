@@ -13,7 +13,8 @@
 
 #define KEPT 64
 
-/* The parameters of a rotation; equal bytes mean different rotations in different ways. */
+/* The kind of a rotation's parameters. The same bytes mean different rotations for different kinds.
+ */
 enum way { THETA, FREQUENCIES, TABLE };
 
 struct kept {

@@ -55,7 +55,7 @@ redisContext *kvct_redis_context(int fd);
 int kvct_redis_ready(int fd, short events, uint64_t until_ns);
 /*
  * Sends a command and waits for its answer, which the caller frees with freeReplyObject(); it may
- * be an error reply. Blocks until until_ns at most, and for quiet_ns at most without a byte in
+ * be an error reply. Blocks until until_ns at most, and for silence_ns at most without a byte in
  * either direction. Returns 0, or an error after which the connection is unusable: -ETIMEDOUT,
  * -ECONNRESET, -EACCES (the server refused TLS), -EIO (the answer is too large or malformed),
  * -ENOMEM.

@@ -16,8 +16,8 @@
 
 #define WHY 256
 #define ANSWER_MAX (64u << 10)
-#define TOKEN_MAX \
-	(24u << 10) /* token of a web identity or a container; STS accepts 20,000 characters \ */
+/* token of a web identity or a container; STS accepts 20,000 characters */
+#define TOKEN_MAX (24u << 10)
 #define ASK_NS 5000000000ull
 #define INSTANCE_NS 2000000000ull /* the metadata service of an instance is on the same host */
 

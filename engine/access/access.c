@@ -47,13 +47,13 @@ static void ring_record(struct kvc *k, struct kvc_client *u, const struct kvc_ch
 				      });
 }
 
-/* When the access happened that is being recorded. */
+/* Returns the time of the access that is being recorded. */
 static uint64_t happened_ns(const struct kvc *k)
 {
 	return k->chunks->happened_mono_ns ?: kvc_mono_ns();
 }
 
-/* ---- what policies hear ---- */
+/* ---- reports to the policies ---- */
 
 static void request_begin(struct kvc *k, struct kvc_client *u, unsigned class)
 {

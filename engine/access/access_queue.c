@@ -68,7 +68,8 @@ static void record_item_locked(struct kvc *k, const struct access_item *item)
 {
 	struct kvc_node *n = item->n;
 
-	kvc_count(&k->stats, pool_hits); /* with those of the models, whose sum it is */
+	/* counted together with the models' hits, because it is their sum */
+	kvc_count(&k->stats, pool_hits);
 	kvc_model_stats_locked(k, n->model, hits);
 	kvc_tenant_tell_locked(k, n->chunk, hits);
 	k->chunks->happened_ns = item->when_ns;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Accesses that were made under joint holds of k->lock (base/joint.h), on their way to
- * kvc_access_record_locked. A joint hold may not change the state of clients, chunks and policies;
- * it leaves a record here instead. Whoever takes k->lock alone finds the queue empty: taking it
- * records all of them. Otherwise a thread that finds some records takes the mutex beside the joint
- * holds, and records them. A full queue accepts nothing: then the call takes the lock.
+ * Accesses that were made under joint holds of k->lock (base/joint.h), until
+ * kvc_access_record_locked records them. A joint hold may not change the state of clients, chunks
+ * and policies; it leaves a record here instead. Whoever takes k->lock alone finds the queue empty:
+ * taking it records all of them. Otherwise a thread that finds some records takes the mutex beside
+ * the joint holds, and records them. A full queue accepts nothing: then the call takes the lock.
  *
  * The order of the queue is the order in which the calls were made, for calls of one client. The
  * node of a record stays in memory, and in its chunk, until the record is taken, because a change
@@ -16,7 +16,8 @@
 #include "node.h"
 
 #define KVC_ACCESS_QUEUE_ITEMS 512u /* a power of two */
-#define KVC_ACCESS_QUEUE_MANY 64u   /* for this number, take the mutex */
+/* from this number of items on, a thread takes the mutex and records them */
+#define KVC_ACCESS_QUEUE_MANY 64u
 
 /* Returns an empty queue; NULL: no memory. */
 struct kvc_access_queue *kvc_access_queue_new(void);

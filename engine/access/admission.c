@@ -23,8 +23,7 @@
  * The rules apply to each file when a copy is requested, and again when it begins. These are
  * admitted:
  *
- *   - a file for which a call waits (fsync, demote) or that was named by one (rekey, a pinned
- *     chunk);
+ *   - a file for which a call waits (fsync, demote) or that a call names (rekey, a pinned chunk);
  *   - a file of a chunk that is already on the disk in part, so that the chunk becomes complete
  *     and files that an fsync brought there are not dropped with the others;
  *   - otherwise a file of a chunk that was requested twice (any chunk with admit=all, and at

@@ -9,8 +9,8 @@
  *
  * Users' texts may use a quarter of that rest, waiting writes an eighth, and tier work five
  * eighths. Copies and listings may use three fifths of the part for tier work, so that loads, which
- * callers wait for, find memory when copies do not. Writes wait for room that copies make, and
- * cannot take their memory.
+ * callers wait for, find memory when copies do not. Waiting writes need space that copies free, so
+ * they cannot take the memory of copies.
  *
  * The budget belongs to the process. It has no limit, and still counts, until kvc_budget_start is
  * called, so the tools can use the same code. All functions are thread-safe. Their lock is a leaf;

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #define KVC_PAUSE_US 20
-#define KVC_PAUSES 50 /* pauses at most, one after another */
+#define KVC_PAUSES 50 /* maximum number of consecutive pauses */
 #define KVC_LOCK_SAMPLED 64u
 
 /* The profile of a place that takes a lock. Its figures change under that lock. */

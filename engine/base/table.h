@@ -3,7 +3,7 @@
  * A hash table of structs that have a number, by linear hashing. It grows by one bucket at a time,
  * so no call moves more than one bucket's chain. The structs contain their links. It has no lock.
  *
- * A bucket is a number below kvc_table_buckets. A caller that walks all buckets in the order of
+ * A bucket is a number below `buckets`. A caller that walks all buckets in the order of
  * their numbers, with pauses between them, meets each struct that stays in the table at least once,
  * because growing moves structs only to the end.
  */

@@ -332,7 +332,7 @@ static inline void kvc_catalog_count(struct kvc_catalog *c)
 }
 /* usage.c */
 void kvc_usage_free(struct kvc_catalog *c);
-/* Has any user extended attributes? Under the lock. */
+/* Does any user have extended attributes? Under the lock. */
 bool kvc_usage_attrs(const struct kvc_catalog *c);
 
 /* Read the columns of a row in the order of the statements above (catalog_rows.c). */

@@ -292,7 +292,7 @@ static bool take_reserve(struct kvc_catalog *c)
 	return true;
 }
 
-/* ---- a batch's way ---- */
+/* ---- writing a batch ---- */
 
 /* Logs one line when the trouble begins, and one when it ends. */
 static void log_trouble_locked(struct kvc_catalog *c, int err)

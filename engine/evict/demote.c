@@ -18,7 +18,7 @@
  * read file by file, or was probed a moment ago, is retried for GRACE_NS.
  *
  * The demoter's thread enters, calls of fs/ (kvc_demote_locked), and the thread that answers waits
- * (on_copy).
+ * (copy_done).
  */
 #include "demote.h"
 

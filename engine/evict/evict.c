@@ -294,7 +294,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 			p->coming += c->bytes;
 	} else if (v == KVC_VICTIM_YOUNG || v == KVC_VICTIM_COPY || v == KVC_VICTIM_COMES) {
 		p->coming += c->bytes;
-		p->progress = true; /* a young chunk grows older */
+		p->progress = true; /* the chunk is no longer young in the next pass */
 		if (v != KVC_VICTIM_YOUNG)
 			queue_copies_locked(k, c);
 	}

@@ -443,7 +443,7 @@ static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uin
 
 	if (!err || err == -ENOENT || err == -EAGAIN)
 		remove_victim(k, &t->walk, r, err);
-	/* it grows older, or is judged again */
+	/* the chunk will not be young any more, or is judged again */
 	if (err == -ESTALE || (err == -EBUSY && kvc_chunk_young(k, r->last_ns)))
 		t->hopeful = t->walk.has_young = true;
 	if (err)

@@ -37,7 +37,7 @@ struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id)
 	return s ? kvc_of(s, struct kvc_pin, slot) : NULL;
 }
 
-/* ---- those that end ---- */
+/* ---- pins with an end ---- */
 
 static void heap_place(struct kvc_pins *p, size_t at, struct kvc_pin *pin)
 {
@@ -101,7 +101,7 @@ struct kvc_pin *kvc_pin_ended_locked(struct kvc *k)
 	return p && p->until_ns <= kvc_clock_ns(k) ? p : NULL;
 }
 
-/* ---- whose, and how much ---- */
+/* ---- the users and bytes of pins ---- */
 
 static uint64_t chunk_bytes(const struct kvc_pin *p)
 {
@@ -196,7 +196,7 @@ void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by)
 	k->pins->disk += (uint64_t)by;
 }
 
-/* ---- the bound ---- */
+/* ---- the limits ---- */
 
 static uint64_t pool_limit(const struct kvc *k)
 {
@@ -253,7 +253,7 @@ bool kvc_pin_protects_locked(struct kvc *k, uint64_t id, uint64_t until_ns,
 	return true;
 }
 
-/* ---- out of the pool's order ---- */
+/* ---- exclusion from the pool's order ---- */
 
 bool kvc_pin_out_locked(struct kvc *k, struct kvc_chunk *c)
 {
@@ -314,7 +314,7 @@ struct kvc_chunk *kvc_pin_chained_locked(struct kvc *k)
 	return kvc_of(e, struct kvc_chunk, chained_link);
 }
 
-/* ---- its files ---- */
+/* ---- the files of a pin ---- */
 
 uint64_t kvc_pin_weight(uint64_t blocks)
 {

@@ -9,9 +9,10 @@
 #include "chunk.h"
 #include "kvc.h"
 
-#define KVC_TENANTS 1024u        /* maximum number of tenants */
-#define KVC_TENANT_NAME 129      /* bytes of a name, including the final 0 */
-#define KVC_TENANT_NOBODY (-1ll) /* no user besides root and the daemon's may name the tenant */
+#define KVC_TENANTS 1024u   /* maximum number of tenants */
+#define KVC_TENANT_NAME 129 /* bytes of a name, including the final 0 */
+/* only root and the daemon's user may assign chunks to the tenant */
+#define KVC_TENANT_NOBODY (-1ll)
 
 /* clang-format off: a table */
 /*      name      what it counts */
@@ -26,7 +27,7 @@ struct kvc_tenant {
 	struct kvc_slot slot; /* in k->tenants->table, by its number, which is never used again */
 	char name[KVC_TENANT_NAME];
 	uint64_t quota, share; /* bytes: of all its chunks; of those in the pool; 0: no limit */
-	int64_t uid;           /* the user that may name it, or KVC_TENANT_NOBODY */
+	int64_t uid;           /* the user that may assign its chunks, or KVC_TENANT_NOBODY */
 	/* bytes of its chunks: the sum of their largest sizes in the pool; now in the pool */
 	uint64_t used, pool;
 	struct kvc_list order; /* its chunks in the pool, the next victim first */
@@ -50,9 +51,10 @@ struct kvc_tenant *kvc_tenant_of_locked(const struct kvc *k, uint64_t number);
 struct kvc_tenant *kvc_tenant_find_locked(const struct kvc *k, const char *name);
 /* Adds a tenant. Returns NULL if out of memory. */
 struct kvc_tenant *kvc_tenant_add_locked(struct kvc *k, uint64_t number, const char *name);
-/* Removes a tenant. Its chunks in memory have none then; rows with its number count as none. */
+/* Removes a tenant. Its chunks in memory then have no tenant, and its number in rows means no
+ * tenant. */
 void kvc_tenant_remove_locked(struct kvc *k, struct kvc_tenant *t);
-/* May this user name the tenant for its chunks? */
+/* May this user assign its chunks to the tenant? */
 bool kvc_tenant_allows(const struct kvc_tenant *t, uint32_t uid);
 /* The chunk was created from its row: the sums contain it already. */
 void kvc_tenant_loaded_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r);

@@ -70,7 +70,7 @@ void kvc_user_share_remove_locked(struct kvc *k, struct kvc_node *n, uint32_t ui
  * of a file that the user has open do not count.
  */
 int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n);
-/* The same as a question: counts no refusal. */
+/* The same, but counts no refusal. */
 bool kvc_user_may_open_more_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n);
 /* Called after the node's size in the pool or its state has changed. */
 void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n);

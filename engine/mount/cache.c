@@ -91,7 +91,7 @@ static int open_keys(struct kvc *k, char *error)
 	return err;
 }
 
-/* Copies the superblock to the catalog, for fsck in case that both superblocks are lost. */
+/* Copies the superblock to the catalog, for fsck in case both superblocks are lost. */
 static void save_super(struct kvc *k)
 {
 	char text[1400], known[1400];

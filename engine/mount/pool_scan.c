@@ -63,8 +63,8 @@ struct scan {
 
 /*
  * Takes over the segment of a file that was open. It is complete if its time is still the mark. It
- * is renamed to a published one, and keeps the mark in case that this start fails. Returns 1, 0 if
- * it does not match the catalog, or an error.
+ * is renamed to a published one, and keeps the mark in case this start fails. Returns 1, 0 if it
+ * does not match the catalog, or an error.
  */
 static int adopt_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment *s,
 			   const struct stat *st)

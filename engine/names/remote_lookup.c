@@ -67,8 +67,9 @@ struct ask {
 };
 
 /*
- * Has the name the shape of engines' temporary names: ".tmp" at the end, before a dot, or before
- * digits, such as K.tmp, K.tmp.PID.N and K.tmp1f2e3d4c? "qwen.tmpl" and "v1.tmp-model" do not.
+ * Does the name have the form of engines' temporary names: ".tmp" at the end, before a dot, or
+ * before digits, such as K.tmp, K.tmp.PID.N and K.tmp1f2e3d4c? "qwen.tmpl" and "v1.tmp-model" do
+ * not.
  */
 static bool is_temporary(const char *name)
 {
@@ -560,7 +561,7 @@ void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const cha
 						!kvc_tier_out_locked(k, t, KVC_CALL_WRITE);
 					continue;
 				}
-				soon = false; /* forget_note (remove.c) decides */
+				soon = false; /* note_delete (remove.c) decides */
 				kvc_remove_note_both(k, t, n->row.ino, &n->in[t].place);
 				kvc_deferred_free_shared_locked(k, t, n->row.ino, &n->in[t].place);
 				kvc_file_set_old_name_locked(n, t, false);

@@ -24,7 +24,7 @@
 
 #define SYNC_NS 1000000000ull
 #define BUSY_NS 50000000ull
-#define REMOVAL_TRIES 8u         /* maximum, while the tier removes other frames */
+#define REMOVAL_TRIES 8u         /* tries of a removal, while the tier removes other frames */
 #define REMOVAL_NS 1000000000ull /* the first delay; each try doubles it */
 #define PRESSED_NS 5000000ull    /* between two syncs while a tier needs space */
 #define AGAIN_MAX_NS (256 * SYNC_NS)

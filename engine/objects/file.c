@@ -24,9 +24,8 @@ const char *const kvc_file_state_names[KVC_STATES] = {
 	"none", "open", "resident", "resident+lower", "lower", "loading", "gone",
 };
 
-#define LINGER_AT_ONCE                                                            \
-	16 /* files destroyed under one hold of k->lock; each costs a system call \
-	    */
+/* files destroyed under one hold of k->lock; each costs a system call */
+#define LINGER_AT_ONCE 16
 
 #define B(s) (1u << KVC_##s)
 static const unsigned allowed[KVC_STATES] = {

@@ -46,8 +46,8 @@ int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n);
  */
 void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n);
 /*
- * The file was compared with its lower copies, or they were made again: they can be trusted. Sets
- * the mtime of its segment, open as fd, back to the file's own.
+ * The file was compared with its lower copies, or the copies were made again: they can be trusted.
+ * Sets the mtime of its segment, open as fd, back to the file's own.
  */
 void kvc_file_compared_locked(struct kvc_node *n, int fd);
 /* Publishes the file if it is OPEN, has a name and has no writer. */
@@ -101,7 +101,7 @@ static inline void kvc_file_set_sum_locked(struct kvc_node *n, const struct kvc_
 		n->object.sum = *sum;
 }
 
-/* A copy of the open file's current contents was made: they are this generation. */
+/* A copy of the open file's current contents was made, as this generation. */
 static inline void kvc_file_snapshot_copied_locked(struct kvc_node *n, uint64_t gen, uint64_t size)
 {
 	n->object.gen = gen;

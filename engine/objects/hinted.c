@@ -3,7 +3,7 @@
  * Hints of clients about chunks. Finished chunks that are in the pool are in one list, the newest
  * hint first: clients name the chunks of a prompt from its beginning, so that the end of the prompt
  * precedes its beginning in the list. The evictor takes its victims from this list before it asks
- * any policy (evict/evict.c). Chunks that should stay are met and passed over by the evictor.
+ * any policy (evict/evict.c). The evictor skips chunks that should stay.
  */
 #include "hinted.h"
 

@@ -7,7 +7,7 @@
 
 /* The chunk is not needed any more, until it is used again. */
 void kvc_hinted_finished_locked(struct kvc *k, struct kvc_chunk *c);
-/* The chunk is needed until then, or only until its next use (paused). Monotonic time. */
+/* The chunk is needed until until_ns (monotonic time) or, if paused, until its next use. */
 void kvc_hinted_until_locked(struct kvc_chunk *c, uint64_t until_ns, bool paused);
 /* Removes the hints of the chunk. */
 void kvc_hinted_clear_locked(struct kvc_chunk *c);

@@ -138,7 +138,7 @@ int kvc_membership_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, b
 		return err;
 	kvc_chunk_mark_busy(n->chunk);
 	if (n->chunk && n->chunk->tenant.number && !c->tenant.number) {
-		/* the files of a folder become one chunk: it stays their tenant's */
+		/* the files of a folder become one chunk, which keeps their tenant */
 		kvc_tenant_move_locked(k, c, n->chunk->tenant.number);
 		c->known = false;
 		kvc_chunk_dirty_locked(k, c);

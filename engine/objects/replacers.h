@@ -55,7 +55,7 @@ void kvc_replacers_count_victim_locked(const struct kvc *k, struct kvc_replacer_
 				       unsigned class);
 /* Returns the class's next victim; 0 if no chunk can be evicted. */
 uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsigned class);
-/* Excludes the chunk and its ancestors from eviction, or (false) ends that. */
+/* Excludes the chunk and its ancestors from eviction, or (false) ends the exclusion. */
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
 				  bool excluded);
 /* Sets the chunk's parent in all caches (0: none). */

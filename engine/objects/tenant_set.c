@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making tenants, and which of them a chunk belongs to; limits/tenant.h has the registry. The
- * catalog stores:
+ * Making tenants, and assigning chunks to them; limits/tenant.h has the registry. The catalog
+ * stores:
  *
  *   meta tenant:NUMBER         "QUOTA SHARE UID USED NAME"; USED is correct after a clean unmount
  *   meta tenant_folder:INODE   number of the tenant of the folder's new chunks
  *   chunks.tenant              number of the chunk's tenant
  *
  * A number is never used again, so rows of a removed tenant count to nobody and need no change. A
- * user cannot make a tenant, and can name only those whose uid it has: otherwise it could let the
- * chunks of others be dropped.
+ * user cannot make a tenant, and can assign chunks only to a tenant with its uid: otherwise it
+ * could cause the chunks of others to be dropped.
  */
 #include "tenant_set.h"
 
@@ -79,7 +79,7 @@ static int parse_uid(const char *text, int64_t *uid)
 	return 0;
 }
 
-/* The members of *to that a word sets. */
+/* Sets the member of *to that the word names. */
 static int parse_word(const char *word, struct kvc_tenant *to)
 {
 	if (!strncmp(word, "quota=", 6))
@@ -107,7 +107,8 @@ static int remove_both(struct kvc *k, struct kvc_tenant *t)
 		if (f->tenant != number)
 			continue;
 		snprintf(key, sizeof key, FOLDER_KEY "%" PRIx64, s->key);
-		kvc_meta_del(k->cat, key); /* else the next mount finds no tenant for it */
+		/* otherwise the next mount finds a key without a tenant */
+		kvc_meta_del(k->cat, key);
 		kvc_table_del(&k->tenants->folders, s);
 		free(f);
 	}
@@ -371,7 +372,7 @@ bool kvc_tenant_salt(const char *name, char salt[KVC_TENANT_NAME])
 	return true;
 }
 
-/* The file's owner must be allowed to name the tenant. */
+/* The file's owner must be allowed to assign chunks to the tenant. */
 static uint64_t tenant_of_salt(const struct kvc *k, const char *name, uint32_t uid)
 {
 	char salt[KVC_TENANT_NAME];
@@ -382,8 +383,8 @@ static uint64_t tenant_of_salt(const struct kvc *k, const char *name, uint32_t u
 }
 
 /*
- * The tenant of the nearest folder above the file that has one. A folder of an ordinary user has
- * no effect on files of users that may not name the tenant.
+ * The tenant of the nearest folder above the file that has one. A folder of an ordinary user has no
+ * effect on files of users that may not assign chunks to the tenant.
  */
 static uint64_t tenant_of_folder_both(struct kvc *k, const struct kvc_node *n)
 {

@@ -46,9 +46,8 @@
 #define COMMON_WORKERS 2u     /* of the common queue */
 /* other threads that call tiers: sweeps, and a verify beside them */
 #define OTHER_THREADS 2u
-#define LEAVE_NS                                                                        \
-	1000000000ull /* wait at unmount for the threads of a tier that does not answer \
-		       */
+/* wait at unmount for the threads of a tier that does not answer */
+#define LEAVE_NS 1000000000ull
 
 /* Counts the job in the numbers of its queue, or removes it from them (by = -1). */
 static void count_job_locked(struct kvc_tier_state *ts, enum kvc_priority p, int by)

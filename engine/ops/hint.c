@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hints about the chunks of a prompt, in one command of .kvcachefs/lease. The paths are named from
- * the beginning of the prompt, as in a lease. Except for a prefetch, the user must own the chunk or
- * be root, because a hint can let it leave the pool.
+ * Hints about the chunks of a prompt, in one command of .kvcachefs/lease. The paths are in the
+ * order of the prompt, as in a lease. Except for a prefetch, the user must own the chunk or be
+ * root, because a hint can cause its eviction.
  */
 #include "hint.h"
 
@@ -129,7 +129,7 @@ static int may_hint_both(struct kvc *k, const struct kvc_node *n, uint32_t uid)
 	return (n->row.chunk == n->row.ino ? n->row.uid : r.uid) == uid ? 0 : -EPERM;
 }
 
-/* The chunk leaves the pool before others, unless another prompt or the newer state needs it. */
+/* The chunk is evicted before others, unless another prompt or the newer one needs it. */
 static void leaves_first_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_node *n,
 			      uint64_t next)
 {

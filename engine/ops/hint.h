@@ -7,15 +7,16 @@
 #include "node.h"
 #include "tenant.h"
 
-#define KVC_HINT_ANCESTORS 4096 /* chunks of the newer state that are compared */
+#define KVC_HINT_ANCESTORS 4096 /* chunks of the newer prompt that are compared */
 
 struct kvc_hint_words {
 	bool finished, low, normal, high, prefetch, demote;
 	uint64_t pause_s;             /* 0: none */
 	char tenant[KVC_TENANT_NAME]; /* "": none was named */
 	bool has_tenant;
-	const char *superseded; /* path of the newer state, or NULL; in the parsed text */
-	uint64_t *newer;        /* the chunk of that path and those before it */
+	/* path of the newer prompt's last chunk, in the parsed text; or NULL */
+	const char *superseded;
+	uint64_t *newer; /* the chunk of that path and those before it */
 	size_t nnewer;
 	uint64_t loads; /* bytes that the command has begun to load */
 };
@@ -26,8 +27,8 @@ struct kvc_hint_words {
  */
 int kvc_hint_parse(char *words, struct kvc_hint_words *h);
 /*
- * Finds the chunks of the newer state, which a hint about the older one leaves alone. Releases and
- * takes the locks.
+ * Finds the chunks of the newer prompt, which a hint about the older prompt does not affect.
+ * Releases and takes the locks.
  */
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
 /*

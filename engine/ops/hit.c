@@ -2,9 +2,9 @@
 /*
  * Calls on files that are in the pool, by a joint hold of k->lock (base/joint.h), so that they grow
  * with the cores: an open for reading, its descriptor and its release, a lookup, the attributes,
- * and a forget. Each of these functions does the whole of a call that is as simple as that, and
- * returns true; otherwise it changes nothing and returns false, and the caller does the call with
- * k->lock. They are the calls of a load from the pool, and nearly all calls of a busy mount.
+ * and a forget. If a call is simple enough, the function does the whole call and returns true.
+ * Otherwise it changes nothing and returns false, and the caller does the call with k->lock. A load
+ * of a file in the pool consists of such calls, and so do nearly all calls of a busy mount.
  *
  * A joint hold reads everything that k->lock guards, since changing it needs the lock alone. It
  * changes only:
@@ -12,7 +12,7 @@
  *   - members of the node that these functions change, with the node's stripe;
  *   - the records of users, with k->joint->users after the stripe;
  *   - c->idle, which is atomic, and counters;
- *   - the access queue, which tells the policies of an open when somebody takes the lock.
+ *   - the access queue, from which accesses are recorded when a thread takes the lock.
  */
 #include "ops.h"
 
@@ -27,7 +27,7 @@
 
 #define DAY_NS 86400000000000ll
 
-/* ---- what opens with and without the lock have in common ---- */
+/* ---- common parts of opens with and without the lock ---- */
 
 /*
  * May the model's files be written by passthrough? Not with a quota, which must grant every byte

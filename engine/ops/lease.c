@@ -2,8 +2,8 @@
 /*
  * Leases: many objects are loaded and kept in the pool together. A lease belongs to an open of
  * .kvcachefs/lease and ends with the descriptor. It is counted in each node (n->refs.leases), which
- * the evictor respects. Loads run in parallel, and the text is given when none is left. An object
- * that cannot be had has its error in its line of the text.
+ * the evictor respects. Loads run in parallel, and the text is given when none is left. If an
+ * object cannot be loaded, its line of the text has the error.
  */
 #include "cache.h"
 #include "ops.h"

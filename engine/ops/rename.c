@@ -151,7 +151,8 @@ static void exchanged_both(struct kvc *k, struct kvc_node *n, struct kvc_node *f
 }
 
 /*
- * Checks that both of an exchange may move. Between two models each file makes space for the other.
+ * Checks that both files or folders of an exchange may move. Between two models each file makes
+ * space for the other.
  */
 static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node *b, uint64_t from,
 			     uint64_t to)

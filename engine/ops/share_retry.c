@@ -13,7 +13,7 @@
 #define LOOKS 1024
 #define AT_ONCE 16
 
-/* No open, lease or other user could be the one that has mapped it. */
+/* True if nobody else has the file open or leased, or may have it mapped. */
 static bool sole_user(const struct kvc_node *n)
 {
 	return !n->refs.opens && !n->refs.leases && !n->share.entries->next;

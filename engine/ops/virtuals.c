@@ -24,10 +24,9 @@
 #include <unistd.h>
 
 #define QUOTA_MIN (1u << 20)
-#define TTL_MAX                                                                          \
-	7000000000ull /* seconds; an expiry time this far away still fits in the catalog \
-		       */
-#define AT_ONCE 16    /* files that are examined under one hold of the locks */
+/* seconds; an expiry time this far away still fits in the catalog */
+#define TTL_MAX 7000000000ull
+#define AT_ONCE 16 /* files that are examined under one hold of the locks */
 
 struct summary { /* summary of the files of a chunk */
 	struct kvc *k;

@@ -92,7 +92,8 @@ void kvc_chain_del(struct kvc_chain *c, uint32_t slot);
 void kvc_chain_set_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent);
 /* True if `slot` is `above` or a descendant of it, or if the chain is too long to tell. */
 bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above);
-/* Excludes a chunk from the leaves, or ends that. A parent of an excluded chunk is not a leaf. */
+/* Excludes a chunk from the leaves, or ends the exclusion. A parent of an excluded chunk is not a
+ * leaf. */
 void kvc_chain_exclude(struct kvc_chain *c, uint32_t slot, bool exclude);
 /*
  * True if leaf `slot` precedes leaf `other` in the order of keys. Ties are broken by the lower id,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What clients have told about a chunk's future, and what it means for an eviction. The state is in
- * the chunk; objects/hinted.c changes it. Whoever chooses victims calls kvc_hints_worth, which is
- * the only interpretation of the state.
+ * The hints of clients about a chunk, and their effect on its eviction. The state is in the chunk;
+ * objects/hinted.c changes it. All code that chooses victims calls kvc_hints_worth, which alone
+ * interprets the state.
  */
 #ifndef KVC_HINTS_H
 #define KVC_HINTS_H

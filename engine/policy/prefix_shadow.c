@@ -10,8 +10,8 @@
  * lost, or as soon as the last few blocks lose LOSES times their standard error, because loads
  * change; gains before a loss do not make up for it. Eviction by index must prove that it pays,
  * because a change costs as much as filling the cache with the chunks that the other order would
- * have kept. The rule contains no size and no share: a few long prompts are much chance, and a
- * small lead that lasts is not chance.
+ * have kept. The rule has no fixed number or fraction of hits: a lead from a few long prompts may
+ * be chance, and a small lead that lasts is not.
  *
  * The shadows imitate the cache: both accept all new chunks, as it does.
  *

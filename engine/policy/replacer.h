@@ -105,8 +105,8 @@ uint32_t kvc_replacer_children(const struct kvc_replacer *k, uint64_t id);
 void kvc_replacer_resize(struct kvc_replacer *k, uint64_t id, uint64_t bytes);
 /*
  * Excludes a chunk that cannot be evicted now, because it is open, pinned or in a request, or ends
- * that. An excluded chunk and its ancestors are not chosen as victims. Repeated calls count once. A
- * chunk that is not in the cache is ignored.
+ * the exclusion. An excluded chunk and its ancestors are not chosen as victims. Repeated calls
+ * count once. A chunk that is not in the cache is ignored.
  */
 void kvc_replacer_exclude(struct kvc_replacer *k, uint64_t id, bool exclude);
 /*

@@ -211,8 +211,8 @@ static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 }
 
 /*
- * Has the tmpfs that contains the pool's folder enough space? The tmpfs of a container is often
- * small.
+ * Does the tmpfs that contains the pool's folder have enough space? The tmpfs of a container is
+ * often small.
  */
 static int shares(const struct kvc_pool *p, char *error)
 {

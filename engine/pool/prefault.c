@@ -2,9 +2,9 @@
 /*
  * Prefaulting. Memory that a virtual machine has never used is slow to get, because the host has to
  * find it first. A thread touches as much memory as the pool may use, once and slowly, and frees
- * it: the kernel hands out first what was freed last. If the guest reports freed memory to the host
- * (free page reporting), this effect is lost within seconds. prefault=hold then keeps the memory
- * and releases it piece by piece as other callers reserve bytes.
+ * it: the kernel hands out the memory that was freed last. If the guest reports freed memory to the
+ * host (free page reporting), this effect is lost within seconds. prefault=hold then keeps the
+ * memory and releases it piece by piece as other callers reserve bytes.
  *
  * One file on the pool's tmpfs holds all of the memory, so the pool's NUMA policy, huge pages and
  * memory cgroup apply. The file grows and shrinks at its end and has no name, so that the kernel

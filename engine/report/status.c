@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The engine's part of /status.json: members of an object, each followed by a comma.
- * kvcachefs-metrics(7) describes it. And .kvcachefs/slowest, which shows one member to users
- * without metrics=.
+ * kvcachefs-metrics(7) describes it. Also prints .kvcachefs/slowest, which shows one of these
+ * members without metrics=.
  */
 #include "cache.h"
 #include "gauges.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * .kvcachefs/tenants: the limits, bytes and counters of each tenant (limits/tenant.h), one line
- * each after a line with the names of the columns. A limit of 0 is none, and so is the uid "-". The
- * name is last, with %XX for special characters.
+ * each after a line with the names of the columns. A limit of 0 means no limit, and the uid "-"
+ * means no user. The name is last, with %XX for special characters.
  */
 #include "cache.h"
 #include "tenant.h"

@@ -19,9 +19,8 @@
 #include <xxhash.h>
 
 #define PIECE (2u << 20) /* bytes per read */
-#define PIECE_SHARED                                                                          \
-	(8u << 20)           /* bytes per read from a service, if the memory budget allows it \
-			      */
+/* bytes per read from a service, if the memory budget allows it */
+#define PIECE_SHARED (8u << 20)
 #define SLOWEST (4ull << 20) /* bytes per second; sets the deadline of a fetch */
 
 /* The state of one fetch. */

@@ -9,7 +9,7 @@
  * has the same uuid, the same next inode number and the same generations. So the identity is a
  * random number in the catalog (meta "identity"), stored with the superblock it belongs to, in the
  * form that the mark of a pool uses too. If that superblock is not this store's, a new identity is
- * drawn. This also happens when a store moves to another device, which does no harm: frames of the
+ * made. This also happens when a store moves to another device, which does no harm: frames of the
  * old identity can still be read.
  */
 #include "proof.h"

@@ -29,10 +29,9 @@
 #include <xxhash.h>
 
 #define AGAIN_NS 200000000ull
-#define FAILED_AGAIN_NS                                                           \
-	1000000000ull /* doubled after each failure, at most KVC_AGAINS - 1 times \
-		       */
-#define QUICK 3       /* attempts after AGAIN_NS each, if no error occurred */
+/* doubled after each failure, at most KVC_AGAINS - 1 times */
+#define FAILED_AGAIN_NS 1000000000ull
+#define QUICK 3 /* attempts after AGAIN_NS each, if no error occurred */
 #define SOON_NS 10000000ull
 
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)

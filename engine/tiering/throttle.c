@@ -4,12 +4,12 @@
  * the disk, so under load the pool fills with objects that have no copy yet and cannot be evicted.
  *
  * If a quarter of the pool has no copy, copies no longer wait for settle=, and with write=back the
- * oldest objects are copied although no space is needed yet. From half of the pool on stores get
- * turns: twice as many bytes per second as copies are made, falling to zero as the part without a
- * copy grows. So stores settle at the speed of the disk while some of the pool is free: each store
- * waits a little instead of one store waiting long. No turn is later than pace=. A store that then
- * finds no space waits for a reservation, and the evictor drops the coldest chunks that have no
- * copy (evict/evict.c).
+ * oldest objects are copied although no space is needed yet. If half of the pool has no copy,
+ * stores get turns: at first twice as many bytes per second as are copied, and fewer, down to zero,
+ * as the part without a copy grows. So stores settle at the speed of the disk while some of the
+ * pool is free: each store waits a little instead of one store waiting long. No turn is later than
+ * pace=. A store that then finds no space waits for a reservation, and the evictor drops the
+ * coldest chunks that have no copy (evict/evict.c).
  *
  * A store also waits briefly if the next commit already has twice the changes that a commit should
  * have (kvc_committer_batch_max_locked). Otherwise, a flood of stores would lengthen commits, and

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl hint: tells the mount about the future of a prompt's chunks, by the command "hint" of
- * .kvcachefs/lease. The paths are given from the beginning of the prompt.
+ * kvcachectl hint: tells the mount whether the chunks of a prompt will be needed, by the command
+ * "hint" of .kvcachefs/lease. The paths are in the order of the prompt.
  */
 #include "ctl.h"
 

@@ -2,7 +2,7 @@
 /*
  * kvcachectl tenants prints .kvcachefs/tenants (engine/report/tenants.c); kvcachectl tenant makes,
  * changes and removes tenants by the attribute user.kvcachefs.tenants of the mount's root, and
- * gives folders to them by user.kvcachefs.tenant.
+ * assigns folders to them by user.kvcachefs.tenant.
  */
 #include "ctl.h"
 
@@ -141,7 +141,7 @@ static int refused(const char *what, const char *name, int err)
 	return kvm_fail("%s: %s", what, kvc_why(err));
 }
 
-/* Gives the folder's future chunks to the tenant, or to none. */
+/* Assigns the folder's future chunks to the tenant, or to no tenant. */
 static int give_folder(const char *folder, const char *name)
 {
 	static const char attr[] = "user.kvcachefs.tenant";
@@ -184,7 +184,7 @@ int kvm_run_tenant(int argc, char **argv)
 				 ?: add_user(text, sizeof text, user);
 	if (err || kvm_mount_of(argc > 1 ? argv[1] : folder, mnt))
 		return err ?: 1;
-	/* --folder alone changes no tenant, so a tenant's own user may give it */
+	/* --folder alone changes no tenant, so the user of the tenant may use it */
 	if ((!folder || quota || share || user) &&
 	    setxattr(mnt, "user.kvcachefs.tenants", text, strlen(text), 0))
 		return refused(mnt, name, errno);

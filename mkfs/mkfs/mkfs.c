@@ -2,7 +2,7 @@
 /*
  * mkfs.kvcachefs [--size SIZE] [--device PATH] [--force] STORE: makes a store. A store is a folder
  * with a data file (preallocated, so that the disk tier never meets a full filesystem) or the name
- * of a block device, a reserve file that the daemon deletes when the catalog finds no space, the
+ * of a block device, a reserve file that the daemon truncates when the catalog finds no space, the
  * catalog, and the superblock.
  *
  * mkfs changes no file that it has not made. It makes the files of a new store under names that
@@ -228,7 +228,8 @@ static int make_label(const struct kvc_store *s)
 
 /* ---- a new store ---- */
 
-/* Returns 1 after a message if a name that the store needs exists. Call it after remove_halfway. */
+/* Returns 1 after a message if a name that the store needs exists. Call it after remove_unfinished.
+ */
 static int check_names_free(const struct kvc_store *s)
 {
 	/* SQLite would apply another catalog's log to the new catalog */

@@ -166,7 +166,7 @@ class _Aside:
         self._todo.put(lease.close)
 
     def set_parents(self, pairs: list[tuple[str, str]]) -> None:
-        """Not if the threads are far behind: the policy can do without."""
+        """Does nothing if the threads are far behind: the policy also works without parents."""
         if self._todo.qsize() < TODO_MOST:
             self._todo.put(lambda: self._set_parents(pairs))
 
@@ -243,7 +243,7 @@ class Lookups:
                     self._prefix(r, keys)
 
     def _silent(self) -> bool:
-        """The mount does not answer, and a call that will tell of its return is on the way."""
+        """The mount does not answer, and a call in flight will show when it answers again."""
         return self._late >= LATE_MOST and any(not c.late for c in self._calls)
 
     def _call(self, r: _Request, keys: list[Hashable], rest: list[Hashable]) -> _Call:

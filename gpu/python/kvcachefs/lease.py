@@ -204,15 +204,17 @@ def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]],
          finished: bool = False, superseded_by: str | os.PathLike[str] | None = None,
          priority: str | None = None, pause: int = 0, prefetch: bool = False,
          demote: bool = False, tenant: str | None = None) -> int:
-    """Tells the mount about the future of a prompt's chunks, which the paths name from the
-    beginning of the prompt, and returns the number of paths that failed.
+    """Tells the mount whether the chunks of a prompt will be needed. The paths name the chunks from
+    the beginning of the prompt. Returns the number of paths that failed.
 
-    finished, superseded_by (the path of the session's newer state) and priority "low" let the
-    chunks leave the pool first, until they are used again; chunks that another prompt or the newer
-    state shares stay. demote does the same and also makes missing copies in the tiers. priority
-    "high" keeps the chunks in the pool for an hour, and pause until the session goes on, at most
-    for that many seconds (up to 3600), as long as other chunks can leave. priority "normal" ends
-    earlier hints. prefetch starts to load the chunks. tenant names their tenant.
+    finished and priority "low": the prompt will not be continued, so its chunks are evicted from
+    the pool before others, until they are used again. A chunk from which another prompt continues
+    stays. superseded_by is the path of the last chunk of a newer prompt of the session: the same,
+    except for chunks of the newer prompt. demote: the same, and chunks without a copy in a tier are
+    copied now. priority "high": the chunks stay in the pool for an hour, as long as others can be
+    evicted. pause: the same until the session continues, at most for that many seconds (up to
+    3600). priority "normal" ends earlier hints. prefetch starts to load the chunks. tenant assigns
+    the chunks to this tenant.
 
     Raises ValueError if the hint is empty, contradicts itself or has a wrong value, and
     FileNotFoundError if superseded_by does not exist."""

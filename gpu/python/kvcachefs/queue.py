@@ -54,8 +54,8 @@ class LeaseRequest(_queue.Job):
         return self.over
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits until the request is done, or for `timeout` seconds, and tells which. Raises no
-        error of the request."""
+        """Waits until the request is done, or for `timeout` seconds. Returns whether it is done.
+        Does not raise the error of the request."""
         self._queue.wait(self, timeout)
         return self.over
 

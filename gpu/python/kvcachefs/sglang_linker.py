@@ -128,8 +128,9 @@ class _Load:
 
 
 class LayerCounter:
-    """What SGLang's pools wait on before they read a layer. A layer that failed does not raise
-    into the forward pass; KvcachefsLinker.finish_layer_wise_loading() reports it afterwards."""
+    """The object on which SGLang's pools wait before they read a layer. A layer that failed does
+    not raise into the forward pass; KvcachefsLinker.finish_layer_wise_loading() reports it
+    afterwards."""
 
     def __init__(self, group: int, num_layers: int, device: Any) -> None:
         self.group, self.num_layers, self.device = group, num_layers, device
@@ -259,7 +260,7 @@ class KvcachefsLinker(UnifiedCacheLinker):
         return held.lengths if held else []
 
     def _end_leases(self) -> None:
-        """Ends those that nobody seems to wait for, and the oldest if there are too many."""
+        """Ends leases that no request seems to wait for, and the oldest if there are too many."""
         size, old = sum(h.size for h in self._leases.values()), time.monotonic() - KEEP_S
         while self._leases:
             rid, first = next(iter(self._leases.items()))

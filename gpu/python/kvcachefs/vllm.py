@@ -88,7 +88,7 @@ class Options:
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Options:
-        """ValueError: an unknown option or a value that cannot be."""
+        """ValueError: an unknown option or a wrong value."""
         names = {f.name: f for f in dataclasses.fields(cls)}
         for name in extra:
             if name not in names and name not in cls.VLLM:

@@ -127,6 +127,7 @@ def watermarks():
         s.write(f"m/{i}/l", bytes(N))
         s.settle()
         st = s.stats()
+        assert st["pool_used_bytes"] < bound, (st["pool_used_bytes"], bound)
         if st["evictions"] or st["pool_used_bytes"] > 0.9 * bound + 2 * N:
             break
     assert i * N > 0.85 * bound - 2 * N, (i, bound)  # no eviction before; from here on no store

@@ -5,6 +5,7 @@
 catalog, or from the files of its tail, and from nothing else. A store on a read-only filesystem can
 be checked."""
 import os, shutil, signal, sqlite3
+import frames
 from kvtest import *
 
 need_mount()
@@ -188,3 +189,27 @@ p = run(binary("kvcachefs"), s.path, s.mnt, "-o", f"cpu=32M,run={TMP}/run")
 assert p.returncode and "damaged; fsck.kvcachefs -y" in p.stdout, p.stdout
 assert s.fsck("-y", ok=None).returncode == 1
 whole("a flipped version number")
+
+# A superblock without a secret (version 1), which fsck writes if the secret and all frames are
+# lost. The next mount makes a secret, in both copies. A check before that finds nothing wrong.
+o = Store("secretless", cpu="16M", size="16M")
+page = bytearray(open(f"{o.path}/superblock", "rb").read())
+assert page[8] == 2 and any(page[1072:1104])
+page[8], page[1072:1104] = 1, bytes(32)
+page[4080:4096] = frames.sum128(page[:4080])
+for name in ("superblock", "superblock.copy"):
+    with open(f"{o.path}/{name}", "r+b") as f:
+        f.write(page)
+o.fsck("-n")
+o.mount()
+o.write("m/c/l", blob(1, N))
+o.settle()
+o.umount()
+page = open(f"{o.path}/superblock", "rb").read()
+assert page[8] == 2 and any(page[1072:1104])
+assert open(f"{o.path}/superblock.copy", "rb").read() == page
+o.fsck("-n", "--data")
+o.fsck("--rebuild")  # accepts the frames that were proven with the new secret
+o.mount()
+assert o.read("m/c/l") == blob(1, N)
+o.umount()

@@ -195,6 +195,9 @@ static void *asker_thread(void *arg)
 	while (!q->stopping) {
 		e = ask_next_locked(q);
 		if (e) {
+			/* a thread that was woken counts as idle until it is here */
+			if (q->asks.head)
+				kvcachefs_asker_start_locked(q);
 			ask_locked(q, e);
 		} else {
 			q->idle++;

@@ -196,7 +196,8 @@ assert os.waitpid(pid, 0)[1] == 0
 # a prefetch is a use, and its loads count in the share of the user; demote makes missing copies
 s = fresh("x", ",share=25,write=back")
 paths = prompt("p", 32)
-assert all(s.attr(p, "tiers") == "cpu" for p in paths), [s.attr(p, "tiers") for p in paths]
+# write=back copies the oldest when a quarter of the pool has no copy
+assert any(s.attr(p, "tiers") == "cpu" for p in paths), [s.attr(p, "tiers") for p in paths]
 hint("demote", *paths)
 wait_for(lambda: all("disk" in s.attr(p, "tiers") for p in paths))
 for p in paths:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache: the L2 adapters fs and fs_native of its server; the FSConnector, the LocalDiskBackend
-and the GdsBackend (its POSIX fallback) of its in-process engine. Without a GPU, GdsBackend's
-buffers are host memory and its cudaMemcpy is memmove."""
+"""LMCache: the L2 adapters fs, fs_native and kvcachefs.lmcache of its server; the FSConnector, the
+LocalDiskBackend and the GdsBackend (its POSIX fallback) of its in-process engine. Without a GPU,
+GdsBackend's buffers are host memory and its cudaMemcpy is memmove."""
 
 import argparse, asyncio, ctypes, json, os, select, threading, time
 
 os.environ.update(LMCACHE_TRACK_USAGE="false", LMCACHE_LOG_LEVEL="ERROR")
 import torch
+from server_lmcache import adapter
 from client import KiB, MiB, Client, content, digest, serve, version
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.distributed.api import ObjectKey
@@ -39,10 +40,13 @@ class Adapter(Client):
     def __init__(self, folder):
         super().__init__(folder)
         config = parse_args_to_l2_adapters_config(
-            argparse.Namespace(l2_adapter=[json.dumps(dict(self.spec, base_path=folder))])
+            argparse.Namespace(l2_adapter=[json.dumps(self.options(folder))])
         )
         self.buffers = [aligned(self.size) for _ in range(self.batch)]
         self.adapter = create_l2_adapter(config.adapters[0], l1_memory_desc=None)
+
+    def options(self, folder):
+        return dict(self.spec, base_path=folder)
 
     def objects(self, numbers, fill):
         for n, b in zip(numbers, self.buffers):
@@ -131,6 +135,18 @@ class FsNativeDirect(Adapter):
         {"type": "fs_native", "use_odirect": True},
         (1,),
     )
+
+
+class Kvcachefs(Adapter):
+    name, connector = "lmcache kvcachefs", True
+
+    def options(self, folder):
+        mount = folder
+        while not os.path.exists(f"{mount}/.kvcachefs"):
+            if mount == "/":  # the mount is away; its tests have folders of at most 3 levels
+                raise FileNotFoundError(folder)
+            mount = os.path.dirname(mount)
+        return adapter("kvcachefs", mount, folder)
 
 
 class Memory(AdHocMemoryAllocator):
@@ -335,6 +351,7 @@ serve(
         FsDirect,
         FsNative,
         FsNativeDirect,
+        Kvcachefs,
         FsConnector,
         LocalDisk,
         LocalDiskDirect,

@@ -4,15 +4,10 @@ through LMCache's server with its L2 adapters. After the daemon is killed and mo
 LMCache's server is restarted, a second vLLM must find its prompts in the cache and generate the
 tokens of a vLLM without a cache."""
 
-import json, os, signal, socket, subprocess, time, urllib.request
+import json, os, subprocess, time
+from server_lmcache import Server, adapter as lmcache_adapter
 
 here = os.path.dirname(os.path.abspath(__file__))
-
-
-def port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def rows(env, base, mounted, folder, need, row, asked):
@@ -20,6 +15,7 @@ def rows(env, base, mounted, folder, need, row, asked):
         "whole vllm ExampleConnector",
         "whole vllm and lmcache server, fs",
         "whole vllm and lmcache server, fs_native",
+        "whole vllm and lmcache server, kvcachefs",
     ]
     if not any(map(asked, names)):
         return
@@ -49,60 +45,6 @@ def rows(env, base, mounted, folder, need, row, asked):
         need(p.returncode == 0 and found, f"vllm ended with {p.returncode}: {lines[-1][:200]}")
         answer = json.loads(found)
         return [c for c, _ in answer], [t for _, t in answer]
-
-    class Server:
-        def __init__(self, spec):
-            self.port, http, prometheus = port(), port(), port()
-            self.log = open(f"{base}/lmcache-server.log", "ab")
-            self.process = subprocess.Popen(
-                [
-                    f"{env.top}/bin/lmcache",
-                    "server",
-                    "--port",
-                    str(self.port),
-                    "--http-port",
-                    str(http),
-                    "--prometheus-port",
-                    str(prometheus),
-                    "--l1-size-gb",
-                    "1",
-                    "--eviction-policy",
-                    "LRU",
-                    "--supported-transfer-mode",
-                    "engine_driven",
-                    "--l2-adapter",
-                    json.dumps(spec),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=self.log,
-                stderr=self.log,
-                start_new_session=True,
-                cwd=base,
-                env=dict(
-                    os.environ,
-                    PYTHONHASHSEED="0",
-                    LMCACHE_TRACK_USAGE="false",
-                    LMCACHE_DISABLE_BANNER="1",
-                ),
-            )
-            for _ in range(600):
-                need(self.process.poll() is None, "lmcache server ended at its start")
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{http}/", timeout=1).close()
-                    break
-                except urllib.error.HTTPError:
-                    break
-                except OSError:
-                    time.sleep(0.1)
-
-        def end(self):
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-            self.log.close()
 
     plain = []
 
@@ -145,8 +87,7 @@ def rows(env, base, mounted, folder, need, row, asked):
         def run(store):
             where = folder(store, 1)
             os.makedirs(where, exist_ok=True)
-            s = Server({"type": kind, "base_path": where})
-            try:
+            with Server(env, base, lmcache_adapter(kind, store.mnt, where)) as s:
                 return vllm(
                     {
                         "kv_connector": "LMCacheMPConnector",
@@ -158,8 +99,6 @@ def rows(env, base, mounted, folder, need, row, asked):
                         },
                     }
                 )
-            finally:
-                s.end()
 
         return run
 
@@ -170,3 +109,4 @@ def rows(env, base, mounted, folder, need, row, asked):
         return
     yield names[1], twice(server("fs"))
     yield names[2], twice(server("fs_native"))
+    yield names[3], twice(server("kvcachefs"))

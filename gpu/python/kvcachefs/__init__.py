@@ -17,6 +17,7 @@ The package wraps libkvcachefs; see kvcachefs-python(7).
     sglang.py, sglang_linker.py  the storage backend and the cache linker for SGLang; imported only
                  by SGLang
     _sglang.py   what both share
+    lmcache.py   the client for LMCache's server; imported only by LMCache
     _queue.py    the library's queues and the delivery of completions
     _threads.py  threads for blocking calls
     _lib.py      the library through ctypes

@@ -36,7 +36,7 @@ from . import _lib
 from .lease import Lease, exists
 from .queue import LeaseRequest, Queue
 
-__all__ = ["Known", "Lookups", "Reports", "pool_bytes"]
+__all__ = ["Known", "Lookups", "Reports", "check_mount", "pool_bytes"]
 
 SLICE = 512       # keys of one call; more follow when all of them are cached
 LATE_MOST = 3     # overdue calls in a row after which one question at a time is sent
@@ -45,6 +45,7 @@ TODO_MOST = 64
 PARENT = "user.kvcachefs.parent"
 KNOWN_MOST = 1 << 18
 REPORT_S = 30.0
+START_S = 10.0
 
 
 def pool_bytes(mount: str) -> int:
@@ -55,6 +56,28 @@ def pool_bytes(mount: str) -> int:
         return int(stats["pool_bytes"])
     except (OSError, KeyError, ValueError):
         return 16 << 30
+
+
+def check_mount(mount: str, options: str, engine: str) -> None:
+    """RuntimeError says what to do if the mount cannot be used; options: where it was named."""
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            os.stat(f"{mount}/.kvcachefs/stats")
+            found.append("")
+        except OSError as e:
+            found.append(e.strerror or str(e))
+
+    thread = threading.Thread(target=look, name="kvcachefs-start", daemon=True)
+    thread.start()
+    thread.join(START_S)
+    why = found[0] if found else f"no answer within {START_S:.0f} s"
+    if why:
+        raise RuntimeError(
+            f"kvcachefs: {mount} is not a mount of kvcachefs that this process can use ({why}). "
+            f"Mount it (mount -t kvcachefs STORE {mount}; with -o allow_other if {engine} runs as "
+            f"another user or in a container), or correct \"mount\" in {options}")
 
 
 class Reports:

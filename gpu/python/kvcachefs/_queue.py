@@ -88,14 +88,17 @@ class Queue:
         self._taken, self._found = (_lib.Completion * AT_ONCE)(), 0
 
     def __del__(self) -> None:
-        self._close()
-        if self._h and not _ended:
-            _lib.call("queue_free", self._h)
+        if _ended is False:  # None: the interpreter has cleared the module
+            self._close()
+            if self._h:
+                _lib.call("queue_free", self._h)
 
     # ---- A queue with one owner ----
 
     def collect(self) -> None:
         """Keeps ended jobs for collected()."""
+        with _lock:
+            _hook_locked()
         self._ended = collections.deque()
         # the library's descriptor, and another for completions that a waiting thread has taken
         self._more, self._mark = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -64,7 +64,6 @@ logger = init_logger("vllm.kvcachefs")
 MiB = 1 << 20
 PAGE = 4096
 CHUNK_TOKENS_MOST = 256
-START_S = 10.0
 WARM_CHUNKS, WARM_S = 8, 60
 
 
@@ -116,28 +115,6 @@ class Options:
         if not given.folder or any(p in ("", ".", "..") for p in given.folder.split("/")):
             raise ValueError("kvcachefs: folder must be a path below the mount, such as vllm")
         return given
-
-
-def _check_mount(mount: str) -> None:
-    """RuntimeError says what to do if the mount cannot be used."""
-    found: list[str] = []
-
-    def look() -> None:
-        try:
-            os.stat(f"{mount}/.kvcachefs/stats")
-            found.append("")
-        except OSError as e:
-            found.append(e.strerror or str(e))
-
-    thread = threading.Thread(target=look, name="kvcachefs-start", daemon=True)
-    thread.start()
-    thread.join(START_S)
-    why = found[0] if found else f"no answer within {START_S:.0f} s"
-    if why:
-        raise RuntimeError(
-            f"kvcachefs: {mount} is not a mount of kvcachefs that this process can use ({why}). "
-            f"Mount it (mount -t kvcachefs STORE {mount}; with -o allow_other if vLLM runs as "
-            f"another user or in a container), or correct \"mount\" in kv_connector_extra_config")
 
 
 def _block_bytes(kv_cache_config: Any) -> int:
@@ -571,7 +548,7 @@ class KvcachefsConnector(OffloadingConnector):
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         options = _complete(vllm_config, kv_cache_config)
         _refuse(vllm_config)
-        _check_mount(options.mount)
+        _lookups.check_mount(options.mount, "kv_connector_extra_config", "vLLM")
         # vLLM reads the policy after its connector exists
         vllm_config.kv_transfer_config.kv_load_failure_policy = options.on_failure
         super().__init__(vllm_config, role, kv_cache_config)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A native_plugin client for the second level (L2) of LMCache's multiprocess server: chunks go
+straight between the server's memory and files of a kvcachefs mount.
+
+    lmcache server --l1-size-gb 20 --eviction-policy LRU --l2-adapter '{"type": "native_plugin",
+        "module_path": "kvcachefs.lmcache", "class_name": "Client",
+        "adapter_params": {"mount": "/mnt/kv"}}'
+
+See kvcachefs-engines(7) for the options. LMCache 0.5.6 makes a Client from adapter_params and
+calls it from its NativeConnectorL2Adapter (lmcache/v1/distributed/l2_adapters): submit_batch_*()
+start a task and return its number, event_fd() tells that tasks have ended, and drain_completions()
+returns them. No call waits for the mount except close().
+
+A chunk is one file, with the name and the bytes of LMCache's own adapters fs and fs_native. A task
+that fails is a miss, or a chunk that is not stored.
+"""
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import errno
+import itertools
+import logging
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _lib, _queue
+from ._chunkfiles import BROKEN
+from ._lookups import Reports, check_mount
+from .lease import exists
+
+__all__ = ["Client"]
+
+logger = logging.getLogger("lmcache.kvcachefs")
+
+THREADS = 2      # for calls that wait for the mount: lookups and removals
+TODO_MOST = 256  # such calls that wait for these threads
+
+_HOST = _lib.PagedStruct(device=-1)
+_PARTS = ctypes.POINTER(_lib.Part)
+Completion = tuple[int, bool, str, list[bool]]
+
+
+class _Task(_queue.Job):
+    """A store or load of whole chunks, each one part; LMCache keeps their memory until it ends.
+    The structs are filled in here, because Item and Parts took a quarter of the time of a load of
+    small chunks."""
+
+    def __init__(self, number: int, stores: bool, paths: Sequence[str],
+                 views: Sequence[memoryview]) -> None:
+        super().__init__()
+        self.number, self.stores, self.paths, self.views = number, stores, paths, views
+        self.error = ""
+        self.items = (_lib.ItemStruct * len(paths))()
+        self._parts = (_lib.Part * len(paths))()
+        at, each = ctypes.addressof(self._parts), ctypes.sizeof(_lib.Part)
+        for i, (item, part, view) in enumerate(zip(self.items, self._parts, views)):
+            part.at = ctypes.addressof(ctypes.c_char.from_buffer(view))
+            part.len = item.size = view.nbytes
+            item.path, item.skip_existing = _lib.path(paths[i]), stores
+            item.parts, item.nparts = ctypes.cast(at + i * each, _PARTS), 1
+
+    def end(self, err: int, said: str) -> None:
+        self.error = said or (os.strerror(-err) if err else "")
+        if err and not any(item.err for item in self.items):
+            for item in self.items:  # the error concerns the whole transfer
+                item.err = err
+        self.views = ()
+
+    def completion(self) -> Completion:
+        good = [not item.err for item in self.items]
+        return self.number, all(good), self.error, good
+
+
+class Client:
+    """
+    mount: the mount. folder: the folder of the files, below the mount; "" is the mount itself.
+    threads: transfers at the same time. lookup_timeout_ms: a lookup that takes longer is a miss.
+    ValueError: a wrong option; RuntimeError: the mount cannot be used.
+    """
+
+    def __init__(self, mount: str = "", folder: str = "lmcache", threads: int = 4,
+                 lookup_timeout_ms: int = 5000, **unknown: Any) -> None:
+        for name in unknown:
+            raise ValueError(f"kvcachefs: adapter_params has no option '{name}'; there are mount, "
+                             f"folder, threads, lookup_timeout_ms")
+        if not isinstance(mount, str) or not mount:
+            raise ValueError("kvcachefs: give the folder of the mount, for example "
+                             "\"adapter_params\": {\"mount\": \"/mnt/kv\"}")
+        if not isinstance(folder, str) or any(p in (".", "..") for p in folder.split("/")):
+            raise ValueError("kvcachefs: folder must be a path below the mount, such as lmcache")
+        for name, value, most in (("threads", threads, 64),
+                                  ("lookup_timeout_ms", lookup_timeout_ms, 1 << 20)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"kvcachefs: {name} must be 1 to {most}, not {value!r}")
+        self._mount = os.path.abspath(mount)
+        check_mount(self._mount, "adapter_params", "LMCache")
+        self._prefix = folder.strip("/") + "/" if folder.strip("/") else ""
+        self._timeout = lookup_timeout_ms / 1000
+        self._reports = Reports(logger)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._lookups: collections.OrderedDict[int, tuple[float, int]] = collections.OrderedDict()
+        self._ended: collections.deque[Completion] = collections.deque()
+        self._closed = threading.Event()
+        self._asked = threading.Event()  # there are lookups
+        self._todo: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._queue = _queue.Queue(os.fsencode(self._mount), threads)
+        self._queue.collect()
+        self._more, self._mark = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # _ended is not empty
+        self._both = select.epoll()
+        self._both.register(self._queue.fileno(), select.EPOLLIN)
+        self._both.register(self._more, select.EPOLLIN)
+        for run in (*[self._work] * THREADS, self._watch):
+            threading.Thread(target=run, name="kvcachefs-lmcache", daemon=True).start()
+
+    # ---- LMCache's interface ----
+
+    def event_fd(self) -> int:
+        """Readable while drain_completions() returns something."""
+        return self._both.fileno()
+
+    def submit_batch_set(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
+        """Starts to store chunks; existing files are not written again."""
+        return self._move(True, keys, views)
+
+    def submit_batch_get(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
+        """Starts to load chunks; a file of another length is a miss."""
+        return self._move(False, keys, views)
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        """Starts to look up chunks, in the pool and in all tiers."""
+        number, paths = next(self._numbers), [self._path(k) for k in keys]
+
+        def look() -> None:
+            if number not in self._lookups:
+                return  # overdue
+            try:
+                self._answer(number, exists(self._mount, paths))
+            except (_lib.Error, ValueError) as e:
+                self._reports.warn("lookup", f"a lookup failed, which is a miss: {_text(e)}")
+                self._answer(number, [False] * len(paths), _text(e))
+
+        with self._lock:
+            self._lookups[number] = time.monotonic() + self._timeout, len(keys)
+        self._asked.set()
+        if not self._later(look):
+            self._answer(number, [False] * len(paths), "the mount does not answer")
+        return number
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        """Starts to remove chunks; a chunk that does not exist counts as removed."""
+        number, paths = next(self._numbers), [self._path(k) for k in keys]
+
+        def remove() -> None:
+            gone = self._remove(paths)
+            self._end((number, all(gone), "" if all(gone) else "not removed", gone))
+
+        if not self._later(remove):
+            self._end((number, False, "the mount does not answer", [False] * len(paths)))
+        return number
+
+    def drain_completions(self) -> list[Completion]:
+        """The tasks that ended since the last call: (number, whether all of it succeeded, the
+        first error, for each chunk whether it succeeded or exists)."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._more, 4096)
+        out: list[Completion] = []
+        while self._ended:
+            out.append(self._ended.popleft())
+        for task in self._queue.collected():
+            self._report(task)
+            out.append(task.completion())
+        return out
+
+    def close(self) -> None:
+        """Cancels the transfers and waits for their ends: then nothing uses the memory."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._asked.set()
+        for _ in range(THREADS):
+            self._todo.put(None)
+        self._queue.stop()
+        self._both.close()
+        with self._lock:
+            os.close(self._more)
+            os.close(self._mark)
+            self._mark = -1
+
+    # ---- Names ----
+
+    def _path(self, key: str) -> str:
+        """The file of a key of LMCache, MODEL@RANK@GROUP@HASH[@SALT], named as in
+        lmcache/v1/distributed/l2_adapters/fs_key_codec.py."""
+        model, rank, rest = key.split("@", 2)
+        return f"{self._prefix}{model.replace('/', '-SEP-')}@0x{rank}@{rest}.data"
+
+    # ---- Transfers ----
+
+    def _move(self, stores: bool, keys: Sequence[str], views: Sequence[memoryview]) -> int:
+        task = _Task(next(self._numbers), stores, [self._path(k) for k in keys], views)
+        if not keys:  # an error for the library
+            self._end(task.completion())
+            return task.number
+        try:
+            self._queue.submit(task, _HOST, task.items, None)
+        except _lib.Error as e:
+            task.end(-(e.errno or errno.EIO), e.strerror or "")
+            self._report(task)
+            self._end(task.completion())
+        return task.number
+
+    def _report(self, task: _Task) -> None:
+        """Removes files that are not chunks, and warns."""
+        errors = {item.err for item in task.items} - {0}
+        broken = [path for path, item in zip(task.paths, task.items) if -item.err in BROKEN]
+        if broken and not task.stores:
+            self._later(lambda: self._remove(broken))
+        if errors - (set() if task.stores else {-errno.ENOENT}):
+            self._reports.warn("store" if task.stores else "load", "chunks could not be " + (
+                "stored" if task.stores else "loaded, which is a miss") + f": {task.error}")
+
+    # ---- Calls that wait for the mount ----
+
+    def _later(self, call: Callable[[], object]) -> bool:
+        if self._todo.qsize() >= TODO_MOST:
+            return False
+        self._todo.put(call)
+        return True
+
+    def _work(self) -> None:
+        while (call := self._todo.get()) is not None:
+            try:
+                call()
+            except Exception:  # the lookup is answered by _watch()
+                logger.exception("kvcachefs: an unexpected error")
+
+    def _watch(self) -> None:
+        """Answers the lookups that are overdue."""
+        while self._asked.wait() and not self._closed.is_set():
+            with self._lock:
+                if not self._lookups:
+                    self._asked.clear()
+                    continue
+                number, (end, n) = next(iter(self._lookups.items()))
+            if (left := end - time.monotonic()) > 0:
+                self._closed.wait(left)
+            elif self._answer(number, [False] * n, "the mount does not answer"):
+                self._reports.warn("timeout", f"a lookup took longer than {self._timeout:g} s, "
+                                              f"which is a miss")
+
+    def _answer(self, number: int, found: list[bool], error: str = "") -> bool:
+        with self._lock:
+            if self._lookups.pop(number, None) is None:
+                return False  # answered
+        self._end((number, not error, error, found))
+        return True
+
+    def _end(self, completion: Completion) -> None:
+        self._ended.append(completion)
+        with self._lock, contextlib.suppress(BlockingIOError):  # full: readable already
+            if self._mark >= 0:
+                os.write(self._mark, b"!")
+
+    def _remove(self, paths: list[str]) -> list[bool]:
+        gone = []
+        for path in paths:
+            try:
+                os.unlink(f"{self._mount}/{path}")
+                gone.append(True)
+            except OSError as e:
+                gone.append(e.errno == errno.ENOENT)
+        return gone
+
+
+def _text(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)

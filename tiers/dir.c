@@ -193,11 +193,10 @@ static void check_folder_state(struct dir *d, int root)
 }
 
 /* Accepts the result of the first check, unless the store remembers another mark. */
-static void first_check_adopt(struct dir *d, const struct dir *check_folder_state)
+static void first_check_adopt(struct dir *d, const struct dir *checked)
 {
-	if (!*d->first_folder.id ||
-	    !strcmp(d->first_folder.id, check_folder_state->first_folder.id))
-		d->first_folder = check_folder_state->first_folder;
+	if (!*d->first_folder.id || !strcmp(d->first_folder.id, checked->first_folder.id))
+		d->first_folder = checked->first_folder;
 }
 
 /* Returns the identity of the folder, with the result of a late first check. */

@@ -117,7 +117,9 @@ struct kvc_tier_ops {
 	int (*put)(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out);
 	/*
 	 * Reads part of a frame from byte `off` (0: the header), filling all of iov; both are
-	 * aligned to pages where possible. In a shared tier w->len may be 0 (unknown).
+	 * aligned to pages where possible. The payload is padded with zeros to a whole page.
+	 * In a shared tier w->len may be 0 (unknown), and the driver returns -EBADMSG for a
+	 * read beyond the padding.
 	 */
 	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n);

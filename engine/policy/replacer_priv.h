@@ -8,7 +8,8 @@
 #include "state.h"
 
 /*
- * The functions of a policy. All but `victim`, `facts`, `restore`, `save` and `load` may be NULL.
+ * The functions of a policy. All but `victim`, `saved_state`, `restore`,
+ * `save` and `load` may be NULL.
  */
 struct kvc_replacer_ops {
 	bool ordered, family; /* arguments of kvc_chain_init */

@@ -7,6 +7,8 @@ start  folder (of the model's config.json), model (changes of the tiny Llama), t
        (arguments), env
 run    prompts (each {"n": number, "len": tokens, ...}), out (tokens), together, params, lora (a
        folder): for each prompt the number of cached tokens and the generated tokens
+session  the same, for one prompt; params, and more arguments of the engine's add_request() such as
+       session_id
 adapter  folder: makes a LoRA adapter there
 counts the counters and gauges of vLLM's Prometheus metrics whose names contain a word
 before_loads  from now on removes all files of a folder each time before the connector loads
@@ -26,7 +28,9 @@ def prompt(n, len, shared=0, **more):
 
 
 class Engine:
-    def start(self, folder, transfer, model=None, llm=None, env=None):
+    made = []
+
+    def start(self, folder, transfer, model=None, llm=None, env=None, images=False):
         os.environ.update(env or {})
         from vllm import LLM
         from vllm.config import KVTransferConfig
@@ -130,6 +134,23 @@ def child(conn):
 def main():
     tiny_vllm.mend_llvmlite()
     import vllm, vllm.entrypoints.llm, vllm.v1.engine.core  # noqa
+
+    def session(self, prompts, out=8, params=None, **more):
+        from vllm import SamplingParams
+
+        greedy = SamplingParams(
+            temperature=0, max_tokens=out, detokenize=False, ignore_eos=True, **(params or {})
+        )
+        engine, made = self.llm.llm_engine, []
+        for i, p in enumerate(prompts):
+            name = f"session-{id(self)}-{i}-{len(self.made)}"
+            engine.add_request(name, prompt(**p), greedy, **more)
+            self.made.append(name)
+            while engine.has_unfinished_requests():
+                for o in engine.step():
+                    if o.finished:
+                        made.append([o.num_cached_tokens, list(o.outputs[0].token_ids)])
+        return made
 
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(sys.argv[1])

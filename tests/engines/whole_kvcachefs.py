@@ -192,6 +192,10 @@ def rows(env, base, mounted, folder, need, row, asked):
         return got[0]
 
     def files(store):
+    def tell(**hints):
+        """Sampling parameters of a request with these hints."""
+        return {"extra_args": {"kv_transfer_params": {"kvcachefs": hints}}}
+
         return sorted(
             f"{p}/{f}" for p, _, found in os.walk(store.mnt) for f in found if f.endswith(".bin")
         )
@@ -318,6 +322,61 @@ def rows(env, base, mounted, folder, need, row, asked):
             for i in got:
                 right(got[i], mine, f"engine {i}")
             need(len(files(store)) == 8, f"{len(files(store))} files instead of 8")
+    @is_row("hints at the end of requests")
+    def hints():
+        """Chunks of finished and unimportant requests leave the pool first; those of a session and
+        of urgent requests stay."""
+        mine = prompts(6)
+        cases = (
+            ("finished", {"params": tell(finished=True)}),
+            ("low", {"priority": 5}),
+            ("plain", {}),
+            ("session", {"session_id": "a"}),
+            ("high", {"priority": -5}),
+            ("paused", {"params": tell(pause=600)}),
+        )
+        with mounted(size=512, cpu=48) as store:
+            held = {}
+            start = {"llm": {"scheduling_policy": "priority"}}
+            with vllm(connector(store, session_pause=600), **start) as v:
+                for one, (what, more) in zip(mine, cases):
+                    before = set(files(store))
+                    got = [c for c in zip(*v("session", prompts=[one], **more))]
+                    need(list(got[1]) == reference([one], start=start), f"{what}: other tokens")
+                    store.settle()
+                    held[what] = set(files(store)) - before
+                    need(len(held[what]) == 2, f"{what}: {len(held[what])} files instead of 2")
+                v("session", prompts=[mine[2]], params=tell(pause="long"))
+                end = time.time() + 30
+                while store.stats()["hints"] < 5 and time.time() < end:
+                    time.sleep(0.1)
+                counts = v("counts", word="kvcachefs_hint")
+                need(counts.get("vllm:kvcachefs_hints") == 5, f"hints: {counts}")
+                need(counts.get("vllm:kvcachefs_hint_failures") == 1, f"failures: {counts}")
+                need(store.stats()["hints"] == 5, f"{store.stats()['hints']} hints instead of 5")
+
+                def inside(what):
+                    return sum("cpu" in store.attr(os.path.relpath(p, store.mnt), "tiers")
+                               for p in held[what])
+
+                for i in range(400):
+                    if not inside("plain"):
+                        break
+                    with open(f"{store.mnt}/fill{i}", "wb") as f:
+                        f.write(os.urandom(1 << 20))
+                    store.settle()
+                left = {what: inside(what) for what in held}
+                want = {"finished": 0, "low": 0, "plain": 0, "session": 2, "high": 2, "paused": 2}
+                need(left == want, f"files in the pool: {left}")
+                # the session's newer state, of another prompt, makes the older worthless
+                v("session", prompts=prompts(1, first=40), session_id="a",
+                  params=tell(supersedes=True))
+                v("session", prompts=prompts(1, first=50))  # in process, vLLM ends a request then
+                end = time.time() + 30
+                while store.stats()["hints"] < 7 and time.time() < end:
+                    time.sleep(0.1)
+                need(store.stats()["hints"] == 7, "no hints of the older and the newer state")
+
             hits(store, mine, "third")
 
     # ---- Failures ----

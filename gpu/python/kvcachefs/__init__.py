@@ -13,6 +13,7 @@ The package wraps libkvcachefs; see kvcachefs-python(7).
     queue.py     a queue with one owner, for connectors; leases without waiting
     vllm.py      the connector for vLLM; imported only by vLLM
     _lookups.py  for it: which chunks of a request are cached, without waiting
+    _hints.py    for connectors: what a request's end tells the mount's policy
     _chunkfiles.py  for it: chunks of a paged cache as files
     sglang.py, sglang_linker.py  the storage backend and the cache linker for SGLang; imported only
                  by SGLang

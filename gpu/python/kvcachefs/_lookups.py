@@ -33,7 +33,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any
 
 from . import _lib
-from .lease import Lease, exists
+from .lease import Lease, exists, hint
 from .queue import LeaseRequest, Queue
 
 __all__ = ["Known", "Lookups", "Reports", "check_mount", "pool_bytes"]
@@ -193,6 +193,18 @@ class _Aside:
         if self._todo.qsize() < TODO_MOST:
             self._todo.put(lambda: self._set_parents(pairs))
 
+    def hint(self, paths: list[str], words: dict[str, Any],
+             failed: Callable[[_lib.Error], None]) -> None:
+        """Not if the threads are far behind."""
+        def tell() -> None:
+            try:
+                hint(self._mount, paths, **words)
+            except _lib.Error as e:
+                failed(e)
+
+        if self._todo.qsize() < TODO_MOST:
+            self._todo.put(tell)
+
     def _set_parents(self, pairs: list[tuple[str, str]]) -> None:
         for path, parent in pairs:
             with contextlib.suppress(OSError):  # evicted in the meantime, or the mount is away
@@ -211,7 +223,7 @@ class Lookups:
     """mount: the mount. paths: paths(key) are the `per` files of a key, below the mount. timeout:
     seconds after which a question is a miss. held_most: bytes that leases may hold. counts:
     numbers since the start: "lookups" (calls to the mount), "hits" and "misses" (keys),
-    "lookup_failures", "lookup_timeouts"."""
+    "lookup_failures", "lookup_timeouts", "hints", "hint_failures"."""
 
     def __init__(self, mount: str | os.PathLike[str], paths: Callable[[Any], list[str]], *,
                  per: int = 1, timeout: float = 5.0, held_most: int = 1 << 40,
@@ -389,6 +401,23 @@ class Lookups:
                 last = f"/{path}"
         if said:
             self._aside.set_parents(said)
+
+    def hint(self, keys: Iterable[Hashable], superseded_by: Hashable | None = None,
+             **words: Any) -> None:
+        """Tells the mount's policy about the future of the chunks of a prompt, which the keys name
+        from its beginning, with the words of kvcachefs.hint(). Does not wait; an error is logged.
+        superseded_by: the last key of a newer state."""
+        paths = self._files(keys)
+        if superseded_by is not None:
+            words["superseded_by"] = self._paths(superseded_by)[-1]
+        if paths:
+            self.counts["hints"] += 1
+            self._aside.hint(paths, words, lambda e: self._hint_failed(e, words))
+
+    def _hint_failed(self, error: _lib.Error, words: dict[str, Any]) -> None:
+        """In a thread."""
+        self.counts["hint_failures"] += 1
+        self._reports.warn("hint", f"the hint {' '.join(sorted(words))} failed: {error.strerror}")
 
     # ---- The life of a request ----
 

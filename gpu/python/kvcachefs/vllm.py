@@ -54,7 +54,7 @@ try:
 except ImportError as e:
     raise ImportError(f"kvcachefs.vllm needs vLLM 0.32 (vllm.v1.kv_offload): {e}") from e
 
-from . import _chunkfiles, _lookups
+from . import _chunkfiles, _hints, _lookups
 from .parts import Pages
 from .transfer import Item, warm
 
@@ -81,6 +81,7 @@ class Options:
     on_failure: str = "recompute"
     warm: int = 0
     events: bool = False
+    session_pause: int = 60
 
     VLLM = ("blocks_per_chunk", "block_size", "offload_prompt_only", "self_describing_kv_events",
             "canonical_layout", "spec_name", "spec_module_path")
@@ -109,6 +110,9 @@ class Options:
         if given.on_failure not in ("recompute", "fail"):
             raise ValueError(f"kvcachefs: on_failure must be recompute or fail, not "
                              f"'{given.on_failure}'")
+        if not 0 <= given.session_pause <= _hints.PAUSE_MOST:
+            raise ValueError(f"kvcachefs: session_pause must be 0 to {_hints.PAUSE_MOST} seconds, "
+                             f"not {given.session_pause}")
         if not 0 <= given.warm <= 8:
             raise ValueError(f"kvcachefs: warm must be 0 to 8, not {given.warm}")
         given.folder = given.folder.strip("/")
@@ -258,6 +262,10 @@ METRICS = {
                       "Chunks that could not be loaded in a worker."),
     "store_failures": ("vllm:kvcachefs_store_failures", OffloadingCounterMetadata,
                        "Chunks that could not be stored in a worker."),
+    "hints": ("vllm:kvcachefs_hints", OffloadingCounterMetadata,
+              "Hints about the chunks of prompts that were told to the mount."),
+    "hint_failures": ("vllm:kvcachefs_hint_failures", OffloadingCounterMetadata,
+                      "Hints that the mount refused, or that are not valid."),
     "held": ("vllm:kvcachefs_held_bytes", OffloadingGaugeMetadata,
              "Bytes of the pool that are kept for requests that wait to load them."),
 }
@@ -275,6 +283,9 @@ class Manager(OffloadingManager):
         self._lookups = _lookups.Lookups(
             options.mount, spec.paths, per=spec.ranks, timeout=options.lookup_timeout_ms / 1000,
             held_most=_lookups.pool_bytes(options.mount) // 4, reports=_lookups.Reports(logger))
+        self._hints = _hints.Hints(self._lookups)
+        self._wishes: dict[str, _hints.Wish] = {}  # of requests that on_new_request() will see
+        self._bad_wishes = _lookups.Reports(logger)
         self._tokens = {g.group_id: g.tokens_per_block * spec.blocks_per_chunk
                         for g in spec.config.groups}
         self._events: list[OffloadingEvent] | None = None
@@ -287,12 +298,30 @@ class Manager(OffloadingManager):
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         self._lookups.begin(req_context.req_id)
+        wish = self._wishes.pop(req_context.req_id, None)
+        if wish:
+            self._hints.begin(req_context.req_id, wish)
         return RequestOffloadingContext()
+
+    def wish(self, request: Any) -> None:
+        """What to tell the mount at the end of a request; on_new_request() follows."""
+        params = request.kv_transfer_params
+        told = params.get("kvcachefs") if isinstance(params, dict) else None
+        try:
+            if told is not None and not isinstance(told, dict):
+                raise ValueError("\"kvcachefs\" in kv_transfer_params must be an object")
+            self._wishes[request.request_id] = _hints.Wish.of(
+                told, session=request.session_id, priority=request.priority,
+                pause=self._spec.options.session_pause)
+        except ValueError as e:
+            self._lookups.counts["hint_failures"] += 1
+            self._bad_wishes.warn("wish", f"the hints of a request are not used: {e}")
 
     def on_request_finished(self, req_context: Any) -> None:
         self._lookups.end(req_context.req_id)
         for group in self._tokens:
             self._ends.pop((req_context.req_id, group), None)
+        self._hints.end(req_context.req_id)
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         group = self._series(key, req_context)
@@ -306,6 +335,7 @@ class Manager(OffloadingManager):
     def _follow(self, key: bytes, group: int, req_context: Any) -> tuple[bool, bytes | None]:
         """The next chunk of a prompt: whether its parent is known, and the parent."""
         end, tokens = req_context.get_offload_key_position(key), self._tokens[group]
+        self._hints.chunk(req_context.req_id, group, end, key)
         last, parent = self._ends.get((req_context.req_id, group), (0, None))
         self._ends[req_context.req_id, group] = end, key
         return end - tokens == last, parent
@@ -349,6 +379,8 @@ class Manager(OffloadingManager):
                 known, parent = self._follow(key, group, req_context)
                 if known and key in stored:
                     self._parents[key] = parent
+        if new:
+            self._hints.storing(req_context.req_id)
         return PrepareStoreOutput(keys_to_store=new, store_spec=Files(new), evicted_keys=[])
 
     def complete_store(self, keys: Collection[bytes], req_context: Any,
@@ -359,6 +391,7 @@ class Manager(OffloadingManager):
         stored = [k for k in keys if k not in failed]
         parents = {k: self._parents.pop(k) for k in keys if k in self._parents}
         self._lookups.chain((k, parents[k]) for k in stored if k in parents)
+        self._hints.stored(req_context.req_id)
         if self._events is not None and stored:
             self._events.append(OffloadingEvent(keys=stored, medium=Medium.STORAGE, removed=False,
                                                 locality=Locality.LOCAL))
@@ -378,6 +411,7 @@ class Manager(OffloadingManager):
     def reset_cache(self) -> None:
         self._unstored.clear()
         self._parents.clear()
+        self._hints.reset()
         self._lookups.known.clear()
 
     def get_stats(self) -> OffloadingConnectorStats | None:
@@ -614,6 +648,10 @@ class KvcachefsConnector(OffloadingConnector):
         return super().get_kv_connector_stats()
 
     # In the scheduler:
+
+    def on_new_request(self, request: Any) -> None:
+        self.connector_scheduler.manager.wish(request)
+        super().on_new_request(request)
 
     def update_connector_output(self, connector_output: Any) -> None:
         scheduler = self.connector_scheduler

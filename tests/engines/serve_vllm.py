@@ -4,9 +4,9 @@ vLLM once and forks a process for each connection, which executes commands, one 
 that every engine is a process of its own without the cost of the import.
 
 start  folder (of the model's config.json), model (changes of the tiny Llama), transfer, llm
-       (arguments), env
-run    prompts (each {"n": number, "len": tokens, ...}), out (tokens), together, params, lora (a
-       folder): for each prompt the number of cached tokens and the generated tokens
+       (arguments), env, images (a model with images: LLaVA with the tiny Llama)
+run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (tokens), together,
+       params, lora (a folder): for each prompt the number of cached tokens and the generated tokens
 session  the same, for one prompt; params, and more arguments of the engine's add_request() such as
        session_id
 adapter  folder: makes a LoRA adapter there
@@ -21,10 +21,68 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tiny_vllm
 
 
-def prompt(n, len, shared=0, **more):
-    """Tokens of prompt n; the first `shared` are those of prompt 0."""
+IMAGE_TOKEN, IMAGE_SIZE, PATCH = 1023, 56, 14
+
+
+def prompt(n, len, shared=0, image=None, **more):
+    """Tokens of prompt n; the first `shared` are those of prompt 0. After 20 tokens an image."""
     tokens = [(i * 7 + 11 * (0 if i < shared else n)) % 1000 + 10 for i in range(len)]
+    if image is not None:
+        import random
+        from PIL import Image
+
+        pixels = random.Random(image).randbytes(3 * IMAGE_SIZE**2)
+        tokens.insert(20, IMAGE_TOKEN)  # vLLM makes a token of each patch of it
+        picture = Image.frombytes("RGB", (IMAGE_SIZE, IMAGE_SIZE), pixels)
+        more["multi_modal_data"] = {"image": picture}
     return {"prompt_token_ids": tokens, **more}
+
+
+def with_images(folder, text):
+    """Writes the processor of a tiny LLaVA, whose words are numbers; returns its configuration."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import CLIPImageProcessor, LlavaProcessor, PreTrainedTokenizerFast
+
+    words = {**{f"t{i}": i for i in range(IMAGE_TOKEN)}, "<image>": IMAGE_TOKEN}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    LlavaProcessor(
+        CLIPImageProcessor(
+            size={"shortest_edge": IMAGE_SIZE},
+            crop_size={"height": IMAGE_SIZE, "width": IMAGE_SIZE},
+        ),
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            unk_token="t0",
+            bos_token="t1",
+            eos_token="t2",
+            pad_token="t0",
+            additional_special_tokens=["<image>"],
+        ),
+        patch_size=PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    ).save_pretrained(folder)
+    return dict(
+        architectures=["LlavaForConditionalGeneration"],
+        model_type="llava",
+        image_token_index=IMAGE_TOKEN,
+        projector_hidden_act="gelu",
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+        torch_dtype=text["torch_dtype"],
+        text_config={k: v for k, v in text.items() if k != "architectures"},
+        vision_config=dict(
+            model_type="clip_vision_model",
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=IMAGE_SIZE,
+            patch_size=PATCH,
+            projection_dim=64,
+        ),
+    )
 
 
 class Engine:
@@ -36,11 +94,14 @@ class Engine:
         from vllm.config import KVTransferConfig
 
         os.makedirs(folder, exist_ok=True)
+        config = dict(tiny_vllm.MODEL, **(model or {}))
+        if images:
+            config = with_images(folder, config)
         with open(f"{folder}/config.json.{os.getpid()}", "w") as f:
-            json.dump(dict(tiny_vllm.MODEL, **(model or {})), f)
+            json.dump(config, f)
         os.rename(f.name, f"{folder}/config.json")
         arguments = dict(
-            skip_tokenizer_init=True,
+            skip_tokenizer_init=not images,
             load_format="dummy",
             enforce_eager=True,
             block_size=32,
@@ -73,6 +134,23 @@ class Engine:
         else:
             made = [self.llm.generate(p, greedy, use_tqdm=False, **more)[0] for p in prompts]
         return [[o.num_cached_tokens, list(o.outputs[0].token_ids)] for o in made]
+
+    def session(self, prompts, out=8, params=None, **more):
+        from vllm import SamplingParams
+
+        greedy = SamplingParams(
+            temperature=0, max_tokens=out, detokenize=False, ignore_eos=True, **(params or {})
+        )
+        engine, made = self.llm.llm_engine, []
+        for i, p in enumerate(prompts):
+            name = f"session-{id(self)}-{i}-{len(self.made)}"
+            engine.add_request(name, prompt(**p), greedy, **more)
+            self.made.append(name)
+            while engine.has_unfinished_requests():
+                for o in engine.step():
+                    if o.finished:
+                        made.append([o.num_cached_tokens, list(o.outputs[0].token_ids)])
+        return made
 
     def adapter(self, folder):
         import torch
@@ -134,23 +212,6 @@ def child(conn):
 def main():
     tiny_vllm.mend_llvmlite()
     import vllm, vllm.entrypoints.llm, vllm.v1.engine.core  # noqa
-
-    def session(self, prompts, out=8, params=None, **more):
-        from vllm import SamplingParams
-
-        greedy = SamplingParams(
-            temperature=0, max_tokens=out, detokenize=False, ignore_eos=True, **(params or {})
-        )
-        engine, made = self.llm.llm_engine, []
-        for i, p in enumerate(prompts):
-            name = f"session-{id(self)}-{i}-{len(self.made)}"
-            engine.add_request(name, prompt(**p), greedy, **more)
-            self.made.append(name)
-            while engine.has_unfinished_requests():
-                for o in engine.step():
-                    if o.finished:
-                        made.append([o.num_cached_tokens, list(o.outputs[0].token_ids)])
-        return made
 
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(sys.argv[1])

@@ -176,7 +176,8 @@ def rows(env, base, mounted, folder, need, row, asked):
     @contextlib.contextmanager
     def vllm(transfer, **start):
         with Vllm(server()) as v:
-            v("start", folder=model, transfer=transfer, **start)
+            where = f"{model}-images" if start.get("images") else model
+            v("start", folder=where, transfer=transfer, **start)
             yield v
 
     def reference(asks, out=8, start=None, params=None):
@@ -191,11 +192,11 @@ def rows(env, base, mounted, folder, need, row, asked):
         need(got[1] == reference(asks, **more), f"{what}: other tokens than without a cache")
         return got[0]
 
-    def files(store):
     def tell(**hints):
         """Sampling parameters of a request with these hints."""
         return {"extra_args": {"kv_transfer_params": {"kvcachefs": hints}}}
 
+    def files(store):
         return sorted(
             f"{p}/{f}" for p, _, found in os.walk(store.mnt) for f in found if f.endswith(".bin")
         )
@@ -282,6 +283,22 @@ def rows(env, base, mounted, folder, need, row, asked):
                 cached = right(v.run(mine), mine, "the same salt")
                 need(min(cached) >= 512, f"no hits of the same salt: {cached}")
 
+    @is_row("images")
+    def images():
+        mine, other = prompts(2, image=1), prompts(2, image=2)
+        start = {"images": True}
+        with mounted(size=512, cpu=256) as store:
+            with vllm(connector(store), **start) as v:
+                right(v.run(mine), mine, "first", start=start)
+            again(store)
+            with vllm(connector(store), **start) as v:
+                cached = right(v.run(other), other, "another image", start=start)
+                need(not any(cached), f"hits of another image: {cached}")
+                cached = right(v.run(mine), mine, "the same image", start=start)
+                need(min(cached) >= 512, f"no hits of the same image: {cached}")
+                cached = right(v.run(prompts(2)), prompts(2), "no image", start=start)
+                need(not any(cached), f"hits without an image: {cached}")
+
     @is_row("LoRA")
     def lora():
         mine = prompts(2)
@@ -305,23 +322,6 @@ def rows(env, base, mounted, folder, need, row, asked):
                 need(min(cached) >= 512, f"no hits of the same adapter: {cached}")
                 need(tokens == plain_one, "other tokens with the same adapter")
 
-    @is_row("two engines store the same prompts")
-    def both():
-        mine, got = prompts(), {}
-        server()  # one for both threads
-        with mounted(size=512, cpu=256) as store:
-
-            def one(i):
-                with vllm(connector(store)) as v:
-                    got[i] = v.run(mine)
-
-            threads = [threading.Thread(target=one, args=(i,)) for i in range(2)]
-            [t.start() for t in threads]
-            [t.join() for t in threads]
-            need(len(got) == 2, "an engine died")
-            for i in got:
-                right(got[i], mine, f"engine {i}")
-            need(len(files(store)) == 8, f"{len(files(store))} files instead of 8")
     @is_row("hints at the end of requests")
     def hints():
         """Chunks of finished and unimportant requests leave the pool first; those of a session and
@@ -377,6 +377,23 @@ def rows(env, base, mounted, folder, need, row, asked):
                     time.sleep(0.1)
                 need(store.stats()["hints"] == 7, "no hints of the older and the newer state")
 
+    @is_row("two engines store the same prompts")
+    def both():
+        mine, got = prompts(), {}
+        server()  # one for both threads
+        with mounted(size=512, cpu=256) as store:
+
+            def one(i):
+                with vllm(connector(store)) as v:
+                    got[i] = v.run(mine)
+
+            threads = [threading.Thread(target=one, args=(i,)) for i in range(2)]
+            [t.start() for t in threads]
+            [t.join() for t in threads]
+            need(len(got) == 2, "an engine died")
+            for i in got:
+                right(got[i], mine, f"engine {i}")
+            need(len(files(store)) == 8, f"{len(files(store))} files instead of 8")
             hits(store, mine, "third")
 
     # ---- Failures ----

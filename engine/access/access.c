@@ -8,6 +8,7 @@
 #include "admission.h"
 #include "clock.h"
 #include "committer.h"
+#include "hinted.h"
 #include "node.h"
 #include "chain_infer.h"
 
@@ -63,7 +64,7 @@ static void request_begin(struct kvc *k, struct kvc_client *u, unsigned class)
 
 		if (!replacer)
 			continue;
-		kvc_replacer_begin(replacer, &u->request[i]);
+		kvc_replacer_begin(replacer, &u->request[i], happened_ns(k) / 1000000);
 		u->request[i].loose = u->loose;
 	}
 	u->class = class;
@@ -105,6 +106,23 @@ static void request_end(struct kvc *k, struct kvc_client *u)
 }
 
 /*
+ * The first use of a chunk since it entered the pool: asks the policy whether it keeps the chunk.
+ * The file stays until its room is needed, so a client that asks again soon is served.
+ */
+static void judge_entered(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c)
+{
+	struct kvc_request *r = &u->request[KVC_CACHE_POOL];
+
+	c->hints.entered = false;
+	if (!r->nr || c->pin || !u->id || !kvc_reservation_full_locked(k) ||
+	    !kvc_replacer_refuses(k->replacers->replacer[KVC_CACHE_POOL][u->class], r, c->bytes))
+		return;
+	kvc_hinted_refused_locked(k, c);
+	if (c->hints.refused)
+		kvc_count(&k->stats, pool_refusals);
+}
+
+/*
  * Reports a use to the replacers. made: the request created the chunk, and it is still in the pool.
  */
 static void request_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made)
@@ -120,6 +138,10 @@ static void request_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 		else if (r->nr)
 			kvc_replacer_access(k->replacers->replacer[i][u->class], r, c->id);
 	}
+	if (c->hints.entered)
+		judge_entered(k, u, c);
+	else
+		kvc_hinted_wanted_locked(c);
 }
 
 /* A use by an unknown client: a request by itself. */

@@ -31,10 +31,12 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 	kvc_hinted_pushed_locked(k, c);
 	if (!c->nnodes || c->detached || !k->replacers->ready)
 		return;
-	if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c))
+	if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c)) {
 		kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, false);
-	else
+	} else {
 		kvc_replacers_add_locked(k, KVC_CACHE_POOL, c);
+		c->hints.entered = true;
+	}
 }
 
 /* The policy that defines the rank in the catalog, which tiers use. */
@@ -238,6 +240,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 		end_exclusion(n->chunk);
 		kvc_tenant_count_locked(k, n->chunk);
 		kvc_list_del(&n->chunk->hints.link);
+		n->chunk->hints.refused = n->chunk->hints.entered = false;
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
 	}
 }

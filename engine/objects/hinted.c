@@ -2,8 +2,9 @@
 /*
  * Hints of clients about chunks. Finished chunks that are in the pool are in one list, the newest
  * hint first: clients name the chunks of a prompt from its beginning, so that the end of the prompt
- * precedes its beginning in the list. The evictor takes its victims from this list before it asks
- * any policy (evict/evict.c). The evictor skips chunks that should stay.
+ * precedes its beginning in the list. So are the chunks that the policy refused: the file exists,
+ * but its room is the first to be taken. The evictor takes its victims from this list before it
+ * asks any policy (evict/evict.c). The evictor skips chunks that should stay.
  */
 #include "hinted.h"
 
@@ -13,7 +14,7 @@
 
 void kvc_hinted_pushed_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (c->hints.finished && c->nnodes && kvc_list_empty(&c->hints.link))
+	if ((c->hints.finished || c->hints.refused) && c->nnodes && kvc_list_empty(&c->hints.link))
 		kvc_list_add_head(&k->chunks->finished, &c->hints.link);
 }
 
@@ -22,6 +23,23 @@ void kvc_hinted_finished_locked(struct kvc *k, struct kvc_chunk *c)
 	kvc_hinted_clear_locked(c);
 	c->hints.finished = true;
 	kvc_hinted_pushed_locked(k, c);
+}
+
+void kvc_hinted_refused_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	if (kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_NORMAL)
+		return;
+	c->hints.refused = true;
+	kvc_hinted_pushed_locked(k, c);
+}
+
+void kvc_hinted_wanted_locked(struct kvc_chunk *c)
+{
+	if (!c->hints.refused)
+		return;
+	c->hints.refused = false;
+	if (!c->hints.finished)
+		kvc_list_del(&c->hints.link);
 }
 
 void kvc_hinted_until_locked(struct kvc_chunk *c, uint64_t until_ns, bool paused)
@@ -34,7 +52,7 @@ void kvc_hinted_until_locked(struct kvc_chunk *c, uint64_t until_ns, bool paused
 void kvc_hinted_clear_locked(struct kvc_chunk *c)
 {
 	kvc_list_del(&c->hints.link);
-	c->hints.finished = c->hints.paused = false;
+	c->hints.finished = c->hints.paused = c->hints.refused = false;
 	c->hints.until_ns = 0;
 }
 

@@ -12,6 +12,8 @@
 struct kvc_hints {
 	struct kvc_list link; /* on k->chunks->finished: in the pool, and worth KVC_WORTH_FIRST */
 	bool finished;        /* it is not needed any more, until it is used again */
+	bool refused;         /* the policy does not keep it, unless it is used again */
+	bool entered;         /* it entered the pool's order and no request has used it since */
 	bool paused;          /* until_ns ends with the next use, because the session goes on */
 	uint64_t until_ns;    /* it should stay in the pool until then; 0: no hint */
 };
@@ -21,7 +23,7 @@ enum kvc_worth { KVC_WORTH_FIRST, KVC_WORTH_NORMAL, KVC_WORTH_LATER };
 
 static inline enum kvc_worth kvc_hints_worth(const struct kvc_hints *h, uint64_t now_ns)
 {
-	if (h->finished)
+	if (h->finished || h->refused)
 		return KVC_WORTH_FIRST;
 	return h->until_ns > now_ns ? KVC_WORTH_LATER : KVC_WORTH_NORMAL;
 }

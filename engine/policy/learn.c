@@ -4,18 +4,20 @@
  * chunk in age bucket b, not accessed since its last access, is accessed before it leaves the
  * bucket,
  *
- *     z = base[b] + rhythm[b - 2 log2(gap)] + score,    h = 1 / (1 + e^-z),
+ *     z = base[b] + rhythm[b - 2 log2(gap)] + cell[gap, b] + score,    h = 1 / (1 + e^-z),
  *
+ * with the class of the usual gap. A cell learns slowly what base and rhythm do not tell,
  * where the score is a sum of weights of the facts that were known at the last access: one weight
  * of each set, by the class of a fact, and one weight for each number, multiplied by it.
  *
  * A run of chunks with equal facts is one example: a record, which waits in the queue of its bucket
- * of age. A record that leaves a bucket without an access is an example with y = 0, and moves to
- * the next queue. A record that is accessed is an example with y = 1, and is finished. Each example
- * is one step of gradient descent on the logarithmic loss, in which each weight has its own rate,
- * which decreases with the number of examples that it has seen. There are at most RECORDS records;
- * beyond that the oldest is discarded, which does not bias the model: up to its age nothing was
- * left out.
+ * of age. An example weighs as much as the square root of its part of a request of mean length, so
+ * that what is learned depends neither on the size of chunks nor on single long prompts. A record
+ * that leaves a bucket without an access is an example with y = 0, and moves to the next queue. A
+ * record that is accessed is an example with y = 1, and is finished. Each example is one step of
+ * gradient descent on the logarithmic loss, in which each weight has its own rate, which decreases
+ * with the number of examples that it has seen. There are at most RECORDS records; beyond that the
+ * oldest is discarded, which does not bias the model: up to its age nothing was left out.
  *
  * The index for all gap classes, scores and ages is a table; one gap class of it is computed again
  * every few requests.
@@ -33,10 +35,14 @@
 #define RATE_FACT 20.f   /* larger for facts, because each of their classes sees fewer examples */
 #define BASE_FIRST -4.f  /* before anything is learned */
 #define COUNT_FIRST 2.8f /* prior: chunks with many accesses will have more */
-#define SLICE 8          /* requests between two computed gap classes of the table, at least, */
+#define WEIGHT 5.f       /* weight of an example that is a whole request of mean length */
+#define SLICE 8          /* ticks between two computed gap classes of the table, at least, */
 /* and examples learned between them, without which the result would be the same */
 #define SLICE_LEARNED 16
-#define TERMS 24 /* NUMBERS + SETS, padded with zeros to a multiple of LANES */
+#define ADVANCE_MOST 4096 /* records that one request looks at; the next goes on */
+#define RATE_CELL 200.f
+#define TERMS 24 /* NUMBERS, SETS and a cell: a multiple of LANES */
+#define CELL (TERMS - 1)
 #define LANES 4
 #define NO_CLASS (CLASSES - 1) /* a class that age and rhythm do not use: its weight stays 0 */
 
@@ -44,6 +50,7 @@
 struct inputs {
 	float number[NUMBERS];
 	uint8_t class[SETS];
+	unsigned cell;
 };
 
 static uint8_t count_class(unsigned n)
@@ -67,9 +74,14 @@ static uint8_t length_class(unsigned n)
 	return c;
 }
 
-uint8_t kvc_learn_gap(float log2_gap)
+float kvc_learn_log2_age(uint32_t ticks)
 {
-	int c = log2_gap < 0 ? 0 : 1 + (int)(log2_gap * 1.5f);
+	return ticks < 2 ? 0 : log2f((float)ticks) - 1;
+}
+
+uint8_t kvc_learn_gap(float log2_age)
+{
+	int c = log2_age < 0 ? 0 : 1 + (int)(log2_age * 1.5f);
 
 	return (uint8_t)kvc_min((uint64_t)c, KVC_GAPS - 1);
 }
@@ -119,6 +131,11 @@ static void inputs_of(const struct kvc_learn *l, const struct kvc_facts *f, stru
 	}
 }
 
+static unsigned cell_of(unsigned gap, int age)
+{
+	return gap * KVC_AGES + (unsigned)age;
+}
+
 /* The terms of a sum in arrays, so that the compiler can use vectors of LANES. */
 struct terms {
 	float w[TERMS], x[TERMS];
@@ -128,12 +145,13 @@ static float sum_terms(const struct kvc_learn *l, const struct inputs *in, struc
 {
 	float s[LANES] = { 0 };
 
-	*t = (struct terms){ .x[NUMBERS] = 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+	*t = (struct terms){ .x[NUMBERS] = 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
 	memcpy(t->w, l->number.w, NUMBERS * sizeof *t->w);
 	memcpy(t->x, in->number, NUMBERS * sizeof *t->x);
 #pragma GCC unroll 9
 	for (int i = 0; i < SETS; i++)
 		t->w[NUMBERS + i] = l->set[i].w[in->class[i]];
+	t->w[CELL] = l->cells.w[in->cell];
 #pragma GCC unroll 6
 	for (int i = 0; i < TERMS; i += LANES)
 		for (int j = 0; j < LANES; j++)
@@ -149,6 +167,7 @@ uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f)
 
 	inputs_of(l, f, &in);
 	in.class[AGE] = in.class[RHYTHM] = NO_CLASS;
+	in.cell = CELLS;
 	s = (sum_terms(l, &in, &t) - SCORE_LOW) / SCORE_STEP;
 	return s < 0 ? 0 : s >= KVC_SCORES ? KVC_SCORES - 1 : (uint8_t)s;
 }
@@ -158,8 +177,15 @@ static void learn_example(struct kvc_learn *l, const struct record *r, int age, 
 {
 #define F RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT
 #define N RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST
-	static const float first[TERMS] = { N, N, F, RATE_FIRST, RATE_FIRST, 1 };
+	static const float first[TERMS] = { N, N, F, RATE_FIRST, RATE_FIRST, RATE_CELL };
 #undef F
+#undef N
+#define S SEEN_MAX, SEEN_MAX, SEEN_MAX, SEEN_MAX, SEEN_MAX
+#define N                                                                                    \
+	SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, \
+		SEEN_MAX_NUMBER, SEEN_MAX_NUMBER
+	static const float most[TERMS] = { N, N, S, S };
+#undef S
 #undef N
 	float p, error, curve, seen[TERMS] = { 0 };
 	struct inputs in;
@@ -169,6 +195,7 @@ static void learn_example(struct kvc_learn *l, const struct record *r, int age, 
 	inputs_of(l, &r->facts, &in);
 	in.class[AGE] = (uint8_t)age;
 	in.class[RHYTHM] = l->rhythm[r->facts.gap][age];
+	in.cell = cell_of(r->facts.gap, age);
 	p = 1 / (1 + expf(-sum_terms(l, &in, &t)));
 	error = RATE * (p - (float)used) * r->weight;
 	curve = p * (1 - p) * r->weight;
@@ -176,11 +203,12 @@ static void learn_example(struct kvc_learn *l, const struct record *r, int age, 
 #pragma GCC unroll 9
 	for (int i = 0; i < SETS; i++)
 		seen[NUMBERS + i] = l->set[i].seen[in.class[i]];
+	seen[CELL] = l->cells.seen[in.cell];
 #pragma GCC unroll 6
 	for (int i = 0; i < TERMS; i++) {
 		float now = seen[i] + curve * t.x[i] * t.x[i];
 
-		seen[i] = now > SEEN_MAX ? SEEN_MAX : now;
+		seen[i] = now > most[i] ? most[i] : now;
 		t.w[i] -= error * t.x[i] / (seen[i] + first[i]);
 	}
 	memcpy(l->number.w, t.w, NUMBERS * sizeof *t.w);
@@ -190,6 +218,8 @@ static void learn_example(struct kvc_learn *l, const struct record *r, int age, 
 		l->set[i].w[in.class[i]] = t.w[NUMBERS + i];
 		l->set[i].seen[in.class[i]] = seen[NUMBERS + i];
 	}
+	l->cells.w[in.cell] = t.w[CELL];
+	l->cells.seen[in.cell] = seen[CELL];
 }
 
 /* Records */
@@ -312,11 +342,19 @@ void kvc_learn_drop_record(struct kvc_learn *l, uint64_t id)
 void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f, uint32_t now,
 		     uint32_t chunks)
 {
-	struct record r = { .id = id, .facts = *f, .since = now, .weight = sqrtf((float)chunks) };
+	struct record r = { .id = id, .facts = *f, .since = now };
 	uint32_t i = kvc_learn_take_record(l);
 
+	r.weight = WEIGHT * sqrtf((float)(chunks / l->length));
 	if (i != NONE)
 		kvc_learn_put_record(l, i, &r, 0);
+}
+
+void kvc_learn_length(struct kvc_learn *l, uint32_t chunks)
+{
+	l->lengths += l->lengths < LENGTH_OF;
+	l->length += (chunks - l->length) / l->lengths;
+	l->length = l->length < 1 ? 1 : l->length > LENGTH_MOST ? LENGTH_MOST : l->length;
 }
 
 void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now)
@@ -327,7 +365,8 @@ void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now)
 		return;
 	age = (uint32_t)kvc_max(now - l->record[i].since, 1);
 	learn_example(l, &l->record[i],
-		      (int)kvc_min((uint64_t)(2 * log2f((float)age) + 1e-6f), KVC_AGES - 1), true);
+		      (int)kvc_min((uint64_t)(2 * kvc_learn_log2_age(age) + 1e-6f), KVC_AGES - 1),
+		      true);
 	unhash_record(l, i);
 }
 
@@ -383,7 +422,8 @@ static void make_row(struct kvc_learn *l, uint8_t gap)
 	float h[KVC_AGES][KVC_SCORES], length[KVC_AGES];
 
 	for (int b = 0; b < KVC_AGES; b++) {
-		float odds = expf(-l->set[AGE].w[b] - l->set[RHYTHM].w[l->rhythm[gap][b]]);
+		float odds = expf(-l->set[AGE].w[b] - l->set[RHYTHM].w[l->rhythm[gap][b]] -
+				  l->cells.w[cell_of(gap, b)]);
 
 		length[b] = (float)(l->edge[b + 1] - l->edge[b]);
 		for (int s = 0; s < KVC_SCORES; s++)
@@ -395,8 +435,11 @@ static void make_row(struct kvc_learn *l, uint8_t gap)
 
 void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 {
+	uint32_t most = ADVANCE_MOST;
+
 	for (int age = KVC_AGES - 2; age >= 0; age--)
-		while (l->first[age] != NONE) {
+		while (l->first[age] != NONE && most) {
+			most--;
 			struct record *r = &l->record[l->first[age]];
 
 			if (r->id && now - r->since < l->edge[age + 1])
@@ -425,12 +468,13 @@ struct kvc_learn *kvc_learn_new(void)
 	if (!l)
 		return NULL;
 	l->free = NONE;
+	l->length = LENGTH_FIRST;
 	for (int b = 0; b < KVC_AGES; b++) {
 		l->set[AGE].w[b] = BASE_FIRST;
-		l->edge[b] = b ? pow(2, b * .5) : 0;
+		l->edge[b] = b ? pow(2, 1 + b * .5) : 0;
 		l->first[b] = l->last[b] = NONE;
 	}
-	l->edge[KVC_AGES] = pow(2, KVC_AGES * .5);
+	l->edge[KVC_AGES] = pow(2, 1 + KVC_AGES * .5);
 	l->number.w[1] = COUNT_FIRST;
 	for (unsigned n = 0; n <= UINT8_MAX; n++)
 		l->count_class[n] = count_class(n);

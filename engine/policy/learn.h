@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Learns from accesses to chunks how likely a chunk is to be accessed again, and when (learn.c).
- * For each half-octave of a chunk's age, counted in requests, it estimates the chance of an access
+ * For each half-octave of a chunk's age, counted in ticks, it estimates the chance of an access
  * from the facts that were known at the last access. It learns from all requested chunks, also from
  * those that are not in the cache. It has no lock.
  */
@@ -10,8 +10,9 @@
 
 #include "state.h"
 
-#define KVC_AGES 32 /* buckets of age; bucket b begins at 2^(b/2) requests */
-/* classes of the usual gap between accesses: 0 is unknown, else 1 + 1.5 log2(gap) */
+/* buckets of age; bucket b begins at 2^(1 + b/2) ticks (replacer.h), bucket 0 at 0 */
+#define KVC_AGES 32
+/* classes of the usual gap between accesses: 0 is unknown, else 1 + 1.5 log2(gap / 2 ticks) */
 #define KVC_GAPS 24
 #define KVC_SCORES 96
 
@@ -45,21 +46,25 @@ void kvc_learn_free(struct kvc_learn *l);
 /* Returns the score: the sum of weights for these facts, as a step from 0 to KVC_SCORES - 1. */
 uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f);
 /*
- * A run of `chunks` chunks with equal facts was accessed in request `now`; `id` is the last of
- * them. If memory is short, nothing is learned from the run.
+ * A run of `chunks` chunks with equal facts was accessed at time `now`; `id` is the last of them.
+ If memory is short, nothing is learned from the run.
  */
 void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f, uint32_t now,
 		     uint32_t chunks);
-/* The chunk is accessed again, in request `now`. */
+/* A request of so many chunks has ended. Call it before kvc_learn_track for its runs. */
+void kvc_learn_length(struct kvc_learn *l, uint32_t chunks);
+/* The chunk is accessed again, at time `now`. */
 void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now);
 /*
- * Request `now` begins. Learns from the chunks that were not accessed in time, and computes a part
- * of the index table again.
+ * A request begins at time `now`. Learns from the chunks that were not accessed in time, and
+ * computes a part of the index table again.
  */
 void kvc_learn_advance(struct kvc_learn *l, uint32_t now);
 /* Returns the index table. kvc_learn_advance changes it. */
 const struct kvc_index *kvc_learn_index(const struct kvc_learn *l);
-uint8_t kvc_learn_gap(float log2_gap);
+/* log2 of an age in units of two ticks; 0 for ages below. */
+float kvc_learn_log2_age(uint32_t ticks);
+uint8_t kvc_learn_gap(float log2_age);
 uint64_t kvc_learn_bytes(const struct kvc_learn *l);
 /*
  * Writes the weights as text, one line for each kind, without weights that no example has changed.
@@ -87,12 +92,12 @@ static inline float kvc_learn_index_log2(const struct kvc_index *x, uint32_t n)
 /*
  * Gittins index: over all times to hold the chunk, the best ratio of the chance that it is accessed
  * in that time to the expected time that it is held. A higher index is worth more. `age` is in
- * requests, from 1 on.
+ * ticks, from 1 on.
  */
 static inline float kvc_learn_index_of(const struct kvc_index *x, uint8_t gap, uint8_t score,
 				       uint32_t age)
 {
-	float at = 2 * kvc_learn_index_log2(x, age);
+	float at = 2 * kvc_learn_index_log2(x, age < 2 ? 2 : age) - 2;
 	const float *row = x->of[gap][score];
 	int b = (int)at < KVC_AGES ? (int)at : KVC_AGES - 1;
 	float part = at - (float)b;

@@ -14,20 +14,31 @@
 #define NUMBERS 14 /* weights that are multiplied by a number */
 #define RHYTHMS 51
 #define LENGTHS 130 /* the last class stands for all longer ones */
-/* upper limit of `seen`: the rate stays high enough to follow changes of the load */
-#define SEEN_MAX 200.f
+/* upper limits of `seen`: the rate stays high enough to follow changes of the load */
+#define SEEN_MAX 300.f
+#define SEEN_MAX_NUMBER 1000.f /* for the weights of numbers, which all examples change */
+#define LENGTH_OF 1000u        /* requests in the mean length of requests */
+#define LENGTH_FIRST 25.       /* the mean before the first request */
+#define LENGTH_MOST 65536.     /* larger means are invalid */
 #define SCORE_LOW -9.f
 #define SCORE_STEP .125f
+
+#define CELLS (KVC_GAPS * KVC_AGES)
 
 /* Weights, and the number of examples that each has seen (a sum of curvatures). */
 struct weights {
 	float w[CLASSES], seen[CLASSES];
 };
 
+/* A weight for each pair of a gap class and an age; the last one stays 0. */
+struct cells {
+	float w[CELLS + 1], seen[CELLS + 1];
+};
+
 struct record {
 	uint64_t id; /* 0: the record is finished; it is freed when it is the first of its queue */
 	struct kvc_facts facts;
-	uint32_t since; /* the request that accessed the chunk */
+	uint32_t since; /* time of the access */
 	float weight;
 	/* next record in the queue and in the hash bucket; of a free record: the next free one */
 	uint32_t queue, bucket;
@@ -40,8 +51,9 @@ _Static_assert(KVC_AGES == 1 << 5, "record.age");
 
 struct kvc_learn {
 	struct weights set[SETS], number;
+	struct cells cells;
 	struct kvc_index index;
-	double edge[KVC_AGES + 1]; /* the age in requests at which each bucket begins */
+	double edge[KVC_AGES + 1]; /* the age in ticks at which each bucket begins */
 	float odds[KVC_SCORES];    /* odds against an access, by the score alone */
 	uint8_t count_class[UINT8_MAX + 1], length_class[LENGTHS];
 	uint8_t rhythm[KVC_GAPS][KVC_AGES]; /* results of rhythm_of */
@@ -50,7 +62,11 @@ struct kvc_learn {
 	uint32_t *bucket, nbuckets; /* hash table by id; the size is a power of two */
 	uint32_t first[KVC_AGES], last[KVC_AGES];
 	uint32_t slice, turns;
-	uint32_t row_at, learned; /* request of the last computed row; examples learned since */
+	uint32_t row_at, learned; /* time of the last computed row; examples learned since */
+	/* mean number of chunks of the last requests, and how many of them it counts, up to
+	 * LENGTH_OF */
+	double length;
+	uint32_t lengths;
 };
 
 /*

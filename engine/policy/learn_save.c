@@ -69,20 +69,20 @@ void kvc_learn_text(const struct kvc_learn *l, char *to, size_t capacity)
 
 /* Saved state */
 
-static void save_weights(struct kvc_out *o, const struct weights *w, int n)
+static void save_weights(struct kvc_out *o, const float *w, const float *seen, int n)
 {
 	for (int i = 0; i < n; i++) {
-		kvc_state_out_float(o, w->w[i]);
-		kvc_state_out_float(o, w->seen[i]);
+		kvc_state_out_float(o, w[i]);
+		kvc_state_out_float(o, seen[i]);
 	}
 }
 
-static void load_weights(struct kvc_in *in, struct weights *w, int n)
+static void load_weights(struct kvc_in *in, float *w, float *seen, int n, float most)
 {
 	for (int i = 0; i < n; i++) {
-		w->w[i] = kvc_state_in_float(in);
-		w->seen[i] = kvc_state_in_float(in);
-		in->bad |= fabsf(w->w[i]) > WEIGHT_MOST || w->seen[i] < 0 || w->seen[i] > SEEN_MAX;
+		w[i] = kvc_state_in_float(in);
+		seen[i] = kvc_state_in_float(in);
+		in->bad |= fabsf(w[i]) > WEIGHT_MOST || seen[i] < 0 || seen[i] > most;
 	}
 }
 
@@ -137,11 +137,14 @@ void kvc_learn_save(const struct kvc_learn *l, struct kvc_saving *s)
 	kvc_state_out_32(o, l->slice);
 	kvc_state_out_32(o, l->row_at);
 	kvc_state_out_32(o, l->learned);
-	save_weights(o, &l->set[AGE], KVC_AGES);
-	save_weights(o, &l->set[RHYTHM], RHYTHMS);
+	kvc_state_out_double(o, l->length);
+	kvc_state_out_32(o, l->lengths);
+	save_weights(o, l->set[AGE].w, l->set[AGE].seen, KVC_AGES);
+	save_weights(o, l->set[RHYTHM].w, l->set[RHYTHM].seen, RHYTHMS);
 	for (int i = 0; i < FACTS; i++)
-		save_weights(o, &l->set[i], CLASSES);
-	save_weights(o, &l->number, NUMBERS);
+		save_weights(o, l->set[i].w, l->set[i].seen, CLASSES);
+	save_weights(o, l->number.w, l->number.seen, NUMBERS);
+	save_weights(o, l->cells.w, l->cells.seen, CELLS);
 	for (int gap = 0; gap < KVC_GAPS; gap++)
 		for (int score = 0; score < KVC_SCORES; score++)
 			for (int b = 0; b <= KVC_AGES; b++)
@@ -192,12 +195,16 @@ void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in)
 	l->slice = kvc_state_in_32(in);
 	l->row_at = kvc_state_in_32(in);
 	l->learned = kvc_state_in_32(in);
-	in->bad |= l->slice >= KVC_GAPS;
-	load_weights(in, &l->set[AGE], KVC_AGES);
-	load_weights(in, &l->set[RHYTHM], RHYTHMS);
+	l->length = kvc_state_in_double(in);
+	l->lengths = kvc_state_in_32(in);
+	in->bad |= l->slice >= KVC_GAPS || !(l->length >= 1 && l->length <= LENGTH_MOST) ||
+		   l->lengths > LENGTH_OF;
+	load_weights(in, l->set[AGE].w, l->set[AGE].seen, KVC_AGES, SEEN_MAX);
+	load_weights(in, l->set[RHYTHM].w, l->set[RHYTHM].seen, RHYTHMS, SEEN_MAX);
 	for (int i = 0; i < FACTS; i++)
-		load_weights(in, &l->set[i], CLASSES);
-	load_weights(in, &l->number, NUMBERS);
+		load_weights(in, l->set[i].w, l->set[i].seen, CLASSES, SEEN_MAX);
+	load_weights(in, l->number.w, l->number.seen, NUMBERS, SEEN_MAX_NUMBER);
+	load_weights(in, l->cells.w, l->cells.seen, CELLS, SEEN_MAX);
 	for (int i = 0; i < KVC_GAPS * KVC_SCORES * (KVC_AGES + 1); i++) {
 		float x = kvc_state_in_float(in);
 

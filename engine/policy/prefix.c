@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The policy `prefix`. Its victim is the leaf with the lowest index (learn.h) per byte among DRAWN
- * leaves drawn at random; on a tie, the least recently accessed one. New chunks are always
- * accepted, whatever their value: an engine has just computed them, and refusing them gains next to
- * nothing.
+ * leaves drawn at random; on a tie, the least recently accessed one. A new chunk with a lower index
+ * than the next victim is refused, and so is the rest of its request: most new chunks of agents'
+ * prompts are never read again, and each would evict a chunk that is.
  *
  * Known about a chunk in the cache: its accesses, the mean of log2 of the gaps between them (each
  * gap counts half as much as the next), the number of children that were seen, and the score and
@@ -30,7 +30,7 @@
 
 static uint8_t mean_of(uint8_t mean, uint32_t gap)
 {
-	float now = log2f((float)gap) * MEAN_STEPS;
+	float now = kvc_learn_log2_age(gap) * MEAN_STEPS;
 
 	return (uint8_t)kvc_min(NO_MEAN - 1,
 				(uint64_t)(mean == NO_MEAN ? now : (now + mean) / 2 + .5f));
@@ -207,6 +207,7 @@ static void prefix_end(struct kvc_replacer *k, struct kvc_request *r)
 	if (r->loose)
 		return; /* nothing is learned from chunks that do not belong together */
 	repair_unknown(k, r);
+	kvc_learn_length(p->learn, r->n);
 	kvc_prefix_guard(p, r);
 	for (uint32_t j = 0; j < r->n; j++) {
 		const struct kvc_touched *t = &r->touched[j];
@@ -250,7 +251,6 @@ static int prefix_open(struct kvc_replacer *k)
 		return -ENOMEM;
 	k->own = p;
 	p->fits = kvc_min(n, KVC_CHAIN_EXCLUDED);
-	p->by_use = true;
 	p->old_up = KVC_NO_SLOT;
 	p->sample = kvc_prefix_sample(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
 	ghosts = GHOSTS_LEAST;
@@ -320,6 +320,7 @@ const struct kvc_replacer_ops kvc_replacer_prefix = {
 	.resize = prefix_resize,
 	.del = prefix_del,
 	.victim = kvc_prefix_victim,
+	.refuses = kvc_prefix_refuses,
 	.saved_state = kvc_prefix_saved_state,
 	.restore = kvc_prefix_restore,
 	.save = kvc_prefix_save,

@@ -93,51 +93,103 @@ static bool is_valid_leaf(const struct kvc_chain *c, uint32_t slot)
 	return c->id[slot] && kvc_chain_is_leaf(c, slot);
 }
 
-/* Removes the lowest remembered leaf that is still valid and returns its slot, or KVC_NO_SLOT. */
-static uint32_t take_lowest(struct drawn *d, const struct kvc_chain *c)
+/* Moves the lowest remembered leaf that is still valid to the front. Returns false if none is. */
+static bool find_lowest(struct drawn *d, const struct kvc_chain *c)
 {
-	for (unsigned i = 0; i < d->n; i++) {
-		struct leaf x = d->best[i];
+	unsigned i = 0;
 
-		if (!is_valid_leaf(c, x.slot) || c->last[x.slot] != x.last)
-			continue;
-		d->n -= i + 1;
-		memmove(d->best, d->best + i + 1, d->n * sizeof x);
-		d->up = c->parent[x.slot];
-		return x.slot;
-	}
-	d->n = 0;
-	return KVC_NO_SLOT;
+	while (i < d->n &&
+	       (!is_valid_leaf(c, d->best[i].slot) || c->last[d->best[i].slot] != d->best[i].last))
+		i++;
+	d->n -= i;
+	memmove(d->best, d->best + i, d->n * sizeof *d->best);
+	return d->n;
 }
 
-/* Inlined with all that it calls, once for each of its two callers. */
-static inline __attribute__((always_inline)) uint32_t pick_lowest(const struct draw_args *o)
+/*
+ * Draws leaves and makes the next victim the first of the remembered leaves. Returns false if no
+ * leaf can be evicted. Inlined with all that it calls, once for each of its two callers.
+ */
+static inline __attribute__((always_inline)) bool draw_next(const struct draw_args *o)
 {
 	struct drawn *d = o->d;
 
 	if (d->nr == o->k->now) {
-		uint32_t slot;
-
+		if (d->is_next && find_lowest(d, o->c))
+			return true;
 		if (d->up != KVC_NO_SLOT && is_valid_leaf(o->c, d->up))
 			offer_leaf(o, d->up);
 		draw_leaves(o, o->c->nleaf <= DRAWN / 2 ? DRAWN / 2 : DRAWN_NEXT);
-		slot = take_lowest(d, o->c);
-		if (slot != KVC_NO_SLOT)
-			return slot;
+		if ((d->is_next = find_lowest(d, o->c)))
+			return true;
 	}
 	d->nr = o->k->now;
 	d->n = 0;
 	draw_leaves(o, DRAWN);
-	return take_lowest(d, o->c);
+	d->up = KVC_NO_SLOT;
+	return d->is_next = find_lowest(d, o->c);
+}
+
+/* The victim, which is not remembered any more. */
+static uint32_t take_next(struct drawn *d, const struct kvc_chain *c)
+{
+	uint32_t slot = d->best[0].slot;
+
+	memmove(d->best, d->best + 1, --d->n * sizeof *d->best);
+	d->up = c->parent[slot];
+	d->is_next = false;
+	return slot;
+}
+
+static bool draw_in_shadow(struct kvc_replacer *k)
+{
+	struct prefix *p = k->own;
+	struct shadow *s = &p->shadow[0];
+
+	return draw_next(&(struct draw_args){ k, &p->drawn[1], &s->chain, s->worth,
+					      .shadow = true });
+}
+
+static bool draw_in_cache(struct kvc_replacer *k)
+{
+	struct prefix *p = k->own;
+
+	return draw_next(&(struct draw_args){ k, &p->drawn[0], &k->chain, p->worth,
+					      .shadow = false });
 }
 
 uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
-	struct shadow *s = &p->shadow[0];
 
-	return pick_lowest(&(struct draw_args){ k, &p->drawn[1], &s->chain, s->worth,
-						.shadow = true });
+	return draw_in_shadow(k) ? take_next(&p->drawn[1], &p->shadow[0].chain) : KVC_NO_SLOT;
+}
+
+/* The index of the chunk that the request accessed last, if it were added to the cache. */
+static float index_of_new(struct kvc_replacer *k, const struct kvc_request *r)
+{
+	struct prefix *p = k->own;
+
+	return kvc_learn_index_of(p->index, r->touched[r->n - 1].gap, kvc_prefix_score_now(p, r),
+				  1);
+}
+
+bool kvc_prefix_shadow_refuses(struct kvc_replacer *k, const struct kvc_request *r)
+{
+	const struct prefix *p = k->own;
+
+	return draw_in_shadow(k) && index_of_new(k, r) < p->drawn[1].best[0].index;
+}
+
+bool kvc_prefix_refuses(struct kvc_replacer *k, const struct kvc_request *r, uint64_t bytes)
+{
+	struct prefix *p = k->own;
+
+	if (p->by_use || r->loose || kvc_prefix_is_loose(p))
+		return false;
+	p->fits = k->chain.n;
+	return draw_in_cache(k) &&
+	       index_of_new(k, r) * p->per_size[kvc_prefix_size(bytes)] < p->drawn[0].best[0].index;
 }
 
 static bool is_newer(const struct old_leaf *a, const struct old_leaf *b)
@@ -185,7 +237,7 @@ static uint32_t take_oldest(struct oldest *o, const struct kvc_chain *c)
 }
 
 /*
- * Returns a leaf that is close to the least recently accessed one. The method of pick_lowest with
+ * Returns a leaf that is close to the least recently accessed one. The method of draw_next with
  * the last access as index would take a piece of many prompts, each of which then has little value.
  */
 static uint32_t pick_oldest(struct kvc_replacer *k)
@@ -212,10 +264,10 @@ static uint32_t pick_oldest(struct kvc_replacer *k)
 uint32_t kvc_prefix_victim(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
+	const struct kvc_chain *c = &k->chain;
 
-	p->fits = k->chain.n;
+	p->fits = c->n;
 	if (p->by_use || kvc_prefix_is_loose(p))
 		return pick_oldest(k);
-	return pick_lowest(&(struct draw_args){ k, &p->drawn[0], &k->chain, p->worth,
-						.shadow = false });
+	return draw_in_cache(k) ? take_next(&p->drawn[0], c) : KVC_NO_SLOT;
 }

@@ -12,7 +12,6 @@
 #define NO_MEAN 255  /* value of `mean` for a chunk that was accessed once */
 #define MEAN_STEPS 8 /* steps of `mean` per doubling of the gap */
 #define SIZES 256
-#define BLOCKS 32         /* blocks that the guard averages over */
 #define SAMPLE_FROM 4096u /* smallest number of chunks in a shadow before ids are sampled */
 
 /* The inputs of a chunk's index in one struct, because 64 of them are read to find a victim. */
@@ -32,7 +31,8 @@ struct leaf {
 /* The leaves with the lowest index among those that request `nr` has drawn, lowest first. */
 struct drawn {
 	uint32_t nr, n;
-	uint32_t up; /* the parent of the last victim */
+	uint32_t up;  /* the parent of the last victim */
+	bool is_next; /* the next victim is known: no more leaves need be drawn for it */
 	struct leaf best[BEST];
 };
 
@@ -54,18 +54,6 @@ struct shadow {
 	double hits;         /* recent mean per request */
 };
 
-/*
- * How far the shadow that evicts by index is ahead of the other shadow, in hits per block of
- * requests, and the number of blocks so far (it stops at 2 * BLOCKS).
- */
-struct guard {
-	double now;          /* hits ahead in the current block */
-	double lead, spread; /* mean and variance of the earlier blocks; newer blocks weigh more */
-	double recent;       /* mean of the last few blocks; gains before a loss do not count */
-	uint32_t requests;   /* requests in the current block */
-	uint32_t blocks;
-};
-
 struct prefix {
 	struct worth *worth;
 	uint8_t *mean, *kids;
@@ -81,8 +69,7 @@ struct prefix {
 	double asked;  /* recent mean of chunks per request */
 	double loose;  /* share of accesses in requests whose chunks have no known order */
 	double uses;   /* accesses to chunks in shadows: the clock of their keys */
-	struct guard guard;
-	bool by_use; /* the guard's choice; it applies if chains are known */
+	bool by_use;   /* the guard's choice; it applies if chains are known */
 	/* last result of kvc_prefix_score_now, and the access it belongs to; 0: none since */
 	uint32_t scored_nr, scored_n;
 	uint8_t scored;
@@ -152,6 +139,12 @@ static inline uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_re
  */
 uint32_t kvc_prefix_victim(struct kvc_replacer *k);
 uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k);
+/*
+ * Is the chunk that the request accessed last worth less than the next victim of the cache, or of
+ * that shadow? The next victim is not changed by this.
+ */
+bool kvc_prefix_refuses(struct kvc_replacer *k, const struct kvc_request *r, uint64_t bytes);
+bool kvc_prefix_shadow_refuses(struct kvc_replacer *k, const struct kvc_request *r);
 
 /* prefix_shadow.c: true if this id belongs to the sample of ids that the shadows hold. */
 bool kvc_prefix_in_shadow(const struct prefix *p, uint64_t id);

@@ -212,12 +212,6 @@ static void save_numbers(const struct prefix *p, struct kvc_out *o)
 	kvc_state_out_double(o, p->uses);
 	kvc_state_out_8(o, p->by_use);
 	kvc_state_out_64(o, p->switches);
-	kvc_state_out_double(o, p->guard.now);
-	kvc_state_out_double(o, p->guard.lead);
-	kvc_state_out_double(o, p->guard.spread);
-	kvc_state_out_double(o, p->guard.recent);
-	kvc_state_out_32(o, p->guard.requests);
-	kvc_state_out_32(o, p->guard.blocks);
 }
 
 bool kvc_prefix_save(const struct kvc_replacer *k, struct kvc_saving *s)
@@ -254,31 +248,12 @@ void kvc_prefix_saved(struct kvc_saving *s)
 	}
 }
 
-static double load_signed(struct kvc_in *in)
+static double load_number(struct kvc_in *in)
 {
 	double v = kvc_state_in_double(in);
 
-	in->bad |= fabs(v) >= NUMBERS_END;
+	in->bad |= !(v >= 0 && v < NUMBERS_END);
 	return v;
-}
-
-static double load_number(struct kvc_in *in)
-{
-	double v = load_signed(in);
-
-	in->bad |= v < 0;
-	return v;
-}
-
-static void load_guard(struct guard *g, struct kvc_in *in)
-{
-	g->now = load_signed(in);
-	g->lead = load_signed(in);
-	g->spread = load_number(in);
-	g->recent = load_signed(in);
-	g->requests = kvc_state_in_32(in);
-	g->blocks = kvc_state_in_32(in);
-	in->bad |= g->recent > 0 || g->blocks > 2 * BLOCKS;
 }
 
 void kvc_prefix_load(struct kvc_replacer *k, struct kvc_in *in)
@@ -298,7 +273,6 @@ void kvc_prefix_load(struct kvc_replacer *k, struct kvc_in *in)
 	in->bad |= by_use > 1;
 	p->by_use = by_use == 1;
 	p->switches = kvc_state_in_64(in);
-	load_guard(&p->guard, in);
 	kvc_learn_load(p->learn, in);
 	kvc_ghosts_load(&p->ghosts, in);
 	for (unsigned i = 0; i < SHADOWS; i++) {

@@ -4,16 +4,13 @@
  * `sample` ids and are smaller by the same factor. One evicts by index, the other evicts the least
  * recently accessed leaf.
  *
- * The cache evicts by last access until the shadow that evicts by index is ahead by more than
- * chance. Its lead is measured in blocks of requests; it must be AHEAD times as large as the
- * standard error of the mean of the blocks. The cache evicts by last access again when the lead is
- * lost, or as soon as the last few blocks lose LOSES times their standard error, because loads
- * change; gains before a loss do not make up for it. Eviction by index must prove that it pays,
- * because a change costs as much as filling the cache with the chunks that the other order would
- * have kept. The rule has no fixed number or fraction of hits: a lead from a few long prompts may
- * be chance, and a small lead that lasts is not.
+ * The cache evicts by index at first. It changes to the order of the other shadow as soon as that
+ * shadow leads by more than LEAD of its own hits or misses, whichever are fewer, both as means over
+ * MEMORY requests. A smaller lead is not worth a change, which costs as much as filling the cache
+ * with the chunks that the other order would have kept.
  *
- * The shadows imitate the cache: both accept all new chunks, as it does.
+ * The shadows do as the cache does in that order: the one that evicts by index refuses new chunks
+ * that are worth less than its victim, and the other one takes all.
  *
  * Hits in the shadows are counted by request, so they mean nothing if nobody knows which chunks
  * belong to which prompt (the request is `loose`). If more than a small share of accesses is loose,
@@ -23,14 +20,11 @@
 
 #include <math.h>
 
-#define BLOCK 64u /* requests */
-#define FIRST 4u  /* blocks before the first decision */
-#define RECENT 4. /* blocks */
-#define AHEAD 1.5 /* standard errors; by chance this happens one time in fifteen */
-#define LOSES 2.
-#define MEMORY 2000. /* requests in the mean of the shares that are shown */
-#define USES 4096.   /* accesses in the mean of the loose share */
-#define SHRINK 8     /* chunks evicted from a shadow for one new chunk, at most */
+#define MEMORY 1000. /* requests in the means */
+#define LEAD .05
+#define LEAD_LEAST .01 /* hits a request */
+#define USES 4096.     /* accesses in the mean of the loose share */
+#define SHRINK 8       /* chunks evicted from a shadow for one new chunk, at most */
 
 static void touch_shadow(struct kvc_replacer *k, struct kvc_request *r, unsigned i)
 {
@@ -54,6 +48,8 @@ static void touch_shadow(struct kvc_replacer *k, struct kvc_request *r, unsigned
 	if (before && up == KVC_NO_SLOT)
 		return;
 	for (int n = 0; s->chain.n && s->chain.n >= p->fits / p->sample; n++) {
+		if (!i && !n && kvc_prefix_shadow_refuses(k, r))
+			return;
 		v = i ? s->chain.leaf[0] : kvc_prefix_shadow_victim(k);
 		/* the parent may have been accessed last by another request */
 		if (n == SHRINK || v == KVC_NO_SLOT || v == up || s->chain.last[v] == r->nr)
@@ -108,46 +104,19 @@ void kvc_prefix_resample(struct prefix *p)
 				       p->ghosts.rows * KVC_GHOST_ROW, KVC_SAMPLE_MOST);
 }
 
-/* Ends a block. */
-static void end_block(struct guard *g)
-{
-	double off = g->now - g->lead, part;
-
-	g->requests = 0;
-	if (!g->blocks && !g->now)
-		return; /* if all chunks fit, both shadows have the same hits */
-	g->blocks += g->blocks < 2 * BLOCKS;
-	part = 1. / fmin(g->blocks, BLOCKS);
-	g->lead += off * part;
-	g->spread += (off * off * (1 - part) - g->spread) * part;
-	g->recent = fmin(0, g->recent + (g->now - g->recent) / RECENT);
-	g->now = 0;
-}
-
-/* Returns true if eviction by last access is to be used next. */
-static bool should_evict_by_use(const struct guard *g, bool by_use)
-{
-	/* a mean of n with decaying weights is as exact as one of 2 n with equal weights */
-	double chance = AHEAD * sqrt(g->spread / g->blocks);
-	double of_few = LOSES * sqrt(g->spread / (2 * RECENT));
-
-	return by_use ? g->blocks < FIRST || g->lead <= chance || g->recent < 0
-		      : g->lead < 0 || g->recent < -of_few;
-}
-
 void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r)
 {
-	double keep = 1 - 1 / MEMORY;
-	bool by_use;
+	const double *is, *other;
+	double least;
 
 	for (unsigned i = 0; i < SHADOWS; i++)
-		p->shadow[i].hits = p->shadow[i].hits * keep + r->hits[i] / MEMORY;
-	p->asked = p->asked * keep + r->n / MEMORY;
-	p->guard.now += (double)r->hits[0] - r->hits[1];
-	if (++p->guard.requests < BLOCK)
+		p->shadow[i].hits += (r->hits[i] - p->shadow[i].hits) / MEMORY;
+	p->asked += (r->n - p->asked) / MEMORY;
+	is = &p->shadow[p->by_use].hits;
+	other = &p->shadow[!p->by_use].hits;
+	least = fmin(*is, fmax(p->asked - *is, 0));
+	if (*other - *is <= least * LEAD + LEAD_LEAST)
 		return;
-	end_block(&p->guard);
-	by_use = should_evict_by_use(&p->guard, p->by_use);
-	p->switches += by_use != p->by_use;
-	p->by_use = by_use;
+	p->by_use = !p->by_use;
+	p->switches++;
 }

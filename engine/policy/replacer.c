@@ -8,9 +8,11 @@
 
 #include <string.h>
 
-#define MAGIC 0x3570656b63766bull /* "kvckep5" and a zero byte */
+#define MAGIC 0x3670656b63766bull /* "kvckep6" and a zero byte */
 #define HEAD (8 + 16)             /* the magic and the checksum of the rest */
 #define NAME 16
+#define TICK_MS 300u    /* time that counts as much as a request */
+#define PAUSE_MS 60000u /* longer pauses between two requests count as this */
 
 #define X(name, rank, by_rank, by_chain) &kvc_replacer_##name,
 static const struct kvc_replacer_ops *const policies[] = { KVC_POLICIES(X) };
@@ -61,11 +63,24 @@ static uint32_t access_time(struct kvc_replacer *k, const struct kvc_request *r)
 	return r->loose ? next_number(k) : r->nr;
 }
 
-void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r)
+/* Adds the ticks for the time since the last request. */
+static void pass_time(struct kvc_replacer *k, uint64_t now_ms)
+{
+	uint64_t passed = now_ms > k->now_ms ? now_ms - k->now_ms : 0;
+
+	if (k->now_ms)
+		k->rest_ms += (uint32_t)kvc_min(passed, PAUSE_MS);
+	k->now_ms = kvc_max(k->now_ms, now_ms);
+	k->now += k->rest_ms / TICK_MS;
+	k->rest_ms %= TICK_MS;
+}
+
+void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r, uint64_t now_ms)
 {
 	struct kvc_touched *touched = r->touched;
 	uint32_t capacity = r->capacity;
 
+	pass_time(k, now_ms);
 	next_number(k);
 	*r = (struct kvc_request){ .nr = k->now, .touched = touched, .capacity = capacity };
 	kvc_list_add_tail(&k->requests, &r->link);
@@ -351,6 +366,13 @@ uint64_t kvc_replacer_victim(struct kvc_replacer *k)
 			slot = k->chain.leaf[i];
 	k->victim = slot;
 	return slot == KVC_NO_SLOT ? 0 : k->chain.id[slot];
+}
+
+bool kvc_replacer_refuses(struct kvc_replacer *k, struct kvc_request *r, uint64_t bytes)
+{
+	if (k->ops->refuses && r->n)
+		r->refused |= k->ops->refuses(k, r, bytes);
+	return r->refused;
 }
 
 uint64_t kvc_replacer_chunks(const struct kvc_replacer *k)

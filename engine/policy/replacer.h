@@ -56,6 +56,9 @@ struct kvc_request {
 	/* accesses to the deepest known chunk, and the class of its gap */
 	uint8_t deepest, follows;
 	bool continues;
+	/* a new chunk was worth less than the chunks in the cache, so the rest is not kept either
+	 */
+	bool refused;
 	/* for each shadow (prefix.c): the last chunk that belongs to its sample, */
 	uint64_t sampled[2];
 	uint32_t at[2];   /* its slot, or KVC_NO_SLOT, */
@@ -67,8 +70,13 @@ struct kvc_request {
 int kvc_replacer_open(struct kvc_replacer **out, const struct kvc_replacer_conf *conf);
 void kvc_replacer_close(struct kvc_replacer *k);
 
-/* Begins a request. *r is zeroed, or a request that has ended. */
-void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r);
+/*
+ * Begins a request. *r is zeroed, or a request that has ended. now_ms: the time on a clock that
+ * does not go back, such as the monotonic one; 0 if it is not known. Ages are counted in ticks: one
+ * for each request and one for each 300 ms, of which a pause has at most 60 s. So they follow the
+ * load when it is high and the time when it is low.
+ */
+void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r, uint64_t now_ms);
 /*
  * The request accesses a chunk. Returns true if it is in the cache. If memory is short, the access
  * is not recorded.
@@ -148,6 +156,13 @@ int kvc_replacer_save_end(struct kvc_saving *s, void **out, size_t *len);
  */
 int kvc_replacer_load(struct kvc_replacer *k, const void *blob, size_t len);
 
+/*
+ * A full cache is to take a new chunk of `bytes` bytes, which is the last that this request has
+ * accessed. Returns true if the policy refuses it: it is worth less than the next victim, or an
+ * earlier chunk of the request was refused. A caller that can not do without the chunk for now, as
+ * a file that was written already, adds it and makes it the first victim.
+ */
+bool kvc_replacer_refuses(struct kvc_replacer *k, struct kvc_request *r, uint64_t bytes);
 /* Deletes a chunk. `evicted`: the policy may remember it. */
 void kvc_replacer_del(struct kvc_replacer *k, uint64_t id, bool evicted);
 /* Returns the id of the next victim, or 0 if no chunk can be evicted. Does not delete it. */

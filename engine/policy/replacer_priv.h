@@ -42,6 +42,8 @@ struct kvc_replacer_ops {
 	void (*del)(struct kvc_replacer *k, uint32_t slot, bool evicted);
 	/* a leaf that belongs to no request in progress; KVC_NO_SLOT: none was found, use any */
 	uint32_t (*victim)(struct kvc_replacer *k);
+	/* Is the chunk that was accessed last worth less than the next victim? */
+	bool (*refuses)(struct kvc_replacer *k, const struct kvc_request *r, uint64_t bytes);
 	void (*end)(struct kvc_replacer *k, struct kvc_request *r);
 	uint64_t (*bytes)(const struct kvc_replacer *k);
 	void (*text)(const struct kvc_replacer *k, char *to, size_t capacity);
@@ -52,8 +54,10 @@ struct kvc_replacer {
 	struct kvc_replacer_conf conf;
 	struct kvc_chain chain;
 	struct kvc_list requests; /* in progress, the oldest first */
-	uint32_t now;             /* number of the newest request */
-	uint32_t victim;          /* slot of the last victim */
+	uint32_t now;     /* the clock in ticks, which is the number of the newest request */
+	uint64_t now_ms;  /* when that request began; 0: not known */
+	uint32_t rest_ms; /* time since the last tick for time, in ms */
+	uint32_t victim;  /* slot of the last victim */
 	/* id of the last requested chunk if it is not in the cache, else 0 */
 	uint64_t missed;
 	uint64_t chance;

@@ -22,6 +22,7 @@
 #define CREATE_NS 5000000ull   /* time between two creates */
 #define COMPUTE_NS 30000000ull /* time to compute a chunk */
 #define STEP 16                /* chunks of a prompt that are computed at once */
+#define LONGEST 512u           /* chunks of a request, as in the daemon (access/access.c) */
 #define PROCESS 1
 
 /* A simulated cache. */
@@ -37,6 +38,7 @@ struct cache {
 	uint64_t capacity, used;
 	const uint64_t *bytes; /* sizes of chunks; NULL: each counts as 1 */
 	bool whole;            /* the request's chunks so far are all in this cache */
+	uint64_t refused;      /* chunks that the policy did not keep */
 };
 
 struct run {
@@ -151,6 +153,11 @@ static int access_chunk(struct cache *c, uint64_t id, uint64_t parent)
 		return 1;
 	if (parent && !c->whole)
 		return 0; /* useless in this cache, because its parent is not in it */
+	if (c->used + bytes > c->capacity && kvc_replacer_refuses(c->replacer, c->request, bytes)) {
+		c->refused++;
+		c->whole = false;
+		return 0;
+	}
 	while (c->used + bytes > c->capacity)
 		if (!evict_chunk(c)) {
 			c->whole = false;
@@ -172,17 +179,27 @@ static void end_request(struct run *u)
 	}
 }
 
-static void begin_request(struct run *u)
+static void begin_request(struct run *u, uint64_t now_ms)
 {
 	end_request(u);
 	for (int i = 0; i < 2; i++) {
 		struct cache *c = &u->cache[i];
 
 		if (c->replacer)
-			kvc_replacer_begin(c->replacer, c->request);
+			kvc_replacer_begin(c->replacer, c->request, now_ms);
 		c->class[c->request - c->requests] = u->class;
 		c->whole = true;
 	}
+}
+
+/* The prompt goes on in a new request, as in the daemon. */
+static void continue_request(struct run *u, uint64_t now_ms)
+{
+	bool whole[2] = { u->cache[0].whole, u->cache[1].whole };
+
+	begin_request(u, now_ms);
+	for (int i = 0; i < 2; i++)
+		u->cache[i].whole = whole[i];
 }
 
 /* Accesses a chunk in both tiers. *all: all chunks of the prompt so far were hits; updated. */
@@ -209,10 +226,13 @@ static int replay_told(struct run *u, uint32_t r, bool chains)
 	int err = 0;
 
 	set_model(u, r);
-	begin_request(u);
-	for (uint64_t a = t->at[r]; a < t->at[r + 1] && !err; a++)
+	begin_request(u, (uint64_t)t->ms[r]);
+	for (uint64_t a = t->at[r]; a < t->at[r + 1] && !err; a++) {
+		if (chains && a > t->at[r] && (a - t->at[r]) % LONGEST == 0)
+			continue_request(u, (uint64_t)t->ms[r]);
 		err = access_tiers(u, r, t->id[a] + 1ull,
 				   chains && a > t->at[r] ? t->id[a - 1] + 1ull : 0, &all);
+	}
 	return err;
 }
 
@@ -266,7 +286,7 @@ static int make_call(struct run *u, uint32_t r, uint64_t a, bool known, bool *al
 	if (!(u->learns & 1u << u->class))
 		seen = (struct kvc_inferred){ .begins = true };
 	if (seen.begins || needs_new_request(u))
-		begin_request(u);
+		begin_request(u, (uint64_t)t->ms[r]);
 	for (int i = 0; i < 2; i++)
 		u->cache[i].request->loose = seen.unsure;
 	u->learned.begun += seen.begins;

@@ -37,7 +37,7 @@ static struct kvc_replacer *opened(unsigned policy)
 /* Makes the request of a prompt: the parent of a chunk has half its number. */
 static void ask(struct kvc_replacer *k, struct kvc_request *r, uint64_t end)
 {
-	kvc_replacer_begin(k, r);
+	kvc_replacer_begin(k, r, 0);
 	for (int shift = 6; shift >= 0; shift--) {
 		uint64_t id = end >> shift, victim;
 

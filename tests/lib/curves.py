@@ -11,7 +11,7 @@ import concurrent.futures, json, lzma, os, re, subprocess, sys, tempfile
 
 here = os.path.dirname(os.path.abspath(__file__))
 MANUAL = os.path.join(here, "../../man/kvcachefs-policies.7")
-PUBLIC = ("conversation", "synthetic")
+PUBLIC = ("conversation", "synthetic", "agents")
 SIZES = (1000, 5000, 10000, 20000)
 # as the manual has them; "learned" is prefix with the chain learned from calls, "optimum" Belady's
 COLUMNS = ("lru", "fifo", "lfu", "mru", "s3fifo", "arc", "gdsf", "leaf", "prefix", "learned",

@@ -94,7 +94,7 @@ static int play(struct kvc_replacer *k, struct kvc_request *r, const struct acce
 		if (!v[i].parent) {
 			if (r->nr)
 				kvc_replacer_end(k, r);
-			kvc_replacer_begin(k, r);
+			kvc_replacer_begin(k, r, 0);
 		}
 		if (kvc_replacer_access(k, r, v[i].id) ||
 		    (v[i].parent && !kvc_replacer_has(k, v[i].parent)))

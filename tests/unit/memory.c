@@ -184,7 +184,7 @@ static void ask(struct kvc_replacer *k, struct kvc_request *r, uint32_t end)
 
 	for (uint32_t i = end; i && n < DEPTH; i = up[i])
 		prompt[n++] = i;
-	kvc_replacer_begin(k, r);
+	kvc_replacer_begin(k, r, 0);
 	while (n-- > 0) {
 		uint32_t c = prompt[n];
 

@@ -229,7 +229,7 @@ static void ask_some(struct kvc_replacer *k, struct client *c, unsigned clients,
 	c += draw(seed) % clients;
 	if (!c->r.nr) {
 		c->n = prompt_of((uint32_t)(1 + draw(seed) % CHUNKS), c->prompt);
-		kvc_replacer_begin(k, &c->r);
+		kvc_replacer_begin(k, &c->r, 0);
 	}
 	do
 		over = ask(k, c, seed);
@@ -333,7 +333,7 @@ static void keeps_its_place(void **state)
 		k = opened(policy, FIT, 1);
 		for (uint64_t i = 1; i <= 4; i++)
 			assert_int_equal(kvc_replacer_add(k, NULL, i, 0, 1), 0);
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		assert_int_equal(kvc_replacer_claim(k, &r, 1, 0, 4096), 0);
 		/* chunk 1 is in a request in progress */
 		assert_int_equal(kvc_replacer_victim(k), 2);
@@ -355,8 +355,8 @@ static void busy(void **state)
 		struct kvc_replacer *k = opened(p, 8, 1);
 		struct kvc_request a = { 0 }, b = { 0 };
 
-		kvc_replacer_begin(k, &a);
-		kvc_replacer_begin(k, &b);
+		kvc_replacer_begin(k, &a, 0);
+		kvc_replacer_begin(k, &b, 0);
 		for (uint64_t i = 1; i <= 4; i++) {
 			kvc_replacer_access(k, &a, i);
 			assert_int_equal(kvc_replacer_add(k, &a, i, i - 1, 1), 0);
@@ -369,7 +369,7 @@ static void busy(void **state)
 		assert_int_equal(kvc_replacer_victim(k), 4);
 		kvc_replacer_end(k, &b);
 		assert_true(kvc_replacer_victim(k) == 4 || kvc_replacer_victim(k) == 104);
-		kvc_replacer_begin(k, &a);
+		kvc_replacer_begin(k, &a, 0);
 		a.loose = true;
 		for (uint64_t i = 1; i <= 104; i = i == 4 ? 101 : i + 1)
 			kvc_replacer_access(k, &a, i);
@@ -392,12 +392,12 @@ static void aside(void **state)
 		struct kvc_replacer *k = opened(p, 8, 1);
 		struct kvc_request r = { 0 };
 
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		assert_int_equal(kvc_replacer_add(k, NULL, 1, 0, 1), 0);
 		assert_int_equal(kvc_replacer_add(k, NULL, 2, 1, 1), 0);
 		assert_int_equal(kvc_replacer_add(k, NULL, 3, 1, 1), 0);
 		kvc_replacer_end(k, &r);
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		kvc_replacer_end(k, &r);
 		kvc_replacer_exclude(k, 3, true);
 		kvc_replacer_exclude(k, 3, true);
@@ -413,7 +413,7 @@ static void aside(void **state)
 		kvc_replacer_del(k, 1, false); /* and an excluded chunk may be deleted */
 		assert_false(kvc_replacer_has(k, 1));
 		assert_int_equal(kvc_replacer_add(k, NULL, 1, 0, 1), 0);
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		kvc_replacer_end(k, &r);
 		assert_int_equal(kvc_replacer_victim(k), 1);
 		kvc_replacer_request_free(&r);
@@ -437,7 +437,7 @@ static void order_of(const char *policy, const char *want)
 		p++;
 	k = opened(p, 4, 1);
 	for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		if (!kvc_replacer_access(k, &r, uses[i]))
 			kvc_replacer_add(k, &r, uses[i], 0, 1);
 		kvc_replacer_end(k, &r);
@@ -472,13 +472,13 @@ static void sizes(void **state)
 	(void)state;
 	assert_string_equal(kvc_policy_names[conf.policy], "gdsf");
 	assert_int_equal(kvc_replacer_open(&k, &conf), 0);
-	kvc_replacer_begin(k, &r);
+	kvc_replacer_begin(k, &r, 0);
 	assert_int_equal(kvc_replacer_add(k, NULL, 1, 0, 4096), 0);
 	assert_int_equal(kvc_replacer_add(k, NULL, 2, 0, 65536), 0);
 	for (uint64_t i = 10; i < 40; i++)
 		assert_int_equal(kvc_replacer_add(k, NULL, i, i > 10 ? i - 1 : 0, 4096), 0);
 	kvc_replacer_end(k, &r);
-	kvc_replacer_begin(k, &r);
+	kvc_replacer_begin(k, &r, 0);
 	kvc_replacer_end(k, &r);
 	assert_int_equal(kvc_replacer_victim(k), 2);
 	kvc_replacer_del(k, 2, true);
@@ -502,7 +502,7 @@ static void deep(void **state)
 		for (uint64_t i = 1; i <= N; i++)
 			assert_int_equal(kvc_replacer_add(k, NULL, i, i - 1, 4096), 0);
 		/* so chunks of the last request are not protected any more */
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		for (uint64_t i = N; i; i--) {
 			assert_int_equal(kvc_replacer_victim(k), i);
 			kvc_replacer_del(k, i, true);
@@ -535,7 +535,7 @@ static void grows(void **state)
 		if (ways[w].policy == 8)
 			((struct prefix *)k->own)->by_use = by_use;
 		for (uint64_t i = 1; i <= 4; i++) {
-			kvc_replacer_begin(k, &r);
+			kvc_replacer_begin(k, &r, 0);
 			kvc_replacer_access(k, &r, i);
 			assert_int_equal(kvc_replacer_add(k, &r, i, 0, i == 4 ? 65536 : 4096), 0);
 			kvc_replacer_end(k, &r);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of the policy `prefix`: the guard, which evicts by last access if the index does worse and
- * by index if it does better, whatever the expected size of the cache, and soon after the load
- * changes; the work for one decision; and the memory per chunk.
+ * by index if it does better, whatever the expected size of the cache, and soon after it does; the
+ * refusal of new chunks; the work for one decision; and the memory per chunk.
  */
 #include "learn_priv.h"
 #include "prefix_priv.h"
@@ -20,9 +20,9 @@
 #define DOCUMENTS 3000
 #define LONGEST 64
 #define REQUESTS 6000
-#define SOON 640 /* requests, 18,000 chunks: enough to fill a cache of FIT many times */
-#define DRAWN 64 /* leaves drawn for a victim, as in prefix_pick.c */
-#define LOOKS 8  /* victims in a shadow for one new chunk, at most */
+#define SOON 2000 /* requests: twice what the guard's means remember */
+#define DRAWN 64  /* leaves drawn for a victim, as in prefix_pick.c */
+#define LOOKS 8   /* victims in a shadow for one new chunk, at most */
 #define PROMPT 500
 #define TEN_MILLION 10000000ull
 
@@ -96,16 +96,17 @@ static void ask(struct kvc_replacer *k, struct kvc_request *r, uint64_t document
 {
 	uint64_t n = 5 + document * 0x9e3779b97f4a7c15u % 56, before = 0, victim;
 
-	kvc_replacer_begin(k, r);
-	for (uint64_t b = 0; b <= n; b++) {
+	kvc_replacer_begin(k, r, 0);
+	for (uint64_t b = 0; b <= n; before = b < n ? 1 + document * LONGEST + b : 0, b++) {
 		uint64_t id = b < n ? 1 + document * LONGEST + b : question;
 
 		if (!touched(k, r, id) && (!before || kvc_replacer_has(k, before))) {
+			if (kvc_replacer_chunks(k) >= FIT && kvc_replacer_refuses(k, r, 1))
+				continue;
 			while (kvc_replacer_chunks(k) >= FIT && (victim = victim_of(k)))
 				kvc_replacer_del(k, victim, true);
 			assert_int_equal(kvc_replacer_add(k, r, id, before, 1), 0);
 		}
-		before = id;
 	}
 	kvc_replacer_end(k, r);
 }
@@ -131,18 +132,37 @@ static void settled(struct kvc_replacer *k, struct kvc_request *r, uint64_t *see
 		ask(k, r, (uint64_t)exp(chance(seed) * log(DOCUMENTS)) % DOCUMENTS, ++*question);
 }
 
+/* Replaces the learned index by one in which the oldest chunk is worth most. Returns the learned.
+ */
+static const struct kvc_index *mislead(struct kvc_replacer *k)
+{
+	static struct kvc_index worst;
+	struct prefix *p = k->own;
+	const struct kvc_index *learned = p->index;
+
+	memcpy(worst.log2, learned->log2, sizeof worst.log2);
+	for (int gap = 0; gap < KVC_GAPS; gap++)
+		for (int score = 0; score < KVC_SCORES; score++)
+			for (int b = 0; b <= KVC_AGES; b++)
+				worst.of[gap][score][b] = (float)(b + 1);
+	p->index = &worst;
+	return learned;
+}
+
 static void guards(uint64_t chunks)
 {
 	struct kvc_replacer *k = opened(chunks);
 	struct kvc_request r = { 0 };
 	uint64_t seed = 5, question = 1ull << 40;
+	const struct kvc_index *learned;
 
-	/* the index must prove first that it is better */
-	assert_true(says(k, "by use\n") && says(k, "guard use\n"));
-	settled(k, &r, &seed, &question);
 	assert_true(says(k, "by index\n") && says(k, "guard index\n"));
+	learned = mislead(k);
 	drift(k, &r, &seed, &question);
 	assert_true(says(k, "by use\n") && says(k, "guard use\n"));
+	((struct prefix *)k->own)->index = learned;
+	settled(k, &r, &seed, &question);
+	assert_true(says(k, "by index\n") && says(k, "guard index\n"));
 	/* with so few chunks, all are in the shadows */
 	assert_true(says(k, "\nsample 1\n"));
 	kvc_replacer_request_free(&r);
@@ -170,8 +190,8 @@ static void guard_of_few(void **state)
 }
 
 /*
- * The settled load ends: its documents are not requested again, and the new ones are in use for a
- * while. Earlier gains of the index are no reason to keep using it.
+ * The index fails and the settled load ends: its documents are not requested again, and the new
+ * ones are in use for a while. Earlier gains of the index are soon no reason to keep using it.
  */
 static void guard_soon(void **state)
 {
@@ -183,9 +203,61 @@ static void guard_soon(void **state)
 	settled(k, &r, &seed, &question);
 	settled(k, &r, &seed, &question);
 	assert_true(says(k, "by index\n"));
+	mislead(k);
 	for (int i = 0; i < SOON; i++)
 		ask(k, &r, DOCUMENTS + drifting(i, &seed), ++question);
 	assert_true(says(k, "by use\n") && says(k, "guard use\n"));
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
+}
+
+/* Does the full cache refuse a new chunk at the end of the first document, or of a loose request?
+ */
+static bool refuses(struct kvc_replacer *k, struct kvc_request *r, uint64_t id, bool as_loose)
+{
+	r->loose = as_loose;
+	for (uint64_t b = 1; b <= 5; b++)
+		kvc_replacer_access(k, r, b);
+	kvc_replacer_access(k, r, id);
+	return kvc_replacer_refuses(k, r, 1);
+}
+
+/*
+ * A question is asked once, so a new one is worth less than what the cache holds, and so is the
+ * rest of its request. Nothing is refused while leaves are evicted by last access, or if the order
+ * of the chunks is not known.
+ */
+static void refusal(void **state)
+{
+	struct kvc_replacer *k = opened(FIT);
+	struct prefix *p = k->own;
+	struct kvc_request r = { 0 };
+	uint64_t seed = 7, question = 1ull << 40, victim;
+
+	(void)state;
+	settled(k, &r, &seed, &question);
+	assert_true(says(k, "by index\n"));
+	kvc_replacer_begin(k, &r, 0);
+	assert_true(refuses(k, &r, ++question, false));
+	/* a document that was requested often, but the request is refused already */
+	kvc_replacer_access(k, &r, 1);
+	assert_true(kvc_replacer_refuses(k, &r, 1));
+	kvc_replacer_end(k, &r);
+	kvc_replacer_begin(k, &r, 0);
+	assert_false(refuses(k, &r, ++question, true));
+	kvc_replacer_end(k, &r);
+	p->by_use = true;
+	kvc_replacer_begin(k, &r, 0);
+	assert_false(refuses(k, &r, ++question, false));
+	kvc_replacer_end(k, &r);
+	p->by_use = false;
+	/* the next victim is the same, whether or not a chunk was refused before */
+	kvc_replacer_begin(k, &r, 0);
+	assert_true(refuses(k, &r, ++question, false));
+	victim = k->chain.id[p->drawn[0].best[0].slot];
+	assert_true(kvc_replacer_refuses(k, &r, 1));
+	assert_int_equal(victim_of(k), victim);
+	kvc_replacer_end(k, &r);
 	kvc_replacer_request_free(&r);
 	kvc_replacer_close(k);
 }
@@ -205,7 +277,7 @@ static void loose(void **state)
 	assert_true(says(k, "by index\n") && says(k, "loose 0.0000\n"));
 	for (; !says(k, "guard loose\n"); n++) {
 		assert_in_range(n, 0, 600);
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		r.loose = true;
 		kvc_replacer_access(k, &r, ++question);
 		kvc_replacer_end(k, &r);
@@ -213,7 +285,7 @@ static void loose(void **state)
 	assert_in_range(n, 500, 600); /* 4096 ln(8/7) */
 	assert_true(says(k, "by use\n"));
 	for (uint64_t i = 1; i <= 100; i++) {
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		r.loose = true;
 		kvc_replacer_access(k, &r, ++question);
 		assert_int_equal(kvc_replacer_add(k, &r, question, 0, 1), 0);
@@ -228,7 +300,7 @@ static void loose(void **state)
 static void use_alone(struct kvc_replacer *k, struct kvc_request *r, unsigned uses)
 {
 	for (uint64_t i = 0; i < uses; i++) {
-		kvc_replacer_begin(k, r);
+		kvc_replacer_begin(k, r, 0);
 		r->loose = true;
 		if (!kvc_replacer_access(k, r, 1 + i % 300))
 			assert_int_equal(kvc_replacer_add(k, r, 1 + i % 300, 0, 1), 0);
@@ -253,7 +325,7 @@ static void loose_is_light(void **state)
 	assert_int_equal(p->learn->slice, 0);
 	assert_int_equal(p->learn->row_at, 0);
 	for (int i = 0; i < 10; i++) { /* in a normal request it is learned */
-		kvc_replacer_begin(k, &r);
+		kvc_replacer_begin(k, &r, 0);
 		for (uint64_t id = 1; id <= 100; id++)
 			kvc_replacer_access(k, &r, id);
 		kvc_replacer_end(k, &r);
@@ -332,7 +404,7 @@ static void memory(void **state)
 	(void)state;
 	for (uint64_t id = 1; id <= n; id++) {
 		if (id % PROMPT == 1)
-			kvc_replacer_begin(k, &r);
+			kvc_replacer_begin(k, &r, 0);
 		kvc_replacer_access(k, &r, id);
 		assert_int_equal(kvc_replacer_add(k, &r, id, id % PROMPT == 1 ? 0 : id - 1, 1), 0);
 		if (id % PROMPT == 0)
@@ -351,10 +423,10 @@ static void memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(guard),          cmocka_unit_test(guard_of_few),
-		cmocka_unit_test(guard_soon),     cmocka_unit_test(loose),
-		cmocka_unit_test(loose_is_light), cmocka_unit_test(loose_is_kept),
-		cmocka_unit_test(memory),
+		cmocka_unit_test(guard),         cmocka_unit_test(guard_of_few),
+		cmocka_unit_test(guard_soon),    cmocka_unit_test(refusal),
+		cmocka_unit_test(loose),         cmocka_unit_test(loose_is_light),
+		cmocka_unit_test(loose_is_kept), cmocka_unit_test(memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

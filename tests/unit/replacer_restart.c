@@ -98,7 +98,7 @@ static void ask(struct kvc_replacer **k, struct kvc_request *r, unsigned n, unsi
 	unsigned len = prompt_of(end, prompt);
 
 	for (unsigned i = 0; i < n; i++) {
-		kvc_replacer_begin(k[i], &r[i]);
+		kvc_replacer_begin(k[i], &r[i], 0);
 		r[i].loose = end % 16 == 0;
 	}
 	for (unsigned j = 0; j < len; j++) {
@@ -225,7 +225,7 @@ static void save_in_pieces(struct kvc_replacer *k, unsigned policy, bool in_use,
 	/* ghosts of chunks that are never requested again */
 	for (uint64_t i = 0; policy == POLICIES - 1 && i < 40000; i++) {
 		if (i % 100 == 0)
-			kvc_replacer_begin(k, &r);
+			kvc_replacer_begin(k, &r, 0);
 		kvc_replacer_access(k, &r, UINT64_MAX - i);
 		if (i % 100 == 99)
 			kvc_replacer_end(k, &r);
@@ -317,10 +317,10 @@ static void goes_on(void **state)
 	for (uint64_t i = 5; i; i--)
 		assert_int_equal(kvc_replacer_restore(b, i, 0, 1, kvc_replacer_saved_state(a, i)),
 				 0);
-	kvc_replacer_begin(b, &r);
+	kvc_replacer_begin(b, &r, 0);
 	assert_true(kvc_replacer_access(b, &r, 1));
 	kvc_replacer_end(b, &r);
-	kvc_replacer_begin(b, &r);
+	kvc_replacer_begin(b, &r, 0);
 	kvc_replacer_end(b, &r);
 	for (uint64_t i = 2; i <= 5; i++) {
 		assert_int_equal(kvc_replacer_victim(b), i);
@@ -357,9 +357,9 @@ static void places(void **state)
 							      kvc_replacer_saved_state(a, id)),
 					 0);
 		}
-		kvc_replacer_begin(b, &r);
+		kvc_replacer_begin(b, &r, 0);
 		kvc_replacer_end(b, &r);
-		kvc_replacer_begin(b, &r);
+		kvc_replacer_begin(b, &r, 0);
 		for (uint64_t i = 1; i <= TAKEN; i++) {
 			id = TAKEN + 1 + draw(&seed) % (N - TAKEN);
 			facts = kvc_replacer_saved_state(b, id);

@@ -30,12 +30,12 @@ static void in_turns(void **state)
 
 	(void)state;
 	for (int i = 0; i < 3; i += 2) {
-		kvc_replacer_begin(keep[i], &r);
+		kvc_replacer_begin(keep[i], &r, 0);
 		kvc_replacer_end(keep[i], &r);
 		for (uint64_t id = 1; id <= (i ? 100 : 300); id++)
 			assert_int_equal(
 				kvc_replacer_add(keep[i], NULL, 1000 * (unsigned)i + id, 0, 1), 0);
-		kvc_replacer_begin(keep[i], &r);
+		kvc_replacer_begin(keep[i], &r, 0);
 		kvc_replacer_end(keep[i], &r);
 	}
 	for (int round = 0; round < 4; round++) {

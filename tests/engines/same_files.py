@@ -4,7 +4,7 @@ names and the bytes of vLLM's file tier, and each loads the other's. The address
 the memory region, the names, the stores and the loads of the file tier are vLLM's own code; only
 the copy itself, which vLLM does on a GPU, is a memmove here. The last line is "same"."""
 
-import ctypes, dataclasses, os, sys, time, uuid
+import ctypes, dataclasses, os, sys, time, types, uuid
 
 mount = sys.argv[1]
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -180,8 +180,68 @@ def groups():
     assert len(names) == 2
 
 
+def contexts():
+    """vLLM 0.32 runs no context parallelism on the CPU. The workers of decode context parallelism
+    have files of their own, which depend on the interleaving; prefill context parallelism is
+    refused."""
+    none = types.SimpleNamespace(
+        decode_context_parallel_size=1,
+        prefill_context_parallel_size=1,
+        pipeline_parallel_size=1,
+        cp_kv_cache_interleave_size=1,
+    )
+    key, names, tokens = base.make_offload_key(bytes(32), 0), set(), []
+    for mla in False, True:
+        for dcp, interleave in (1, 1), (1, 16), (2, 1), (2, 16):
+            one = configuration(4, 4096, 2, mla, 2, "contexts")
+            parallel = types.SimpleNamespace(
+                **{
+                    **vars(none),
+                    "decode_context_parallel_size": dcp,
+                    "cp_kv_cache_interleave_size": interleave,
+                }
+            )
+            transfer = types.SimpleNamespace(kv_connector_extra_config=dict(one.extra_config))
+            vllm_config = types.SimpleNamespace(
+                parallel_config=parallel,
+                kv_transfer_config=transfer,
+                attention_config=types.SimpleNamespace(hisparse_config=None),
+            )
+            kvcachefs_vllm._complete(vllm_config)
+            kvcachefs_vllm._refuse(vllm_config)
+            parts = [
+                kvcachefs_vllm.KvcachefsSpec(
+                    dataclasses.replace(
+                        one,
+                        extra_config=transfer.kv_connector_extra_config,
+                        parallel=dataclasses.replace(
+                            one.parallel, rank=rank, dcp_size=dcp, is_parallelism_agnostic=False
+                        ),
+                        replicated_layout=mla and dcp == 1,
+                    )
+                )
+                for rank in range(2)
+            ]
+            known = parts[0].paths(key)
+            assert known == parts[1].paths(key) and len(known) == (1 if mla and dcp == 1 else 2)
+            assert [s.path(key, s.rank) for s in parts][-len(known) :] == known
+            names.add(tuple(known))
+    # interleaving matters only with dcp; with it, MLA and others have equal names for equal groups
+    assert len(names) == 4, names
+    parallel = types.SimpleNamespace(**{**vars(none), "prefill_context_parallel_size": 2})
+    try:
+        kvcachefs_vllm._refuse(
+            types.SimpleNamespace(parallel_config=parallel, kv_transfer_config=transfer)
+        )
+    except ValueError as e:
+        assert "--prefill-context-parallel-size" in str(e), e
+    else:
+        raise AssertionError("prefill context parallelism was not refused")
+
+
 stages()
 groups()
+contexts()
 compare(4, 4096, 4096, 4)
 compare(4, 4096, 4096, 1)
 compare(3, 1000, 1000, 3)

@@ -42,6 +42,7 @@ try:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import \
         OffloadingConnector
     from vllm.logger import init_logger
+    from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
     from vllm.v1.kv_cache_interface import MambaSpec, SlidingWindowSpec, iter_layer_specs
     from vllm.v1.kv_offload.base import (Locality, LoadStoreSpec, LookupResult, Medium,
                                          OffloadingCounterMetadata, OffloadingEvent,
@@ -85,13 +86,14 @@ class Options:
 
     VLLM = ("blocks_per_chunk", "block_size", "offload_prompt_only", "self_describing_kv_events",
             "canonical_layout", "spec_name", "spec_module_path")
+    INTERLEAVE = "kvcachefs_interleave"  # from KvcachefsConnector to KvcachefsSpec
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Options:
         """ValueError: an unknown option or a wrong value."""
         names = {f.name: f for f in dataclasses.fields(cls)}
         for name in extra:
-            if name not in names and name not in cls.VLLM:
+            if name not in names and name not in (*cls.VLLM, cls.INTERLEAVE):
                 raise ValueError(f"kvcachefs: kv_connector_extra_config has no option '{name}'; "
                                  f"there are {', '.join([*names, *cls.VLLM[:4]])}")
         given = cls(**{n: v for n, v in extra.items() if n in names})
@@ -135,7 +137,8 @@ def _chunk_blocks(vllm_config: Any, kv_cache_config: Any) -> int:
     specs = [s for g in kv_cache_config.kv_cache_groups for s in iter_layer_specs(g.kv_cache_spec)]
     if any(isinstance(s, MambaSpec) for s in specs):
         return 1
-    tokens = max(s.block_size for s in specs)
+    dcp = vllm_config.parallel_config.decode_context_parallel_size
+    tokens = max(resolve_dcp_kv_block_size(s, dcp) for s in specs)
     most = CHUNK_TOKENS_MOST
     for s in specs:
         if isinstance(s, SlidingWindowSpec):
@@ -156,6 +159,9 @@ def _complete(vllm_config: Any, kv_cache_config: Any = None) -> Options:
     options = Options.of(extra)
     extra.setdefault("spec_name", "KvcachefsSpec")
     extra.setdefault("spec_module_path", __name__)
+    if vllm_config.parallel_config.decode_context_parallel_size > 1:
+        # which tokens of a block a worker has; vLLM's spec does not know it
+        extra[Options.INTERLEAVE] = vllm_config.parallel_config.cp_kv_cache_interleave_size
     if kv_cache_config is not None and "block_size" not in extra:
         extra.setdefault("blocks_per_chunk", _chunk_blocks(vllm_config, kv_cache_config))
     return options
@@ -167,6 +173,10 @@ def _refuse(vllm_config: Any) -> None:
     if extra.get("canonical_layout"):
         raise ValueError("kvcachefs: canonical_layout is not supported: several workers would "
                          "write one file. Remove it; each worker then has files of its own")
+    if vllm_config.parallel_config.prefill_context_parallel_size > 1:
+        raise ValueError("kvcachefs: prefill context parallelism is not supported: vLLM's "
+                         "offloading does not tell which tokens the blocks of a worker hold. "
+                         "Remove --prefill-context-parallel-size")
     if getattr(vllm_config.attention_config, "hisparse_config", None) is not None:
         raise ValueError("kvcachefs: HiSparse keeps a part of the KV cache in host memory, which "
                          "this connector does not store. Remove hisparse_config, or use vLLM's "
@@ -206,6 +216,8 @@ class KvcachefsSpec(OffloadingSpec):
                 mapper.fields["kv_cache_groups"] = [{"tokens_per_block": g.tokens_per_block}
                                                     for g in config.groups]
                 mapper.fields["layers_of_stages"] = envs.VLLM_PP_LAYER_PARTITION
+            if Options.INTERLEAVE in self.extra_config:
+                mapper.fields["interleave"] = self.extra_config[Options.INTERLEAVE]
             mapper.fields["files"] = "kvcachefs"
             mapper.base_path = mapper._compute_base_path(self.options.folder, mapper.fields)
         self._mapper = mapper

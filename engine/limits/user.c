@@ -24,8 +24,8 @@
  * An open file costs memory, and often a descriptor of the daemon, whatever its size. Therefore the
  * number of files that one user has open is limited too (u->files), except for root.
  *
- * Not counted at once: the bytes by which a file grows through passthrough beyond its preallocation
- * (DESIGN section 4). They count from the next getattr or close on.
+ * Not counted at once: the bytes by which a file grows through passthrough beyond its
+ * preallocation. They count from the next getattr or close on.
  */
 #include "user.h"
 

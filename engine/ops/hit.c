@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls on files that are in the pool, by a joint hold of k->lock (base/joint.h), so that they grow
- * with the cores: an open for reading, its descriptor and its release, a lookup, the attributes,
- * and a forget. If a call is simple enough, the function does the whole call and returns true.
- * Otherwise it changes nothing and returns false, and the caller does the call with k->lock. A load
- * of a file in the pool consists of such calls, and so do nearly all calls of a busy mount.
+ * Calls on files that are in the pool, under a joint hold of k->lock (base/joint.h), so that many
+ * cores can make them at the same time: an open for reading, its descriptor and its release, a
+ * lookup, the attributes, and a forget. If a call is simple enough, the function does the whole
+ * call and returns true. Otherwise it changes nothing and returns false, and the caller does the
+ * call with k->lock. A load of a file in the pool consists of such calls, and so do nearly all
+ * calls of a busy mount.
  *
  * A joint hold reads everything that k->lock guards, since changing it needs the lock alone. It
  * changes only:

@@ -20,7 +20,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* if the usual size of a model's objects is unknown or smaller */
+/* used instead of the usual size of a model's objects if that is unknown or smaller */
 #define KVC_USUAL_LEAST (1ull << 20)
 #define AHEAD (8ull << 20) /* the most that plain writes allocate in advance */
 

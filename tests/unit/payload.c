@@ -50,11 +50,7 @@ static void hkdf_vectors(void **state)
 	assert_memory_equal(got, want, n);
 }
 
-/*
- * AES-256-GCM: the McGrew and Viega test cases 13 and 14 (zero key, zero nonce), which a block 0
- * is: its nonce is 96 zero bits.
- */
-/* RFC 4231, test case 1 and 2 with keys of 32 bytes (zeros behind them change nothing). */
+/* RFC 4231, test cases 1 and 2, with keys of 32 bytes (appended zeros change nothing). */
 static void mac_vectors(void **state)
 {
 	static const uint8_t one[16] = {
@@ -78,6 +74,10 @@ static void mac_vectors(void **state)
 	assert_memory_equal(got, two, 16);
 }
 
+/*
+ * AES-256-GCM, test cases 13 and 14 of McGrew and Viega: a zero key and a zero nonce, which is the
+ * nonce of block 0.
+ */
 static void gcm_vectors(void **state)
 {
 	uint8_t key[32] = { 0 }, zero[16] = { 0 }, out[16], tag[16], want[16];
@@ -156,10 +156,10 @@ static void key_files(void **state)
 	assert_memory_not_equal(one, two, 32);
 	assert_int_equal(kvc_keys_frame_key(k, 1, "n", nonce, 2, 3, two), 0);
 	assert_memory_not_equal(one, two, 32);
-	/* another model's own */
+	/* key 9 belongs to another model */
 	assert_int_equal(kvc_keys_frame_key(k, 9, "m", nonce, 2, 3, two), -ENOKEY);
 	assert_int_equal(kvc_keys_frame_key(k, 2, "m", nonce, 2, 3, two), -ENOKEY);
-	/* what proves headers is of the model too, and no frame's key */
+	/* the key that proves headers depends on the model too, and differs from the keys of frames */
 	assert_int_equal(kvc_keys_header_key(k, 1, "m", one), 0);
 	assert_int_equal(kvc_keys_header_key(k, 1, "n", two), 0);
 	assert_memory_not_equal(one, two, 32);
@@ -304,7 +304,7 @@ static void there_and_back(void **state)
 					}
 					drop(c);
 				}
-	/* what it is for: bf16 at 1.3 times smaller, and repeats by zstd */
+	/* bf16 data must become at least 1.3 times smaller */
 	fill(in, 3 << 20, 2, 1);
 	struct coded *c = code(in, 3 << 20, KVC_CODEC_BF16, NULL, false, 1 << 20);
 
@@ -315,7 +315,7 @@ static void there_and_back(void **state)
 	kvc_keys_close(keys);
 }
 
-/* Anything but what was sealed, where it was sealed, as what it was sealed, does not open. */
+/* A sealed payload opens only unchanged, in its own place and with its own header. */
 static void sealed_means_sealed(void **state)
 {
 	struct kvc_keys *keys = keys_new();
@@ -374,7 +374,7 @@ static void sealed_means_sealed(void **state)
 	kvc_keys_close(keys);
 }
 
-/* A payload of two blocks as its table says it, behind whose data nothing can be read. */
+/* A table of a payload of two blocks. The memory after the payload's data cannot be read. */
 struct told {
 	const char *what;
 	uint32_t codec;
@@ -404,12 +404,12 @@ static const struct told told[] = {
 	  KVC_BLOCK + LAST,
 	  { { KVC_BLOCK, 0 }, { LAST, KVC_KIND_ZSTD } },
 	  -EBADMSG },
-	{ "a codec that there is not",
+	{ "an unknown codec",
 	  KVC_CODECS,
 	  KVC_BLOCK + LAST,
 	  { { KVC_BLOCK, 0 }, { LAST, 0 } },
 	  -EBADMSG },
-	{ "a kind that there is not",
+	{ "an unknown kind",
 	  KVC_CODEC_ZSTD,
 	  KVC_BLOCK + LAST,
 	  { { KVC_BLOCK, 0 }, { LAST, KVC_KINDS } },
@@ -500,19 +500,19 @@ static void hostile(void **state)
 			c.f.codec = rand_r(&seed) % 5;
 		err = decode(&c, NULL, out);
 		assert_true(err == 0 || err == -EBADMSG);
-		if (!err) { /* only where nothing that counts was changed */
+		if (!err) { /* the changed bytes did not matter */
 			struct kvc_sum s = kvc_sum_of(out, len);
 
 			assert_memory_equal(s.b, b->f.raw_sum.b, 16);
 		}
 		free(stored);
 	}
-	/* a bomb: a tiny block that says it is a megabyte of zeros, and one that is */
+	/* a bomb: small blocks that decode to more bytes than the header states */
 	uint8_t *zeros = calloc(1, 2 << 20);
 	struct coded *bomb = code(zeros, 2 << 20, KVC_CODEC_ZSTD, NULL, false, 1 << 20);
 
 	assert_true(bomb->f.stored_len < 100000);
-	bomb->f.raw_len = bomb->f.size = 100000; /* less room than it unpacks to */
+	bomb->f.raw_len = bomb->f.size = 100000; /* less than it decodes to */
 	assert_int_equal(kvc_payload_decode(&bomb->f, NULL, bomb->stored,
 					    bomb->stored + bomb->f.stored_len - 4096, out),
 			 -EBADMSG);
@@ -557,7 +557,7 @@ static void hostile_headers(void **state)
 	free(g);
 }
 
-/* Without memory for all of it a payload is coded twice, and becomes the same. */
+/* A payload that does not fit in the memory is coded twice, with the same result. */
 static void coded_twice(void **state)
 {
 	static struct kvc_stats stats;

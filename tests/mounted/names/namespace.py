@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain (passthrough)
-"""The statements of DESIGN section 2 about names, files and attributes, call by call, through a
-remount."""
+"""Names, files and attributes behave as kvcachefs(8) says, call by call, also after a remount."""
 import ctypes, errno, fcntl, mmap, os, random, stat, subprocess, threading, time
 from kvtest import *
 

@@ -49,7 +49,7 @@
 #define STUCK_PASSES 12
 #define BATCH 512        /* nodes of chunks that are judged per hold of the lock */
 #define HINTED_MOST 1024 /* chunks that a pass keeps because of hints */
-#define HINTED_PART 4    /* their bytes: one of so many parts of the pool */
+#define HINTED_PART 4    /* their bytes: at most the size of the pool divided by this */
 #define CHUNK_COST 64    /* each chunk counts as this many nodes more */
 #define QUEUE_AT 64      /* copies queued per hold of the lock */
 #define RETURN_AT 64     /* chunks returned to the order per hold of the lock */

@@ -159,7 +159,9 @@ static void key_files(void **state)
 	/* key 9 belongs to another model */
 	assert_int_equal(kvc_keys_frame_key(k, 9, "m", nonce, 2, 3, two), -ENOKEY);
 	assert_int_equal(kvc_keys_frame_key(k, 2, "m", nonce, 2, 3, two), -ENOKEY);
-	/* the key that proves headers depends on the model too, and differs from the keys of frames */
+	/*
+	 * the key that proves headers depends on the model too, and differs from the keys of frames
+	 */
 	assert_int_equal(kvc_keys_header_key(k, 1, "m", one), 0);
 	assert_int_equal(kvc_keys_header_key(k, 1, "n", two), 0);
 	assert_memory_not_equal(one, two, 32);

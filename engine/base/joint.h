@@ -5,7 +5,7 @@
  * own. It takes no mutex, and writes only to a cache line of the thread.
  *
  * kvc_lock_acquire excludes joint holds: it closes them, and waits until the present ones have
- * ended. This takes a microsecond or two. Therefore they stay closed for KVC_JOINT_TIMES as long,
+ * ended. This takes a microsecond or two. Therefore they stay closed KVC_JOINT_TIMES as long,
  * and a thread that finds them closed takes the mutex. So the lock is at most a tenth slower for
  * work that needs it alone, while the rate of joint holds grows with the cores.
  */

@@ -35,7 +35,7 @@ uint64_t kvc_account_leaving_locked(struct kvc *k, struct kvc_node *n);
 void kvc_account_copied_locked(struct kvc *k, struct kvc_node *n);
 /* With write=back: a copy of the file is about to be requested. */
 void kvc_account_request_copy_locked(struct kvc *k, struct kvc_node *n);
-/* The same, with the size that fstat reports for the segment. */
+/* As kvc_account_set_reserved_locked, with the size that fstat reports for the segment. */
 void kvc_account_recount_locked(struct kvc *k, struct kvc_node *n);
 /* Sets the bytes that were preallocated for the node; 0 after it is published or destroyed. */
 void kvc_account_set_preallocated_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);

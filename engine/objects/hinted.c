@@ -2,9 +2,9 @@
 /*
  * Hints of clients about chunks. Finished chunks that are in the pool are in one list, the newest
  * hint first: clients name the chunks of a prompt from its beginning, so that the end of the prompt
- * precedes its beginning in the list. So are the chunks that the policy refused: the file exists,
- * but its room is the first to be taken. The evictor takes its victims from this list before it
- * asks any policy (evict/evict.c). The evictor skips chunks that should stay.
+ * precedes its beginning in the list. Chunks that the policy refused are in the list, too: their
+ * files exist, but are evicted first. The evictor takes its victims from this list before it asks
+ * any policy (evict/evict.c). The evictor skips chunks that should stay.
  */
 #include "hinted.h"
 

@@ -244,15 +244,15 @@ struct kvc_node {
 };
 
 /*
- * The progress of an fsync: it waits for a copy to begin; for a copy to a tier (KVC_SYNC_BEGUN:
- * that began after it); the copy is made; it is committed.
+ * The progress of an fsync. ASKED: no copy to a tier has begun since the fsync. BEGUN(tier): a copy
+ * to this tier has begun since. COPIED: a copy is made. DONE: it waits only for the commit.
  */
 enum kvc_sync { KVC_SYNC_ASKED, KVC_SYNC_COPIED, KVC_SYNC_DONE };
 #define KVC_SYNC_BEGUN(tier) (-1 - (int)(tier))
 
 struct kvc_nodes {
 	struct kvc_table table;
-	/* opens that are not released, but for those of joint holds; nodes RESIDENT or BOTH */
+	/* opens that are not released, except those of joint holds; nodes RESIDENT or BOTH */
 	uint64_t opens, resident;
 	uint64_t backings;                                 /* segments registered for passthrough */
 	_Alignas(KVC_CACHE_LINE) _Atomic uint64_t fd_uses; /* see kvc_open_fd_done; any thread */

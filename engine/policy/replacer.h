@@ -10,8 +10,8 @@
  * that request has ended.
  *
  * A chunk is known by an id: any 64 bits except 0, never used for another chunk. A replacer has no
- * lock: the caller serializes the calls. No call blocks, and none takes longer in a larger cache
- * than by a logarithm.
+ * lock: the caller serializes the calls. No call blocks. The time of a call grows at most with the
+ * logarithm of the cache's size.
  *
  * A cache with more than one policy has a replacer for each, which give victims in turns
  * (kvc_replacer_turns).
@@ -48,7 +48,7 @@ struct kvc_request {
 	uint32_t n, capacity;
 	/*
 	 * set by the caller after the request has begun: the parents of its chunks are not known.
-	 * They then count in the order of the accesses, and may be evicted during the request
+	 * Then the order of the accesses is used, and they may be evicted during the request
 	 */
 	bool loose;
 	/* state of the policy, for the chunks accessed so far */
@@ -159,8 +159,8 @@ int kvc_replacer_load(struct kvc_replacer *k, const void *blob, size_t len);
 /*
  * A full cache is to take a new chunk of `bytes` bytes, which is the last that this request has
  * accessed. Returns true if the policy refuses it: it is worth less than the next victim, or an
- * earlier chunk of the request was refused. A caller that can not do without the chunk for now, as
- * a file that was written already, adds it and makes it the first victim.
+ * earlier chunk of the request was refused. If the chunk is in the cache nevertheless, for example
+ * because its file is written already, the caller adds it and makes it the first victim.
  */
 bool kvc_replacer_refuses(struct kvc_replacer *k, struct kvc_request *r, uint64_t bytes);
 /* Deletes a chunk. `evicted`: the policy may remember it. */

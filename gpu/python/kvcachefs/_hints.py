@@ -4,10 +4,10 @@ What connectors tell the mount's policy at the end of a request, about the chunk
 
 A Wish has the words of kvcachefs.hint(). They are in the parameters of the request, or follow from
 its priority and its session. Hints collects the chunks of each running request, and tells the wish
-when the request has ended and its last store too. Nothing here waits for the mount or raises.
+after the request and its last store have ended. Nothing here waits for the mount or raises.
 
-For a request that supersedes the one before of its session, the chunks of that request that this
-one does not have are told as superseded. The chunks of the last 262,144 keys of sessions are known.
+If a request supersedes the previous request of its session, the chunks of the previous request that
+the new one does not have are told as superseded. The last 262,144 keys of all sessions are known.
 
 One thread may use a Hints.
 """
@@ -117,7 +117,7 @@ class Hints:
             self._tell(name, r)
 
     def reset(self) -> None:
-        """No end of a store that has begun will be told."""
+        """The ends of stores that have begun will not be reported."""
         for name, r in list(self._requests.items()):
             r.storing = 0
             self._tell(name, r)

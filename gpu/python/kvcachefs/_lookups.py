@@ -195,7 +195,7 @@ class _Aside:
 
     def hint(self, paths: list[str], words: dict[str, Any],
              failed: Callable[[_lib.Error], None]) -> None:
-        """Not if the threads are far behind."""
+        """Gives a hint, unless the threads are far behind."""
         def tell() -> None:
             try:
                 hint(self._mount, paths, **words)
@@ -415,7 +415,7 @@ class Lookups:
             self._aside.hint(paths, words, lambda e: self._hint_failed(e, words))
 
     def _hint_failed(self, error: _lib.Error, words: dict[str, Any]) -> None:
-        """In a thread."""
+        """Counts and logs the error. Called in a thread of _Aside."""
         self.counts["hint_failures"] += 1
         self._reports.warn("hint", f"the hint {' '.join(sorted(words))} failed: {error.strerror}")
 

@@ -55,9 +55,11 @@ for c in range(3):  # that it is a prompt shows when it is opened
     assert s.read(f"m/d{c}/f") == b"x" * 4096
 assert s.attr("m/d1", "parent") == "/m/d0" and s.attr("m/d2", "parent") == "/m/d1"
 if WAY == "fast":
-    # on a device that is none: published files do not stay mapped for writing
-    p = run(binary("test-gpu-fake"), "stores", s.mnt)
-    assert p.returncode == 0 and p.stdout == "ok\n", p.stdout
+    # on a simulated device: published files do not stay mapped for writing. In the second run, the
+    # mount knows the file sizes of the folders, so files are prepared sooner.
+    for _ in range(2):
+        p = run(binary("test-gpu-fake"), "stores", s.mnt)
+        assert p.returncode == 0 and p.stdout == "ok\n", p.stdout
 s.settle()
 s.umount()
 s.fsck()

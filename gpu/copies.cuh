@@ -53,7 +53,7 @@ int copy_batch(kvcachefs_cuda *c, const Group &g, uint8_t *staging)
 	for (size_t i = 0; i < g.n; i++) {
 		const Piece &p = c->cut.pieces[g.first + i];
 		uint8_t *device = p.cache ? p.cache : (uint8_t *)l->buffer.p + g.at + p.at,
-			*host = staging ? staging + p.at : p.host;
+			*host = staging ? staging + p.at : host_of(p);
 
 		to.push_back(c->store ? host : device);
 		from.push_back(c->store ? device : host);
@@ -182,6 +182,19 @@ void count(const kvcachefs_cuda *c, const Group &g)
 	n->fetch_add(bytes, std::memory_order_relaxed);
 }
 
+/* Adds a copy to the group whose first copy is number `first`, or extends the group's last copy. */
+void add_copy(std::vector<kvcachefs_copy> &v, size_t first, const kvcachefs_copy &c)
+{
+	kvcachefs_copy *last = v.size() > first ? &v.back() : nullptr;
+
+	if (last && (uint8_t *)last->to + last->len == c.to &&
+	    (c.from ? last->from && (const uint8_t *)last->from + last->len == c.from
+		    : !last->from && last->fd == c.fd && last->offset + last->len == c.offset))
+		last->len += c.len;
+	else
+		v.push_back(c);
+}
+
 /* Gives the thread its copies, and the groups that each must wait for. */
 int start_stage(kvcachefs_cuda *c)
 {
@@ -197,14 +210,18 @@ int start_stage(kvcachefs_cuda *c)
 			       : g.staging_after == NONE ? NONE
 							 : c->cut.groups[g.staging_after].staged;
 
-		s->groups.push_back({ after, s->copies.size(), g.n });
+		size_t first = s->copies.size();
+
 		for (size_t i = 0; i < g.n; i++) {
 			const Piece &p = c->cut.pieces[g.first + i];
 
-			s->copies.push_back(
-				c->store ? kvcachefs_copy{ p.host, memory + p.at, p.len }
-					 : kvcachefs_copy{ memory + p.at, p.host, p.len });
+			add_copy(s->copies, first,
+				 c->store ? kvcachefs_copy{ host_of(p), memory + p.at, p.len, -1, 0,
+							    nullptr }
+					  : kvcachefs_copy{ memory + p.at, host_of(p), p.len,
+							    p.w->fd, p.from, p.w->item->path });
 		}
+		s->groups.push_back({ after, first, s->copies.size() - first });
 	}
 	if (int err = stage_start(c->lane->stage, &c->base))
 		return err;

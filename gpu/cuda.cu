@@ -15,10 +15,10 @@
  * queued before. A load is complete on the caller's stream when all is scattered. A store leaves
  * that stream when all is gathered, and is complete when all is copied.
  *
- * A file's mapping is registered (pinned for the device) if the mount allows it, and then the copy
- * engine accesses its pages directly; for small files a kernel does, on the same stream. Otherwise,
- * the bytes pass through pinned memory, copied by threads of the library (stage.cuh). The same
- * holds for small files of a store that were not prepared, since registering them would cost more
+ * If a file's mapping is registered (pinned for the device), the copy engine accesses its pages
+ * directly; for small files a kernel does, on the same stream. Otherwise, the bytes pass through
+ * pinned memory, copied by threads of the library (stage.cuh). The same holds for files of a store
+ * that were not prepared and for the first loads of a file, since registering them would cost more
  * than a copy.
  *
  * The parts of an item are contiguous in memory and in the file. They are copied in the same three
@@ -197,10 +197,12 @@ int prepare(kvcachefs_cuda *c, size_t args)
 	if (!err && bytes_of(c->cut))
 		err = lane_buffer(l, bytes_of(c->cut), largest_of(c->cut));
 	err = err ? err : lane_events(l, c->cut.groups.size());
+	if (!err && largest_staged(c->cut))
+		err = lane_staging(l, largest_staged(c->cut));
 	if (err)
 		return err;
-	place(&c->cut, l->buffer.len);
-	return c->cut.staged ? lane_staging(l) : 0;
+	place(&c->cut, l->buffer.len, l->staging.len);
+	return 0;
 }
 
 /* Copies the kernels' arguments to the device, before the first kernel. */
@@ -407,7 +409,10 @@ extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 	}
 	if (e == cudaSuccess && c->staged && stage_busy(c->lane->stage.get()))
 		return -EAGAIN; /* the last pages of a store */
-	return c->result = failed(e, "the transfer");
+	c->result = failed(e, "the transfer");
+	if (!c->result && c->staged)
+		c->result = stage_result(c->lane->stage.get());
+	return c->result;
 }
 
 namespace {
@@ -436,7 +441,7 @@ int wait_for(kvcachefs_cuda *c)
 	if (err) /* the device will signal nothing more */
 		stage_close(c->lane->stage.get(), 0);
 	stage_wait(c->lane->stage.get());
-	return err;
+	return err ? err : stage_result(c->lane->stage.get());
 }
 
 } // namespace

@@ -22,15 +22,24 @@ namespace {
 enum class Way {
 	PINNED, /* the copy engine copies the file's own pages, one batch per group */
 	DIRECT, /* a kernel copies them, on the copy stream: small files */
-	/* through pinned memory: one copy of the group, and stage.cuh's copies on the host */
+	/*
+	 * through pinned memory: one copy of the group, and the host's copies or reads (stage.cuh)
+	 */
 	STAGED,
 };
 
-struct Piece { /* one piece of a file, as the host sees it */
-	uint8_t *host;
-	size_t len, at; /* at: offset in the group */
-	uint8_t *cache; /* of an item with parts: memory on the device */
+struct Piece {                   /* one piece of a file, as the host sees it */
+	const kvcachefs_work *w; /* the file */
+	uint64_t from;           /* offset in the file */
+	size_t len, at;          /* at: offset in the group */
+	uint8_t *cache;          /* of an item with parts: memory on the device */
 };
+
+/* Returns the address of a piece in the file's mapping; NULL if the file is not mapped. */
+uint8_t *host_of(const Piece &p)
+{
+	return p.w->host ? (uint8_t *)p.w->host + p.from : nullptr;
+}
 
 struct Group {
 	Way way;
@@ -300,7 +309,7 @@ void add_piece(Cut *c, const Move &m, Way way, size_t limit, Part *p, uint64_t f
 	p->page = m.page ? m.page + from : nullptr;
 	p->len = len;
 	c->parts.push_back(*p);
-	c->pieces.push_back(Piece{ (uint8_t *)m.w->host + from, len, g->bytes, nullptr });
+	c->pieces.push_back(Piece{ m.w, from, len, g->bytes, nullptr });
 	g->n++;
 	g->rotates |= p->turn_dims != 0;
 	g->warps = std::max(g->warps,
@@ -369,8 +378,7 @@ void cut_parts(Cut *c, const Move &m, Way way)
 				p.len = n;
 				c->parts.push_back(p);
 			}
-			c->pieces.push_back(Piece{ (uint8_t *)m.w->host + part.offset + at, n,
-						   g->bytes, cache });
+			c->pieces.push_back(Piece{ m.w, part.offset + at, n, g->bytes, cache });
 			g->n++;
 			if (way == Way::STAGED)
 				g->bytes = (g->bytes + n + ALIGN - 1) / ALIGN * ALIGN;
@@ -396,11 +404,11 @@ int cut(Cut *c, const std::vector<Move> &moves, bool store)
 	return 0;
 }
 
-/* Places each group in a buffer of `buffer` bytes. */
-void place(Cut *c, size_t buffer)
+/* Places each group in a buffer of `buffer` bytes and in pinned memory of `staging` bytes. */
+void place(Cut *c, size_t buffer, size_t staging)
 {
 	c->device.reset(buffer);
-	c->staging.reset(sizes.staging);
+	c->staging.reset(staging);
 	for (size_t i = 0; i < c->groups.size(); i++) {
 		Group &g = c->groups[i];
 
@@ -431,6 +439,16 @@ size_t largest_of(const Cut &c)
 
 	for (const Group &g : c.groups)
 		n = std::max(n, g.parts ? 0 : g.bytes);
+	return n;
+}
+
+/* Returns the size of the largest staged group; 0: there is none. */
+size_t largest_staged(const Cut &c)
+{
+	size_t n = 0;
+
+	for (const Group &g : c.groups)
+		n = std::max(n, g.way == Way::STAGED ? g.bytes : 0);
 	return n;
 }
 

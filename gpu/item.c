@@ -102,24 +102,49 @@ static int load_parts(struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
+/*
+ * Finds the bytes of an item with a lease: a registered mapping, another mapping, or on a device
+ * the open file, which costs less than a mapping that is used once.
+ */
 static int load_open(struct kvcachefs_transfer *t, size_t i)
 {
 	struct kvcachefs_piece *c = &t->pieces[i];
-	char have[KVCACHEFS_LAYOUT_MAX] = "";
-	const void *data;
-	size_t len;
-	int err = c->cache ? kvcachefs_lease_layout(t->lease, t->first + i, have) : 0;
+	char have[KVCACHEFS_LAYOUT_MAX] = "", *layout = c->cache ? have : NULL;
+	const struct kvcachefs_object *o;
+	const void *data = NULL;
+	size_t len, at = t->first + i;
+	int err = 0;
 
-	err = err ?: kvcachefs_lease_map(t->lease, t->first + i, &data, &len);
-	err = err ?: check_file(t, i, have, len);
+	c->fd = -1;
+	if (t->cuda)
+		data = kvcachefs_lease_map_known(t->lease, at, &c->pinned);
+	if (t->cuda && !data) {
+		c->fd = kvcachefs_lease_file(t->lease, at, layout);
+		err = c->fd < 0 && c->fd != -EMFILE ? c->fd : 0;
+	}
+	o = kvcachefs_lease_object(t->lease, at);
+	if (!err && c->fd < 0 && layout)
+		err = kvcachefs_lease_layout(t->lease, at, have);
+	if (!err && c->fd < 0)
+		err = kvcachefs_lease_map(t->lease, at, &data, &len);
+	err = err ?: check_file(t, i, have, o->size);
 	if (err)
 		return err;
-	c->f.len = len;
+	c->f.len = o->size;
 	c->f.map = (void *)(uintptr_t)data;
-	c->late = t->cuda && len && kvcachefs_lease_registers(t->lease, t->first + i);
-	if (t->cuda && len && !c->late)
-		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
 	return 0;
+}
+
+void kvcachefs_item_loaded(struct kvcachefs_transfer *t, size_t i)
+{
+	const struct kvcachefs_item *it = &t->items[i];
+	struct kvcachefs_piece *c = &t->pieces[i];
+
+	if (t->p.device >= 0 && !it->err && c->f.len && !c->pinned)
+		kvcachefs_lease_loaded(t->lease, t->first + i,
+				       c->cache ? c->f.len : kvcachefs_parts_bytes(it),
+				       t->p.device);
+	c->f.map = NULL; /* belongs to the lease */
 }
 
 /* Stores parts in host memory as the file of item i. */
@@ -182,10 +207,11 @@ static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
-int kvcachefs_item_add(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t i)
+/* Adds the work of an item whose file is open to that of the device. */
+static int add_work(const struct kvcachefs_transfer *t, size_t i)
 {
 	struct kvcachefs_item *it = &t->items[i];
-	struct kvcachefs_piece *c = &t->pieces[i];
+	const struct kvcachefs_piece *c = &t->pieces[i];
 	struct kvcachefs_work w = {
 		.item = it,
 		.p = c->cache ? c->cache->p : NULL,
@@ -193,10 +219,11 @@ int kvcachefs_item_add(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda
 		.host = c->f.map,
 		.len = c->f.len,
 		.pinned = c->pinned,
+		.fd = c->fd,
 	};
 	int err = w.p ? kvcachefs_check(w.p, it->layer, it->nlayers, &it->tokens, &w.ntokens) : 0;
 
-	return err ?: kvcachefs_cuda_add(cuda, &w);
+	return err ?: kvcachefs_cuda_add(t->cuda, &w);
 }
 
 int kvcachefs_item_begin(struct kvcachefs_transfer *t, size_t i)
@@ -216,7 +243,7 @@ int kvcachefs_item_begin(struct kvcachefs_transfer *t, size_t i)
 		err = check_rope(t, i);
 	if (!err)
 		err = t->store ? store_open(t, i) : load_open(t, i);
-	if (err || !c->f.len || c->late)
+	if (err || !c->f.len)
 		return err;
-	return t->cuda ? kvcachefs_item_add(t, t->cuda, i) : move_host(t, i);
+	return t->cuda ? add_work(t, i) : move_host(t, i);
 }

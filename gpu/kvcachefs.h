@@ -64,7 +64,7 @@ const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lea
  * The bytes of object i, read-only; valid until the lease is freed. The first call for an object
  * opens and maps it. While the cache of mappings (below) keeps the mapping, a later lease on the
  * same object reuses it without a system call, and so does a load, which also reuses the layout
- * that it has checked.
+ * that it has checked. A load on a device maps an object only when it is loaded again.
  */
 int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, size_t *len);
 /*

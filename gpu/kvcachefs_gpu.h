@@ -49,9 +49,9 @@ struct kvcachefs_gpu_counts {
 	uint64_t pinned_bytes; /* copied by the copy engine from and to the files' own pages */
 	uint64_t direct_bytes; /* copied from and to these pages by a kernel: small pinned files */
 	/*
-	 * Copied through other pinned memory, with an additional copy in host memory: pages that
-	 * could not be registered, and small files of a store that were not prepared, because
-	 * registering them does not pay.
+	 * Copied through other pinned memory, with an additional copy in host memory: the first
+	 * loads of a file and the files of a store that were not prepared, because registering them
+	 * does not pay, and pages that could not be registered.
 	 */
 	uint64_t staged_bytes;
 	uint64_t refused; /* failed attempts to register a mapping */

@@ -37,12 +37,13 @@ constexpr unsigned PIECES_MOST = 32768;
  * Sizes in bytes: the largest group, the largest staged group, a lane's buffer on the device, and
  * its pinned memory; groups use both in turn. A store occupies the caller's stream only until its
  * last groups have a place in the buffer; a store that fits the buffer, only while its kernels run.
- * Transfers of up to `few` bytes have a buffer of that size. All are multiples of ALIGN; tests make
- * them small.
+ * Transfers of up to `few` bytes have a buffer of that size. If all lanes have `staging_most` bytes
+ * of pinned memory, a further lane gets what its largest group needs. All are multiples of ALIGN;
+ * tests make them small.
  */
 struct Sizes {
-	size_t group, staged_group, few, buffer, staging;
-} sizes = { 16u << 20, 4u << 20, 8u << 20, 64u << 20, 16u << 20 };
+	size_t group, staged_group, few, buffer, staging, staging_most;
+} sizes = { 16u << 20, 4u << 20, 8u << 20, 64u << 20, 16u << 20, 256u << 20 };
 constexpr size_t SPARE_MOST = 256u << 20; /* bytes of buffers that are kept */
 constexpr size_t ARGS_LEAST = 64u << 10;
 
@@ -63,12 +64,14 @@ struct Lane {
 	cudaEvent_t ready = nullptr, done = nullptr;
 	std::vector<Events> events;
 	Grow buffer, staging;
+	size_t pinned = 0;            /* bytes of staging memory, with outgrown memory */
 	size_t wanted = 0;            /* wanted size of the buffer, as in a Spare */
 	Grow args, args_host;         /* what the kernels read, and its pinned original */
 	std::vector<void *> outgrown; /* pinned memory that became too small */
 	std::shared_ptr<Stage> stage;
 };
 
+std::atomic<size_t> staging_bytes; /* `pinned` of all lanes; it guards no other data */
 std::mutex lock;
 /* never destroyed: at the process's end CUDA may be gone already */
 std::vector<Lane *> &kept = *new std::vector<Lane *>;
@@ -115,6 +118,7 @@ void lane_free(Lane *l)
 	for (void *p : l->outgrown)
 		cudaFreeHost(p);
 	cudaFreeHost(l->staging.p);
+	staging_bytes -= l->pinned;
 	cudaFreeHost(l->args_host.p);
 	delete l;
 }
@@ -242,9 +246,14 @@ void buffer_put(Lane *l)
 	device_put(l, b.p);
 }
 
-/* Allocates the pinned memory, and the thread's numbers. */
-int lane_staging(Lane *l)
+/*
+ * Allocates the pinned memory, and the thread's numbers. `largest`: the largest staged group. A
+ * lane gets less memory if all lanes have much, or if the host is short of memory.
+ */
+int lane_staging(Lane *l, size_t largest)
 {
+	size_t len = sizes.staging, least = (largest + ALIGN - 1) / ALIGN * ALIGN;
+
 	if (!l->stage) {
 		auto stage = std::make_shared<Stage>();
 
@@ -253,7 +262,18 @@ int lane_staging(Lane *l)
 		stage->handled->value = stage->copied->value = 0;
 		l->stage = stage;
 	}
-	return grow_host(l, &l->staging, sizes.staging);
+	if (l->staging.len >= least)
+		return 0;
+	if (staging_bytes + len > sizes.staging_most)
+		len = least;
+	while (int err = grow_host(l, &l->staging, len)) {
+		if (err != -ENOMEM || len == least)
+			return err;
+		len = std::max(len / 2 / ALIGN * ALIGN, least);
+	}
+	l->pinned += l->staging.len;
+	staging_bytes += l->staging.len;
+	return 0;
 }
 
 /* Creates two events for each of n groups. */

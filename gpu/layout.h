@@ -125,8 +125,18 @@ int kvcachefs_groups_lease(struct kvcachefs_lease **out, const char *mount,
  * that is not possible.
  */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
-/* Would kvcachefs_lease_pin call the driver, or wait for another thread that does? */
-bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i);
+/*
+ * lease.c, for a load on a device. map_known: returns the bytes of object i if its mapping exists,
+ * and whether they are registered; NULL if it is not mapped, or if its pages are about to be
+ * registered and reading is faster than faulting them. file: opens object i, once, and copies the
+ * layout that it records (NULL: none is wanted). Returns a descriptor, which the lease closes when
+ * it is freed, or a negative errno; -EMFILE: the process has many of them. loaded: `bytes` bytes of
+ * object i were loaded on `device` without a registration; if this is not the first time, the
+ * object is registered in the background.
+ */
+const void *kvcachefs_lease_map_known(struct kvcachefs_lease *l, size_t i, bool *pinned);
+int kvcachefs_lease_file(struct kvcachefs_lease *l, size_t i, char *layout);
+void kvcachefs_lease_loaded(struct kvcachefs_lease *l, size_t i, uint64_t bytes, int device);
 
 struct kvcachefs_rotated { /* keys that are rotated during the transfer */
 	const struct kvcachefs_rotation *rotation;
@@ -145,9 +155,11 @@ struct kvcachefs_work {                    /* one file */
 	const struct kvcachefs_paged *p;
 	const struct kvcachefs_strides *s;
 	uint64_t ntokens;
-	void *host;   /* the file's mapping; lives until kvcachefs_cuda_free */
+	/* the file's mapping; NULL: the bytes are read from fd. Lives until kvcachefs_cuda_free */
+	void *host;
 	uint64_t len; /* bytes; not 0 */
 	bool pinned;  /* the mapping is registered */
+	int fd;       /* the open file of a load without a mapping; lives likewise */
 };
 struct kvcachefs_cuda;
 /*
@@ -160,7 +172,8 @@ int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcachefs_work *w)
 int kvcachefs_cuda_check_parts(int device, const struct kvcachefs_part *v, size_t n);
 /* Queues all added work; called once. */
 int kvcachefs_cuda_run(struct kvcachefs_cuda *c);
-int kvcachefs_cuda_poll(struct kvcachefs_cuda *c); /* 0, -EAGAIN, -EIO */
+/* Returns 0, -EAGAIN, -EIO, or the error of a file that could not be read. */
+int kvcachefs_cuda_poll(struct kvcachefs_cuda *c);
 int kvcachefs_cuda_wait(struct kvcachefs_cuda *c);
 void kvcachefs_cuda_free(struct kvcachefs_cuda *c); /* waits first */
 /*

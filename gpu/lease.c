@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,14 @@
 #include <unistd.h>
 
 #define BETWEEN ".."
+#define FILES_MOST 128 /* open files of all leases; further objects are mapped */
 #define KEPT 16
 #define KEPT_BYTES (1u << 20) /* a larger answer is not kept */
+
+struct held {                      /* what a lease has of an object */
+	struct kvcachefs_map *map; /* NULL: none */
+	int fd;                    /* -1: none */
+};
 
 struct kvcachefs_lease {
 	struct kvcachefs_lease *next; /* the next kept lease */
@@ -29,9 +36,9 @@ struct kvcachefs_lease {
 	char *list, *text; /* list: the request, followed by the mount's path; text: the answer */
 	const char *mount;
 	/* capacity: capacity of v */
-	size_t n, capacity, maps_capacity, list_capacity, text_capacity;
+	size_t n, capacity, held_capacity, list_capacity, text_capacity;
 	struct kvcachefs_object *v;
-	struct kvcachefs_map **maps;
+	struct held *held; /* of each object */
 	bool parted;
 	size_t nparts, parts_capacity, *parts; /* for each path, the index behind its last object */
 };
@@ -39,6 +46,7 @@ struct kvcachefs_lease {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
 static struct kvcachefs_lease *kept;
 static unsigned nkept;
+static _Atomic unsigned open_files; /* of all leases; it guards no other data */
 
 KVCACHEFS_FREE_IN_CHILD(lock)
 
@@ -76,7 +84,7 @@ static void lease_put(struct kvcachefs_lease *l)
 	if (keeps)
 		return;
 	free(l->parts);
-	free(l->maps);
+	free(l->held);
 	free(l->v);
 	free(l->text);
 	free(l->list);
@@ -220,11 +228,11 @@ static int read_lines(struct kvcachefs_lease *l)
 	     line = strtok_r(NULL, "\n", &save))
 		err = parse_line(l, line);
 	if (!err)
-		err = grow(&l->maps, &l->maps_capacity, l->n, sizeof(struct kvcachefs_map *));
+		err = grow(&l->held, &l->held_capacity, l->n, sizeof *l->held);
 	if (err)
 		l->n = 0;
-	else if (l->n)
-		memset(l->maps, 0, l->n * sizeof *l->maps);
+	for (size_t i = 0; i < l->n; i++)
+		l->held[i] = (struct held){ .fd = -1 };
 	return err;
 }
 
@@ -287,13 +295,22 @@ size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *f
 	return l->parts[i] - *first;
 }
 
+static void file_close(int fd)
+{
+	close(fd);
+	atomic_fetch_sub_explicit(&open_files, 1, memory_order_relaxed);
+}
+
 void kvcachefs_lease_free(struct kvcachefs_lease *l)
 {
 	if (!l)
 		return;
-	for (size_t i = 0; i < l->n; i++)
-		if (l->maps[i])
-			kvcachefs_map_put(l->maps[i]);
+	for (size_t i = 0; i < l->n; i++) {
+		if (l->held[i].map)
+			kvcachefs_map_put(l->held[i].map);
+		if (l->held[i].fd >= 0)
+			file_close(l->held[i].fd);
+	}
 	if (l->fd >= 0)
 		close(l->fd);
 	l->fd = -1;
@@ -319,10 +336,10 @@ static int map_of(struct kvcachefs_lease *l, size_t i, bool layout)
 		return kvcachefs_fail(-ERANGE, "the lease has %zu objects", l->n);
 	if (l->v[i].err)
 		return kvcachefs_fail(l->v[i].err, "%s: %s", l->v[i].path, l->v[i].state);
-	if (l->maps[i])
+	if (l->held[i].map)
 		return 0;
 	snprintf(path, sizeof path, "%s/%s", l->mount, l->v[i].path);
-	return kvcachefs_map_get(path, l->dev, l->v[i].ino, l->v[i].size, layout, &l->maps[i]);
+	return kvcachefs_map_get(path, l->dev, l->v[i].ino, l->v[i].size, layout, &l->held[i].map);
 }
 
 int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, size_t *len)
@@ -330,7 +347,7 @@ int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, 
 	int err = map_of(l, i, false);
 
 	if (!err)
-		*data = kvcachefs_map_data(l->maps[i], len);
+		*data = kvcachefs_map_data(l->held[i].map, len);
 	return err;
 }
 
@@ -342,7 +359,7 @@ int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCA
 	if (err)
 		return err;
 	snprintf(path, sizeof path, "%s/%s", l->mount, l->v[i].path);
-	return kvcachefs_map_layout(l->maps[i], path, layout);
+	return kvcachefs_map_layout(l->held[i].map, path, layout);
 }
 
 int kvcachefs_lease_open(const struct kvcachefs_lease *l, size_t i, char *layout)
@@ -357,15 +374,60 @@ int kvcachefs_lease_open(const struct kvcachefs_lease *l, size_t i, char *layout
 	return kvcachefs_open_leased(path, l->v[i].ino, l->v[i].size, layout);
 }
 
-bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i)
+const void *kvcachefs_lease_map_known(struct kvcachefs_lease *l, size_t i, bool *pinned)
 {
-	return kvcachefs_map_registers(l->maps[i]);
+	struct held *h;
+	bool queued = false;
+	size_t len;
+
+	*pinned = false;
+	if (i >= l->n || l->v[i].err)
+		return NULL;
+	h = &l->held[i];
+	if (!h->map)
+		h->map = kvcachefs_map_find(l->dev, l->v[i].ino, l->v[i].size, &queued);
+	if (!h->map)
+		return NULL;
+	*pinned = kvcachefs_map_pinned(h->map);
+	return *pinned || !queued ? kvcachefs_map_data(h->map, &len) : NULL;
+}
+
+int kvcachefs_lease_file(struct kvcachefs_lease *l, size_t i, char *layout)
+{
+	char path[8400];
+	int fd;
+
+	if (i < l->n && l->held[i].fd >= 0) {
+		if (!layout)
+			return l->held[i].fd;
+		snprintf(path, sizeof path, "%s/%s", l->mount, l->v[i].path);
+		return kvcachefs_layout_read(l->held[i].fd, path, layout) ?: l->held[i].fd;
+	}
+	if (atomic_fetch_add_explicit(&open_files, 1, memory_order_relaxed) < FILES_MOST)
+		fd = kvcachefs_lease_open(l, i, layout);
+	else
+		fd = -EMFILE;
+	if (fd >= 0)
+		l->held[i].fd = fd;
+	else
+		atomic_fetch_sub_explicit(&open_files, 1, memory_order_relaxed);
+	return fd;
+}
+
+void kvcachefs_lease_loaded(struct kvcachefs_lease *l, size_t i, uint64_t bytes, int device)
+{
+	const struct kvcachefs_object *o = &l->v[i];
+
+	if (l->held[i].map)
+		kvcachefs_map_again(l->held[i].map, bytes, device);
+	else
+		kvcachefs_map_loaded(l->held[i].fd, l->dev, o->ino, o->size, bytes, device);
 }
 
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
 {
 	/* the lease holds a reference, so the mapping stays */
-	return kvcachefs_map_pin(l->maps[i], device);
+	return kvcachefs_map_pin(l->held[i].map, device);
 }
 
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)

@@ -93,8 +93,7 @@ static int open_checked(const char *path, uint64_t ino, size_t len)
 	return fd;
 }
 
-/* Reads the layout that the file records. */
-static int layout_read(int fd, const char *path, char layout[KVCACHEFS_LAYOUT_MAX])
+int kvcachefs_layout_read(int fd, const char *path, char layout[KVCACHEFS_LAYOUT_MAX])
 {
 	ssize_t n = fgetxattr(fd, KVCACHEFS_LAYOUT_XATTR, layout, KVCACHEFS_LAYOUT_MAX - 1);
 
@@ -112,7 +111,7 @@ static int layout_read(int fd, const char *path, char layout[KVCACHEFS_LAYOUT_MA
 int kvcachefs_open_leased(const char *path, uint64_t ino, size_t len, char *layout)
 {
 	int fd = open_checked(path, ino, len),
-	    err = fd >= 0 && layout ? layout_read(fd, path, layout) : 0;
+	    err = fd >= 0 && layout ? kvcachefs_layout_read(fd, path, layout) : 0;
 
 	if (err)
 		close(fd);
@@ -126,7 +125,7 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 	int fd = m ? open_checked(path, ino, len) : -ENOMEM, err = fd < 0 ? fd : 0;
 
 	if (!err && layout) {
-		err = layout_read(fd, path, m->layout);
+		err = kvcachefs_layout_read(fd, path, m->layout);
 		m->layout_known = true;
 	}
 	if (!err) {
@@ -143,6 +142,23 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 	else
 		*out = m;
 	return err;
+}
+
+struct kvcachefs_map *kvcachefs_map_of(int fd, uint64_t dev, uint64_t ino, size_t len)
+{
+	struct kvcachefs_map *m = map_new(len);
+
+	if (!m)
+		return NULL;
+	m->dev = dev;
+	m->ino = ino;
+	m->data = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
+	if (m->data == MAP_FAILED) {
+		m->data = NULL;
+		kvcachefs_map_free(m);
+		return NULL;
+	}
+	return m;
 }
 
 /*
@@ -206,7 +222,7 @@ int kvcachefs_map_layout(struct kvcachefs_map *m, const char *path,
 	pthread_mutex_lock(&m->lock);
 	if (!m->layout_known) { /* it was mapped without reading the layout */
 		fd = open_checked(path, m->ino, m->len);
-		err = fd < 0 ? fd : layout_read(fd, path, m->layout);
+		err = fd < 0 ? fd : kvcachefs_layout_read(fd, path, m->layout);
 		m->layout_known = !err;
 		if (fd >= 0)
 			close(fd);
@@ -223,15 +239,27 @@ void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len)
 	return m->data;
 }
 
-bool kvcachefs_map_registers(struct kvcachefs_map *m)
+bool kvcachefs_map_pinned(struct kvcachefs_map *m)
 {
-	bool would = true;
+	bool pinned = false;
 
 	if (!pthread_mutex_trylock(&m->lock)) { /* the lock is held during registration */
-		would = !m->pinned && !m->wait && !kvcachefs_unmap_behind();
+		pinned = m->pinned;
 		pthread_mutex_unlock(&m->lock);
 	}
-	return would;
+	return pinned;
+}
+
+bool kvcachefs_map_worth(struct kvcachefs_map *m)
+{
+	bool worth = false;
+
+	if (!pthread_mutex_trylock(&m->lock)) {
+		worth = !m->pinned && !m->wait && !kvcachefs_unmap_behind();
+		m->wait -= m->wait && !m->pinned;
+		pthread_mutex_unlock(&m->lock);
+	}
+	return worth;
 }
 
 /*

@@ -17,12 +17,13 @@ struct kvcachefs_map {
 	struct kvcachefs_map *going;         /* in a list of mappings to remove */
 	uint64_t dev, ino, used_ms;
 	size_t len;
-	void *data; /* read-only; NULL: not mapped, or the file is empty */
+	uint64_t loaded; /* bytes that loads on a device copied without a registration */
+	void *data;      /* read-only; NULL: not mapped, or the file is empty */
 	unsigned users;
 	/* a new file's writable mapping, and the device that it is registered on */
 	void *rw;
-	/* listed: published and in a bucket; then unmap.c holds one of its references */
-	bool rw_pinned, listed;
+	/* queued: unmap.c has one of its references, and registers it for rw_device */
+	bool rw_pinned, queued;
 	int rw_device;
 	int fd; /* while it is prepared (ready.c); otherwise -1 */
 	uint64_t made_ms;
@@ -69,6 +70,10 @@ void kvcachefs_map_free(struct kvcachefs_map *m);
  * another negative errno.
  */
 int kvcachefs_open_leased(const char *path, uint64_t ino, size_t len, char *layout);
+/* Copies the layout that an open file records, or "". Returns 0 or a negative errno. */
+int kvcachefs_layout_read(int fd, const char *path, char layout[KVCACHEFS_LAYOUT_MAX]);
+/* Maps the open file, which has len > 0 bytes, read-only. Returns NULL if that fails. */
+struct kvcachefs_map *kvcachefs_map_of(int fd, uint64_t dev, uint64_t ino, size_t len);
 
 void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len);
 /*
@@ -77,8 +82,10 @@ void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len);
  */
 int kvcachefs_map_layout(struct kvcachefs_map *m, const char *path,
 			 char layout[KVCACHEFS_LAYOUT_MAX]);
-/* Would kvcachefs_map_pin register the mapping now, or wait for a thread that does? */
-bool kvcachefs_map_registers(struct kvcachefs_map *m);
+/* Is the mapping registered? Does not wait for a thread that registers it. */
+bool kvcachefs_map_pinned(struct kvcachefs_map *m);
+/* A load has used the mapping without a registration: should it be registered now? */
+bool kvcachefs_map_worth(struct kvcachefs_map *m);
 /* Registers the mapping for devices, once. Returns false if that is not possible. */
 bool kvcachefs_map_pin(struct kvcachefs_map *m, int device);
 #pragma GCC visibility pop

@@ -2,9 +2,13 @@
 /*
  * Mappings of objects, found by (device, inode, size). Mappings that leases use are counted. Unused
  * ones stay mapped for the next lease; if the cache's bytes or number are above the limit, the
- * least recently used ones are removed first. A mapping that a device uses is registered once, and
- * its layout is read once, so a load that finds them needs no system call. The mapping of a file
- * that was stored through a registration enters the cache when the file is published.
+ * least recently used ones are removed first. The layout of a mapping is read once. The mapping of
+ * a file that was stored through a registration enters the cache when the file is published.
+ *
+ * Registering a file for a device takes as long as two or three loads gain from it, and most files
+ * are loaded once only. So the first load of a file on a device neither maps nor registers it
+ * (item.c). A small table remembers the objects that were loaded recently and how much of them. If
+ * more bytes of an object were loaded than it has, it is mapped, and unmap.c registers the mapping.
  *
  * To the mount a cached mapping is an open file: it stays in the pool and cannot be evicted. So the
  * default limit is a small part of the pool, and mappings that were not used for IDLE_MS are
@@ -25,6 +29,7 @@
 #include <unistd.h>
 
 #define BUCKETS 4096
+#define LOADED 4096
 #define MAPS_MOST 16384 /* a process may have 65530 */
 #define BYTES_MOST (4ull << 30)
 #define PART 16 /* fraction of the pool; each process on a machine has its own cache */
@@ -34,13 +39,21 @@ unsigned kvcachefs_map_idle_ms = 5000;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvcachefs_map *buckets[BUCKETS], *oldest, *newest;
 static size_t unused_bytes, unused, cache_bytes;
-static bool chosen;       /* by the caller */
+static bool chosen;    /* by the caller */
+static struct loaded { /* by a hash of the object; a collision only forgets an object */
+	uint64_t dev, ino, bytes, ms;
+} loaded[LOADED];
 static uint64_t asked[4]; /* mounts whose pool size is known */
 static unsigned nasked;
 
+static size_t hash_of(uint64_t dev, uint64_t ino)
+{
+	return (dev * 31 + ino) * 0x9e3779b97f4a7c15ull >> 52;
+}
+
 static struct kvcachefs_map **bucket(uint64_t dev, uint64_t ino)
 {
-	return &buckets[(dev * 31 + ino) * 0x9e3779b97f4a7c15ull >> 52 & (BUCKETS - 1)];
+	return &buckets[hash_of(dev, ino) & (BUCKETS - 1)];
 }
 
 static void unused_remove(struct kvcachefs_map *m)
@@ -73,7 +86,6 @@ static struct kvcachefs_map *trim_locked(uint64_t before_ms)
 		while (*at != m)
 			at = &(*at)->next;
 		*at = m->next;
-		m->listed = false;
 		m->going = mine;
 		mine = m;
 	}
@@ -121,6 +133,8 @@ void kvcachefs_map_cache(size_t bytes)
 	pthread_mutex_lock(&lock);
 	cache_bytes = bytes;
 	chosen = true;
+	if (!bytes)
+		memset(loaded, 0, sizeof loaded);
 	mine = trim_locked(0);
 	pthread_mutex_unlock(&lock);
 	kvcachefs_maps_free(mine);
@@ -259,10 +273,10 @@ void kvcachefs_map_over(struct kvcachefs_map *m, bool published)
 {
 	m->going = NULL;
 	pthread_mutex_lock(&lock);
-	m->listed = published && m->data && m->len <= cache_bytes &&
+	m->queued = published && m->data && m->len <= cache_bytes &&
 		    /* unless a load has mapped the file already */
 		    !lookup_locked(m->dev, m->ino, m->len);
-	if (m->listed) {
+	if (m->queued) {
 		m->users = 1; /* for unmap.c */
 		insert_locked(m);
 	}
@@ -271,4 +285,92 @@ void kvcachefs_map_over(struct kvcachefs_map *m, bool published)
 		kvcachefs_unmap(m);
 	else
 		kvcachefs_map_free(m);
+}
+
+void kvcachefs_map_unqueue(struct kvcachefs_map *m)
+{
+	pthread_mutex_lock(&lock);
+	m->queued = false;
+	pthread_mutex_unlock(&lock);
+	kvcachefs_map_put(m);
+}
+
+/* ---- Loads on a device ---- */
+
+struct kvcachefs_map *kvcachefs_map_find(uint64_t dev, uint64_t ino, size_t len, bool *queued)
+{
+	struct kvcachefs_map *m;
+
+	pthread_mutex_lock(&lock);
+	m = lookup_use_locked(dev, ino, len);
+	*queued = m && m->queued;
+	pthread_mutex_unlock(&lock);
+	return m;
+}
+
+/* Counts the loaded bytes of an object. Is it worth a registration? */
+static bool count_locked(uint64_t dev, uint64_t ino, size_t len, uint64_t bytes)
+{
+	struct loaded *l = &loaded[hash_of(dev, ino) & (LOADED - 1)];
+	uint64_t now = kvcachefs_now_ms();
+
+	/* without a use, a mapping would have been removed after that time */
+	if (l->dev != dev || l->ino != ino || (!chosen && now - l->ms > kvcachefs_map_idle_ms))
+		*l = (struct loaded){ .dev = dev, .ino = ino };
+	l->ms = now;
+	l->bytes += bytes;
+	if (l->bytes <= len || len > cache_bytes || kvcachefs_unmap_behind())
+		return false;
+	*l = (struct loaded){ 0 };
+	return true;
+}
+
+void kvcachefs_map_loaded(int fd, uint64_t dev, uint64_t ino, size_t len, uint64_t bytes,
+			  int device)
+{
+	struct kvcachefs_map *m;
+	bool worth, queues;
+
+	pthread_mutex_lock(&lock);
+	worth = count_locked(dev, ino, len, bytes);
+	pthread_mutex_unlock(&lock);
+	m = worth ? kvcachefs_map_of(fd, dev, ino, len) : NULL;
+	if (!m)
+		return;
+	m->rw_device = device;
+	m->loaded = len;
+	pthread_mutex_lock(&lock);
+	queues = m->queued = !lookup_locked(dev, ino, len); /* or another thread was faster */
+	if (queues) {
+		m->users = 1; /* for unmap.c */
+		insert_locked(m);
+	}
+	pthread_mutex_unlock(&lock);
+	if (queues)
+		kvcachefs_unmap(m);
+	else
+		kvcachefs_map_free(m);
+}
+
+void kvcachefs_map_again(struct kvcachefs_map *m, uint64_t bytes, int device)
+{
+	bool queues;
+
+	pthread_mutex_lock(&lock);
+	m->loaded += bytes;
+	queues = m->loaded > m->len && m->len <= cache_bytes && !m->queued;
+	pthread_mutex_unlock(&lock);
+	if (!queues || !kvcachefs_map_worth(m))
+		return;
+	pthread_mutex_lock(&lock);
+	queues = !m->queued; /* another thread may have been faster */
+	if (queues) {
+		m->queued = true;
+		m->users++; /* for unmap.c */
+		m->going = NULL;
+		m->rw_device = device;
+	}
+	pthread_mutex_unlock(&lock);
+	if (queues)
+		kvcachefs_unmap(m);
 }

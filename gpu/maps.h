@@ -23,6 +23,18 @@ int kvcachefs_map_get(const char *path, uint64_t dev, uint64_t ino, size_t len, 
 		      struct kvcachefs_map **out);
 void kvcachefs_map_put(struct kvcachefs_map *m);
 /*
+ * For loads on a device. find: returns a reference to the mapping of an object if it exists, or
+ * NULL; *queued: it is about to be registered. Does not block. loaded: `bytes` bytes were loaded
+ * from the open file of an object without a mapping. If the object was loaded before, it is mapped
+ * and registered in the background. again: likewise, from an unregistered mapping.
+ */
+struct kvcachefs_map *kvcachefs_map_find(uint64_t dev, uint64_t ino, size_t len, bool *queued);
+void kvcachefs_map_loaded(int fd, uint64_t dev, uint64_t ino, size_t len, uint64_t bytes,
+			  int device);
+void kvcachefs_map_again(struct kvcachefs_map *m, uint64_t bytes, int device);
+/* For unmap.c: has finished its work on a queued mapping. Releases the reference. */
+void kvcachefs_map_unqueue(struct kvcachefs_map *m);
+/*
  * Frees a list of mappings. Mappings without work for unmap.c are unmapped here, the others there.
  */
 void kvcachefs_maps_free(struct kvcachefs_map *list);

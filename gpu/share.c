@@ -26,8 +26,8 @@ struct shared {
 };
 
 struct kvcachefs_crew {
-	/* helpers at most, and one less than there are CPUs, but at least one */
-	const long most;
+	/* helpers: at most so many, and at most CPUs / part - 1, but at least one */
+	const long most, part;
 	pthread_mutex_t lock;
 	pthread_cond_t work;
 	struct shared *batches; /* with calls left */
@@ -36,11 +36,13 @@ struct kvcachefs_crew {
 
 struct kvcachefs_crew kvcachefs_callers = {
 	.most = 7,
+	.part = 1,
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.work = PTHREAD_COND_INITIALIZER,
 };
 struct kvcachefs_crew kvcachefs_copiers = {
-	.most = 3,
+	.most = 7,
+	.part = 2, /* a transfer has a thread of its own too, and the program needs CPUs */
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.work = PTHREAD_COND_INITIALIZER,
 };
@@ -121,7 +123,7 @@ static void share_once(void)
 static void share_start_locked(struct kvcachefs_crew *c)
 {
 	static pthread_once_t at_first = PTHREAD_ONCE_INIT;
-	long n = sysconf(_SC_NPROCESSORS_ONLN) - 1;
+	long n = sysconf(_SC_NPROCESSORS_ONLN) / c->part - 1;
 	pthread_attr_t detached;
 	sigset_t all, old;
 	pthread_t thread;

@@ -4,7 +4,8 @@
  * blocked transfer (a store behind a long computation) does not delay others; the threads of
  * copiers.h help. A transfer gives the thread its groups in order:
  *
- *   load    thread: wait until the copy before has left this memory, fill it, signal
+ *   load    thread: wait until the copy before has left this memory, fill it from the file's
+ *           mapping or by reading the file, signal
  *           copy stream: wait for that, copy to the device, signal
  *   store   copy stream: wait until the thread has emptied this memory, copy from the device,
  *           signal
@@ -21,7 +22,8 @@
  * program's own host functions while the thread copies a group.
  *
  * The numbers continue from transfer to transfer of a lane, and wrap. `handled` always reaches the
- * last group, whatever fails, so that no stream waits for ever.
+ * last group, whatever fails, so that no stream waits for ever. If a file cannot be read, the
+ * transfer fails when its caller polls it or waits for it.
  */
 #pragma once
 
@@ -30,6 +32,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -72,7 +75,9 @@ struct Stage {
 	std::vector<Number> numbers; /* of each group; owned by the transfer */
 	std::mutex mutex;            /* guards the members below */
 	std::condition_variable changed;
-	uint32_t base = 0; /* the number before the first group's */
+	uint32_t base = 0;          /* the number before the first group's */
+	int err = 0;                /* of a file that could not be read; owned like the groups */
+	const char *path = nullptr; /* of that file */
 	bool busy = false, started = false, stop = false;
 };
 
@@ -147,7 +152,13 @@ void stage_carry(Stage *s)
 
 		if (g.after != NONE && !stage_copied(s, g.after))
 			break;
-		kvcachefs_copy_all(s->copies.data() + g.first, g.n);
+		size_t bad;
+		int err = s->err ? 0 : kvcachefs_copy_all(s->copies.data() + g.first, g.n, &bad);
+
+		if (err) {
+			s->err = err;
+			s->path = s->copies[g.first + bad].path;
+		}
 		stage_say(s, s->base + (uint32_t)k + 1);
 	}
 	stage_say(s, s->base + (uint32_t)s->groups.size());
@@ -200,6 +211,7 @@ int stage_start(const std::shared_ptr<Stage> &s, uint32_t *base)
 	if (!s->started)
 		return kvcachefs_fail(-EAGAIN, "no thread for what is staged");
 	s->limit = s->groups.size();
+	s->err = 0;
 	s->busy = true;
 	carrying++;
 	*base = s->base;
@@ -214,6 +226,13 @@ void stage_close(Stage *s, size_t n)
 {
 	if (n < s->limit)
 		s->limit = n;
+}
+
+/* Returns the error of a file that could not be read, or 0. The stage must not be busy. */
+int stage_result(const Stage *s)
+{
+	return s->err ? kvcachefs_fail(s->err, "cannot read %s: %s", s->path, strerror(-s->err))
+		      : 0;
 }
 
 bool stage_busy(Stage *s)

@@ -4,9 +4,9 @@
  * (file.h). The bytes come from the cache by gather (host) or from the device (cuda.cu). When all
  * bytes are written the layout is set, and freeing the transfer renames the files. A load takes a
  * lease of all its files, or uses a lease of the caller, and maps them; the `file` member of its
- * pieces only holds names and lengths. On a device, the registered files start first (or one half
- * if none is registered), and the rest is registered while they are copied. The rest is a second
- * part on the device (`late`), on the same stream.
+ * pieces only holds names and lengths. On a device, a load uses the mappings that are registered,
+ * and reads the other files through pinned memory, so no call waits for a registration. Files that
+ * are loaded again are registered in the background (maps.c).
  *
  * In host memory, parts are written and read by system calls: mapping a file and faulting its fresh
  * pages costs more than its bytes. Tokens use the mapping of a prepared file. Several threads share
@@ -164,25 +164,7 @@ static int result_of(const struct kvcachefs_transfer *t)
 	return t->err && *t->error ? kvcachefs_fail(t->err, "%s", t->error) : t->err;
 }
 
-/* Registers up to `most` of the late files and adds their work. */
-static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t most)
-{
-	for (size_t i = 0; i < t->n && most; i++) {
-		struct kvcachefs_piece *c = &t->pieces[i];
-		int err;
-
-		if (!c->late)
-			continue;
-		most--;
-		c->late = false;
-		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
-		err = kvcachefs_item_add(t, cuda, i);
-		if (err)
-			item_fail(t, i, err);
-	}
-}
-
-static void host_item(void *arg, size_t i)
+static void begin_item(void *arg, size_t i)
 {
 	int err = kvcachefs_item_begin(arg, i);
 
@@ -192,7 +174,7 @@ static void host_item(void *arg, size_t i)
 
 static void next_item(void *arg, size_t i)
 {
-	host_item(arg, i + 1);
+	begin_item(arg, i + 1);
 }
 
 /*
@@ -206,7 +188,7 @@ static void run_host(struct kvcachefs_transfer *t)
 	for (size_t i = 0; i < t->n; i++)
 		bytes += t->pieces[i].f.len;
 	if (t->n)
-		host_item(t, 0);
+		begin_item(t, 0);
 	if (t->n > 1)
 		kvcachefs_share(&kvcachefs_callers, t->n - 1, t->shares && bytes >= SHARE_LEAST,
 				next_item, t);
@@ -239,38 +221,15 @@ static int look_for_existing(struct kvcachefs_transfer *t)
 	return err;
 }
 
-static int run_items(struct kvcachefs_transfer *t, void *stream)
+static int run_items(struct kvcachefs_transfer *t)
 {
-	size_t late = 0;
-	bool early = false;
-	int err = 0;
-
 	if (!t->cuda) {
 		run_host(t);
 		return 0;
 	}
-	for (size_t i = 0; i < t->n; i++) {
-		err = kvcachefs_item_begin(t, i);
-		if (err)
-			item_fail(t, i, err);
-		late += t->pieces[i].late;
-		early |= !t->items[i].err && t->pieces[i].f.len && !t->pieces[i].late &&
-			 !t->items[i].skipped;
-	}
-	if (late > 1 && !early) { /* one half is copied while the other is registered */
-		early = true;
-		add_late(t, t->cuda, late / 2);
-		late -= late / 2;
-	}
-	if (late && early) {
-		err = kvcachefs_cuda_run(t->cuda)
-			      ?: kvcachefs_cuda_new(&t->late, t->p.device, t->store, stream);
-		if (err)
-			return err;
-	}
-	if (late)
-		add_late(t, t->late ?: t->cuda, late);
-	return kvcachefs_cuda_run(t->late ?: t->cuda);
+	for (size_t i = 0; i < t->n; i++)
+		begin_item(t, i);
+	return kvcachefs_cuda_run(t->cuda);
 }
 
 /* Open files are leases of their own: parts in host memory need no other. */
@@ -374,7 +333,7 @@ int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcac
 	if (!err && t->p.device >= 0)
 		err = kvcachefs_cuda_new(&t->cuda, t->p.device, b->store, b->stream);
 	if (!err)
-		err = run_items(t, b->stream);
+		err = run_items(t);
 	if (err) {
 		t->err = err;
 		*t->error = 0; /* the text of this error stays */
@@ -409,17 +368,12 @@ int kvcachefs_transfer_poll(struct kvcachefs_transfer *t)
 {
 	int err = t->cuda ? kvcachefs_cuda_poll(t->cuda) : 0;
 
-	if (!err && t->late)
-		err = kvcachefs_cuda_poll(t->late);
 	return err ? err : result_of(t);
 }
 
 int kvcachefs_transfer_wait(struct kvcachefs_transfer *t)
 {
-	int err = t->cuda ? kvcachefs_cuda_wait(t->cuda) : 0,
-	    late = t->late ? kvcachefs_cuda_wait(t->late) : 0;
-
-	err = err ?: late;
+	int err = t->cuda ? kvcachefs_cuda_wait(t->cuda) : 0;
 
 	for (size_t i = 0; err && i < t->n; i++)
 		item_fail(t, i, err);
@@ -434,15 +388,13 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 		return t->err;
 	t->landed = true;
 	kvcachefs_transfer_wait(t);
-	/* before their mappings are removed; the one freed last is taken next */
-	kvcachefs_cuda_free(t->late);
-	kvcachefs_cuda_free(t->cuda);
-	t->cuda = t->late = NULL;
+	kvcachefs_cuda_free(t->cuda); /* before the mappings are removed */
+	t->cuda = NULL;
 	for (size_t i = 0; i < t->n; i++) {
 		int err = 0;
 
 		if (!t->store) {
-			t->pieces[i].f.map = NULL; /* belongs to the lease */
+			kvcachefs_item_loaded(t, i);
 		} else if (!t->items[i].err && !t->items[i].skipped) {
 			if (t->pieces[i].cache)
 				kvcachefs_item_layout(t, i, text, sizeof text);

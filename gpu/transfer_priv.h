@@ -10,7 +10,8 @@
 
 struct kvcachefs_piece {
 	struct kvcachefs_file f;
-	bool pinned, late; /* late: not registered yet */
+	bool pinned;
+	int fd; /* of a load without a mapping; belongs to the lease */
 	const struct kvcachefs_cache *cache;
 };
 
@@ -36,23 +37,23 @@ struct kvcachefs_transfer {
 	void *row; /* memory for one row of a file whose keys are rotated on the host */
 	size_t n;
 	struct kvcachefs_lease *lease;
-	size_t first;                       /* index in the lease of the object of item 0 */
-	struct kvcachefs_cuda *cuda, *late; /* late: NULL if everything could start at once */
-	bool shares;                        /* threads may share the items */
-	pthread_mutex_t lock;               /* guards the next two while threads share the items */
-	int err;                            /* error of the first failed item */
-	char error[512];                    /* its text */
+	size_t first; /* index in the lease of the object of item 0 */
+	struct kvcachefs_cuda *cuda;
+	bool shares;          /* threads may share the items */
+	pthread_mutex_t lock; /* guards the next two while threads share the items */
+	int err;              /* error of the first failed item */
+	char error[512];      /* its text */
 };
 
 #pragma GCC visibility push(hidden)
 /*
  * Opens or creates the file of item i, and does its work in host memory or adds it to the device's,
- * unless the item failed, is skipped, or is late. Returns 0 or a negative errno. Several threads
- * may begin different items at once.
+ * unless the item failed or is skipped. Returns 0 or a negative errno. Several threads may begin
+ * different items at once.
  */
 int kvcachefs_item_begin(struct kvcachefs_transfer *t, size_t i);
-/* Adds the work of an item whose file is open. */
-int kvcachefs_item_add(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t i);
+/* Item i of a load has ended: its bytes are in the cache, unless it failed. */
+void kvcachefs_item_loaded(struct kvcachefs_transfer *t, size_t i);
 /* Describes the layout of an item's file, so that another layout is refused. */
 void kvcachefs_item_layout(const struct kvcachefs_transfer *t, size_t i, char *buf,
 			   size_t capacity);

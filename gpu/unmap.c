@@ -5,8 +5,8 @@
  *
  *   shuts   removes writable mappings, so that the mount sees no writer. It waits for threads
  *           that map memory or fault pages, but not for a device.
- *   ends    unregisters, which waits until a device is idle, however long that takes. Between
- *           its work it removes mappings that the cache has had idle for too long (maps.c), and
+ *   ends    unregisters, which waits until a device is idle, however long that takes, and
+ *           registers mappings for later loads. Between its work it removes mappings that the cache has had idle for too long (maps.c), and
  *           frees transfer resources that are not kept.
  *
  * A mapping passes from the caller to the first thread and then to the second. The lock guards both
@@ -52,12 +52,12 @@ static unsigned count(const struct kvcachefs_map *m)
 static void end(struct kvcachefs_map *m)
 {
 	kvcachefs_map_settle(m);
-	if (!m->listed) {
+	if (!m->queued) {
 		kvcachefs_map_free(m);
 		return;
 	}
 	kvcachefs_map_pin(m, m->rw_device); /* refused if too many wait */
-	kvcachefs_map_put(m);
+	kvcachefs_map_unqueue(m);
 }
 
 static void end_all(struct kvcachefs_map *m)

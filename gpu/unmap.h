@@ -11,9 +11,9 @@
 
 #pragma GCC visibility push(hidden)
 /*
- * Takes ownership of a list of mappings, linked by `going`. Of the mappings that are `listed`, the
- * writable part is removed and the reference released; the others are freed. The caller holds no
- * lock. Waits only if no thread can be created.
+ * Takes ownership of a list of mappings, linked by `going`. Of the mappings that are `queued`, the
+ * writable part is removed, the read-only part is registered, and the reference is released; the
+ * others are freed. The caller holds no lock. Waits only if no thread can be created.
  */
 void kvcachefs_unmap(struct kvcachefs_map *list);
 /*

@@ -108,6 +108,13 @@ struct Cache {
 		for (size_t i = 0; i < host.size(); i++)
 			cuda(cudaMemcpy(device[i], host[i].data(), len, cudaMemcpyHostToDevice));
 	}
+	/* Puts other bytes on the device. */
+	void forget()
+	{
+		for (void *d : device)
+			cuda(cudaMemsetAsync(d, 0x33, len, nullptr));
+		cuda(cudaStreamSynchronize(nullptr));
+	}
 	std::vector<std::vector<uint8_t>> down()
 	{
 		auto v = host;
@@ -153,6 +160,16 @@ int move_all(Cache &c, int where, bool store, std::vector<kvcachefs_item> &items
 	while (kvcachefs_transfer_poll(t) == -EAGAIN)
 		usleep(100);
 	return kvcachefs_transfer_free(t);
+}
+
+/*
+ * Loads the files twice. The second load starts their registration, if the mount allows it and the
+ * cache of mappings has space; waits until it has ended.
+ */
+void load_twice(Cache &c, std::vector<kvcachefs_item> &items)
+{
+	check(!move_all(c, 0, false, items) && !move_all(c, 0, false, items));
+	kvcachefs_unmap_wait();
 }
 
 /* Frees the lanes kept from earlier transfers. */

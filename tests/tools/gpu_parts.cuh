@@ -105,7 +105,12 @@ void parts(bool pins)
 		unlink((mnt + "/" + names[1]).c_str());
 		check(!move_parts(true, items, 2));
 		check(contents(names[0]) == a.file && contents(names[1]) == b.file);
-		kvcachefs_map_cache(64 * MiB); /* waits for background work */
+		kvcachefs_map_cache(64 * MiB);
+		/* a is registered when more of it was loaded than it has */
+		for (int i = 0; i < 4; i++)
+			check(!move_parts(false, items, 1));
+		kvcachefs_unmap_wait();
+		check(a.down() == a.host);
 		/* only a's first parts, and all of b */
 		for (kvcachefs_part &p : a.parts)
 			p.at = back.device + ((uint8_t *)p.at - a.device);

@@ -8,6 +8,8 @@
 #include "gpu_cache.cuh"
 #include "gpu_queue.cuh"
 
+#include <dirent.h>
+
 extern "C" {
 #include "../../gpu/map.h"
 #include "../../gpu/ready.h"
@@ -72,16 +74,26 @@ void ways(bool pins)
 	for (Chunk *c : { &large, &small, &tiny })
 		check(!move_all(c->c, 0, true, c->items));
 	check(went(a, 0, 0, all));
+	kvcachefs_map_cache(64 * MiB);
+	a = stats();
+	for (Chunk *c : { &large, &small, &tiny })
+		load_twice(c->c, c->items);
+	check(went(a, 0, 0, 2 * all));
+	check(pins ? stats().refused == a.refused : stats().refused > a.refused);
+	for (Chunk *c : { &large, &small, &tiny }) {
+		check(c->c.down() == c->c.host);
+		c->c.forget();
+	}
 	for (int warm = 0; warm < 2; warm++) {
 		a = stats();
 		for (Chunk *c : { &large, &small, &tiny })
 			check(!move_all(c->c, 0, false, c->items));
 		check(went(a, pins ? large.bytes + small.bytes : 0, pins ? tiny.bytes : 0,
 			   pins ? 0 : all));
-		check(pins ? stats().refused == a.refused : warm || stats().refused > a.refused);
 	}
 	for (Chunk *c : { &large, &small, &tiny })
 		check(c->c.down() == c->c.host);
+	kvcachefs_map_cache(0);
 }
 
 /*
@@ -139,24 +151,35 @@ namespace {
 std::atomic<size_t> host_copies;
 bool holds; /* host copies wait until no stream can continue */
 std::atomic<Gate *> host_gate;
+enum { READABLE, NO_FILE, TOO_SHORT } last_read; /* what the last read of a group finds */
 
 } // namespace
 
-extern "C" void __real_kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n);
-extern "C" void __wrap_kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n)
+extern "C" int __real_kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n, size_t *bad);
+extern "C" int __wrap_kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n, size_t *bad)
 {
+	std::vector<kvcachefs_copy> reads;
+	int err;
+
 	if (holds)
 		fake_until_stuck();
 	if (Gate *g = host_gate)
 		g->pass();
-	__real_kvcachefs_copy_all(v, n);
+	if (last_read != READABLE) {
+		reads.assign(v, v + n);
+		reads.back().fd = last_read == NO_FILE ? -1 : reads.back().fd;
+		reads.back().offset += last_read == TOO_SHORT ? 1 : 0;
+		v = reads.data();
+	}
+	err = __real_kvcachefs_copy_all(v, n, bad);
 	host_copies++;
+	return err;
 }
 
 namespace {
 
 constexpr size_t KiB = 1024;
-constexpr Sizes SMALL = { 64 * KiB, 32 * KiB, 16 * KiB, 128 * KiB, 64 * KiB };
+constexpr Sizes SMALL = { 64 * KiB, 32 * KiB, 16 * KiB, 128 * KiB, 64 * KiB, 64 * MiB };
 
 /* One copy per group and no host function; a stopped transfer does not delay others. */
 void staged()
@@ -280,81 +303,223 @@ void overlaps()
 	forget_lanes();
 }
 
-Chunk *registered_before;
-unsigned registered_first, registered_late;
-thread_local bool loads_here; /* other threads prepare files */
+thread_local bool loads_here;
+std::atomic<Gate *> register_gate;
+std::atomic<bool> registering_now;
 
 void on_register()
 {
-	if (!loads_here)
-		return;
-	if (registered_first) {
-		registered_first--;
-		return;
+	check(!loads_here);
+	if (Gate *g = register_gate) {
+		registering_now = true;
+		g->pass();
 	}
-	fake_until_stuck(); /* all queued work is done */
-	check(registered_before->c.down() == registered_before->c.host);
-	registered_late++;
+}
+
+/* Is the file mapped? */
+bool mapped(const std::string &path)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[8400];
+	bool found = false;
+
+	while (f && fgets(line, sizeof line, f))
+		found |= strstr(line, (mnt + "/" + path).c_str()) != nullptr;
+	if (f)
+		fclose(f);
+	return found;
 }
 
 /*
- * The registered part of a load, or one half if none is registered, is copied to the cache while
- * the rest is still being registered.
+ * The first load of a file neither maps nor registers it. The second load queues its registration.
+ * Loads never register on the caller's thread; while a registration waits, they are staged. One
+ * load of registered and other files takes both ways.
  */
-void registers_meanwhile()
+void registers_behind()
 {
-	Chunk late("staged/late", 80), early("staged/early", 90);
-	kvcachefs_paged p = late.c.on(0), other = early.c.on(0);
-	std::vector<kvcachefs_item> items{ late.items[0], early.items[0] };
+	Chunk one("staged/once", 80), two("staged/twice", 90);
+	kvcachefs_paged p = one.c.on(0), other = two.c.on(0);
+	std::vector<kvcachefs_item> both{ one.items[0], two.items[0] };
+	kvcachefs_gpu_counts a = stats();
 	kvcachefs_transfer *t;
-	kvcachefs_gpu_counts a;
+	Gate gate;
+
+	both[1].cache = &other;
+	kvcachefs_map_cache(0);
+	kvcachefs_map_cache(64 * MiB);
+	loads_here = true;
+	fake_on_register = on_register;
+	for (Chunk *c : { &one, &two }) {
+		check(!move_all(c->c, -1, true, c->items));
+		c->c.forget();
+	}
+	check(!move_all(one.c, 0, false, one.items) && one.c.down() == one.c.host);
+	check(!mapped(one.path));
+	load_twice(two.c, two.items);
+	check(mapped(two.path));
+	check(went(a, 0, 0, one.bytes + 2 * two.bytes) && two.c.down() == two.c.host);
+	one.c.forget();
+	two.c.forget();
+	a = stats();
+	register_gate = &gate; /* of the second load of the first file */
+	check(!kvcachefs_load(&t, mnt.c_str(), &p, both.data(), 2, nullptr) &&
+	      !kvcachefs_transfer_free(t));
+	check(went(a, two.bytes, 0, one.bytes));
+	for (Chunk *c : { &one, &two }) {
+		check(c->c.down() == c->c.host);
+		c->c.forget();
+	}
+	while (!registering_now)
+		usleep(1000);
+	for (int i = 0; i < 3; i++) {
+		a = stats();
+		check(!move_all(one.c, 0, false, one.items) && went(a, 0, 0, one.bytes));
+		check(one.c.down() == one.c.host);
+		one.c.forget();
+	}
+	gate.open();
+	kvcachefs_unmap_wait();
+	register_gate = nullptr;
+	a = stats();
+	check(!move_all(one.c, 0, false, one.items) && went(a, one.bytes, 0, 0));
+	check(one.c.down() == one.c.host);
+	/* without space in the cache nothing is mapped, however often it is loaded */
+	kvcachefs_map_cache(0);
+	a = stats();
+	load_twice(one.c, one.items);
+	load_twice(one.c, one.items);
+	check(went(a, 0, 0, 4 * one.bytes) && !mapped(one.path));
+	fake_on_register = nullptr;
+	loads_here = false;
+}
+
+/*
+ * A load whose file cannot be read, or is too short, fails with the name of the file, and leaves no
+ * stream waiting. The next load is correct.
+ */
+void unreadable()
+{
+	Chunk c("staged/unreadable", 79);
+	kvcachefs_paged p = c.c.on(0);
+	kvcachefs_transfer *t;
 	Streams s;
 
-	kvcachefs_map_cache(64 * MiB);
-	for (Chunk *c : { &late, &early })
-		check(!move_all(c->c, -1, true, c->items));
-	check(!move_all(early.c, 0, false, early.items));
-	for (Chunk *c : { &late, &early })
-		for (void *d : c->c.device)
-			cuda(cudaMemsetAsync(d, 0x33, c->c.len, nullptr));
-	cuda(cudaStreamSynchronize(nullptr));
-	items[1].cache = &other;
-	registered_before = &early;
-	registered_late = 0;
-	loads_here = true;
-	fake_on_register = on_register;
-	a = stats();
-	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 2, s.s[0]));
-	check(registered_late == 1 && !kvcachefs_transfer_wait(t) && !kvcachefs_transfer_poll(t));
-	check(!kvcachefs_transfer_free(t) && went(a, late.bytes + early.bytes, 0, 0));
-	fake_on_register = nullptr;
-	loads_here = false;
-	for (Chunk *c : { &late, &early })
-		check(c->c.down() == c->c.host);
-	/* all of it is registered: nothing is done twice */
-	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 2, s.s[0]) &&
-	      !kvcachefs_transfer_free(t));
-	/* none of it is registered */
 	kvcachefs_map_cache(0);
-	kvcachefs_map_cache(64 * MiB);
-	for (Chunk *c : { &late, &early })
-		for (void *d : c->c.device)
-			cuda(cudaMemsetAsync(d, 0x33, c->c.len, nullptr));
-	cuda(cudaStreamSynchronize(nullptr));
-	std::swap(items[0], items[1]);
-	registered_first = 1;
-	registered_late = 0;
-	loads_here = true;
-	fake_on_register = on_register;
+	check(!move_all(c.c, -1, true, c.items));
+	for (auto read : { NO_FILE, TOO_SHORT })
+		for (int polls = 0; polls < 2; polls++) {
+			int err = -EAGAIN, want = read == NO_FILE ? -EBADF : -EIO;
+
+			last_read = read;
+			check(!kvcachefs_load(&t, mnt.c_str(), &p, c.items.data(), 1, s.s[0]));
+			while (polls && err == -EAGAIN)
+				err = kvcachefs_transfer_poll(t);
+			check(!polls || err == want);
+			check(kvcachefs_transfer_wait(t) == want && c.items[0].err == want);
+			check(strstr(kvcachefs_error(), c.path.c_str()));
+			check(kvcachefs_transfer_free(t) == want);
+			cuda(cudaStreamSynchronize(s.s[0]));
+			last_read = READABLE;
+			c.c.forget();
+			check(!move_all(c.c, 0, false, c.items) && c.c.down() == c.c.host);
+		}
+}
+
+size_t descriptors()
+{
+	DIR *d = opendir("/proc/self/fd");
+	size_t n = 0;
+
+	check(d != nullptr);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/*
+ * A load of many files keeps at most 128 of them open, and maps the others. All are read at the
+ * first load, and none is left open.
+ */
+void many_files()
+{
+	constexpr unsigned N = 150, MOST = 128;
+	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 1, 2, 64, 16, N, 2, 5);
+	std::vector<int64_t> ids(N);
+	std::vector<std::string> paths(N);
+	std::vector<kvcachefs_item> items(N);
+	kvcachefs_paged p = c.on(0);
+	kvcachefs_transfer *t;
+	kvcachefs_gpu_counts a;
+	size_t before;
+
+	for (unsigned i = 0; i < N; i++) {
+		ids[i] = (int64_t)i * 7 % N;
+		paths[i] = "staged/many/" + std::to_string(i);
+	}
+	for (unsigned i = 0; i < N; i++) {
+		items[i].path = paths[i].c_str();
+		items[i].nlayers = 1;
+		items[i].tokens = { nullptr, &ids[i], 1, 0 };
+	}
+	check(!move_all(c, -1, true, items));
+	kvcachefs_map_cache(0); /* and no file is prepared */
+	c.forget();
+	before = descriptors();
 	a = stats();
-	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 2, s.s[0]));
-	check(registered_late == 1 && !kvcachefs_transfer_free(t));
-	check(went(a, late.bytes + early.bytes, 0, 0));
-	fake_on_register = nullptr;
-	loads_here = false;
-	for (Chunk *c : { &late, &early })
-		check(c->c.down() == c->c.host);
+	fake_paused = 1;
+	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), N, nullptr));
+	/* and the lease */
+	check(descriptors() == before + MOST + 1);
+	check(!mapped(paths[0]) && mapped(paths[N - 1]));
+	fake_paused = 0;
+	check(!kvcachefs_transfer_free(t) && c.down() == c.host);
+	check(went(a, 0, 0, N * kvcachefs_file_size(&p, 1, &items[0].tokens)));
+	check(descriptors() == before);
+}
+
+/*
+ * The pinned memory of many transfers at once is bounded: beyond that, a transfer has one group's.
+ * If the host is short of memory, it uses less too.
+ */
+void pinned_bound()
+{
+	constexpr unsigned N = 6;
+	Sizes usual = sizes;
+	std::vector<std::unique_ptr<Chunk>> all;
+	kvcachefs_paged p[N];
+	kvcachefs_transfer *t[N];
+
 	kvcachefs_map_cache(0);
+	forget_lanes();
+	kvcachefs_unmap_wait();
+	check(!staging_bytes);
+	sizes = SMALL;
+	sizes.staging = 128 * KiB;
+	sizes.staging_most = 300 * KiB;
+	for (unsigned i = 0; i < N; i++) {
+		all.emplace_back(new Chunk("staged/bound" + std::to_string(i), 79));
+		check(!move_all(all[i]->c, -1, true, all[i]->items));
+		all[i]->c.forget();
+		p[i] = all[i]->c.on(0);
+	}
+	fake_paused = 1;
+	for (unsigned i = 0; i < N; i++)
+		check(!kvcachefs_load(&t[i], mnt.c_str(), &p[i], all[i]->items.data(), 1, nullptr));
+	check(staging_bytes == 2 * sizes.staging + (N - 2) * sizes.staged_group);
+	fake_paused = 0;
+	for (unsigned i = 0; i < N; i++)
+		check(!kvcachefs_transfer_free(t[i]) && all[i]->c.down() == all[i]->c.host);
+	forget_lanes();
+	kvcachefs_unmap_wait();
+	check(!staging_bytes);
+	fake_largest = 64 * KiB;
+	all[0]->c.forget();
+	check(!move_all(all[0]->c, 0, false, all[0]->items) && all[0]->c.down() == all[0]->c.host);
+	check(staging_bytes == 64 * KiB);
+	fake_largest = 0;
+	sizes = usual;
+	forget_lanes();
 }
 
 /*
@@ -407,6 +572,15 @@ void direct()
 	check(small && small < bytes);
 	check(!kvcachefs_store(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) &&
 	      !kvcachefs_transfer_free(t));
+	kvcachefs_map_cache(64 * MiB);
+	for (unsigned i = 0; i < 10; i++) { /* not all at once: too many would wait */
+		a = stats();
+		check(!kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) &&
+		      !kvcachefs_transfer_free(t));
+		kvcachefs_unmap_wait();
+		if (stats().staged_bytes == a.staged_bytes)
+			break;
+	}
 	for (int way = 0; way < 3; way++) {
 		const char *limit[] = { nullptr, "0", "1000000" };
 		size_t by_kernel[] = { small, 0, bytes };
@@ -440,9 +614,15 @@ void direct()
 	check(kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) == -EINVAL &&
 	      strstr(kvcachefs_error(), "KVCACHEFS_GPU_REGISTER"));
 	setenv("KVCACHEFS_GPU_REGISTER", "off", 1);
+	kvcachefs_map_cache(0);
+	kvcachefs_map_cache(64 * MiB);
 	a = stats();
-	check(!kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) &&
-	      !kvcachefs_transfer_free(t) && went(a, 0, 0, bytes));
+	for (int i = 1; i < 5; i++) {
+		check(!kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) &&
+		      !kvcachefs_transfer_free(t) && went(a, 0, 0, i * bytes));
+		kvcachefs_unmap_wait();
+	}
+	kvcachefs_map_cache(0);
 	unsetenv("KVCACHEFS_GPU_REGISTER");
 	/* a store's registered file gets its bytes, and those around it are unchanged */
 	std::vector<uint8_t> want(kvcachefs_file_size(&on[7], 1, &items[7].tokens));
@@ -481,10 +661,14 @@ void readonly()
 
 	check(!move_all(c.c, 0, true, c.items));
 	kvcachefs_map_cache(0);
+	kvcachefs_map_cache(64 * MiB);
 	fake_readonly = 0;
 	a = stats();
-	check(!move_all(c.c, 0, false, c.items) && went(a, 0, 0, c.bytes));
-	check(stats().refused > a.refused && c.c.down() == c.c.host);
+	load_twice(c.c, c.items);
+	check(stats().refused > a.refused);
+	c.c.forget();
+	check(!move_all(c.c, 0, false, c.items) && went(a, 0, 0, 3 * c.bytes));
+	check(c.c.down() == c.c.host);
 	fake_readonly = 1;
 	kvcachefs_map_cache(0);
 }
@@ -529,7 +713,7 @@ void trial(const Trial &w)
 	Chunk chunk("trial/x", w.pins ? 80 : 39);
 	kvcachefs_paged p = chunk.c.on(0);
 	auto before = chunk.c.host;
-	fake_counts from = fake_counted(), to;
+	fake_counts from, to;
 	kvcachefs_transfer *t;
 	Streams s;
 	size_t ahead = 0;
@@ -548,6 +732,10 @@ void trial(const Trial &w)
 
 		check(!kvcachefs_ready_warm(&want, 1, 1000000));
 	}
+	if (w.pins && !w.store) {
+		kvcachefs_map_cache(64 * MiB);
+		load_twice(chunk.c, chunk.items);
+	}
 	if (!w.store) {
 		for (auto &h : chunk.c.host)
 			std::fill(h.begin(), h.end(), (uint8_t)0);
@@ -557,6 +745,7 @@ void trial(const Trial &w)
 	}
 	auto want = contents(chunk.path);
 
+	from = fake_counted();
 	fake_paused = 1;
 	holds = w.kind == FAKE_VALUE;
 	fake_mistake = w.kind;

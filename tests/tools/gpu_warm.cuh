@@ -129,7 +129,6 @@ void unallocated_way(const char *name, unsigned files, unsigned blocks)
 
 		kvcachefs_map_cache(128 * MiB); /* waits for background work */
 		check(!kvcachefs_ready_warm(&want, files, 1000000));
-		m.count(false);
 		loaded = m.count(false);
 		warm += round && !stored && !loaded;
 		if (round > 12) {

@@ -7,9 +7,9 @@
  * checkpoint that has copied all of it. If commits follow each other closely, there is always a
  * frame that is not copied. Therefore, when the log exceeds half of its limit, the committer waits
  * for one such checkpoint (kvc_checkpoint_gate), but at most GATE_NS, so that a busy disk does not
- * delay promise 1. If the log reaches its limit nevertheless, the committer waits until all of the
- * log is copied, or until that has failed (because of a long read, or because the disk does not
- * accept it).
+ * delay a commit too long for promise 1 of kvcachefs-design(7). If the log reaches its limit
+ * nevertheless, the committer waits until all of the log is copied, or until that has failed
+ * (because of a long read, or because the disk does not accept it).
  *
  * This thread also syncs a log that has restarted, and writes the mark that permits the restart
  * (wal_restart.c).

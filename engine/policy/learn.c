@@ -36,8 +36,11 @@
 #define BASE_FIRST -4.f  /* before anything is learned */
 #define COUNT_FIRST 2.8f /* prior: chunks with many accesses will have more */
 #define WEIGHT 5.f       /* weight of an example that is a whole request of mean length */
-#define SLICE 8          /* ticks between two computed gap classes of the table, at least, */
-/* and examples learned between them, without which the result would be the same */
+/*
+ * A gap class of the table is computed again after at least SLICE ticks and SLICE_LEARNED examples:
+ * after fewer, the result would be nearly the same.
+ */
+#define SLICE 8
 #define SLICE_LEARNED 16
 #define ADVANCE_MOST 4096 /* records that one request looks at; the next goes on */
 #define RATE_CELL 200.f
@@ -371,19 +374,19 @@ void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now)
 }
 
 /*
- * Buckets that are held all or none: the chance of an access and the time held, both from the
- * beginning of the stretch, and the chance that the chunk is not accessed by the end
+ * Consecutive buckets of age through which a chunk is held entirely or not at all. used: the chance
+ * that it is accessed in them; held: the mean time that it is held; unused: the chance that it is
+ * not accessed by their end.
  */
 struct stretch {
 	float used, held, unused;
 };
 
 /*
- * Computes the index for one score and all ages. A chunk that is held from one bucket of age on
- * gains, in each bucket, chance that it has been accessed and time that it was held, weighted with
- * the chance that it was not accessed before. The best ratio of the two sums over all end points is
- * found from the last bucket backwards. A stretch of buckets is held to its end or not at all, so a
- * stretch absorbs the next one as long as that raises its own ratio.
+ * Computes the index for one score and all ages: the best ratio, over all ends, of the chance that
+ * the chunk is accessed before that end to the mean time for which it is held. Each bucket adds to
+ * both, weighted with the chance that the chunk was not accessed before. The best end is found from
+ * the last bucket backwards: a stretch absorbs the next one as long as that raises its own ratio.
  */
 static void make_row_of_score(float *row, float (*h)[KVC_SCORES], const float *length, int score)
 {

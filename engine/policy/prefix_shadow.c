@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The guard of the policy `prefix`. It has two shadows: small simulated caches that hold one of
- * `sample` ids and are smaller by the same factor. One evicts by index, the other evicts the least
- * recently accessed leaf.
+ * every `sample` ids and are smaller by the same factor. One evicts by index, the other evicts the
+ * least recently accessed leaf.
  *
  * The cache evicts by index at first. It changes to the order of the other shadow as soon as that
  * shadow leads by more than LEAD of its own hits or misses, whichever are fewer, both as means over

@@ -58,7 +58,8 @@ static uint32_t ranked_victim(struct kvc_replacer *k)
 	const struct kvc_chain *c = &k->chain;
 	uint32_t best = KVC_NO_SLOT, at[HEAP_DEPTH] = { 0 }, n = c->nleaf ? 1 : 0;
 
-	/* below a busy leaf only: the leaves below another one are evicted after it */
+	/* only below busy leaves: in the heap, the leaves below another leaf are evicted after it
+	 */
 	for (uint32_t i = 0; n && (i < AHEAD || best == KVC_NO_SLOT); i++) {
 		uint32_t here = at[--n], slot = c->leaf[here];
 

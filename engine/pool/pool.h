@@ -21,7 +21,7 @@ struct kvc_pool {
 	bool found;     /* the pool existed before, and stays if the start fails */
 	/* huge, noswap: granted by the kernel; warm: segments of an earlier daemon were found */
 	bool huge, noswap, warm;
-	bool large; /* the tmpfs still holds more than `size`; the quota keeper's */
+	bool large; /* the tmpfs still holds more than `size`; used by the quota keeper */
 };
 
 int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s,

@@ -55,7 +55,7 @@ struct kvc_model_stats_table {
  */
 struct kvc_model_stats *kvc_model_stats_of_locked(struct kvc *k, uint64_t model);
 #define kvc_model_stats_locked(k, model, name) (kvc_model_stats_of_locked(k, model)->name++)
-/* Counts a load or a spill of this many bytes; `what` is that word. */
+/* Counts a load or spill of this many bytes; `what` is the word load or spill. */
 #define kvc_model_stats_bytes_locked(k, model, what, bytes)                           \
 	do {                                                                          \
 		struct kvc_model_stats *tally_ = kvc_model_stats_of_locked(k, model); \

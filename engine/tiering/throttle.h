@@ -18,7 +18,7 @@ struct kvc_throttle {
 
 /*
  * Gives a store of `bytes` its turn: returns 0 if it may go on at once, or KVC_WAIT after parking
- * w; then the caller calls again when w is woken. Each wait is delayed once at most. Sets
+ * w; then the caller calls again when w is woken. Each call is delayed at most once. Sets
  * w->since_ns to the time of the first call.
  */
 int kvc_throttle_store_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);

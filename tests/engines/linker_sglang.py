@@ -168,6 +168,7 @@ def step_pressed(mount):
 
 def step_leases(mount):
     """Leases of requests that SGLang does not ask for any more end."""
+    sglang_linker.KEEP_S = 3600.0  # none is old, even if this machine is slow
     l = linker(mount, 7)
 
     def ask(*rids):

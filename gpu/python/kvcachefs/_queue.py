@@ -52,6 +52,7 @@ _ended = False
 class Job:
     """The queue's view of a transfer."""
     stores = False
+    has_memory = True  # that the library reads or writes until the end
     over = False
     given = False  # by collected()
     id = 0
@@ -291,7 +292,8 @@ class Queue:
             if not job.stores:
                 self.cancel(job)
         for job in jobs:
-            self.wait(job)
+            if job.has_memory:  # a lease may wait for the mount
+                self.wait(job)
 
     def abandon(self) -> None:
         """In a forked child: the threads belong to the parent, and so does their work."""

@@ -27,6 +27,7 @@ class LeaseRequest(_queue.Job):
     `count`, the number of groups of paths that are held; `bytes` of the objects held; `seconds`
     from the submission to the end; and `lease`.
     """
+    has_memory = False
 
     def __init__(self, queue: _queue.Queue, paths: Sequence[str | os.PathLike[str]], per: int,
                  prefix: bool) -> None:

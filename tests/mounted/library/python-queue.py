@@ -252,6 +252,11 @@ if what == "store":
     child.start()
     child.join()
     assert child.exitcode == 0
+elif what == "owner":  # a queue of its own; the daemon does not answer the lease
+    queue, memory = kv.Queue(mount), bytearray(4 << 20)
+    queue.store([kv.Item("ends/owner", parts=kv.Parts([(memory, 0)]))])
+    late = queue.lease(["slow/0"])
+    assert not late.done()
 else:
     atexit.register(lambda: print("over" if load.over else "not over"))  # called last
     tensors, cache = made("NL_X_TWO_NB_BS_NH_HS")
@@ -276,6 +281,10 @@ if MODE != "asan":
         assert s.read(f"ends/{who}/0") == cache.gather(BLOCKS, 0, 1)
     evict(s, *[i.path for i in slow])
     open(flag, "w").close()
+    p = begin("owner")
+    out, _ = p.communicate(timeout=HANG)
+    assert p.returncode == 0 and not out, out
+    assert os.path.getsize(f"{s.mnt}/ends/owner") == 4 << 20
     p = begin("load")
     wait_for(lambda: s.attr(slow[0].path, "state") == "loading")
     p.stdin.write("\n")

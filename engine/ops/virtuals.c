@@ -227,6 +227,17 @@ static int get_parent(struct kvc *k, struct kvc_subject *s, char *value)
 										       : -ENODATA;
 }
 
+/* Who says so: a client, or the order of a client's calls. */
+static int get_parent_by(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	char path[KVC_VIRTUAL_MAX];
+	int err = get_parent(k, s, path);
+
+	if (!err)
+		snprintf(value, 128, s->row.parent & KVC_TOLD ? "client" : "order");
+	return err;
+}
+
 /* One step of a path that a user names. The user learns nothing that an open would not tell. */
 static int walk_step_both(struct kvc *k, const struct kvc_subject *s, uint64_t *at,
 			  const char *name)
@@ -484,6 +495,7 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER | EACH, get_hits, NULL },
 	{ "layers", ON_MODEL, get_layers, set_layers },
 	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },
+	{ "parent_by", ON_FILE | ON_CHUNK_FOLDER | EACH, get_parent_by, NULL },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
 	{ "policy", ON_MODEL, get_policy, set_policy },
 	{ "quota", ON_MODEL, get_quota, set_quota },

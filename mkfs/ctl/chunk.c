@@ -27,10 +27,11 @@ static const struct {
 	const char *name;
 	enum form form;
 } attrs[] = {
-	{ "tiers", LIST },  { "state", TEXT },  { "hits", NUMBER },   { "pin", PIN },
-	{ "ttl", SECONDS }, { "parent", TEXT }, { "checksum", TEXT }, { "quota", SIZE },
-	{ "used", SIZE },   { "policy", TEXT }, { "codec", TEXT },    { "layers", NUMBER },
-	{ "shared", TEXT }, { "unit", TEXT },   { "unit_now", TEXT }, { "survey", TEXT },
+	{ "tiers", LIST },    { "state", TEXT },  { "hits", NUMBER },    { "pin", PIN },
+	{ "ttl", SECONDS },   { "parent", TEXT }, { "parent_by", TEXT }, { "checksum", TEXT },
+	{ "quota", SIZE },    { "used", SIZE },   { "policy", TEXT },    { "codec", TEXT },
+	{ "layers", NUMBER }, { "shared", TEXT }, { "unit", TEXT },      { "unit_now", TEXT },
+	{ "survey", TEXT },
 };
 #define ATTRS (sizeof attrs / sizeof attrs[0])
 

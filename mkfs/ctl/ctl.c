@@ -88,7 +88,9 @@ static const struct kvm_command commands[] = {
 	  "compute the hit ratio of each eviction policy on a trace", 1, 1000, kvm_run_replay },
 	{ "trace", "[-o FILE] [--paths] [--seconds N] [PATH]",
 	  "record the requests to a mount for replay", 0, 1, kvm_run_trace },
-	{ "events", "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes]] [PATH]",
+	{ "events",
+	  "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes] "
+	  "[--block-size TOKENS]] [PATH]",
 	  "print file events, one per line, or publish them to routers", 0, 1, kvm_run_events },
 	{ "newkey", "[--json] FILE [MODEL]", "add a random key to a key file", 1, 2,
 	  kvm_run_newkey },

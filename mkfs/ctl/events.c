@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -120,14 +121,26 @@ static int follow(struct events *e, uint64_t seconds)
 	return err ?: forward_events(e);
 }
 
+static bool parse_block_size(const char *text, uint32_t *tokens)
+{
+	size_t digits = strspn(text, "0123456789");
+
+	*tokens = digits && !text[digits] && digits < 10 ? (uint32_t)strtoul(text, NULL, 10) : 0;
+	return *tokens;
+}
+
 int kvm_run_events(int argc, char **argv)
 {
-	const char *text = NULL;
+	const char *text = NULL, *size = NULL;
 	struct kvm_publish_options zmq = { .topic = "" };
 	const struct kvm_option options[] = {
-		{ "for", NULL, &text },        { "zmq", NULL, &zmq.address },
-		{ "topic", NULL, &zmq.topic }, { "arrays", &zmq.arrays, NULL },
-		{ "bytes", &zmq.bytes, NULL }, { 0 },
+		{ "for", NULL, &text },
+		{ "zmq", NULL, &zmq.address },
+		{ "topic", NULL, &zmq.topic },
+		{ "arrays", &zmq.arrays, NULL },
+		{ "bytes", &zmq.bytes, NULL },
+		{ "block-size", NULL, &size },
+		{ 0 },
 	};
 	static struct events e;
 	uint64_t seconds = 0;
@@ -137,8 +150,13 @@ int kvm_run_events(int argc, char **argv)
 		return err;
 	if (text && (kvm_time_parse(text, &seconds) || !seconds))
 		return kvm_misused("--for %s: give a time such as 30s, 10m or 2h", kvm_shown(text));
-	if (!zmq.address && (*zmq.topic || zmq.arrays || zmq.bytes))
-		return kvm_misused("--topic, --arrays and --bytes need --zmq");
+	if (!zmq.address && (*zmq.topic || zmq.arrays || zmq.bytes || size))
+		return kvm_misused("--topic, --arrays, --bytes and --block-size need --zmq");
+	if (size && !parse_block_size(size, &zmq.block_size))
+		return kvm_misused("--block-size %s: give the number of tokens in a file, such as "
+				   "256",
+				   kvm_shown(size));
+	zmq.mnt = e.mnt;
 	if (kvm_mount_of(argc ? argv[0] : NULL, e.mnt) ||
 	    (e.fd = kvm_mount_open(e.mnt, "events", O_RDONLY)) < 0)
 		return 1;

@@ -5,19 +5,21 @@
  * publish.h.
  *
  * Members whose values are unknown here are empty, as in the events of vLLM's own offloading: the
- * block's parent, its tokens and its size. The members are in vLLM's order, so that an event is
- * byte for byte the event that vLLM's publisher makes.
+ * block's tokens, and its parent and size unless somebody reports them. The members are in vLLM's
+ * order, so that an event is byte for byte the event that vLLM's publisher makes.
  */
 #include "publish.h"
 
 #include "ctl.h"
 #include "kvcachefs_names.h"
 
+#include <dirent.h>
 #include <endian.h>
 #include <msgpack.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 #include <zmq.h>
 
 #define BATCH 256      /* maximum events per message */
@@ -94,12 +96,11 @@ static void pack_name(struct kvm_publish *p, const char *name)
 		pack_text(p, name);
 }
 
-static void put_hashes(struct kvm_publish *p, const struct block *b)
+/* Packs the hash of a block, or its last 8 bytes as a number. */
+static void pack_hash(struct kvm_publish *p, const struct block *b)
 {
 	uint64_t last = 0;
 
-	pack_name(p, "block_hashes");
-	msgpack_pack_array(&p->pack, 1);
 	if (p->o.bytes) {
 		msgpack_pack_bin_with_body(&p->pack, b->hash, b->len);
 		return;
@@ -107,6 +108,53 @@ static void put_hashes(struct kvm_publish *p, const struct block *b)
 	for (size_t i = b->len - kvc_min(b->len, 8); i < b->len; i++)
 		last = last << 8 | b->hash[i];
 	msgpack_pack_uint64(&p->pack, last);
+}
+
+static void put_hashes(struct kvm_publish *p, const struct block *b)
+{
+	pack_name(p, "block_hashes");
+	msgpack_pack_array(&p->pack, 1);
+	pack_hash(p, b);
+}
+
+/* Finds the only block in a folder. Returns false if there is none, or more than one. */
+static bool block_in(const struct kvm_publish *p, const char *folder, struct block *b)
+{
+	char path[KVM_PATH + KVCACHEFS_PATH_MAX];
+	struct block other;
+	struct dirent *e;
+	size_t n = 0;
+	DIR *d;
+
+	if ((size_t)snprintf(path, sizeof path, "%s/%s", p->o.mnt, folder) >= sizeof path ||
+	    !(d = opendir(path)))
+		return false;
+	while (n < 2 && (e = readdir(d)))
+		if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, e->d_name) < sizeof path)
+			n += block_of(path, n ? &other : b);
+	closedir(d);
+	return n == 1;
+}
+
+/*
+ * Finds the parent of a block's file. A chunk may be a folder: then its only file is the block.
+ * Returns false if the parent is not known.
+ */
+static bool parent_of(const struct kvm_publish *p, const char *path, struct block *parent)
+{
+	char whole[KVM_PATH + KVCACHEFS_PATH_MAX], value[KVCACHEFS_PATH_MAX];
+	ssize_t n;
+
+	if ((size_t)snprintf(whole, sizeof whole, "%s/%s", p->o.mnt, path) >= sizeof whole)
+		return false;
+	n = lgetxattr(whole, "user.kvcachefs.parent_by", value, sizeof value - 1);
+	if (n != 6 || memcmp(value, "client", 6) != 0)
+		return false;
+	n = lgetxattr(whole, "user.kvcachefs.parent", value, sizeof value - 1);
+	if (n <= 0)
+		return false;
+	value[n] = 0;
+	return block_of(value + 1, parent) || block_in(p, value + 1, parent);
 }
 
 static void put_none(struct kvm_publish *p, const char *name)
@@ -169,15 +217,20 @@ static size_t members_of(const struct kvm_publish *p, const struct block *b,
 }
 
 /* vLLM has extra_keys before the group, and two members about the attention after it. */
-static void stored(struct kvm_publish *p, const struct block *b, const struct place *place)
+static void stored(struct kvm_publish *p, const struct block *b, const struct block *parent,
+		   const struct place *place)
 {
 	put_event(p, "BlockStored", members_of(p, b, place, 8, 1, 2));
 	put_hashes(p, b);
-	put_none(p, "parent_block_hash");
+	pack_name(p, "parent_block_hash");
+	if (parent)
+		pack_hash(p, parent);
+	else
+		msgpack_pack_nil(&p->pack);
 	pack_name(p, "token_ids");
 	msgpack_pack_array(&p->pack, 0);
 	pack_name(p, "block_size");
-	msgpack_pack_int(&p->pack, 0);
+	msgpack_pack_uint32(&p->pack, p->o.block_size);
 	put_none(p, "lora_id");
 	put_text(p, "medium", place->medium);
 	put_none(p, "lora_name");
@@ -190,8 +243,10 @@ static void stored(struct kvm_publish *p, const struct block *b, const struct pl
 	put_place(p, place);
 }
 
-static void removed(struct kvm_publish *p, const struct block *b, const struct place *place)
+static void removed(struct kvm_publish *p, const struct block *b, const struct block *parent,
+		    const struct place *place)
 {
+	(void)parent;
 	put_event(p, "BlockRemoved", members_of(p, b, place, 3, 0, 0));
 	put_hashes(p, b);
 	put_text(p, "medium", place->medium);
@@ -215,18 +270,20 @@ static void place_of(const char *tier, size_t len, struct place *place)
 /* Adds the event for each tier of a list such as "cpu,disk". */
 static void pack_each_tier(struct kvm_publish *p, const char *path, const char *tiers,
 			   void (*put)(struct kvm_publish *, const struct block *,
-				       const struct place *))
+				       const struct block *, const struct place *))
 {
+	struct block b, parent;
 	struct place place;
-	struct block b;
+	bool has_parent;
 	size_t len;
 
 	if (!*tiers || !block_of(path, &b))
 		return;
+	has_parent = put == stored && parent_of(p, path, &parent);
 	for (; *tiers; tiers += len + (tiers[len] == ',')) {
 		len = strcspn(tiers, ",");
 		place_of(tiers, len, &place);
-		put(p, &b, &place);
+		put(p, &b, has_parent ? &parent : NULL, &place);
 		if (++p->n >= BATCH)
 			kvm_publish_send(p);
 	}

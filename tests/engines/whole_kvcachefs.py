@@ -581,11 +581,11 @@ def rows(env, base, mounted, folder, need, row, asked):
         "canonical_layout", "canonical_layout is not", lambda x: x.update(canonical_layout=True)
     )
 
-    @is_row("names and bytes of the file tier")
-    def same_files():
+    def script(last_line, name, *more):
+        """Runs a script of this folder on a mount."""
         with mounted(size=512, cpu=256) as store:
             p = subprocess.run(
-                [env.python, f"{here}/same_files.py", store.mnt],
+                [env.python, f"{here}/{name}", store.mnt, *more],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -599,7 +599,15 @@ def rows(env, base, mounted, folder, need, row, asked):
                 ),
             )
             last = (p.stdout.strip().splitlines() or [""])[-1]
-            need(p.returncode == 0 and last == "same", f"{p.returncode}: {last}")
+            need(p.returncode == 0 and last == last_line, f"{p.returncode}: {last}")
+
+    @is_row("names and bytes of the file tier")
+    def same_files():
+        script("same", "same_files.py")
+
+    @is_row("events that vLLM's own decoder reads")
+    def router_events():
+        script("read", "router_events.py", f"{build}/bin/kvcachectl")
 
     chosen = [n for n in names if asked(n)]
     if not chosen:

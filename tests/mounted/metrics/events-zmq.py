@@ -6,7 +6,7 @@ about existing blocks. Every kind of removal is published for each tier that had
 other files are not published. The case
 covers both formats of events and of hashes, and an address that cannot be bound, which is reported
 in one line."""
-import json
+import errno, json
 from kvtest import *
 
 need_mount()
@@ -154,6 +154,29 @@ store(VLLM(H[0]))
 wait_for(lambda: {("LOCAL", "kvcachefs/disk"), ("REMOTE", "kvcachefs/dir")} <= {
     (e["locality"], e["ownership"]) for e in p.events() if e["medium"] == "STORAGE"})
 p.end()
+
+# the parent that a client set, and the size of a block
+FILE = lambda h: f"m_0123456789ab_r0/{h[:3]}/{h[3:5]}_g0/{h}.bin"
+for h in H[:3]:
+    store(FILE(h))
+os.setxattr(f"{s.mnt}/{FILE(H[1])}", "user.kvcachefs.parent", b"/" + FILE(H[0]).encode())
+os.setxattr(f"{s.mnt}/{FILE(H[2])}", "user.kvcachefs.parent", b"/notes/README.bin")
+assert s.attr(FILE(H[1]), "parent_by") == "client"
+with fails(errno.ENODATA):
+    s.attr(FILE(H[0]), "parent_by")
+p = Pair("--block-size", "256")
+want = {LAST(H[0]): None, LAST(H[1]): LAST(H[0]), LAST(H[2]): None}
+wait_for(lambda: {e["block_hashes"][0]: e["parent_block_hash"] for e in p.events()
+                  if e["type"] == S and e["group_idx"] == 0} == want)
+assert {e["block_size"] for e in p.events() if e["type"] == S} == {256}
+p.end()
+p = Pair("--bytes")
+wait_for(lambda: (H[1], H[0]) in [(e["block_hashes"][0], e["parent_block_hash"])
+                                  for e in p.events()])
+p.end()
+for wrong in "0", "x", "-1", "1.5", "9" * 10:
+    p = run(binary("kvcachectl"), "events", "--zmq", "ipc://x", "--block-size", wrong, s.mnt)
+    assert p.returncode == 2 and "number of tokens" in p.stdout, p
 
 p = run(binary("kvcachectl"), "events", "--zmq", "nowhere", s.mnt)
 assert p.returncode == 1 and p.stdout.startswith("kvcachectl: --zmq nowhere: "), p

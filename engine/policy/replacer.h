@@ -72,9 +72,9 @@ void kvc_replacer_close(struct kvc_replacer *k);
 
 /*
  * Begins a request. *r is zeroed, or a request that has ended. now_ms: the time on a clock that
- * does not go back, such as the monotonic one; 0 if it is not known. Ages are counted in ticks: one
- * for each request and one for each 300 ms, of which a pause has at most 60 s. So they follow the
- * load when it is high and the time when it is low.
+ * does not go back, such as the monotonic one; 0 if it is not known. Ages are counted in ticks.
+ * There is one tick for each request and one for each 300 ms; a pause counts as at most 60 s. So
+ * ages follow the load when it is high, and the time when it is low.
  */
 void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r, uint64_t now_ms);
 /*

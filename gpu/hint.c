@@ -30,6 +30,10 @@ int kvcachefs_hint(const char *mount, const struct kvcachefs_hint *h, const char
 
 	if ((unsigned)h->priority >= sizeof priorities / sizeof priorities[0])
 		return kvcachefs_fail(-EINVAL, "the priority %d does not exist", (int)h->priority);
+	if (h->ended && strcmp(h->ended, "tool") != 0 && strcmp(h->ended, "turn") != 0 &&
+	    strcmp(h->ended, "closed") != 0)
+		return kvcachefs_fail(-EINVAL, "ended is '%s'; give tool, turn or closed",
+				      h->ended);
 	if (h->tenant && !is_word(h->tenant))
 		return kvcachefs_fail(-EINVAL, "'%s' is not the name of a tenant", h->tenant);
 	if (h->superseded_by && (!*h->superseded_by || strchr(h->superseded_by, '\n')))
@@ -39,6 +43,12 @@ int kvcachefs_hint(const char *mount, const struct kvcachefs_hint *h, const char
 		       priorities[h->priority]);
 	if (h->pause_s)
 		len += snprintf(words + len, sizeof words - (size_t)len, " pause=%u", h->pause_s);
+	if (h->ended && len < WORDS_MAX)
+		len += snprintf(words + len, sizeof words - (size_t)len, " %s%s",
+				strcmp(h->ended, "closed") != 0 ? "ended=" : "", h->ended);
+	if (h->returns_s && len < WORDS_MAX)
+		len += snprintf(words + len, sizeof words - (size_t)len, " returns=%u",
+				h->returns_s);
 	if (h->tenant && len < WORDS_MAX)
 		len += snprintf(words + len, sizeof words - (size_t)len, " tenant=%s", h->tenant);
 	if (h->superseded_by && len < WORDS_MAX)

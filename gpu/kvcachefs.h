@@ -93,6 +93,10 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
  * priority high: the chunks stay in the pool for an hour, as long as others can be evicted.
  * pause_s: the same, until the session continues, at most for pause_s seconds (up to 3600).
  * prefetch: starts to load the chunks.
+ * ended: how the prompt's request ended: "tool" (with a call of a tool), "turn" (a person reads the
+ * answer) or "closed" (so did the session). returns_s: the session's next request is expected after
+ * about so many seconds (up to 3600); not together with ended. Neither keeps or evicts a chunk by
+ * itself: the policy learns from later requests what they mean.
  * tenant: assigns the chunks to this tenant; "none": to no tenant.
  *
  * Except for prefetch, the user must own the chunks. Hints do not survive a restart of the daemon.
@@ -108,6 +112,8 @@ struct kvcachefs_hint {
 	enum kvcachefs_priority priority;
 	unsigned pause_s;
 	const char *superseded_by, *tenant; /* NULL: no hint */
+	const char *ended;                  /* NULL: not known */
+	unsigned returns_s;                 /* 0: not known */
 };
 /*
  * Gives the hint. Returns 0 even if single objects failed: *errors (NULL: not wanted) is their

@@ -152,6 +152,13 @@ void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t 
 		kvc_replacer_exclude(replacer, id, excluded);
 }
 
+void kvc_replacers_tell_locked(struct kvc *k, const struct kvc_chunk *c, uint8_t outlook)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (k->replacers->replacer[i][c->policy])
+			kvc_replacer_tell(k->replacers->replacer[i][c->policy], c->id, outlook);
+}
+
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
 {
 	for (int i = 0; i < KVC_CACHES; i++)

@@ -58,6 +58,8 @@ uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsign
 /* Excludes the chunk and its ancestors from eviction, or (false) ends the exclusion. */
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
 				  bool excluded);
+/* A client told the chunk's outlook (kvc_replacer_tell). */
+void kvc_replacers_tell_locked(struct kvc *k, const struct kvc_chunk *c, uint8_t outlook);
 /* Sets the chunk's parent in all caches (0: none). */
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
 /* Its parent need not stay in the pool for it any more, until the chunk enters the pool again. */

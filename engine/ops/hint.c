@@ -30,8 +30,26 @@ static int parse_seconds(const char *text, uint64_t *s)
 	return *end || !*s || *s > PAUSE_MOST ? -EINVAL : 0;
 }
 
+/* A command has at most one outlook. */
+static int take_outlook(struct kvc_hint_words *h, uint8_t outlook)
+{
+	if (h->outlook)
+		return -EINVAL;
+	h->outlook = outlook;
+	return 0;
+}
+
 static int parse_word(char *w, struct kvc_hint_words *h)
 {
+	static const struct {
+		const char *word;
+		uint8_t outlook;
+	} outlooks[] = {
+		{ "ended=tool", KVC_OUTLOOK_TOOL },
+		{ "ended=turn", KVC_OUTLOOK_TURN },
+		{ "closed", KVC_OUTLOOK_CLOSED },
+	};
+	uint64_t seconds;
 	const struct {
 		const char *word;
 		bool *flag;
@@ -46,6 +64,14 @@ static int parse_word(char *w, struct kvc_hint_words *h)
 			*flags[i].flag = true;
 			return 0;
 		}
+	for (size_t i = 0; i < sizeof outlooks / sizeof outlooks[0]; i++)
+		if (!strcmp(w, outlooks[i].word))
+			return take_outlook(h, outlooks[i].outlook);
+	if (!strncmp(w, "returns=", 8)) {
+		int err = parse_seconds(w + 8, &seconds);
+
+		return err ?: take_outlook(h, kvc_replacer_returns(seconds));
+	}
 	if (!strncmp(w, "pause=", 6))
 		return parse_seconds(w + 6, &h->pause_s);
 	if (!strncmp(w, "tenant=", 7) && strlen(w + 7) < sizeof h->tenant) {
@@ -75,7 +101,7 @@ int kvc_hint_parse(char *words, struct kvc_hint_words *h)
 	keeps = h->high + (h->pause_s > 0) + h->prefetch;
 	if (err || (leaves && (keeps || h->normal)) || h->high + h->normal + (h->pause_s > 0) > 1)
 		return -EINVAL;
-	return leaves + keeps + h->normal + h->has_tenant ? 0 : -EINVAL;
+	return leaves + keeps + h->normal + h->has_tenant || h->outlook ? 0 : -EINVAL;
 }
 
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk)
@@ -163,7 +189,7 @@ static int prefetch_locked(struct kvc *k, struct kvc_hint_words *h, struct kvc_n
 int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint64_t next,
 			uint32_t uid)
 {
-	bool only_loads = h->prefetch && !h->has_tenant && !h->high && !h->pause_s;
+	bool only_loads = h->prefetch && !h->has_tenant && !h->high && !h->pause_s && !h->outlook;
 	uint64_t now = kvc_mono_ns();
 	int err = only_loads ? 0 : may_hint_both(k, n, uid);
 
@@ -174,6 +200,8 @@ int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node
 	err = err ?: kvc_membership_join_both(k, n);
 	if (err)
 		return err;
+	if (h->outlook)
+		kvc_replacers_tell_locked(k, n->chunk, h->outlook);
 	if (h->finished || h->low || h->demote || h->superseded)
 		leaves_first_both(k, h, n, next);
 	else if (h->high)

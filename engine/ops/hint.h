@@ -12,6 +12,7 @@
 struct kvc_hint_words {
 	bool finished, low, normal, high, prefetch, demote;
 	uint64_t pause_s;             /* 0: none */
+	uint8_t outlook;              /* KVC_OUTLOOK_NONE: none (policy/replacer.h) */
 	char tenant[KVC_TENANT_NAME]; /* "": none was named */
 	bool has_tenant;
 	/* path of the newer prompt's last chunk, in the parsed text; or NULL */

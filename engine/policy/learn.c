@@ -44,8 +44,8 @@
 #define SLICE_LEARNED 16
 #define ADVANCE_MOST 4096 /* records that one request looks at; the next goes on */
 #define RATE_CELL 200.f
-#define TERMS 24 /* NUMBERS, SETS and a cell: a multiple of LANES */
-#define CELL (TERMS - 1)
+#define TERMS 28 /* NUMBERS, SETS and a cell, padded with zeros to a multiple of LANES */
+#define CELL (NUMBERS + SETS)
 #define LANES 4
 #define NO_CLASS (CLASSES - 1) /* a class that age and rhythm do not use: its weight stays 0 */
 
@@ -112,6 +112,7 @@ static void inputs_of(const struct kvc_learn *l, const struct kvc_facts *f, stru
 	x->class[4] = length_class_of(l, f->length);
 	x->class[5] = first ? 0 : (uint8_t)(1 + kvc_min(f->kids, 7) + (f->fresh ? 8 : 0));
 	x->class[6] = l->length_class[f->distance];
+	x->class[OUTLOOK] = f->outlook;
 	memset(x->number, 0, sizeof x->number);
 	x->number[5] = log4_of(l, f->length);
 	x->number[12] = !f->fresh;
@@ -148,14 +149,14 @@ static float sum_terms(const struct kvc_learn *l, const struct inputs *in, struc
 {
 	float s[LANES] = { 0 };
 
-	*t = (struct terms){ .x[NUMBERS] = 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+	*t = (struct terms){ .x[NUMBERS] = 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
 	memcpy(t->w, l->number.w, NUMBERS * sizeof *t->w);
 	memcpy(t->x, in->number, NUMBERS * sizeof *t->x);
-#pragma GCC unroll 9
+#pragma GCC unroll 10
 	for (int i = 0; i < SETS; i++)
 		t->w[NUMBERS + i] = l->set[i].w[in->class[i]];
 	t->w[CELL] = l->cells.w[in->cell];
-#pragma GCC unroll 6
+#pragma GCC unroll 7
 	for (int i = 0; i < TERMS; i += LANES)
 		for (int j = 0; j < LANES; j++)
 			s[j] += t->w[i + j] * t->x[i + j];
@@ -178,16 +179,16 @@ uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f)
 /* Learns from one example: error and curve are the first and second derivative of the loss by z. */
 static void learn_example(struct kvc_learn *l, const struct record *r, int age, bool used)
 {
-#define F RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT
+#define F RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT
 #define N RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST
-	static const float first[TERMS] = { N, N, F, RATE_FIRST, RATE_FIRST, RATE_CELL };
+	static const float first[TERMS] = { N, N, F, RATE_FIRST, RATE_FIRST, RATE_CELL, 1, 1, 1 };
 #undef F
 #undef N
 #define S SEEN_MAX, SEEN_MAX, SEEN_MAX, SEEN_MAX, SEEN_MAX
 #define N                                                                                    \
 	SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, \
 		SEEN_MAX_NUMBER, SEEN_MAX_NUMBER
-	static const float most[TERMS] = { N, N, S, S };
+	static const float most[TERMS] = { N, N, S, S, SEEN_MAX };
 #undef S
 #undef N
 	float p, error, curve, seen[TERMS] = { 0 };
@@ -203,11 +204,11 @@ static void learn_example(struct kvc_learn *l, const struct record *r, int age, 
 	error = RATE * (p - (float)used) * r->weight;
 	curve = p * (1 - p) * r->weight;
 	memcpy(seen, l->number.seen, NUMBERS * sizeof *seen);
-#pragma GCC unroll 9
+#pragma GCC unroll 10
 	for (int i = 0; i < SETS; i++)
 		seen[NUMBERS + i] = l->set[i].seen[in.class[i]];
 	seen[CELL] = l->cells.seen[in.cell];
-#pragma GCC unroll 6
+#pragma GCC unroll 7
 	for (int i = 0; i < TERMS; i++) {
 		float now = seen[i] + curve * t.x[i] * t.x[i];
 
@@ -216,7 +217,7 @@ static void learn_example(struct kvc_learn *l, const struct record *r, int age, 
 	}
 	memcpy(l->number.w, t.w, NUMBERS * sizeof *t.w);
 	memcpy(l->number.seen, seen, NUMBERS * sizeof *seen);
-#pragma GCC unroll 9
+#pragma GCC unroll 10
 	for (int i = 0; i < SETS; i++) {
 		l->set[i].w[in.class[i]] = t.w[NUMBERS + i];
 		l->set[i].seen[in.class[i]] = seen[NUMBERS + i];
@@ -351,6 +352,22 @@ void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f
 	r.weight = WEIGHT * sqrtf((float)(chunks / l->length));
 	if (i != NONE)
 		kvc_learn_put_record(l, i, &r, 0);
+}
+
+void kvc_learn_tell(struct kvc_learn *l, uint64_t id, uint8_t outlook)
+{
+	uint32_t i = find_record(l, id);
+
+	if (i != NONE)
+		l->record[i].facts.outlook = outlook;
+}
+
+uint8_t kvc_learn_score_told(const struct kvc_learn *l, uint8_t score, uint8_t from, uint8_t to)
+{
+	const float *w = l->set[OUTLOOK].w;
+	float s = (float)score + roundf((w[to] - w[from]) / SCORE_STEP);
+
+	return s < 0 ? 0 : s >= KVC_SCORES ? KVC_SCORES - 1 : (uint8_t)s;
 }
 
 void kvc_learn_length(struct kvc_learn *l, uint32_t chunks)

@@ -28,7 +28,7 @@ struct kvc_facts {
 	uint8_t tail;      /* the chunk is the last of its request */
 	uint8_t distance;  /* from the end of the request: 0, 1, 2 (2 or more) */
 	uint8_t continues; /* the request contains a known chunk */
-	uint8_t zero;
+	uint8_t outlook;   /* a client told it (replacer.h) */
 };
 
 #define KVC_LOGS 1024
@@ -53,6 +53,10 @@ void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f
 		     uint32_t chunks);
 /* A request of so many chunks has ended. Call it before kvc_learn_track for its runs. */
 void kvc_learn_length(struct kvc_learn *l, uint32_t chunks);
+/* A client told the outlook of a chunk that was tracked. */
+void kvc_learn_tell(struct kvc_learn *l, uint64_t id, uint8_t outlook);
+/* Returns the score of a chunk whose outlook changes. */
+uint8_t kvc_learn_score_told(const struct kvc_learn *l, uint8_t score, uint8_t from, uint8_t to);
 /* The chunk is accessed again, at time `now`. */
 void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now);
 /*

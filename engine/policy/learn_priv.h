@@ -7,10 +7,11 @@
 
 #define NONE UINT32_MAX
 #define CLASSES 64 /* weights in a set; one of them applies to a chunk */
-#define FACTS 7    /* sets that belong to a fact; two more sets follow */
-#define AGE 7      /* set of the bucket of age; set RHYTHM: of the age relative to the usual gap */
-#define RHYTHM 8
-#define SETS 9
+#define FACTS 8    /* sets that belong to a fact; two more sets follow */
+#define AGE 8      /* set of the bucket of age; set RHYTHM: of the age relative to the usual gap */
+#define RHYTHM 9
+#define SETS 10
+#define OUTLOOK 7  /* the set of what clients told */
 #define NUMBERS 14 /* weights that are multiplied by a number */
 #define RHYTHMS 51
 #define LENGTHS 130 /* the last class stands for all longer ones */

@@ -4,6 +4,7 @@
  * records.
  */
 #include "learn_priv.h"
+#include "replacer.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 
 #define SAVED 65536u     /* records that are saved, at most */
-#define RECORD_BYTES 29  /* bytes of a saved record */
+#define RECORD_BYTES 30  /* bytes of a saved record */
 #define WEIGHT_MOST 1e6f /* larger values are invalid */
 #define INDEX_MOST 16.f
 
@@ -51,7 +52,7 @@ void kvc_learn_text(const struct kvc_learn *l, char *to, size_t capacity)
 {
 	static const char *const facts[FACTS] = {
 		"weights_uses",   "weights_fresh", "weights_tail",     "weights_deepest",
-		"weights_length", "weights_kids",  "weights_distance",
+		"weights_length", "weights_kids",  "weights_distance", "weights_outlook",
 	};
 	static const char *const numbers[NUMBERS] = {
 		"new",     "uses",  "deepest", "new_fresh", "used_fresh", "length",    "new_tail",
@@ -90,7 +91,8 @@ static void save_record(struct kvc_out *o, const struct record *r)
 {
 	const struct kvc_facts *f = &r->facts;
 	const uint8_t small[] = {
-		f->count, f->deepest, f->kids, f->gap, f->tail, f->distance, f->continues, r->age,
+		f->count,    f->deepest,   f->kids, f->gap,     f->tail,
+		f->distance, f->continues, r->age,  f->outlook,
 	};
 
 	kvc_state_out_64(o, r->id);
@@ -120,8 +122,10 @@ static void load_record(struct kvc_learn *l, struct kvc_in *in)
 	f->distance = kvc_state_in_8(in);
 	f->continues = kvc_state_in_8(in);
 	age = kvc_state_in_8(in);
+	f->outlook = kvc_state_in_8(in);
 	if (!id || !(r.weight >= 0 && r.weight <= WEIGHT_MOST) || f->gap >= KVC_GAPS ||
-	    f->tail > 1 || f->distance > 2 || f->continues > 1 || age >= KVC_AGES)
+	    f->tail > 1 || f->distance > 2 || f->continues > 1 || age >= KVC_AGES ||
+	    f->outlook >= KVC_OUTLOOKS)
 		in->bad = true;
 	if (in->bad)
 		return;

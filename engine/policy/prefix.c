@@ -115,6 +115,7 @@ static void prefix_touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t
 		/* the facts are set at each access, also in a loose request */
 		p->worth[slot].gap = t->gap;
 		p->mean[slot] = mean;
+		p->worth[slot].outlook = KVC_OUTLOOK_NONE;
 	} else {
 		remember_ghost(p, g, t->id, r->nr, t->count, mean, t->kids);
 	}
@@ -188,12 +189,13 @@ static void repair_unknown(struct kvc_replacer *k, struct kvc_request *r)
 }
 
 static void set_score(struct kvc_chain *c, struct worth *w, const struct kvc_touched *t,
-		      uint32_t slot, uint8_t score)
+		      uint32_t slot, const struct kvc_facts *f, uint8_t score)
 {
 	if (slot == KVC_NO_SLOT || slot >= c->used || c->id[slot] != t->id)
 		return;
 	w[slot].score = score;
 	w[slot].gap = t->gap;
+	w[slot].outlook = f->outlook & 15;
 }
 
 static void prefix_end(struct kvc_replacer *k, struct kvc_request *r)
@@ -220,14 +222,37 @@ static void prefix_end(struct kvc_replacer *k, struct kvc_request *r)
 			score = kvc_learn_score(p->learn, &f);
 		}
 		before = f;
-		set_score(&k->chain, p->worth, t, t->slot, score);
+		set_score(&k->chain, p->worth, t, t->slot, &f, score);
 		for (unsigned i = 0; i < SHADOWS && kvc_prefix_in_shadow(p, t->id); i++)
 			set_score(&p->shadow[i].chain, p->shadow[i].worth, t,
-				  kvc_chain_find_at(&p->shadow[i].chain, t->id, t->shadow[i]),
+				  kvc_chain_find_at(&p->shadow[i].chain, t->id, t->shadow[i]), &f,
 				  score);
 	}
 	if (r->n)
 		kvc_learn_track(p->learn, r->touched[r->n - 1].id, &before, k->now, r->n - run);
+}
+
+static void retell(const struct prefix *p, struct worth *w, uint8_t outlook)
+{
+	w->score = kvc_learn_score_told(p->learn, w->score, w->outlook, outlook) & 127;
+	w->outlook = outlook & 15;
+}
+
+static void prefix_tell(struct kvc_replacer *k, uint64_t id, uint32_t slot, uint8_t outlook)
+{
+	struct prefix *p = k->own;
+
+	kvc_learn_tell(p->learn, id, outlook);
+	if (slot != KVC_NO_SLOT) {
+		retell(p, &p->worth[slot], outlook);
+		p->drawn[0].nr = 0; /* its index has changed */
+	}
+	for (unsigned i = 0; i < SHADOWS && kvc_prefix_in_shadow(p, id); i++) {
+		slot = kvc_chain_find(&p->shadow[i].chain, id);
+		if (slot != KVC_NO_SLOT)
+			retell(p, &p->shadow[i].worth[slot], outlook);
+	}
+	p->drawn[1].nr = 0;
 }
 
 static void prefix_close(struct kvc_replacer *k)
@@ -321,6 +346,7 @@ const struct kvc_replacer_ops kvc_replacer_prefix = {
 	.del = prefix_del,
 	.victim = kvc_prefix_victim,
 	.refuses = kvc_prefix_refuses,
+	.tell = prefix_tell,
 	.saved_state = kvc_prefix_saved_state,
 	.restore = kvc_prefix_restore,
 	.save = kvc_prefix_save,

@@ -16,9 +16,14 @@
 
 /* The inputs of a chunk's index in one struct, because 64 of them are read to find a victim. */
 struct worth {
-	uint8_t score, gap, size; /* in shadows all sizes are 0 */
-	uint8_t count;            /* accesses; not used in shadows */
+	uint32_t score : 7, gap : 5;
+	uint32_t outlook : 4;         /* a client told it (replacer.h) */
+	uint32_t size : 8, count : 8; /* in shadows not used; count: accesses */
 };
+
+_Static_assert(sizeof(struct worth) == 4 && KVC_SCORES <= 128 && KVC_GAPS <= 32 &&
+		       KVC_OUTLOOKS <= 16,
+	       "struct worth");
 
 #define BEST 8
 
@@ -117,6 +122,7 @@ static inline struct kvc_facts kvc_prefix_facts(const struct kvc_request *r,
 		.tail = !distance,
 		.distance = (uint8_t)kvc_min(distance, 2),
 		.continues = r->continues,
+		.outlook = r->outlook,
 	};
 }
 

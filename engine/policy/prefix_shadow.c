@@ -39,6 +39,7 @@ static void touch_shadow(struct kvc_replacer *k, struct kvc_request *r, unsigned
 	if (slot != KVC_NO_SLOT) {
 		r->hits[i] += r->broken[i] ? 0 : p->sample;
 		s->chain.last[slot] = r->nr;
+		s->worth[slot].outlook = KVC_OUTLOOK_NONE;
 		if (i)
 			kvc_chain_order(&s->chain, slot, ++p->uses);
 		return;

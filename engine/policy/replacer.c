@@ -375,6 +375,19 @@ bool kvc_replacer_refuses(struct kvc_replacer *k, struct kvc_request *r, uint64_
 	return r->refused;
 }
 
+void kvc_replacer_tell(struct kvc_replacer *k, uint64_t id, uint8_t outlook)
+{
+	if (!k->ops->tell || outlook >= KVC_OUTLOOKS)
+		return;
+	kvc_list_each(e, &k->requests) {
+		struct kvc_request *r = kvc_of(e, struct kvc_request, link);
+
+		if (r->n && r->touched[r->n - 1].id == id)
+			r->outlook = outlook;
+	}
+	k->ops->tell(k, id, kvc_chain_find(&k->chain, id), outlook);
+}
+
 uint64_t kvc_replacer_chunks(const struct kvc_replacer *k)
 {
 	return k->chain.n;

@@ -24,6 +24,28 @@
 
 struct kvc_replacer;
 
+/*
+ * What a client knows about the next request of a prompt's session. KVC_OUTLOOK_RETURNS and above:
+ * it comes after about a known time (kvc_replacer_returns).
+ */
+enum {
+	KVC_OUTLOOK_NONE,
+	KVC_OUTLOOK_TOOL,   /* the answer ended with a call of a tool */
+	KVC_OUTLOOK_TURN,   /* the answer ended the turn: a person reads it */
+	KVC_OUTLOOK_CLOSED, /* the session is closed */
+	KVC_OUTLOOK_RETURNS,
+};
+#define KVC_OUTLOOKS 16u
+
+/* Returns the outlook "the session returns after about so many seconds". */
+static inline uint8_t kvc_replacer_returns(uint64_t seconds)
+{
+	unsigned log2 = 63 - (unsigned)__builtin_clzll(seconds | 1);
+
+	return (uint8_t)(KVC_OUTLOOK_RETURNS +
+			 kvc_min(log2, KVC_OUTLOOKS - KVC_OUTLOOK_RETURNS - 1));
+}
+
 struct kvc_replacer_conf {
 	unsigned policy; /* index into kvc_policy_table */
 	/*
@@ -56,6 +78,7 @@ struct kvc_request {
 	/* accesses to the deepest known chunk, and the class of its gap */
 	uint8_t deepest, follows;
 	bool continues;
+	uint8_t outlook; /* a client told it, for all chunks of the request */
 	/* a new chunk was worth less than the chunks in the cache, so the rest is not kept either
 	 */
 	bool refused;
@@ -163,6 +186,12 @@ int kvc_replacer_load(struct kvc_replacer *k, const void *blob, size_t len);
  * because its file is written already, the caller adds it and makes it the first victim.
  */
 bool kvc_replacer_refuses(struct kvc_replacer *k, struct kvc_request *r, uint64_t bytes);
+/*
+ * A client told the outlook of a prompt to which this chunk belongs. It holds until the next access
+ * to the chunk. The policy learns what it means. If a request in progress accessed this chunk last,
+ * it holds for all chunks of the request.
+ */
+void kvc_replacer_tell(struct kvc_replacer *k, uint64_t id, uint8_t outlook);
 /* Deletes a chunk. `evicted`: the policy may remember it. */
 void kvc_replacer_del(struct kvc_replacer *k, uint64_t id, bool evicted);
 /* Returns the id of the next victim, or 0 if no chunk can be evicted. Does not delete it. */

@@ -44,6 +44,8 @@ struct kvc_replacer_ops {
 	uint32_t (*victim)(struct kvc_replacer *k);
 	/* Is the chunk that was accessed last worth less than the next victim? */
 	bool (*refuses)(struct kvc_replacer *k, const struct kvc_request *r, uint64_t bytes);
+	/* slot: KVC_NO_SLOT if the chunk is not in the cache */
+	void (*tell)(struct kvc_replacer *k, uint64_t id, uint32_t slot, uint8_t outlook);
 	void (*end)(struct kvc_replacer *k, struct kvc_request *r);
 	uint64_t (*bytes)(const struct kvc_replacer *k);
 	void (*text)(const struct kvc_replacer *k, char *to, size_t capacity);

@@ -54,6 +54,7 @@ static const struct kvm_command commands[] = {
 	  kvm_run_prefetch },
 	{ "hint",
 	  "[--finished] [--superseded FOLDER] [--priority low|normal|high] [--pause TIME] "
+	  "[--ended tool|turn|closed] [--returns TIME] "
 	  "[--prefetch] [--demote] [--tenant NAME|none] PATH...",
 	  "tell the mount whether the chunks of a prompt will be needed", 1, MANY, kvm_run_hint },
 	{ "lease", "[--json] PATH...",

@@ -97,16 +97,18 @@ static int send_hint(const char *mnt, const char *list, size_t len)
 int kvm_run_hint(int argc, char **argv)
 {
 	const char *priority = NULL, *pause = NULL, *newer = NULL, *tenant = NULL;
+	const char *ended = NULL, *returns = NULL;
 	bool finished = false, prefetch = false, demote = false;
 	const struct kvm_option options[] = {
 		{ "finished", &finished, NULL }, { "superseded", NULL, &newer },
 		{ "pause", NULL, &pause },       { "priority", NULL, &priority },
 		{ "prefetch", &prefetch, NULL }, { "demote", &demote, NULL },
-		{ "tenant", NULL, &tenant },     { 0 },
+		{ "tenant", NULL, &tenant },     { "ended", NULL, &ended },
+		{ "returns", NULL, &returns },   { 0 },
 	};
 	KVC_MEM char *list = NULL;
 	size_t len = 0;
-	uint64_t seconds = 0;
+	uint64_t seconds = 0, returns_s = 0;
 	char mnt[KVM_PATH];
 	FILE *out;
 	int err = kvm_options(&argc, argv, options);
@@ -119,6 +121,13 @@ int kvm_run_hint(int argc, char **argv)
 		return kvm_misused("--priority %s: give low, normal or high", kvm_shown(priority));
 	if (pause && (kvm_time_parse(pause, &seconds) || !seconds || seconds > PAUSE_MOST))
 		return kvm_misused("--pause %s: give a time of 1s to 1h", kvm_shown(pause));
+	if (ended && strcmp(ended, "tool") && strcmp(ended, "turn") && strcmp(ended, "closed"))
+		return kvm_misused("--ended %s: give tool, turn or closed", kvm_shown(ended));
+	if (returns &&
+	    (kvm_time_parse(returns, &returns_s) || !returns_s || returns_s > PAUSE_MOST))
+		return kvm_misused("--returns %s: give a time of 1s to 1h", kvm_shown(returns));
+	if (ended && returns)
+		return kvm_misused("give one of --ended and --returns");
 	if (tenant && (!*tenant || strchr(tenant, ' ') || strchr(tenant, '\n')))
 		return kvm_misused("--tenant %s: give the name of a tenant, or none",
 				   kvm_shown(tenant));
@@ -128,7 +137,7 @@ int kvm_run_hint(int argc, char **argv)
 		return kvm_misused("these hints contradict each other");
 	if (kvm_mount_of(argv[0], mnt))
 		return 1;
-	if (!leaves && !keeps && !tenant)
+	if (!leaves && !keeps && !tenant && !ended && !returns)
 		return kvm_misused("give a hint, such as --finished");
 	if (!(out = open_memstream(&list, &len)))
 		return kvm_fail("out of memory");
@@ -138,6 +147,10 @@ int kvm_run_hint(int argc, char **argv)
 		fprintf(out, " priority=%s", priority);
 	if (pause)
 		fprintf(out, " pause=%llu", (unsigned long long)seconds);
+	if (ended)
+		fprintf(out, " %s%s", strcmp(ended, "closed") ? "ended=" : "", ended);
+	if (returns)
+		fprintf(out, " returns=%llu", (unsigned long long)returns_s);
 	if (tenant)
 		fprintf(out, " tenant=%s", tenant);
 	if (newer) {

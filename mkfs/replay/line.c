@@ -148,8 +148,8 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 	unsigned i = 0;
 	int err = 0;
 
-	l->ms = 0;
-	*l->model = 0;
+	l->ms = l->returns = 0;
+	*l->model = *l->ended = 0;
 	l->id.n = l->bytes.n = 0;
 	do {
 		double other;
@@ -164,8 +164,12 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 			at = take_list(at, &l->bytes, &err);
 		} else if (!strcmp(name[i], "model")) {
 			at = parse_model(at, l->model, sizeof l->model);
+		} else if (!strcmp(name[i], "ended")) {
+			at = parse_model(at, l->ended, sizeof l->ended);
 		} else {
-			at = parse_decimal(at, strcmp(name[i], "timestamp") ? &other : &l->ms);
+			at = parse_decimal(at, !strcmp(name[i], "timestamp") ? &l->ms
+					       : !strcmp(name[i], "returns") ? &l->returns
+									     : &other);
 		}
 		if (!at)
 			return err ?: -EINVAL;

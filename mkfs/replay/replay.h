@@ -12,7 +12,9 @@
  * A trace. Its file has one request per line, as JSON: "hash_ids": [...], the chunks of the prompt
  * in order, as numbers that stand for the prefix up to and including the chunk; "bytes": [...],
  * their sizes; "timestamp", the arrival time in ms; and "model", the name or number of the
- * request's model. The same number in two models means two chunks. A recording also has lines
+ * request's model. The same number in two models means two chunks. "ended" ("tool", "turn" or
+ * "closed") and "returns" (seconds) are what was known at its end about the next request of its
+ * session, as with the hints of a lease. A recording also has lines
  * {"lost": N}: N accesses were lost there (trace_join.c).
  *
  * In memory, chunks are numbered from 0, and the ids of all requests are in one array: request r
@@ -29,6 +31,7 @@ struct kvm_trace {
 	uint64_t lost; /* accesses that are missing in a recording */
 	/* At least one model if there is a request; "" is the model of requests that name none. */
 	uint32_t models, *model; /* model: of each request */
+	uint8_t *outlook;        /* of each request (policy/replacer.h) */
 	char **model_name;
 };
 

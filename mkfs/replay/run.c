@@ -219,6 +219,20 @@ static int access_tiers(struct run *u, uint32_t r, uint64_t id, uint64_t parent,
 	return 0;
 }
 
+/* Tells the policies what was known at the end of the request. */
+static void tell_outlook(struct run *u, uint32_t r)
+{
+	const struct kvm_trace *t = u->trace;
+
+	if (t->outlook[r] == KVC_OUTLOOK_NONE)
+		return;
+	for (uint64_t a = t->at[r]; a < t->at[r + 1]; a++)
+		for (int i = 0; i < 2; i++)
+			if (u->cache[i].replacer)
+				kvc_replacer_tell(u->cache[i].replacer, t->id[a] + 1ull,
+						  t->outlook[r]);
+}
+
 static int replay_told(struct run *u, uint32_t r, bool chains)
 {
 	const struct kvm_trace *t = u->trace;
@@ -233,6 +247,7 @@ static int replay_told(struct run *u, uint32_t r, bool chains)
 		err = access_tiers(u, r, t->id[a] + 1ull,
 				   chains && a > t->at[r] ? t->id[a - 1] + 1ull : 0, &all);
 	}
+	tell_outlook(u, r);
 	return err;
 }
 
@@ -417,6 +432,10 @@ static int replay_learned(struct run *u, uint32_t first, uint32_t n)
 	err = open_hits(u, &b);
 	while (!err && (err = create_step(u, &b)) == -EAGAIN)
 		err = 0;
+	for (uint32_t r = first; r < first + n && !err; r++) {
+		set_model(u, r);
+		tell_outlook(u, r);
+	}
 	return err;
 }
 

@@ -33,11 +33,14 @@ static bool has_controls(const char *text)
 	return *text;
 }
 
-/* Parses one request, in rows: its time, its model, its chunks, and their sizes. */
+/*
+ * Parses one request, in rows: its time, its model, what was known about the next one, its chunks,
+ * and their sizes.
+ */
 static int parse_json(struct kvm_line *l, sqlite3_stmt *st)
 {
 	int got = sqlite3_step(st), err = 0;
-	const char *model;
+	const char *model, *ended;
 
 	l->id.n = l->bytes.n = 0;
 	l->ms = got == SQLITE_ROW ? sqlite3_column_double(st, 0) : 0;
@@ -49,6 +52,15 @@ static int parse_json(struct kvm_line *l, sqlite3_stmt *st)
 	if (model && (strlen(model) >= sizeof l->model || has_controls(model)))
 		return -EINVAL;
 	snprintf(l->model, sizeof l->model, "%s", model ?: "");
+	if (sqlite3_step(st) != SQLITE_ROW)
+		return -EINVAL;
+	ended = (const char *)sqlite3_column_text(st, 0);
+	if (ended && strlen(ended) >= sizeof l->ended)
+		return -EINVAL;
+	snprintf(l->ended, sizeof l->ended, "%s", ended ?: "");
+	if (sqlite3_step(st) != SQLITE_ROW)
+		return -EINVAL;
+	l->returns = sqlite3_column_double(st, 0);
 	while (!err && (got = sqlite3_step(st)) == SQLITE_ROW) {
 		bool size = sqlite3_column_int(st, 1) > 0;
 
@@ -117,6 +129,29 @@ static int set_request_model(struct kvm_trace *t, struct kvc_chain *models, cons
 	return 0;
 }
 
+/* Returns the outlook after the request; a known time tells more than the way in which it ended. */
+static int parse_outlook(const struct kvm_line *l, uint8_t *outlook)
+{
+	static const struct {
+		const char *word;
+		uint8_t outlook;
+	} words[] = {
+		{ "", KVC_OUTLOOK_NONE },
+		{ "tool", KVC_OUTLOOK_TOOL },
+		{ "turn", KVC_OUTLOOK_TURN },
+		{ "closed", KVC_OUTLOOK_CLOSED },
+	};
+
+	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+		if (!strcmp(l->ended, words[i].word)) {
+			*outlook = l->returns > 0 && l->returns < 1e9
+					   ? kvc_replacer_returns((uint64_t)l->returns)
+					   : words[i].outlook;
+			return 0;
+		}
+	return -EINVAL;
+}
+
 /* The same number in two models means two chunks. */
 static uint64_t chunk_key(uint32_t model, uint64_t id)
 {
@@ -129,8 +164,11 @@ static int take_request(struct kvm_trace *t, struct words *w, const struct kvm_l
 
 	if (set_request_model(t, &w->models, l->model) ||
 	    grow_array(&t->at, sizeof *t->at, t->requests + 1ull) ||
-	    grow_array(&t->ms, sizeof *t->ms, t->requests))
+	    grow_array(&t->ms, sizeof *t->ms, t->requests) ||
+	    grow_array(&t->outlook, sizeof *t->outlook, t->requests))
 		return -ENOMEM;
+	if (parse_outlook(l, &t->outlook[t->requests]))
+		return -EINVAL;
 	t->ms[t->requests] = l->ms > 0 && l->ms < 1e12 ? l->ms : 0;
 	for (uint64_t i = 0; i < l->id.n; i++) {
 		uint64_t id = chunk_key(t->model[t->requests], l->id.v[i]);
@@ -197,6 +235,8 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 	static const char *const sql =
 		"SELECT json_extract(?1, '$.timestamp'), 0 "
 		"UNION ALL SELECT json_extract(?1, '$.model'), 0 "
+		"UNION ALL SELECT json_extract(?1, '$.ended'), 0 "
+		"UNION ALL SELECT json_extract(?1, '$.returns'), 0 "
 		"UNION ALL SELECT value, 0 FROM json_each(?1, '$.hash_ids') "
 		"UNION ALL SELECT 'none', 0 WHERE json_type(?1, '$.hash_ids') IS NOT 'array' "
 		"UNION ALL SELECT value, 1 FROM json_each(?1, '$.bytes')";
@@ -235,6 +275,7 @@ void kvm_trace_free(struct kvm_trace *t)
 	free(t->id);
 	free(t->at);
 	free(t->ms);
+	free(t->outlook);
 	free(t->bytes);
 	free(t->model);
 	for (uint32_t i = 0; i < t->models; i++)

@@ -25,8 +25,9 @@ __all__ = ["Hints", "Wish"]
 PAUSE_MOST = 3600
 SESSION_KEYS_MOST = 1 << 18
 WORDS: dict[str, type] = {"finished": bool, "demote": bool, "supersedes": bool, "priority": str,
-                          "pause": int, "tenant": str}
+                          "pause": int, "tenant": str, "ended": str, "returns": int}
 PRIORITIES = ("low", "normal", "high")
+ENDS = ("tool", "turn", "closed")
 
 
 @dataclasses.dataclass
@@ -54,10 +55,17 @@ class Wish:
                              f"{words['priority']!r}")
         if not 0 <= words.get("pause", 0) <= PAUSE_MOST:
             raise ValueError(f"the hint pause must be 0 to {PAUSE_MOST} seconds")
+        if words.get("ended", "tool") not in ENDS:
+            raise ValueError(f"the hint ended must be one of {', '.join(ENDS)}, not "
+                             f"{words['ended']!r}")
+        if not 0 <= words.get("returns", 0) <= PAUSE_MOST:
+            raise ValueError(f"the hint returns must be 0 to {PAUSE_MOST} seconds")
+        if words.get("ended") and words.get("returns"):
+            raise ValueError("give one of the hints ended and returns")
         supersedes = words.pop("supersedes", False)
         if supersedes and session is None:
             raise ValueError("the hint supersedes needs a session_id")
-        if not words.keys() - {"tenant"}:
+        if not words.keys() - {"tenant", "ended", "returns"}:
             if priority:
                 words["priority"] = "high" if priority < 0 else "low"
             elif session is not None and pause:

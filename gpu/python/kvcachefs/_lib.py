@@ -77,7 +77,7 @@ class ObjectStruct(Structure):
 class Hint(Structure):
     _fields_ = [("finished", c_bool), ("prefetch", c_bool), ("demote", c_bool),
                 ("priority", c_int), ("pause_s", c_uint), ("superseded_by", c_char_p),
-                ("tenant", c_char_p)]
+                ("tenant", c_char_p), ("ended", c_char_p), ("returns_s", c_uint)]
 
 
 class PagedStruct(Structure):

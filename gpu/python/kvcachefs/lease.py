@@ -203,7 +203,8 @@ def prefetch(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[st
 def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]], *,
          finished: bool = False, superseded_by: str | os.PathLike[str] | None = None,
          priority: str | None = None, pause: int = 0, prefetch: bool = False,
-         demote: bool = False, tenant: str | None = None) -> int:
+         demote: bool = False, tenant: str | None = None, ended: str | None = None,
+         returns: int = 0) -> int:
     """Tells the mount whether the chunks of a prompt will be needed. The paths name the chunks from
     the beginning of the prompt. Returns the number of paths that failed.
 
@@ -214,7 +215,10 @@ def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]],
     copied now. priority "high": the chunks stay in the pool for an hour, as long as others can be
     evicted. pause: the same until the session continues, at most for that many seconds (up to
     3600). priority "normal" ends earlier hints. prefetch starts to load the chunks. tenant assigns
-    the chunks to this tenant.
+    the chunks to this tenant. ended: how the prompt's request ended, "tool" (it calls a tool),
+    "turn" (a person reads the answer) or "closed" (so did the session). returns: the session's next
+    request is expected after about so many seconds (up to 3600); not together with ended. The
+    policy learns from later requests what these two mean.
 
     Raises ValueError if the hint is empty, contradicts itself or has a wrong value, and
     FileNotFoundError if superseded_by does not exist."""
@@ -223,10 +227,15 @@ def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]],
         raise ValueError(f"priority must be low, normal or high, not {priority!r}")
     if not 0 <= pause <= 3600:
         raise ValueError(f"pause must be 0 to 3600 seconds, not {pause}")
+    if ended not in (None, "tool", "turn", "closed"):
+        raise ValueError(f"ended must be tool, turn or closed, not {ended!r}")
+    if not 0 <= returns <= 3600:
+        raise ValueError(f"returns must be 0 to 3600 seconds, not {returns}")
     told = _lib.Hint(finished=finished, prefetch=prefetch, demote=demote,
                      priority=names.index(priority), pause_s=pause,
                      superseded_by=None if superseded_by is None else _lib.path(superseded_by),
-                     tenant=None if tenant is None else tenant.encode())
+                     tenant=None if tenant is None else tenant.encode(),
+                     ended=None if ended is None else ended.encode(), returns_s=returns)
     errors = ctypes.c_size_t()
     _lib.check("hint", _lib.path(mount), ctypes.byref(told), _paths(paths), len(paths),
                ctypes.byref(errors))

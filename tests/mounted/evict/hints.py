@@ -144,7 +144,8 @@ assert ask("hint tenant=nobody", high[0]) == ["EINVAL"]
 assert ask("hint finished", "m/nothing") == ["ENOENT"]
 
 # words
-for wrong in ("", "best", "pause=0", "pause=x", "pause=3601", "priority=best", "superseded=",
+for wrong in ("", "best", "ended=x", "ended=tool closed", "returns=0", "returns=5 ended=turn",
+              "returns=3601", "pause=0", "pause=x", "pause=3601", "priority=best", "superseded=",
               "finished pause=5", "priority=high priority=normal", "tenant=" + "x" * 200):
     with fails(errno.EINVAL):
         ask("hint " + wrong, high[0])
@@ -157,10 +158,13 @@ full = [f"{s.mnt}/{p}" for p in high]
 run(CTL, "hint", "--finished", *full, ok=True)
 run(CTL, "hint", "--pause", "5m", "--tenant", "none", *full, ok=True)
 run(CTL, "hint", "--superseded", full[-1], *full, ok=True)
+run(CTL, "hint", "--ended", "tool", *full, ok=True)
+run(CTL, "hint", "--returns", "5m", *full, ok=True)
 with fails(errno.ENODATA):
     s.attr(high[0], "tenant")
 for words, says in ((("--finished", "--pause", "1m"), "contradict"), ((), "give a hint"),
-                    (("--pause", "2h"), "2h")):
+                    (("--pause", "2h"), "2h"), (("--ended", "x"), "tool, turn or closed"),
+                    (("--ended", "tool", "--returns", "1m"), "one of")):
     p = run(CTL, "hint", *words, full[0])
     assert p.returncode == 2 and says in p.stdout, p
 p = run(CTL, "hint", "--tenant", "nobody", *full[:2])

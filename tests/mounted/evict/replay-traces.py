@@ -230,6 +230,23 @@ chunks, in_bytes = (replay("--capacity", n, sized).stdout.splitlines()[-1].split
 # gdsf sees the size, which changes nothing, and rounds it
 assert chunks[:6] + chunks[7:] == in_bytes[:6] + in_bytes[7:], (chunks, in_bytes)
 
+# what was known about the next request of a session: the same with SQLite or without, and it helps:
+# one in two documents never returns
+told = f"{TMP}/told.jsonl"
+twice = [[10**6 * d + b for b in range(20)] for d in range(1, 1500)]
+after = [(d, word) for i, d in enumerate(twice)
+         for d, word in ((d, "closed" if i % 2 else "tool"),
+                         *((twice[i - 40], "closed"),) * (i >= 40 and i % 2 == 0))]
+shares = []
+for more in ({}, {"why": None}, None):
+    with open(told, "w") as f:
+        for i, (d, word) in enumerate(after):
+            known = {} if more is None else {"ended": word, **more}
+            f.write(json.dumps({"timestamp": i * 300, "hash_ids": d, **known}) + "\n")
+    got = replay("--policy", "prefix", "--capacity", "500", told).stdout.splitlines()[-1]
+    shares.append(float(got.split()[1]))
+assert shares[0] == shares[1] > shares[2] + 0.1, shares
+
 # models: each its own share, and its own policy where it is told. A line reads as well with SQLite
 OF = ["a", "b", "c"]
 of = [OF[0 if r[0] < 2 * 10**6 else 1 + nr % 4 // 2] for nr, r in enumerate(requests)]
@@ -290,8 +307,9 @@ for more in ({}, {"why": None}):
 # no policy of their own, and no chunk of two: the sum is as without models
 apart = f"{TMP}/apart.jsonl"
 with open(apart, "w") as f:
-    for r in requests:
-        f.write(json.dumps({"hash_ids": r, "model": "ab"[r[0] >= 2 * 10**6]}) + "\n")
+    for i, r in enumerate(requests):
+        f.write(json.dumps({"timestamp": i * 300, "hash_ids": r,
+                            "model": "ab"[r[0] >= 2 * 10**6]}) + "\n")
 plain, lines = (replay("--policy", "lru,prefix", "--capacity", "60,400:2K", t).stdout.splitlines()
                 for t in (TRACE, apart))
 assert lines[0].endswith(", 2 models") and len(lines) == 2 + 2 * 3, lines
@@ -314,6 +332,7 @@ bad = f"{TMP}/bad.jsonl"
 for words, content, said in (
     ((bad,), '{"hash_ids": [1, 2]}\n{"hash_ids": 3}\n', "line 2"),
     ((bad,), '{"hash_ids": [1, "x"]}\n', "line 1"),
+    ((bad,), '{"hash_ids": [1], "ended": "x"}\n', "line 1"),
     ((bad,), "{\n", "line 1"),
     ((bad,), "[]\n", "line 1"),
     ((bad,), "\n\n", "no request"),

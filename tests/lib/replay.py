@@ -331,7 +331,10 @@ class Model:
 
     def must_read(self, path, seq):
         """All that it may be had been brought to stable storage: if its name is there, so are its
-        bytes."""
+        bytes. Not if it may be evicted: then a full tier may have dropped the copy that was synced
+        while the pool still had the file, and a later copy may not be synced."""
+        if path in self.evictable:
+            return False
         last = []
         for c in self.of.get(path, ()):
             if c.began > seq:

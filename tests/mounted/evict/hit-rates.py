@@ -24,7 +24,7 @@ UNKNOWN = (None,) * 4
 FLOOR = {"conversation": (.076, .187, .250, .321), "synthetic": (.147, .436, .625, .803),
          "agents": (.165, .540, .788, .920)}
 BEHIND = .005        # the best of the others
-BEHIND_IN_PIECES = .04
+BEHIND_IN_PIECES = .06
 LESS = .01  # maximum loss with a chain that is learned from calls;
 LESS_THAN_TOLD = .02 # and than it has: .012 at most in the mean of seeds, each of which moves both
 WRONG = .004  # maximum share of wrong learned parents; the highest measured is .003

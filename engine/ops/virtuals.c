@@ -217,10 +217,13 @@ static int get_parent(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	char path[KVC_FRAME_PATH_MAX + 1];
 	uint64_t parent = s->row.parent & ~KVC_TOLD;
+	int err;
 
 	if (!parent)
 		return -ENODATA;
-	kvc_path_both(k, parent, path);
+	err = kvc_path_both(k, parent, path);
+	if (err)
+		return err;
 	if (!*path) /* the parent was dropped, or its path is too long */
 		return -ENODATA;
 	return (size_t)snprintf(value, KVC_VIRTUAL_MAX, "/%s", path) < KVC_VIRTUAL_MAX ? 0

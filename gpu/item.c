@@ -208,7 +208,7 @@ static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 }
 
 /* Adds the work of an item whose file is open to that of the device. */
-static int add_work(const struct kvcachefs_transfer *t, size_t i)
+static int add_item(const struct kvcachefs_transfer *t, size_t i)
 {
 	struct kvcachefs_item *it = &t->items[i];
 	const struct kvcachefs_piece *c = &t->pieces[i];
@@ -245,5 +245,5 @@ int kvcachefs_item_begin(struct kvcachefs_transfer *t, size_t i)
 		err = t->store ? store_open(t, i) : load_open(t, i);
 	if (err || !c->f.len)
 		return err;
-	return t->cuda ? add_work(t, i) : move_host(t, i);
+	return t->cuda ? add_item(t, i) : move_host(t, i);
 }

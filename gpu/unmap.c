@@ -6,8 +6,8 @@
  *   shuts   removes writable mappings, so that the mount sees no writer. It waits for threads
  *           that map memory or fault pages, but not for a device.
  *   ends    unregisters, which waits until a device is idle, however long that takes, and
- *           registers mappings for later loads. Between its work it removes mappings that the cache has had idle for too long (maps.c), and
- *           frees transfer resources that are not kept.
+ *           registers mappings for later loads. Between its work it removes mappings that the cache
+ *           has had idle for too long (maps.c), and frees transfer resources that are not kept.
  *
  * A mapping passes from the caller to the first thread and then to the second. The lock guards both
  * lists and the states of the threads. No work is done while holding it, and no other lock is

@@ -91,7 +91,7 @@ static const struct kvm_command commands[] = {
 	  "record the requests to a mount for replay", 0, 1, kvm_run_trace },
 	{ "events",
 	  "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes] "
-	  "[--block-size TOKENS]] [PATH]",
+	  "[--tokens N]] [PATH]",
 	  "print file events, one per line, or publish them to routers", 0, 1, kvm_run_events },
 	{ "newkey", "[--json] FILE [MODEL]", "add a random key to a key file", 1, 2,
 	  kvm_run_newkey },

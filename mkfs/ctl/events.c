@@ -139,7 +139,7 @@ int kvm_run_events(int argc, char **argv)
 		{ "topic", NULL, &zmq.topic },
 		{ "arrays", &zmq.arrays, NULL },
 		{ "bytes", &zmq.bytes, NULL },
-		{ "block-size", NULL, &size },
+		{ "tokens", NULL, &size },
 		{ 0 },
 	};
 	static struct events e;
@@ -150,12 +150,11 @@ int kvm_run_events(int argc, char **argv)
 		return err;
 	if (text && (kvm_time_parse(text, &seconds) || !seconds))
 		return kvm_misused("--for %s: give a time such as 30s, 10m or 2h", kvm_shown(text));
-	if (!zmq.address && (*zmq.topic || zmq.arrays || zmq.bytes || size))
-		return kvm_misused("--topic, --arrays, --bytes and --block-size need --zmq");
 	if (size && !parse_block_size(size, &zmq.block_size))
-		return kvm_misused("--block-size %s: give the number of tokens in a file, such as "
-				   "256",
+		return kvm_misused("--tokens %s: give the number of tokens in a file, such as 256",
 				   kvm_shown(size));
+	if (!zmq.address && (*zmq.topic || zmq.arrays || zmq.bytes || size))
+		return kvm_misused("--topic, --arrays, --bytes and --tokens need --zmq");
 	zmq.mnt = e.mnt;
 	if (kvm_mount_of(argc ? argv[0] : NULL, e.mnt) ||
 	    (e.fd = kvm_mount_open(e.mnt, "events", O_RDONLY)) < 0)

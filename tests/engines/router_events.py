@@ -28,7 +28,7 @@ socket = zmq.Context().socket(zmq.SUB)
 socket.subscribe(b"kv-events")
 socket.connect(ADDRESS)
 publisher = subprocess.Popen(
-    [kvcachectl, "events", "--zmq", ADDRESS, "--topic", "kv-events", "--block-size", "256", mount]
+    [kvcachectl, "events", "--zmq", ADDRESS, "--topic", "kv-events", "--tokens", "256", mount]
 )
 decoder = msgspec.msgpack.Decoder(type=KVEventBatch)
 stored, removed, numbers = {}, set(), []

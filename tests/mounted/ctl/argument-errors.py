@@ -34,6 +34,7 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "NAME,...": ["", "best", ","],
          "ADDRESS": ["", "nonsense", "tcp://*:x"], "CHUNKS,...": ["", "x", "0", "2,1", "1:x"],
          "told|learned|none": ["", "best"], "low|normal|high": ["", "best"],
+         "tool|turn|closed": ["", "best"],
          "NAME|none": ["", "a b"],
          "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": []}
 ALONE = ("gpus", "hash", "pools", "replay", "newkey")  # that ask no mount

@@ -164,7 +164,7 @@ os.setxattr(f"{s.mnt}/{FILE(H[2])}", "user.kvcachefs.parent", b"/notes/README.bi
 assert s.attr(FILE(H[1]), "parent_by") == "client"
 with fails(errno.ENODATA):
     s.attr(FILE(H[0]), "parent_by")
-p = Pair("--block-size", "256")
+p = Pair("--tokens", "256")
 want = {LAST(H[0]): None, LAST(H[1]): LAST(H[0]), LAST(H[2]): None}
 wait_for(lambda: {e["block_hashes"][0]: e["parent_block_hash"] for e in p.events()
                   if e["type"] == S and e["group_idx"] == 0} == want)
@@ -175,7 +175,7 @@ wait_for(lambda: (H[1], H[0]) in [(e["block_hashes"][0], e["parent_block_hash"])
                                   for e in p.events()])
 p.end()
 for wrong in "0", "x", "-1", "1.5", "9" * 10:
-    p = run(binary("kvcachectl"), "events", "--zmq", "ipc://x", "--block-size", wrong, s.mnt)
+    p = run(binary("kvcachectl"), "events", "--zmq", "ipc://x", "--tokens", wrong, s.mnt)
     assert p.returncode == 2 and "number of tokens" in p.stdout, p
 
 p = run(binary("kvcachectl"), "events", "--zmq", "nowhere", s.mnt)

@@ -58,7 +58,7 @@ def as_user(uid, what):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-s = Store(size="256M", cpu="64M", options="settle=0,high=90,low=80,allow_other").mount()
+s = Store(size="256M", cpu="64M", options="policy=lru,settle=0,high=90,low=80,allow_other").mount()
 
 # ---- making them ----
 make(s, "acme quota=16M uid=1001")

@@ -89,7 +89,8 @@ def own_files():
     for i in range(3):
         killed(path, "own", f"n{i}")
     tier(path, "own").end()
-    assert len(temps(path)) == 1
+    # a daemon may be killed before its pass has removed the file of the one before
+    assert 1 <= len(temps(path)) <= 3
     passed(path, "own").end()
     assert temps(path) == []
     top = f"{store('own')}/dir-remotes"

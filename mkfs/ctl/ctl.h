@@ -60,6 +60,13 @@ const char *kvm_time_text(uint64_t seconds, char *buf);
 int kvm_mount_of(const char *inside, char mnt[KVM_PATH]);
 /* Opens a file of the mount's .kvcachefs folder. Returns a descriptor, or -1 after a message. */
 int kvm_mount_open(const char *mnt, const char *name, int flags);
+/*
+ * Writes a list of `len` bytes to .kvcachefs/lease, and reads the answer to it. fd: the open file;
+ * command: the command's name, for messages. *text is NULL before; the caller frees it. Both return
+ * 0, or 1 after a message.
+ */
+int kvm_lease_ask(int fd, const char *command, const char *list, size_t len);
+int kvm_lease_read(int fd, const char *command, char **text);
 
 /*
  * Reads a file of the mount's .kvcachefs folder. The caller frees *text. Returns 0, or 1 after a

@@ -65,32 +65,9 @@ static int send_hint(const char *mnt, const char *list, size_t len)
 {
 	KVC_FD int fd = kvm_mount_open(mnt, "lease", O_RDWR);
 	KVC_MEM char *text = NULL;
-	size_t at = 0, n = 0, capacity = 0;
-	ssize_t got = 1;
 
-	if (fd < 0)
+	if (fd < 0 || kvm_lease_ask(fd, "hint", list, len) || kvm_lease_read(fd, "hint", &text))
 		return 1;
-	while (at < len) {
-		ssize_t w = write(fd, list + at, len - at);
-
-		if (w < 0)
-			return kvm_fail("hint: %s", kvc_why(errno));
-		at += (size_t)w;
-	}
-	while (got > 0) {
-		if (n + 65536 > capacity) {
-			char *p = realloc(text, capacity = 2 * capacity + 65537);
-
-			if (!p)
-				return kvm_fail("out of memory");
-			text = p;
-		}
-		got = read(fd, text + n, 65536);
-		n += got > 0 ? (size_t)got : 0;
-	}
-	if (got < 0)
-		return kvm_fail("hint: %s", kvc_why(errno));
-	text[n] = 0;
 	return print_errors(text);
 }
 

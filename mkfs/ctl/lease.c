@@ -88,26 +88,46 @@ static void print_lease(char *text, bool json)
 	putchar('\n');
 }
 
-static int hold_lease(int fd, bool json)
+int kvm_lease_ask(int fd, const char *command, const char *list, size_t len)
 {
-	KVC_MEM char *text = NULL;
+	for (size_t at = 0; at < len;) {
+		ssize_t n = write(fd, list + at, len - at);
+
+		if (n < 0)
+			return kvm_fail("%s: %s", command, kvc_why(errno));
+		at += (size_t)n;
+	}
+	return 0;
+}
+
+int kvm_lease_read(int fd, const char *command, char **text)
+{
 	size_t n = 0, capacity = 0;
 	ssize_t got;
 
 	do {
 		if (n + 65536 > capacity) {
-			char *p = realloc(text, capacity = 2 * capacity + 65537);
+			char *p = realloc(*text, capacity = 2 * capacity + 65537);
 
 			if (!p)
 				return kvm_fail("out of memory");
-			text = p;
+			*text = p;
 		}
-		got = read(fd, text + n, 65536);
+		got = read(fd, *text + n, 65536);
 		n += got > 0 ? (size_t)got : 0;
 	} while (got > 0);
 	if (got < 0)
-		return kvm_fail("lease: %s", kvc_why(errno));
-	text[n] = 0;
+		return kvm_fail("%s: %s", command, kvc_why(errno));
+	(*text)[n] = 0;
+	return 0;
+}
+
+static int hold_lease(int fd, bool json)
+{
+	KVC_MEM char *text = NULL;
+
+	if (kvm_lease_read(fd, "lease", &text))
+		return 1;
 	print_lease(text, json);
 	if (fflush(stdout))
 		return kvm_fail("%s", kvc_why(errno));
@@ -122,7 +142,7 @@ static int hold_lease(int fd, bool json)
 static int request_lease(char **paths, int n, bool hold, bool json)
 {
 	KVC_MEM char *list = NULL;
-	size_t len = 0, at = 0;
+	size_t len = 0;
 	char mnt[KVM_PATH];
 	FILE *text = open_memstream(&list, &len);
 	KVC_FD int fd = -1;
@@ -138,15 +158,8 @@ static int request_lease(char **paths, int n, bool hold, bool json)
 	if (err)
 		return err;
 	fd = kvm_mount_open(mnt, "lease", O_RDWR);
-	if (fd < 0)
+	if (fd < 0 || kvm_lease_ask(fd, "lease", list, len))
 		return 1;
-	while (at < len) {
-		ssize_t w = write(fd, list + at, len - at);
-
-		if (w < 0)
-			return kvm_fail("lease: %s", kvc_why(errno));
-		at += (size_t)w;
-	}
 	return hold ? hold_lease(fd, json) : 0;
 }
 

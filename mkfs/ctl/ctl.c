@@ -47,7 +47,7 @@ static const struct kvm_command commands[] = {
 	{ "tenant",
 	  "[--quota SIZE|none] [--share SIZE|none] [--user UID|none] [--folder FOLDER] [--remove] "
 	  "NAME [PATH]",
-	  "make, change or remove a tenant, or give it a folder", 1, 2, kvm_run_tenant },
+	  "make, change or remove a tenant, or assign a folder to it", 1, 2, kvm_run_tenant },
 	{ "evict", "[--from TIER] [--yes] PATH...",
 	  "evict chunks from memory, a tier, or all tiers", 1, MANY, kvm_run_evict },
 	{ "prefetch", "PATH...", "load files, or all files in a folder, into the pool", 1, MANY,
@@ -58,8 +58,8 @@ static const struct kvm_command commands[] = {
 	  "[--prefetch] [--demote] [--tenant NAME|none] PATH...",
 	  "tell the mount whether the chunks of a prompt will be needed", 1, MANY, kvm_run_hint },
 	{ "lease", "[--json] PATH...",
-	  "load files, print a line for each, and keep them in the pool until the command is ended",
-	  1, MANY, kvm_run_lease },
+	  "load files, print a line for each, and keep them in the pool until the command ends", 1,
+	  MANY, kvm_run_lease },
 	{ "dump", "[--names] [--json] [FILE [PATH]]",
 	  "write a tar file with diagnostics for a bug report", 0, 2, kvm_run_dump },
 	{ "flush", "[--json] [PATH]",
@@ -92,7 +92,8 @@ static const struct kvm_command commands[] = {
 	{ "events",
 	  "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes] "
 	  "[--tokens N]] [PATH]",
-	  "print file events, one per line, or publish them to routers", 0, 1, kvm_run_events },
+	  "print file events, one per line, or publish them to prompt routers", 0, 1,
+	  kvm_run_events },
 	{ "newkey", "[--json] FILE [MODEL]", "add a random key to a key file", 1, 2,
 	  kvm_run_newkey },
 };
@@ -111,9 +112,9 @@ static void usage(FILE *out)
 			fprintf(out, "  %-24s %s\n", left, commands[i].help);
 	}
 	fprintf(out,
-		"\nPATH is any path in a mount. It may be omitted if only one kvcachefs is "
+		"\nPATH is any path in a mount. [PATH] may be omitted if only one kvcachefs is "
 		"mounted.\nMODEL is the path of a folder directly under the mount; for hash and "
-		"newkey, it is its name.\nA SIZE takes a suffix K, M, G or T, and a TIME s, m, h, "
+		"newkey, only its name.\nA SIZE takes a suffix K, M, G or T, and a TIME s, m, h, "
 		"d or w (default: seconds).\nSee kvcachectl(8) for details.\n\n  -h, --help     "
 		"show this help; COMMAND --help shows the help "
 		"of one command\n  -V, --version  show the version\n");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Accesses, see access.h. Each client has a struct kvc_client, of which the least recently active
- * is reused. Its current request is reported to the replacers of the pool and of the disk tier.
+ * Accesses, see access.h. Each client has a struct kvc_client; a new client reuses that of the
+ * least recently active client. A client's current request is reported to the replacers of the pool
+ * and of the disk tier.
  */
 #include "access.h"
 
@@ -17,7 +18,7 @@
 #define PAUSE_NS 1000000000ull /* a pause after which the request has ended */
 /* maximum number of chunks of a request, since its end is work under the lock */
 #define LONGEST 512u
-/* maximum length of a chain, which also ends a circle that a client may have told */
+/* maximum length of a chain, which also ends a cycle that a client may have reported */
 #define CHAIN_MAX 8192u
 #define AT_ONCE 32u      /* chunks under one hold of the locks */
 #define STAMPS 8192u     /* chunks in one call, since the calling thread has other work */
@@ -73,10 +74,10 @@ static void request_begin(struct kvc *k, struct kvc_client *u, unsigned class)
 }
 
 /*
- * Ends the client's request. The policies update the state of its chunks, which must be written to
- * the rows of those in memory. The chunks of a request are stamped in reverse order: the first
- * chunk of the prompt gets the latest stamp, so that by rank no chunk is evicted before its
- * children.
+ * Ends the client's request. The policies update the state of its chunks; for chunks in memory, the
+ * new state must be written to their rows. The chunks of a request are stamped in reverse order:
+ * the first chunk of the prompt gets the latest stamp, so that by rank no chunk is evicted before
+ * its children.
  */
 static void request_end(struct kvc *k, struct kvc_client *u)
 {
@@ -94,7 +95,7 @@ static void request_end(struct kvc *k, struct kvc_client *u)
 
 			if (c && several && r == one)
 				kvc_chunk_stamp_locked(k, c);
-			if (c) /* the row was written during the request */
+			if (c) /* write the row again if it was written during the request */
 				c->due |= c->stored_in == u->serial;
 			if (c)
 				kvc_chunk_dirty_locked(k, c);
@@ -107,7 +108,7 @@ static void request_end(struct kvc *k, struct kvc_client *u)
 
 /*
  * The first use of a chunk since it entered the pool: asks the policy whether it keeps the chunk.
- * The file stays until its room is needed, so a client that asks again soon is served.
+ * The file stays until its space is needed, so a client that asks again soon is served.
  */
 static void judge_entered(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c)
 {
@@ -158,7 +159,7 @@ static void use_alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
 }
 
 /*
- * Determines the chunk's parent, as a client told it or as inferred from the order of calls.
+ * Determines the chunk's parent, as a client reported it or as inferred from the order of calls.
  * Returns true if a request begins with this chunk.
  */
 static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made,
@@ -236,7 +237,7 @@ static struct kvc_client *client_find(struct kvc *k, uint32_t id)
 {
 	struct kvc_access_tracker *tracker = k->access;
 
-	/* consecutive calls are often of one thread */
+	/* consecutive calls often come from one thread */
 	if (tracker->ids[tracker->latest] == id)
 		return &tracker->client[tracker->latest];
 	for (unsigned i = 0; i < KVC_CLIENTS; i++)
@@ -264,9 +265,9 @@ static struct kvc_client *client_of(struct kvc *k, uint32_t id)
 }
 
 /*
- * Returns true if this first use of a chunk that its client created before begins another use. It
- * does if the order of the chunks in the request is not known and the use is not soon after the
- * last one.
+ * The client created the chunk and may use it for the first time now. Returns true if this counts
+ * as another use: the order of the chunks in the request is not known, and the chunk's last use was
+ * not a moment ago.
  */
 static bool is_another_use(const struct kvc_client *u, const struct kvc_chunk *c, bool soon)
 {
@@ -274,8 +275,8 @@ static bool is_another_use(const struct kvc_client *u, const struct kvc_chunk *c
 }
 
 /*
- * Returns the client if this is another chunk of it, or another use of one of its request's chunks;
- * NULL if it is the same use. soon: it comes soon after the chunk's last use.
+ * Returns the client if it goes on to another chunk, or uses a chunk of its request again; NULL if
+ * the call belongs to the chunk's current use. soon: the chunk's last use was a moment ago.
  */
 static struct kvc_client *client_uses(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 				      uint32_t id, bool soon)
@@ -328,7 +329,7 @@ void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 	if (hit && !soon)
 		kvc_clock_since(k, &k->stats.use_gap, c->use.last_ns);
 	kvc_chunk_accessed_locked(k, c, hit);
-	/* in no order yet, but a client other than its creator may have requested it */
+	/* its place in a prompt is not known yet, but another client may have requested it */
 	if (c->fresh) {
 		u = client ? client_find(k, client) : NULL;
 		asks = asks && client && !(u && u->fresh == c);
@@ -477,8 +478,8 @@ void kvc_access_ancestors_add_locked(struct kvc *k, const struct kvc_chunk *c)
 }
 
 /*
- * Stamps the chunk, unless it was used after `than`; than 0 stamps nothing. Gets its last use and
- * its parent.
+ * Stamps the chunk if it was not used after `than`. If than is 0, stamps nothing. Gets the chunk's
+ * last use and its parent.
  */
 static int stamp_both(struct kvc *k, uint64_t id, uint64_t than, uint64_t *last, uint64_t *parent)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Accesses: which client uses which chunks, and in which order. The replacers (objects/replacers.h)
- * learn it from here. All under k->lock.
+ * learn about accesses from here. All under k->lock.
  *
  * A request, in the policies' sense, is a series of uses by one client without a pause. A client is
  * a process of an engine, one thread of it (kvc_chain_infer_client), or a lease, whose paths are
- * one prompt. A chunk's parent is told by a lease or an attribute, or inferred from the order of a
- * client's calls (policy/chain_infer.h); it is stored in the chunk's row.
+ * one prompt. A chunk's parent is reported by a lease or an attribute, or inferred from the order
+ * of a client's calls (policy/chain_infer.h); it is stored in the chunk's row.
  *
  * A new chunk is `fresh` until the client that creates it goes on to another chunk or pauses. Only
  * then is its size known, and whether its file was renamed into another chunk, so only then do the
@@ -16,10 +16,10 @@
  * An access to a chunk counts for its ancestors too, although no client asked for them: an engine
  * that has the beginning of a prompt on its device stores and loads only the rest. Without this, a
  * policy by rank would evict the beginning first, and the rest would be useless. The first chunk of
- * a request is queued when the request ends, and so is a chunk whose parent is told. A thread that
- * may block then walks up the chain, to the first ancestor with a later access, and stamps the
- * rows, whether they are in memory or not. Until then, eviction by rank spares the parent of each
- * queued chunk, and thereby all its ancestors (evict/trimmer.c).
+ * a request is queued when the request ends, and so is a chunk whose parent a client reports. A
+ * thread that may block then walks up the chain, to the first ancestor with a later access, and
+ * stamps the rows, whether they are in memory or not. Until then, eviction by rank spares the
+ * parent of each queued chunk, and thereby all its ancestors (evict/trimmer.c).
  */
 #ifndef KVC_ACCESS_H
 #define KVC_ACCESS_H
@@ -45,7 +45,7 @@ struct kvc_client {
 	struct kvc_request request[KVC_CACHES];
 };
 
-/* Chunks whose ancestors are to be stamped. */
+/* Chunks whose ancestors must be stamped. */
 #define KVC_ACCESS_ANCESTORS 256
 
 struct kvc_ancestors {
@@ -80,7 +80,7 @@ void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t caller)
 void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t caller);
 /* A file or folder was renamed. */
 void kvc_access_renamed_locked(struct kvc *k, uint64_t ino);
-/* A client told the chunk's parent (0: it has none). */
+/* A client reported the chunk's parent (0: it has none). */
 void kvc_access_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
 /* The chunk is the next victim: ends its time as a fresh chunk. */
 void kvc_access_settle_locked(struct kvc *k, struct kvc_chunk *c);

@@ -68,7 +68,7 @@ static void record_item_locked(struct kvc *k, const struct access_item *item)
 {
 	struct kvc_node *n = item->n;
 
-	/* counted together with the models' hits, because it is their sum */
+	/* counted together with the models' hits, because pool_hits is their sum */
 	kvc_count(&k->stats, pool_hits);
 	kvc_model_stats_locked(k, n->model, hits);
 	kvc_tenant_tell_locked(k, n->chunk, hits);

@@ -2,12 +2,13 @@
 /*
  * Accesses that were made under joint holds of k->lock (base/joint.h), until
  * kvc_access_record_locked records them. A joint hold may not change the state of clients, chunks
- * and policies; it leaves a record here instead. Whoever takes k->lock alone finds the queue empty:
- * taking it records all of them. Otherwise a thread that finds some records takes the mutex beside
- * the joint holds, and records them. A full queue accepts nothing: then the call takes the lock.
+ * and policies; it leaves an item here instead. Taking k->lock alone records all items first, so a
+ * thread that holds it finds the queue empty. Otherwise a thread that finds many items takes only
+ * the lock's mutex, beside the joint holds, and records them. If the queue is full, the call takes
+ * the lock.
  *
  * The order of the queue is the order in which the calls were made, for calls of one client. The
- * node of a record stays in memory, and in its chunk, until the record is taken, because a change
+ * node of an item stays in memory, and in its chunk, until the item is recorded, because a change
  * of either needs the lock alone.
  */
 #ifndef KVC_ACCESS_QUEUE_H
@@ -23,8 +24,8 @@
 struct kvc_access_queue *kvc_access_queue_new(void);
 void kvc_access_queue_free(struct kvc_access_queue *q);
 /*
- * Under a joint hold: the call w of its client opened a file of a chunk that is in the pool.
- * Returns false if the queue is full. *many: kvc_access_queue_record is due, after the hold.
+ * Under a joint hold: call w has opened n, a file in the pool. Returns false if the queue is full.
+ * Sets *many if the caller must call kvc_access_queue_record after the hold.
  */
 bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, const struct kvc_wait *w, bool *many);
 /* Records all accesses of the queue. arg is the struct kvc; k->lock is held alone. */

@@ -7,9 +7,9 @@
  * The state is in memory only. c->requests is the number of requests for the chunk, at most 2:
  *
  *   - Creating it counts as one. Importing it from a remote tier does not count.
- *   - A use by another client, a use after a pause, and a use of a chunk that is in no order
- *     (access.h) count as one each, if they come KVC_YOUNG_NS after the last one that counted:
- *     several threads that load the files of one prompt count once.
+ *   - A use by another client, a use after a pause, and a use by a client that is unknown or whose
+ *     chunks have no known order (access.h) count as one each, if the last use that counted was at
+ *     least KVC_YOUNG_NS ago: several threads that load the files of one prompt count once.
  *   - If a chunk returns to memory, its row's hits decide: any hits count as one, and after a
  *     restart its creation as one more.
  *   - A chunk that was dropped and is created again under its name is recognised when it is about
@@ -17,8 +17,8 @@
  *   - The ancestors of a chunk that was requested twice count as requested twice. An engine that
  *     has the beginning of a prompt requests only the rest, and the rest alone is worth nothing.
  *
- * c->on_disk: the disk has some files of the chunk. k->admission->under_way: bytes of today that
- * running copies will write; the tier's `written` has the bytes of finished copies.
+ * c->on_disk: the disk has some files of the chunk. k->admission->under_way: bytes that running
+ * copies will add to today's sum; the tier's `wear` has the bytes of finished copies.
  *
  * The rules apply to each file when a copy is requested, and again when it begins. These are
  * admitted:

@@ -25,8 +25,8 @@ enum kvc_refusal kvc_admission_begin_locked(struct kvc *k, const struct kvc_node
 					    uint64_t *bytes);
 void kvc_admission_end_locked(struct kvc *k, uint64_t bytes);
 /*
- * Marks the file as one that no tier admits now, so that no call waits for a copy of it; or (false)
- * removes that mark.
+ * If refused is true, marks the file as one that no tier admits now, so that no call waits for a
+ * copy of it; otherwise removes the mark.
  */
 void kvc_admission_refused_locked(struct kvc *k, struct kvc_node *n, bool refused);
 /*

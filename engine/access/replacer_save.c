@@ -164,8 +164,8 @@ void kvc_replacers_save(struct kvc *k)
 		unlink(beside);
 	k->replacers->unsaved = err;
 	/*
-	 * The file does not have the loaded accesses any more; chunks that still lack them are not
-	 * in memory.
+	 * The new file does not have the accesses that were loaded at the start; so they are no
+	 * longer needed, although chunks that are not in memory still lack them.
 	 */
 	if (!err) {
 		kvc_lock(k);

@@ -11,16 +11,16 @@
  *                                                                  +-----------------+
  *
  * The next real call of a suspended class after until_ns is its probe: a waiting copy, a load, a
- * list or a waiting removal. If no such call is made, nothing waits either: the class stays
- * suspended, and the next call, whenever it is made, is the probe.
+ * list or a waiting removal. While no such call is made, no work waits for the class either: it
+ * stays suspended, and the next call, whenever it is made, is the probe.
  *
  * An answer about one object is not a failure. A refusal (no permission, read-only, full, slow
  * down) suspends only its class. A refusal that cannot concern one object only (full, read-only,
  * quota, slow down) suspends writes, lists and removals at once. It does not suspend reads, since a
  * service of several servers may refuse only the reads of one server. A refused permission may
- * concern one object, so KVC_FAILURES different objects in a row must get it. The same holds for a
- * read or write error of a medium (KVC_TIER_MEDIA). If the tier cannot be reached, all classes are
- * out.
+ * concern one object, so it suspends the class only after KVC_FAILURES different objects in a row.
+ * The same holds for a read or write error of a medium (KVC_TIER_MEDIA). If the tier cannot be
+ * reached, all classes are out.
  */
 #include "breaker.h"
 

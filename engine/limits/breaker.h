@@ -15,7 +15,7 @@
 #define KVC_FAILURES 5 /* failures in a row that suspend a class */
 
 /* clang-format off: a table */
-/* Classes of calls:    name      what people read */
+/* Classes of calls:    name      word in messages */
 #define KVC_CALLS_TABLE(X)                                \
 	X(READ, "read", "reads")        /* get */         \
 	X(WRITE, "write", "writes")     /* put, rehead */ \
@@ -72,7 +72,7 @@ enum kvc_breaker_says {
 	KVC_SAYS_ANSWER,      /* the tier answers; the answer may be about one object */
 	KVC_SAYS_NOTHING,     /* the tier was not asked, or its answer does not count */
 	KVC_SAYS_MEDIA,       /* these bytes cannot be read or written; others may be */
-	KVC_SAYS_OBJECT,      /* this object is refused; a class only if others are, too */
+	KVC_SAYS_OBJECT,      /* this object is refused; if others are too, the class is */
 	KVC_SAYS_REFUSED,     /* the class is refused */
 	KVC_SAYS_FAILURE,     /* a failure of the class */
 	KVC_SAYS_UNREACHABLE, /* a failure of all classes */

@@ -4,8 +4,8 @@
  *
  * Other users cannot use pinned space, so it is bounded: pins= percent of the pool for the bytes of
  * pinned chunks there, and pins= percent of the disk tier for their files, wherever those are; half
- * of each for one user other than root. A pin counts to the user that set it, stored under meta
- * pin:CHUNK.
+ * of each for one user other than root. A pin is charged to the user that set it, which is stored
+ * under meta pin:CHUNK.
  *
  * A pin over a limit is refused when it is set. But a pinned chunk can grow later, and a chunk that
  * was only on the disk can be loaded. Therefore the sums are updated with each such change in O(1).
@@ -27,7 +27,7 @@
 
 #define PINS (1u << 20)
 #define LOOKS 64 /* users that one call of kvc_pin_back_locked checks */
-/* the least that a pin, and each of its files, counts: its header on the disk */
+/* minimum charge for a pin, and for each of its files: the size of a header on the disk */
 #define LEAST KVC_PAGE
 
 struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id)

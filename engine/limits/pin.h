@@ -62,12 +62,12 @@ int kvc_pin_excess_locked(struct kvc *k, const struct kvc_pin *p);
 struct kvc_pin *kvc_pin_ended_locked(struct kvc *k);
 /* Adds `by` bytes, which may be negative, to the chunk's bytes in the pool. */
 void kvc_pin_pool_locked(struct kvc *k, struct kvc_pin *p, int64_t by);
-/* The bytes that a file counts, from the blocks in its row or from its node. */
+/* The bytes that a file adds to its pin, computed from the blocks in its row or from its node. */
 uint64_t kvc_pin_weight(uint64_t blocks);
 uint64_t kvc_pin_weight_of(const struct kvc_node *n);
 /* Adds `by` bytes of files that are not in memory to the pin. */
 void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by);
-/* Updates the bytes that a node counts to the pin of row.chunk. Cheap if nothing is pinned. */
+/* Updates the bytes that a node adds to the pin of row.chunk. Cheap if nothing is pinned. */
 void kvc_pin_count_locked(struct kvc *k, struct kvc_node *n);
 /* The node leaves its chunk. */
 void kvc_pin_leave_locked(struct kvc *k, struct kvc_node *n);
@@ -93,11 +93,11 @@ enum kvc_pin_against {
 bool kvc_pin_protects_locked(struct kvc *k, uint64_t id, uint64_t until_ns,
 			     enum kvc_pin_against what);
 /*
- * Pinned chunks are excluded from the pool's eviction order, so that no pass of the evictor steps
- * over them. All three functions look at a bounded number of users and chunks.
+ * Pinned chunks are excluded from the pool's eviction order, so that a pass of the evictor need not
+ * step over them. All three functions look at a bounded number of users and chunks.
  *
  * kvc_pin_out_locked: if a pin protects the chunk's memory, records that the chunk is excluded and
- * returns true; the caller has excluded it from the order.
+ * returns true; the caller has already excluded it from the order.
  *
  * kvc_pin_back_locked: returns the next chunk that is not protected any more. The caller puts it
  * back into the order (kvc_chunk_push_locked). NULL: none is known now.

@@ -26,10 +26,10 @@
 struct kvc_tenant {
 	struct kvc_slot slot; /* in k->tenants->table, by its number, which is never used again */
 	char name[KVC_TENANT_NAME];
-	uint64_t quota, share; /* bytes: of all its chunks; of those in the pool; 0: no limit */
+	uint64_t quota, share; /* bytes: limits of `used` and `pool`; 0: no limit */
 	int64_t uid;           /* the user that may assign its chunks, or KVC_TENANT_NOBODY */
-	/* bytes of its chunks: the sum of their largest sizes in the pool; now in the pool */
-	uint64_t used, pool;
+	uint64_t used; /* bytes: the sum of the largest sizes that its chunks had in the pool */
+	uint64_t pool; /* bytes that its chunks have in the pool now */
 	struct kvc_list order; /* its chunks in the pool, the next victim first */
 	bool trimming;         /* it was above high= of its quota and has not reached low= yet */
 	uint64_t looked_ns;    /* evict/quota_keeper.c: time of the last turn that freed nothing */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Users: one record for each uid that has a pin, or a file open or leased. So that no user can keep
- * the others out for ever, each has limits: its share and its number of open files here, and its
+ * the others out forever, each has limits: its share and its number of open files here, and its
  * pins in pin.c. Root has no limits, since it can take everything anyway.
  *
  * User shares. Open and leased files are not evicted, so a user that opens every file would keep
@@ -17,9 +17,10 @@
  * A mapping outlives the close and protects its file from eviction, but only a check finds it
  * (kvc_pool_segment_in_use: four system calls). Therefore an entry stays, idle, after the last
  * close, until the file leaves the pool; a mapped file cannot. Idle entries are checked only if the
- * user would exceed its share. Those whose files are not mapped are forgotten, and so are those
- * whose files another user has an entry for: it cannot be known whose mapping it is, and the last
- * entry counts. A client that opens the same files again and again finds its entries present.
+ * user would exceed its share. An idle entry is forgotten if its file is not mapped, or if another
+ * user has an entry for the file too: the owner of a mapping is not known, so the mapping is
+ * charged to the last user that has an entry. A client that opens the same files again and again
+ * finds its entries present.
  *
  * An open file costs memory, and often a descriptor of the daemon, whatever its size. Therefore the
  * number of files that one user has open is limited too (u->files), except for root.
@@ -140,7 +141,7 @@ void kvc_user_share_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, 
 		kvc_list_init(&h->idle);
 		h->node = n;
 		h->user = u;
-		/* it may be out of date while the node has no entries */
+		/* n->share.bytes may be out of date while the node has no entries */
 		kvc_user_share_recount_locked(k, n);
 		h->next = n->share.entries;
 		n->share.entries = h;

@@ -50,7 +50,7 @@ struct kvc_share_entry {
 };
 
 /*
- * Returns true if the user may also use the node (NULL: none) and `more` bytes beside it. A node
+ * Returns true if the user may also use the node (NULL: none) and `more` bytes in addition. A node
  * that must be loaded counts the bytes that it will take.
  */
 bool kvc_user_share_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n,

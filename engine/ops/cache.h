@@ -29,7 +29,7 @@ struct kvc;
  */
 
 /*
- * The least value of memory= (bytes) for an engine with these tiers, without the memory that the
+ * The minimum value of memory= (bytes) for an engine with these tiers, without the memory that the
  * caller needs for requests.
  */
 uint64_t kvc_cache_memory_least(struct kvc_tier *const *tiers, unsigned ntiers);
@@ -41,7 +41,7 @@ uint64_t kvc_cache_memory_least(struct kvc_tier *const *tiers, unsigned ntiers);
  */
 int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		   struct kvc_tier **tiers, unsigned ntiers, uint64_t caller_bytes, char *error);
-/* Starts the threads. If it fails, the threads have ended again; the caller still calls close. */
+/* Starts the threads. After a failure no thread runs, and the caller must still call close. */
 int kvc_cache_start(struct kvc *k);
 /*
  * Sets the hooks into the FUSE side; *ev is copied. A hook that is NULL is not called. Call it
@@ -77,13 +77,13 @@ const struct kvc_options *kvc_cache_options(struct kvc *k);
 /*
  * Finds a name in a folder and gives its attributes. With w NULL the result is -EAGAIN if a shared
  * tier would have to be asked. If the result is -ENOENT, a nonzero attr->ino means that the name
- * may appear without a request of the kernel: the kernel must not cache it as missing.
+ * may appear without a request from the kernel: the kernel must not cache it as missing.
  */
 int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 	       struct kvc_wait *w);
 /*
- * True if files in this folder appear and disappear without requests of the kernel, so that it must
- * cache none of their names.
+ * True if files in this folder appear and disappear without requests from the kernel, so that it
+ * must cache none of their names.
  */
 bool kvc_lookup_uncacheable(struct kvc *k, uint64_t parent);
 /*
@@ -126,8 +126,8 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 /* Copies the target of a symbolic link, with a final 0. Returns -EINVAL if ino is not one. */
 int kvc_entry_readlink(struct kvc *k, uint64_t ino, char *target, size_t capacity);
 /*
- * Adds a name to a file. client is that of struct kvc_wait: the client that gives a file its first
- * name counts as the maker of the chunk. Returns -EXDEV if the name would be in another model and
+ * Adds a name to a file. client: as in struct kvc_wait; the client that gives a file its first name
+ * counts as the creator of the chunk. Returns -EXDEV if the name would be in another model and
  * either model has settings of its own.
  */
 int kvc_entry_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint64_t client,
@@ -143,7 +143,7 @@ int kvc_entry_rmdir(struct kvc *k, uint64_t parent, const char *name);
  * Renames as renameat2(2) does; flags is 0, RENAME_NOREPLACE or RENAME_EXCHANGE, and any other
  * value gives -EINVAL. Waits for a load if the only copy of a file is stored in a shared tier under
  * a name that changes. Waits up to 50 ms for the close of an unfinished file that is to replace
- * another: after that wait w->err is -ETIMEDOUT, and the call is to be made again all the same.
+ * another: after that wait w->err is -ETIMEDOUT, and the call must be made again nevertheless.
  */
 int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name,
 	       unsigned flags, struct kvc_wait *w);
@@ -162,7 +162,7 @@ int kvc_entry_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 
 struct kvc_opened {
 	int backing; /* passthrough id; 0: the kernel sends each read and write as a request */
-	/* with an id: reads and writes are requests nevertheless; only mappings use passthrough */
+	/* if backing is not 0: only mappings use passthrough; reads and writes are requests */
 	bool requests;
 };
 /*
@@ -209,9 +209,9 @@ int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len
 int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w);
 
 struct kvc_statfs {
-	/* bytes that can be stored in all, and now without a drop */
+	/* bytes that can be stored in total, and that can be stored now without dropping chunks */
 	uint64_t total, free;
-	/* inodes and further names that exist, and that catalog= still allows */
+	/* inodes and additional hard links: existing ones, and those that catalog= still allows */
 	uint64_t files, files_free;
 };
 /* Fills *s. At or below a model with a quota, the quota is the whole filesystem. */
@@ -229,7 +229,7 @@ bool kvc_lease_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uin
 
 /*
  * EXTENDED ATTRIBUTES. Names that begin with user.kvcachefs. are the engine's own (virtuals.c has
- * their table). Like in getxattr(2), *len is the size of the buffer on entry (0: only tell the
+ * their table). As in getxattr(2), *len is the size of the buffer on entry (0: only return the
  * length) and the length of the result on return.
  *
  * A pin is charged to w->uid. A new setting of a model may wait a short time for its files to
@@ -253,8 +253,8 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  *
  * A path that the user may not open for reading gets EACCES in its line. A lease of more than
  * `most` bytes of memory is refused with -EDQUOT. With `quick`, a lease of more than
- * KVC_LEASE_QUICK objects is refused with -EAGAIN and without effect: a lease of that size, and its
- * text, take long.
+ * KVC_LEASE_QUICK objects is refused with -EAGAIN and without effect, because such a lease and its
+ * text take a long time.
  */
 #define KVC_LEASE_QUICK 512u
 struct kvc_lease;

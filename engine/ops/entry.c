@@ -77,7 +77,7 @@ static void count_lookup_locked(struct kvc *k, struct kvc_node *n, struct kvc_ro
 	kvc_node_attr_locked(k, n, attr);
 }
 
-/* A lookup under both locks. p, if not NULL, was read of the name and its node before. */
+/* A lookup under both locks. p, if not NULL, has the name and the node as read before them. */
 static int lookup_both(struct kvc *k, uint64_t parent, const char *name, uint64_t hash,
 		       const struct kvc_peek *p, struct kvc_row *attr, struct kvc_wait *w)
 {

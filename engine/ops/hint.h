@@ -23,8 +23,8 @@ struct kvc_hint_words {
 };
 
 /*
- * Parses the words of a command, which it changes and refers to. Returns 0 or -EINVAL. The caller
- * frees h->newer.
+ * Parses the words of a command. Modifies `words`, and *h points into it. Returns 0 or -EINVAL. The
+ * caller frees h->newer.
  */
 int kvc_hint_parse(char *words, struct kvc_hint_words *h);
 /*
@@ -34,8 +34,8 @@ int kvc_hint_parse(char *words, struct kvc_hint_words *h);
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
 /*
  * Applies the hints to the chunk of a file. next: the chunk of the next path, or 0. Returns 0 or a
- * negative errno, such as -EPERM: the chunk is another user's; -EDQUOT: all loads of the command
- * would exceed the user's share of the pool.
+ * negative errno, such as -EPERM: the chunk belongs to another user; -EDQUOT: all loads of the
+ * command would exceed the user's share of the pool.
  */
 int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint64_t next,
 			uint32_t uid);

@@ -10,8 +10,8 @@
  * A joint hold reads everything that k->lock guards, since changing it needs the lock alone. It
  * changes only:
  *
- *   - members of the node that these functions change, with the node's stripe;
- *   - the records of users, with k->joint->users after the stripe;
+ *   - some members of the node, under the mutex of the node's stripe;
+ *   - the records of users, under k->joint->users, which is taken after the stripe;
  *   - c->idle, which is atomic, and counters;
  *   - the access queue, from which accesses are recorded when a thread takes the lock.
  */
@@ -108,7 +108,7 @@ static bool opens_at_once(struct kvc *k, const struct kvc_node *n)
 	return is_at_rest(n) && (n->refs.opens || n->segment.backing || !k->ev.backing_open);
 }
 
-/* Counts the open to the user. Returns false if the limits of the user have to be checked. */
+/* Charges the open to the user. Returns false if the limits of the user have to be checked. */
 static bool user_opens(struct kvc *k, struct kvc_node *n, uint32_t uid)
 {
 	bool may;
@@ -288,7 +288,7 @@ bool kvc_hit_forget(struct kvc *k, uint64_t ino, uint64_t count)
 	if (!kvc_joint_begin(k->joint))
 		return false;
 	n = kvc_node_find_locked(k, ino);
-	if (n && is_at_rest(n)) { /* a file in the pool stays in memory */
+	if (n && is_at_rest(n)) { /* the node of a file in the pool stays in memory */
 		pthread_mutex_t *stripe = kvc_joint_stripe(k->joint, ino);
 
 		pthread_mutex_lock(stripe);

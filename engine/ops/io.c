@@ -32,8 +32,8 @@ static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
 }
 
 /*
- * A large allocation releases the locks. Reserves its bytes in the quota of the model on behalf of
- * the wait, as if the call had waited for them.
+ * A large allocation releases the locks. This reserves its bytes in the quota of the model for w,
+ * as if the call had waited for them, so that no other call gets them.
  */
 static void reserve_quota_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes,
 				 struct kvc_wait *w)
@@ -229,8 +229,7 @@ static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, stru
 		n->row.mtime_ns = attr->mtime_ns;
 	}
 	/*
-	 * Stores the time with the segment too, where later writes update it, unless nothing was
-	 * written yet.
+	 * If something was written, also sets the time of the segment, which later writes update.
 	 */
 	if ((set & KVC_SET_MTIME) && mtime != KVC_MARK_NS) {
 		const struct timespec t[2] = {

@@ -26,7 +26,7 @@
 struct item {
 	char *path;
 	size_t line; /* line of the request */
-	/* counted in n->leases (KVC_LEASE_LOOK and _HINT: n->refs.engine), or NULL */
+	/* counted in n->refs.leases (KVC_LEASE_LOOK and _HINT: n->refs.engine), or NULL */
 	struct kvc_node *n;
 	int err;
 };
@@ -265,7 +265,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 	return err;
 }
 
-/* Releases the locks now and then. Objects that the lease already has stay, by n->refs.leases. */
+/* Releases the locks now and then. n->refs.leases keeps objects that the lease already has. */
 static void pause_often_both(struct kvc *k, size_t done)
 {
 	if (done % HOLD == 0)
@@ -298,7 +298,7 @@ static int hint_one_both(struct kvc *k, struct kvc_lease *l, size_t i)
 {
 	uint64_t chunk = l->v[i].n->row.chunk, next = 0;
 
-	/* the other files of its chunk, perhaps very many, precede it; the index only grows */
+	/* other files of this chunk, perhaps very many, precede the next; l->next only grows */
 	for (l->next = kvc_max(l->next, i + 1); l->next < l->n && !next; l->next++) {
 		pause_often_both(k, l->next);
 		if (l->v[l->next].n && l->v[l->next].n->row.chunk != chunk)

@@ -335,8 +335,8 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 			  ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 
 	/*
-	 * Since the first half, an import or a caller that reached the folder by another inode of
-	 * the kernel may have added this name.
+	 * Since the first half, an import, or a caller that reached the folder through another
+	 * inode of the kernel, may have added this name.
 	 */
 	if (!err && name) {
 		err = kvc_name_get_hashed(k->cat, folder->row.ino, name, c->hash, &other, &kind);
@@ -424,7 +424,7 @@ static int create_reserve_both(struct kvc *k, const char *name, struct creation 
 	if (err && err != KVC_WAIT && !(err == -EEXIST && *existing && c->opens))
 		/* bytes were granted, but the folder or the name has changed since */
 		kvc_reservation_cancel_locked(k, w);
-	/* While the call waits its chunk is in use, even if its last file was written long ago. */
+	/* While the call waits, the chunk is in use, even if its last file was written long ago. */
 	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, c->row.parent)))
 		wait_begin_locked(folder, w);
 	return err;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions that the files of ops/ call in each other, beyond cache.h. Unless a comment says
+ * Functions that files of ops/ call in other files of ops/, beyond cache.h. Unless a comment says
  * otherwise, they return 0 or a negative errno that the request ends with.
  */
 #ifndef KVC_OPS_H
@@ -21,7 +21,7 @@ int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool re
 /*
  * entry.c: if `name` is a folder that holds only names of dropped files, deletes these names. For a
  * call that is about to remove or replace the folder. Releases and retakes the locks, so the caller
- * reads nothing before it.
+ * calls it before it reads anything else.
  */
 int kvc_entry_purge_both(struct kvc *k, uint64_t parent, const char *name);
 /*
@@ -30,8 +30,8 @@ int kvc_entry_purge_both(struct kvc *k, uint64_t parent, const char *name);
  */
 int kvc_entry_may_change_both(struct kvc *k, bool removal);
 /*
- * rechunk.c: moves file n into the chunk and the model of `folder`, which it has just been given a
- * name in. If the catalog cannot be read, n stays in its chunk and is moved later in the
+ * rechunk.c: moves file n, which has just got a name in `folder`, into the chunk and the model of
+ * that folder. If the catalog cannot be read, n stays in its chunk and is moved later in the
  * background. The caller first calls kvc_rechunk_prepare_both under the same hold of the locks: it
  * reads the rows that the move needs, and returns an error before anything has changed.
  */
@@ -67,9 +67,9 @@ int kvc_entry_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *nam
 /* Values of w->stage for a rename or an unlink: the waits that are over. */
 enum { KVC_STAGE_CLOSED = 1, KVC_STAGE_BOTH_CLOSED, KVC_STAGE_LOADED };
 /*
- * hit.c: calls on files that are in the pool, without k->lock. They return true if they did the
- * call, and false if they changed nothing: then do it with the lock (kvc_lock_unless_joint), and
- * release that with kvc_unlock_to_joint.
+ * hit.c: calls on files that are in the pool, under a joint hold of k->lock. They return true if
+ * they did the whole call. If they return false, they changed nothing: then do the call with the
+ * lock (kvc_lock_unless_joint), and release it with kvc_unlock_to_joint.
  */
 bool kvc_hit_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		  const struct kvc_wait *w);

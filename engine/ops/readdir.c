@@ -61,7 +61,7 @@ static int list_name(void *arg, const struct kvc_name *n)
 	return p->ended;
 }
 
-/* Lists some names, for the time when no chunk is being dropped. */
+/* Lists some names; used while no chunk is being dropped. */
 static int list_some(struct kvc *k, uint64_t ino, uint64_t *after, kvc_name_fn *fn, void *arg)
 {
 	struct piece p = { .fn = fn, .arg = arg, .hash = *after };

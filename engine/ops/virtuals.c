@@ -230,7 +230,7 @@ static int get_parent(struct kvc *k, struct kvc_subject *s, char *value)
 										       : -ENODATA;
 }
 
-/* Who says so: a client, or the order of a client's calls. */
+/* The source of the parent: "client" reported it, or it was inferred from the "order" of calls. */
 static int get_parent_by(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	char path[KVC_VIRTUAL_MAX];

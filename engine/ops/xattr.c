@@ -22,7 +22,7 @@
 #define NAMES_MAX 65536
 #define OURS 1024
 #define ATTRS_MAX (128u << 10)
-#define ROW 48 /* bytes that a row is charged beside its name and value */
+#define ROW 48 /* bytes that a row is charged in addition to its name and value */
 
 static bool is_virtual(const char *name)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of arrays that may become large. An array of KVC_ARRAY_BIG bytes or more is a mapping of
- * its own. It grows without a copy, so a caller that holds a lock does not hold it for a copy. It
- * leaves no smaller former copies between other allocations. Its unused end takes no memory (with
- * huge pages for all memory: up to one huge page), and freeing it returns all memory to the kernel.
- * Smaller arrays come from malloc.
+ * its own. It grows without a copy, so a caller that holds a lock does not hold it for a copy.
+ * Growing leaves no freed copies between other allocations, so memory is not fragmented. Its unused
+ * end takes no memory (with huge pages for all memory: up to one huge page), and freeing it returns
+ * all memory to the kernel. Smaller arrays come from malloc.
  *
  * Use it for plain values only: leak checkers do not search a mapping for pointers.
  */

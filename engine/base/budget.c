@@ -147,8 +147,7 @@ static bool try_locked(enum kvc_budget_use use, uint64_t bytes)
 }
 
 /*
- * Tries, and tries again after the hook has freed caches. Releases the lock in between, and returns
- * with it.
+ * Tries, and tries again after the hook has freed caches. Releases and takes the lock in between.
  */
 static bool try_hard_locked(enum kvc_budget_use use, uint64_t bytes)
 {

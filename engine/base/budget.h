@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory budget: one limit (memory=) for all memory beside the pool whose size users, files or
- * remote services decide. A fixed part of it is for buffers that cannot be refused: of requests
- * (the queues of io_uring), and of the threads that call tiers. The rest is taken and given back:
- * buffers of tier work, codec contexts, answers of remote services, range tables, the texts of
- * leases and of the other files of .kvcachefs/, the data of waiting writes. Take the bytes before
- * the allocation and give them back after the free.
+ * The memory budget: one limit (memory=) for all memory beside the pool whose size is determined by
+ * users, files or remote services. A fixed part of it is for buffers that cannot be refused: those
+ * of requests (the queues of io_uring) and of the threads that call tiers. The rest is taken when
+ * needed and given back: buffers of tier work, codec contexts, responses of remote services, range
+ * tables, the texts of leases and of the other files of .kvcachefs/, the data of waiting writes.
+ * Take the bytes before the allocation and give them back after the free.
  *
  * Users' texts may use a quarter of that rest, waiting writes an eighth, and tier work five
  * eighths. Copies and listings may use three fifths of the part for tier work, so that loads, which

@@ -16,7 +16,7 @@
 
 struct kvc;
 
-/* A client: a thread of a process, both by numbers below KVC_CLIENTS_END. */
+/* A client: a thread of a process. The ids of both are below KVC_CLIENTS_END. */
 #define KVC_CLIENTS_END (1u << 30)
 static inline uint64_t kvc_client(uint32_t process, uint32_t thread)
 {
@@ -35,7 +35,7 @@ struct kvc_wait {
 	void (*wake)(struct kvc_wait *w);
 	/* set before wake: 0 to repeat the call, or the error with which it ends */
 	int err;
-	uint32_t uid;    /* the caller's uid; 0, root and the engine itself, has no limits */
+	uint32_t uid;    /* the caller's uid; 0 (root, or the engine itself) has no limits */
 	uint64_t client; /* the calling client (kvc_client); 0: not known */
 	bool deferred;   /* the call may take long (KVC_LONG) */
 	/*

@@ -7,8 +7,8 @@
  * nothing is tried. zstd proper, which also finds repeats, is the codec "zstd".
  *
  * A block of kind PLANES has the stored length of the upper plane (u32) and of the lower plane
- * (u32), then both planes. A plane whose stored length is its own length is raw. An odd last byte
- * follows raw. Little endian.
+ * (u32), then both planes. A plane is raw if its stored length equals its length. If the block's
+ * length is odd, its last byte follows, raw. Little endian.
  */
 #pragma GCC optimize("O3") /* so that the byte loops below are vectorized */
 #define ZSTD_STATIC_LINKING_ONLY
@@ -100,7 +100,7 @@ struct kvc_work *kvc_codec_work_get(void)
 	return w;
 }
 
-/* The context grows with the level, and stays so large. */
+/* The context grows with the level, and does not shrink. */
 static void charge(struct kvc_work *w)
 {
 	uint64_t now = sizeof *w + ZSTD_sizeof_CCtx(w->c) + ZSTD_sizeof_DCtx(w->d);

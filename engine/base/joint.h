@@ -2,10 +2,10 @@
 /*
  * Joint holds of a lock (lock.h). If a lock has a struct kvc_joint, many threads can hold it at the
  * same time (kvc_joint_begin). A joint hold is short work that changes only data with a lock of its
- * own. It takes no mutex, and writes only to a cache line of the thread.
+ * own. To begin and end a hold takes no mutex, and writes only to a cache line of the thread.
  *
- * kvc_lock_acquire excludes joint holds: it closes them, and waits until the present ones have
- * ended. This takes a microsecond or two. Therefore they stay closed KVC_JOINT_TIMES as long,
+ * kvc_lock_acquire excludes joint holds: it closes them, and waits until the current ones have
+ * ended. This takes a microsecond or two. Therefore they stay closed KVC_JOINT_TIMES times as long,
  * and a thread that finds them closed takes the mutex. So the lock is at most a tenth slower for
  * work that needs it alone, while the rate of joint holds grows with the cores.
  */
@@ -27,17 +27,17 @@
 struct kvc_joint {
 	/* joint holds may begin */
 	_Alignas(KVC_CACHE_LINE) _Atomic bool open;
-	/* with the mutex: when they may be opened again */
+	/* under the mutex: the time from which they may be opened again */
 	uint64_t reopen_ns;
 	/* called with the mutex, after all joint holds have ended; set before the first hold */
 	void (*closed)(void *arg);
 	void *arg;
-	/* by kvc_stats_thread: present holds, and a sum that the owner of the lock defines */
+	/* by kvc_stats_thread: current holds, and a sum that the owner of the lock defines */
 	struct kvc_joint_slot {
 		_Alignas(KVC_CACHE_LINE) _Atomic unsigned in;
 		_Atomic int64_t sum;
 	} slot[KVC_JOINT_SLOTS];
-	/* locks of what joint holds change: of objects by their number, and one of all users */
+	/* locks for the data that joint holds change: of objects, by their number, and of users */
 	struct kvc_joint_stripe {
 		_Alignas(KVC_CACHE_LINE) pthread_mutex_t m;
 	} stripe[KVC_JOINT_STRIPES], users;
@@ -57,7 +57,7 @@ static inline void kvc_joint_pause(void)
 struct kvc_joint *kvc_joint_new(void);
 void kvc_joint_free(struct kvc_joint *j);
 /*
- * With the mutex: closes the joint holds and waits for the present ones. Part of kvc_lock_acquire.
+ * With the mutex: closes the joint holds and waits for the current ones. Part of kvc_lock_acquire.
  */
 void kvc_joint_close(struct kvc_joint *j);
 /*
@@ -68,7 +68,7 @@ void kvc_joint_reopen(struct kvc_joint *j);
 
 /*
  * Begins a joint hold. Returns false if none may begin now: take the lock instead. j may be NULL. A
- * hold is short, and takes no other lock than those of *j and leaves.
+ * hold is short, and takes only the locks of *j and leaf locks.
  */
 static inline bool kvc_joint_begin(struct kvc_joint *j)
 {
@@ -77,7 +77,7 @@ static inline bool kvc_joint_begin(struct kvc_joint *j)
 	if (!j || !atomic_load_explicit(&j->open, memory_order_relaxed))
 		return false;
 	s = &j->slot[kvc_stats_thread() % KVC_JOINT_SLOTS];
-	/* either this thread sees that they are closed, or the closing one sees this hold */
+	/* either this thread sees that they are closed, or the closing thread sees this hold */
 	atomic_fetch_add(&s->in, 1);
 	if (atomic_load(&j->open))
 		return true;

@@ -14,7 +14,7 @@ struct kvc_library {
 	const char *version; /* the version at run time, if the library reports it */
 	/*
 	 * an address in the library, which shows whether the library is part of the program; NULL:
-	 * it is, like a library of headers
+	 * it always is, because it consists of headers
 	 */
 	const void *symbol;
 };

@@ -14,9 +14,9 @@
 #define PAUSE_MOST 16u /* pauses between two tries, each of which takes the cache line */
 
 /*
- * Tries for a moment, beside threads that sleep too. If they made a thread sleep, all threads
- * would: a lock that is held for a microsecond would have a queue of sleepers that never ends, each
- * of which takes 50 microseconds to wake.
+ * Tries for a moment, even if other threads sleep. If sleeping threads made the next one sleep too,
+ * all threads would: a lock that is held for a microsecond would have a queue of sleepers that
+ * never ends, each of which takes 50 microseconds to wake.
  */
 static bool taken_soon(struct kvc_lock *l)
 {

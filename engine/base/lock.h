@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mutex with measurements: how long it is held, for one of KVC_LOCK_SAMPLED holds, and how long
- * threads waited for it. Each place in the source that takes a lock counts its own waits, and the
- * waits of other threads that found the lock held by it. A thread that finds the mutex taken spins
- * for a moment before it sleeps; a wait that ends while it spins counts too. A build with
- * KVC_LOCK_PROFILE (MODE=debug) also measures the holds of each place, in elapsed time and in CPU
- * time, which excludes other work of the machine.
+ * A mutex with measurements: how long it is held, for one in KVC_LOCK_SAMPLED holds, and how long
+ * threads waited for it. Each place in the source that takes a lock counts the waits there, and the
+ * waits of other threads for the lock while it is held from there. A thread that finds the mutex
+ * taken spins for a moment before it sleeps; a wait that ends while it spins counts too. A build
+ * with KVC_LOCK_PROFILE (MODE=debug) also measures the holds of each place, in elapsed time and in
+ * CPU time, which excludes other work of the machine.
  */
 #ifndef KVC_LOCK_H
 #define KVC_LOCK_H
@@ -45,7 +45,7 @@ struct kvc_lock {
 	_Atomic unsigned turns;   /* holds by threads that had slept */
 	_Atomic uint64_t nth;     /* number of holds */
 	uint64_t sample_ns;       /* start of a measured hold; 0: this hold is not measured */
-	/* the place of the present or latest holder */
+	/* the place of the current or latest holder */
 	struct kvc_lock_profile *_Atomic by;
 	uint64_t since_ns, since_cpu_ns; /* start of the hold, with KVC_LOCK_PROFILE */
 	struct kvc_histogram held, waited;

@@ -83,7 +83,7 @@ static uint64_t group_spare(const char *root, char *path, const char *limit, con
 	}
 }
 
-/* Returns the minimum of these over all memory cgroups of the daemon. */
+/* Returns the minimum of group_spare over all memory cgroups of the daemon. */
 static uint64_t groups(bool want_spare)
 {
 	FILE *f = fopen("/proc/self/cgroup", "re");

@@ -76,7 +76,7 @@ int kvc_options_reload(struct kvc_options *o, const char *text, char *error);
 void kvc_options_live(FILE *out);
 /* Checks combinations of options (such as low < high). Returns as kvc_options_parse does. */
 int kvc_options_check(const struct kvc_options *o, char *error);
-/* Prints one line "name=value" per option with its present value. */
+/* Prints one line "name=value" per option with its current value. */
 void kvc_options_print(const struct kvc_options *o, FILE *out);
 /* Prints the list of options for --help. */
 void kvc_options_help(FILE *out);

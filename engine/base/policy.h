@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of eviction policies, one row each. engine/policy/ implements their order in
- * memory. Here is the rank of a chunk, which the catalog stores: it is computed from the chunk's
+ * The table of eviction policies, one row each. engine/policy/ implements their order in memory.
+ * This file defines the rank of a chunk, which the catalog stores: it is computed from the chunk's
  * accesses, and the chunk with the lowest rank is evicted first. If a policy is no more than such a
  * rank, the chunks of a tier are evicted in its order.
  *
@@ -26,9 +26,9 @@ struct kvc_policy {
 	const char *name;
 	int64_t (*rank)(const struct kvc_access *use);
 	/*
-	 * The policy is no more than the rank, also in that a chunk is not evicted before its
-	 * children: the last chunk of a request is evicted first (access/access.c). So a tier needs
-	 * no replacer in memory.
+	 * The policy is no more than the rank, so a tier needs no replacer in memory. The ranks
+	 * also ensure that a chunk is not evicted before its children: the last chunk of a request
+	 * has the lowest rank (access/access.c).
 	 */
 	bool by_rank;
 	bool by_chain; /* the policy uses parents, and infers them if no client names them */

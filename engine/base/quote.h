@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Quotes bytes that a client chose, as text that is valid in JSON and in a label of Prometheus.
- * Text in UTF-8 is unchanged. Any other text (not UTF-8, or with control characters except newline,
- * which a terminal might obey) begins with U+FFFD; after it, bytes that are not printable ASCII are
- * written as \xFF and a backslash as \\. So no two inputs have the same result.
+ * Text in UTF-8 is unchanged. Any other text (not UTF-8, or with control characters, which a
+ * terminal might obey, except newline) begins with U+FFFD; after it, bytes that are not printable
+ * ASCII are written as \xFF and a backslash as \\. So no two inputs have the same result.
  */
 #ifndef KVC_QUOTE_H
 #define KVC_QUOTE_H

@@ -178,7 +178,7 @@ static inline void kvc_histogram_add(struct kvc_histogram *h, uint64_t unit_ns, 
 #define KVC_SHARDS 16u
 #define KVC_CACHE_LINE 64
 
-/* A small number of the calling thread, which no other thread has. */
+/* A small number that identifies the calling thread. */
 extern _Thread_local unsigned kvc_stats_thread_;
 unsigned kvc_stats_thread_new(void);
 static inline unsigned kvc_stats_thread(void)

@@ -20,7 +20,7 @@
 
 #define LOOK_US 10000
 #define SAY_NS 1000000000ull /* a longer wait is logged */
-/* wait for a holder whose mount is not visible: it may be about to notice its end */
+/* wait for a holder whose mount is not visible: it may be about to notice the unmount */
 #define UNSEEN_NS 3000000000ull
 #define ENDING_NS 60000000000ull /* wait for a holder that is ending, since its last progress */
 

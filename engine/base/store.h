@@ -51,7 +51,7 @@ struct kvc_store {
 	uint64_t created_ns;
 	uint32_t version;
 	bool read_only; /* opened by kvc_store_open_read */
-	/* fsck restored the length of the data file: the bytes behind this offset were lost */
+	/* fsck restored the length of the data file: the bytes beyond this offset were lost */
 	uint64_t lost_from;
 	/*
 	 * Proves that a frame's header was made by a daemon of this store (frames/frame.h). A store
@@ -103,7 +103,7 @@ int kvc_store_repair(struct kvc_store *s, char *error);
  * Returns 0 or a negative errno.
  */
 int kvc_super_add_secret(struct kvc_store *s);
-/* The mount has ended: processes that wait for the store may know that it will be free soon. */
+/* Call it when the mount has ended: tells waiting processes that the store will be free soon. */
 void kvc_store_ending(const struct kvc_store *s);
 /* Call it from time to time after kvc_store_ending, if there was progress. */
 void kvc_store_alive(const struct kvc_store *s);

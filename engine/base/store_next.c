@@ -59,8 +59,8 @@ static int keep_old(const struct kvc_store *s)
 }
 
 /*
- * Labels the new store's device. It has the new label if mkfs wrote it before the new store became
- * the valid one, and the old store's label if that one has its data there too.
+ * Labels the new store's device. The device has the new label already if mkfs wrote it before it
+ * was killed. It has the old store's label if the old store's data is on it too.
  */
 static int label_device(const struct kvc_store *s, const struct kvc_store *next)
 {

@@ -183,8 +183,8 @@ int kvc_super_write(const struct kvc_store *s, int fd)
 		return -ENOMEM;
 	memcpy(p->magic, magic, sizeof magic);
 	/*
-	 * Version 1 had no secret: the first mount makes one, and version 2. Version 3 has its data
-	 * on a device with a label; a store with a data file stays at version 2.
+	 * Version 1 had no secret: the first mount adds one and sets version 2. Version 3 has its
+	 * data on a device with a label; a store with a data file stays at version 2.
 	 */
 	p->version = htole32(s->device ? KVC_STORE_VERSION : s->has_secret ? 2 : 1);
 	memcpy(p->secret, s->secret, sizeof p->secret);

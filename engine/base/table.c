@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash table by linear hashing (table.h). There are `level` (a power of two) buckets and, of the
- * next level, as many as were split: buckets [0, split) were split, and buckets [level, level +
- * split) were split off them. Buckets are in parts of a fixed size, so that growing copies no
- * buckets.
+ * A hash table by linear hashing (table.h). The table has `level` (a power of two) buckets, and one
+ * more for each bucket that was split: buckets [0, n) were split, and buckets [level, level + n)
+ * have the structs that were moved from them. Buckets are in parts of a fixed size, so that growing
+ * copies no buckets.
  */
 #include "table.h"
 

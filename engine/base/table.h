@@ -34,7 +34,7 @@ void kvc_table_add(struct kvc_table *t, struct kvc_slot *s);
 void kvc_table_del(struct kvc_table *t, struct kvc_slot *s);
 struct kvc_slot *kvc_table_bucket(const struct kvc_table *t, size_t bucket);
 
-/* Walks all structs. The present one may be removed; none may be added during the walk. */
+/* Walks all structs. The current one may be removed; none may be added during the walk. */
 #define kvc_table_each(t, pos)                                             \
 	for (size_t pos##_at = 0; pos##_at < (t)->buckets; pos##_at++)     \
 		for (struct kvc_slot *pos = kvc_table_bucket(t, pos##_at), \

@@ -35,8 +35,8 @@ struct kvc_chain {
 	uint32_t *parent;
 	uint32_t *last; /* number of the last request that accessed the chunk */
 	/*
-	 * a leaf: its index in leaf[]; else KVC_CHAIN_INNER | KVC_CHAIN_EXCLUDED if excluded |
-	 * number of children
+	 * of a leaf: its index in leaf[]; of another chunk: its number of children,
+	 * KVC_CHAIN_INNER, and KVC_CHAIN_EXCLUDED if it is excluded
 	 */
 	uint32_t *at;
 	uint32_t *next;                   /* next slot in the same hash bucket */

@@ -5,30 +5,30 @@
  *
  * An engine creates chunks in bursts and computes between them. A burst is a prompt or one step of
  * it, because engines compute a limited number of tokens at a time. So if a burst was as long as
- * the bursts of this client usually get, the next burst continues the prompt; after a shorter
- * burst, the next one begins another prompt, none of which was in the cache. Chunks that arrive
- * within FAR times the usual time between two creates belong to one burst.
+ * the longest bursts of this client, the next burst continues the prompt. After a shorter burst,
+ * the next one begins another prompt, of which no chunk was in the cache. Chunks that arrive within
+ * FAR times the usual time between two creates belong to one burst.
  *
  * The parent of the first chunk of a burst is in doubt until the chunk is opened: a client that
- * opens a prompt from its beginning has just opened the parent. Chunks that are created in an
- * endless row may not be a prompt at all; so after LONGEST chunks another burst begins, whose first
- * chunk is in doubt, too.
+ * opens a prompt from its beginning has just opened the parent. Chunks that are created without end
+ * may not be a prompt at all; so after LONGEST chunks another burst begins, whose first chunk is in
+ * doubt, too.
  *
- * Files that are created in a row may have nothing to do with each other. So the guesses about a
- * client's new chunks are withheld until PROOF chunks were opened just after the chunk that they
- * were created after, or until the client has opened as many chunks just after their known parents.
- * A withheld guess is reported when its chunk is opened.
+ * Files that are created one after another may have nothing to do with each other. So the guesses
+ * about a client's new chunks are withheld until PROOF of its chunks were opened directly after
+ * their predecessor in the order of creation, or until the client has opened as many chunks just
+ * after their known parents. A withheld guess is reported when its chunk is opened.
  *
  * All this holds only if a client works on one prompt at a time. A client that serves several
- * prompts in turns creates chunks of one prompt after those of another, and nothing shows the
+ * prompts in turn creates chunks of one prompt after those of another, and nothing shows the
  * boundary. So each guess is judged when its chunk is opened again. It was right if the client has
- * just opened the guessed parent. It was wrong if the client has not, and has just opened another
- * chunk that it had accessed shortly before it created this one. A client with too many wrong
- * guesses, or that opens several prompts in turns, is not trusted: no parents are reported for
+ * just opened the guessed parent. It was wrong if the client has instead just opened another chunk
+ * that it had also accessed shortly before it created this one. A client with too many wrong
+ * guesses, or that opens several prompts in turn, is not trusted: no parents are reported for
  * chunks that it creates, and chunks that it opens keep their parent only if the client opened the
  * parent just before. It is trusted again when its guesses would have been right for a long time.
  * Threads that are clients of their own share the trust of their process, because they do the same
- * work: `whole` is the client that has the trust, the process or the client itself.
+ * work: `whole` is the client whose trust counts: the process, or the client itself.
  *
  * Notes about chunks are in a table by hash, in which a new note replaces an old one.
  */
@@ -186,7 +186,7 @@ static void end_burst(struct client *c)
 	c->burst = 0;
 }
 
-/* After a new chunk comes another new chunk: does it belong to the same prompt? */
+/* After a new chunk the client created another one: does that belong to the same prompt? */
 static bool is_of_prompt(struct client *c, uint64_t gap)
 {
 	bool far = gap > FAR * c->usual_ns, full = (float)c->burst >= c->longest;
@@ -311,8 +311,9 @@ static struct client *whole_of(struct kvc_chain_infer *o, struct client *c)
 }
 
 /*
- * A chunk is opened after `last`: is that the guess about its creator or about this client? The
- * client that creates prompts and the client that opens them may differ.
+ * A chunk is opened after `last`. If this was the guess about its parent, it proves the guesses
+ * about the client that created the chunk; if it was the known parent, it proves those about this
+ * client. The client that creates prompts and the client that opens them may differ.
  */
 static void prove_client(struct kvc_chain_infer *o, struct client *whole, uint64_t last,
 			 const struct note *n, uint64_t known)

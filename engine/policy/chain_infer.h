@@ -8,7 +8,7 @@
  * The caller stores the parents that are known. This file remembers the last accesses of each
  * client, and its own guesses, to check them later. It has no lock; each call takes the same short
  * time. The state is not saved at unmount: clients are threads, and their numbers mean nothing
- * after a restart. A client that cannot be trusted shows it again within a few chunks.
+ * after a restart. A client that cannot be trusted is recognized again within a few chunks.
  */
 #ifndef KVC_CHAIN_INFER_H
 #define KVC_CHAIN_INFER_H
@@ -36,7 +36,7 @@ void kvc_chain_infer_close(struct kvc_chain_infer *o);
 /*
  * Returns the client to which a call of this process and thread belongs. It is the process, because
  * its threads may share the work on one prompt, or the thread with the bit KVC_CHAIN_INFER_THREAD,
- * if the process was seen to work on several prompts in turns: then each thread may have its own.
+ * if the process was seen to work on several prompts in turn: then each thread may have its own.
  * Ids of processes and threads are below that bit.
  */
 #define KVC_CHAIN_INFER_THREAD (1u << 30) /* KVC_CLIENTS_END */

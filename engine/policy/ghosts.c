@@ -119,7 +119,7 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id)
 }
 
 /*
- * Returns the place of this tag in its row, which is its present place, a free one, or that of the
+ * Returns the place of this tag in its row, which is its current place, a free one, or that of the
  * oldest ghost.
  */
 static struct kvc_ghost *place_ghost(struct kvc_ghosts *g, uint64_t own, uint32_t tag)

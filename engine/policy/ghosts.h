@@ -27,7 +27,7 @@ struct kvc_ghost {
 struct kvc_ghosts {
 	struct kvc_ghost *row;
 	uint64_t rows, used, capacity; /* rows at most, in use, allocated */
-	/* rows at the start; base << n: the last such number that was reached */
+	/* rows at the start; the largest base << n that `used` has reached */
 	uint64_t base, span;
 	uint64_t n;      /* ghosts, without those that were replaced */
 	uint32_t sample; /* a power of two; the caller may change it */

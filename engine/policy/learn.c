@@ -6,8 +6,8 @@
  *
  *     z = base[b] + rhythm[b - 2 log2(gap)] + cell[gap, b] + score,    h = 1 / (1 + e^-z),
  *
- * with the class of the usual gap. A cell learns slowly what base and rhythm do not tell,
- * where the score is a sum of weights of the facts that were known at the last access: one weight
+ * where gap is the class of the usual gap. A cell learns slowly, and corrects the sum of base and
+ * rhythm. The score is a sum of weights of the facts that were known at the last access: one weight
  * of each set, by the class of a fact, and one weight for each number, multiplied by it.
  *
  * A run of chunks with equal facts is one example: a record, which waits in the queue of its bucket

@@ -2,7 +2,7 @@
 /*
  * Learns from accesses to chunks how likely a chunk is to be accessed again, and when (learn.c).
  * For each half-octave of a chunk's age, counted in ticks, it estimates the chance of an access
- * from the facts that were known at the last access. It learns from all requested chunks, also from
+ * from the facts that were known at the last access. It learns from all requested chunks, including
  * those that are not in the cache. It has no lock.
  */
 #ifndef KVC_LEARN_H
@@ -28,7 +28,7 @@ struct kvc_facts {
 	uint8_t tail;      /* the chunk is the last of its request */
 	uint8_t distance;  /* from the end of the request: 0, 1, 2 (2 or more) */
 	uint8_t continues; /* the request contains a known chunk */
-	uint8_t outlook;   /* a client told it (replacer.h) */
+	uint8_t outlook;   /* as a client reported it (replacer.h) */
 };
 
 #define KVC_LOGS 1024
@@ -47,13 +47,13 @@ void kvc_learn_free(struct kvc_learn *l);
 uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f);
 /*
  * A run of `chunks` chunks with equal facts was accessed at time `now`; `id` is the last of them.
- If memory is short, nothing is learned from the run.
+ * If memory is short, nothing is learned from the run.
  */
 void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f, uint32_t now,
 		     uint32_t chunks);
 /* A request of so many chunks has ended. Call it before kvc_learn_track for its runs. */
 void kvc_learn_length(struct kvc_learn *l, uint32_t chunks);
-/* A client told the outlook of a chunk that was tracked. */
+/* A client reported the outlook of a chunk that was tracked. */
 void kvc_learn_tell(struct kvc_learn *l, uint64_t id, uint8_t outlook);
 /* Returns the score of a chunk whose outlook changes. */
 uint8_t kvc_learn_score_told(const struct kvc_learn *l, uint8_t score, uint8_t from, uint8_t to);

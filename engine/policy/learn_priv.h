@@ -11,7 +11,7 @@
 #define AGE 8      /* set of the bucket of age; set RHYTHM: of the age relative to the usual gap */
 #define RHYTHM 9
 #define SETS 10
-#define OUTLOOK 7  /* the set of what clients told */
+#define OUTLOOK 7  /* the set of the outlook */
 #define NUMBERS 14 /* weights that are multiplied by a number */
 #define RHYTHMS 51
 #define LENGTHS 130 /* the last class stands for all longer ones */

@@ -5,10 +5,10 @@
  * than the next victim is refused, and so is the rest of its request: most new chunks of agents'
  * prompts are never read again, and each would evict a chunk that is.
  *
- * Known about a chunk in the cache: its accesses, the mean of log2 of the gaps between them (each
- * gap counts half as much as the next), the number of children that were seen, and the score and
- * the class of its gap at the end of its last request. Of deleted chunks, ghosts.h keeps all of
- * this but the last two.
+ * The policy knows about a chunk in the cache: its accesses, the mean of log2 of the gaps between
+ * them (each gap counts half as much as the next), the number of children that were seen, and the
+ * score and the class of its gap at the end of its last request. The ghost of a deleted chunk
+ * (ghosts.h) has all of this but the last two.
  *
  * prefix_pick.c draws the leaves. The guard in prefix_shadow.c decides whether leaves are evicted
  * by index or by last access.

@@ -237,8 +237,9 @@ static uint32_t take_oldest(struct oldest *o, const struct kvc_chain *c)
 }
 
 /*
- * Returns a leaf that is close to the least recently accessed one. The method of draw_next with
- * the last access as index would take a piece of many prompts, each of which then has little value.
+ * Returns a leaf that is close to the least recently accessed one. If draw_next did this, with the
+ * last access as the index, it would evict a piece of many prompts, whose rest then has little
+ * value.
  */
 static uint32_t pick_oldest(struct kvc_replacer *k)
 {

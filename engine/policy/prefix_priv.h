@@ -17,7 +17,7 @@
 /* The inputs of a chunk's index in one struct, because 64 of them are read to find a victim. */
 struct worth {
 	uint32_t score : 7, gap : 5;
-	uint32_t outlook : 4;         /* a client told it (replacer.h) */
+	uint32_t outlook : 4;         /* as a client reported it (replacer.h) */
 	uint32_t size : 8, count : 8; /* in shadows not used; count: accesses */
 };
 

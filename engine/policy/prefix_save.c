@@ -2,8 +2,9 @@
 /*
  * Saved state of the policy `prefix`. The 64 bits of a chunk are, from the highest bit on: a bit
  * that says that they are set, the score, the accesses, the children, the mean of its gaps (for a
- * chunk that was accessed once: its gap class), and the request of its last access. The rest is the
- * guard, the learner, the ghosts, and the shadows unless they are too large.
+ * chunk that was accessed once: its gap class), and the request of its last access. The saved state
+ * of the whole policy is the guard, the learner, the ghosts, and the shadows unless they are too
+ * large.
  *
  * A chunk that is added without a request gets the facts of its ghost, if it has one.
  *

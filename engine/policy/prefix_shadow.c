@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The guard of the policy `prefix`. It has two shadows: small simulated caches that hold one of
+ * The guard of the policy `prefix`. It has two shadows: small simulated caches that hold one in
  * every `sample` ids and are smaller by the same factor. One evicts by index, the other evicts the
  * least recently accessed leaf.
  *
@@ -9,8 +9,8 @@
  * MEMORY requests. A smaller lead is not worth a change, which costs as much as filling the cache
  * with the chunks that the other order would have kept.
  *
- * The shadows do as the cache does in that order: the one that evicts by index refuses new chunks
- * that are worth less than its victim, and the other one takes all.
+ * Each shadow does what the cache would do with the same method: the one that evicts by index
+ * refuses new chunks that are worth less than its victim, and the other one takes all.
  *
  * Hits in the shadows are counted by request, so they mean nothing if nobody knows which chunks
  * belong to which prompt (the request is `loose`). If more than a small share of accesses is loose,

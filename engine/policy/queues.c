@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Policies of queues that also remember evicted chunks: s3fifo (Yang et al., SOSP 2023) and arc
- * (Megiddo and Modha, FAST 2003). If the algorithm would evict a chunk with children, a leaf below
- * it is evicted.
+ * Policies that consist of queues and remember evicted chunks: s3fifo (Yang et al., SOSP 2023) and
+ * arc (Megiddo and Modha, FAST 2003). If the algorithm would evict a chunk with children, a leaf
+ * below it is evicted.
  *
  * A queue is a list in the order of turns: a number that grows with each chunk that enters a queue.
  * A restored chunk has its saved turn, so its place may be anywhere in the list. If it is not at an

@@ -26,7 +26,7 @@ struct kvc_replacer;
 
 /*
  * What a client knows about the next request of a prompt's session. KVC_OUTLOOK_RETURNS and above:
- * it comes after about a known time (kvc_replacer_returns).
+ * the approximate time until it comes is known (kvc_replacer_returns).
  */
 enum {
 	KVC_OUTLOOK_NONE,
@@ -78,15 +78,15 @@ struct kvc_request {
 	/* accesses to the deepest known chunk, and the class of its gap */
 	uint8_t deepest, follows;
 	bool continues;
-	uint8_t outlook; /* a client told it, for all chunks of the request */
+	uint8_t outlook; /* as a client reported it, for all chunks of the request */
 	/* a new chunk was worth less than the chunks in the cache, so the rest is not kept either
 	 */
 	bool refused;
-	/* for each shadow (prefix.c): the last chunk that belongs to its sample, */
+	/* for each shadow (prefix.c): the last accessed chunk that belongs to its sample */
 	uint64_t sampled[2];
-	uint32_t at[2];   /* its slot, or KVC_NO_SLOT, */
-	bool broken[2];   /* true after the first miss, */
-	uint32_t hits[2]; /* and the hits before that */
+	uint32_t at[2];   /* the slot of that chunk, or KVC_NO_SLOT */
+	bool broken[2];   /* a chunk was not in the shadow */
+	uint32_t hits[2]; /* hits before that chunk */
 };
 
 /* Makes an empty replacer. Returns 0 or -ENOMEM. kvc_replacer_close frees it; NULL is allowed. */
@@ -97,7 +97,7 @@ void kvc_replacer_close(struct kvc_replacer *k);
  * Begins a request. *r is zeroed, or a request that has ended. now_ms: the time on a clock that
  * does not go back, such as the monotonic one; 0 if it is not known. Ages are counted in ticks.
  * There is one tick for each request and one for each 300 ms; a pause counts as at most 60 s. So
- * ages follow the load when it is high, and the time when it is low.
+ * ages grow with the number of requests when the load is high, and with time when it is low.
  */
 void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r, uint64_t now_ms);
 /*
@@ -180,16 +180,16 @@ int kvc_replacer_save_end(struct kvc_saving *s, void **out, size_t *len);
 int kvc_replacer_load(struct kvc_replacer *k, const void *blob, size_t len);
 
 /*
- * A full cache is to take a new chunk of `bytes` bytes, which is the last that this request has
- * accessed. Returns true if the policy refuses it: it is worth less than the next victim, or an
+ * A full cache is about to take a new chunk of `bytes` bytes, which is the last that this request
+ * has accessed. Returns true if the policy refuses it: it is worth less than the next victim, or an
  * earlier chunk of the request was refused. If the chunk is in the cache nevertheless, for example
  * because its file is written already, the caller adds it and makes it the first victim.
  */
 bool kvc_replacer_refuses(struct kvc_replacer *k, struct kvc_request *r, uint64_t bytes);
 /*
- * A client told the outlook of a prompt to which this chunk belongs. It holds until the next access
- * to the chunk. The policy learns what it means. If a request in progress accessed this chunk last,
- * it holds for all chunks of the request.
+ * A client reported the outlook of a prompt to which this chunk belongs. The outlook holds until
+ * the next access to the chunk. The policy learns what it means. If a request in progress accessed
+ * this chunk last, the outlook holds for all chunks of the request.
  */
 void kvc_replacer_tell(struct kvc_replacer *k, uint64_t id, uint8_t outlook);
 /* Deletes a chunk. `evicted`: the policy may remember it. */

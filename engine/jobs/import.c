@@ -27,8 +27,9 @@ static bool valid_name(const char *name)
 }
 
 /*
- * Finds the folder of a path: 0 with *parent, and *rest is the name in it. -ENOENT: the path is cut
- * at a folder that does not exist, and *parent is the folder that lacks it.
+ * Finds the folder of a path. Returns 0 and sets *parent to the folder, and *rest to the name in
+ * it. If a folder of the path does not exist, returns -ENOENT, ends the path with that folder's
+ * name, and sets *parent to the folder that lacks it.
  */
 static int find_folder_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
 {
@@ -52,8 +53,8 @@ static int find_folder_both(struct kvc *k, char *path, uint64_t *parent, char **
 }
 
 /*
- * Makes a missing folder as the tier has it. If the tier has none that can be trusted, only the
- * user of the daemon may use it.
+ * Makes a missing folder with the attributes that the tier has for it. If the tier has none that
+ * can be trusted, only the user of the daemon may use the folder.
  */
 static int import_folder(struct import *im, const char *path, uint64_t parent, const char *name)
 {

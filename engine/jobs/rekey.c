@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sweep "rekey": encrypts with the current key of its model every copy that has another key or
- * none. Each object is loaded into the pool and copied again; the old copy is removed when the new
- * one is recorded.
+ * The sweep "rekey": finds every copy that is not encrypted with the current key of its model, and
+ * encrypts it with that key. Each object is loaded into the pool and copied again; the old copy is
+ * removed when the new one is recorded.
  */
 #include "ops.h"
 #include "file.h"

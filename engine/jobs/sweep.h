@@ -61,7 +61,7 @@ int kvc_sweeper_each_placed(struct kvc_sweep *s,
 			    int (*fn)(struct kvc_sweep *s, const struct kvc_placed *p, void *arg),
 			    void *arg);
 
-/* Run a sweep. Return 0, or the reason why it could not begin or not be completed. */
+/* Run a sweep. Return 0, or the errno, negative, that kept it from beginning or completing. */
 int kvc_import_run(struct kvc_sweep *s);
 int kvc_rekey_run(struct kvc_sweep *s);
 int kvc_flush_run(struct kvc_sweep *s);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sweep "verify": reads every copy in the tiers and checks it, at a limited rate. It is not an
- * access: nothing enters the pool, and the order of eviction stays. Copies are read one at a time,
- * into memory of their own.
+ * access: nothing enters the pool, and the order of eviction does not change. Copies are read one
+ * at a time, into memory of their own.
  *
  * A copy that is damaged is read a second time, because its header may just have been rewritten. If
- * it is still damaged, it is treated as by a load: it is discarded, and made again if the pool or
+ * it is still damaged, it is treated as in a load: it is discarded, and made again if the pool or
  * another tier has the file. A file without another copy is dropped.
  */
 #include "ops.h"
@@ -48,7 +48,7 @@ int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer)
 	return 0;
 }
 
-/* Describes the copy to read. Returns -ENOENT if the copy no longer exists or counts. */
+/* Describes the copy to read. Returns -ENOENT if the copy no longer exists or is out of date. */
 static int describe_copy_both(struct kvc *k, uint64_t ino, unsigned tier,
 			      struct kvc_fetch_want *want)
 {
@@ -93,7 +93,8 @@ static bool is_damage(int err)
 }
 
 /*
- * Reads a copy once. Returns -EAGAIN if it was replaced or removed since: the result says nothing.
+ * Reads a copy once. Returns -EAGAIN if the copy was replaced or removed since, so that the result
+ * means nothing.
  */
 static int read_once(struct kvc *k, unsigned tier, struct kvc_fetch_want *want, int fd)
 {

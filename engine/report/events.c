@@ -35,8 +35,8 @@ static const char *const event_names[] = {
 };
 
 /*
- * Takes some events from the ring and returns their number; *lost were overwritten before the
- * first. Without memory, paths are missing.
+ * Takes some events from the ring and returns their number; *lost is the number of events that were
+ * overwritten unread. If memory is short, paths are missing.
  */
 static size_t take_events(struct kvc *k, struct events *s, struct event *all, uint64_t *lost)
 {

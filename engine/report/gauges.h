@@ -86,7 +86,7 @@ struct kvc_tier_gauges {
 	const char *breaker; /* "closed", "open", "half open" or "hangs" */
 	/*
 	 * for each class of calls: 1 if calls are made; "closed", "refused", "out" or "probing";
-	 * the reason; the rest of the delay
+	 * the reason; the remaining delay
 	 */
 	struct kvc_call_figures {
 		uint64_t up, next_ms;

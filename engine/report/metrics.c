@@ -250,7 +250,8 @@ static const struct {
 #define AT(member) offsetof(struct kvc_tenant, member)
 	{ "tenant_quota_bytes", "gauge", "quota of a tenant; 0: none", AT(quota) },
 	{ "tenant_share_bytes", "gauge", "share of the pool of a tenant; 0: none", AT(share) },
-	{ "tenant_used_bytes", "gauge", "bytes that count to the quota of a tenant", AT(used) },
+	{ "tenant_used_bytes", "gauge", "bytes that count towards the quota of a tenant",
+	  AT(used) },
 	{ "tenant_pool_bytes", "gauge", "bytes of a tenant in the pool", AT(pool) },
 #define X(name, what) { "tenant_" #name, "counter", what, AT(name) },
 	KVC_TENANT_COUNTERS(X)

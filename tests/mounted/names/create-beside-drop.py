@@ -10,7 +10,7 @@ N = MiB
 
 
 def press(s, name, n=20):
-    """Old chunks go, since the pool is their only place."""
+    """Old chunks are dropped, because they are only in the pool."""
     time.sleep(0.35)
     for i in range(n):
         s.write(f"press/{name}{i}/l", bytes(N))
@@ -70,12 +70,12 @@ def written_in():
     s.fsck("-n")
 
 
-# engines' own way, makedirs and create, in folders that are dropped all the time: by a full pool,
-# and by a quota
+# makedirs and create, as engines call them, in folders that a full pool or a quota drops all the
+# time
 def store(folder, name):
-    """Who looks within a tenth of a second keeps a folder. makedirs looks a second time where the
-    folder is there, and then the file is made: neither may fail, but where the machine let it wait
-    for longer in between. Returns whether it was so."""
+    """A lookup protects a folder for a tenth of a second. makedirs looks up an existing folder
+    again, and then the file is created: neither may fail, unless the machine delayed the process
+    for longer in between. Returns true in that case."""
     start = time.monotonic()
     try:
         os.makedirs(folder, exist_ok=True)
@@ -112,7 +112,7 @@ def made_again(name, cpu, quota):
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not errors, (name, errors)
-    print(f"{name}: {late[0]} of {made[0]} were held up, and found no folder any more")
+    print(f"{name}: {late[0]} of {made[0]} were delayed, and found the folder dropped")
     st = s.stats()
     assert st["dropped_chunks"] > 10 and bool(st["quota_drops"]) == bool(quota), (name, st)
     s.umount()
@@ -130,7 +130,7 @@ def watermarks():
         assert st["pool_used_bytes"] < bound, (st["pool_used_bytes"], bound)
         if st["evictions"] or st["pool_used_bytes"] > 0.9 * bound + 2 * N:
             break
-    assert i * N > 0.85 * bound - 2 * N, (i, bound)  # no eviction before; from here on no store
+    assert i * N > 0.85 * bound - 2 * N, (i, bound)  # nothing is stored from here on
     wait_for(lambda: s.stats()["pool_used_bytes"] <= 0.6 * bound)
     assert s.stats()["pool_used_bytes"] > 0.5 * bound
     s.umount()

@@ -21,7 +21,7 @@ def chunk(name):
 
 
 def look(c):
-    """Whether the folder and its file are found. The kernel may be told between the two: then the
+    """Whether the folder and its file are found. If the kernel is told between the two lookups, the
     folder is gone, too."""
     folder, file = (os.path.exists(f"{s.mnt}/{p}") for p in (c, f"{c}/layer0"))
     return c, folder and (file or os.path.exists(f"{s.mnt}/{c}")), file
@@ -37,7 +37,7 @@ while len(asked) < 3:
     asked.append([look(c) for c in range(len(held) - 20)])
 for found in asked:
     assert all(folder == file for _, folder, file in found), found
-    assert not all(folder for _, folder, _ in found), "nothing was asked for that went"
+    assert not all(folder for _, folder, _ in found), "no dropped chunk was looked up"
 for fd in held:
     os.close(fd)
 s.umount()

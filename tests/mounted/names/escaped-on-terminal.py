@@ -39,7 +39,7 @@ for n in NAMES:
     tool("kvcachectl", "stat", s.mnt.encode() + b"/" + n)
     tool("kvcachectl", "pin", s.mnt.encode() + b"/" + n + b"/absent")
 s.umount()
-# no placement is left, so each frame is told with its path; links that are wrong tell names
+# without placements fsck reports each frame with its path, and wrong links with their names
 run("sqlite3", f"{s.path}/catalog.sqlite", "delete from placements; update names set kind = 40960 "
     "where kind = 32768", ok=True)
 found = tool("fsck.kvcachefs", "-n", s.path)

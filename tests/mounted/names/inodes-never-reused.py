@@ -35,7 +35,7 @@ for turn in range(4):
     make(5)
     remove()
     assert min(seen - set(range(before + 1))) - before < 100, (
-        "a clean unmount takes back what was reserved")
+        "a clean unmount returns reserved numbers that were not used")
 for turn in range(2):
     make(30)
     remove()

@@ -24,7 +24,7 @@ made, serial = [], [0]
 
 
 def store(folders):
-    """A chunk, or four files. Every name is looked at once, so the kernel knows them."""
+    """Stores a chunk, or four files. Each name is looked up once, so that the kernel knows it."""
     serial[0] += 1
     names = [f"m/{serial[0]}/{l}" if folders else f"flat/{serial[0]}.{l}" for l in range(4)]
     for name in names:
@@ -124,7 +124,7 @@ def goes(call, *args):
 def names(folder):
     try:
         return [f"{folder}/{n}" for n in os.listdir(f"{s.mnt}/{folder}")]
-    except FileNotFoundError:  # it was knocked at before, and went this moment
+    except FileNotFoundError:  # it was probed before, and has just been dropped
         return []
 
 

@@ -79,7 +79,7 @@ os.unlink(f"{s.mnt}/m/resident")
 hides("m/resident", DAY)
 os.rename(f"{s.mnt}/m/renamed", f"{s.mnt}/m/other")
 hides("m/renamed", DAY)
-# a file of one's own in the place of one that could not be read
+# a new file replaces a file that could not be read
 s.write("m/tmp", b"own")
 os.rename(f"{s.mnt}/m/tmp", f"{s.mnt}/m/over")
 s.write("m/truncated", b"own")
@@ -88,7 +88,7 @@ for name in "m/over", "m/truncated":
 # deletion for all nodes
 os.unlink(f"{s.mnt}/all/a")
 hides("all/a", DAY)
-# a folder whose file was deleted because somebody wanted that
+# a file that was loaded before the tier failed
 os.unlink(f"{s.mnt}/m/lived/b")
 hides("m/lived/b", DAY)
 os.rename(away, shared)
@@ -103,7 +103,7 @@ hides("m/hung/a", SOON)
 hides("m/hung", SOON)
 os.unlink(flag)
 
-# other nodes' file comes back, with its bytes
+# the other nodes' files appear again, with their contents
 wait_for(lambda: os.path.exists(f"{s.mnt}/m/hung/a"), every=0.5)
 wait_for(lambda: os.path.exists(f"{s.mnt}/m/unread"), every=0.5)
 assert s.read("m/unread") == blob(NAMES.index("unread"), 20 * KiB)

@@ -34,7 +34,7 @@ want = bytearray(blob(1, 300000))
 want[1000:1008] = b"in place"
 assert s.read("model/chunk/a") == bytes(want)
 
-# O_DIRECT, one write and one readv; unaligned offers are the caller's to make
+# O_DIRECT, one write and one readv; the buffers are aligned
 buf = mmap.mmap(-1, 2 * MiB)
 buf[:] = blob(2, 2 * MiB)
 fd = os.open(P("direct"), os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o644)
@@ -67,7 +67,7 @@ assert libc.fallocate(fd, 0, ctypes.c_long(0),
 os.close(fd)
 os.unlink(P("huge"))
 
-# fallocate: room, holes and zeros, as a copy in memory has them
+# fallocate: space, holes and zeros; the result is compared with a copy in memory
 KEEP, PUNCH, ZERO = 1, 2, 16
 
 
@@ -193,7 +193,7 @@ for bad in (3, 4, 6, 8):
 os.link(P("x/sym"), P("x/same"))
 exchange("x/sym", "x/same")
 assert os.stat(P("x/sym")).st_nlink == 2
-with open(P("x/tmp"), "wb") as f:  # one that is still open, and its name is taken away at once
+with open(P("x/tmp"), "wb") as f:  # a file closed a moment ago; its new name is deleted at once
     f.write(b"new")
 exchange("x/tmp", "x/sym")
 os.unlink(P("x/tmp"))
@@ -269,7 +269,7 @@ st = os.stat(P("stamp"))
 assert (stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid) == (0o600, 1234, 4321)
 assert os.stat(P("d2")).st_nlink == 3
 
-# a plain file by mknod (the other kinds: specials.py); refused: our own folder
+# a plain file by mknod (special-files.py has the other kinds); changes in .kvcachefs are refused
 os.mknod(P("plain"), 0o600 | stat.S_IFREG)
 assert os.stat(P("plain")).st_size == 0
 with fails(errno.EPERM):
@@ -280,7 +280,7 @@ assert ".kvcachefs" not in os.listdir(m) and "stats" in os.listdir(P(".kvcachefs
 with fails(errno.ENOENT):
     os.stat(P(".kvcachefs/nothing"))
 
-# xattrs travel over rename
+# xattrs stay with a renamed file
 os.setxattr(P("stamp"), "user.vllm.kv_crc32c", b"\x01\x02\0\x03")
 with fails(errno.EEXIST):
     os.setxattr(P("stamp"), "user.vllm.kv_crc32c", b"", os.XATTR_CREATE)
@@ -311,16 +311,16 @@ fd = os.open(m, os.O_RDONLY)
 os.fsync(fd)
 os.close(fd)
 
-# copy_file_range and sendfile-like copies work by whatever way the kernel has
+# cp works, with any method of the kernel (copy_file_range, sendfile)
 run("cp", "-a", P("mapped"), P("copied"), ok=True)
 assert s.read("copied") == blob(3, MiB)
 
-# statfs that df can believe
+# statfs returns plausible numbers for df
 v = os.statvfs(m)
 assert v.f_blocks * v.f_frsize == 256 * MiB // 100 * 90 // 4096 * 4096 \
     and 0 < v.f_bfree < v.f_blocks and v.f_namemax == 255
 
-# all of it after a clean remount
+# everything is the same after a clean remount
 def picture():
     out = {}
     for folder, dirs, files in os.walk(m):

@@ -24,7 +24,7 @@ def lease(*paths):
 
 
 def seen(chunk, names):
-    """The visible files, by every way to look; all ways must agree."""
+    """The visible files. All ways to look for them must agree."""
     names = sorted(names)
     by_stat = [n for n in names if os.path.exists(P(f"{chunk}/{n}"))]
     by_open = []
@@ -48,7 +48,7 @@ def seen(chunk, names):
 
 ALL = [f"l{i}" for i in range(N)]
 
-# reported; nothing else by default
+# by default a partial chunk is reported, and not hidden
 s = Store("show", cpu="32M", options="settle=0").mount()
 assert s.config()["partial"] == "show"
 s.write("m/before/l0", b"x")
@@ -94,7 +94,8 @@ assert seen("m/old", ALL) == [] and seen("m/full", ALL) == ALL and seen("other/c
 assert os.read(inside, 9) == b"old"  # a process with the file open continues
 os.close(inside)
 
-# made directly, with a look between: the writer sees its own by its descriptor only
+# files created under their final names, with lookups in between: the writer sees its file only
+# through its descriptor
 os.makedirs(P("m/c"))
 os.makedirs(P("m/c"), exist_ok=True)
 for i, name in enumerate(ALL):
@@ -112,7 +113,7 @@ for i, name in enumerate(ALL):
             os.open(P(f"m/c/{name}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         with fails(errno.ENOENT):
             os.open(P(f"m/c/{name}"), os.O_RDONLY)
-        with open(P(f"m/c/{name}"), "wb") as f:  # once more, over it
+        with open(P(f"m/c/{name}"), "wb") as f:  # write the hidden file again
             f.write(blob(i, 90000))
         wait_for(lambda: s.stats()["files_open"] == 0)
         assert s.attr("m/c", "state") == "partial"
@@ -120,7 +121,7 @@ assert seen("m/c", ALL) == ALL
 for i in range(N):
     assert s.read(f"m/c/{ALL[i]}") == blob(i, 90000 if i < N - 1 else 100000)
 
-# temporary names, that are renamed or linked, in the folder or beside it: never one too many
+# temporary names in the folder or outside it, which are renamed or linked: no file counts twice
 os.makedirs(P("m/t"))
 os.makedirs(P("m/stage"))
 for i, name in enumerate(ALL):
@@ -136,14 +137,14 @@ for i, name in enumerate(ALL):
         os.replace(P(tmp), P(f"m/t/{name}"))
     else:
         os.rename(P(tmp), P(f"m/t/{name}"))
-        if i == 2:  # it was seen where it was: a stat may know it for a moment, an open may not
+        if i == 2:  # it was visible under its old name: stat may find it for a moment, open may not
             with fails(errno.ENOENT):
                 os.open(P(f"m/t/{name}"), os.O_RDONLY)
             wait_for(lambda: not os.path.exists(P(f"m/t/{name}")))
 assert seen("m/t", ALL) == ALL and s.attr("m/t", "state") != "partial"
 assert all(s.read(f"m/t/{n}") == blob(i, 3000) for i, n in enumerate(ALL))
 
-# empty files and unnamed ones do not count; the first becomes whole by a write
+# empty files and unnamed files do not count; an empty file counts when it has been written
 for i, name in enumerate(ALL):
     s.write(f"m/e/{name}", b"" if i == 0 else b"y")
 fd = os.open(P("m/e"), os.O_TMPFILE | os.O_RDWR, 0o600)
@@ -197,9 +198,9 @@ os.mkdir(P("m/gone"))
 for n in ALL[1:]:
     s.write(f"m/gone/{n}", b"z")
 wait_for(lambda: s.stats()["files_open"] == 0)
-assert seen("m/gone", ALL) == []  # l0 went
+assert seen("m/gone", ALL) == []  # l0 was deleted
 
-# it holds for the whole model, and through a kill and a remount
+# layers applies to the whole model, also after a kill and a remount
 os.mkdir(P("m/files"))
 os.setxattr(P("m/files"), KV + "unit", b"file")
 s.write("m/files/a", b"x")
@@ -223,7 +224,7 @@ s.write("m/gone/l0", b"z")
 wait_for(lambda: s.stats()["files_open"] == 0)
 assert seen("m/gone", ALL) == ALL
 
-# readers all the while: whoever finds one file finds all, and reads what was written
+# concurrent readers: a reader that finds one file finds all, with the written contents
 stop, wrong, hits = threading.Event(), [], [0]
 
 
@@ -257,7 +258,7 @@ stop.set()
 [t.join() for t in threads]
 assert not wrong, wrong[:3]
 
-# another number, and none: all is found
+# another number of layers, and none: without it all files are visible
 os.setxattr(P("m"), LAYERS, b"5")
 wait_for(lambda: not os.path.exists(P("m/c/l0")))
 assert seen("m/c", ALL) == []

@@ -29,7 +29,8 @@ def replace(content):
 
 
 def comes_late(gone):
-    """Not so late, by our being held, that two commits have passed."""
+    """Opens the file after it has lost its name. Returns false if this process was delayed so
+    long that two commits have passed."""
     fd = found(blob(1, N))
     s.committed()
     gone(blob(2, N))
@@ -40,7 +41,7 @@ def comes_late(gone):
         return False
     else:
         assert got == blob(1, N) and os.fstat(fd).st_nlink == 0
-        with fails(errno.ESTALE):  # it was closed, and that was the last of it
+        with fails(errno.ESTALE):  # the close has freed it
             opened(fd)
         return True
     finally:
@@ -61,7 +62,7 @@ with fails(errno.ESTALE):
     opened(fd)
 os.close(fd)
 
-# an unmount meanwhile
+# an unmount before the open
 fd = found(blob(4, N))
 os.unlink(path)
 os.close(fd)

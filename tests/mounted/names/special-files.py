@@ -36,7 +36,7 @@ look("m/c")
 with fails(errno.EEXIST):
     os.mkfifo(P("m/c/b"))
 
-# they serve: a pipe through the fifo, a connection through the socket
+# they work: data through the fifo, a connection through the socket
 sock.listen()
 with socket.socket(socket.AF_UNIX) as c:
     c.connect("s")
@@ -72,7 +72,7 @@ for name in NUMBER:
         os.setxattr(P("m/c", name), "user.x", b"1")
 look("m/c")
 
-# set-id bits: a write takes them at once, also while the file is open; a later chmod stays
+# set-id bits: a write clears them at once, also while the file is open; a later chmod sets them
 def bits(p):
     return run("stat", "-c", "%a", p, ok=True).stdout.strip()
 
@@ -83,7 +83,7 @@ for turn in range(3):
     os.write(fd, b"x" * 100)
     os.fchmod(fd, 0o6755)
     os.utime(fd, (7, 7))
-    os.close(fd)  # as install does it
+    os.close(fd)  # as install(1) does
     assert bits(p) == "6755"
     if turn:
         s.settle()
@@ -113,7 +113,7 @@ for i in range(60):
 assert not os.path.exists(P("m/c/file")), "the store is full three times over"
 look("m/c")
 
-# they outlive a kill and a remount
+# they survive a kill and a remount
 s.committed()
 s.kill()
 s.mount()
@@ -129,7 +129,7 @@ for name in NUMBER:
     os.unlink(P("m/c", name))
 os.rmdir(P("m/c"))
 
-# a name of 255 bytes is one, of 256 is none: for every call
+# every call accepts a name of 255 bytes and refuses a name of 256
 long, fits = "n" * 256, "n" * 255
 s.write(fits, b"1")
 calls = [os.stat, os.unlink, os.rmdir, os.mkdir, os.mkfifo, os.readlink, os.listdir,

@@ -64,7 +64,7 @@ for turn in range(3):
 assert client_says("renew") == LIVES + ["works"] * 2
 client.stdin.close()
 assert client.wait(HANG) == 0
-# a kill while nothing of it is in use, and a mount by fstab's way, which waits for nobody
+# a kill while the mount is not in use, and a mount as for fstab, which does not wait
 s.kill()
 run(binary("mount.kvcachefs"), s.path, s.mnt, "-o", f"cpu=32M,run={TMP}/run", ok=True)
 assert s.read("m/c/l") == data

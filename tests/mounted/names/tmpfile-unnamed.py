@@ -31,18 +31,18 @@ def rows(store=s):
 
 
 def gone(used):
-    """No remains: in the pool, in the catalog, in its files."""
+    """Nothing is left in the pool and in the catalog."""
     wait_for(lambda: s.stats()["pool_used_bytes"] == used and s.stats()["files_open"] == 0)
     wait_for(lambda: rows() == 0)
 
 
-# two first files, so that the others are prepared for (and with passthrough go that way)
+# two files first, so that the daemon knows the usual size (and uses passthrough, if it can)
 for i in range(2):
     s.write(f"model/chunk/first{i}", blob(i, MiB))
 s.settle()
 used = s.stats()["pool_used_bytes"]
 
-# without a link it is nowhere, and goes
+# without a link it has no name, and is freed
 ways = s.stats()["passthrough_opens"]
 fd = unnamed()
 st = os.fstat(fd)
@@ -74,7 +74,7 @@ s.settle()
 assert s.attr("model/chunk/a", "state") == "resident+lower" \
     and s.attr("model/chunk/a", "tiers") == "cpu,disk"
 
-# by /proc; the writer has closed it before, a reader of it is left
+# linked through /proc by a reader, after the writer has closed the file
 fd = unnamed()
 os.write(fd, blob(7, MiB))
 os.setxattr(fd, "user.of", b"it")
@@ -83,7 +83,7 @@ os.close(fd)
 link(reader, f"{m}/c", by_proc=True)
 os.close(reader)
 assert s.read("model/chunk/c") == blob(7, MiB) and os.getxattr(f"{m}/c", "user.of") == b"it"
-# and only a path descriptor is left
+# linked through a path descriptor, the only one that is left
 fd = unnamed()
 os.write(fd, blob(8, MiB))
 path = os.open(f"/proc/self/fd/{fd}", os.O_PATH)
@@ -94,7 +94,7 @@ os.close(path)
 assert s.read("model/chunk/d") == blob(8, MiB)
 s.settle()
 assert s.attr("model/chunk/d", "state") == "resident+lower"
-# O_EXCL: it never gets a name; nor does a file whose last name went
+# with O_EXCL it never gets a name; nor does a file whose last name was deleted
 fd = unnamed(flags=os.O_RDWR | os.O_EXCL)
 with fails(errno.ENOENT):
     link(fd, f"{m}/no")
@@ -109,7 +109,7 @@ with fails(errno.EPERM, errno.EOPNOTSUPP):
 with fails(errno.EINVAL):
     os.open(m, os.O_TMPFILE | os.O_RDONLY)
 
-# a quota counts it while it is there
+# a quota counts it while it exists
 os.mkdir(f"{s.mnt}/q")
 os.setxattr(f"{s.mnt}/q", "user.kvcachefs.quota", b"4M")
 fd = unnamed(f"{s.mnt}/q")
@@ -143,8 +143,8 @@ assert sorted(os.listdir(m)) == ["a", "b", "c", "d", "first0", "first1"] \
 assert s.read("model/chunk/d") == blob(8, MiB) and s.read("q/f") == blob(9, 2 * MiB) \
     and os.getxattr(f"{m}/c", "user.of") == b"it"
 
-# after a kill: files that were linked and closed 50 ms before are there; those that were fsynced
-# before the link also if the pool is lost; nothing of the others
+# after a kill, files exist that were linked and closed 50 ms before; if they were fsynced before
+# the link, they exist even if the pool is lost; nothing is left of the others
 seed = time.time_ns() % 10**6
 print("seed", seed)
 for turn in range(4):
@@ -164,7 +164,7 @@ for turn in range(4):
             others.append(fd)
             if turn > 1:
                 os.setxattr(fd, "user.x", b"y")
-    if turn % 2:  # the names are on stable storage too, and the bytes have been
+    if turn % 2:  # the contents are on stable storage already; now the names are, too
         folder = os.open(m, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)

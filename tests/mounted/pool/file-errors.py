@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""The pool's own files fail. A file that was closed in that time is kept, is published when the
-pool works again, and is copied to the tiers. A failed call has no effect and leaves nothing open.
-All files are there after a remount."""
+"""Calls on the pool's own files fail. A file that is closed meanwhile is kept, is published when
+the pool works again, and is copied to the tiers. A failed call has no effect and leaves nothing
+open. All files are there after a remount."""
 import os, time
 from kvtest import *
 import faults
@@ -31,7 +31,7 @@ for i in range(4):
     s.write(f"m/{i}", files[f"m/{i}"])
 s.settle()
 s.umount()
-# published, but for the name
+# publishing fails at the rename
 r = mount("rename", "ENOMEM")
 all_there("loaded")
 fds = {path: os.open(f"{s.mnt}/{path}", os.O_RDWR | os.O_CREAT) for path in ("m/0", "m/new")}
@@ -56,7 +56,7 @@ assert s.log().count("cannot be published") == 2, s.log()
 all_there("published")
 s.umount()
 
-# a size that is refused
+# truncate fails
 r = mount("truncate", "EIO")
 all_there("mounted again")
 s.settle()

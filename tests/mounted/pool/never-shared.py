@@ -20,7 +20,7 @@ def pools(*words):
 
 
 def told(path):
-    """The JSON output for it."""
+    """The entries of this pool in the JSON output."""
     return [p for p in json.loads(run(CTL, "pools", "--json", ok=True).stdout)["pools"]
             if p["path"] == path]
 
@@ -49,9 +49,9 @@ for words in ((), ("--yes",)):
     p = run(CTL, "pools", "--free", *words, held)
     assert p.returncode == 1 and "mount and unmount that store" in p.stdout, p
 run(CTL, "pools", "--free", "--yes", ok=True)
-assert list(pools()) == [held], "a pool is freed that its store wants"
+assert list(pools()) == [held], "a pool is freed that its store needs"
 
-# its copy, mounted beside what the original has left
+# a copy of the store is mounted while the original's pool still exists
 b = Store("b", cpu="32M", make=False)
 run("cp", "-a", a.path, b.path, ok=True)
 b.mount()
@@ -62,7 +62,7 @@ for i in range(4):
         assert b.read(f"m/old{i}") in (blob(f"old{i}", N), blob(f"newer{i}", N))
 for i in range(4):
     b.write(f"m/late{i}", blob(f"of b {i}", N))
-# and the original, at the same time: all that was acknowledged is there
+# then the original is mounted too: all acknowledged files are there
 a.mount()
 for i in range(4):
     assert a.read(f"m/late{i}") == blob(f"late{i}", N), i
@@ -70,7 +70,7 @@ for i in range(4):
     assert b.read(f"m/late{i}") == blob(f"of b {i}", N), i
 assert a.config()["pool"] != b.config()["pool"]
 assert all("in use" in l for l in pools().values()) and len(pools()) == 2, pools()
-# each finds its own again, in whatever order, also after it was moved within its filesystem
+# each store finds its own pool again, in any order, also after it was moved within its filesystem
 a.settle(), b.settle()
 for s in (a, b):
     s.umount()
@@ -85,7 +85,7 @@ b.mount()
 assert b.read("m/only") == blob(f"only {TMP}/b", N)
 a.mount()
 assert a.read("m/only") == blob(f"only {TMP}/a", N)
-# no command takes a pool in use
+# no command frees a pool in use
 held = a.config()["pool"]
 assert told(held)[0]["is"] == "used"
 p = run(CTL, "pools", "--free", "--yes", held)
@@ -97,7 +97,7 @@ assert p.returncode == 1 and "in use by the daemon" in p.stdout and a.read("m/on
 b.umount()
 assert list(pools()) == [held], pools()
 
-# a snapshot of a store in use, its log and all, as LVM makes one: the daemon stands still meanwhile
+# a snapshot of a store in use, including its log, as LVM makes one: the daemon is stopped meanwhile
 c = Store("snapshot", cpu="32M", make=False)
 o = Store("original", cpu="32M", size="24M", options="settle=0").mount()
 for i in range(4):
@@ -126,7 +126,7 @@ for turn in range(3):
             assert not os.path.exists(f"{c.mnt}/m/pool{i}"), i
             if os.path.exists(f"{c.mnt}/m/old{i}"):
                 assert c.read(f"m/old{i}") in (blob(f"old{i}", N), blob(f"newer{i}", N)), i
-        for i in range(4):  # the same paths and numbers, other bytes
+        for i in range(4):  # the same paths and inode numbers, different contents
             for x in (o, c):
                 x.write(f"m/pool{i}", blob(f"{x.path} {i}", N))
                 x.write(f"m/late{i}", blob(f"{x.path} late {i}", N))
@@ -140,7 +140,7 @@ for turn in range(3):
         x.committed()
     if turn == 2:
         break
-    for x in (c, o):  # killed, both pools are left; and then ended
+    for x in (c, o):  # first killed, so that both pools are left; then unmounted
         if turn:
             x.umount()
         else:
@@ -153,13 +153,13 @@ for x in (o, c):
     x.fsck("-n", "--data")
 assert list(pools()) == [held], pools()
 
-# a store that is no more
+# a store that does not exist any more
 a.write("m/x", blob("x", N))
 a.kill()
 run("umount", "-l", a.mnt)
 run(CTL, "pools", "--free", "--yes", ok=True)
-assert list(pools()) == [held], "a pool is freed that its store wants"
-# a store that is missing, and returns before the answer is given
+assert list(pools()) == [held], "a pool is freed that its store needs"
+# a store that is missing, and returns before the question is answered
 os.rename(a.path, f"{TMP}/away")
 code, seen = asked(b"y\n", CTL, "pools", "--free", held,
                    meanwhile=lambda: os.rename(f"{TMP}/away", a.path))
@@ -189,7 +189,7 @@ assert code == 0 and f"{held} freed" in seen, (code, seen)
 assert not pools() and not os.path.exists(held)
 p = run(CTL, "pools", "--free", held)
 assert p.returncode == 1 and "is not a pool" in p.stdout, p
-# and without asking
+# --yes asks no question
 d = Store("d", cpu="32M", size="24M").mount(options="settle=60000")
 d.write("m/x", blob("x", N))
 held = d.config()["pool"]
@@ -199,7 +199,7 @@ shutil.rmtree(d.path)
 p = run(CTL, "pools", "--yes", held, "--free", ok=True)
 assert p.stdout.count(f"{held} ") == 2 and not os.path.exists(held), p
 
-# a store that is made again
+# a store that is created again
 c = Store("c", cpu="32M", size="24M").mount(options="settle=60000")
 c.write("m/x", blob("x", N))
 held = c.config()["pool"]
@@ -212,10 +212,10 @@ assert os.listdir(c.mnt) == []
 c.umount()
 assert not pools()
 
-# a folder that is not there
+# a folder that does not exist
 p = run(CTL, "pools", f"{TMP}/nowhere")
 assert p.returncode == 1 and "nowhere" in p.stdout, p
-# words that do not go together
+# arguments that do not go together
 for words in ((TMP, TMP), ("--yes",), ("--free", "--json"), ("--fre",), ("--free=1",), ("-f",)):
     p = run(CTL, "pools", *words)
     assert p.returncode == 2 and p.stdout.count("\n") == 1 and "--help" in p.stdout, p

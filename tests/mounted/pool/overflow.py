@@ -64,7 +64,7 @@ def fill(name, size, options, holds_all):
                 try:
                     data = s.read(f"{folder}/{n}")
                 except FileNotFoundError:
-                    continue  # dropped while we read others in
+                    continue  # dropped while other files were loaded
                 assert data == blob(f"{w}/{c}/{n[5:]}", SIZE), f"{name}: {folder}/{n}"
     assert not partial, f"{name}: {partial} chunks are there in part"
     assert whole == 8 * CHUNKS if holds_all else 0 < whole < 8 * CHUNKS, whole

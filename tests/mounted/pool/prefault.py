@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 # level: check
-"""prefault= touches the pool, callers that need the memory get it at once, and nothing of it
-outlives the daemon."""
+"""prefault= touches the pool's memory. Callers that need this memory get it at once, and none of it
+stays allocated after the daemon's end."""
 import os
 from kvtest import *
 
@@ -25,7 +25,7 @@ def ended(s):
     return s.config()["prefault_is"].endswith("; done")
 
 
-# on: all is touched and given back, and stores meanwhile neither wait nor fail
+# on: all memory is touched and freed again, and stores meanwhile neither wait nor fail
 s = Store(cpu="512M", size="512M", options="prefault=on").mount()
 n = 0
 while not ended(s) or n < 40:
@@ -42,7 +42,7 @@ for i in range(max(0, n - 100), n):
     assert s.read(f"m/f{i % 100}") == blob(i, MiB)
 s.umount()
 
-# an unmount, and a kill, at any moment of it
+# an unmount or a kill at any moment of the prefault
 for moment in (0, 0.02, 0.1):
     s.mount()
     time.sleep(moment)
@@ -61,7 +61,7 @@ for moment in (0, 0.02, 0.1):
     assert s.stats()["pool_used_bytes"] == pool_holds(s) <= 2 * MiB, (s.stats(), pool_holds(s))
     s.umount()
 
-# hold: it stays until somebody takes it
+# hold: the memory is kept until writers take it
 s.mount("prefault=hold", cpu="256M")
 wait_for(lambda: "held until" in s.config()["prefault_is"])
 st = s.stats()
@@ -81,7 +81,7 @@ for i in range(160):
     assert s.read(f"h/{i}") == blob(i, MiB)
 s.umount()
 
-# one that needs more than is left beside what is held
+# a file that needs more than the memory beside the held part
 s.mount("prefault=hold,passthrough=off", cpu="64M")
 wait_for(lambda: "held until" in s.config()["prefault_is"])
 with open(f"{s.mnt}/large", "wb") as f:
@@ -90,7 +90,7 @@ with open(f"{s.mnt}/large", "wb") as f:
     wait_for(lambda: s.stats()["prefault_held"] == 0)
 s.umount()
 
-# killed while it holds: the next has the room again
+# killed while memory is held: the next mount can use it
 s.mount("prefault=hold", cpu="256M")
 wait_for(lambda: s.stats()["prefault_held"] > 0)
 s.kill()
@@ -112,7 +112,7 @@ st = s.stats()
 assert st["prefault_bytes"] + 96 * MiB <= 0.8 * bound(s) and not st["evictions"], st
 s.umount()
 
-# off and auto say so
+# config shows off and auto
 s.mount("prefault=off")
 assert s.config()["prefault_is"] == "off" and s.stats()["prefault_total"] == 0
 s.umount()

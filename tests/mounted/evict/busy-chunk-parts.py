@@ -18,7 +18,7 @@ s.committed()
 
 
 def there(chunk):
-    """Its files in the pool."""
+    """The numbers of its files in the pool."""
     return [i for i in range(6) if "cpu" in s.attr(f"m/{chunk}/l{i}", "tiers").split(",")]
 
 
@@ -33,7 +33,7 @@ new = [f"n/c{i}/l" for i in range(15)]
 held = []
 for path in new:
     os.makedirs(os.path.dirname(f"{s.mnt}/{path}"))
-for path in new:  # each stays open: only the others can make room
+for path in new:  # each stays open, so only the other chunks can be evicted
     f = os.open(f"{s.mnt}/{path}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     held.append(f)
     assert os.write(f, blob(path, MiB)) == MiB

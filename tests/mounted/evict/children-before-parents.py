@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""The prefix chain, told by an attribute or a lease or learned: under every policy a chunk is not
-evicted before its children unless no other victim exists. The same holds after a restart."""
+"""The prefix chain is reported by an attribute or a lease, or learned. Under every policy a chunk
+is not evicted before its children unless no other victim exists. The same holds after a restart."""
 import contextlib, errno, os, time
 from concurrent.futures import ThreadPoolExecutor
 from kvtest import *
@@ -116,7 +116,7 @@ def leased():
     for c in (0, 5):
         try:
             s.attr(f"m/c{c}", "parent")
-            raise SystemExit("a prompt's first chunk follows nothing")
+            raise SystemExit("a prompt's first chunk has a parent")
         except OSError as e:
             assert e.errno == errno.ENODATA
     expect(s, LEAF_FIRST, "leased")
@@ -136,7 +136,7 @@ def leased_layers():
     done(s)
 
 
-# A folder of many chunks in a lease tells nothing of their order.
+# A folder of several chunks in a lease says nothing about their order.
 def leased_folder():
     s = fresh("leased-folder", "policy=lru,unit=file")
     for c in range(4):
@@ -148,7 +148,7 @@ def leased_folder():
     done(s)
 
 
-# The order of leases is known for every client; it does not count as unordered use.
+# The order of a lease's chunks is known, so leases do not count as accesses in unknown order.
 def leased_often():
     s = fresh("leased-often", "policy=prefix")
     make(s, 0)
@@ -160,7 +160,7 @@ def leased_often():
     done(s)
 
 
-# Policies about chains learn the order from the opens, and keep it.
+# Policies that use parents learn them from the order of opens, and a restart keeps them.
 def learned(policy, how):
     s = fresh(f"learned-{policy}-{how}", f"policy={policy}")
     make(s, 0)
@@ -176,8 +176,8 @@ def learned(policy, how):
     done(s)
 
 
-# by whichever of a process's threads: here each makes every second chunk, and loads one of its two
-# layers
+# The order is learned over all threads of a process. Here each of two threads creates every second
+# chunk, and loads one of the two layers of each.
 def threads():
     s = fresh("threads", "policy=leaf")
     with ThreadPoolExecutor(1) as a, ThreadPoolExecutor(1) as b:
@@ -193,7 +193,7 @@ def threads():
     done(s)
 
 
-# and not where it is not: files in a row are nobody's prompt, and the oldest goes
+# Files that were only created one after another are not taken for a prompt: the oldest is evicted.
 def not_learned(policy):
     s = fresh(f"not-learned-{policy}", f"policy={policy}")
     make(s, 0)
@@ -213,7 +213,7 @@ def pause():
     done(s)
 
 
-# The end of a prompt is open: nothing of it may go before, but nothing else is left.
+# The end of a prompt is open, so the chunks before it should stay; but no other chunk is left.
 def open_end():
     s = fresh("open-end", "policy=lru")
     make(s, 0)
@@ -228,7 +228,8 @@ def open_end():
 
 
 def quiet(s):
-    """Trimming is done. (A lookup of a folder that is about to be dropped would keep it.)"""
+    """Waits until trimming ends. (A lookup of a folder that is about to be dropped would keep
+    it.)"""
     s.settle()
     most, size = int(s.config()["high"]) / 100, s.stats()["tier_disk_bytes"]
     wait_for(lambda: s.stats()["tier_disk_used_bytes"] <= most * size)
@@ -254,7 +255,8 @@ def prompts(s, first, last, length, tell, known):
 
 
 def pushed_out(s, names, stores=20, least=4):
-    """Stores take the disk's room: which of these chunks went for it."""
+    """Stores chunks for which the disk tier needs space. Returns which of the named chunks were
+    dropped."""
     for i in range(stores):
         s.write(f"m/x{i}/l", blob(i, N))
     wait_for(lambda: s.stats()["trimmed_chunks"] >= least)
@@ -307,7 +309,7 @@ def disk_told_late(how):
     done(s)
 
 
-# A pinned one holds what it follows. By the order of use alone p0-3 goes after p0-4.
+# A pinned chunk keeps its ancestors. By the order of use alone, p0-3 would be dropped after p0-4.
 def disk_pinned(policy):
     s = Store(f"disk-pinned-{policy}", cpu="16M", size="40M",
               options=f"policy={policy},settle=0,high=90,low=80").mount()
@@ -346,7 +348,7 @@ def disk_patient():
     with ThreadPoolExecutor(1) as user:
         used = user.submit(use_all)
         wait_for(lambda: rounds[0] >= 3)
-        until[0] = time.monotonic() + 0.3  # much less than its waiting time
+        until[0] = time.monotonic() + 0.3  # much shorter than the trimmer's patience
         for i in range(5):
             s.write(f"m/x{i}/l", blob(i, N))
         used.result()
@@ -381,7 +383,7 @@ def disk(policy):
     done(s)
 
 
-# An invalid parent is refused and changes nothing; a circle is not stored.
+# An invalid parent is refused and changes nothing; a cycle does no harm.
 def wrong():
     s = fresh("wrong", "policy=lru")
     make(s, 0)
@@ -389,7 +391,7 @@ def wrong():
                        ("/m", errno.EINVAL), ("/", errno.EINVAL)):
         try:
             tell_one(s, 1, value)
-            raise SystemExit(f"{value} was taken")
+            raise SystemExit(f"{value} was accepted")
         except OSError as e:
             assert e.errno == err, (value, e)
     tell_one(s, 1, "c0")
@@ -398,7 +400,7 @@ def wrong():
     gone_in_turn(s, 7)
     tell_one(s, 2, "")
     assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c2")
-    # one that has gone
+    # a parent that was deleted
     run("rm", "-r", f"{s.mnt}/m/c0")
     assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c1")
     done(s)

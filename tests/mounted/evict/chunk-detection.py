@@ -35,8 +35,8 @@ def press(s, n, tag):
     s.settle()
 
 
-# chunk folders, as ExampleConnector makes them: whole or absent for a process that looks up the
-# folder and then its files, each within a tenth of a second, as the manual says
+# chunk folders, as ExampleConnector creates them: a process that looks up the folder and then its
+# files, each within a tenth of a second (as the manual says), finds all files or no folder
 GRACE = 0.1
 
 
@@ -98,14 +98,15 @@ def chunks(number, depth):
         try:
             names, kind = os.listdir(f"{top}/{d}"), unit(f"{top}/{d}")
         except FileNotFoundError:
-            continue  # whole
+            continue  # it was dropped as a whole
         assert len(names) == 4 and kind == "dir", (names, kind)
     assert unit(top) == "file"
     s.umount()
     s.fsck("-n")
 
 
-# flat folders: files go one by one, those in use stay, the folder stays even when it is empty
+# flat folders: files are dropped one by one, files in use stay, and the folder stays even when it
+# is empty
 def flat(number, depth):
     s = Store(f"flat{number}", size="64M", cpu="32M").mount()
     top = at(s, depth)
@@ -127,8 +128,8 @@ def flat(number, depth):
     s.fsck("-n")
 
 
-# 256 buckets made in one go; files come to them for the store's size three times over, some at once
-# and some later
+# 256 buckets are created first. Then files arrive in them, three times the store's size, some of
+# them after a remount
 def buckets(number, depth):
     s = Store(f"bucket{number}", size="64M", cpu="32M").mount()
     top = at(s, depth)
@@ -152,8 +153,8 @@ def buckets(number, depth):
     s.fsck("-n")
 
 
-# two levels of buckets, made as they are needed and believed in from then on; a chunk folder
-# elsewhere is not taken for one
+# two levels of buckets that are created when needed: they are recognized from then on, and a chunk
+# folder elsewhere is not taken for a bucket
 def tree(number, depth):
     s = Store(f"tree{number}", size="64M", cpu="32M").mount()
     top, known, r = at(s, depth), set(), random.Random(5)
@@ -218,7 +219,8 @@ def late():
     s.fsck("-n")
 
 
-# asked for: on the folder, above it, by the mount; shown; the files there change over
+# the unit is set on the folder, on a folder above it, and by the mount option; it is shown, and
+# existing files follow it
 def asked():
     s = Store("asked", cpu="64M").mount()
     os.makedirs(f"{s.mnt}/m/c/deep")
@@ -263,7 +265,7 @@ def asked():
     s.fsck("-n")
 
 
-# a rebuild groups files by their time of birth
+# a rebuild groups files by their creation times
 def again():
     s = Store("again", cpu="64M").mount()
     os.makedirs(f"{s.mnt}/m/c")

@@ -12,12 +12,12 @@ FILES = {**{c: 1 for c in SMALL}, **{c: 4 for c in LARGE}}
 
 
 def prompt(s, c):
-    """It follows nothing."""
+    """The chunk begins a prompt."""
     os.setxattr(f"{s.mnt}/m/{c}", "user.kvcachefs.parent", b"")
 
 
 def make(s):
-    """All first files, and then the others: when a chunk is first known it is as small as any."""
+    """Stores the first file of each chunk, then the others: at first all chunks have one size."""
     for c in FILES:
         s.write(f"m/{c}/0", blob(ord(c[1]), N))
         prompt(s, c)
@@ -41,7 +41,7 @@ def again(s, how):
 
 
 def large_first(gone, what):
-    """All of them before any small one, and more than none."""
+    """Large chunks were evicted, and no small chunk before all large ones."""
     assert gone and (set(LARGE) <= gone or not gone & set(SMALL)), (what, gone)
 
 

@@ -28,7 +28,7 @@ def exchange(a, b):
 
 
 def changes(s):
-    """Changes to files that the disk has. Returns all of their paths afterwards."""
+    """Changes files that are in the disk tier. Returns the paths of all files afterwards."""
     m = s.mnt
     late = make(s, "m/late", 12)
     said = make(s, "m/said", 4)
@@ -40,7 +40,7 @@ def changes(s):
     again = make(s, "again/c", 4)
     s.settle()
     time.sleep(5.2)
-    late += make(s, "m/late", 1, 12)  # so that folder is a container
+    late += make(s, "m/late", 1, 12)  # so the folder is a container
     os.setxattr(f"{m}/m/said", "user.kvcachefs.unit", b"file")
     os.rename(f"{m}/m/c0/f0", f"{m}/m/c1/x")
     os.rename(f"{m}/m/c2", f"{m}/m/d2")
@@ -101,7 +101,7 @@ def soon(policy):
                 time.sleep(0.1 * (who + i) % 0.7)
             os._exit(0)
     assert all(os.waitpid(pid, 0)[1] == 0 for pid in kids)
-    for _ in range(2):  # and the old folder of a chunk that is renamed then
+    for _ in range(2):  # a file that is renamed from one chunk to another
         s.write("m/part/a", bytes(N))
         s.write("m/part/b", bytes(N))
         s.settle()

@@ -26,7 +26,7 @@ def make_fs(mib):
 
 
 def create(s, folder):
-    """One new file by a temporary name. Returns the errno, or 0: acknowledged."""
+    """Creates a file under a temporary name. Returns the errno, or 0 if it is acknowledged."""
     global serial
     with lock:
         serial += 1
@@ -73,8 +73,8 @@ def check(s, when):
 
 
 class Filler(threading.Thread):
-    """Takes all free space, and space that becomes free later, until it is stopped; or only
-    once."""
+    """Takes all free space. If greedy, also takes space that becomes free later, until it is
+    stopped."""
 
     def __init__(self, greedy):
         super().__init__(daemon=True)
@@ -104,7 +104,7 @@ class Filler(threading.Thread):
 
 
 def until_refused(s):
-    """Threads create until they are refused; opens and reads go on all the time."""
+    """Threads create files until a create is refused."""
     refused, wrong = threading.Event(), []
 
     def work(folder):
@@ -119,7 +119,7 @@ def until_refused(s):
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not wrong, wrong
-    assert refused.is_set(), "a full filesystem was never felt"
+    assert refused.is_set(), "no create was refused on a full filesystem"
 
 
 def while_full(s):
@@ -159,8 +159,8 @@ for d in ("m", "m/a", "m/b"):
 for i in range(600):
     assert create(s, "m/a") == 0
 
-# filled once: the reserve goes, deletes are committed; a kill in the middle of it, and a start
-# while it is full
+# filled once: the daemon uses its reserve, and deletes are committed; then a kill and a start while
+# the filesystem is full
 f = Filler(greedy=False)
 f.start()
 f.full.wait()
@@ -189,7 +189,7 @@ s.mount()
 check(s, "after a remount")
 
 # another process fills the filesystem again and again: acknowledged changes may wait in memory and
-# are right
+# are correct
 f = Filler(greedy=True)
 f.start()
 f.full.wait()
@@ -211,7 +211,7 @@ s.fsck("-n")
 s.mount()
 check(s, "after the second remount")
 
-# and at the end of a mount: it waits for room
+# an unmount on a full filesystem waits for space
 f = Filler(greedy=True)
 f.start()
 f.full.wait()

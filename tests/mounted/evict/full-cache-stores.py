@@ -20,8 +20,8 @@ def name(i):
 
 
 class Load:
-    """Threads that store new objects by a temporary name, and one that reads a hot set all the
-    time."""
+    """Threads that store new objects under temporary names, and a thread that reads a hot set all
+    the time."""
 
     def __init__(self, s, folder, hot=0, size=SIZE):
         self.s, self.folder, self.size = s, f"{s.mnt}/{folder}", size
@@ -65,7 +65,7 @@ class Load:
             time.sleep(0.01)
 
     def start(self, n, threads=4):
-        """Until a number of objects was stored, with those of earlier calls."""
+        """Stores objects until n were stored, including those of earlier calls."""
         self.stop.clear()
         self.threads = [threading.Thread(target=self.writer, args=(n,)) for _ in range(threads)]
         self.reading = threading.Thread(target=self.reader)
@@ -113,7 +113,7 @@ def full(kind, options, folder, times=3, disk=96 * MiB):
     assert os.path.isdir(load.folder) and len(os.listdir(f"{load.folder}/hot")) == 8
     pool = s.config()["pool"]
     s.umount()
-    assert not os.path.exists(pool), "a full tier keeps no pool in memory"
+    assert not os.path.exists(pool), "the pool of a full tier is kept in memory"
     s.fsck("-n")
     s.mount()
     assert load.check() > kept * 6 // 10
@@ -121,8 +121,9 @@ def full(kind, options, folder, times=3, disk=96 * MiB):
     os.unlink(f"{s.path}/data")
 
 
-# a disk that is slower than the stores: paced, and when that does not do, the coldest without a
-# copy go; never an error. A store that may wait long enough loses nothing before its turn
+# a disk that is slower than the stores: stores are throttled, and if that is not enough, the
+# coldest chunks without a copy are dropped; no store fails. If stores may wait long enough, nothing
+# is dropped early
 def slow_disk(pace):
     for delay in (60, 240, 960):  # ms: until the disk is slower than the stores of this machine
         delay *= 1 if SLOW == 1 else 3
@@ -156,7 +157,7 @@ def full_remote():
     assert st["room_refusals"] == 0 and st["tier_refusals"] > 0 and st["spills"] > 10 \
         and st["breaker_opened"] == 0 and st["tier_redis_up"] == 1, st
     load.check()
-    # with room again there, copies are made again
+    # when it has space again, copies are made again
     r.command("flushall")
     before = s.stats()["spills"]
     time.sleep(1.1)
@@ -166,8 +167,7 @@ def full_remote():
     r.stop()
 
 
-# a quota at its bound, beside a disk at its own: the one does not cost the other anything but its
-# room
+# a quota and the disk tier are both full: each affects the other only by the space that it uses
 def quota():
     s = Store("quota", size="96M", cpu="32M").mount()
     os.mkdir(f"{s.mnt}/q")

@@ -38,7 +38,7 @@ def hint(words, *paths):
 
 
 def prompt(name, n):
-    """Stores the chunks of a prompt, and tells their order."""
+    """Stores the chunks of a prompt, and reports their order with a lease."""
     paths = [f"m/{name}{i}" for i in range(n)]
     for i, p in enumerate(paths):
         s.write(p, blob(i, N))
@@ -50,7 +50,7 @@ def prompt(name, n):
 
 
 def press(n, tag):
-    """Stores so much that the pool loses about as much."""
+    """Stores n MiB, so that the pool loses about as much."""
     for i in range(n):
         s.write(f"press/{tag}{i}", blob(i, N))
     s.settle()
@@ -71,10 +71,10 @@ press(32, "a")
 wait_for(lambda: len(inside(new)) < 10)
 assert inside(old) == list(range(16)), inside(old)
 gone = 16 - len(inside(new))
-assert inside(new) == list(range(16 - gone)), inside(new)  # its end is first
+assert inside(new) == list(range(16 - gone)), inside(new)  # the end of the prompt leaves first
 assert s.stats()["finished_evictions"] - before >= gone and s.stats()["hints"] == 1
 
-# a use ends that, and so does another hint
+# a use ends a hint, and so does another hint
 s = fresh("u")
 new, old = prompt("new", 8), prompt("old", 16)
 used, normal, low = new[:3], new[3:5], new[5:]
@@ -90,7 +90,7 @@ wait_for(lambda: not inside(low))
 assert inside(used) == [0, 1, 2] and set(range(8)) <= set(inside(old)), (inside(used), inside(old))
 assert s.stats()["finished_evictions"] == len(low), (s.stats()["finished_evictions"], len(low))
 
-# superseded: what the newer state and other prompts share stays
+# superseded: chunks that are also in the newer prompt or in another prompt stay
 s = fresh("v")
 base = prompt("base", 4)
 older = [f"m/older{i}" for i in range(8)]
@@ -122,14 +122,14 @@ for p in plain:
 press(60, "c")
 assert inside(paused) == inside(high) == list(range(6)), (inside(paused), inside(high))
 assert len(inside(plain)) < 12
-s.read(paused[5])  # the session goes on: its end is as any other chunk again
+s.read(paused[5])  # the session goes on: its last chunk is an ordinary chunk again
 hint("priority=normal", *high)
 press(70, "d")
 assert not inside(high), inside(high)
 assert inside(paused) == list(range(5)), inside(paused)
 many = [f"press/d{i}" for i in range(70)]
 hint("priority=high", *many)
-press(70, "e")  # no store fails although everything is wanted
+press(70, "e")  # no store fails although all chunks have high priority
 assert s.stats()["room_refusals"] == 0
 
 # prefetch, demote, tenant

@@ -3,9 +3,9 @@
 # level: check
 """The hit rates that kvcachectl replay prints for the published traces of tests/lib/traces and the
 stress traces of tests/lib/stress.py. Simple policies and the optimum match independent results.
-prefix leads by the claimed amounts, with a told and with a learned chain, and is not behind lru by
-more than chance on the stress traces. kvcachefs-policies(7) has the same figures; if a change moves
-one of them, tests/lib/curves.py rewrites the table."""
+prefix leads by the claimed amounts, with a reported and with a learned chain, and is not behind lru
+by more than chance on the stress traces. kvcachefs-policies(7) has the same figures; if a change
+moves one of them, tests/lib/curves.py rewrites the table."""
 import platform
 import curves, stress
 from kvtest import *
@@ -13,9 +13,9 @@ from kvtest import *
 if SLOW > 1:
     skip("the replays' figures are those of any build, and take minutes with a sanitizer")
 
-# Figures of the publisher's simulator and of another one: fifo and lru by single chunks, which do
-# not protect chunks of the current request or parents; and the optimum of an implementation that
-# breaks ties as ours does. Rounded figures may differ by one in the last digit.
+# Figures of the publisher's simulator and of another one. Their fifo and lru do not protect parents
+# or chunks of the current request. The optimum is that of an implementation that breaks ties as
+# ours does. Rounded figures may differ by one in the last digit.
 FIFO = {"conversation": (.045, .106, .179, .262), "synthetic": (None, .394, .558, .712)}
 LRU = {"conversation": (.046, .110, .214, .296), "synthetic": (.126, .411, .595, .764)}
 OPTIMUM = {"conversation": (.193, .356, .390, .390), "synthetic": (.359, .682, .815, .851)}
@@ -25,8 +25,8 @@ FLOOR = {"conversation": (.076, .187, .250, .321), "synthetic": (.147, .436, .62
          "agents": (.165, .540, .788, .920)}
 BEHIND = .005        # the best of the others
 BEHIND_IN_PIECES = .06
-LESS = .01  # maximum loss with a chain that is learned from calls;
-LESS_THAN_TOLD = .02 # and than it has: .012 at most in the mean of seeds, each of which moves both
+LESS = .01  # with a learned chain the minimum for prefix is lower by this
+LESS_THAN_TOLD = .02  # maximum loss against the reported chain; the mean over seeds is at most .012
 WRONG = .004  # maximum share of wrong learned parents; the highest measured is .003
 UNSEEN = .06  # mostly chunks from before the client was recognized as working on prompts
 STRESS_SIZES = (500, 1000, 5000, 10000)
@@ -35,9 +35,9 @@ STRESS_SIZES = (500, 1000, 5000, 10000)
 SEEDS = (1, 2, 3) if LONG else (1,)
 CHANCE = {500: (.006, .003), 1000: (.006, .003), 5000: (.006, .004), 10000: (.003, .0015)}
 TURNS = (2, 32)      # prompts that one thread works on at once
-THREADS = ((16, 4), (4, 16)) # the same, and threads of a process
+THREADS = ((16, 4), (4, 16)) # prompts, and the threads of a process that work on them
 THREADS += ((8, 2), (32, 4), (64, 16)) * LONG
-ALIKE = (4, 16)      # threads of which each works on one: as good as one
+ALIKE = (4, 16)      # threads, each with its own prompt: the hit rate is that of one thread
 LESS_BY_THREADS = .02
 
 public = curves.unpack(TMP)
@@ -64,13 +64,13 @@ def check_published(t):
     told, learned = (done[t, chain].share for chain in ("told", "learned"))
     none = done[t, "none"].share if t in of_chats else learned
     for i, n in enumerate(curves.SIZES):
-        # for a policy that goes by no chain each call of a client is a request of its own
+        # for a policy that uses no chain, each call of a client is a request of its own
         near(learned[n].get("fifo"), FIFO.get(t, UNKNOWN)[i], t, n, "fifo")
         near(learned[n]["lru"], LRU.get(t, UNKNOWN)[i], t, n, "lru")
         near(none[n]["lru"], LRU.get(t, UNKNOWN)[i], t, n, "lru")
         near(none[n]["optimum"], OPTIMUM.get(t, UNKNOWN)[i], t, n, "optimum")
         for shares in (told, learned, none):
-            # counted block by block: the needs of prefixes move a rate by a point
+            # the optimum counts single blocks; the rule for prefixes moves a rate by a point
             assert all(s <= shares[n]["optimum"] + .01 for s in shares[n].values()), (t, n, shares)
         of_prefix = told[n]["prefix"], learned[n]["prefix"]
         print(f"{t} {n}: told {of_prefix[0]:.4f}, learned {of_prefix[1]:.4f}, at least "
@@ -90,7 +90,8 @@ def check_stress(t):
     for n in STRESS_SIZES:
         one, mean = CHANCE[n]
         for chain in ("told", "learned"):
-            # for lru each call of a client is a request of its own then, which moves it a little
+            # lru with the reported chain, because with a learned chain each call is a request for
+            # lru
             ahead = [done[(t, seed), chain].share[n]["prefix"] -
                      done[(t, seed), "told"].share[n]["lru"] for seed in SEEDS]
             print(f"{t} {n} {chain}: ahead of lru by " + " ".join(f"{a:.4f}" for a in ahead))
@@ -102,9 +103,9 @@ def check_stress(t):
 
 
 def check_turns(t, *clients):
-    """The chain cannot be seen in this load, and the attempt to learn it must not cost hits. If
-    threads work on several prompts each, pieces of prompts may pass for prompts, and at tight sizes
-    the guard then overrates the index."""
+    """The chain cannot be inferred from this load, and the attempt to learn it must not cost hits.
+    If threads work on several prompts each, pieces of prompts may be mistaken for prompts, and in
+    small caches the guard then overrates the index."""
     most = BEHIND if len(clients) == 1 else BEHIND_IN_PIECES
     for n, shares in done[t, *clients].share.items():
         print(f"{t} {n} {clients}: ahead of lru by {shares['prefix'] - shares['lru']:.4f}")
@@ -119,7 +120,7 @@ def check_alike(t, threads):
 
 
 def check_manual():
-    assert curves.read_plot() == curves.plot(curves.read_table()), "tests/lib/curves.py draws it"
+    assert curves.read_plot() == curves.plot(curves.read_table()), "tests/lib/curves.py rewrites it"
     manual, now = curves.read_table(), curves.of_table(done)
     assert set(manual) == set(now), manual.keys()
     for t in now:
@@ -132,7 +133,7 @@ def check_manual():
                 off = abs(manual[t][n][name] - float(f"{share:.3f}"))
                 assert off < (.0001 if same else .0035), (
                     f"{t}, {n} chunks, {name}: kvcachefs-policies(7) has {manual[t][n][name]}, and "
-                    f"replay {share}: tests/lib/curves.py writes its table anew")
+                    f"replay {share}: tests/lib/curves.py rewrites its table")
 
 
 for trace in public:

@@ -31,15 +31,16 @@ def read_all(fd):
     return text.decode().splitlines()
 
 
-# ---- by lines, many at once; and others meanwhile ----
+# ---- by lines, many at once, with other calls meanwhile ----
 
 os.sched_setaffinity(0, {min(cpus)})  # all by one ring
 text = b"".join(b"m/c/%d\n" % (i % FILES) for i in range(LINES))
 
 
 def taken():
-    """How many others were served, begun before the first of the leases was answered: the one under
-    way then always. And those leases, with the beginnings of their answers."""
+    """Takes many large leases at once. Returns the number of other calls that were served before
+    the first lease was answered (at least one, which was in progress then), and the leases, with
+    the beginnings of their answers."""
     fds = [lease(text) for _ in range(READERS)]
     first, answers = threading.Event(), {}
 
@@ -60,14 +61,14 @@ def taken():
     return others, fds, answers
 
 
-for _ in range(100):  # whoever is served is so by a CPU that others have as well, with luck
+for _ in range(100):  # the callers share one CPU, so it depends on the scheduler who runs
     others, fds, answers = taken()
-    print(f"{others} others while the first was taken")
+    print(f"{others} other calls while the first lease was taken")
     if others > 1:
         break
     [os.close(fd) for fd in fds]
 os.sched_setaffinity(0, cpus)
-assert others > 1, "everybody waited for it, each time"
+assert others > 1, "all other calls waited for the leases, each time"
 got = read_all(fds[3])
 assert len(got) == LINES and [l.split()[0] for l in got] == text.decode().split()
 assert {l.split()[3] for l in got} <= {"resident", "resident+lower"}
@@ -117,7 +118,7 @@ p.kill()
 p.wait()
 demoted()
 
-# ---- an end in the middle ----
+# ---- the daemon ends while leases are taken ----
 
 readers = [subprocess.Popen([sys.executable, "-c", TAKE], stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL) for _ in range(3)]

@@ -20,7 +20,7 @@ def fill(still_open=0):
 
 
 def goes_down(path):
-    """Nobody holds it any more, once the daemon has heard of that."""
+    """No lease keeps it any more, once the daemon has processed the close."""
     def down():
         fill()
         return s.attr(path, "state") == "lower"
@@ -146,7 +146,7 @@ for groups, found in (([4242], 1), ([1, 4242], 1), (list(range(4000, 4300)), 2),
     assert sizes == ["1" if found > 0 else "0", "1" if found > 1 else "0"], (groups, sizes)
 
 # a descriptor has one position: a client that writes and then reads gets the answer from its start
-s.settle()  # no copy is made any more that would change what the answer says
+s.settle()  # no later copy changes the states in the answer
 text = "m/open/l\nm/none\n"
 with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
     f.write(text.encode())
@@ -184,9 +184,10 @@ wait_for(lambda: s.stats()["expired_chunks"] == 1)
 wait_for(lambda: not os.path.exists(f"{s.mnt}/m/c1"))
 
 
-# one user's lists take no more than so much of the daemon's memory, and nobody else's
+# the lists of one user take a limited part of the daemon's memory, and do not affect other users
 def greedy(uid, n, size=32 * MiB):
-    """How many of n lists of a size are taken as user uid, and held until all were tried."""
+    """User uid takes n leases with lists of this size, and keeps them until all were tried. Returns
+    how many were granted."""
     r, w = os.pipe()
     pid = os.fork()
     if not pid:

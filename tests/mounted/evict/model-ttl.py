@@ -65,10 +65,10 @@ for path in ("m/new", "m/new/l2", "m/flat/f", "m/moved", "m/top"):
 s.write("other/c/l", b"x")
 for path in ("m/old", "m/old/l", "other/c"):
     assert s.attr(path, "ttl") == "0", path
-with fails(errno.EPERM):  # a chunk's own is set to 0
+with fails(errno.EPERM):  # the ttl of a chunk cannot be removed, only set to 0
     os.removexattr(P("m/new"), TTL)
 
-# neither uses nor stores make it longer, as it is with a chunk's own
+# neither uses nor stores extend it, like a ttl that was set on the chunk
 s.settle()
 before = expires("m/new")
 assert before > time.time_ns()
@@ -79,7 +79,7 @@ s.settle()
 s.committed(uses=True)
 assert expires("m/new") == before
 
-# a folder that shows to be a container: its files keep what they had
+# a folder turns out to be a container: its files keep their expiry times
 os.mkdir(P("m/new/below"))
 wait_for(lambda: s.attr("m/new/l", "state") and expires("m/new/l") == before)
 
@@ -97,8 +97,8 @@ paused = 0
 
 
 def own(name, value):
-    """A chunk with a ttl of its own. Where a machine pauses for the model's, it has gone before it
-    has one, and another is made."""
+    """Creates a chunk with its own ttl. If the machine pauses for as long as the model's ttl, the
+    chunk expires before its own ttl is set, and another chunk is created."""
     global paused
     while True:
         path, began = f"m/{name}{paused}", time.monotonic()
@@ -107,7 +107,7 @@ def own(name, value):
             put(path, value)
             return path
         except FileNotFoundError:
-            assert time.monotonic() - began > 0.9, "its second has not passed"
+            assert time.monotonic() - began > 0.9, "it expired before its second had passed"
             paused += 1
 
 
@@ -128,7 +128,7 @@ put("m", "0")
 s.write("m/last/l", b"x")
 assert s.attr("m/last", "ttl") == "0"
 
-# a folder in the root that is one chunk itself has a ttl of its own; as a model it is none
+# a folder in the root that is a chunk itself has a ttl as a chunk, and none as a model
 for name in ("one", "two"):
     s.write(f"{name}/l", b"x")
     put(name, "300000")
@@ -138,10 +138,10 @@ wait_for(lambda: s.attr("two", "unit_now") == "file")
 with fails(errno.ENODATA):
     s.attr("two", "ttl")
 put("two", "400000")
-assert s.attr("two/l", "ttl") == "300000"  # it is there already
+assert s.attr("two/l", "ttl") == "300000"  # it existed before
 s.write("two/l2", b"x")
 assert s.attr("two/l2", "ttl") == "400000"
-# an empty one is a model
+# an empty folder in the root is a model
 os.mkdir(P("three"))
 put("three", "500")
 s.write("three/l", b"x")

@@ -22,7 +22,7 @@ locks = {name: threading.Lock() for name in held}
 
 def demote():
     while not stop.is_set():
-        for name in held:  # all of it is in the pool
+        for name in held:  # loads all files into the pool
             os.close(os.open(P(name), os.O_RDONLY))
         try:
             os.setxattr(f"{s.mnt}/m/c", "user.kvcachefs.demote", b"cpu")

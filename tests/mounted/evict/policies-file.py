@@ -6,7 +6,7 @@ unmount the state is the same, and after a kill it is the last saved state."""
 import os, re, time
 from kvtest import *
 
-MADE = 20  # chunks that are opened in their order: more than it takes to be believed
+MADE = 20  # chunks that are opened in order: more than are needed to prove the order
 OWN = {
     "prefix": r"by (index|use)\n  guard (index|use|loose)\n  loose [0-9.]+\n"
               r"  shadow_hits_index [0-9.]+\n  shadow_hits_use [0-9.]+\n  shadow_chunks \d+ \d+\n"
@@ -46,7 +46,7 @@ def shown(policy, own):
             s.read(f"m/c{i}/l")
     s.settle()
     time.sleep(1.3)
-    s.write("m/last/l", b"x")  # and with this one it has ended
+    s.write("m/last/l", b"x")  # this begins another request
     before = orders()
     for cache in ("pool", "disk"):
         text = before[f"{cache} {policy}"]
@@ -73,7 +73,7 @@ def when():
 
 
 def saved():
-    """The next time that it is: two in a row, since one may be under way that began before."""
+    """Waits for two saves, because the first may have begun before this call."""
     for name in ("more", "again"):
         before = when()
         s.write(f"m/{name}/l", b"x")

@@ -7,7 +7,7 @@ its memory of evicted chunks and its shadow caches."""
 from kvtest import *
 
 if SLOW > 1:
-    skip("ten million chunks, of which it measures the memory")
+    skip("it measures the memory of ten million chunks")
 
 
 def rows(*words):

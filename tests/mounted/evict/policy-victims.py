@@ -26,7 +26,7 @@ def goes(policy, options, end):
               options=f"{options},keep_pool,settle=0,high=100,low=99").mount()
     for c in range(10):
         s.write(f"m/c{c}/l", blob(c, N))
-        time.sleep(0.006)  # lfu tells times apart to 2 ms
+        time.sleep(0.006)  # lfu distinguishes times in steps of 2 ms
     s.settle()
     for c in USE:
         s.read(f"m/c{c}/l")
@@ -37,8 +37,8 @@ def goes(policy, options, end):
     s.again(end)
     lower = lambda: {c for c in range(10) if s.attr(f"m/c{c}/l", "state") == "lower"}
     assert not lower()
-    # space for one chunk at a time, because the second of two copies may finish first and its chunk
-    # be evicted; held open, so that they are not candidates
+    # Space is needed for one chunk at a time: of two victims, the second could be copied and
+    # evicted first. The new files stay open, so that they are not candidates.
     held, gone = [], []
     for i in range(16):
         f = open(f"{s.mnt}/x{i}", "wb")

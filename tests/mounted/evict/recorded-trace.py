@@ -2,7 +2,7 @@
 # ways: fast
 # level: check
 """kvcachectl trace records a mount. A replay of the recording has the hits of the mount and of the
-load itself, for every policy, with a told chain or none, and also if the recording starts late.
+load itself, for every policy, with a reported chain or none, and also if the recording starts late.
 Names are included only on request, a slow reader is told how many lines it lost, only root may
 record, and nothing is left behind."""
 import errno, json, random, re, signal, subprocess
@@ -19,10 +19,11 @@ write_trace(TRACE, requests)
 HALF = f"{TMP}/half.jsonl"
 write_trace(HALF, requests[len(requests) // 2:])
 
-# A chain that is not told is learned by the time between calls: on a busy machine requests fall
-# into two or run together (1,810 of 1,600 beside a compiler), and prefix hits otherwise by as much.
+# A chain that is not reported is learned from the time between calls: on a busy machine requests
+# are split or joined (1,810 instead of 1,600 while a compiler ran), and the hit rate of prefix
+# changes by this.
 BUSY = 0.03
-STILL = 0.7  # seconds without a call in a request: to the daemon a request ends after one
+STILL = 0.7  # seconds without a call in a request; after one second the daemon ends the request
 
 
 def readers(s):
@@ -61,9 +62,9 @@ def store(name, options):
 
 
 def aligned(r, some):
-    """The recording, so that its second half, which counts, begins where the load's does: after the
-    uses of some requests. Where a machine pauses while a prompt is made, one that is learned falls
-    into two."""
+    """Writes the recording with other requests first, so that its second half, which counts, begins
+    after the uses of the requests `some`, as it does for the load. (If the machine pauses while a
+    prompt is created, a learned prompt is split in two.)"""
     uses, before = sum(map(len, some)), []
     for l in r.lines:
         if uses <= 0:
@@ -95,7 +96,7 @@ def load(policy, told):
     s.umount()
     print(f"{policy}, {'told' if told else 'not told'}: {r.said.strip()}")
     text = open(r.path).read()
-    if told:  # not a chunk is missing, nor at another place
+    if told:  # each chunk is there, in its place
         paths = [l["paths"] for l in r.lines]
         assert paths == [[name(i) for i in ids] for ids in requests]
         of = {}
@@ -117,7 +118,7 @@ def load(policy, told):
     print(f"  {got:.4f} on a mount with {chunks} chunks, {again:.4f} recorded and replayed, "
           f"{want:.4f} replayed; {len(r.lines)} requests of {len(requests)}")
     learned = policy == "prefix" and not told
-    # then what is learned from it tells nothing
+    # if the machine stood still, the learned chain is not compared
     most = 0.01 if told else BUSY if max(gaps) < STILL else 1
     assert abs(again - got) <= (most if learned else 0.01), (again, got)
     assert abs(again - want) <= (most if learned else 0.01), (again, want)
@@ -140,7 +141,8 @@ paused, before = False, 0.0
 
 
 def soon():
-    """Between two calls of one request: a machine that pauses for a second ends it."""
+    """Called between two calls of one request: if the machine pauses for a second, the request
+    ends."""
     global paused, before
     paused, before = paused or time.monotonic() - before > 0.9, time.monotonic()
 
@@ -153,7 +155,7 @@ def rest():
 
 
 def made(prompt, *layers, after=""):
-    """Creates chunks with a told chain, because learning depends on the time between calls."""
+    """Creates chunks with a reported chain, because learning depends on the time between calls."""
     for l in layers or ("l",):
         for c in prompt:
             soon()
@@ -179,7 +181,7 @@ def recorded(what, *options):
     soon()
     got = [[p.removeprefix("m/") for p in l["paths"]] for l in r.end(signal.SIGTERM).lines]
     if paused:
-        print(f"{what.__name__} tells nothing: the machine paused")
+        print(f"{what.__name__} is not checked: the machine paused")
     return None if paused else got
 
 
@@ -236,7 +238,8 @@ def shapes():
     s.mount()
     got = recorded(of_layers)
     assert got in (None, [list("abcd")] * 3), got
-    # the chunk is the same by either name, and a line has the one that is known when it is written
+    # the chunk is the same under both names, and a line has the name that was known when it was
+    # written
     got = recorded(of_renamed) or [["n1", "n2"]] * 2 + [["o/n1", "n2"], ["o/n1"]]
     assert got[2:] == [["o/n1", "n2"], ["o/n1"]], got
     assert [[p.removeprefix("o/") for p in r] for r in got] == [["n1", "n2"]] * 3 + [["n1"]], got
@@ -268,7 +271,7 @@ def shapes():
         None, [list("abch")])
     run(CTL, "prefetch", MNT, "m/a", ok=True)
     assert recorded(lambda: run(CTL, "prefetch", MNT, "m/a", ok=True)) in (None, [])
-    # names of any bytes come through JSON
+    # names of any bytes are kept in JSON
     os.mkdir(odd)
     with open(odd + b"/l", "wb") as f:
         f.write(b"x")
@@ -277,7 +280,7 @@ def shapes():
     s.umount()
 
 
-# ---- how it ends ----
+# ---- the end of a recording ----
 
 def ends():
     s = Store("ends", options="policy=lru,settle=0").mount()
@@ -296,7 +299,7 @@ def ends():
             ["sh", "-c", f"while sleep 0.1; do cat {s.mnt}/m/a/l {s.mnt}/m/b/l; done"],
             stdout=subprocess.DEVNULL)
         p = run(CTL, "trace", *words)
-        while writer and not p.returncode:  # nothing was read within its second
+        while writer and not p.returncode:  # the second of the recording had no access
             p = run(CTL, "trace", *words)
         status = 2 if said in ("usage", "not a number", "not have the option") else 1
         assert p.returncode == status and said in p.stdout, (words, p)
@@ -322,7 +325,7 @@ def lost(s):
     slow = os.open(path, os.O_RDONLY)
     r = Recording(s)
     opens(s, 10)
-    time.sleep(0.3)  # it has seen them, if all goes well
+    time.sleep(0.3)  # it has probably read them
     r.p.send_signal(signal.SIGSTOP)
     opens(s, RING + 1000)
     r.p.send_signal(signal.SIGCONT)
@@ -340,7 +343,7 @@ def lost(s):
     assert lines[0] == "lost 1010" and sum(l.startswith("use ") for l in lines) == RING, lines[:3]
     assert sorted(l.split()[2] for l in lines if l.startswith("name ")) == ["m/a", "m/b"]
     os.close(slow)
-    assert os.read(quick, 1 << 20) == b""  # from its opening on
+    assert os.read(quick, 1 << 20) == b""  # it has only accesses since its open
     opens(s, 2)
     first = os.read(quick, 10)
     assert len(first) == 10
@@ -377,7 +380,7 @@ def left_behind(s):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == errno.EACCES
 
-    # the mount goes while somebody records
+    # the daemon is killed during a recording
     r = Recording(s)
     s.write("m/a/l", b"x")
     rest()

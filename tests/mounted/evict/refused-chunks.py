@@ -2,7 +2,8 @@
 # ways: fast
 """The policy prefix refuses new chunks of agents' prompts that are worth less than what a full pool
 holds. They are counted, their files are written, and the disk tier gets them like other victims, so
-that all can still be read. A pool with room refuses nothing, and neither does another policy."""
+that all can still be read. A pool with free space refuses nothing, and neither does another
+policy."""
 import itertools, json
 import curves
 from kvtest import *
@@ -21,7 +22,7 @@ for policy in ("prefix", "arc"):
                          before={full: lambda: early.append(s.stats()["pool_refusals"])})
     refused = s.stats()["pool_refusals"]
     print(f"{policy}: {refused} refusals, {share:.3f} hits with {chunks} chunks")
-    assert early == [0], f"{policy} refused {early} chunks while the pool had room"
+    assert early == [0], f"{policy} refused {early} chunks while the pool had space"
     assert (refused > 0) == (policy == "prefix"), (policy, refused)
     for i in requests[-1]:
         assert s.read(name(i)) == b"x" * CHUNK, f"chunk {i} of {policy} has other bytes"

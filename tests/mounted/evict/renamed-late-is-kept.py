@@ -19,7 +19,7 @@ def temporaries(s):
 
 
 def others(s, drops):
-    """A thread's own stores, after which its earlier chunks are requested again: this is not a
+    """Stores chunks, and requests the last few again after each store, so that this is not a
     scan."""
     most, i = s.stats()["drops"] + drops, 0
     while s.stats()["drops"] < most:
@@ -49,7 +49,7 @@ def round_(policy, number):
             return False
         other.submit(others, s, 40).result()
     left = [i for i in range(LATE) if os.path.exists(f"{s.mnt}/m/late{i}/0")]
-    assert policy != "fifo" or not left, left  # with its name it is as others are
+    assert policy != "fifo" or not left, left  # after the rename it is an ordinary chunk
     s.umount()
     return True
 

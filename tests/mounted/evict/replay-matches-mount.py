@@ -2,9 +2,9 @@
 # ways: fast
 # level: check
 """A trace is run with files on a real mount. The pool's hit rate is the one that kvcachectl replay
-prints for the same policy and as many chunks as the pool held. The chain is told or learned from
-calls; the rates agree within a point unless the machine stands still between two calls. The rates
-of two models, each with its own policy, agree as well."""
+prints for the same policy and as many chunks as the pool held. The chain is reported or learned
+from calls; the rates agree within a point unless the machine pauses between two calls. The rates of
+two models, each with its own policy, agree as well."""
 import json, random
 from kvtest import *
 from prompts import *
@@ -16,11 +16,12 @@ TRACE = f"{TMP}/trace.jsonl"
 write_trace(TRACE, requests)
 
 
-STILL = 0.7  # seconds without a call: to the daemon a request ends after one
+STILL = 0.7  # seconds without a call; after one second the daemon ends the request
 
 
 def on_mount(policy, told):
-    """Its share, its chunks, and did the machine stand still in the middle of a request?"""
+    """Returns the hit rate, the number of chunks in the pool, and whether the machine paused in
+    the middle of a request."""
     gaps = []
     s = Store(f"{policy}-{told}", cpu="16M", size="512M",
               options=f"policy={policy},unit=file,high=99,low=98,settle=0").mount()
@@ -36,11 +37,11 @@ for policy, told in (("lru", False), ("prefix", True), ("prefix", False), ("leaf
     want = float(p.stdout.splitlines()[2].split()[1])
     print(f"{policy}, {'told' if told else 'learned'}: {got:.4f} on a mount with {chunks} chunks, "
           f"{want:.4f} replayed")
-    # learning depends on the time between calls: if the machine stood still it tells nothing
+    # learning depends on the time between calls: if the machine paused, the result is not compared
     learned = policy != "lru" and not told
     assert learned and still or abs(got - want) <= 0.01, (policy, told, got, want)
 
-# two models, one with a policy of its own: alone it would be 0.025 less
+# two models, one with its own policy: without that policy the hit rate would be 0.025 lower
 write_trace(TRACE, requests, of_two)
 s = Store("two", cpu="16M", size="512M",
           options="policy=prefix,unit=file,high=99,low=98,settle=0").mount()

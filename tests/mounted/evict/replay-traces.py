@@ -2,7 +2,7 @@
 # ways: none
 """kvcachectl replay: the hit rates of simple policies match a plain model, no policy exceeds the
 optimum, the chunks of a prompt are evicted from its end, a chain learned from calls is nearly as
-good as a told chain, and an invalid trace is refused with one line."""
+good as a reported chain, and an invalid trace is refused with one line."""
 import json, random, re, subprocess
 from collections import OrderedDict
 from kvtest import *
@@ -23,7 +23,7 @@ with open(TRACE, "w") as f:
         f.write(json.dumps({"timestamp": i * 300, "hash_ids": r}) + "\n")
 
 
-# beside each other or one after the other, it is the same that is printed, in the same order
+# the output does not depend on the number of concurrent jobs
 MANY = ("--policy", "prefix,lru,s3fifo", "--capacity", "10,200,1000:3000", TRACE)
 one, many, all_cpus = (run(CTL, "replay", *jobs, *MANY, ok=True).stdout
                        for jobs in (("--jobs", "1"), ("--jobs", "7"), ()))
@@ -44,8 +44,9 @@ def table(*words):
 
 
 def model(*tiers):
-    """The hits of a prefix in each tier, and in no tier above it, over the last half of the
-    requests. tiers: the capacity of each, and whether it is ordered by last access."""
+    """The hit rate of each tier (hits of a prefix in the tier, and in no tier above it) over the
+    last half of the requests. tiers: the capacity of each, and whether it is ordered by last
+    access."""
     caches, hits, asked = [OrderedDict() for _ in tiers], [0] * len(tiers), 0
     for nr, ids in enumerate(requests):
         busy, whole = set(), True
@@ -83,15 +84,15 @@ svg = f"{TMP}/curves.svg"
 got = table("--svg", svg, "--capacity", "50,200,800,100K", TRACE)
 for n, shares in got.items():
     assert len(shares) == 10, shares
-    # the optimum is for single chunks: how it breaks ties moves a point
+    # the optimum is for single chunks; the order of ties moves it by up to a point
     assert all(s <= shares["optimum"] + 0.01 for s in shares.values()), (n, shares)
-assert len(set(got[100000].values())) == 1, "what all fits in hits alike"
+assert len(set(got[100000].values())) == 1, "if all chunks fit, all policies have the same hits"
 assert got[200]["prefix"] >= got[200]["lru"] - 0.005, got
 text = open(svg).read()
 assert text.startswith("<svg") and text.count("<polyline") == 10 and text.endswith("</svg>\n")
 assert replay("--seed", 3, TRACE).stdout == replay("--seed", 3, TRACE).stdout
 
-# a run that fails leaves what was there
+# a run that fails does not change an existing picture
 assert replay("--svg", svg, TRACE, f"{TMP}/none").returncode == 1 and open(svg).read() == text
 assert "by " in replay("--verbose", "--policy", "prefix", TRACE).stdout
 
@@ -135,14 +136,13 @@ LEARNED = r"parents, ([0-9.]+) wrong, ([0-9.]+) not seen"
 wrong, unseen = zip(*((float(w), float(u)) for w, u in re.findall(LEARNED, p.stdout)))
 assert len(wrong) == 6 and 0 < max(wrong) < 0.1, p.stdout
 assert max(unseen[:2]) < 0.02 and max(unseen[4:]) < 0.1, p.stdout  # at 50, and at 800
-# with several under way on one thread there is more that cannot be told
+# with several prompts at once on one thread, more parents are wrong
 p = replay("--verbose", "--chain", "learned", "--clients", 4, "--policy", "leaf", TRACE)
 assert p.returncode == 0, p.stdout
 mixed = [float(w) for w in re.findall(r"parents, ([0-9.]+) wrong", p.stdout)]
 assert len(mixed) == 4 and min(mixed) > 0, p.stdout
-# (much, or little if they are soon taken for separate clients); and little if each has its own
-# thread. If threads share a prompt, its chunks are out of order, which is detected, and prefix then
-# works like lru
+# if each prompt has its own thread, few parents are wrong. If threads share a prompt, its chunks
+# are out of order, which is detected, and prefix then works like lru
 p = replay("--verbose", "--chain", "learned", "--clients", 4, "--threads", 4, "--policy", "leaf",
            "--capacity", 200, TRACE)
 own = float(re.search(r"parents, ([0-9.]+) wrong", p.stdout)[1])
@@ -174,7 +174,8 @@ for text in ("[1 2]", "[1, 2", "[1.5]", "[1]}}", "[1]} x", '[1], "timestamp": 1 
     p = replay(usual)
     assert p.returncode and "line 2" in p.stdout, (text, p.stdout)
 
-# sizes: of each chunk its own, and of one that is never told the mean; read with SQLite or without
+# sizes: each chunk has its own, and a chunk whose size is not in the trace has the mean; the lines
+# are read with SQLite or without
 weight = {i: (1 + i * 7 % 5) * 4096 for r in requests for i in r}
 del weight[requests[0][0]]
 mean = sum(weight.values()) // len(weight)
@@ -230,8 +231,8 @@ chunks, in_bytes = (replay("--capacity", n, sized).stdout.splitlines()[-1].split
 # gdsf sees the size, which changes nothing, and rounds it
 assert chunks[:6] + chunks[7:] == in_bytes[:6] + in_bytes[7:], (chunks, in_bytes)
 
-# what was known about the next request of a session: the same with SQLite or without, and it helps:
-# one in two documents never returns
+# "ended" gives the outlook of a session: the result is the same with SQLite or without, and the hit
+# rate is higher, because one in two documents never returns
 told = f"{TMP}/told.jsonl"
 twice = [[10**6 * d + b for b in range(20)] for d in range(1, 1500)]
 after = [(d, word) for i, d in enumerate(twice)
@@ -247,14 +248,15 @@ for more in ({}, {"why": None}, None):
     shares.append(float(got.split()[1]))
 assert shares[0] == shares[1] > shares[2] + 0.1, shares
 
-# models: each its own share, and its own policy where it is told. A line reads as well with SQLite
+# models: each has its own hit rate, and its own policy if one is given. The lines are read with
+# SQLite or without
 OF = ["a", "b", "c"]
 of = [OF[0 if r[0] < 2 * 10**6 else 1 + nr % 4 // 2] for nr, r in enumerate(requests)]
 several = f"{TMP}/several.jsonl"
 
 
 def by_model(room, own, others):
-    """Policies in classes, whose victims are taken in turns, in proportion to their chunks."""
+    """Classes of policies, which give victims in turn, in proportion to their chunks."""
     caches, turns = {c: OrderedDict() for c in (others + " of all", *own.values())}, {}
     first = next(iter(caches))
     turns = dict.fromkeys(caches, 0.0)
@@ -304,7 +306,7 @@ for more in ({}, {"why": None}):
                 got = m["policies"][policy]["pool"]
                 assert abs(got - parts[m["model"]]) < 0.0002, (row, policy, parts)
                 assert got <= m["optimum"] or row["pool_chunks"] < 2000, (row, policy)
-# no policy of their own, and no chunk of two: the sum is as without models
+# models without policies of their own, and without common chunks: the sum is that without models
 apart = f"{TMP}/apart.jsonl"
 with open(apart, "w") as f:
     for i, r in enumerate(requests):
@@ -320,7 +322,7 @@ for numbers, name in (("true", "1"), ("0", "0"), ("9.5", "9.5"), ('"x\\u0041"', 
     with open(numbered, "w") as f:
         f.write('{"hash_ids": [1, 2], "model": %s}\n{"hash_ids": [1, 2]}\n' % numbers * 2)
     lines = replay("--policy", "lru", "--capacity", "9", numbered).stdout.splitlines()
-    assert "4 chunks, 2 models" in lines[0], lines  # one number of two models is two chunks
+    assert "4 chunks, 2 models" in lines[0], lines  # the same number in two models is two chunks
     assert [l.split()[0] for l in lines[3:]] == [name, "(none)"], lines
 lines = replay("--policy", "lru", "--capacity", "400", "--chain", "learned", "--clients", 8,
                "--model", "b=prefix,c=leaf", "--verbose", several).stdout.splitlines()

@@ -44,7 +44,7 @@ def fill(s, of, n=20):
     s.settle()
 
 
-# uses at three wall times, which go as the uses did
+# chunks that are used at three wall times are evicted in the order of use
 def uses():
     wall(0)
     s = mount(Store("clock", size="48M", cpu="24M", options="policy=lru"))
@@ -52,7 +52,7 @@ def uses():
     put(f"{s.mnt}/m/a19", "ttl", 3600)
     wall(YEARS)
     fill(s, "b")
-    time.sleep(2.5)  # the keeper looks every second
+    time.sleep(2.5)  # the quota keeper looks for expired chunks every second
     assert 19 in there(s, "a"), "an hour has not passed"
     wall(-86400)
     fill(s, "c")
@@ -72,7 +72,7 @@ def uses():
     s.umount()
 
 
-# a Redis is told how long it is to keep a copy, and has its own clock to count by
+# the daemon tells Redis how long to keep a copy, and Redis counts with its own clock
 lives = []
 
 
@@ -99,7 +99,7 @@ def px():
     s.umount()
 
 
-# behind 300 that are pinned
+# expired chunks are dropped although 300 pinned chunks precede them
 def pinned():
     s = Store("ttl", size="64M", cpu="32M").mount()
     for n in range(600):

@@ -11,7 +11,7 @@
 # make bench           compare with the same calls on a bare tmpfs and other alternatives, medians
 # make bench-quick     the first table of make bench
 # make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
-# make cores           measure how calls a second grow with the callers, and which locks wait
+# make cores           measure how calls per second grow with the callers, and the waits for locks
 # make wheel           build the Python package: build/python/kvcachefs-VERSION-....whl
 # CUDA=0               build the library without CUDA even if nvcc exists (NVCC= names another nvcc)
 # make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes, 7 GB)

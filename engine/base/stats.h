@@ -37,7 +37,7 @@
 	X(spill_stale, "writes to a tier undone because the object had changed")                  \
 	X(evictions, "objects evicted from the pool that remain in a tier")                       \
 	X(evicted_chunks, "chunks evicted from the pool")                                         \
-	X(pool_refusals, "chunks that the policy did not keep: the first to leave the pool")      \
+	X(pool_refusals, "new chunks that the policy refused to keep; they leave the pool first") \
 	X(drops, "objects dropped from their last tier")                                          \
 	X(dropped_chunks, "chunks dropped")                                                       \
 	X(trimmed_chunks, "chunks evicted from a tier to keep it below its watermark")            \

@@ -32,7 +32,7 @@
 	X(unsynced_bytes, unsynced_bytes,                                                         \
 	  "bytes in the tiers that become free when the log is synced")                           \
 	X(drop_files, drop_files_max,                                                             \
-	  "largest number of files that a drop removed while it held the locks once")             \
+	  "largest number of files that a drop removed during one hold of the locks")             \
 	X(copies_failing, copies_failing,                                                         \
 	  "failed copies that wait for a retry, with growing delays")                             \
 	X(pins, pins, "pinned chunks")                                                            \

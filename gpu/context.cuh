@@ -135,8 +135,8 @@ struct Device {
 };
 
 /*
- * Creates a stream on the current device. Its kernels take microseconds, and their waiters wait for
- * a transfer, so they have priority over a model's kernels.
+ * Creates a stream on the current device. Its kernels take microseconds, and a transfer waits for
+ * them, so they have priority over a model's kernels.
  */
 int stream_create(cudaStream_t *out)
 {

@@ -119,8 +119,8 @@ int tell_thread(kvcachefs_cuda *c, size_t k)
 }
 
 /*
- * One copy of the whole group, or one for each part, between the thread's work on this memory
- * before and after.
+ * Queues one copy of the whole group, or one for each part. The copy waits until the thread is done
+ * with this memory, and then tells the thread.
  */
 int copy_staged(kvcachefs_cuda *c, const Group &g)
 {

@@ -465,7 +465,7 @@ extern "C" void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 	if (!c)
 		return;
 	Device here(c->device);
-	/* another lane may get its buffer, which is valid in the order of that stream */
+	/* another lane may reuse the buffer, which was allocated in the order of that stream */
 	if (!c->begun && cudaStreamSynchronize(c->lane->copies) != cudaSuccess)
 		cudaGetLastError();
 	if (kvcachefs_cuda_wait(c))

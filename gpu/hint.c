@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hints about a prompt's chunks: one command of .kvcachefs/lease, whose answer has a line a path.
+ * Hints about a prompt's chunks: one command of .kvcachefs/lease, whose answer has one line per
+ * path.
  */
 #include "priv.h"
 

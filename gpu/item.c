@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SLOW_MS 5 /* an open that takes so long has read a tier */
+#define SLOW_MS 5 /* an open that takes this long has read a tier */
 
 void kvcachefs_item_layout(const struct kvcachefs_transfer *t, size_t i, char *buf, size_t capacity)
 {
@@ -59,7 +59,7 @@ static int open_unleased(struct kvcachefs_transfer *t, size_t i, size_t *len)
 	bool known = false;
 	struct statx st;
 
-	/* what the kernel knows of an immutable file suffices if it is as expected */
+	/* the kernel's cached attributes of an immutable file suffice if they are as expected */
 	for (int sync = 0; fd >= 0 && !known && sync < 2; sync++)
 		known = !statx(fd, "", AT_EMPTY_PATH | (sync ? 0 : AT_STATX_DONT_SYNC),
 			       STATX_SIZE | STATX_TYPE, &st) &&

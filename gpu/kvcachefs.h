@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libkvcachefs: a library for programs that use more of a
- * kvcachefs mount than file calls. It takes leases on many
+ * libkvcachefs: a library for programs that need more from
+ * a kvcachefs mount than file calls. It takes leases on many
  * objects at once, and transfers data between files and
  * memory, on the host or, if the library was built with
  * CUDA, on a GPU: parts of memory, or the tokens of a paged
@@ -18,8 +18,8 @@
  * kvcachefs_error() has the details. Calls are safe from
  * any thread. A hasher, lease, buffer or transfer must be
  * used by one thread at a time; a queue may be used by
- * several threads. The library needs nothing of the
- * daemon's internals: it works only through the mount.
+ * several threads. The library does not use the daemon's
+ * internals: it works only through the mount.
  */
 #ifndef KVCACHEFS_H
 #define KVCACHEFS_H
@@ -87,16 +87,16 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
  *
  * finished, priority low: the prompt will not be continued, so its chunks are evicted from the pool
  * before all others, until they are used again. A chunk from which another prompt continues stays.
- * superseded_by: the same, because a newer prompt of the same session replaces this one; it is the
- * path of the newer prompt's last chunk. Chunks of the newer prompt are not affected.
+ * superseded_by: the same, because a newer prompt of the same session replaces this one. The value
+ * is the path of the newer prompt's last chunk. Chunks of the newer prompt are not affected.
  * demote: the same as finished, and chunks without a copy in a tier are copied now.
  * priority high: the chunks stay in the pool for an hour, as long as others can be evicted.
  * pause_s: the same, until the session continues, at most for pause_s seconds (up to 3600).
  * prefetch: starts to load the chunks.
  * ended: how the prompt's request ended: "tool" (with a call of a tool), "turn" (a person reads the
- * answer) or "closed" (so did the session). returns_s: the session's next request is expected after
- * about so many seconds (up to 3600); not together with ended. Neither keeps or evicts a chunk by
- * itself: the policy learns from later requests what they mean.
+ * answer) or "closed" (the session ended, too). returns_s: the session's next request is expected
+ * after about this many seconds (up to 3600); not together with ended. Neither keeps or evicts a
+ * chunk by itself: the policy learns from later requests how soon such chunks are used again.
  * tenant: assigns the chunks to this tenant; "none": to no tenant.
  *
  * Except for prefetch, the user must own the chunks. Hints do not survive a restart of the daemon.
@@ -137,7 +137,7 @@ int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *
  */
 int kvcachefs_prefix(const char *mount, const char *const *paths, size_t n, size_t *count);
 /*
- * The same, and takes a lease on exactly these paths to *out (NULL if *count is 0). Waits, like
+ * The same, and sets *out to a lease on exactly these paths (NULL if *count is 0). Waits, like
  * kvcachefs_lease_new(), until they are loaded. A path that cannot be loaded ends the prefix before
  * it.
  */
@@ -168,7 +168,7 @@ struct kvcachefs_buffer;
 int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, const char *path,
 			  int device);
 /*
- * len zero bytes of a new file of that path. The path does not exist before
+ * The memory of a new file for that path, of len zero bytes. The path does not exist before
  * kvcachefs_buffer_publish(): the file and its folders are created under a temporary name, with the
  * space reserved. -ENOSPC and other errors: no space; nothing is left behind.
  */
@@ -326,9 +326,9 @@ int kvcachefs_transfer_free(struct kvcachefs_transfer *t);
  */
 struct kvcachefs_queue;
 /*
- * A queue to *out, with `threads` threads (0: 4, at most 64), each of which handles one transfer at
- * a time. Does not access the mount. -EINVAL, -ENOMEM, -EAGAIN (no thread), -EMFILE. A queue does
- * not survive a fork.
+ * Sets *out to a queue with `threads` threads (0: 4, at most 64), each of which handles one
+ * transfer at a time. Does not access the mount. -EINVAL, -ENOMEM, -EAGAIN (no thread), -EMFILE. A
+ * queue does not survive a fork.
  */
 int kvcachefs_queue_new(struct kvcachefs_queue **out, const char *mount, unsigned threads);
 /*

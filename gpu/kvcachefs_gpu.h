@@ -14,14 +14,14 @@ extern "C" {
 
 /*
  * The file of a store is new memory of the pool. Allocating it, its pages and, for a device, their
- * registration costs more than the copy. So a thread of the library prepares files in advance, as
- * many as stores of the same length had in use at the same time (from the second store on, for each
- * model folder: the first component of the path). Prepared files have no name, so none is left when
- * the process dies. They use at most half of the limit of kvcachefs_map_cache() or of its default,
- * and at most 128 descriptors and an eighth of the limit on descriptors. They are removed after 5
- * seconds without a store, when the pool is short of space, and by kvcachefs_map_cache(0). A file
- * that was stored through a registration is registered for its next load after it is published,
- * within the limit of the cache of mappings.
+ * registration costs more than the copy. So a thread of the library prepares files in advance, from
+ * the second store on: for each length of a file in each model folder (the first component of the
+ * path), as many as stores have used at the same time. Prepared files have no name, so none is left
+ * when the process dies. They use at most half of the limit of kvcachefs_map_cache() or of its
+ * default, and at most 128 descriptors and an eighth of the limit on descriptors. They are removed
+ * after 5 seconds without a store, when the pool is short of space, and by kvcachefs_map_cache(0).
+ * A file that was stored through a registration is registered for its next load after it is
+ * published, within the limit of the cache of mappings.
  */
 struct kvcachefs_warm {
 	unsigned transfers; /* how many of these run at the same time; 0: 1, at most 8 */

@@ -68,7 +68,7 @@ enum kvcachefs_scheme {
  */
 const char *kvcachefs_scheme_name(enum kvcachefs_scheme scheme);
 /*
- * The scheme of that name to *out. -EINVAL: the name is unknown; kvcachefs_error() lists the names.
+ * Sets *out to the scheme of that name. -EINVAL: unknown name; kvcachefs_error() lists the names.
  */
 int kvcachefs_scheme_find(const char *name, enum kvcachefs_scheme *out);
 
@@ -82,8 +82,8 @@ struct kvcachefs_keys {
 	enum kvcachefs_scheme scheme;
 	unsigned block_tokens; /* 0: the default of the scheme; at most 2^24 */
 	/*
-	 * PYTHONHASHSEED as text, below 64 KiB. NULL: not set; newer vLLM then uses
-	 * "vllm-none-hash". With xxhash vLLM then uses random bytes, so a hasher without seed and
+	 * PYTHONHASHSEED as text, below 64 KiB. NULL: not set. Newer vLLM then uses
+	 * "vllm-none-hash", but random bytes for xxhash; so a hasher for xxhash without seed and
 	 * `none` is refused.
 	 */
 	const char *seed;
@@ -127,9 +127,9 @@ struct kvcachefs_keys {
 
 struct kvcachefs_hasher;
 /*
- * A hasher to *out, to be freed by kvcachefs_hasher_free(). -EINVAL: unknown scheme, or extra keys,
- * a missing seed or a none_len that the scheme does not support; -ENOMEM; -EIO: OpenSSL lacks the
- * digest.
+ * Sets *out to a hasher, to be freed by kvcachefs_hasher_free(). -EINVAL: unknown scheme, or extra
+ * keys, a missing seed or a none_len that the scheme does not support; -ENOMEM; -EIO: OpenSSL lacks
+ * the digest.
  */
 int kvcachefs_hasher_new(struct kvcachefs_hasher **out, const struct kvcachefs_keys *keys);
 void kvcachefs_hasher_free(struct kvcachefs_hasher *h);

@@ -60,7 +60,7 @@ enum kvcachefs_format {                                  /* one pointer per laye
 			KVCACHEFS_NB_NL_BS_NH_CS, /* 20 the same, NHD */
 			/*
 			 * 21 vLLM's LHBNC, heads first in a layer (ROCm). With K and V as the two
-			 * "heads" of a layer it is 1.
+			 * "heads" of a layer it is the same as format 1.
 			 */
 			KVCACHEFS_NL_X_NH_NB_BS_CS,
 			/* 22 vLLM's BHLNC, blocks and heads first across layers; one pointer */

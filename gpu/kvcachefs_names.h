@@ -83,9 +83,9 @@ struct kvcachefs_name {
 const char *kvcachefs_naming_name(enum kvcachefs_naming as);
 int kvcachefs_naming_find(const char *name, enum kvcachefs_naming *out);
 /*
- * The relative path of a name to out, with a NUL. -EINVAL: the naming cannot express a member
- * (kvcachefs_error() names it); -ENAMETOOLONG: a component has more than 255 bytes. On error out is
- * unchanged.
+ * Writes the relative path of a name to out, with a NUL. -EINVAL: the naming cannot express a
+ * member (kvcachefs_error() names it); -ENAMETOOLONG: a component has more than 255 bytes. On error
+ * out is unchanged.
  */
 int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *n,
 			 char out[KVCACHEFS_PATH_MAX]);

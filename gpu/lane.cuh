@@ -199,7 +199,7 @@ int lane_args(Lane *l, size_t len)
 
 /*
  * Gets the buffer for groups of `bytes` bytes in all, the largest of `largest` bytes; smaller if
- * the device has not enough memory. lane_put() returns it.
+ * the device does not have enough memory. lane_put() returns it.
  */
 int lane_buffer(Lane *l, size_t bytes, size_t largest)
 {

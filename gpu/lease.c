@@ -24,7 +24,7 @@
 #define KEPT 16
 #define KEPT_BYTES (1u << 20) /* a larger answer is not kept */
 
-struct held {                      /* what a lease has of an object */
+struct held {                      /* a lease's resources of an object */
 	struct kvcachefs_map *map; /* NULL: none */
 	int fd;                    /* -1: none */
 };
@@ -164,7 +164,7 @@ static int open_lease(const char *mount, struct stat *st)
 /* The state of an object that is not resident may be the name of an error. */
 static int error_of(const char *name)
 {
-	if (*name != 'E') /* no other word of the mount begins like that */
+	if (*name != 'E') /* no other word for a state begins with E */
 		return 0;
 	for (int e = 1; e < 134; e++) {
 		const char *s = strerrorname_np(e);
@@ -441,6 +441,6 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)
 	l->parted = false;
 	l->fd = open_lease(mount, &st);
 	err = l->fd < 0 ? l->fd : send_list(l, mount, "prefetch\n", paths, n);
-	kvcachefs_lease_free(l); /* closing the descriptor starts it */
+	kvcachefs_lease_free(l); /* closing the descriptor starts the loads */
 	return err;
 }

@@ -62,7 +62,7 @@ void kvcachefs_map_free(struct kvcachefs_map *m)
 	free(m);
 }
 
-/* Does the kernel know that the open file is that object? Asks the mount nothing. */
+/* Does the kernel know that the open file is that object? Does not call the mount. */
 static bool known_as(int fd, uint64_t ino, size_t len)
 {
 	struct statx st;

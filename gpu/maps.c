@@ -215,7 +215,7 @@ void kvcachefs_map_put(struct kvcachefs_map *m)
 		unused_bytes += m->len;
 		unused++;
 		m->used_ms = kvcachefs_now_ms();
-		/* the first unused mapping: there is an idle time from now on */
+		/* the first unused mapping: the thread must wake when it becomes idle */
 		wakes = !m->older && !chosen;
 		mine = trim_locked(0);
 	}

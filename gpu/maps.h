@@ -32,7 +32,7 @@ struct kvcachefs_map *kvcachefs_map_find(uint64_t dev, uint64_t ino, size_t len,
 void kvcachefs_map_loaded(int fd, uint64_t dev, uint64_t ino, size_t len, uint64_t bytes,
 			  int device);
 void kvcachefs_map_again(struct kvcachefs_map *m, uint64_t bytes, int device);
-/* For unmap.c: has finished its work on a queued mapping. Releases the reference. */
+/* Called by unmap.c after its work on a queued mapping. Releases the reference. */
 void kvcachefs_map_unqueue(struct kvcachefs_map *m);
 /*
  * Frees a list of mappings. Mappings without work for unmap.c are unmapped here, the others there.

@@ -460,7 +460,7 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 		end = at;
 	}
 	at = end;
-	/* rank, size; besides dcp, which is for MLA, only mamba's names have it */
+	/* rank, size; of names with dcp, which is for MLA, only mamba's have this pair */
 	if (strip_pair(s, &at, "_", &a, &b) && a < b &&
 	    (!n->dcp_size || (b == n->tp_size && !strcmp(n->pool, "mamba")))) {
 		n->tp_rank = a;

@@ -13,7 +13,7 @@
  * Checks the parts of an item, and sets *size to the length of its file: item->size, or the end of
  * the last part. Returns 0; -EINVAL: the item also has tokens, or a part has no bytes or no memory,
  * or overlaps another one (of a store: in the file; of a load: in memory); -ERANGE: a part ends
- * beyond the end of the file or of addresses; -ENOMEM.
+ * beyond the end of the file or of the address space; -ENOMEM.
  */
 int kvcachefs_parts_check(const struct kvcachefs_item *it, bool store, uint64_t *size);
 /* Returns 0, or -E2BIG if the items of a call have more parts than allowed. */

@@ -33,7 +33,10 @@ void kvcachefs_ready_back(struct kvcachefs_class *of);
  * none.
  */
 bool kvcachefs_ready_short(uint64_t dev);
-/* Removes the files above the limit before it returns, and none is being prepared above it. */
+/*
+ * Removes the prepared files above the limit. When it returns, no file above the limit is being
+ * prepared either.
+ */
 void kvcachefs_ready_trim(void);
 /*
  * Waits until n files are prepared. They stay without a store for keep_ms if that is longer than

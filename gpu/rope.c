@@ -140,8 +140,8 @@ static struct kept *rotation_find_locked(const struct kvcachefs_rope *r, uint32_
 }
 
 /*
- * Stores the entry in a free place, or in the place of the oldest unreferenced one. If there is
- * none, only its user has it.
+ * Stores the entry in a free place, or in the place of the least recently used unreferenced entry.
+ * If there is no such place, the entry is not cached and only its user has it.
  */
 static void rotation_store_locked(struct kept *k)
 {

@@ -51,7 +51,7 @@ static inline KVCACHEFS_BOTH uint8_t kvcachefs_to_fp8(float v, bool e5m2)
 	if (a == 0)
 		return sign;
 	frexpf(a, &e);
-	/* below that the steps stay the same (subnormals) */
+	/* below the smallest normal number the steps stay the same (subnormals) */
 	e = e - 1 < 1 - bias ? 1 - bias : e - 1;
 	return (uint8_t)(sign |
 			 (((e + bias) << mant) + (int)rintf(ldexpf(a, mant - e)) - (1 << mant)));

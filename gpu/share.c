@@ -26,7 +26,7 @@ struct shared {
 };
 
 struct kvcachefs_crew {
-	/* helpers: at most so many, and at most CPUs / part - 1, but at least one */
+	/* the number of helpers is at most `most`, at most CPUs / part - 1, and at least 1 */
 	const long most, part;
 	pthread_mutex_t lock;
 	pthread_cond_t work;

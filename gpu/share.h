@@ -11,8 +11,8 @@
 
 #pragma GCC visibility push(hidden)
 /*
- * The threads that help. Calls to a mount may wait long, and bytes that a device waits for must
- * not, so each kind of calls has threads of its own.
+ * The threads that help. Calls to a mount may wait for a long time, and copies that a device waits
+ * for must not wait behind them, so each kind of call has threads of its own.
  */
 struct kvcachefs_crew;
 extern struct kvcachefs_crew kvcachefs_callers, kvcachefs_copiers;

@@ -4,7 +4,7 @@
  * blocked transfer (a store behind a long computation) does not delay others; the threads of
  * copiers.h help. A transfer gives the thread its groups in order:
  *
- *   load    thread: wait until the copy before has left this memory, fill it from the file's
+ *   load    thread: wait until the previous copy has left this memory, fill it from the file's
  *           mapping or by reading the file, signal
  *           copy stream: wait for that, copy to the device, signal
  *   store   copy stream: wait until the thread has emptied this memory, copy from the device,

@@ -3,8 +3,8 @@
  * Moves many objects in one call. A store creates each file or takes a prepared one, mapped
  * (file.h). The bytes come from the cache by gather (host) or from the device (cuda.cu). When all
  * bytes are written the layout is set, and freeing the transfer renames the files. A load takes a
- * lease of all its files, or uses a lease of the caller, and maps them; the `file` member of its
- * pieces only holds names and lengths. On a device, a load uses the mappings that are registered,
+ * lease of all its files, or uses a lease of the caller, and maps them; member f of its pieces
+ * only holds names and lengths. On a device, a load uses the mappings that are registered,
  * and reads the other files through pinned memory, so no call waits for a registration. Files that
  * are loaded again are registered in the background (maps.c).
  *

@@ -11,9 +11,9 @@
 
 #pragma GCC visibility push(hidden)
 /*
- * Takes ownership of a list of mappings, linked by `going`. Of the mappings that are `queued`, the
- * writable part is removed, the read-only part is registered, and the reference is released; the
- * others are freed. The caller holds no lock. Waits only if no thread can be created.
+ * Takes ownership of a list of mappings, linked by `going`. If a mapping is `queued`, its writable
+ * part is removed, its read-only part is registered, and its reference is released; otherwise it is
+ * freed. The caller holds no lock. Waits only if no thread can be created.
  */
 void kvcachefs_unmap(struct kvcachefs_map *list);
 /*

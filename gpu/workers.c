@@ -175,7 +175,7 @@ static void ask_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
 		pthread_mutex_unlock(&q->lock);
 		kvcachefs_ask_drop(e->a, -ECANCELED, "cancelled");
 		pthread_mutex_lock(&q->lock);
-	} else if (!over) { /* a thread takes it that may wait */
+	} else if (!over) { /* a thread that may wait takes it */
 		e->state = KVCACHEFS_WAITING;
 		kvcachefs_list_add(&q->slow, e);
 		kvcachefs_asker_start_locked(q); /* otherwise this thread takes it */
@@ -195,7 +195,7 @@ static void *asker_thread(void *arg)
 	while (!q->stopping) {
 		e = ask_next_locked(q);
 		if (e) {
-			/* a thread that was woken counts as idle until it is here */
+			/* a woken thread counts as idle until it reaches this line */
 			if (q->asks.head)
 				kvcachefs_asker_start_locked(q);
 			ask_locked(q, e);

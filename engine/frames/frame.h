@@ -56,7 +56,7 @@ struct kvc_frame {
 	struct kvc_sum proof, name_proof;
 };
 
-/* Returns an empty frame, which the caller frees, or NULL without memory. */
+/* Returns an empty frame, which the caller frees, or NULL if out of memory. */
 struct kvc_frame *kvc_frame_new(void);
 /* Encodes the frame into a header page. */
 void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER]);

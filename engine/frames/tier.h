@@ -15,7 +15,7 @@
  *   -EFBIG         it is larger than the service accepts
  *   -ENAMETOOLONG, -EINVAL   the service cannot store its name
  * Refusals of a class. Only that class is suspended and probed:
- *   -EACCES        no permission. It counts for the class after several objects in a row got it
+ *   -EACCES        no permission. It counts for the class after several objects in a row
  *   -EROFS         read-only: a share, a replica
  *   -ENOSPC        full. A tier with KVC_TIER_BOUNDED is then trimmed
  *   -EDQUOT        a quota is reached
@@ -23,9 +23,9 @@
  * The service is unreachable. All classes are suspended after several such errors in a row:
  *   -ECONNREFUSED, -EHOSTUNREACH, -ENETUNREACH, -EHOSTDOWN, -ENOTCONN (not mounted)
  * Any other error (-EIO, -ETIMEDOUT, -ECONNRESET, ...) is a failure of the class, which is
- * suspended after several in a row. With KVC_TIER_MEDIA, -EIO is an error of the object until other
- * objects get it, too. -ESTALE, -EPROTO and -ENOKEY have a meaning above the drivers, so a driver
- * converts them.
+ * suspended after several in a row. With KVC_TIER_MEDIA, -EIO is an error of one object until calls
+ * for other objects fail with it, too. -ESTALE, -EPROTO and -ENOKEY have a meaning above the
+ * drivers, so a driver converts them.
  *
  * The driver logs the service's error text, without secrets, once for each change of it.
  */
@@ -130,8 +130,8 @@ struct kvc_tier_ops {
 	int (*remove)(struct kvc_tier *t, const struct kvc_where *w);
 	/*
 	 * Calls fn for every frame that is found in the tier itself. A non-zero result ends the
-	 * walk. A driver that examines much else, or waits for a server, also calls fn(arg, NULL,
-	 * NULL) in between, so that the caller can end the walk. For fsck and imports.
+	 * walk. A driver that examines much other data, or waits for a server, also calls fn(arg,
+	 * NULL, NULL) in between, so that the caller can end the walk. For fsck and imports.
 	 */
 	int (*list)(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),

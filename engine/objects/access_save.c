@@ -127,7 +127,7 @@ static int row_by_id(const void *x, const void *y)
 	return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* Puts the references of the batch, which was written or not. */
+/* Releases the references of the batch. written: the batch was written. */
 static void settle_batch_locked(struct kvc *k, struct batch *b, bool written)
 {
 	for (size_t i = 0; i < b->n; i++) {

@@ -209,7 +209,7 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 	c->bytes += now - was;
 	if (c->pin)
 		kvc_pin_pool_locked(k, c->pin, (int64_t)(now - was));
-	if (n->state != KVC_LOWER) { /* evicted: the chunk's most bytes stay as they were */
+	if (n->state != KVC_LOWER) { /* an eviction does not change the chunk's peak_bytes */
 		if (now < was)
 			c->peak_bytes -= kvc_min(was - now, c->peak_bytes);
 		c->peak_bytes = kvc_max(c->peak_bytes, c->bytes);

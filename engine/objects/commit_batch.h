@@ -15,9 +15,10 @@ void *kvc_commit_thread(void *arg);
 int kvc_commit_once(struct kvc *k);
 /*
  * Background work that makes thousands of changes (drops, imports) calls this before every few
- * changes. Waits while the next commit has as many changes as it should have, because the commit of
- * users' stores would wait for all of them. The wait is bounded, since commits may fail. Called
- * without locks; returns at once before the start and while the daemon stops.
+ * changes. Waits while the next commit has its maximum number of changes
+ * (kvc_committer_batch_max_locked), because stores of users in that commit wait for all of them.
+ * The wait is bounded, since commits may fail. Called without locks; returns at once before the
+ * start and while the daemon stops.
  */
 void kvc_commit_gate(struct kvc *k);
 

@@ -41,8 +41,8 @@ int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
  */
 void kvc_folder_touch_locked(struct kvc *k, struct kvc_node *folder, int nlink);
 /*
- * Stores the number of files that count for a complete chunk, if counting stopped at `of`, until a
- * name changes.
+ * Stores the number of published files in the folder, which decides whether the chunk is complete.
+ * The count stopped at `of` files. Valid until a name in the folder changes.
  */
 void kvc_folder_counted_locked(struct kvc_node *folder, unsigned published, unsigned of);
 /* Forgets that number. */

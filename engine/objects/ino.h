@@ -16,8 +16,8 @@ struct kvc_inos {
 };
 
 /*
- * Returns an unused number in *ino. Returns 0, -EAGAIN (the catalog could not commit that more
- * numbers are in use) or -ENOMEM.
+ * Sets *ino to an unused number. Returns 0, -EAGAIN (no number is left, because the catalog could
+ * not commit the reservation of more) or -ENOMEM.
  */
 int kvc_ino_new_both(struct kvc *k, uint64_t *ino);
 /* At mount. clean: the previous daemon unmounted cleanly. Returns 0 or a negative errno. */

@@ -165,7 +165,7 @@ int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
-	/* The kernel has the root without a lookup, and any call on the root may settle it. */
+	/* The kernel knows the root without a lookup, so the root has no reference but stays. */
 	if (n->row.ino == KVC_ROOT || n->refs.kernel || n->refs.engine || n->commit.dirty ||
 	    n->refs.opens || n->refs.leases || n->refs.waiting || kvc_node_has_segment(n) ||
 	    n->state == KVC_LOADING || !kvc_list_empty(&n->wait.ready) ||

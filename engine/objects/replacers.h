@@ -32,7 +32,9 @@ struct kvc_replacer *kvc_replacers_of_locked(struct kvc *k, enum kvc_cache cache
 
 /* Returns true if the chunk is in this cache's order. */
 bool kvc_replacers_has_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk *c);
-/* Adds the chunk to this cache's order. Without memory it is not added and cannot be a victim. */
+/*
+ * Adds the chunk to this cache's order. If out of memory, it is not added and cannot be a victim.
+ */
 void kvc_replacers_add_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c);
 /*
  * Assigns the chunk to the request that created it. The chunk may be in the cache already

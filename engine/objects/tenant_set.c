@@ -7,8 +7,8 @@
  *   meta tenant_folder:INODE   number of the tenant of the folder's new chunks
  *   chunks.tenant              number of the chunk's tenant
  *
- * A number is never used again, so rows of a removed tenant count to nobody and need no change. A
- * user cannot make a tenant, and can assign chunks only to a tenant with its uid: otherwise it
+ * A number is never used again, so rows of a removed tenant count for no tenant and need no change.
+ * A user cannot make a tenant, and can assign chunks only to a tenant with its uid: otherwise it
  * could cause the chunks of others to be dropped.
  */
 #include "tenant_set.h"
@@ -415,7 +415,7 @@ void kvc_tenant_placed_both(struct kvc *k, struct kvc_node *n, const char *name)
 	if (name)
 		number = tenant_of_salt(k, name, n->row.uid);
 	number = number ?: tenant_of_folder_both(k, n);
-	/* without memory for the row the chunk keeps its tenant */
+	/* if out of memory for the row, the chunk keeps its tenant */
 	if (number)
 		move_both(k, n->row.chunk, number);
 }

@@ -17,8 +17,8 @@
  * A copy that fails is retried after a second, then after two, and so on up to two minutes. It is
  * retried earlier if the breaker closes or space was freed, and at once if a call waits for it;
  * such retries make the delay no longer. Failures of a few objects do not open the breaker.
- * Therefore, if one copy succeeds after others have failed, all failed copies are retried, but less
- * often each time that this was in vain, because the copies themselves may be at fault.
+ * Therefore, if one copy succeeds after others have failed, all failed copies are retried. If such
+ * a retry fails, the next one waits longer, because the copies themselves may be at fault.
  */
 #include "tier_queue.h"
 
@@ -367,7 +367,7 @@ static struct kvc_job *next_job_locked(struct kvc *k, struct kvc_tier_state *ts,
 	uint64_t now = kvc_mono_ns(), early = 0;
 
 	/*
-	 * A file's rename follows its close at once; copies wait that long even if memory is short.
+	 * A file's rename follows its close at once. Copies wait for it even if memory is short.
 	 */
 	if (kvc_reservation_hurry_locked(k) && k->opt.settle_ms > SETTLE_LEAST_MS)
 		early = (k->opt.settle_ms - SETTLE_LEAST_MS) * 1000000;

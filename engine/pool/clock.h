@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store's clock, which counts accesses, pins, ttls and deleted names (clock.c). Set at the
- * start, constant afterwards.
+ * The store's clock: the times of accesses, pins, ttls and deleted names (clock.c). The struct is
+ * set at the start and constant afterwards.
  */
 #ifndef KVC_CLOCK_H
 #define KVC_CLOCK_H

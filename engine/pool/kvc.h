@@ -171,7 +171,7 @@ static inline void kvc_unlock(struct kvc *k)
 {
 	kvc_lock_release(&k->lock);
 }
-/* The same after work that a joint hold could have done: the next of its kind may be one. */
+/* The same after work that a joint hold could have done: lets the next such call try that. */
 static inline void kvc_unlock_to_joint(struct kvc *k)
 {
 	kvc_joint_reopen(k->joint);

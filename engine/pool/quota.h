@@ -88,7 +88,7 @@ void kvc_quota_press_locked(struct kvc *k, struct kvc_quota *q);
 void kvc_quotas_check_locked(struct kvc *k);
 int kvc_quotas_init(struct kvc_quotas *q); /* Returns 0 or -ENOMEM. */
 /*
- * Adds a quota; returns NULL without memory. The other function removes a quota and wakes its
+ * Adds a quota; returns NULL if out of memory. The other function removes a quota and wakes its
  * waiters, which then ask again.
  */
 struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t limit);

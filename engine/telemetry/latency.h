@@ -25,7 +25,7 @@ struct kvc_latency {
 	struct kvc_latency_slow_set {
 		struct kvc_latency_slow v[KVC_SLOW_EACH];
 		/*
-		 * an operation that took at most least_ns, before until_ns, is not one of the
+		 * until until_ns, an operation must take longer than least_ns to be one of the
 		 * slowest
 		 */
 		_Atomic uint64_t least_ns, until_ns;

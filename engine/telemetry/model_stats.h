@@ -37,7 +37,7 @@ struct kvc_model_stats {
 #undef X
 	bool shown;
 	uint64_t hits_before, misses_before; /* values when it began to be shown */
-	/* number of the use at which the model had no name; 0: it has one */
+	/* `last` at the time when the model was found to have no name; 0: it has one */
 	uint64_t nameless;
 };
 

@@ -72,8 +72,8 @@ void kvc_event_ring_gone_locked(struct kvc *k, enum kvc_event_kind what, const s
 bool kvc_event_ring_take_locked(struct kvc *k, uint64_t *at, struct kvc_event_ring_item *v,
 				uint64_t *number, uint64_t *lost);
 /*
- * Returns the path that the file had at that event if it has lost it since, or NULL. The path
- * belongs to the ring.
+ * Returns the path that the file had at that event if the file has lost this path since, or NULL.
+ * The path belongs to the ring.
  */
 const char *kvc_event_ring_path_locked(struct kvc *k, uint64_t ino, uint64_t number);
 

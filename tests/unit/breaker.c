@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A tier's circuit breaker (engine/limits/breaker.c) without a tier. Reads, writes, lists and
- * removals fail separately. Refusals are not an outage. Answers about an object count as answers. A
- * suspended class is probed, and restored.
+ * removals fail separately. Refusals are not an outage. An error of one object counts as an answer
+ * of the tier. A suspended class is probed, and restored.
  */
 #include "breaker.h"
 #include "tier.h"

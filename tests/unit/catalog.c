@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog against a model of it: random changes, commits and failures, all reads compared all
- * the time; and a sweep, in which the Nth call that SQLite makes of its filesystem (or of malloc)
- * fails, once or from then on, for every N that a scripted workload has: what was acknowledged
- * stays readable, what was committed is there after a kill at that point.
+ * The catalog compared with a model: random changes, commits and failures, after which all reads
+ * are compared. Then a sweep: the Nth call of SQLite to its filesystem (or to malloc) fails, once
+ * or from then on, for every N that a scripted workload reaches. Acknowledged changes stay
+ * readable, and committed changes exist after a kill at that point.
  *
  * SEED repeats a random run, STEPS sets its length; SWEEP=all tries every error at every N.
  */
@@ -451,7 +451,7 @@ static void peeked(struct kvc_catalog *c, const struct kvc_row *r)
 }
 
 /*
- * The log stays near its limit during many commits, and shrinks when there are none, although a
+ * The log stays near its limit during many commits, and shrinks when commits stop, although a
  * reader holds its snapshot all the time.
  */
 static void log_bound(void **state)

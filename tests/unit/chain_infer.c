@@ -228,7 +228,9 @@ static void threads(void **state)
 			   at ? 1000 * (thread + 1) + at - 1 : 0);
 		}
 		by_thread(100, true, 1, true, 0);
-		/* also the main thread, which then is not the process */
+		/*
+		 * the main thread is a separate client, too, although its number is the process's
+		 */
 		by_thread(7, true, 2, true, 0);
 		by_thread(101, true, 3, true, 0);
 		assert_int_equal(kvc_chain_infer_client(o, 8, 8), 8);
@@ -324,10 +326,10 @@ static void threads_are_one(void **state)
 }
 
 /*
- * Documents of different popularity with a question at their end, `width` of them in turns. Of each
- * document `open_turn` chunks are opened, then of the next; missing chunks are created, `make_turn`
- * at a time. All created chunks stay. Measures the share of wrong parents among the chunks created
- * in the last quarter.
+ * Documents of different popularity with a question at their end, `width` of them in turns. The
+ * client opens `open_turn` chunks of one document, then of the next; it creates missing chunks,
+ * `make_turn` at a time. All created chunks stay. Measures the share of wrong parents among the
+ * chunks created in the last quarter.
  */
 #define DOCUMENTS 200
 #define LONGEST 40

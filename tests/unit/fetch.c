@@ -167,7 +167,7 @@ static void make(enum kind kind, bool shared, const struct lie *l)
 	want.place.codec = kind == SEALED ? KVC_PLACE_CODED : 0;
 	want.place.key = kind == SEALED ? KEY : 0;
 	tell(l, FRAME, &frame);
-	/* other frames of a shared tier are from before there were keys */
+	/* a frame of a shared tier that is not sealed was made without a key file: no proof */
 	if (!shared || kind == SEALED)
 		assert_int_equal(kvc_proof_add(&k, shared, &frame), 0);
 	tell(l, PROVED, &frame);

@@ -108,8 +108,8 @@ static void not_of_what_goes(void **state)
 	assert_int_equal(kvc_entry_unlink(engine, folder, "b", &w), 0);
 	engine_forget(ino);
 	/*
-	 * The removal is queued when the commit is synced. Then it waits, as it must, or it does
-	 * not.
+	 * The removal is queued when the commit is synced. Then it must wait for the lock; a
+	 * remover that does not wait sets go_on.
 	 */
 	while (came < 2 && !go_on)
 		usleep(1000);

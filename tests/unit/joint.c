@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Joint holds of the objects' lock (base/joint.h), and the calls that use them (ops/hit.c): they
- * exclude whoever takes the lock, they count as the calls with the lock do, and their accesses
+ * exclude threads that take the lock, they count as the calls with the lock do, and their accesses
  * reach the policies in the order of the calls. Most of it is for MODE=tsan, too.
  */
 #include "engine.h"
@@ -172,7 +172,7 @@ static void calls_take_no_mutex(void **state)
 	assert_int_equal(hits(), before + 1);
 }
 
-/* What a joint hold may not do is left to the call with the lock. */
+/* Work that a joint hold may not do is left to the call with the lock. */
 static void others_take_the_lock(void **state)
 {
 	struct kvc_wait w = caller(0, 1), woken = { .client = 1, .deadline_ns = 1 };
@@ -201,7 +201,7 @@ static void others_take_the_lock(void **state)
 	kvc_unlock(engine);
 }
 
-/* Accesses are recorded in the order of the calls, and with their times, when somebody looks. */
+/* Accesses are recorded in the order of the calls, with their times, when a reader needs them. */
 static void accesses_arrive_in_order(void **state)
 {
 	uint64_t before = hits(), then;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunk keys against published vectors, and against what the engines' own code (vLLM 0.32, LMCache
- * 0.5.6, SGLang 0.5.23; PYTHONHASHSEED=0 where nothing else is said) printed for the same tokens.
+ * Chunk keys compared with published vectors, and with the keys that the engines' own code (vLLM
+ * 0.32, LMCache 0.5.6, SGLang 0.5.23; PYTHONHASHSEED=0 unless noted) printed for the same tokens.
  */
 #include "kvcachefs_keys.h"
 
@@ -104,7 +104,7 @@ static void vllm(void **state)
 	kvcachefs_hex(group, 36, hex);
 	assert_string_equal(hex + 64, "00000102");
 	assert_int_equal(kvcachefs_hasher_feed(h, many, 128, out, 0, &made),
-			 -ENOSPC); /* nothing taken: */
+			 -ENOSPC); /* no token was consumed: */
 	assert_int_equal(kvcachefs_hasher_feed(h, many, 127, out, 0, &made), 0);
 	kvcachefs_hasher_free(h);
 	assert_int_equal(kvcachefs_hasher_new(&h, &(struct kvcachefs_keys){ .scheme = CBOR,
@@ -140,8 +140,8 @@ static int embeds_first(void *arg, uint64_t block, uint8_t sha[32])
 }
 
 /*
- * Extra keys: order and place. Held against CBOR written by hand and hashed by the library's own
- * recipe with `none` as parent.
+ * Extra keys: a change of one changes the keys of its block and of later blocks. The keys are those
+ * of vLLM for untagged and tagged extra keys.
  */
 static void extras(void **state)
 {
@@ -171,7 +171,10 @@ static void extras(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_memory_not_equal(x[i], y[i], 32);
 	kvcachefs_hasher_free(a);
-	/* a change in any of them changes the block it belongs to, and not those before */
+	/*
+	 * a change of an extra key changes the keys of its block and later ones, not of earlier
+	 * ones
+	 */
 	for (int which = 0; which < 4; which++) {
 		struct kvcachefs_keys other = all;
 		static const struct kvcachefs_mm later[] = { { "image-a", 5, 2 } };
@@ -194,7 +197,7 @@ static void extras(void **state)
 		kvcachefs_hasher_free(a);
 	}
 	kvcachefs_hasher_free(b);
-	/* by vLLM's own code: untagged and tagged; embeddings in block 0 here */
+	/* keys of vLLM's own code: untagged and tagged; here block 0 has embeddings */
 	static const struct kvcachefs_mm img[] = { { "img", 2, 5 } };
 	struct kvcachefs_keys k = {
 		.scheme = CBOR,
@@ -218,7 +221,7 @@ static void extras(void **state)
 		 (const char *const[]){
 			 "8f29aef1007aca96c707fbc764a7f5fd52d9e2c6879feb8642d9b8faf036ef47" },
 		 1);
-	/* an empty salt is none */
+	/* an empty salt means no salt */
 	ARE(K(.scheme = CBOR, .seed = "0", .cache_salt = ""), 1, 16, NULL,
 	    "202da172482d928bbc42ab25b0151e2b895f13f41002e27b2ceabcfae6d332ea");
 	/* SGLang's namespace */
@@ -319,7 +322,7 @@ static void hashes(void **state)
 		    v[i].first, v[i].second);
 		ARE(K(.scheme = v[i].lmcache, .seed = "0"), 0, 513, v[i].fold_none, v[i].fold_first,
 		    v[i].fold_second);
-		/* what fills no chunk: a key of its own, and the hasher goes on as before */
+		/* tokens that fill no chunk have a key, which does not change the hasher */
 		assert_int_equal(
 			kvcachefs_hasher_new(&h, &(struct kvcachefs_keys){ .scheme = v[i].lmcache,
 									   .seed = "0" }),
@@ -336,7 +339,7 @@ static void hashes(void **state)
 		assert_string_equal(hex, v[i].rest);
 		kvcachefs_hasher_free(h);
 	}
-	/* NONE_HASH given: the digest, or the fold */
+	/* the caller gives NONE_HASH: the digest, or the fold */
 	memcpy(out, (uint8_t[]){ 0x4e, 0x11, 0x95, 0xdf, 0x02, 0x0d, 0xe5, 0x9e }, 8);
 	memset(out + 8, 0xaa, 24);
 	for (size_t n = 8; n <= 32; n += 24)
@@ -412,7 +415,7 @@ static void segments(void **state)
 	assert_int_equal(kvcachefs_segments(h, v[0].tokens, 11, v[0].sep, 2, out, 4, &made),
 			 -EINVAL);
 	kvcachefs_hasher_free(h);
-	/* fingerprints: by Python's integers, then each window against the sum written out */
+	/* fingerprints: computed by Python's integers; then each window by its definition */
 	for (uint32_t i = 0; i < 200; i++)
 		t[i] = i + 1;
 	assert_int_equal(kvcachefs_fingerprints(t, 6, 4, sums), 0);
@@ -436,7 +439,7 @@ static void segments(void **state)
 	assert_int_equal(kvcachefs_fingerprints(t, 5, 0, sums), -EINVAL);
 }
 
-/* What a scheme cannot say is refused, and says why. */
+/* Options that a scheme does not support are refused, with a reason. */
 static void refused(void **state)
 {
 	static const struct kvcachefs_mm mm = { "x", 0, 1 };

@@ -291,7 +291,7 @@ static void *waiter(void *arg)
 	return NULL;
 }
 
-/* A wait is counted where a thread waits, and where the lock was taken for which it waits. */
+/* A wait is counted at the place of the waiting thread, and at the place of the lock's holder. */
 static void waits_are_counted(void **state)
 {
 	const char *here = __func__;
@@ -320,7 +320,7 @@ static void waits_are_counted(void **state)
 }
 
 /*
- * Counts the pauses of a commit while a thread waits for the objects' lock, with so many new files.
+ * Counts the pauses of a commit of `files` new files while a thread waits for the objects' lock.
  */
 static unsigned pauses_of(unsigned files)
 {

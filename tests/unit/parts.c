@@ -123,7 +123,7 @@ static void parts(void **state)
 	kvcachefs_queue_free(q);
 }
 
-/* What is refused at once leaves nothing in the queue. */
+/* A call that is refused at once leaves nothing in the queue. */
 static void too_many(void **state)
 {
 	struct kvcachefs_queue *q = queue(1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Codecs, sealing and coded payloads: published vectors, every path there and back, and damage of
- * every kind refused.
+ * Codecs, sealing and coded payloads: published vectors, encoding and decoding in every mode, and
+ * refusal of every kind of damage.
  */
 #include "payload.h"
 
@@ -365,7 +365,7 @@ static void sealed_means_sealed(void **state)
 	other = code(in, len, KVC_CODEC_NONE, keys, true, 1 << 20);
 	assert_memory_not_equal(other->f.nonce, c->f.nonce, 12);
 	assert_memory_not_equal(other->stored, c->stored + KVC_BLOCK, 64);
-	/* an older version's header with the newer's payload */
+	/* the header of an older version with the payload of the newer one */
 	c->f.nonce[0]++;
 	assert_int_equal(kvc_payload_decode(&c->f, keys, other->stored, other->stored + table, out),
 			 -EBADMSG);

@@ -511,7 +511,7 @@ static void leases(void **state)
 	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 1, false, 3, &id), 0);
 	c = take_one(q);
 	assert_true(!c.err && c.count == 1 && c.bytes == 10 && c.lease);
-	assert_int_equal(kvcachefs_layer_wait(q, id, 0, NULL), 0); /* as of any completed number */
+	assert_int_equal(kvcachefs_layer_wait(q, id, 0, NULL), 0); /* as for any completed number */
 	assert_int_equal(descriptors(), before + 1);
 	kvcachefs_lease_free(c.lease);
 	assert_int_equal(descriptors(), before);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The catalog's readers: each CPU has one; a walk over a whole table leaves all of them to lookups,
- * and no statement of theirs scans a table. What a restart
- * reads of many inodes takes few statements.
+ * and none of their statements scans a table. A restart reads many inodes with few statements.
  */
 #include "catalog_priv.h"
 

@@ -132,7 +132,9 @@ static void settled(struct kvc_replacer *k, struct kvc_request *r, uint64_t *see
 		ask(k, r, (uint64_t)exp(chance(seed) * log(DOCUMENTS)) % DOCUMENTS, ++*question);
 }
 
-/* Replaces the learned index by one in which the oldest chunk is worth most. Returns the learned.
+/*
+ * Replaces the learned index by one in which the oldest chunk is worth most. Returns the learned
+ * index.
  */
 static const struct kvc_index *mislead(struct kvc_replacer *k)
 {
@@ -296,7 +298,7 @@ static void loose(void **state)
 	kvc_replacer_close(k);
 }
 
-/* So many accesses to 300 chunks in turns, each in a loose request of its own. */
+/* Makes `uses` accesses to 300 chunks in turn, each in a loose request of its own. */
 static void use_alone(struct kvc_replacer *k, struct kvc_request *r, unsigned uses)
 {
 	for (uint64_t i = 0; i < uses; i++) {

@@ -19,7 +19,7 @@
 #define DEPTH 30
 #define REQUESTS 1500
 #define POLICIES 9
-/* s3fifo, arc: of the leaves below a chunk, the one added last */
+/* s3fifo, arc: their victim is the leaf below a chunk that was added last */
 #define BY_KIN(p) ((p) == 4 || (p) == 5)
 #define BY_KEY(p) ((p) < 4 || (p) == 6 || (p) == 7) /* all but s3fifo, arc and prefix */
 
@@ -36,7 +36,9 @@ static uint64_t draw(uint64_t *state)
 	return *state;
 }
 
-/* For prefix so few that it examines all leaves without drawing. */
+/*
+ * Returns the capacity. For prefix it is so small that prefix examines all leaves without drawing.
+ */
 static unsigned room_of(unsigned policy)
 {
 	return policy == POLICIES - 1 ? 60 : 300;

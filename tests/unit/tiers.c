@@ -23,7 +23,7 @@ static char dir[] = "/tmp/kvc-unit-XXXXXX";
 struct body {
 	const uint8_t *data;
 	struct kvc_frame f;
-	int fail; /* with this in the middle */
+	int fail; /* the error of reads after the first; 0: none */
 };
 
 static int body_read(void *arg, void *buf, size_t len, uint64_t off)

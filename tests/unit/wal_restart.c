@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog's log begins anew (engine/catalog/wal_restart.c) while the disk does not get a sync
- * done: no commit waits for one, until it would write over more of the old log than the mark speaks
- * of. And the power fails meanwhile: images are made of the old log and the new one, sector by
- * sector, with the old header or the new; each opens as it was after a whole commit, and not before
- * the checkpoint. That they are dangerous is seen when the mark is taken away.
+ * The catalog's log restarts (engine/catalog/wal_restart.c) while a sync of the disk does not
+ * complete. No commit waits for the sync, until it would overwrite more of the old log than the
+ * mark covers. Then the power fails: the test makes images of the log in which each sector is the
+ * old or the new one, with the old or the new header. Each image must open as it was after a whole
+ * commit that is not older than the checkpoint. Without the mark some images open wrongly, which
+ * shows that they are dangerous.
  *
- * fdatasync and fsync are ours here, for the catalog's calls and SQLite's, and bring nothing to any
- * disk: those of the log by other threads wait while its header is not synced and `hold` is set,
+ * The test replaces fdatasync and fsync, for the catalog and for SQLite. They write nothing to a
+ * disk. Syncs of the log by other threads wait while its header is not synced and `hold` is set;
  * those by the committing thread are counted.
  */
 #include "catalog_check.h"
@@ -225,7 +226,7 @@ static unsigned until_anew(struct kvc_catalog *c, unsigned i, struct bytes *old)
 		else if (memcmp(was, is, HEADER))
 			return i;
 	}
-	fail_msg("the log does not begin anew");
+	fail_msg("the log does not restart");
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See shadow.h: is the catalog what the model says? */
+/* See shadow.h: compares the catalog with the model. */
 #include "shadow.h"
 
 #include <stdio.h>
@@ -191,7 +191,7 @@ static int compare_expired(struct kvc_catalog *c, const struct model *m)
 	return seen != want ? differs("expired", now, (uint64_t)seen, want) : 0;
 }
 
-/* Walks those of a policy, or of a quota, in order. */
+/* Compares a walk over the chunks of a policy, or of a quota, in order. */
 static int compare_order(struct kvc_catalog *c, const struct model *m, bool by_quota, uint64_t of)
 {
 	struct kvc_chunk_row r = { .rank = INT64_MIN, .policy = (unsigned)of };
@@ -218,7 +218,7 @@ static int compare_order(struct kvc_catalog *c, const struct model *m, bool by_q
 	return seen != want ? differs("length of order", of, (uint64_t)seen, want) : 0;
 }
 
-/* Those of a policy, some at once, are those that come one after the other. */
+/* Reading several chunks of a policy at once returns the same as reading one after another. */
 static int compare_batches(struct kvc_catalog *c, uint64_t policy, size_t capacity)
 {
 	struct kvc_chunk_row one = { .rank = INT64_MIN, .policy = (unsigned)policy }, some[CHUNKS];

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Atomic enum fault armed; /* the catalog's threads come by, too */
+static _Atomic enum fault armed; /* the catalog's threads read it, too */
 _Atomic long calls, failures;
 _Atomic long fail_at;
 _Atomic bool for_ever;
@@ -171,5 +171,6 @@ void mem_register(void)
 	m.xMalloc = mem_malloc;
 	m.xRealloc = mem_realloc;
 	sqlite3_config(SQLITE_CONFIG_MALLOC, &m);
-	sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0); /* so that more of it comes by here */
+	/* so that more allocations use this malloc */
+	sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0);
 }

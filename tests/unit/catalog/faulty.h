@@ -14,10 +14,12 @@ extern _Atomic long calls, failures; /* since arm */
 extern _Atomic long fail_at;         /* as armed */
 extern _Atomic bool for_ever;
 
-/* Before SQLite is initialised. */
+/* Call both before SQLite is initialized. */
 void shim_register(void);
 void mem_register(void);
-/* at: the call that fails, from 1; 0: they are only counted. with: SQLite's code, of DISK. */
+/*
+ * at: the call that fails, from 1; 0: calls are only counted. with: SQLite's error code, for DISK.
+ */
 void arm(enum fault of, long at, bool ever, int with);
 
 #endif

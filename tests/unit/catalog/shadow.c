@@ -58,7 +58,7 @@ struct kvc_where gone_of(int i)
 	return (struct kvc_where){ .at = 7000 + (uint64_t)i, .hi = 9 };
 }
 
-/* Folders are numbers below the inodes', so that a name's folder may be anything. */
+/* Folders have numbers below those of the inodes, and need not exist. */
 uint64_t parent_of(int i)
 {
 	return 10 + (uint64_t)i;

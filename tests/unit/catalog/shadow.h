@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a catalog should hold: a plain model of it, changed along with it, and compared. */
+/* A plain model of the catalog's contents, which is changed with it and compared with it. */
 #ifndef SHADOW_H
 #define SHADOW_H
 
@@ -46,22 +46,25 @@ struct model {
 };
 
 extern struct model model;
-extern uint64_t clock_ns; /* that what expires goes by */
+extern uint64_t clock_ns; /* the clock of expiry */
 extern uint64_t seed;
 extern char wrong[512]; /* the first difference */
 
 /* A random number below n, from seed. */
 uint64_t draw(uint64_t n);
-/* The things that there may be, by number. */
+/* The possible names, attributes, keys and so on, by number. */
 const char *name_text(int i);
 const char *attr_text(int i);
 const char *meta_text(int i);
 uint64_t ino_of(int i);
 struct kvc_where gone_of(int i);
 uint64_t parent_of(int i);
-/* One random change, to both: 0, or the catalog's error, and the model has not changed. */
+/*
+ * Makes one random change to the catalog and the model. Returns 0; or the catalog's error, and the
+ * model is unchanged.
+ */
 int change(struct kvc_catalog *c);
-/* 0; above 0, and the difference is in `wrong`; or an error of the catalog's. */
+/* Returns 0; above 0, with the difference in `wrong`; or an error of the catalog. */
 int compare(struct kvc_catalog *c, const struct model *m);
 
 #endif

@@ -37,13 +37,13 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "tool|turn|closed": ["", "best"],
          "NAME|none": ["", "a b"],
          "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": []}
-ALONE = ("gpus", "hash", "pools", "replay", "newkey")  # that ask no mount
+ALONE = ("gpus", "hash", "pools", "replay", "newkey")  # commands that use no mount
 names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 usages = {n: " ".join(run(CTL, n, "--help").stdout.splitlines()[0].split()[3:]) for n in names}
 
 
 def operands(usage):
-    """Those that are needed, in order."""
+    """Returns the required operands, in order."""
     while "[" in usage:
         usage = re.sub(r"\[[^][]*\]", "", usage)
     return usage.split(" | ")[0].split()
@@ -65,7 +65,7 @@ for name, usage in usages.items():
         assert value in VALUE, f"argument-errors.py knows no wrong value of {name} {flag} {value}"
         w.tell(CTL, name, *[r for r in right if r not in ("-o", "high=91")], flag,
                says=[flag, "--help"], code=2)
-        # (evict says what goes before the mount says that it has no such tier)
+        # (evict describes its effect before the mount reports that it has no such tier)
         for v in VALUE[value][:1 if name == "evict" else None]:
             rest = [r for r in right if r not in ("-o", "high=91")] + ["--yes"] * (name == "evict")
             w.tell(CTL, name, flag, v, *rest, *([] if needed[-1:] != ["OPTIONS"] and needed or
@@ -100,7 +100,7 @@ for words in (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS),
               ("stat", f"{s.mnt}/nothing"), ("dump", FILE, s.mnt), ("top", "--count", "0", s.mnt)):
     w.tell(CTL, *words)
 for words in (("evict", "--from", "disk", PATH), ("quota", "2M", f"{s.mnt}/m")):
-    p = run(CTL, *words)  # says what it would do, and that there is nobody to ask
+    p = run(CTL, *words)  # describes the effect, and that it cannot ask
     assert p.returncode == 1 and "nothing is changed" in p.stdout and "--yes" in p.stdout, p
 w.told()
 # nothing is changed if the output cannot be printed

@@ -89,13 +89,13 @@ assert lines[1].endswith(" a/") and lines[2].split()[4:6] == [b["state"], str(hi
 assert "for ever" in lines[2] and "cpu,disk" in lines[2], lines
 assert ctl("ls", f"{M}/a/l0", ok=True).stdout.splitlines()[1].endswith(" l0")
 
-# nothing of that loaded or used anything
+# none of these commands loaded or accessed anything
 after = s.stats()
 for n in ("loads", "opens", "pool_hits", "pool_misses"):
     assert before[n] == after[n], (n, before[n], after[n])
 assert s.attr("m/a", "tiers") == "disk" and int(s.attr("m/b", "hits")) == hits
 
-# names of any bytes, and a tree that is deeper than a path may be long
+# names of any bytes, and a tree deeper than PATH_MAX
 odd = [b"new\nline", b"quote\" \\ \x01", "ein Wort: \u00e4\u20ac\U0001f600".encode(),
        b"\xff\xc3(", b"\xed\xa0\x80", b"\xc0\xaf"]
 os.mkdir(f"{s.mnt}/odd")

@@ -18,8 +18,8 @@ def complete(*words):
 
 
 def complete_zsh(*words):
-    # zsh continues a child that stops, and asan's look for leaks at the end stops it: it waits for
-    # ever then
+    # zsh continues a child that stops, and asan's leak check stops the child at its end: then zsh
+    # waits forever
     script = ("export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0; "
               f"compadd() {{ print -l -- ${{(P)2}} }}; _files() {{ print FILES }}; "
               f"words=({CTL} \"$@\"); CURRENT={len(words) + 1}; f() {{ {open(ZSH).read()} }}; f")

@@ -22,7 +22,7 @@ s = Store(cpu="64M", options=f"write=back,settle=3600000,remote=dir://{TMP}/r,"
 j, _ = flush(s.mnt)
 assert (j["what"], j["seen"], j["changed"], j["failed"]) == ("flush", 0, 0, 0), j
 
-# write=back: no copy before, all of them after, one that is being written apart
+# write=back: no object has a copy before, and all have one after, except an open file
 for i in range(6):
     s.write(f"m/c{i}/l", blob(i, N))
 being = open(f"{s.mnt}/m/being", "wb")
@@ -41,7 +41,7 @@ s.mount()
 assert all(s.read(f"m/c{i}/l") == blob(i, N) for i in range(6))
 assert s.read("m/being") == blob("being", N)
 
-# a tier that fails is named, and how many; the other one has them; and again when it works
+# the tier that fails and its failed copies are reported; after the repair, flush succeeds
 open(BAD, "w").close()
 for i in range(3):
     s.write(f"m/d{i}/l", blob(10 + i, N))

@@ -33,7 +33,7 @@ a.write("m/c/l0", blob(1, 300000))
 a.settle()
 os.symlink(f"{a.mnt}/m", f"{TMP}/link")
 
-# from anything in it
+# from any path in the mount
 uuid = {s: s.config()["uuid"] for s in (a, b)}
 assert uuid[a] != uuid[b]
 for path, s in ((a.mnt, a), (f"{a.mnt}/", a), (f"{a.mnt}/m", a), (f"{a.mnt}/m/c/l0", a),
@@ -44,14 +44,14 @@ assert "pool_bytes" in ctl("stats", f"{a.mnt}/m/c", ok=True).stdout
 said(ctl("import", f"{a.mnt}/m"), 1, "no shared tier", "remote=")
 said(ctl("rekey", f"{a.mnt}/m"), 1, "no keys", "keyfile=")
 
-# the only one
+# the only mount
 for s in (a, b):
     p = alone("config", mounts=[s.mnt])
     assert p.returncode == 0 and f"uuid={uuid[s]}\n" in p.stdout, p
 p = alone("stats", mounts=[a.mnt, b.mnt])
 said(p, 1, "2 kvcachefs filesystems are mounted", a.mnt, b.mnt)
 said(alone("stats"), 1, "no kvcachefs is mounted")
-# mounted twice it is one still
+# a mount that is mounted at two places is one mount
 os.mkdir(f"{TMP}/twice")
 p = alone("config", mounts=[a.mnt], before=f"mount --bind {a.mnt} {TMP}/twice")
 assert p.returncode == 0 and f"uuid={uuid[a]}\n" in p.stdout, p
@@ -79,17 +79,17 @@ said(ctl("prefetch", f"{a.mnt}/m/c", f"{b.mnt}"), 1, "is not in the mount")
 said(ctl("prefetch", f"{a.mnt}/m/c", f"{a.mnt}/m/none"), 1, "No such file")
 said(ctl("prefetch", a.mnt), 2, "give the paths")
 
-# no mount, and none of ours
+# no mount, and paths outside of our mounts
 said(ctl("stats", TMP), 1, "not in a kvcachefs mount")
 said(ctl("stats", f"{TMP}/none"), 1, "a kvcachefs mount", "No such file")
-# wrong words
+# wrong arguments
 said(ctl(), 2, "--help")
 said(ctl("stat us"), 2, "unknown command 'stat us'")
 said(ctl("stats", a.mnt, a.mnt), 2, "usage: kvcachectl stats")
 said(ctl("hash"), 2, "usage: kvcachectl hash")
 assert ctl("lease", "--help", ok=True).stdout.startswith("usage: kvcachectl lease ")
 
-# one that is dead is told, and does not count where another lives
+# a dead mount is reported, and ignored if another mount is alive
 b.kill()
 for what in (b.mnt, f"{b.mnt}/x"):
     said(ctl("stats", what), 1, "the daemon of this mount has ended", "mount its store again")

@@ -29,7 +29,7 @@ os.mkdir(f"{TMP}/r")
 s = Store(cpu="64M", options=f"settle=0,remote=dir://{TMP}/r").mount()
 before = s.config()
 
-# each Live one, and only those
+# each Live option, and no other
 values = {"high": "95", "low": "70", "pins": "40", "share": "80", "admit": "twice", "daily": "5G",
           "compress": "zstd", "level": "3", "keep_pool": "1", "pace": "200",
           "commit": "20", "save": "60"}
@@ -64,7 +64,7 @@ said(ctl("reload", s.mnt), 1, "no key file", "-o OPTIONS")
 assert json.loads(ctl("reload", "-o", "high=90,low=80", "--json", s.mnt, ok=True).stdout) == \
     {"mount": s.mnt, "changed": "high=90,low=80"}
 
-# it is acted on: low= takes the pool down
+# the new values have an effect: low= evicts from the pool
 ctl("reload", "-o", "admit=all,compress=none", s.mnt, ok=True)
 for i in range(40):
     s.write(f"m/c{i}/l", blob(2 + i, MiB))

@@ -67,7 +67,7 @@ with fails(errno.ENODATA):
 said(ctl("policy", "best", M), 2, "unknown policy best", "s3fifo")
 said(ctl("policy", "lfu", f"{M}/a"), 1, "it is not a model")
 
-# a quota: asks where it may drop something
+# a quota: asks if it may drop something
 os.mkdir(f"{s.mnt}/new")
 quietly("quota", "500M", f"{s.mnt}/new")
 assert s.attr("new", "quota") == str(500 * MiB)
@@ -93,7 +93,7 @@ for text in ("0", "100K", "much", "1e9", ""):
 p = ctl("quota", "--yes", "1G", f"{M}/{os.listdir(M)[0]}")
 assert p.returncode == 1 and "it is not a model" in p.stdout, p
 
-# out of memory: a copy is made first; out of a tier, or all, when somebody agrees
+# evict from memory: a copy is made first; from a tier, or all: only after confirmation
 for c in "ef":
     for i in range(3):
         s.write(f"m/{c}/l{i}", blob(f"{c}{i}", N))
@@ -123,7 +123,7 @@ t.settle()
 said(ctl("evict", f"{t.mnt}/m/a"), 1, "no tier can take a copy", "--from all")
 t.umount()
 
-# words
+# wrong arguments
 for words in (("pin",), ("pin", "--for", "2h"), ("pin", "--fr=2h", M), ("unpin",), ("ttl", "2h"),
               ("unpin", "--yes", M), ("quota", M), ("policy", "lru"), ("evict", "--from"),
               ("evict", "--yes=1", M), ("evict", "--yes")):

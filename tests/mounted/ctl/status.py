@@ -87,7 +87,7 @@ t = threading.Thread(target=reader)
 t.start()
 try:
     def lately():
-        """In a second in which we were let run, and read."""
+        """Over a second in which the reader ran, which a busy machine may prevent."""
         j, text = status("--interval", "1s", s.mnt), ctl("status", "--interval=1", s.mnt).stdout
         return j["hits"]["lately"]["opens"] and "100.0%" in text and (j, text)
     j, text = wait_for(lately)
@@ -138,7 +138,7 @@ assert "part" in row and "OUT" not in text and j["tiers"][2]["up"], (row, text)
 assert re.search(r"^redis: write calls (are refused|are being probed) \(full\)", text, re.M), text
 o.umount()
 
-# words
+# wrong arguments
 for words in (("--interval", "0"), ("--interval=2x",), ("--interval", "2d"), ("--interval",),
               ("--all",), (s.mnt, s.mnt)):
     said(ctl("status", *words), 2, "--help")

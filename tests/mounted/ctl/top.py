@@ -54,7 +54,7 @@ def at_terminal(screens, end, *words):
             seen += more
             if b"1049l" in seen:
                 break
-    except OSError:  # a terminal ends like this
+    except OSError:  # the end of a terminal is an error
         pass
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     after = termios.tcgetattr(fd)
@@ -67,7 +67,7 @@ def models(line):
 
 
 def as_json():
-    """In two intervals in which use() ran: a busy machine may not run it for a second."""
+    """Over two intervals in which use() ran: a busy machine may not run it for a second."""
     p = run(CTL, "top", "--interval", "1", "--count", "2", "--json", s.mnt, ok=True)
     m = [models(line) for line in p.stdout.splitlines()]
     return all(x["busy"]["opens_s"] and x["lame%20duck"]["loaded_bytes_s"] for x in m) and p

@@ -54,7 +54,7 @@ for n in ("loads", "opens", "pool_hits", "pool_misses", "pool_used_bytes", "obje
     assert before[n] == after[n], (n, before[n], after[n])
 assert s.attr("n/c0/l", "hits") == "0" and s.attr("n/c0/l", "tiers") == "disk,dir"
 
-# damaged: another tier, the pool, or nobody has the file
+# damaged copies of files that another tier, the pool, or no other place has
 assert s.read("n/c1/l") == blob(1, N)
 s.settle()
 spoil("c0l", "c1l")
@@ -76,7 +76,7 @@ assert (j["good"], j["damaged"], j["unreadable"]) == (0, 0, 22), j
 os.remove(BAD)
 wait_for(lambda: run(CTL, "verify", s.mnt).returncode == 0)  # its breaker closes
 
-# its rate, and its end
+# --rate and --stop
 p = subprocess.Popen([CTL, "verify", "--rate", "1K", s.mnt], stdout=subprocess.PIPE, text=True)
 wait_for(lambda: "verify running" in open(f"{s.mnt}/.kvcachefs/control").read())
 run(CTL, "verify", "--stop", s.mnt, ok=True)

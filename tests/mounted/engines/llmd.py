@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""llm-d (CLIENTS 3 g): atime updated by utimensat with UTIME_OMIT, buffered writes to a temporary
+"""llm-d: atime updated by utimensat with UTIME_OMIT, buffered writes to a temporary
 name and a rename, reads of the tail, and the evictor that selects by atime and uses rm -f and rmdir
 of empty folders."""
 import os, time

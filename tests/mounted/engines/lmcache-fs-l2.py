@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""LMCache's fs L2 adapters (CLIENTS 3 a2, a3): exists, write, replace; and the native adapter with
+"""LMCache's fs L2 adapters: exists, write, replace; and the native adapter with
 O_EXCL, an appended trailer, fsync, link to publish, fsync of the folder, and scandir at the start.
 """
 import os

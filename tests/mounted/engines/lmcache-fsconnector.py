@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""LMCache's FSConnector (CLIENTS 3 a1): flat names, .tmp files in the same or another folder,
+"""LMCache's FSConnector: flat names, .tmp files in the same or another folder,
 header and data, os.replace."""
 import glob, os, struct
 from engines import *

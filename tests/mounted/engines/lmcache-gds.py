@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
-"""LMCache's GdsBackend, POSIX path (CLIENTS 3 c): header, ftruncate, a shared writable mapping,
+"""LMCache's GdsBackend, POSIX path: header, ftruncate, a shared writable mapping,
 rename, a metadata file, loads by a populated private mapping, scandir of two levels, O_NOATIME."""
 import os, struct
 from engines import *

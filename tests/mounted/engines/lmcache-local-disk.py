@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""LMCache's LocalDiskBackend (CLIENTS 3 b): writes directly to the final name, overwrites in place,
+"""LMCache's LocalDiskBackend: writes directly to the final name, overwrites in place,
 with and without O_DIRECT, os.remove."""
 import os, threading
 from engines import *

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""SGLang (CLIENTS 3 f): HiCacheFile with its temporary names and its evictor by mtime; fast_file
+"""SGLang: HiCacheFile with its temporary names and its evictor by mtime; fast_file
 with readv and writev; NIXL's O_DIRECT writes in place without a rename, and its cleaner."""
 import os, threading, uuid
 from engines import *

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
-"""vLLM's ExampleConnector (CLIENTS 3 d): a folder for each chunk, a safetensors file for each layer
+"""vLLM's ExampleConnector: a folder for each chunk, a safetensors file for each layer
 written directly to its name, loads by mmap. The existence of the folder is the hit test."""
 import json, os, struct
 from engines import *

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""vLLM's file tier (CLIENTS 3 e): a probe, O_EXCL with O_DIRECT, one write, replace, one readv;
+"""vLLM's file tier: a probe, O_EXCL with O_DIRECT, one write, replace, one readv;
 access; setxattr before the rename. Also its single-file variant: sparse, unlinked at the end,
 pwritev and preadv."""
 import os, threading

@@ -44,7 +44,7 @@ PLACES = {
 
 
 def may_be_dropped(w, paths):
-    """Takes each of the paths for one that may be gone, if any was dropped. Returns the drops."""
+    """Counts each path as possibly gone if any file was dropped. Returns the number of drops."""
     drops = s.stats()["drops"]
     for path in paths if drops else ():
         w.may[path] = w.may[path] + [None] + first.may.get(path, [])
@@ -131,7 +131,7 @@ def holey(n):
 
 
 def sparse(path, n):
-    """A file with a hole, which is looked for when it is copied."""
+    """A file with a hole, for which a copy searches."""
     fd = os.open(at(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     try:
         data = holey(n)
@@ -170,7 +170,7 @@ def load(path):
 
 
 class Mix:
-    """Bytes of which each is of the one or of the other: a change in place that failed."""
+    """Contents after a failed change in place: each byte is the old or the new one."""
 
     def __init__(self, old, new):
         self.old, self.new = old, new
@@ -275,15 +275,16 @@ def look(w, when):
 
 
 def droppable(w, heals=True):
-    """While no tier took anything, a cache that was above its mark has let go some of what had no
-    copy: as many as it counts. Then what the store that it was copied from has in the folder, which
-    is not its own, is there again. Nothing more goes once all that is there has its copies, or when
-    nobody stores any more. Returns the paths that may be gone, and how many of them."""
+    """While no tier accepted copies, a pool above its mark may have dropped files without a copy,
+    which it counts. Files that the original of this store has in the shared folder are then visible
+    again. Nothing more is dropped once all files
+    have their copies, or when nobody stores any more. Returns the paths that may be gone, and their
+    number."""
     if heals:
         s.settle()
     there = [p for p, states in w.may.items()
              if p[-1] != "/" and "\0" not in p and None not in states]
-    may_be_dropped(w, [p for p in w.may if "\0" in p])  # they go with their files
+    may_be_dropped(w, [p for p in w.may if "\0" in p])  # they are dropped with their files
     return there, may_be_dropped(w, there)
 
 
@@ -394,7 +395,7 @@ def tried(place, do, nth, lasting, end):
     return fired
 
 
-# how many there are
+# count the calls
 r = faults.Rules(*(f"calls={calls} path={path} nth=0 do=EIO" for path, calls, _ in PLACES.values()))
 w = fresh()
 assert r.mount(s, options=s.options.replace("deadline=1000", "deadline=60000"))

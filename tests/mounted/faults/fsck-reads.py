@@ -49,7 +49,7 @@ def unharmed(what):
     assert p.returncode == 0, (what, p.stdout)
 
 
-# each read, for a moment: -y finds nothing, or says that it could not look
+# each read fails once: -y finds nothing, or reports that it could not check
 for words, do, step in ((DATA, "EIO", 3), (CATALOG, "EIO", 3), (CATALOG, "ENOMEM", 12),
                         (DATA, "ETIMEDOUT", 9), (f"path={s.path}/superblock*", "EIO", 1),
                         (DATA, "EINTR", 9), (DATA, "short", 9)):
@@ -60,7 +60,7 @@ for words, do, step in ((DATA, "EIO", 3), (CATALOG, "EIO", 3), (CATALOG, "ENOMEM
         runs += 1
     assert runs, (words, do)
     print(f"{do} at {runs} reads of {words}")
-# and from one on, until it ends
+# all reads from one on fail
 for words in (DATA, CATALOG):
     for first in (1, 2, 3, 5, 8, 13):
         fresh()
@@ -96,7 +96,7 @@ for do in ("EIO", "ENOSPC"):
     assert runs
     print(f"{do} at {runs} changes of -y")
 
-# a sector that stays unreadable, in a header and in a payload: it costs its file
+# a sector that stays unreadable, in a header and in a payload: only its file is lost
 ino, at = sql("SELECT ino, at FROM placements ORDER BY at LIMIT 1 OFFSET 4")[0]
 for off, options in ((0, ()), (4096, ()), (8192, ("--data",))):
     fresh()
@@ -112,13 +112,13 @@ for off, options in ((0, ()), (4096, ()), (8192, ("--data",))):
     left = {i for i, in sql("SELECT ino FROM placements")}
     assert len(left) == len(FILES) - (off == 0) and (ino in left) == (off != 0), (off, left)
     assert os.path.exists(f"{s.path}/catalog.sqlite.old")
-# in free space nobody needs it
+# an unreadable sector in free space has no effect
 fresh()
 free = max(a + l for _, a, l in sql("SELECT ino, at, len FROM placements")) + (1 << 20)
 r = faults.Run([FSCK, "-n", s.path], f"calls=read {DATA} at={free} len=512 nth=1 count=0 do=EIO")
 assert r.rc == 0 and "note: 4096 bytes of free space" in r.out, r
 
-# two sectors at two files, and the others are whole in a mount
+# two sectors in two files: a mount has all other files, intact
 fresh()
 bad = sql("SELECT ino, at FROM placements ORDER BY at LIMIT 2 OFFSET 6")
 r = faults.Run([FSCK, "--rebuild", s.path],

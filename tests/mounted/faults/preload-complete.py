@@ -10,7 +10,7 @@ from faults import environment
 
 PROGRAMS = ["kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "kvcachectl"]
 # Functions of libc that work on files, by their plain names. faults.c replaces those that the
-# programs use, but for the ones below it, whose faults no test needs.
+# programs use, except those in NOT_REPLACED, whose faults no test needs.
 FILES = """
     open openat creat close read pread readv preadv preadv2 write pwrite writev pwritev pwritev2
     lseek truncate ftruncate fallocate posix_fallocate fsync fdatasync sync_file_range syncfs msync

@@ -65,12 +65,12 @@ def whole(what):
 
 
 def one_line(what, r):
-    """The engine below may say more, in its own name."""
+    """Lines of the engine, which begin with another name, do not count."""
     said = [l for l in r.err.splitlines() if not l.startswith("kvcachefs: ")]
     assert len(said) == 1 and len(said[0]) > 20, (what, r, r.err)
 
 
-# ---- what is looked at behind each run: of the state, the run, and whether it was to be right ----
+# ---- checks after a run; arguments: the state before it, its result, whether it must succeed ----
 
 def made(what, r, right):
     """After a mkfs in an empty place: a store exists, or the next mkfs makes it."""
@@ -135,7 +135,7 @@ def same(what, r, right):
 
 
 def answered(what, r, right):
-    """Figures differ, but are there."""
+    """The figures may differ, but exist."""
     same(what, r, right)
     try:
         assert not right or json.loads(r.out), (what, r)
@@ -173,7 +173,7 @@ def chart(what, r, right):
 
 
 def bundle(what, r, right):
-    """The whole of it, or none: then it can be made by that name."""
+    """A complete file, or none; then a file of that name can be made."""
     same(what, r, right)
     nothing_beside(what)
     if right:
@@ -228,7 +228,7 @@ def started(what, r, right):
         assert r.err.strip() or s.log(), (what, r)
 
 
-# ---- what there is before each ----
+# ---- the state before each run ----
 
 def unmounted():
     """Also removes the state of the previous run, in which no call failed."""
@@ -271,7 +271,7 @@ def as_it_is():
 STORE, INSIDE = f"path={s.path}/*", f"path={s.mnt}/.kvcachefs/*"
 NEW, LOOK, OPENS = ("EIO", "EMFILE", "short", "delay:5"), ("EIO", "short", "delay:5"), ("EMFILE",)
 SECOND = 15  # the step for commands that run for a second and poll twenty times: one poll fails
-# a name that cannot be had: a mount of its own, of another filesystem, or not to be written
+# errors of a rename: a mount point, another filesystem, no permission to write
 RENAMES = ("EBUSY", "EXDEV", "EROFS", "EACCES")
 KEY = "7 " + "ab" * 32
 # The sweeps: name; the state before each run; the command; the calls; the kinds of failures; the

@@ -49,7 +49,7 @@ for option, moved in (("", {"old", "mid", "new"}), ("atime", {"old", "mid", "new
     assert before["old"] == now - 2 * DAY * S and before["new"] == now + 3600 * S, option
     for f in FILES:
         read(f, os.O_NOATIME if f == "quiet" else 0)
-    s.umount()  # the kernel has kept what it was told before
+    s.umount()  # until now the kernel has cached the earlier times
     after = kept()
     assert {f for f in FILES if after[f] != before[f]} == moved, (option, before, after)
     assert all(now <= after[f] <= time.time_ns() for f in moved), option

@@ -16,7 +16,7 @@ def own(p):
     return {n for n in os.listxattr(p) if not n.startswith("user.kvcachefs.")}
 
 
-# one of the largest; not two and a bit
+# one attribute of the largest size; two and a small one are too much
 f = P("m/c/f")
 big = blob(1, 65536)
 os.setxattr(f, "user.big", big)
@@ -26,7 +26,7 @@ os.setxattr(f, "user.big2", big[:60000])
 with fails(errno.ENOSPC):
     os.setxattr(f, "user.big3", big[:60000])
 assert own(f) == {"user.big", "user.big2"} and os.getxattr(f, "user.big") == big
-os.setxattr(f, "user.big", big[::-1])  # in its own place there is room
+os.setxattr(f, "user.big", big[::-1])  # a replacement needs no more space
 os.removexattr(f, "user.big2")
 os.setxattr(f, "user.big3", big[:60000])
 assert own(f) == {"user.big", "user.big3"} and os.getxattr(f, "user.big") == big[::-1]
@@ -54,7 +54,7 @@ for command in (["cp", "-a", "--preserve=all", P("m/c2"), P("copies/c3")],
 for c in ("c2", "c3", "c4"):
     assert os.getxattr(P("copies", c, "f"), "user.a") == b"b" and s.read(f"copies/{c}/f") == b"x"
 
-# many small ones, by each kind of limit: all that were taken are listed
+# many small attributes, up to each kind of limit: all accepted ones are listed
 for what, name, value in (("c", "user.{:0250d}", b""), ("m/short", "user.{}", b"1"),
                           ("m/values", "user.v{}", bytes(1000))):
     p = P("m", what) if what == "c" else P(what)

@@ -28,7 +28,7 @@ HEAD = struct.Struct("<8sQQ")
 
 
 def content(path, version, size):
-    """Bytes that say whose they are, as far as there is room."""
+    """Bytes that name their path and version, as far as they fit."""
     name = path.encode()
     head = HEAD.pack(b"campaign", version, len(name)) + name
     if size < len(head):
@@ -69,7 +69,7 @@ class Client:
         return f"{self.top}/{self.rng.randrange(MINE):02d}"
 
     def missing(self, path):
-        """A file of its own is not there, nor is it under its other names."""
+        """A file of its own is missing, so it is missing under all of its names."""
         assert self.loses, f"{path} is missing, and the disk has room for all"
         self.missed += 1
         self.forget(self.mine[path])
@@ -175,7 +175,7 @@ class Client:
         self.mine.pop(path, None)
 
     def change(self):
-        """In place, at the end, or of its length."""
+        """Overwrites in place, appends, or changes the length."""
         if not (path := self.known()):
             return
         file, kind = self.mine[path], self.rng.randrange(3)
@@ -222,7 +222,7 @@ class Client:
             self.remove(path)
 
     def move(self):
-        """To another of its names. Its bytes go on naming the one that they were made for."""
+        """Renames a file. Its bytes still contain the name for which they were made."""
         path, to = self.known(), self.own()
         if not path or self.mine.get(to) is self.mine[path]:
             return
@@ -237,7 +237,7 @@ class Client:
         if not path or path == to:
             return
         self.remove(to)
-        if path not in self.mine:  # it had gone under that name too
+        if path not in self.mine:  # it was dropped under that name too
             return
         try:
             os.link(self.at(path), self.at(to))
@@ -282,7 +282,7 @@ class Client:
             assert f.readall() == data, f"{path} was deleted while it was open, and is another"
 
     def chunk(self):
-        """A folder of layers, made in one go; or all of one read, or taken away."""
+        """Makes a folder of layers, or reads or removes a whole one."""
         d = f"{self.top}/chunk{self.rng.randrange(CHUNKS)}"
         layers = [f"{d}/{i}" for i in range(LAYERS)]
         kind = self.rng.random()
@@ -340,7 +340,7 @@ class Client:
             self.right(path, got)
 
     def right(self, path, got):
-        """Somebody wrote it, for this name."""
+        """Checks that one of the processes wrote this, for this name."""
         name, version = told(got)
         assert name == path, f"{path} has the bytes of {name}"
         assert version & (1 << 40) - 1 <= self.counts[version >> 40], \
@@ -470,7 +470,7 @@ KINDS = {
 
 
 class Toggle:
-    """Each of the rules has its time, and there is time without any."""
+    """Switches each of the rules on and off in turn, with times without any."""
 
     def __init__(self, rules):
         self.rules, self.on, self.turns = rules, None, 0
@@ -496,8 +496,8 @@ class Toggle:
 def campaign(name):
     kind = {"quotas": [], "may": (), "rules": None} | KINDS[name]
     if WAY == "fast" and MODE in ("asan", "tsan"):
-        # they make the daemon slow and not its clients, which can grow files by passthrough by more
-        # than the pool keeps free for that, before it looks (kvcachefs(8), NOTES)
+        # sanitizers slow the daemon and not its clients, which can grow files by passthrough by
+        # more than the pool keeps free for that, before it checks (kvcachefs(8), NOTES)
         kind["may"] += (errno.ENOSPC,)
     s = Store(name, size="256M", cpu="24M", options=f"{COMMON},{kind['options']}".rstrip(","))
     os.makedirs(REMOTE, exist_ok=True)
@@ -508,7 +508,7 @@ def campaign(name):
         os.mkdir(f"{s.mnt}/{top}")
     for top in kind["quotas"]:
         os.setxattr(f"{s.mnt}/{top}", "user.kvcachefs.quota", str(QUOTA).encode())
-    # one store each, which no other process sees in part
+    # each count is one machine word, which no other process sees half-written
     counts = memoryview(mmap.mmap(-1, 4096)).cast("Q")
     until = time.monotonic() + SECONDS
     kids = []

@@ -33,7 +33,7 @@ def dirty(name, seed):
 
 
 class Sync(threading.Thread):
-    """An fsync whose copy has begun when it is handed back."""
+    """An fsync whose copy has begun when the constructor returns."""
 
     def __init__(self, fd, rules):
         super().__init__()
@@ -62,7 +62,7 @@ def without_memory():
 
 
 r = mount(READS)
-s.write("waits", blob("waits", 4096))  # for settle=, before all others
+s.write("waits", blob("waits", 4096))  # its copy waits for settle=, ahead of all others
 r.begin()
 
 fd = dirty("unlinked", 1)

@@ -79,7 +79,7 @@ for again in (killed, unmounted):
     s.drop_pool()
     s.fsck("-n", "--data")
 
-    # closed while one is under way
+    # closed while an fsync is in progress
     r = mount(SLOW_READS)
     for n in range(4):
         path = f"m/race{n % 2}" if n % 2 else "m/race"
@@ -107,7 +107,7 @@ for again in (killed, unmounted):
         assert s.read(path) == data, (again.__name__, path)
     s.settle()
     s.umount()
-    s.drop_pool()  # and in the tier too
+    s.drop_pool()  # the tier has the data, too
     s.mount()
     for path, data in files.items():
         assert s.read(path) == data, (again.__name__, path)

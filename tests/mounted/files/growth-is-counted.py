@@ -11,8 +11,8 @@ FILE = 64 << 10
 
 
 def full(s):
-    """An open file that takes all remaining space of the pool, which the daemon does not know
-    yet."""
+    """An open file that takes all remaining space of the pool, which the daemon has not
+    noticed yet."""
     fd = os.open(f"{s.mnt}/m/grown", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     asked = s.stats()["plain_writes"]
     try:
@@ -53,7 +53,7 @@ def anew(s):
 
 
 def plain(s):
-    """Of a model whose usual size nobody knows."""
+    """A store into a model whose usual size is not known, by plain requests."""
     for i in range(8):
         s.write(f"other/{i}", blob(i, FILE))
     for i in range(8):

@@ -15,7 +15,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def refuse(numbers, action):
-    """For this process and its children: these system calls end so."""
+    """For this process and its children: these system calls end with this action."""
     f = [(0x20, 0, 0, 0)]
     for n in numbers:
         f += [(0x15, 0, 1, n), (6, 0, 0, action)]
@@ -26,7 +26,7 @@ def refuse(numbers, action):
 
 
 def mounted(name, before, why):
-    """Serves, by /dev/fuse, and says why."""
+    """Checks that the mount reads requests from /dev/fuse, and reports why."""
     s = Store(name, size="64M", cpu="32M")
     start = len(s.log()) if os.path.exists(LOG) else 0
     child = os.fork()

@@ -11,7 +11,7 @@ s = Store(cpu="24M", size="512M", options="shim=delay-get:2").mount()
 for i in range(200):
     s.write(f"flat0/f{i:03}", blob(i, 256 * KiB))
 s.settle()
-while True:  # until it was late often enough
+while True:  # until enough replies were late
     p = subprocess.Popen([binary("test-late"), f"{s.mnt}/flat0", str(seconds), "24"],
                          stdout=subprocess.PIPE, text=True)
     out = p.communicate(timeout=seconds + HANG)[0]

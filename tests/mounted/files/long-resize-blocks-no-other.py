@@ -83,7 +83,7 @@ def taken():
 others()
 fd = os.open(f"{s.mnt}/m/big", os.O_RDWR)
 before = taken()
-# room, in steps
+# an allocation, in steps
 h = Held(0, os.posix_fallocate, fd, 0, N)
 assert os.fstat(fd).st_size == 1
 assert s.stats()["pool_used_bytes"] >= before + N - 1 * MiB, "it is not accounted for yet"
@@ -99,7 +99,7 @@ others()
 h.end()
 assert os.pread(fd, 10, 0) == bytes(10) and os.pread(fd, 3, N - 3) == b"end"
 assert taken() < before + 12 * MiB
-# a size, with the file open and not
+# a truncate, with the file open and closed
 os.posix_fallocate(fd, 0, N)
 for how in "open", "closed":
     if how == "closed":
@@ -136,12 +136,12 @@ with fails(errno.EDQUOT):
 assert s.attr("m", "quota") == str(200 * MiB)
 os.removexattr(f"{s.mnt}/m", "user.kvcachefs.quota")
 os.truncate(fd, 0)
-# unlinked meanwhile, and nobody has it open: it ends, and takes nothing
+# unlinked during the call, and not open: the call ends, and no space stays in use
 os.close(fd)
 s.write("m/big", bytes(16 * MiB))
 h = Held(1, os.truncate, f"{s.mnt}/m/big", 0)
 gone = threading.Thread(target=os.unlink, args=(f"{s.mnt}/m/big",))
-gone.start()  # the kernel may have it wait for the other call
+gone.start()  # the kernel may make it wait for the other call
 time.sleep(0.2)
 h.late.cancel()
 r.heal(1)

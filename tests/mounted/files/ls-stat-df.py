@@ -62,7 +62,7 @@ config = s.config()
 assert config["cpu"] == str(48 * MiB) and config["policy"] == "prefix" and config["store"] == s.path
 assert config["served_by"] in ("passthrough", "plain requests") \
     and config["requests_by"] in ("io_uring", "/dev/fuse")
-if WAY == "fast" and os.geteuid() == 0:  # all that the kernel offers is taken
+if WAY == "fast" and os.geteuid() == 0:  # all that the kernel offers is used
     kernel = tuple(map(int, re.match(r"(\d+)\.(\d+)", os.uname().release).groups()))
     if kernel >= (6, 9) and "user namespace" not in config.get("passthrough_is_off", ""):
         assert config["served_by"] == "passthrough", config["passthrough_is_off"]

@@ -44,8 +44,8 @@ s.settle()
 for n in range(2):
     r.begin()
     fired = r.fired()[0]
-    os.close(os.open(path, os.O_RDWR))  # it may have been changed: it is compared
-    wait_for(lambda: r.fired()[0] >= fired + 2)  # the first half of it was
+    os.close(os.open(path, os.O_RDWR))  # the file may have changed, so it is compared
+    wait_for(lambda: r.fired()[0] >= fired + 2)  # half of it was compared
     wanted[n] ^= 1
     change(n, wanted[n:n + 1])
     r.heal()
@@ -55,13 +55,13 @@ path = f"{s.mnt}/m/late"
 wanted = bytearray(blob(2, 2 * MiB))
 fd = os.open(path, os.O_RDWR | os.O_CREAT)
 os.write(fd, wanted)
-at = libc.mmap(None, len(wanted), 3, mmap.MAP_SHARED, fd, 0)  # Python's keep the file open
+at = libc.mmap(None, len(wanted), 3, mmap.MAP_SHARED, fd, 0)  # Python's keeps the file open
 assert ctypes.string_at(at, len(wanted)) == wanted
 r.begin(1)
 os.close(fd)
 if WAY == "fast":  # without passthrough a mapping keeps the file open too
     wait_for(lambda: r.fired()[1])
-time.sleep(1)  # a copy would be there
+time.sleep(1)  # enough time for a copy
 wanted[5] ^= 1
 ctypes.memset(at + 5, wanted[5], 1)
 libc.munmap(at, len(wanted))

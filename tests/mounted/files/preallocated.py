@@ -29,7 +29,7 @@ def expect(fd, want):
 
 
 s = Store(options="settle=0").mount()
-for i in range(3):  # from then on files of the model are made with room for as many bytes
+for i in range(3):  # from then on new files of the model are preallocated with this size
     s.write(f"m/c{i}/l", blob(i, USUAL))
 s.settle()
 body = blob("body", MiB)
@@ -63,7 +63,7 @@ for first in (0, KEEP):
     os.close(fd)
     assert s.read(f"m/new{first}") == bytes(6 * MiB) + body[:100] + bytes(3 * MiB - 100)
 
-# small files among large ones: nothing of the room stays, of any size
+# small files among large ones: no unused preallocation remains, whatever the size
 for n in SIZES:
     s.write(f"m/small/{n}", blob(n, n))
 s.settle()

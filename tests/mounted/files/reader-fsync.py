@@ -23,7 +23,7 @@ def read(path):
 
 
 def rewrite(path, seed):
-    """Written in place and closed, while the reader that is handed back has it open."""
+    """Writes a file in place and closes it, while a reader has it open. Returns the reader."""
     wanted[path] = blob(seed, MiB)
     w = os.open(P(path), os.O_RDWR)
     r = os.open(P(path), os.O_RDONLY)

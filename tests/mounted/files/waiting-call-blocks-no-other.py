@@ -17,7 +17,7 @@ HANG = 120 * SLOW  # limit for a call that is blocked after all
 
 
 def meanwhile(*calls):
-    """Runs all of it in a thread, so that the case sees a call that is blocked."""
+    """Runs the calls in a thread, so that the case notices a blocked call."""
     out = []
 
     def do():
@@ -99,7 +99,7 @@ r.begin(1)
 for i in range(200):
     with fails(errno.ENOENT):
         os.stat(f"{s.mnt}/m/none{i}")
-with fails(errno.EIO):  # as a lookup of an existing name finds
+with fails(errno.EIO):  # lookups of existing names do read
     for i in range(300):
         os.stat(f"{s.mnt}/m/c{i}/l")
 r.heal(1)
@@ -139,7 +139,7 @@ stop = []
 
 
 def fill():
-    """Twice the pool, of which no copy can be made."""
+    """Stores twice the size of the pool, of which no copy can be made."""
     try:
         for i in range(64):
             s.write(f"new/c{i}/l", bytes(MiB))

@@ -10,7 +10,7 @@ EVENT, VALUE, NUMBER = range(3)  # the omitted wait: enum fake_order
 s = Store(cpu="64M").mount()
 
 
-# a sanitizer may be who finds it: such a report ends that trial, and is none of ours
+# a sanitizer may find the error first: its report ends the trial, and is expected
 WRONG = os.environ | {name: re.sub("log_path=[^:]*", f"log_path={TMP}/found", os.environ[name])
                       for name in ("ASAN_OPTIONS", "TSAN_OPTIONS") if name in os.environ}
 

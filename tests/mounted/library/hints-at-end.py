@@ -61,7 +61,7 @@ def request(name, wish, chains, stores=0):
             h.chunk(name, series, 10 * (i + 1), keys[i])
 
 
-# told once, in the order of the prompt, after the last store and the end of the request
+# given once, in the order of the prompt, after the last store and the end of the request
 request("a", Wish.of({"finished": True}), {0: "xyz", 1: "pq"}, stores=2)
 h.stored("a")
 h.end("a")

@@ -33,7 +33,7 @@ if SLOW == 1 and (WAY == "fast" or LONG):
             env=os.environ | {"TOOL": binary("test-gpu-fake"), "KV_TMP": TMP})
     assert p.returncode == 0 and "gather" in p.stdout, p.stdout
     assert not [n for n in os.listdir(TMP) if n.startswith("kvcachefs-gpu-")]
-for example in ("example_offload", "example_layers"):  # one that no machine has
+for example in ("example_offload", "example_layers"):  # a device that no machine has
     p = run(binary(example), s.mnt, "1000")
     assert p.returncode == 1 and len(p.stdout.splitlines()) == 1 and "device" in p.stdout, p.stdout
 if os.path.exists(f"{BUILD}/bin/test-gpu"):

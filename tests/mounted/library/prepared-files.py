@@ -31,7 +31,8 @@ for end in ("kill", "exit"):
     p.wait()
     wait_for(lambda: s.stats()["files_open"] == 0 and
              s.stats()["pool_used_bytes"] <= used - 4 * MiB)
-# and that chunk follows what the thread made before which named it; whoever made it
+# the parent of that chunk is the previous chunk of the thread that names the file, not of the one
+# that prepared it
 fds, libc = [], ctypes.CDLL(None)
 
 
@@ -51,7 +52,7 @@ for c, fd in enumerate(fds):
     os.close(fd)
 s.settle()
 time.sleep(1.2)  # the request is over
-for c in range(3):  # that it is a prompt shows when it is opened
+for c in range(3):  # the mount recognizes the prompt when it is opened
     assert s.read(f"m/d{c}/f") == b"x" * 4096
 assert s.attr("m/d1", "parent") == "/m/d0" and s.attr("m/d2", "parent") == "/m/d1"
 if WAY == "fast":

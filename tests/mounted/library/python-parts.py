@@ -133,7 +133,7 @@ both = [kv.Item("m/s/tokens", BLOCKS, skip_existing=True),
 for turn in range(2):
     t = ended(queue.store(both, cache=cache))
     assert [i.skipped for i in both] == [bool(turn)] * 2 and t.skipped == 2 * turn
-# of many at once, one stores it
+# one of several concurrent stores writes the file
 turns = [kv.Queue(s.mnt, 1) for _ in range(4)]
 for r in range(20):
     jobs = [q.store([kv.Item(f"m/race/{r}", parts=kv.Parts([(b"%d" % i, 0)]), skip_existing=True)])
@@ -180,7 +180,7 @@ assert r.join()
 queue.take()
 del r  # and with it the lease
 assert held() == 0
-# those that wait for a tier delay neither others nor transfers
+# leases that wait for a tier delay neither other leases nor transfers
 evict(s, "m/s/1", "m/s/2")
 open(flag, "w").close()
 slow = [queue.lease(["m/s/1"]) for _ in range(20)] + [queue.lease(["m/s/2"], prefix=False)]

@@ -32,7 +32,7 @@ def block():
 
 
 async def no_thread():
-    """A task is told by its own loop, whose reader goes with the last that waits."""
+    """A task is notified by its own loop, whose reader is removed with the last waiting task."""
     loop = asyncio.get_running_loop()
     readers, threads = len(loop._selector.get_map()), threading.active_count()
     seen = []
@@ -83,7 +83,7 @@ def told():
     """A thread and a task learn of completions that another has taken."""
     load = block()
     queue, (nothing, end) = load._queue, os.pipe()
-    queue._fd, really = nothing, queue._fd  # not by the queue itself
+    queue._fd, really = nothing, queue._fd  # not notified by the queue's descriptor
     heard = []
     threads = [threading.Thread(target=lambda: heard.append(load.wait(HANG))),
                threading.Thread(target=lambda: heard.append(asyncio.run(load._complete())))]
@@ -172,7 +172,7 @@ kv.workers(8)
 
 
 async def changed():
-    """What a layer's store has read may be changed, and is not what was stored."""
+    """A layer that was copied out may be changed, without an effect on the stored bytes."""
     store = kv.store(s.mnt, cache, kv.layerwise(cache, "changed/{}".format, BLOCKS))
     for layer in range(NL):
         await store.layer(layer)
@@ -198,7 +198,7 @@ del load, waiting, w, store, more  # and their queues
 first = kv.load(s.mnt, cache, items[:1])
 wait_for(lambda: select.select([first._queue._fd], [], [], 0)[0])
 assert not first.over
-other = kv.load(f"{TMP}/none", cache, items[:1])  # takes what nobody has looked at
+other = kv.load(f"{TMP}/none", cache, items[:1])  # takes the completion of `first`
 assert first.over and not first._kept
 wrong(errno.ENOENT, other.wait)
 del first, other

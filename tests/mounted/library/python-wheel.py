@@ -10,7 +10,7 @@ import package
 from kvcachefs import _lib
 
 mypy, types = shutil.which("mypy"), None
-if mypy and MODE == "release":  # beside all else: it is slow
+if mypy and MODE == "release":  # in parallel, because it is slow
     # the connectors import engines, which are not installed here
     types = subprocess.Popen([mypy, "--strict", "--no-warn-unused-ignores", "--cache-dir",
                               os.devnull, "--ignore-missing-imports", "--allow-subclassing-any",

@@ -82,7 +82,7 @@ with kv.Lease(s.mnt, ["l", "l/none"]) as lease:
     refused(KeyError, "l/c", lease.map, "l/c")
     refused(IndexError, "4", lease.map, 4)
     wrong(errno.ENOENT, lease.check)
-assert held() == 1 and view == b"bytes of a"  # a view keeps what it is of
+assert held() == 1 and view == b"bytes of a"  # a view keeps its lease
 refused(ValueError, "closed", lease.map, 0)
 del view
 assert held() == 0
@@ -124,7 +124,7 @@ with kv.Buffer.open(s.mnt, "p/3/0") as buffer:
     part = buffer.data[4:8]
     refused(TypeError, "read-only", part.__setitem__, 0, 1)
     refused(ValueError, "read-only", buffer.publish)
-assert part == bytes([3, 0, 3, 0]) and held() == 1  # a view keeps what it is of
+assert part == bytes([3, 0, 3, 0]) and held() == 1  # a view keeps its lease
 refused(ValueError, "closed", lambda: buffer.data)
 del part
 assert held() == 0
@@ -189,7 +189,7 @@ def gil(item):
     os.unlink(flag)
     load.wait()
     assert load.poll()
-    queued.cancel()  # nothing any more
+    queued.cancel()  # no effect any more
     kv.workers(8)
 
 
@@ -231,7 +231,7 @@ async def many():
 
 
 async def layer_by_layer():
-    """The lower layers are there and used while the others' tier does not answer."""
+    """The first layers are loaded and used while the tier of the others does not answer."""
     evict(s, *[i.path for i in slow])
     open(flag, "w").close()
     whole = cache.gather(BLOCKS)
@@ -250,7 +250,7 @@ async def layer_by_layer():
 
 
 async def cancelled():
-    """Nothing moves when the CancelledError is there: what had begun has ended, the rest never
+    """No data moves after the CancelledError: work in progress has ended, and the rest never
     begins."""
     kv.workers(1)
     evict(s, *[i.path for i in slow])
@@ -272,7 +272,7 @@ async def cancelled():
 
 
 async def no_lease():
-    """A lease that was given up while it waited is nobody's when it comes."""
+    """A lease whose task was cancelled while it waited is released when it arrives."""
     evict(s, *[i.path for i in slow])
     open(flag, "w").close()
     task = asyncio.ensure_future(kv.Lease.take(s.mnt, [slow[0].path]))
@@ -301,7 +301,7 @@ assert "x/none" in wrong(errno.ENOENT, load.wait).strerror
 assert [i.error is None for i in missing] == [True, True, True, False, True]
 wrong(errno.ENOENT, load.poll)
 load.wait_layer(2)
-for layer in 3, 4:  # it, and those below
+for layer in 3, 4:  # the failed layer, and the next one
     assert "x/none" in wrong(errno.ENOENT, load.wait_layer, layer).strerror
     wrong(errno.ENOENT, load.poll_layer, layer)
 wrong(errno.EPROTOTYPE,

@@ -56,8 +56,8 @@ def work(n):
 
 
 def through():
-    """How many bytes the daemon has written, most of them into the log: it copies down nothing else
-    here."""
+    """Returns how many bytes the daemon has written, most of them to the log: no file is copied to
+    a tier here."""
     with open(f"/proc/{s.daemon.pid}/io") as f:
         return next(int(l.split()[1]) for l in f if l.startswith("wchar"))
 
@@ -91,12 +91,12 @@ try:
     seen += sum(1 for _ in listing)
     assert seen == 3000, seen
     kept = most["log"]
-    # beside it, one batch, which writes a page of the database once
+    # in addition one batch, which writes a page of the database once
     batch = os.stat(f"{s.path}/catalog.sqlite").st_size + MiB
     assert kept <= BOUND + batch, (
         f"the log reached {kept} bytes with log={BOUND}, and a batch is at most {batch}")
     assert through() - began >= TIMES * BOUND
-    # a transaction that reads, and stays
+    # a read transaction that stays open
     db = sqlite3.connect(f"file:{s.path}/catalog.sqlite?mode=ro", uri=True, isolation_level=None)
     db.execute("BEGIN")
     first = db.execute("SELECT count(*) FROM names").fetchone()

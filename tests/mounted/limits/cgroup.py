@@ -28,14 +28,14 @@ with memory_group(64 * MiB) as group:
     assert len(os.listdir(f"{s.mnt}/m/c")) == 101 and s.stats()["room_refusals"] == 0
     s.umount()
 
-# a pool that is above it
+# a pool that exceeds the cgroup
 with memory_group(48 * MiB) as group:
     p = subprocess.run([binary("kvcachefs"), s.path, s.mnt, "-f", "-o", f"cpu=64M,run={TMP}/run"],
                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                        text=True, preexec_fn=lambda: move(group), timeout=HANG)
     assert p.returncode == 1 and "memory cgroup allows (48.0 MiB)" in p.stdout, p
 
-# one that it allows, while something else has the most of it
+# a pool that the cgroup allows, while another process uses most of its memory
 left = 192 * MiB * (1 if MODE in ("release", "debug") else 4)
 pool, back = 3 * left, home()
 with memory_group(pool + left) as group:

@@ -56,7 +56,7 @@ files = {uid: [(i, os.open(f"{s.mnt}/m/{uid}-{i}", os.O_RDWR | os.O_CREAT, 0o666
                for i in range(n)] for uid, n in ((GREEDY, WRITERS), (VICTIM, 1))}
 
 
-# Full: of a file without a copy, which is too small for pace=, and of an open file.
+# The pool is full: a file without a copy, which is too small for pace=, and an open file.
 s.write("fill", bytes(20 * MiB))
 s.closed(len(files[GREEDY]) + len(files[VICTIM]))
 held = os.open(f"{s.mnt}/held", os.O_WRONLY | os.O_CREAT)

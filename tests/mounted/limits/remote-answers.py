@@ -64,7 +64,7 @@ def memory(pid, field):
 def peak_of(s, what, call):
     """The growth of the daemon's memory while call() runs."""
     with open(f"/proc/{s.daemon.pid}/clear_refs", "w") as f:
-        f.write("5")  # the peak is forgotten
+        f.write("5")  # resets the peak
     before = memory(s.daemon.pid, "VmRSS")
     call()
     grown = memory(s.daemon.pid, "VmHWM") - before

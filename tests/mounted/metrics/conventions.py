@@ -32,7 +32,7 @@ def count(m, **labels):
     return m.value("operation_seconds_count", **labels)
 
 
-# nothing yet: all that is known beforehand is there, and 0
+# before any activity, all samples that are known in advance exist, and are 0
 m = look()
 assert count(m, operation="open", tier="cpu") == count(m, operation="load", tier="dir-2") == 0
 assert m.value("models") == 0 and opens(m, "") == [0, 0]
@@ -44,7 +44,7 @@ if shutil.which("promtool"):
 else:
     print("there is no promtool: the checks of tests/lib/prometheus.py alone")
 
-# the manual has them all, of the type and with the labels that they have, and no others
+# the manual lists exactly these metrics, with their types and labels
 with open(os.path.join(os.path.dirname(__file__), "../../../man/kvcachefs-metrics.7")) as f:
     page = f.read().split(".SS List of metrics")[1].split("\n.SH ")[0]
 said = {n: (k, by) for n, k, by in re.findall(r"\.B (\w+)\n(\w+)(?:, by ([\w ]+))?: ", page)}
@@ -97,7 +97,7 @@ took = m.value("operation_seconds_sum", operation="open", tier="disk")
 loading = m.value("operation_seconds_sum", operation="load", tier="disk")
 assert took > 0 and loading > 0, (took, loading)
 
-# more models than are shown one by one; together they are all, also when one has gone
+# more models than are shown individually: the sums are right, also after a removal
 for i in range(150):
     s.write(f"m{i}/c/l", b"x")
 s.settle()
@@ -117,7 +117,7 @@ assert opens(m, "m149") == [1, 0]
 rest = opens(m, "")
 for name in ODD:
     shutil.rmtree(os.fsencode(s.mnt) + b"/" + name)
-look()  # finds that they have gone
+look()  # notices that they were removed
 m = look()
 assert len(m.labels("model_opens_total", "model")) == 101, m.labels("model_opens_total", "model")
 assert opens(m, "")[0] >= rest[0] + 3 * len(ODD)  # their counts are now part of the rest

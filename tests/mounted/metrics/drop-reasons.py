@@ -37,18 +37,18 @@ assert set(why()) == {"pool", "tier", "quota", "tenant", "ttl", "behind", "demot
 assert not any(why().values()) and not spans("eviction_age") and not spans("use_gap")
 assert s.stats()["tier_disk_written_bytes"] == s.stats()["tier_disk_today_bytes"] == 0
 
-# the pool, for room in it
+# reason pool: stores need its space
 for i in range(60):
     put(f"m/c{i}/l")
 s.settle()
 wait_for(lambda: why()["pool"] > 20)
 got = why()
 assert all(not got[r] for r in got if r != "pool"), got
-wait_for(lambda: sum(spans("eviction_age").values()) == why()["pool"])  # once none goes any more
+wait_for(lambda: sum(spans("eviction_age").values()) == why()["pool"])  # once evictions ended
 st = s.stats()
 assert 60 * MiB <= st["tier_disk_written_bytes"] == st["tier_disk_today_bytes"] < 70 * MiB
 
-# the disk, for room there: it has room for some 100
+# reason tier: the disk has space for about 100
 for i in range(60, 140):
     put(f"m/c{i}/l")
 s.settle()
@@ -72,7 +72,7 @@ for n, (path, where) in enumerate((("d/a", "cpu"), ("d/b", "disk"), ("d/c", "all
     os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.demote", where.encode())
     wait_for(lambda: why()["demote"] == before["demote"] + n + 1)
 
-# uses: a burst is one; a second later it is another
+# accesses: a burst counts as one, and an access a second later as another
 put("u/c/l0", 5000)
 put("u/c/l1", 5000)
 s.settle()
@@ -88,7 +88,7 @@ assert any(v for k, v in spans("use_gap").items() if int(re.match(r"\d+", k)[0])
 
 # the same in metrics: histograms are consistent, with a reason and a tier each
 def settled_metrics():
-    """Of a mount at rest, as stats say it before and after."""
+    """The metrics of a mount at rest, whose stats are equal before and after."""
     before = s.stats()
     with open(f"{s.mnt}/.kvcachefs/metrics") as f:
         text = f.read()

@@ -88,7 +88,7 @@ with socket.create_connection(("127.0.0.1", port), timeout=HANG) as c:
 assert ask(port, "/healthz")[0] == 200
 s.umount()
 
-# reached from elsewhere: a line says so, unless who reads has to have the token
+# reachable from other machines: a line warns, unless readers need the token
 for where in ("0.0.0.0:0", "[::]:0", ":0"):
     before = s.log().count("reachable from other machines")
     s.mount(options=f"metrics={where}")
@@ -159,7 +159,7 @@ assert answers(NEXT)
 assert NEXT not in s.log() and TOKEN not in s.log()
 s.umount()
 
-# not ready: the store's disk is full, and the catalog takes nothing; ready again when it is not
+# not ready while the store's disk is full and the catalog accepts no changes; then ready again
 os.mkdir(f"{TMP}/small")
 run("mount", "-t", "tmpfs", "-o", "size=48M", "none", f"{TMP}/small", ok=True)
 s = Store("t", options="metrics=127.0.0.1:0", make=False)

@@ -3,9 +3,8 @@
 """kvcachectl events --zmq publishes stores as vLLM's KV cache events, with the hash from the file
 name and the medium of the tier, byte for byte as vLLM's publisher does. A new subscriber is told
 about existing blocks. Every kind of removal is published for each tier that had the block, and
-other files are not published. The case
-covers both formats of events and of hashes, and an address that cannot be bound, which is reported
-in one line."""
+other files are not published. The case covers both formats of events and of hashes, and an address
+that cannot be bound, which is reported in one line."""
 import errno, json
 from kvtest import *
 
@@ -77,7 +76,7 @@ class Pair:
 
 
 def store(path):
-    """As engines do."""
+    """Stores a file as engines do."""
     s.write(path + ".tmp", b"kv" * 3000)
     s.closed()
     os.rename(f"{s.mnt}/{path}.tmp", f"{s.mnt}/{path}")
@@ -120,12 +119,12 @@ p.has((R, LAST(H[2]), "CPU"), (R, LAST(H[2]), "STORAGE"))
 numbers = [m[1] for m in p.messages]
 assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), numbers
 
-# a folder with all of it comes to where an engine looks
+# a folder with a block is renamed to a path where engines look
 store(f"away/{VLLM(H[3])}")
 p.has((S, LAST(H[3]), "CPU"))
 p.end()
 
-# the older shape, and hashes as they are
+# the older format, and whole hashes
 p = Pair("--arrays", "--bytes")
 DISK = ["LOCAL", "kvcachefs/disk"]
 wait_for(lambda: [S, [H[0]], None, [], 0, None, "STORAGE", None, None, 2, None, None, *DISK]

@@ -146,7 +146,7 @@ wait_for(lambda: not run(binary("kvcachectl"), "events", "--for", "1s", s.mnt, o
 p = run(binary("kvcachectl"), "events", "--for", "soon", s.mnt)
 assert p.returncode == 2 and "--for soon" in p.stdout, p
 
-# not everybody's business
+# other users cannot read the events
 assert os.stat(EVENTS).st_mode & 0o777 == 0o400
 os.chmod(TMP, 0o755)
 os.chmod(os.path.dirname(TMP), 0o755)

@@ -17,7 +17,7 @@ def models():
 
 
 def sums_hold():
-    """They do at rest, when all that is read is read together."""
+    """The sums match while the mount is at rest and both files are read together."""
     stats, all_ = s.stats(), list(models().values())
     for a, b in (("hits", "pool_hits"), ("misses", "pool_misses"), ("creates", "creates"),
                  ("loads", "loads"), ("load_bytes", "load_bytes"), ("spills", "spills"),
@@ -50,7 +50,7 @@ assert (a["hits"], a["misses"], a["loads"], a["load_bytes"]) == (3, 1, 1, N), a
 assert N <= a["pool_bytes"] < 2 * N, a
 sums_hold()
 
-# a file goes to another model, and a model has another name, and none
+# a file moves to another model; a model is renamed, and is removed
 os.rename(f"{s.mnt}/flat", f"{s.mnt}/a/flat")
 assert models()["/"]["pool_bytes"] == 0 and 2 * N <= models()["a"]["pool_bytes"] < 3 * N
 os.rename(f"{s.mnt}/a", f"{s.mnt}/z")

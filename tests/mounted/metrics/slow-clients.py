@@ -73,7 +73,7 @@ finally:
     for pid in slow:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-# nor does an answer that nobody reads hold its place for long: the place is free again
+# an answer that its client does not read holds its connection only for a short time
 for _ in range(3):
     assert ask(port, "/metrics")[0] == 200
 s.umount()

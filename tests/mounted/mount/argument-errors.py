@@ -68,7 +68,7 @@ for option, says in (("remote=foo", "'foo' is not a URL"), ("remote=ftp://x", "'
 # earlier refusals leave no trace at all
 before = tree(TMP)
 
-# the words of each, from --help
+# the arguments of each program, from --help
 for program, operand in ((KV, s.path), (MOUNT, s.path), (MKFS, f"{TMP}/new"), (FSCK, s.path)):
     name = "kvcachefs" if program == MOUNT else None
     for words, says in (("--wrong", "--wrong"), ("-W", "-W"), ("-hW"[::2], "-W")):
@@ -102,7 +102,7 @@ for EXAMPLE in EXAMPLES:
     for m in (s.mnt, f"{TMP}/nothing", FILE, ""):
         w.tell(EXAMPLE, m, says=[m])
 
-# stores and mount points that are none
+# invalid stores and mount points
 LONG = "/x" * 2100
 for store in (f"{TMP}/nothing", "", FILE, EMPTY, OTHER, "/dev/null", f"{FILE}/below", LONG):
     says = [store] if store and store != LONG else ["path of the store"] if store else ["empty"]

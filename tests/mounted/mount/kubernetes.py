@@ -145,7 +145,7 @@ cache = engine["containers"][0]["volumeMounts"][0]["mountPath"] + mnt[len(os.pat
 waits = container(engine["initContainers"][0],
                   {v["name"]: v["hostPath"]["path"] for v in engine["volumes"]},
                   engine["initContainers"][0]["command"], 1000)
-# from before the first daemon until after the second: it stores, waits for a word, and loads
+# an engine that lives from before the first daemon until after the second
 first = start()
 done(waits)
 assert probe("livenessProbe") == 200 and probe(None, "/metrics") == 401

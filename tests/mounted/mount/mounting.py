@@ -146,7 +146,7 @@ for turn in range(4):
     time.sleep(0.1)
     if there == other:
         run("sh", "-c", f"umount {other} && {kv} {s.path} {s.mnt} -o {slow}", ok=True)
-# fsck waits too; and a daemon that is killed while it ends holds nobody up
+# fsck waits too; and a daemon that is killed while it ends delays no other
 for i in range(6):
     s.write(f"m/two{i}/l", blob(i, MiB))
 wait_for(lambda: s.stats()["files_open"] == 0)
@@ -228,7 +228,7 @@ with fails(errno.EROFS):
 assert s.read("m/warm/l") == blob(5, MiB)
 s.umount()
 
-# forced off with files open and loads under way: the daemon ends, the store is sound
+# a forced unmount with open files and loads in progress: the daemon ends, the store is sound
 s.mount("settle=0,shim=delay-get:200")
 for i in range(40):
     s.write(f"m/f{i}/l", blob(i, MiB))

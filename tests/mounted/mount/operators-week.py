@@ -165,7 +165,7 @@ def goes_on():
             if os.stat(mnt).st_dev != below:
                 put(f"llama/{0x1000 + n:04x}/layer_0", blob(f"on{n}", 4096))
         except OSError:
-            pass  # there is none between the two
+            pass  # between the two daemons there is no mount
         stop.wait(0.005)
 
 
@@ -200,7 +200,7 @@ with open(keys, "w") as f:
     f.write(last + "\n")
 conf["OPTIONS"] = conf["OPTIONS"].replace("keep_pool,", "")
 service = Manager("kv2", 2000, root=root.path, **conf)
-start()  # with the new one alone
+start()  # with the new key alone
 all_there(but=["qwen"])  # the quota of qwen drops a little more than necessary
 assert sum(p.startswith("qwen") for p in kept) >= 3 * LAYERS, kept.keys()
 

@@ -109,7 +109,7 @@ for words in (("stats",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", 
     refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="is not in a kvcachefs mount")
 shutil.rmtree(f"{mnt}/.kvcachefs")
 
-# without the right to
+# without the right to mount
 def as_nobody(*command):
     return run("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command)
 

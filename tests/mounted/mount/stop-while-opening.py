@@ -9,7 +9,7 @@ from kvtest import *
 THREADS = 150  # a ring has 64 entries at most
 s = Store(options=f"settle=0,{PATIENT}").mount()
 os.makedirs(f"{s.mnt}/m/c")
-for i in range(THREADS):  # creates in one folder come one by one
+for i in range(THREADS):  # creates in one folder are serialized
     s.write(f"m/c/{i}", b"b" * 4096)
 last = os.open(f"{s.mnt}/m/c/last", os.O_CREAT | os.O_WRONLY)
 os.write(last, b"l" * 4096)

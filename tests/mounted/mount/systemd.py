@@ -86,14 +86,14 @@ options = f"cpu=64M,run={TMP}/run,keep_pool,{PATIENT}"
 m = Manager("x", 600, STORE=s.path, MOUNTPOINT=s.mnt, OPTIONS=options).start()
 ready(m)
 c = s.config()
-if c["served_by"] != "passthrough":  # not a right that is missing
+if c["served_by"] != "passthrough":  # but no right is missing
     assert "kernel" in c["passthrough_why"], c
 assert "<6>serving by" in s.log()
 s.write("m/c/l", blob(1, MiB))
 s.settle()
 wait_for(lambda: m.pings() >= 3)
 
-# killed: as Restart= does it, with the pool as it was
+# killed, and restarted as by Restart=: the pool is unchanged
 m.daemon.kill()
 m.daemon.wait()
 with fails(errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):
@@ -105,14 +105,14 @@ assert s.read("m/c/l") == blob(1, MiB) and s.stats()["loads"] == 0
 assert s.config()["pool_warm"] == "yes" and s.stats()["recovered"] == 1
 assert open("/proc/mounts").read().count(f" {s.mnt} ") == 1
 
-# nobody answers: no ping; somebody does again: pings
+# no thread answers: no pings; threads answer again: pings
 with Stuck(m.daemon.pid):
     wait_for(lambda: asks(m.daemon.pid))
     before = m.pings()
     time.sleep(1)  # five pings' time
     assert m.pings() == before
 wait_for(lambda: m.pings() > before + 1)
-# and an end while it asks waits for nothing
+# a stop while the daemon waits for this answer does not wait
 with Stuck(m.daemon.pid):
     wait_for(lambda: asks(m.daemon.pid))
     m.daemon.terminate()

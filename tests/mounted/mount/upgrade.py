@@ -37,7 +37,7 @@ def take_over(s, hurry=False, meanwhile=lambda: None):
     assert old.wait() == 0, s.log()[-3000:]
 
 
-# stores go on all the while: whose close returned is there, from memory and from the disk
+# stores continue during the change: a file whose close returned is in memory and on the disk
 s = Store(size="512M", cpu="512M", options="keep_pool")
 below = os.stat(s.mnt).st_dev
 s.mount()
@@ -91,7 +91,7 @@ s.drop_pool()
 s.mount()
 assert all(whole(p) for p in done)
 
-# a store that is under way comes to its end first
+# a store in progress is completed first
 os.makedirs(f"{s.mnt}/m/half")
 half = os.open(f"{s.mnt}/m/half/l", os.O_CREAT | os.O_WRONLY)
 os.write(half, blob(5, MiB))

@@ -44,7 +44,7 @@ def missing(s, path):
 
 
 def comes(s, path):
-    """A miss is remembered for a moment."""
+    """Waits for the file, since a miss is remembered for a moment."""
     return wait_for(lambda: os.path.exists(f"{s.mnt}/{path}"), every=0.2)
 
 
@@ -86,7 +86,7 @@ restore("m/c/one", was)
 comes(b, "m/c/one")
 assert of(b, "m/c/one") == (1001, 1001, 0o600)
 assert b.read("m/c/one") == secret
-# and said to be of before there were proofs
+# the version of frames that had no proofs
 was = patched("m/c/two", version=1, uid=1002, mode=0o100666)
 missing(b, "m/c/two")
 restore("m/c/two", was)

@@ -36,7 +36,7 @@ fd = os.open(f"{b.mnt}/left/page.tmp", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
 os.close(fd)
 assert b.read("left/page") == b"whole"
 
-# The temporary names of the engines (CLIENTS.md), in folders of several depths.
+# The temporary names of the engines, in folders of several depths.
 key = "084547b6c40ed5b05ba8cd0305db5bf74d5617673948d9ed193ab7d6cbc484d4"
 engines = (f"Qwen@1@0@{key}@bfloat16.tmp", f"Qwen@0x01000100@0@{key}.data.tmp.71.3",
            f"{key}.kvcache.safetensors.tmp1f2e3d4c", f"{key}.bin_4831903214906834311.tmp",

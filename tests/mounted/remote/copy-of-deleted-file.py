@@ -43,7 +43,7 @@ wait_for(lambda: all("disk" in a.attr(path, "tiers") and being_put(path) for pat
 numbers = {path: os.stat(f"{a.mnt}/{path}").st_ino for path in paths}
 for path in paths:
     os.unlink(f"{a.mnt}/{path}")
-with open(f"{b.mnt}/m/both", "wb") as f:  # before it can be looked for
+with open(f"{b.mnt}/m/both", "wb") as f:  # a write needs no lookup in the tier
     f.write(blob("m/both", SIZE))
     r.heal(0), r.heal(1)
     wait_for(lambda: there("m/both"), every=0.001)

@@ -65,7 +65,7 @@ def others_go_on(some):
 
 
 blocks = os.statvfs(s.mnt).f_blocks
-# a machine that stood still may have taken it out already
+# after a pause of the machine the tier may be suspended already
 wait_for(lambda: s.stats()["tier_dir_up"] == 1)
 opened = s.stats()["breaker_opened"]
 stop()
@@ -84,7 +84,7 @@ wait_for(lambda: s.stats()["tier_dir_up"] == 1)
 wait_for(lambda: all("dir" in s.attr(p, "tiers").split(",") for p in list(data) + ["m/more11"]))
 s.settle()
 
-# the end, with a listing and copies under way
+# the unmount, with a listing and copies in progress
 stop()
 for i in range(12):
     s.write(f"m/last{i}", b"y" * 5000)
@@ -94,7 +94,7 @@ wait_for(lambda: "running" in open(f"{s.mnt}/.kvcachefs/control").read())
 s.term()
 assert "exits without waiting" in s.log()
 s.fsck("-n")
-# a start without it
+# a start while the server does not answer
 s.mount()
 assert "does not answer; the next access" in s.log()
 assert s.read("m/c0/l") == data["m/c0/l"]
@@ -109,7 +109,7 @@ assert s.read("m/last11") == b"y" * 5000 and s.read("m/without") == b"z" * 5000
 wait_for(lambda: "dir" in s.attr("m/last11", "tiers").split(","))
 wait_for(lambda: "dir" in s.attr("m/without", "tiers").split(","))
 s.umount()
-# it comes back after the start: it is the folder, though nothing in it or in the store says so
+# the server answers after the start: the folder is recognized without its mark
 os.unlink(f"{server.mnt}/shared/.kvcachefs-remote")
 shutil.rmtree(f"{s.path}/dir-remotes")
 stop()

@@ -38,7 +38,7 @@ def tier(path, name=None, *texts):
 
 
 def temps(path):
-    """Of frames: a kill may also leave a pass's file by which it reads the clock."""
+    """Those of frames. A kill may also leave the file by which a pass reads the server's clock."""
     return sorted(f"{top}/{f}" for top, _, files in os.walk(path) for f in files
                   if ".tmp." in f)
 
@@ -49,7 +49,7 @@ def age(path, days):
 
 
 def killed(path, name, frame="k", wrap=None):
-    """A daemon of that store is killed before its rename: its file."""
+    """Kills a daemon of that store before its rename. Returns its temporary file."""
     before = temps(path)
     t = tier(path, name, f"calls=rename path={path}/*/*.tmp.* nth=1 do=kill")
     assert t("start") == "0"
@@ -108,7 +108,7 @@ def own_files():
 
 
 def living():
-    """A put that takes long, beside passes of others."""
+    """A put that takes long, during the passes of other daemons."""
     path = share("living")
     r = faults.Rules(f"calls=rename path={path}/*/*.tmp.* nth=1 do=hold")
     t = Tier(f"dir://{path}", deadline=100000, store=store("living"),

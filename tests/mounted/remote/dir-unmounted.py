@@ -13,7 +13,7 @@ os.makedirs(shared)
 
 
 def filesystem():
-    """One of its own, which is there wherever it is mounted besides."""
+    """A filesystem of the case, which exists as long as it is mounted anywhere."""
     path = f"{TMP}/fs{next(made)}"
     os.makedirs(path)
     run("mount", "-t", "tmpfs", "-o", "mode=0700", "kvtest", path, ok=True)
@@ -27,7 +27,7 @@ def mount(path):
 def umount():
     def gone():
         return run("umount", shared).returncode == 0
-    wait_for(gone)  # a call of the daemon's may be there
+    wait_for(gone)  # a call of the daemon may still use it
 
 
 def tiers(path):
@@ -125,7 +125,7 @@ for how in ("empty", "long ago", "another", "link", "folder", "fifo", "frame"):
     else:
         os.unlink(at)
 
-# There again, and on another device.
+# Mounted again, also on another device.
 mount(one)
 for path, d in old.items():
     assert there(path) == d

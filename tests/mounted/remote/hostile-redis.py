@@ -26,7 +26,7 @@ def slots(*nodes):
 
 
 def moved(words, host, port):
-    """To there with this key, which has its tag in braces."""
+    """Redirects the client to this node. The key has its hash tag in braces."""
     tag = words[1].partition(b"{")[2].partition(b"}")[0]
     return b"-MOVED %d %s:%d\r\n" % (binascii.crc_hqx(tag, 0) % 16384, host.encode(), port)
 
@@ -39,7 +39,7 @@ def mounted(url):
                  options=f"settle=0,deadline=20000,remote={url}").mount()
 
 
-# a certificate of the address is none of the name, asked for directly ...
+# a certificate for the address is not one for the name: of a server that is configured ...
 tls = Fake(tls=CERTIFICATE)
 for host, good in (("127.0.0.1", True), ("localhost", False)):
     s = mounted(f"rediss://{host}:{tls.port}/kv?ca={TMP}/cert.pem")
@@ -52,7 +52,7 @@ for host, good in (("127.0.0.1", True), ("localhost", False)):
         assert not tls.seen and "certificate verify failed" in s.log(), tls.seen
     s.umount()
     tls.seen.clear()
-# ... and learnt of from a cluster
+# ... and of one that a cluster names
 for how in (
         lambda f, w, a: slots(("localhost", tls.port)) if w[0].upper() == b"CLUSTER" else None,
         lambda f, w, a: slots(("127.0.0.1", f.port)) if w[0].upper() == b"CLUSTER"

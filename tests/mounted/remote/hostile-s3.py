@@ -20,7 +20,7 @@ class S3(http.server.BaseHTTPRequestHandler):
         pass
 
     def misbehave(self, how, body=b""):
-        """True when the request is dealt with."""
+        """Returns true if it has answered the request."""
         if how == "hang":
             for _ in range(600):
                 if mode["get"] != "hang" and mode["put"] != "hang":
@@ -181,8 +181,8 @@ for how in ("500", "hang", "reset", "403"):
     wait_for(lambda: all("s3" in b.attr(f"w/{how}/{i}", "tiers") for i in range(6)), every=0.2)
     print("put", how)
 
-# Nobody is there at all: the names that are known fail in time, unknown ones are missing, own ones
-# work, and the end comes in time.
+# No server answers at all: loads of known names fail in time, unknown names are missing, the node's
+# own files work, and the unmount ends in time.
 mode["get"] = mode["put"] = "down"
 server.shutdown()
 server.server_close()

@@ -35,7 +35,7 @@ def lease(path):
 
 
 def is_a_miss(path, *error):
-    """To a reader, in time, each time; not to stat, a listing or a writer."""
+    """For a reader, in time and each time, but not for stat, a listing or a writer."""
     at, before = f"{s.mnt}/{path}", unserved()
     begun = time.monotonic()
     for _ in range(2):

@@ -65,7 +65,7 @@ a.settle()
 wait_for(lambda: len(objects) >= len(data))
 a.umount()
 
-# A node that knows of them, and has none.
+# A node that knows the names and has no copies.
 b = Store("b", options=options + ",disk=off").mount()
 run(binary("kvcachectl"), "import", b.mnt, ok=True)
 waiting = iter(list(data))

@@ -99,7 +99,7 @@ def story(model, attr):
     m.close()
     right({f"{d}/x": d, f"{d}/z": f"{d}2"})
 
-    # a slow copy, and another's to the same name before it has ended
+    # a slow copy, and another file's copy to the same name before the first has ended
     d = f"{model}/d"
     os.mkdir(at(d))
     put(f"{d}/0", "0")

@@ -56,7 +56,7 @@ wait_for(lambda: "redis" in a.attr("m/d/l", "tiers"), every=0.1)
 assert a.read("m/c/l") == b"y" * 70000
 wait_for(lambda: os.path.exists(f"{b.mnt}/m/d/l"), every=0.2)  # a miss is remembered for a second
 assert b.read("m/d/l") == b"z" * 70000
-# a ttl given before the object goes down expires there too
+# a ttl that was set before the copy expires in the cluster, too
 os.makedirs(f"{a.mnt}/m/e")
 with open(f"{a.mnt}/m/e/l", "wb") as f:
     f.write(b"t" * 90000)

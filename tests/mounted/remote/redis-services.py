@@ -73,7 +73,7 @@ def resident(s):
 
 
 def giant_answers(answer):
-    """A look at a name that nobody knows takes no more memory than the largest right answer."""
+    """A lookup of an unknown name takes no more memory than the largest valid answer."""
     fake = Fake(lambda f, w, a: answer if w[0].upper() == b"GETRANGE" else None)
     s = mounted(f"g{answer[:4].hex()}{len(answer)}", f"redis://127.0.0.1:{fake.port}/kv")
     before = resident(s)
@@ -95,7 +95,7 @@ def endless_scan(same):
     p = subprocess.Popen([binary("kvcachectl"), "import", s.mnt], stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL)
     wait_for(lambda: getattr(fake, "scans", 0) > 1)
-    if not same:  # nothing tells that it has no end, but it can be stopped
+    if not same:  # the daemon cannot know that it never ends, but can be stopped
         with open(f"{s.mnt}/.kvcachefs/control", "w") as f:
             f.write("stop import")
         p.wait(timeout=HANG)
@@ -115,7 +115,7 @@ def refused_options():
 
 
 def glob_prefixes():
-    """Two prefixes that differ behind a * are two."""
+    """Two prefixes that differ only behind a * are different."""
     r = servers.Redis("globs")
     a, b = (mounted(n, f"redis://127.0.0.1:{r.port}/t*{n}") for n in ("ga", "gb"))
     a.write("m/a", b"a" * 5000)

@@ -15,7 +15,7 @@ options = f"policy=lru,disk=off,settle=0,remote=dir://{shared}"
 
 
 def refuse(yes):
-    """No copy is made while yes."""
+    """yes: no copy can be made from now on."""
     if yes:
         open(flag, "w").close()
     else:
@@ -88,7 +88,7 @@ for model in ("keep", "gone"):
         assert o.read(path) == blob(seed, 100000), path
 o.umount()
 
-# nothing leaves the pool on the strength of a copy that another may overwrite
+# no file is evicted because of a copy that another file may overwrite
 for model in ("keep", "gone"):
     put(f"{model}/e/tmp", 10)
     refuse(True)
@@ -105,11 +105,11 @@ for model in ("keep", "gone"):
     wait_for(lambda: s.attr(f"{model}/e/l", "state") == "lower")
     assert s.read(f"{model}/e/l") == blob(10, 100000)
     assert s.read(f"{model}/e/tmp") == blob(11, 100000)
-    # renamed while it is open for writing, which nobody does
+    # renamed while it is open for writing, without a write
     put(f"{model}/f/tmp", 12)
     fd = os.open(f"{s.mnt}/{model}/f/tmp", os.O_RDWR)
     os.rename(f"{s.mnt}/{model}/f/tmp", f"{s.mnt}/{model}/f/l")
-    time.sleep(1.5)  # until what was to go would have gone
+    time.sleep(1.5)  # enough time for a wrong removal
     os.close(fd)
     s.settle()
     copied(f"{model}/f/l")

@@ -34,7 +34,7 @@ def file():
     for how in ("replaced", "late", "broken"):
         key = f"key-{how}"
         b.keys = {key: (f"secret-{how}", f"token-{how}")}
-        if how == "late":  # refused first, the file follows
+        if how == "late":  # the old key is refused before the file changes
             assert t("put", "b", 5000) == "EACCES"
         if how == "broken":
             private("rotated", "[default]\naws_access")
@@ -153,7 +153,7 @@ def role(kind):
                          "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": token},
            "instance": {"AWS_EC2_METADATA_SERVICE_ENDPOINT": s.at + "/",
                         "AWS_EC2_METADATA_DISABLED": "false"}}[kind]
-    # a proxy for everything but this node: metadata services are never asked by it
+    # a proxy for all hosts but this node: metadata services are never asked through it
     t = Tier(b.url(), env={**PLAIN, **env, "no_proxy": "127.0.0.0/8", "http_proxy":
                            "http://127.0.0.1:1"})
     assert t.opened == "0" and not s.asked  # the mount waits for no network

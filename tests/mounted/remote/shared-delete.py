@@ -48,7 +48,7 @@ for way in ("killed", "killed, pool lost", "unmounted"):
     paths = [f"gone/{i}" for i in range(4)]
     for i, path in enumerate(paths + ["keep/0"]):
         put(path, i)
-    r.begin()  # from here on nothing goes there
+    r.begin()  # from here on calls to the tier fail
     for path in paths + ["keep/0"]:
         os.unlink(f"{s.mnt}/{path}")
     s.committed()
@@ -76,7 +76,7 @@ for way in ("killed", "killed, pool lost", "unmounted"):
     s.umount()
     assert notes() == 0
     s.fsck("-n")
-    # and it is the new one that others find
+    # other nodes find the new file
     o = Store(f"o{len(way)}", size="64M", cpu="32M", options=s.options).mount()
     assert o.read(paths[0]) == blob(77, 50000)
     absent_there = [p for p in paths[1:] if os.path.exists(f"{o.mnt}/{p}")]

@@ -15,7 +15,7 @@ LIMIT = HANG  # a call that takes longer counts as hanging
 
 
 class Line:
-    """To a port of this machine; slow: a byte every half second from there."""
+    """Forwards to a port of this machine; slow: returns a byte every half second."""
 
     def __init__(self, port):
         self.slow, self.to = False, port

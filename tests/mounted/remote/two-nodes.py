@@ -56,7 +56,7 @@ def story(url, extra, name):
     a.settle()
     with fails(errno.ENOENT):
         os.stat(f"{b.mnt}/nobody/has/this")
-    # by name alone, from nothing
+    # by its name alone
     assert b.read("model/chunk/layer0") == one
     assert b.read("model/chunk/layer1") == two
     assert b.read("flat-name@1.data") == b""
@@ -68,7 +68,7 @@ def story(url, extra, name):
     st = b.stats()
     assert st["ask_hits"] >= 6 and st["corrupt"] == 0, st
     b.settle()
-    assert "disk" in b.attr("model/chunk/layer0", "tiers").split(",")  # brought home
+    assert "disk" in b.attr("model/chunk/layer0", "tiers").split(",")  # copied to its own disk
     # a temporary name and a rename: only the last name is shared
     a.write("model/chunk/layer2.tmp.77", two)
     os.rename(f"{a.mnt}/model/chunk/layer2.tmp.77", f"{a.mnt}/model/chunk/layer2")
@@ -96,7 +96,7 @@ def story(url, extra, name):
     a.settle()
     os.unlink(f"{a.mnt}/model/moved/layer4")
     a.committed()
-    wait_for(lambda: not to_remove(a))  # a look from b would take the file in
+    wait_for(lambda: not to_remove(a))  # a lookup from b would adopt the file
     with fails(errno.ENOENT):
         b.read("model/moved/layer4")
     # after a kill the kernel holds no folder: copies go on all the same
@@ -149,7 +149,7 @@ if WAY == "fast":
 
 
 def synced(server):
-    """fsync means the disk, however fast a tier is that loses everything at a power cut."""
+    """fsync waits for the disk, however fast a tier is that a power cut erases."""
     slow = "settle=0,shim=delay-put:400+only:disk"
     s = Store("sync", options=f"{slow},remote={server.url('sync')}").mount()
     os.makedirs(f"{s.mnt}/m/c")

@@ -23,7 +23,7 @@ def stored(s, **files):
 
 
 def there(s):
-    """Those that are left, which are whole."""
+    """Returns the files that are left, each of which must be complete."""
     for path, data in kept.items():
         assert s.read(path) == data, path
     return len(os.listdir(f"{s.mnt}/m"))
@@ -37,7 +37,7 @@ stored(s, **{f"m/{i}": blob(i, SIZE) for i in range(FILES)})
 for path in kept:
     os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.pin", b"1")
 s.umount()
-assert r.mount(s)  # nothing is in the pool, and to be copied again
+assert r.mount(s)  # the pool is empty, so nothing is copied again
 r.begin()
 run(binary("kvcachectl"), "reload", "-o", "high=20,low=4", s.mnt, ok=True)
 wait_for(lambda: s.stats()["trimmed_chunks"] > FILES // 2)
@@ -55,7 +55,7 @@ s.umount()
 s.fsck("-y", "--data", ok=None)
 s.fsck("-n", "--data")
 
-# a shared folder, of which a user deletes for all
+# a shared folder: a user deletes files for all nodes
 s = Store("dir", cpu="64M", options=f"settle=0,deadline=1000,disk=off,remote=dir://{REMOTE}")
 r = faults.Rules(f"calls=unlink path={REMOTE}/* nth={faults.FAR} count={faults.FAR} {SLOW_CALL}")
 assert r.mount(s)
@@ -65,7 +65,7 @@ stored(s, **{f"m/{i}": blob(i, 100) for i in range(FILES)})
 
 
 def copies():
-    """Of the files deleted: there are others of those that stay, and of folders."""
+    """Of the deleted files. The folder also has those of other files and of folders."""
     return sum(len(names) for _, _, names in os.walk(REMOTE)) - others
 
 

@@ -62,7 +62,7 @@ s.write("m0/new/l", b"n" * 5000)
 s.settle()
 one, two = lines(keys)
 keep(keys, [two])
-rekey(s)  # key 1 is in no use
+rekey(s)  # key 1 is not used
 s.umount()
 assert sealed_with(s) == {"2"}
 s.mount()
@@ -70,7 +70,7 @@ for path, d in DATA.items():
     assert s.read(path) == d
 assert s.read("m0/new/l") == b"n" * 5000
 
-# reload takes in an added key, and no more: a key whose line is gone stays in use
+# reload only adds keys: a key whose line is gone stays in use
 newkey(keys)
 three = lines(keys)[1]
 keep(keys, [three])

@@ -73,7 +73,7 @@ for how, do, step in (("read", "EIO", 2), ("open", "EIO", 1), ("open", "EMFILE",
             assert not glob.glob(f"{s.path}/catalog.sqlite.old*"), (how, do, n, r)
         told += "the old catalog" in r.out
 assert told >= 3, told
-# while it lasts it can be left behind, as the line says
+# while the error lasts, the catalog can be moved away, as the message says
 fresh()
 lasts = f"calls=read path={s.path}/catalog.sqlite nth=1 count=0 do=EIO"
 r = faults.Run([binary("fsck.kvcachefs"), "--rebuild", s.path], lasts)

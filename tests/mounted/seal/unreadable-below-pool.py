@@ -85,7 +85,7 @@ for n, options in enumerate(("compress=zstd", "compress=bf16+zstd",
     s.umount()
     s.fsck("-n", "--data")
 
-# a rekey that is cut off is begun again; a store that was clear is sealed by it
+# an interrupted rekey is run again; it also seals a store that had no keys
 s = Store("clear", options="settle=20").mount()
 for i in range(30):
     s.write(f"m/{i}/l", secret[i:])
@@ -154,7 +154,7 @@ for s, path in ((clear, "m/closed/l"), (closed, "m/clear/l")):
 clear.umount()
 closed.umount()
 
-# frames exchanged on the disk, and one from before put back over a newer one
+# frames exchanged on the disk, and an older frame in place of a newer one
 s = Store("swap", options=f"settle=20,keyfile={keys}").mount()
 s.write("m/a/l", secret)
 s.write("m/b/l", secret[::-1])

@@ -67,7 +67,7 @@ if MODE not in ("asan", "tsan"):  # whose library a plain Python does not load
                env=dict(os.environ, PYTHONPATH=other + dist, PYTHONDONTWRITEBYTECODE="1",
                         LD_LIBRARY_PATH=f"{other}/usr{multi}")).stdout.split()
     assert said == [f"{other}{dist}/kvcachefs/__init__.py", "0.1.0", "0.1.0"], said
-# each file is in one package, and none of them names what is not there
+# each file is in one package, and no package lists a missing file
 packages = {}
 for name in os.listdir(f"{top}/scripts/debian"):
     if name.endswith(".install"):

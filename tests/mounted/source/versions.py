@@ -9,7 +9,7 @@ top = pathlib.Path(__file__).resolve().parents[3]
 manual = (top / "man/kvcachefs-security.7").read_text()
 updates = manual.split(".SH SECURITY UPDATES")[1].split(".SH ")[0]
 explained = set(re.findall(r"^\.TP\n\.B (.*)$", updates, re.M))
-# the names of those that tell their version, by their files; libssl is a part of OpenSSL
+# the names of libraries that report a version, by their file names; libssl is a part of OpenSSL
 NAMES = {"libcurl": "curl", "libcrypto": "OpenSSL", "libssl": "libssl", "libsqlite3": "SQLite",
          "libzstd": "zstd", "libxxhash": "xxHash", "libmicrohttpd": "libmicrohttpd",
          "libblkid": "libblkid", "libzmq": "ZeroMQ", "libhiredis": "hiredis",

@@ -7,7 +7,7 @@ evicted, and no store fails or waits because of a refusal."""
 import os, sqlite3, time
 from kvtest import *
 
-N = 90  # chunks that the pool has no room for, several times over
+N = 90  # chunks: about three times as many as the pool has space for
 
 
 def put(path, size=MiB, sync=False):
@@ -24,7 +24,7 @@ def intact(*paths, size=MiB):
 
 
 def scan(name, n=N):
-    """As many chunks as push all others out of the pool, each used once; all can be stored."""
+    """Stores n chunks, each used once. By default they push all others out of the pool."""
     for i in range(n):
         put(f"m/{name}{i}/l")
     s.settle()
@@ -52,7 +52,8 @@ def pause():
 
 
 def unharmed(copies=False):
-    """Stores may wait for the disk while copies are to be made."""
+    """No store was refused and nothing was lost. Stores may have waited for the disk only if there
+    were copies to make."""
     st = s.stats()
     assert not st["room_refusals"] and not st["behind_drops"] and (copies or not st["paced"]), st
 
@@ -63,7 +64,7 @@ def refused(why):
 
 
 def agree():
-    """All that was refused was dropped for it."""
+    """Each refused chunk was dropped because of the refusal."""
     def same():
         st = s.stats()
         return st["evicted_for_refused"] == st["refused_twice_chunks"] + st["refused_daily_chunks"]
@@ -71,7 +72,7 @@ def agree():
 
 
 def next_day():
-    """The day that was counted is over."""
+    """Sets the counted day in the catalog to the day before."""
     db = sqlite3.connect(f"{s.path}/catalog.sqlite")
     day, *rest = db.execute("SELECT value FROM meta WHERE key='written:0'").fetchone()[0].split()
     db.execute("UPDATE meta SET value=? WHERE key='written:0'", (" ".join([str(int(day) - 1)]
@@ -110,14 +111,14 @@ def twice():
         skip("the machine pauses all the time")
     assert all(tiers(p) == "cpu" for p in USED) and (written() == 0 or name != "u")
 
-    # asked for again it is copied, without waiting for its eviction
+    # a chunk that is requested again is copied, without waiting for its eviction
     pause()
     intact(*USED[:4])
     wait_for(lambda: all(tiers(p) == "cpu,disk" for p in USED[:4]))
     assert all(tiers(p) == "cpu" for p in USED[4:])
 
-    # fsync and a pin bring it to the disk: of a chunk all, not to lose what was synced with the
-    # rest
+    # fsync and a pin copy all files of a chunk to the disk, because a chunk is dropped as a whole,
+    # and a synced file must not be lost
     put("m/synced/l0")
     put("m/synced/l1", sync=True)
     put("m/late/l")
@@ -165,7 +166,7 @@ def twice():
     intact(*PROMPT)
     assert there("more0") == [False]
 
-    # an unmount copies what is in the pool only, since that goes
+    # an unmount copies chunks that are only in the pool, because the pool ends with it
     last = f"m/more{N - 1}/l"
     assert tiers(last) == "cpu"
     s.umount()
@@ -188,7 +189,7 @@ def twice():
     s.fsck("-n")
 
 
-# with write=back the same, when it is evicted
+# with write=back a chunk that was requested again is copied when it is evicted
 def back():
     global s
     s = Store("back", cpu="32M", options="settle=0,admit=twice,write=back,pace=600000").mount()
@@ -287,7 +288,7 @@ def daily():
     s.fsck("-n")
 
 
-# both; many files, which are to be dropped without being written
+# both limits, with many files, which must be dropped without being written
 def both():
     global s
     s = Store("both", cpu="32M", options="settle=0,admit=twice,daily=5M").mount()

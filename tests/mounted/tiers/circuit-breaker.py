@@ -51,7 +51,7 @@ def all_good(paths):
 
 s.mount()
 left = list(data)
-# a name that a tier does not take is none of the file; one bad sector is a miss
+# if a tier does not accept the name, or a sector is bad, the file is missing
 told = {errno.ENAMETOOLONG: errno.ENOENT, errno.EIO: errno.ENOENT}
 for err, times in ((errno.ENOKEY, 2), (errno.ENAMETOOLONG, 2), (errno.EIO, 12), (errno.ESTALE, 1),
                    (errno.EPROTO, 1)):
@@ -66,9 +66,9 @@ for err, times in ((errno.ENOKEY, 2), (errno.ENAMETOOLONG, 2), (errno.EIO, 12), 
     all_good(left)
     st = s.stats()
     assert st["breaker_opened"] == 0 and st["tier_disk_up"] == 1, (err, st)
-    print(errno.errorcode[err], "of", len(wrong), "leaves", len(left), "as they are")
+    print(errno.errorcode[err], "for", len(wrong), "files:", len(left), "others can be read")
 
-# a tier that cannot be reached, or refuses: which way is nothing that an application is told
+# a tier that cannot be reached, or refuses: an application gets the same error in all cases
 for err in errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.EACCES, errno.EMFILE:
     bad([at[p] for p in left[:3]], err)
     for path in left[:3]:
@@ -82,7 +82,7 @@ for err in errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.EACCES, e
     all_good(left[:3])
     assert s.stats()["tier_disk_up"] == 1, err
 
-# spread over many it is the tier's: out, probed, and back, with all that it holds
+# errors on many objects suspend the tier; a probe restores it, with all of its copies
 assert len(left) >= 12
 bad([at[p] for p in left[:8]], errno.EIO)
 cold()
@@ -132,7 +132,7 @@ def without_key():
     s.umount()
 
 
-# a copy that fails is tried more and more rarely, and seen; it goes down when it can
+# a failing copy is retried at growing intervals, and is counted; it succeeds when the tier works
 def rarely():
     flag = f"{TMP}/broken"
     s = Store("rarely", options=f"settle=0,shim=fail-while:{flag}").mount()
@@ -141,7 +141,7 @@ def rarely():
     wait_for(lambda: s.stats()["copies_failing"] == 1)
     began, first = time.monotonic(), s.stats()["spill_failures"]
     wait_for(lambda: s.stats()["spill_failures"] >= first + 2)  # after one second, and two more
-    assert time.monotonic() - began > 1.5, "it is tried again all the time"
+    assert time.monotonic() - began > 1.5, "the copy is retried without pauses"
     os.unlink(flag)
     wait_for(lambda: s.attr("m/l", "state") == "resident+lower")
     assert s.stats()["copies_failing"] == 0
@@ -149,7 +149,8 @@ def rarely():
     s.fsck("-n")
 
 
-# the same for a sync of the catalog's log, for which the space of deleted objects waits
+# the same for a failing sync of the catalog's log: the space of deleted objects is free only after
+# it
 def unsynced():
     s = Store("syncs", options="settle=0")
     rules = Rules(f"calls=sync path={s.path}/catalog.sqlite* nth={FAR} count={FAR} do=EIO")
@@ -160,9 +161,10 @@ def unsynced():
     os.unlink(f"{s.mnt}/m/l")
     wait_for(lambda: rules.fired()[0])
     began, first = time.monotonic(), rules.fired()[0]
-    # after one second, two more, and four more; and two of a checkpoint's, which has its own time
+    # the sync fails after one second, two more, and four more; a checkpoint, with its own
+    # intervals, fails twice
     wait_for(lambda: rules.fired()[0] >= first + 5)
-    assert time.monotonic() - began > 6, "it is tried again all the time"
+    assert time.monotonic() - began > 6, "the sync is retried without pauses"
     assert s.stats()["unsynced_bytes"] > 0
     rules.heal()
     wait_for(lambda: not s.stats()["unsynced_bytes"])

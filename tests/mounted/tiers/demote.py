@@ -35,7 +35,8 @@ def intact(c, n=3):
 
 
 s = Store("disk", cpu="64M", options="settle=0").mount()
-# from the pool: memory is free when the call returns; by any file of it; loaded again when read
+# from the pool: the memory is free when the call returns. The path of any file of the chunk works.
+# A read loads the chunk again.
 put("m/c")
 s.settle()
 used = s.stats()["pool_used_bytes"]
@@ -62,7 +63,7 @@ for bad in ("", "gpu", "dir", "disk ", "1"):
 with fails(errno.EINVAL):
     demote("m", "cpu")  # neither a file nor a chunk
 
-# from the disk: only where the pool has it
+# from the disk: only if the pool has the chunk
 with fails(errno.EBUSY):
     demote("m/c", "disk")
 assert tiers("m/c") == "disk"
@@ -108,7 +109,8 @@ s.settle()
 
 # a demote directly after a close is not refused, although the kernel reports the close later
 def late_close(where):
-    """False if the machine let the close wait for longer than the demote does (0.3 s)."""
+    """Demotes a file that is closed 0.1 s later. Returns false if the machine delayed the close for
+    longer than demote waits (0.3 s)."""
     f = open(P("m/c/l0"), "rb")
     closes = threading.Timer(0.1, f.close)
     closes.start()
@@ -130,10 +132,10 @@ for where in ("cpu", "disk", "all"):
     intact("m/c")
     s.settle()
 
-# from all: gone as if it had never been, with its folder; a file by itself, with its companion
+# from all: a chunk disappears together with its folder, and a single file with its companion
 demote("m/c", "all")
 assert not os.path.exists(P("m/c"))
-wait_for(lambda: os.listdir(P("m")) == [])  # the kernel has listed it before, and is told
+wait_for(lambda: os.listdir(P("m")) == [])  # the kernel has it cached until it is notified
 with fails(errno.ENOENT):
     demote("m/c", "all")
 os.mkdir(P("flat"))
@@ -198,7 +200,8 @@ for c in range(4):
     intact(f"m/r{c}")
 s.umount()
 
-# a tier that fails: its error, at once, and nothing is lost; when it is well again it is done
+# a failing tier: the call fails at once with the tier's error, and nothing is lost. It succeeds
+# when the tier works again.
 flag = f"{TMP}/broken"
 s = Store("fails", cpu="32M", options=f"settle=60000,shim=fail-while:{flag}").mount()
 open(flag, "w").close()
@@ -228,7 +231,7 @@ intact("m/c")
 s.umount()
 s.fsck("-n")
 
-# a slow one: the call waits for it, and others do not wait for the call; an end comes to both
+# a slow tier: the call waits for it, at most until deadline=, and other calls do not wait
 s = Store("slow", cpu="32M", options="settle=60000,deadline=60000,shim=delay-put:700").mount()
 put("m/c", 1)
 put("m/d", 1)
@@ -255,7 +258,7 @@ wait_for(well)
 assert tiers("m/c") == "disk"
 s.umount()
 
-# no tier: nowhere to copy to. A remote: its copy goes there, for all
+# without a tier no copy can be made; with a remote, demote can remove the copy there, for all nodes
 s = Store("none", cpu="32M", options="disk=off").mount()
 put("m/c")
 with fails(errno.ENODEV):

@@ -38,7 +38,8 @@ def patch(s, at, page):
         f.write(page)
 
 
-# forged: of another user, of root with set-id; in two format versions, deleted and still there
+# forged frames of another user, and of root with set-id, in two format versions, in a deleted file
+# and in an existing one
 s = Store(size="64M", options="settle=0").mount()
 real = {f"m/c{i}/l": blob(i, 100 * KiB) for i in range(5)}
 for path, d in real.items():
@@ -70,7 +71,7 @@ assert (st.st_uid, st.st_mode & 0o7777) == (1000, 0o640)
 s.umount()
 s.fsck("-n", "--data")
 
-# a name part that was exchanged costs the name alone
+# if the name part of a frame was exchanged, only the name is lost
 at, page = next((at, p) for at, p in headers(s) if frames.path_of(p) == "m/c2/l")
 patch(s, at, frames.header(page, path="m/c3/other", mode=0o104755, uid=0))
 s.fsck("--rebuild")
@@ -92,7 +93,7 @@ for name in ("superblock", "superblock.copy"):
 for path in glob.glob(f"{s.path}/catalog.sqlite*"):
     os.unlink(path)
 s.fsck("--rebuild")
-# the new superblock is lost too, before anybody has mounted: its copy has the new secret already
+# the new superblock is lost too, before a mount: its copy already has the new secret
 with open(f"{s.path}/superblock", "r+b") as f:
     f.write(bytes(4096))
 assert s.fsck("-y", ok=None).returncode == 1

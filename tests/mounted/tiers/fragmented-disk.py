@@ -26,7 +26,7 @@ def holes(s):
 
 
 def right(s, paths):
-    """How many are there; each with its bytes."""
+    """Checks the contents of the files that exist. Returns their number."""
     n = 0
     for path, data in paths.items():
         with contextlib.suppress(FileNotFoundError):
@@ -40,15 +40,15 @@ left = holes(s)
 assert right(s, left) == len(left)
 s.write("m/large", blob(1000, LARGE))
 wait_for(lambda: s.attr("m/large", "tiers") == "cpu,disk")
-assert s.stats()["trimmed_chunks"] > 0, "so it was no piece that was free"
-assert right(s, left) == len(left), "the pool has them still"
+assert s.stats()["trimmed_chunks"] > 0, "a free extent was large enough"
+assert right(s, left) == len(left), "a file that is still in the pool was lost"
 s.umount()
 s.fsck("-n", "--data")
 s.mount()
 assert s.read("m/large") == blob(1000, LARGE) and right(s, left) > 0
 s.umount()
 
-# none may go
+# pinned files: none may be evicted
 s = Store("b", size="16M", cpu="32M", options="settle=0,unit=file,deadline=3000").mount()
 left = holes(s)
 for path in left:

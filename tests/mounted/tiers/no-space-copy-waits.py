@@ -8,13 +8,13 @@ from kvtest import *
 
 s = Store(size="32M", cpu="64M", options="settle=0,share=100").mount()
 held = []
-for i in range(14):  # open files stay
+for i in range(14):  # files that stay open are not evicted
     s.write(f"m/{i}", blob(i, 2 * MiB))
     held.append(open(f"{s.mnt}/m/{i}", "rb"))
 wait_for(lambda: s.stats()["spills"] >= 14)
 s.write("m/late", blob(99, 6 * MiB))
 tried, last, gap = 0, time.monotonic(), 0
-while gap < 14:  # then the next try is half a minute away
+while gap < 14:  # after such a gap the next retry is half a minute away
     now, before = time.monotonic(), tried
     tried = s.stats()["spill_failures"]
     if tried != before:

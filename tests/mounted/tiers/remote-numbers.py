@@ -24,7 +24,7 @@ def mount(*names):
 
 
 def only_below(path):
-    """The pool and the disk have it no more."""
+    """Demotes the chunk from the pool and from the disk."""
     s.settle()
     for tier in ("cpu", "disk"):
         os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.demote", tier.encode())
@@ -45,7 +45,7 @@ data = {name: blob(i, 100 * KiB) for i, name in enumerate("abcd")}
 s.mount()
 only_in("a", "m/a/l", data["a"])
 s.umount()
-for name in "bc":  # the others are not here: the numbers differ all the same
+for name in "bc":  # the other remotes are omitted, and still each remote gets its own number
     mount(name)
     only_in(name, f"m/{name}/l", data[name])
     assert tiers("m/a/l") == [""] and s.attr("m/a/l", "state") == "lower"
@@ -66,7 +66,7 @@ s.fsck()
 
 
 def frames(name):
-    """Of files: those of folders are a page, and stay."""
+    """The frames of files. (Those of folders have the size of a page, and stay.)"""
     return [f for d, _, files in os.walk(f"{TMP}/{name}") for f in files
             if os.path.getsize(os.path.join(d, f)) > 4 * KiB]
 
@@ -77,7 +77,7 @@ def refused(name):
     assert not os.path.ismount(s.mnt)
 
 
-# each has something: no number for a fourth
+# each remote has copies, so no number is free for a fourth
 refused("d")
 mount("a", "b", "c")
 for path in ("m/a/l", "m/c/l", "m/both/l"):
@@ -101,7 +101,7 @@ wait_for(lambda: not frames("b"))
 s.settle()
 s.umount()
 
-# now it has none, and the tiers of the other copies are still distinguished
+# now b has no copy, and d gets its number; the copies in the other remotes are still found
 mount("d")
 only_in("d", "m/d/l", data["d"])
 with fails(errno.ENOENT):

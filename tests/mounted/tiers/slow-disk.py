@@ -2,8 +2,8 @@
 # ways: fast
 """If a remote is faster than the disk, objects that a full pool evicts still reach the disk: the
 evictor waits for that copy as long as stores may wait (pace=). After that time the object leaves
-the pool with the copy that it has, and is not dropped. A remote that fails therefore takes nothing
-from a node that has a disk."""
+the pool with the copy that it has, and is not dropped. A node with a disk therefore loses nothing
+if a remote fails later."""
 import os
 from kvtest import *
 
@@ -13,7 +13,7 @@ SLOW_PUTS = f"{TMP}/slow"
 
 
 def fill(name, pace, delay):
-    """Three times the pool, one behind the other, while the disk is slow."""
+    """Stores three times the pool's size, one chunk after the other, while the disk is slow."""
     s = Store(name, cpu="20M", options=f"settle=0,pace={pace},remote=dir://{TMP}/remote,"
               f"shim=delay-put:{delay}+delay-while:{SLOW_PUTS}+only:disk").mount()
     with open(SLOW_PUTS, "w"):

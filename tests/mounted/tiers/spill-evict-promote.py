@@ -74,12 +74,12 @@ used = s.stats()["tier_disk_used_bytes"]
 os.unlink(f"{s.mnt}/m/c2/l")
 wait_for(lambda: s.stats()["tier_disk_used_bytes"] == used - N - 4096)
 
-# opened for writing and not written: no new copy
+# a file that was opened for writing, but not written, gets no new copy
 before = s.stats()["spill_bytes"]
 os.close(os.open(f"{s.mnt}/m/c3/l", os.O_RDWR))
 s.settle()
 assert s.stats()["spill_bytes"] == before and state(s, "m/c3/l") == "resident+lower"
-# written through a mapping only: noticed
+# a change through a mapping only is noticed
 import mmap
 fd = os.open(f"{s.mnt}/m/c3/l", os.O_RDWR)
 mm = mmap.mmap(fd, N)
@@ -91,7 +91,7 @@ s.settle()
 evict(s)
 assert state(s, "m/c3/l") == "lower" and s.read("m/c3/l") == b"MMAP" + blob(3, N)[4:]
 
-# a mapping that outlives its file keeps the segment
+# a mapping keeps the segment after the file is closed
 fd = os.open(f"{s.mnt}/m/c3/l", os.O_RDONLY)
 mm = mmap.mmap(fd, N, prot=mmap.PROT_READ)
 os.close(fd)
@@ -99,7 +99,7 @@ evict(s, 1)
 assert mm[4:N] == blob(3, N)[4:]
 mm.close()
 s.umount()
-# overwritten or truncated without a load: evicted like any other
+# files that were overwritten or truncated without a load are evicted like others
 s.mount()
 s.write("m/c0/l", b"again")
 os.truncate(f"{s.mnt}/m/c1/renamed", 0)
@@ -115,8 +115,8 @@ s.write("m/c/l", blob(9, N))
 time.sleep(0.5)
 s.settle()
 assert state(s, "m/c/l") == "resident" and s.stats()["spills"] == 0
-# beyond a quarter of the pool the oldest are copied although nothing has to leave yet, the newest
-# not
+# if more than a quarter of the pool has no copy, the oldest chunks are copied before anything has
+# to be evicted, and the newest are not
 for i in range(24):
     s.write(f"m/d{i}/l", blob(i, 1 << 20))
 wait_for(lambda: state(s, "m/d0/l") == "resident+lower")
@@ -128,7 +128,7 @@ s.mount()
 assert s.read("m/c/l") == blob(9, N)
 s.umount()
 
-# write=through: copies wait for settle=, but no longer when a quarter of the pool has none
+# write=through: copies wait for settle=, or until a quarter of the pool has no copy
 s = Store("settle", cpu="64M", size="512M", options="settle=3600000").mount()
 for i in range(8):
     s.write(f"m/{i}/l", blob(i, MiB))
@@ -148,11 +148,11 @@ s.write("m/c/l", blob(9, N))
 s.umount()
 s.mount(options=f"deadline=500,shim=delay-get:60000+delay-while:{flag}")
 open(flag, "w").close()
-with fails(errno.ENOENT):  # a miss, and not the bytes, which come later
+with fails(errno.ENOENT):  # a miss, because the load takes longer than the deadline
     s.read("m/c/l")
 assert state(s, "m/c/l") == "loading"
-s.write("m/e/l", b"others go on")
-assert s.read("m/e/l") == b"others go on"
+s.write("m/e/l", b"meanwhile")
+assert s.read("m/e/l") == b"meanwhile"
 os.unlink(flag)
 wait_for(lambda: state(s, "m/c/l") == "resident+lower")
 assert s.read("m/c/l") == blob(9, N) and s.stats()["load_timeouts"] == 1

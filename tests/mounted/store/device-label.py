@@ -53,7 +53,7 @@ try:
             r = run(*command)
             assert r.returncode and any(w in r.stdout for w in says), (command, r)
             assert digest(dev) == before, command
-    # the name is another disk's
+    # the device name now leads to another disk
     os.unlink(name)
     os.symlink(b, name)
     refused(b, "does not have this store's label")
@@ -61,7 +61,7 @@ try:
     refused(b, "another kvcachefs store")
     r = run(MKFS, "--device", b, f"{TMP}/third")
     assert r.returncode == 1 and "--force" in r.stdout, r
-    # the first page is flipped: fsck takes the copy
+    # a damaged label is repaired from its copy
     os.unlink(name)
     os.symlink(a, name)
     with open(a, "r+b") as f:
@@ -73,7 +73,7 @@ try:
     s.mount()
     assert s.read("m/c/l") == blob(1, 4 * MiB)
     s.umount()
-    # replaced on its own device
+    # a new store replaces the old one on the same device
     run(MKFS, "--force", "--device", name, store, ok=True)
     s.mount()
     s.write("m/c/l", blob(2, MiB))
@@ -84,7 +84,7 @@ finally:
     for dev in loops:
         run("losetup", "-d", dev)
 
-# a superblock that says that the data are in somebody's file
+# a superblock that names another user's file as the data device
 victim = f"{TMP}/victim"
 with open(victim, "wb") as f:
     f.write(b"V" * (32 * MiB))

@@ -114,8 +114,8 @@ for name, (damage, text, lost) in CASES.items():
     s.umount()
     s.fsck("-n")
 
-# a new catalog from the frames alone: names, folders, modes, times; deleted files stay deleted,
-# renamed ones renamed
+# a new catalog from the frames alone has all names, folders, modes and times; deleted files stay
+# deleted, and renamed files keep their new names
 shutil.rmtree(s.path)
 shutil.copytree(keep, s.path)
 s.mount()
@@ -146,7 +146,7 @@ st = os.stat(f"{s.mnt}/flat.bin")
 assert st.st_mtime_ns == stamp and st.st_mode & 0o777 == 0o640
 s.umount()
 
-# the superblock
+# a damaged superblock
 with open(f"{s.path}/superblock", "r+b") as f:
     was = f.read(21)[20]
     f.seek(20)

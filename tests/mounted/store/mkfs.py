@@ -22,7 +22,7 @@ def tree(path):
     return out
 
 
-# somebody's files, under each of the names
+# a folder with a foreign file under one of the names that mkfs would create
 for name in ("data", "catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "reserve",
              "superblock", "superblock.copy"):
     for force in ((), ("--force",)):
@@ -68,13 +68,13 @@ assert r.returncode and "mkfs" not in r.stdout and "fsck" in r.stdout, r.stdout
 for force in ((), ("--force",)):
     r = run(MKFS, "--size", "16M", *force, p)
     assert r.returncode and "fsck.kvcachefs -y" in r.stdout, r.stdout
-# also where what it is told by cannot be read, or looked at, for a moment
+# the same if the files by which mkfs recognizes a store cannot be opened or read at that moment
 os.rename(f"{p}/superblock.copy", f"{TOP}/copy")
 before = tree(p)
 for name in ("catalog.sqlite", "superblock.copy"):
     for calls, do in (("open", "EIO"), ("open", "EMFILE"), ("open", "EACCES"), ("read", "EIO")):
         if name == "superblock.copy" and calls == "read":
-            continue  # there is none
+            continue  # it was moved away
         rule = f"calls={calls} path={p}/{name} nth=1 count=0 do={do}"
         r = faults.Run([MKFS, "--size", "16M", p], rule)
         assert r.fired[0] and r.rc == 1 and "fsck.kvcachefs -y" in r.out, (rule, r)
@@ -86,7 +86,7 @@ assert run(FSCK, "-y", p).returncode == 1
 run(FSCK, "-n", p, ok=True)
 shutil.rmtree(p)
 
-# two, and four, at once
+# four at once
 for n in range(6):
     p = f"{TOP}/race"
     if n % 2:
@@ -99,7 +99,7 @@ for n in range(6):
     run(FSCK, "-n", p, ok=True)
     shutil.rmtree(p)
 
-# killed anywhere
+# killed at any call
 p = f"{TOP}/killed"
 for do in ("kill", "torn"):
     runs = 0
@@ -113,7 +113,7 @@ for do in ("kill", "torn"):
         runs += 1
     assert runs > 5
     print(f"{do} at {runs} calls")
-# and failing anywhere: it leaves nothing, or says that there is a store
+# any call fails: the next run succeeds, or reports that the store exists
 for do in ("EIO", "ENOSPC"):
     for n, r in faults.sweep(lambda: shutil.rmtree(p, ignore_errors=True),
                              [MKFS, "--size", "16M", p], f"calls=change path={p}*", do, 15):
@@ -123,7 +123,7 @@ for do in ("EIO", "ENOSPC"):
         assert q.returncode == 0 or "is already a store" in q.stdout, (do, n, r, q.stdout)
         run(FSCK, "-n", p, ok=True)
 
-# --force: the old one or the new one, of another size
+# --force with another size: the store is the old one or the new one
 s = faults.store_in_memory(TOP, cpu="32M", size="24M").mount()
 for i in range(4):
     s.write(f"m/{i}", blob(i, 20000))
@@ -155,7 +155,7 @@ for size in ("16M", "32M"):
             q = s.fsck("-n", ok=None)
             torn = do == "torn" and "its copy tells" in q.stdout
             assert q.returncode == (4 if torn else 0), (size, n, r, q.stdout)
-            q = s.fsck("-y", ok=None)  # which also does what is left
+            q = s.fsck("-y", ok=None)  # also completes what mkfs left unfinished
             assert q.returncode == (1 if torn else 0), (size, n, r, q.stdout)
             s.fsck("-n", ok=True)
             seen.add(files())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""An older catalog is put beside newer data. A path never returns another file's bytes, although
-inode, generation, size and place are the same. The files are sparse, sealed and plain."""
+"""A store gets an older catalog with newer data. A path never returns another file's bytes,
+although inode, generation, size and place are the same. The files are sparse, sealed and plain."""
 import errno, os, secrets, shutil
 from kvtest import KiB, MiB, Store, TMP, blob, fails, run
 
@@ -32,7 +32,7 @@ for n, extra in enumerate(("", f",keyfile={TMP}/keys")):
     shutil.copy(f"{s.path}/catalog.sqlite", before)
     first = write_pair("alice", 1)
     shutil.copy(f"{s.path}/catalog.sqlite", then)
-    # power is lost, or somebody puts a backup back; others write
+    # the catalog of before returns (power loss, or a restored backup), and others write
     shutil.copy(before, f"{s.path}/catalog.sqlite")
     assert write_pair("bob", 11) == first, "the case needs both at the same places"
     shutil.copy(then, f"{s.path}/catalog.sqlite")

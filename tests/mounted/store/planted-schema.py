@@ -23,7 +23,7 @@ MARK = "INSERT OR REPLACE INTO xattrs VALUES(1, 'user.ran', x'31')"
 
 
 def altered(table, old, new):
-    """The definition rewritten, as somebody with write access to the file can."""
+    """SQL that rewrites the definition, as a user with write access to the file can."""
     return ("PRAGMA writable_schema=ON; UPDATE sqlite_schema SET sql = "
             f"replace(sql, '{old}', '{new}') WHERE name = '{table}'; PRAGMA writable_schema=RESET")
 
@@ -91,7 +91,7 @@ for what, sql, mended in PLANTED:
         s.fsck("-n")
     assert not ran(), sql
 
-# a mount refuses a missing index, and fsck -y makes it
+# a mount refuses a catalog without one of its indexes, and fsck -y creates the index
 for index in "chunks_pinned", "chunks_rank":
     plant(f"DROP INDEX {index}")
     p = run(KV, s.path, f"{TMP}/mnt", "-o", f"cpu=32M,run={TMP}/run")
@@ -101,7 +101,7 @@ for index in "chunks_pinned", "chunks_rank":
     s.fsck("-n")
 
 
-# a row longer than any of ours is damage, and takes no memory of its length
+# a row that is longer than any valid one is damage, and the daemon allocates no memory for it
 plant("UPDATE objects SET sum = zeroblob(300000000)")
 try:
     s.mount()

@@ -2,8 +2,7 @@
 # ways: none
 # level: check
 """A superblock that is flipped, truncated, zeroed or lost is repaired from its copy, from the
-catalog, or from the files of its tail, and from nothing else. A store on a read-only filesystem can
-be checked."""
+catalog, or from the frames. A store on a read-only filesystem can be checked."""
 import os, shutil, signal, sqlite3
 import frames
 from kvtest import *
@@ -11,7 +10,7 @@ from kvtest import *
 need_mount()
 N = 50000
 FILES = [f"m/c{i}/l{j}" for i in range(4) for j in range(3)]
-# the word is in a message too, and must not be taken for it
+# messages contain the store's path, and so the word mkfs, which is not the advice to run mkfs
 s = Store("mkfs", cpu="32M", size="16M").mount()
 for f in FILES:
     s.write(f, blob(f, N))
@@ -53,7 +52,7 @@ def whole(what, want=FILES):
     s.umount()
 
 
-# with the copy; with the catalog alone; with the frames alone
+# from the copy, from the catalog alone, or from the frames alone
 for source in ("copy", "catalog", "frames"):
     for name, damage in DAMAGE.items():
         fresh()
@@ -81,14 +80,14 @@ for source in ("copy", "catalog", "frames"):
             assert len(b) == 4096 and b[16:32] == UUID, (what, f)
         if name.startswith(("cut in", "lost")):
             whole(what)
-# --rebuild mends it too, and both copies at once
+# --rebuild repairs it too, also if both copies are empty
 fresh()
 for f in ("superblock", "superblock.copy"):
     os.truncate(f"{s.path}/{f}", 0)
 s.fsck("--rebuild", ok=True)
 whole("both")
 
-# a store of before: it mounts, and has a copy then
+# a store of an older version has no copy of its superblock: the mount creates it
 fresh()
 os.unlink(f"{s.path}/superblock.copy")
 os.chmod(f"{s.path}/catalog.sqlite", 0o644)
@@ -103,7 +102,7 @@ os.unlink(f"{s.path}/superblock.copy")
 s.fsck("-y", ok=True)
 assert os.path.getsize(f"{s.path}/superblock.copy") == 4096
 
-# the data cut short, and a mount, or fsck first
+# the data file is cut short; the next command is a mount, or fsck
 fresh()
 db = sqlite3.connect(f"{s.path}/catalog.sqlite")
 rows = db.execute("SELECT at, at + len, p.name || '/' || c.name || '/' || n.name FROM placements "
@@ -125,7 +124,7 @@ for how in ("mount", "-y"):
         s.fsck("-n", ok=True)
     whole(how, left)
     s.mount()
-    s.write("m/new/x", blob("x", N))  # and there is room for more
+    s.write("m/new/x", blob("x", N))  # the store has space again
     s.settle()
     s.umount()
     assert s.fsck("-y", ok=None).returncode in (0, 1)
@@ -134,13 +133,13 @@ for how in ("mount", "-y"):
     assert s.read("m/new/x") == blob("x", N)
     s.umount()
 fresh()
-os.unlink(f"{s.path}/data")  # all of it
+os.unlink(f"{s.path}/data")  # the whole data file is lost
 assert s.fsck("-n", ok=None).returncode & 4
 assert s.fsck("-y", ok=None).returncode == 1
 s.fsck("-n", ok=True)
 whole("no data", [])
 
-# read-only, after a kill: the log's contents count, and nothing changes
+# on a read-only filesystem after a kill: the changes in the log are seen, and nothing is written
 fresh()
 s.mount()
 s.write("m/late", blob("late", N))
@@ -176,13 +175,13 @@ for log in (True, False):
 s.mount()
 assert s.read("m/late") == blob("late", N)
 s.umount()
-# and not while it is mounted
+# a mounted store cannot be checked
 s.mount()
 p = s.fsck("-n", ok=None)
 assert p.returncode == 8 and "in use" in p.stdout, p.stdout
 s.umount()
 
-# A flipped version number is damage, which the copy mends, and no newer format.
+# A flipped version number is damage, which is repaired from the copy, and not a newer format.
 fresh()
 flip(f"{s.path}/superblock", 9)
 p = run(binary("kvcachefs"), s.path, s.mnt, "-o", f"cpu=32M,run={TMP}/run")

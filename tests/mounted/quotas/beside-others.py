@@ -25,15 +25,15 @@ def used():
 
 
 def store():
-    """An error fails the test."""
+    """Stores the next file of B, and fails the test on an error."""
     global stores
     s.write(f"B/b/f{stores}", large)
     stores += 1
 
 
 def trim():
-    """A loses all but its quota. Returns how many stores in B waited for the quota keeper, began
-    after A's first loss and ended before A's last loss."""
+    """Fills A far above its quota, and waits until A is within it. Returns how many stores in B
+    waited for the quota keeper, began after A's first loss and ended before A's last loss."""
     beside = 0
     os.setxattr(A, "user.kvcachefs.quota", b"1G")
     for _ in range(FIT):
@@ -53,7 +53,7 @@ def trim():
     return beside
 
 
-# This process may stand still while A loses everything: then it tries again.
+# The machine may pause this process while A loses its chunks. Then the next round tries again.
 rounds = []
 while not any(rounds):
     rounds.append(trim())

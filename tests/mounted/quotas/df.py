@@ -31,7 +31,7 @@ assert all(space(p) == whole for p in ("", "other", "other/c/f", ".kvcachefs"))
 out = run("df", "-B1", "--output=size,avail", f"{s.mnt}/m/c", ok=True).stdout.split()[-2:]
 assert out == [str(16 * MiB), str(15 * MiB)], out
 
-# it follows what is stored, deleted and set
+# the values change with each store, deletion and new quota
 for i in range(5):
     s.write(f"m/d/{i}", blob(i, MiB))
 s.settle()
@@ -44,7 +44,7 @@ s.umount()
 s.mount()
 assert space("m/d/1") == (8 * MiB, 3 * MiB)
 
-# more than there is of the filesystem is not to be had
+# with a quota larger than the filesystem, the free space is that of the filesystem
 os.setxattr(f"{s.mnt}/m", "user.kvcachefs.quota", b"10G")
 assert space("m")[0] == 10 << 30 and space("m")[1] == space()[1] < whole[0]
 os.removexattr(f"{s.mnt}/m", "user.kvcachefs.quota")

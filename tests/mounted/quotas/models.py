@@ -80,8 +80,8 @@ def attributes():
     s.fsck("-n")
 
 
-# eight writers write ten times the quota, past the pool, and never see an error; the bound holds at
-# every look; others lose nothing
+# eight writers write ten times the quota, and more than the pool has, and see no error; the model
+# is never above its quota; other models lose nothing
 def quotas():
     QUOTA = 48 * MiB
     s = Store("w", size="512M", cpu="96M", options="settle=5").mount()
@@ -118,7 +118,7 @@ def quotas():
     assert s.stats()["quota_drops"] > 50 and s.stats()["quota_refusals"] == 0
     chunks = os.listdir(f"{s.mnt}/q")
     assert len(chunks) >= 10 and all(len(os.listdir(f"{s.mnt}/q/{c}")) == 2 for c in chunks), \
-        "chunks go whole"
+        "a chunk was dropped in part"
     assert du(f"{s.mnt}/q") == used(s)
     for c in range(20):
         assert s.read(f"other/{c}/l") == blob(c, N)
@@ -138,14 +138,14 @@ def quotas():
         w, n = map(int, c.split("-"))
         for l in range(2):
             assert s.read(f"q/{c}/{l}") == blob(w * 1000 + n * 2 + l, N)
-    assert used(s) == before  # the place of a file does not matter
+    assert used(s) == before  # it does not depend on the tiers that have the files
 
     # drops reach a smaller quota; the newest chunks are kept
     put(f"{s.mnt}/q", "quota", "16M")
     wait_for(lambda: at_rest(s, 16 * MiB))
     assert used(s) == du(f"{s.mnt}/q") > 8 * MiB
 
-    # all that is left is open: EDQUOT at the write or the create, and after the close all is well
+    # open files fill the quota: a write or a create fails with EDQUOT until they are closed
     held = []
     with fails(errno.EDQUOT):
         for i in range(40):
@@ -183,7 +183,8 @@ def quotas():
     with open(f"{s.mnt}/q/room", "wb") as f, fails(errno.EDQUOT):
         os.posix_fallocate(f.fileno(), 0, 20 * MiB)
 
-    # every way in and out is counted; folders and hard links do not cross
+    # each way into a model and out of it is counted; folders and hard links cannot move to another
+    # model
     put(f"{s.mnt}/q", "quota", "64M")
     q, other = f"{s.mnt}/q", f"{s.mnt}/other"
     s.write("q/after/l", blob(5, N))
@@ -203,7 +204,7 @@ def quotas():
             os.rename(a, b)
     with fails(errno.EXDEV):
         os.link(f"{other}/f", f"{q}/hard")
-    # RENAME_EXCHANGE: each makes room for the other; folders stay, as with a rename
+    # RENAME_EXCHANGE: each file leaves its space to the other; folders cannot move, as with rename
     libc = ctypes.CDLL(None, use_errno=True)
 
     def exchange(a, b):
@@ -232,7 +233,7 @@ def quotas():
         exchange(f"{q}/x/one", f"{other}/x/large")
     exchange(f"{q}/x/one", f"{other}/x/same")
     assert used(s) == before + N and s.read("q/x/one") == blob(1, N)
-    # zeros over what is there take nothing, over a hole they do
+    # zeros over data need no space, but zeros over a hole do
     with open(f"{q}/x/one", "r+b") as f:
         assert libc.fallocate(f.fileno(), 16, ctypes.c_long(0), ctypes.c_long(N)) == 0
         os.ftruncate(f.fileno(), 2 * N)
@@ -261,7 +262,7 @@ def quotas():
     s.fsck()
 
 
-# a folder that moves to another model takes that one's codec, though its files are in memory
+# after a rename of a chunk to another model, the codec of that model applies to its copies
 def codec():
     s = Store("codec", options="settle=60000").mount()
     os.mkdir(f"{s.mnt}/b")
@@ -275,8 +276,8 @@ def codec():
     s.umount()
 
 
-# a policy of its own: a's chunks go newest first, b's as the mount says, oldest first; a kill in
-# between changes nothing
+# a model's own policy: chunks of a leave newest first (mru), and chunks of b oldest first (lru, the
+# policy of the mount); a kill does not change this
 def gone(s, model):
     return [c for c in range(8) if s.attr(f"{model}/{c}/l", "state") == "lower"]
 
@@ -317,8 +318,8 @@ def own_policy(end):
     run("umount", "-l", pool)
 
 
-# policies about chains, of models: one that learns them, and one whose chain is told; the mount's
-# own goes by the last use and learns none; all after a kill too
+# policies of models that use chains: a's chain is learned, p's chain is reported, and b has the
+# policy of the mount (lru), which learns no chain. The same after a kill.
 def parents(s, model):
     """The parent of each chunk, as far as the mount knows."""
     known = {}
@@ -339,8 +340,8 @@ def own_chains(end):
             s.write(f"{model}/{c}/l", blob(c, N))
             if model == "p":
                 put(f"{s.mnt}/p/{c}", "parent", str(c - 1) if c else "")
-        time.sleep(1.8)  # the request is over
-    for c in range(8):  # in the order in which they were made: that of a prompt
+        time.sleep(1.8)  # ends the request
+    for c in range(8):  # in the order of creation, which is that of a prompt
         s.read(f"a/{c}/l")
     time.sleep(1.8)
     s.settle()
@@ -376,7 +377,7 @@ def own_chains(end):
     run("umount", "-l", pool)
 
 def short_trims():
-    """The disk loses a little at a time: of each model in turns, whatever its policy."""
+    """Each trim of the disk is small. Its victims come from each model in turn, with any policy."""
     s = Store("turns", cpu="16M", size="64M", options="policy=lru,settle=0,high=95,low=94").mount()
     for model in "ab":
         os.mkdir(f"{s.mnt}/{model}")

@@ -21,7 +21,7 @@ def pool():
     total = 0
     for folder, _, names in os.walk(f"{TMP}/run"):
         total += sum(os.stat(f"{folder}/{n}").st_blocks * 512 for n in names
-                     if not n.startswith("."))  # the mark of whose it is
+                     if not n.startswith("."))  # that file names the pool's store
     return total
 
 
@@ -70,7 +70,7 @@ os.close(writer)
 os.close(reader)
 s.settle()
 
-# a reader of a sparse file has no passthrough in such a model
+# in a model with a quota a reader of a sparse file does not get passthrough
 with open(P("m/sparse"), "wb") as f:
     f.truncate(4 * MiB)
     f.write(b"x")

@@ -4,7 +4,7 @@
 """A quota and a policy are set on a model with many files. The call returns at once, the rest
 happens in the background and is visible, other calls continue, and the sum is exact although files
 are created, grow, move and disappear during the count. After a kill during it, the next mount
-continues. Before, one hold of both locks lasted longer the larger the model was."""
+continues."""
 import os, random, subprocess, threading, time
 from kvtest import *
 from kvtest import BUILD
@@ -63,28 +63,29 @@ def change(seed):
                     f.write(bytes(rnd.randrange(1, 20000)))
             elif what == 2:
                 os.unlink(mine.pop(rnd.randrange(len(mine))))
-            elif what == 3:  # an old one goes
+            elif what == 3:  # delete an old file
                 names = [n for n in os.listdir(chunk) if n.startswith("layer")]
                 if names:
                     os.unlink(f"{chunk}/{names[0]}")
-            else:  # one moves out, one in
+            else:  # move a file out of the model, or back into it
                 at = rnd.randrange(len(mine))
                 to = (f"{other}/x-{seed}-{i}" if mine[at].startswith(model) else
                       f"{chunk}/back-{seed}-{i}")
                 os.rename(mine[at], to)
                 mine[at] = to
     except FileNotFoundError:
-        errors.append("a file that nobody took is gone")
+        errors.append("a file is missing that no other thread deletes")
     except OSError as e:
         errors.append(str(e))
 
 
 def started():
-    """Sets the quota, until the count is seen under way: it may end before this process looks."""
+    """Sets the quota again and again until the count is seen in progress, because it may end before
+    this process looks. Returns the text of user.kvcachefs.survey."""
     def one():
         os.setxattr(model, "user.kvcachefs.quota", b"200G")
         text = survey()
-        while text and text.startswith("0 "):  # it begins when it is committed
+        while text and text.startswith("0 "):  # the count begins after a commit
             text = survey()
         if not text:
             os.removexattr(model, "user.kvcachefs.quota")
@@ -108,11 +109,11 @@ shown = []
 
 
 with_changes(lambda: shown.append(started()))
-assert " of " in shown[0], f"the call did all of it itself: {shown}"
+assert " of " in shown[0], f"the call itself counted all files: {shown}"
 assert used() == took(), (used(), took())
 with_changes(lambda: os.removexattr(model, "user.kvcachefs.quota"))
 with_changes(lambda: os.setxattr(model, "user.kvcachefs.policy", b"lfu"))
-# asked for again while one is under way: no file counts twice
+# a second setting during the count: no file counts twice
 os.setxattr(model, "user.kvcachefs.quota", b"200G")
 os.setxattr(model, "user.kvcachefs.policy", b"fifo")
 wait_for(lambda: survey() is None)
@@ -157,7 +158,7 @@ def others_go_on():
             break
     stop.set()
     thread.join()
-    assert most > 2, "others waited for each call"
+    assert most > 2, "other callers waited for each call"
 
 
 t = Store("small", cpu="64M", size="256M")

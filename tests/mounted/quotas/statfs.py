@@ -17,9 +17,8 @@ def put(s, name, size=MiB):
     s.write(f"m/{name}", blob(7, size))
 
 
-# disk: as soon as it is closed a file takes its pages, and a page for the frame once it is copied;
-# deleted, it is free at once
-# large enough that no copy is hurried
+# With a disk, a file takes its pages from its close on, and one page more after its copy, for the
+# frame. A deletion frees the space at once. The pool is large enough that no copy is made early.
 s = Store("disk", size="128M", cpu="64M", options="settle=60000").mount()
 os.mkdir(f"{s.mnt}/m")
 total, free = space(s)
@@ -29,7 +28,7 @@ v = os.statvfs(s.mnt)
 for i in range(8):
     put(s, i)
 s.committed()
-w = os.statvfs(s.mnt)  # inodes too, of as many as catalog= has room for
+w = os.statvfs(s.mnt)  # inodes are counted, too; their number is bounded by catalog=
 assert v.f_files - v.f_ffree <= 2 and w.f_files - w.f_ffree == v.f_files - v.f_ffree + 8, (v, w)
 assert w.f_ffree == w.f_favail and w.f_files <= s.stats()["catalog_limit"] // 1024, (w, s.stats())
 assert space(s) == (total, total - 8 * MiB)
@@ -44,14 +43,14 @@ assert space(s)[1] == total - 7 * (MiB + 4096)
 s.umount()
 s.options = "settle=300,pace=600000"  # nothing is dropped because a disk is slow
 s.mount()
-put(s, 1)  # overwritten: the old copy goes
+put(s, 1)  # overwritten: the old copy is deleted
 s.settle()
 wait_for(lambda: space(s)[1] == total - 7 * (MiB + 4096))
 with open(f"{s.mnt}/m/2", "rb"):  # deleted while open: in the pool until it is closed
     os.unlink(f"{s.mnt}/m/2")
     assert space(s)[1] == total - 6 * (MiB + 4096) - MiB
 wait_for(lambda: space(s)[1] == total - 6 * (MiB + 4096))
-# all that is told to be free can be stored, and nothing is dropped; more than that drops
+# as much as the reported free space can be stored without a drop; more causes drops
 n = space(s)[1] // (MiB + 4096)
 for i in range(n):
     put(s, f"fill{i}")
@@ -64,7 +63,7 @@ wait_for(lambda: s.stats()["drops"] > 0)
 s.settle()
 wait_for(lambda: space(s)[1] > 0)
 time.sleep(0.5)
-# trimmed to low=, no further
+# drops end at low=
 assert space(s)[1] <= total - 128 * MiB // 100 * 80 + 16 * (MiB + 4096)
 s.umount()
 s.mount()
@@ -75,8 +74,8 @@ assert space(s) == (total, total)
 
 
 def evictor(s, enough, target, count=200):
-    """Stores, and before each store deletes its oldest until `target`, once there is not
-    `enough`."""
+    """Stores count files like an engine: before each store, if `enough` is false for the space, it
+    deletes its oldest files until `target` is true, and yields the used bytes."""
     mine = []
     for i in range(count):
         if not enough(*space(s)):
@@ -90,7 +89,7 @@ def evictor(s, enough, target, count=200):
     assert s.stats()["drops"] == 0 and s.stats()["evictions"] > 0
 
 
-# SGLang's: a least free space; NIXL's and llm-d's: from 80 % down to 70 %
+# SGLang keeps a minimum of free space; NIXL and llm-d delete at 80 % down to 70 %
 for enough, target, low in ((lambda t, f: f >= 16 * MiB, lambda t, f: f >= 16 * MiB, total
                              - 16 * MiB),
                             (lambda t, f: t - f < 0.8 * t, lambda t, f: t - f <= 0.7 * t,

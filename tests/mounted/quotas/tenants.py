@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
 # level: check
-"""Tenants: a chunk belongs to the tenant of its folder, of the cache salt in its name, or of the
-one that its owner told. A tenant above its quota loses its own oldest chunks and no others, and no
-store is refused. When the pool is full, tenants above their shares lose chunks first. All of it
-survives a clean end and a kill. Only root makes tenants, and only the users that it names use
-them."""
+"""Tenants: a chunk belongs to the tenant of its folder, to the tenant of the cache salt in its
+name, or to the tenant that its owner has set. A tenant above its quota loses its own oldest chunks
+and no others, and no store is refused. When the pool is full, tenants above their shares lose
+chunks first. An unmount and a kill change none of this. Only root creates tenants, and only the
+users that root names can use them."""
 import errno, shutil
 from kvtest import *
 
@@ -60,7 +60,7 @@ def as_user(uid, what):
 
 s = Store(size="256M", cpu="64M", options="policy=lru,settle=0,high=90,low=80,allow_other").mount()
 
-# ---- making them ----
+# ---- creation ----
 make(s, "acme quota=16M uid=1001")
 make(s, "globex share=8M")
 make(s, "initech")
@@ -78,11 +78,11 @@ with fails(errno.ENOENT):
     make(s, "nobody remove")
 assert set(tenants(s)) == {"acme", "globex", "initech"}
 
-# ---- whose a chunk is ----
+# ---- the tenant of a chunk ----
 os.mkdir(f"{s.mnt}/m")
 os.mkdir(f"{s.mnt}/m/acme")
 os.mkdir(f"{s.mnt}/m/acme/deep")
-s.write("m/acme/before", blob(0, N))  # the folder's new chunks only
+s.write("m/acme/before", blob(0, N))  # the tenant of a folder applies to new chunks only
 tell(s, "m/acme", "acme")
 assert whose(s, "m/acme") == "acme" and whose(s, "m/acme/before") is None
 s.write("m/acme/a", blob(1, N))
@@ -157,7 +157,8 @@ for uid, salt, want in ((1001, "acme", "acme"), (1002, "acme", None), (1001, "in
     assert whose(s, f"own/{SALTED(salt, 9)}") == want, (uid, salt)
     os.unlink(f"{own}/{SALTED(salt, 9)}")
 
-# a folder: only its owner gives it, and an ordinary owner gives only chunks of the tenant's users
+# Only the owner of a folder can set its tenant. If that is not root, only the chunks of the
+# tenant's user belong to the tenant.
 assert as_user(1001, lambda: os.setxattr(own, "user.kvcachefs.tenant", b"acme")) == errno.EPERM
 given = f"{own}/given"
 assert as_user(1001, lambda: (os.mkdir(given), os.mkdir(f"{given}/sub"), os.chmod(given, 0o777),
@@ -186,7 +187,7 @@ try:
 except OSError as e:
     assert e.errno == errno.ENOSPC, e
 assert 4000 < most <= 4096, most
-tell(s, "many/0", "initech")  # it is one of them already
+tell(s, "many/0", "initech")  # this folder is counted already
 for i in range(100):
     os.rmdir(f"{s.mnt}/many/{i}")
 wait_for(lambda: not as_user(0, lambda: tell(s, f"many/{most}", "globex")))
@@ -215,7 +216,7 @@ run(CTL, "tenant", "--remove", "tool", s.mnt, ok=True)
 assert "tool" not in tenants(s) and "remove" not in tenants(s)
 
 
-# ---- the end of a daemon ----
+# ---- after an unmount and a kill ----
 def same(end):
     before = {n: (t["quota"], t["share"], t["uid"], t["used"]) for n, t in tenants(s).items()}
     end()
@@ -256,7 +257,7 @@ tell(s, "hog", "hog")
 for i in range(30):
     s.write(f"hog/{i}", blob(i, N))
 s.settle()
-for i in range(24):  # older in use than the hog's, once it was read again
+for i in range(24):  # used before the chunks of hog, which are read again below
     s.write(f"calm/{i}", blob(i, N))
 s.settle()
 time.sleep(1.2)
@@ -272,7 +273,7 @@ there = [i for i in range(24) if "cpu" in s.attr(f"calm/{i}", "tiers")]
 assert len(there) == 24, there
 t = tenants(s)["hog"]
 assert int(t["evicted"]) > 0 and int(t["pool"]) >= 4 * N, t
-for i in range(30):  # they are only out of memory
+for i in range(30):  # the evicted chunks are still on the disk
     assert s.read(f"hog/{i}") == blob(i, N)
 
 # ---- removal ----
@@ -281,7 +282,7 @@ assert "hog" not in tenants(s) and whose(s, "hog") is None and whose(s, "hog/1")
 s.umount()
 s.fsck()
 s.mount()
-make(s, "hog")  # a new one: the old chunks are not its own
+make(s, "hog")  # a new tenant of the same name does not get the old chunks
 assert used(s, "hog") == 0 and whose(s, "hog/1") is None and whose(s, "hog") is None
 metrics = open(f"{s.mnt}/.kvcachefs/metrics").read()
 assert f'kvcachefs_tenant_quota_bytes{{tenant="acme"}} {16 * N}' in metrics

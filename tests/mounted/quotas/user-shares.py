@@ -50,7 +50,7 @@ class User:
         return got
 
     def end(self):
-        os.write(self.ask, b"('leave', ())\n")  # others have the pipe's end too
+        os.write(self.ask, b"('leave', ())\n")  # a close is not enough: other processes have it too
         os.close(self.ask)
         self.lines.close()
         os.waitpid(self.pid, 0)
@@ -151,12 +151,12 @@ def new(name, **more):
 
 
 def goes_on(s, b, folder, what, n=40):
-    """The other user stores more than the pool holds, and has the last of it at hand."""
+    """The other user stores more than the pool holds, and can load the last file."""
     b("release")
     got = b("store", folder, n)
     assert got == (n, 0), f"{what}: the other user could not store: {got}"
     got = b("load", folder, 1, N, n - 1)
-    assert got == (1, 0), f"{what}: nor load what he stored last: {got}"
+    assert got == (1, 0), f"{what}: the other user could not load the last file: {got}"
 
 
 def done(s, *users):
@@ -165,7 +165,7 @@ def done(s, *users):
     s.fsck("-n")
 
 
-# pins: half of a half of the pool for one user, half for all, root among them
+# pins: a quarter of the pool for one user, and half of it for all users, including root
 def pins():
     s, a, b, A, B = new("pins", cpu="64M", size="128M", options="deadline=60000")
     assert s.stats()["pins"] == 0 and s.config()["pins"] == "50"
@@ -175,7 +175,7 @@ def pins():
     assert err == errno.EDQUOT and 4 <= n <= 8, (n, err)
     assert a("pin", A, 1, "1", 9) == (0, errno.EDQUOT)
     assert s.attr("a/9", "pin") == "0" and s.attr("a/0", "pin") == "1"
-    assert a("pin", A, 1, "1") == (1, 0), "what he has pinned he may pin again"
+    assert a("pin", A, 1, "1") == (1, 0), "the user may pin a pinned file again"
     assert store(f"{s.mnt}/r", 12) == (12, 0)
     s.settle()
     more, err = pin(f"{s.mnt}/r", 12)
@@ -191,7 +191,7 @@ def pins():
         assert s.attr(f"a/{i}", "state") == "resident+lower", i
     assert load(f"{s.mnt}/r", more) == (more, 0) and load(A, n) == (n, 0)
 
-    # all is as it was after a kill, and after a clean end
+    # a kill and an unmount change nothing
     want = {k: s.stats()[k] for k in ("pins", "pinned_disk_bytes")}
     for end in (s.kill, s.umount):
         [u.end() for u in (a, b)]
@@ -207,14 +207,14 @@ def pins():
         assert a("load", A, n) == (n, 0)
         assert a("pin", A, 1, "1", n)[1] in (errno.EDQUOT, errno.ENOENT)
 
-    # one that is taken away, ends by itself, or goes with its file makes room for another
+    # a pin that is removed, expires, or is deleted with its file makes room for another
     assert a("store", A, 10) == (10, 0)
     wait_for(lambda: s.stats()["files_open"] == 0)
     assert load(f"{s.mnt}/r", more) == (more, 0) and pin(f"{s.mnt}/r", 2, "0") == (2, 0)
     before = s.stats()["pins"]
     assert s.stats()["pinned_pool_bytes"] == before * N, s.stats()
     assert a("pin", A, 1, "0") == (1, 0) and s.stats()["pins"] == before - 1
-    # long enough to be there still when a machine has stood still for seconds
+    # so long that it does not expire early if the machine pauses for seconds
     assert a("pin", A, 1, "20") == (1, 0) and s.stats()["pins"] == before
     assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT
     # the error of the user's own share comes first, even if the limit for all is reached, too
@@ -231,7 +231,8 @@ def pins():
     done(s, a, b)
 
 
-# pinned first and written then: beyond the share they do not hold, in the pool and on the disk
+# empty files are pinned and then written: beyond the share, the pins do not keep them in the pool
+# or on the disk
 def pinned_first(name, more):
     s, a, b, A, B = new(name, **({"cpu": "32M", "size": "64M", "options": "deadline=60000"} | more))
     assert a("store", A, 40, 0) == (40, 0)
@@ -246,7 +247,7 @@ def pinned_first(name, more):
     assert st["pinned_pool_bytes"] <= 10 * MiB, st
     assert st["pinned_disk_bytes"] <= 24 * MiB, st
     left = [i for i in range(40) if os.path.exists(f"{A}/{i}")]
-    assert 1 <= len(left) < 40, "some of it is pinned all the same"
+    assert 1 <= len(left) < 40, "the pins within the share must still work"
     done(s, a, b)
 
 
@@ -255,42 +256,42 @@ def public(s, n=15):
     s.settle()
 
 
-# open for reading, all that there is
+# a user opens all files for reading
 def opened():
     s, a, b, A, B = new("open", cpu="32M", size="256M", options="deadline=60000")
     assert s.config()["share"] == "90"
     public(s)
     n, err = a("hold", f"{s.mnt}/p", 15)
     assert err == errno.EDQUOT and 12 <= n < 15, (n, err)
-    assert a("load", f"{s.mnt}/p", n) == (n, 0), "what he has open he may open again"
+    assert a("load", f"{s.mnt}/p", n) == (n, 0), "the user may open an open file again"
     assert s.stats()["share_refusals"] >= 1
     goes_on(s, b, B, "open files")
     assert a("load", f"{s.mnt}/p", 1, N, 14)[1] == errno.EDQUOT
     a("release")
     s.settle()
-    assert a("load", f"{s.mnt}/p", 15) == (15, 0), "closed, they are his no more"
+    assert a("load", f"{s.mnt}/p", 15) == (15, 0), "closed files still count for the user"
 
-    # leased
+    # files in a lease
     public(s)
     a("release")
     got = a("lease", s.mnt, "p")
     assert got.count("EDQUOT") == 15 - len([g for g in got if g.startswith("resident")]) >= 1, got
     assert len(got) == 15
     goes_on(s, b, B, "leases")
-    # to look takes nothing
+    # a lease with "look" keeps nothing, and so counts nothing
     assert "EDQUOT" not in a("lease", s.mnt, "look", "p")
     a("release")
 
-    # mapped, and closed
+    # files that are mapped and closed
     public(s)
     n, err = a("map_all", f"{s.mnt}/p", 15)
     if WAY == "fast" and s.config()["served_by"] == "passthrough":
         assert err == errno.EDQUOT and 12 <= n < 15, (n, err)
     goes_on(s, b, B, "mappings")
     a("release")
-    assert a("load", f"{s.mnt}/p", 15) == (15, 0), "mapped no more"
+    assert a("load", f"{s.mnt}/p", 15) == (15, 0), "unmapped files still count for the user"
 
-    # open and written, each a little, then more: by create, write, and grown
+    # files that are created, written and kept open
     a("release")
     n, err = a("store", A, 1)
     n, err = a("hold", A, 40, os.O_RDWR | os.O_CREAT, N)
@@ -365,18 +366,18 @@ def names():
         wait_for(lambda: counted(s) == full)
         assert a("make", A, 1, n) == (0, errno.EDQUOT)
         assert a("describe", A, m + 1, 4000)[0] == m
-    # whose they are now has them
+    # after chown the files count for the new owner
     [os.chown(f"{A}/{i}", 1002, 1002, follow_symlinks=False) for i in range(n)]
     wait_for(lambda: a("make", A, 1, 9000) == (1, 0))
     os.unlink(f"{A}/9000")
     [os.chown(f"{A}/{i}", 1001, 1001, follow_symlinks=False) for i in range(n)]
     wait_for(lambda: counted(s) == full)
-    # and they are given back, however they go
+    # removed files no longer count
     assert a("remove", A, n) == (n, 0) and b("remove", B, 1000) == (1000, 0)
     assert remove(f"{s.mnt}/r", 1000) == (1000, 0)
     [os.rmdir(f) for f in (A, B, f"{s.mnt}/r")]
     wait_for(lambda: counted(s) == empty)
-    # a short life, and attributes before the first commit
+    # files that are deleted, and attributes that are set, before a commit
     for i in range(200):
         a("make", A, 1)
         a("describe", A, 1, 4000)
@@ -386,7 +387,7 @@ def names():
     done(s, a, b)
 
 
-# without a bound, as root has none
+# share=100 has no limit, and root never has one
 def free():
     s, a, b, A, B = new("free", cpu="32M", size="256M", options="share=100,pins=0")
     store(f"{s.mnt}/p", 12)
@@ -397,7 +398,7 @@ def free():
     done(s, a, b)
 
 
-# open files, each of which may take a descriptor of the daemon's: half of them for one user
+# open files, each of which may need a descriptor in the daemon: one user may have half of them
 def files():
     popen = subprocess.Popen
     subprocess.Popen = lambda *command, **more: popen(*command, **more, preexec_fn=lambda: (
@@ -409,10 +410,10 @@ def files():
     assert (n, err) == (320, errno.EMFILE), (n, err)
     refused = s.stats()["share_refusals"]
     assert refused >= 1
-    assert a("hold", f"{s.mnt}/p", 100) == (100, 0), "what he has open he may open again"
-    assert a("store", A, 1, 1) == (0, errno.EMFILE), "nor can he make one"
+    assert a("hold", f"{s.mnt}/p", 100) == (100, 0), "the user may open an open file again"
+    assert a("store", A, 1, 1) == (0, errno.EMFILE), "the user must not create a file"
     assert b("hold", f"{s.mnt}/p", 150) == (150, 0) and b("store", B, 10, 1) == (10, 0)
-    assert hold(f"{s.mnt}/p", 100) == (100, 0), "root is kept out"
+    assert hold(f"{s.mnt}/p", 100) == (100, 0), "root could not open files"
     a("release"), b("release"), release()
     s.closed()
     assert a("hold", f"{s.mnt}/p", 320) == (320, 0) and a("store", A, 1, 1) == (0, errno.EMFILE)

@@ -2,19 +2,19 @@
 # ways: fast
 # level: check
 """The victims of a model above its quota: its policy chooses them, and no chunk is dropped before
-its children, which an attribute or a lease told. Chunks of other models stay."""
+its children, which an attribute or a lease has reported. Chunks of other models stay."""
 import concurrent.futures, os, time
 from kvtest import *
 
 N = MiB
 A, B = [f"a{c}" for c in range(5)], [f"b{c}" for c in range(5)]
 A_FIRST, B_FIRST = A[::-1] + B[::-1], B[::-1] + A[::-1]
-# prompt a is made first, and used once at the end; prompt b three times before
+# prompt a is stored first, and read once at the end; prompt b is read three times before that
 ORDER = {"lru": B_FIRST, "fifo": A_FIRST, "lfu": A_FIRST, "mru": A_FIRST}
 
 
 def tell(s, how):
-    """Each follows the one before it."""
+    """Reports that each chunk of a prompt follows the one before it."""
     if how == "attribute":
         for prompt in (A, B):
             for c, before in zip(prompt, [None] + prompt):
@@ -28,7 +28,7 @@ def tell(s, how):
 
 
 def pause(s):
-    """A request is over, and nothing is young."""
+    """Ends the request, and waits until no chunk is too young to be dropped."""
     time.sleep(1.8)
     s.settle()
 
@@ -42,8 +42,8 @@ def quota(s, bytes):
 
 
 def run_case(policy, how, options, layers, behind=False):
-    """behind: the catalog has an older time for the last accesses to prompt b, since the difference
-    is too small to be written."""
+    """behind: prompt b has later accesses than the catalog knows, because so small a difference is
+    not written."""
     s = Store(f"{policy}-{how}-{options.replace('=', '-')}-{layers}-{behind}", cpu="48M",
               size="128M",
               options=f"settle=0,high=100,low=99,{options}").mount()
@@ -70,11 +70,11 @@ def run_case(policy, how, options, layers, behind=False):
         quota(s, left * N + N // 2)
         wait_for(lambda: int(s.attr("q", "used")) <= left * N + N // 2)
         gone = wait_for(lambda: (g := set(A + B) - there(s)) and len(g) >= 10 - left and g,
-                        every=1.2)  # the kernel is told a moment later
+                        every=1.2)  # the kernel is notified a moment later
         time.sleep(1)  # a chunk stays for a moment after a lookup
         for prompt in (A, B):
             mine = [c in gone for c in prompt]
-            assert mine == sorted(mine), (policy, how, options, "went before what follows", gone)
+            assert mine == sorted(mine), (policy, how, options, "dropped before a child", gone)
         if order:
             assert gone == set(order[:len(gone)]), (policy, how, options, gone)
         assert len(gone) >= 10 - left, gone
@@ -82,7 +82,7 @@ def run_case(policy, how, options, layers, behind=False):
     s.umount()
 
 
-# they wait most of the time: some at once
+# the cases wait most of the time, so eight run at once
 with concurrent.futures.ThreadPoolExecutor(8) as some:
     done = [some.submit(run_case, policy, "attribute", "partial=show", 1)
             for policy in ("lru", "fifo", "lfu", "mru", "prefix")]

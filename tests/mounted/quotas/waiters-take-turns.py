@@ -50,7 +50,7 @@ def round_(number, ttl):
     writer.join()
     wait_for(lambda: expired() == before + N)
     assert not os.listdir(f"{s.mnt}/{folder}")
-    print("of", N, "had gone when a file was stored:", *seen)
+    print("of", N, "chunks had expired before each store, and after the last:", *seen)
     if early > N // 4:
         return -1
     return sum(a > 0 and b < N for a, b in zip(seen, seen[1:]))
@@ -58,11 +58,11 @@ def round_(number, ttl):
 
 begun = time.monotonic()
 make("first", N // 20)
-ttl = 3 + int(40 * (time.monotonic() - begun))  # the rest is made in half of that
+ttl = 3 + int(40 * (time.monotonic() - begun))  # creating all N takes about half as long
 beside = []
 # a busy machine makes the chunks more slowly, or runs no store until all have expired
 while not beside or max(beside) <= 0:
-    assert len(beside) < 8, f"the quota had to wait for all that expired: {beside}"
+    assert len(beside) < 8, f"no store ended while chunks expired: {beside}"
     beside.append(round_(len(beside), ttl))
     ttl *= 1 + (beside[-1] < 0)
 assert s.stats()["quota_drops"] >= WRITES, s.stats()

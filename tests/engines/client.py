@@ -31,16 +31,16 @@ def digest(number):
 
 
 class Client:
-    """One way of one engine to keep chunks in a folder. A subclass says:
+    """One way of one engine to keep chunks in a folder. A subclass defines:
     name       of the rows
     size       bytes of a chunk
     batch      chunks that are handed over in one call
     own        folders below its own that it makes once and relies on ("" is its own folder)
     remembers  its index lives in its memory, so only the process that stored can load
     database   not a cache of files: what it wrote must stay, so it is not driven beyond the disk
-    partial    it takes for a hit what it has not written to its end
-    depths     how many folders down it is tried
-    connector  ours, which works on our mounts only
+    partial    it reports a hit for a chunk that it has not written completely
+    depths     how many folders below the root it is tested
+    connector  it is our own connector, which works only on our mounts
     """
 
     name, size, batch, own, depths = "", MiB, 8, ("",), (0, 1, 2, 3)

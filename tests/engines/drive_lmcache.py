@@ -143,7 +143,7 @@ class Kvcachefs(Adapter):
     def options(self, folder):
         mount = folder
         while not os.path.exists(f"{mount}/.kvcachefs"):
-            if mount == "/":  # the mount is away; its tests have folders of at most 3 levels
+            if mount == "/":  # no mount here now; the tests have folders of at most 3 levels
                 raise FileNotFoundError(folder)
             mount = os.path.dirname(mount)
         return adapter("kvcachefs", mount, folder)
@@ -258,7 +258,7 @@ class LocalDisk(InProcess):
         self.backend.batched_submit_put_task(
             keys, objects, on_complete_callback=lambda k: ended[k].set()
         )
-        # of a write that failed it tells nobody
+        # it does not report a failed write, so wait for a limited time
         limit = time.time() + 15
         while not all(e.is_set() for e in ended.values()) and time.time() < limit:
             try:
@@ -275,7 +275,7 @@ class LocalDisk(InProcess):
             got = dict(zip(have, self.backend.batched_get_blocking(have)))
         except (
             KeyError
-        ):  # one key alone: it drops the entry of a file that is gone, and then looks into it
+        ):  # it drops the entry of a missing file, and then reads the dropped entry
             got = {}
         return [self.bytes(got.get(k)) for k in keys]
 
@@ -304,8 +304,8 @@ class Gds(InProcess):
 
         gds_backend._load_gpu_memcpy = lambda: memcpy
         self.backend = HostGds(self.config, self.meta, self.loop, dst_device="cuda:0")
-        # its look through the folder ends at a file that goes meanwhile; what it did not see it
-        # asks for
+        # its scan of the folder ends with an error if a file is removed meanwhile; it looks up the
+        # files that the scan did not find
         self.backend._scan_metadata_future.exception(60)
 
     def store(self, numbers):

@@ -50,7 +50,7 @@ class Posix(Client):
                 return state == "DONE"
             finally:
                 self.agent.release_xfer_handle(request)
-        except Exception as e:  # what the backend cannot do it raises
+        except Exception as e:  # the backend raises its errors
             print(direction, e)
             return False
         finally:

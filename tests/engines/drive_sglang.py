@@ -137,7 +137,7 @@ class Nixl(Client):
         if have:
             done = self.storage.batch_get_v1([keys[i] for i in have], places[have])
             good = {i for i, ok in zip(have, done) if ok}
-        for i in set(have) - good:  # a batch fails as one; what is there is there
+        for i in set(have) - good:  # a batch fails as a whole, so load each existing page alone
             if self.storage.exists(keys[i]) and all(
                 self.storage.batch_get_v1([keys[i]], places[i : i + 1])
             ):

@@ -108,7 +108,7 @@ class FileTier(Client):
             result = self.run(self.tier.submit_load, have, [slots[n] for n in have], True)
             if result.success:
                 break
-            # one may be dropped between lookup and load: the tier says how many came before it
+            # a chunk may be dropped between lookup and load: the tier reports how many precede it
             lost = have[len(result.successful_keys or ())]
             hits[lost] = False
             have = have[have.index(lost) + 1 :]
@@ -122,7 +122,7 @@ LAYERS, BLOCK, HEADS, WIDTH = 4, 32, 2, 128
 
 
 class Example(Client):
-    """A folder a prompt, a file a layer; the folder's existence is the hit."""
+    """A folder per prompt, a file per layer; the folder's existence is the hit."""
 
     name, batch, partial = "vllm ExampleConnector", 4, True
 
@@ -173,7 +173,7 @@ class Example(Client):
                     for name in self.names:
                         self.connector.save_kv_layer(name, self.layers[name].kv_cache, None)
                 done.append(True)
-            except Exception as e:  # safetensors has an error of its own for what the system said
+            except Exception as e:  # safetensors wraps OSError in an error of its own
                 print("store", n, e)
                 done.append(False)
         return done
@@ -201,8 +201,8 @@ class Example(Client):
         return found
 
     def broken(self, number):
-        """A hit whose files are not there kills a vLLM; if the folder went in that moment, the
-        next request misses."""
+        """Whether a hit has no files, which kills a vLLM. If the folder was just removed, the next
+        request misses."""
         if self.connector._found_match_for_prompt(self.prompt(number), []):
             return numpy.zeros(0, numpy.uint8)
         return None

@@ -167,7 +167,7 @@ def stages():
 
 
 def groups():
-    """Two groups of the same sizes with other layers are other files."""
+    """Two groups of the same sizes with different layers have different files."""
     one = configuration(4, 4096, 2, False, 1, "groups")
     names = set()
     for layers in ("l0", "l1"), ("l1", "l0"):

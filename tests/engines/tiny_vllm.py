@@ -35,8 +35,8 @@ MODEL = dict(
 
 
 def mend_llvmlite():
-    """LMCache brings llvmlite by numba. Its library object answers for any name at all, __dict__
-    too, with a function; vLLM's search for kernels in all modules asks it for that and dies."""
+    """LMCache imports llvmlite through numba. llvmlite's library object returns a function for any
+    attribute, also for __dict__. vLLM reads __dict__ in its search for kernels, and crashes."""
     try:
         from llvmlite.binding import ffi
     except ImportError:

@@ -132,8 +132,8 @@ class Requests:
 
 
 def server_rows(env, base, mounted, need):
-    """A server of its own for each row; where a row asks for hits, they come from the mount,
-    because the memory of the server is emptied before."""
+    """A separate server for each row. Hits come from the mount, because the memory of the server is
+    emptied before."""
 
     def spec(store, **more):
         return adapter("kvcachefs", store.mnt, f"{store.mnt}/lmcache", **more)

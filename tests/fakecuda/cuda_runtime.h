@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA runtime for machines without a GPU, so that gpu/cuda.cu itself is tested there: as much of
- * the interface as it uses, with the rules that it must keep. Streams run in threads of their own,
- * so operations that no event orders race, and the thread sanitizer reports them. Device memory is
- * memory that only kernels and copies may touch; asynchronous copies want pinned host memory; both
- * are checked, and a breach ends the program (fake.cpp). A kernel is run block by block and thread
- * by thread: those of cuda.cu need no more.
+ * A CUDA runtime for machines without a GPU, so that gpu/cuda.cu itself is tested there. It has the
+ * part of the interface that cuda.cu uses, and checks CUDA's rules. Each stream runs in a thread of
+ * its own, so operations that no event orders race, and the thread sanitizer reports them. Only
+ * kernels and copies may touch device memory, and asynchronous copies need pinned host memory. Both
+ * rules are checked, and a breach ends the program (fake.cpp). A kernel runs block by block and
+ * thread by thread, which is enough for the kernels of cuda.cu.
  *
- * Contexts are as the runtime's: what needs one takes the thread's current one, and where there is
- * none makes the primary one of the thread's device, which is 0 unless it was set. How many were
- * made of each device is counted. Streams, events and registered memory belong to a device, and are
- * used with its context current. A stream can be captured; what would break a capture does. What
- * gives memory up (cudaFree(), cudaFreeHost(), cudaHostUnregister()) waits until all streams rest,
- * as it does on a device.
+ * Contexts work as in the real runtime. A call that needs a context uses the thread's current one;
+ * if the thread has none, the call makes the primary context of the thread's device current. That
+ * is device 0 unless the thread has set another. The contexts created on each device are counted.
+ * Streams, events and registered memory belong to a device, and must be used with its context
+ * current. A stream can be captured, and calls that break a capture in CUDA break it here. Calls
+ * that free memory (cudaFree(), cudaFreeHost(), cudaHostUnregister()) wait until all streams are
+ * idle, as on a device.
  */
 #ifndef FAKE_CUDA_RUNTIME_H
 #define FAKE_CUDA_RUNTIME_H
@@ -156,12 +157,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 
 /* For tests: the calls that fail from now on, and counts of the calls that were made. */
-extern size_t fake_largest; /* an allocation above that fails; 0: none */
+extern size_t fake_largest;                             /* larger allocations fail; 0: none fails */
 extern int fake_devices, fake_no_register, fake_driver, /* its version */
 	fake_lost,                                      /* events fail */
-	fake_readonly,   /* memory can be registered that may only be read; without it that fails */
-	fake_pools,      /* memory can be given and taken in the order of a stream */
-	fake_no_numbers, /* streams neither wait for a number in memory nor write one */
+	fake_readonly,    /* read-only memory can be registered; otherwise that fails */
+	fake_pools,       /* memory can be allocated and freed in the order of a stream */
+	fake_no_numbers,  /* streams neither wait for a number in memory nor write one */
 	fake_one_address; /* registered memory has the same address for the device */
 /* called by cudaHostUnregister() and cudaHostRegister() first; NULL: nothing */
 extern void (*fake_on_unregister)(void), (*fake_on_register)(void);
@@ -175,24 +176,24 @@ enum fake_order { FAKE_EVENT, FAKE_VALUE, FAKE_NUMBER, FAKE_ORDERS };
 extern enum fake_order fake_mistake;
 extern unsigned long fake_mistake_at;
 /*
- * Functions of the host that stand for such a wait, which is over when `over` says so, and for such
- * a write: mistakes are put into these as well. NULL: there are none.
+ * Host functions that replace such waits and writes; a wait ends when `over` returns true. Mistakes
+ * are injected into these as well. NULL: none.
  */
 extern struct fake_functions {
 	cudaHostFn_t waits, writes;
 	bool (*over)(void *arg);
 } fake_functions;
 extern _FAKE_ATOMIC(int) fake_paused; /* no stream begins anything */
-/* Waits till no stream can go on: all is done, or waits. */
+/* Waits until no stream can continue: each is idle or waits. */
 void fake_until_stuck(void);
 struct fake_counts {
 	unsigned long registers, batches, copies, host_functions, kernels, streams, contexts[8],
 		orders[FAKE_ORDERS];
 	unsigned long copied; /* finished copies and parts of batches */
 };
-/* Calls of this thread that make, free, register or unregister something. */
+/* Counts the calls of this thread that allocate, free, register or unregister something. */
 unsigned long fake_made_here(void);
-/* Registrations made by this thread: other threads prepare files. */
+/* Counts the registrations by this thread, without those of threads that prepare files. */
 unsigned long fake_registered_here(void);
 /* The device of the thread's current context; -1: it has none. */
 int fake_current(void);
@@ -213,7 +214,7 @@ struct dim3 {
 	dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 extern thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
-/* While an object of this type exists, the thread's allocations are not the caller's. */
+/* While an object of this type exists, the thread's allocations do not count as the caller's. */
 extern thread_local unsigned fake_inside;
 struct fake_own {
 	fake_own() { fake_inside++; }

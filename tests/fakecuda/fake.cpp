@@ -54,7 +54,7 @@ thread_local std::vector<fake_context *> stack;  /* the last is current, and may
 thread_local cudaStreamCaptureMode capture_mode; /* global unless it was exchanged */
 thread_local unsigned long made_here, registered_here;
 std::set<cudaStream_t> captured;
-bool broken; /* a capture that goes on */
+bool broken; /* the capture in progress was broken */
 
 [[noreturn]] void breach(const char *what)
 {
@@ -83,7 +83,7 @@ int use()
 	return stack.back()->device;
 }
 
-/* A call that is not allowed while something is captured, unless the thread is relaxed. */
+/* Called by calls that break a capture on any stream, unless the thread's mode is relaxed. */
 void unsafe()
 {
 	std::lock_guard<std::mutex> hold(lock);
@@ -92,7 +92,7 @@ void unsafe()
 		broken = true;
 }
 
-/* A call on a stream that cannot be part of a graph. */
+/* Called by calls on a stream that cannot be part of a graph. */
 void outside(cudaStream_t s)
 {
 	std::lock_guard<std::mutex> hold(lock);
@@ -112,8 +112,8 @@ bool in(const std::map<char *, size_t> &m, const void *p, size_t len)
 }
 
 std::set<fake_stream *> streams;
-std::atomic<unsigned long> steps;    /* that streams have made */
-std::atomic<fake_stream *> favoured; /* that has gone on without its wait */
+std::atomic<unsigned long> steps;    /* operations that streams have done */
+std::atomic<fake_stream *> favoured; /* the stream whose wait was skipped */
 void give_way(const fake_stream *s);
 
 } // namespace
@@ -124,7 +124,7 @@ struct fake_stream {
 	std::condition_variable more, idle;
 	std::deque<std::function<void()>> queue;
 	bool stop = false, busy = false;
-	std::function<bool()> over; /* while it waits: is that over? */
+	std::function<bool()> over; /* while it waits: has the wait ended? */
 	std::thread thread{ [this] { work(); } };
 
 	void work()
@@ -161,7 +161,7 @@ struct fake_stream {
 
 		idle.wait(hold, [this] { return queue.empty() && !busy; });
 	}
-	/* It goes on when `is` is true; `wait` returns soon after that. */
+	/* The stream continues when is() is true; wait() returns soon after that. */
 	template <typename W> void wait_until(std::function<bool()> is, W wait)
 	{
 		{
@@ -202,11 +202,11 @@ struct fake_stream {
 };
 
 struct fake_event {
-	std::shared_ptr<fake_event> self{ this }; /* until destroyed and done with */
+	std::shared_ptr<fake_event> self{ this }; /* until it is destroyed and no longer used */
 	int device = 0;
 	std::mutex mutex;
 	std::condition_variable changed;
-	unsigned long recorded = 0, done = 0; /* how often */
+	unsigned long recorded = 0, done = 0; /* numbers of records */
 	double at = 0;
 
 	bool reached(unsigned long n)
@@ -240,7 +240,7 @@ fake_stream *null_stream()
 
 fake_stream *of(cudaStream_t s) { return s ? s : null_stream(); }
 
-/* A kernel or event on a stream: all of one device, and that device is current. */
+/* Checks that a stream and an event belong to the current device. */
 void same_device(cudaStream_t s, cudaEvent_t e)
 {
 	int d = use();
@@ -249,7 +249,7 @@ void same_device(cudaStream_t s, cudaEvent_t e)
 		breach("a stream or event of another device than the current one");
 }
 
-/* A copy may touch device memory on one side and pinned memory on the other. */
+/* Checks a copy: device memory on one side, and host memory on the other, pinned if async. */
 void check_copy(void *to, const void *from, size_t len, cudaMemcpyKind kind, bool async)
 {
 	std::lock_guard<std::mutex> hold(lock);
@@ -259,7 +259,7 @@ void check_copy(void *to, const void *from, size_t len, cudaMemcpyKind kind, boo
 	    (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)))
 		breach("a copy's direction is not that of its pointers");
 	if (to_device == from_device && kind != cudaMemcpyDeviceToDevice)
-		breach("a copy is outside what was allocated");
+		breach("a copy is outside of allocated memory");
 	const void *host = to_device ? from : to;
 
 	if (async && to_device != from_device && !in(pinned, host, len) &&
@@ -289,7 +289,7 @@ cudaError_t add_memory(std::map<char *, size_t> &m, void **p, size_t len)
 	return cudaSuccess;
 }
 
-/* All streams, each at some time from now on. */
+/* Waits until each stream has been idle at some time from now on. */
 void until_idle()
 {
 	std::set<fake_stream *> waits;
@@ -317,7 +317,7 @@ void forget_memory(std::map<char *, size_t> &m, void *p)
 		std::lock_guard<std::mutex> hold(lock);
 
 		if (!m.erase((char *)p))
-			breach("memory is freed that was not allocated so");
+			breach("memory is freed by the wrong function");
 	}
 	free(p);
 }
@@ -333,7 +333,7 @@ cudaError_t remove_memory(std::map<char *, size_t> &m, void *p)
 	return cudaSuccess;
 }
 
-/* Is this the one that a test puts a mistake into? */
+/* Is this the call into which a test injects a mistake? */
 bool mistaken(fake_order kind, fake_stream *s)
 {
 	std::lock_guard<std::mutex> hold(lock);
@@ -554,7 +554,7 @@ cudaError_t cudaMallocAsync(void **p, size_t len, cudaStream_t s)
 	outside(s);
 	return add_memory(device, p, len);
 }
-/* In the stream's order. */
+/* The memory is freed in the stream's order. */
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 {
 	outside(s);
@@ -565,7 +565,7 @@ cudaError_t cudaFree(void *p) { return remove_memory(device, p); }
 cudaError_t cudaMallocHost(void **p, size_t len) { return add_memory(pinned, p, len); }
 cudaError_t cudaFreeHost(void *p) { return remove_memory(pinned, p); }
 
-/* May the process write there? */
+/* May the process write to this address? */
 static bool writable(void *p)
 {
 	FILE *f = fopen("/proc/self/maps", "re");
@@ -739,7 +739,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 	return cudaSuccess;
 }
 
-/* All are alike. */
+/* The priority has no effect. */
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority)
 {
 	if (priority > 0 || priority < -5)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cores [-s SECONDS] [-b BYTES] [-l LEVELS] [-c CASES] NAME=MOUNT...: measures how the calls a
- * second grow with the number of callers, in several mounts. The first mount is the one that the
- * others are compared with. LEVELS are numbers of callers (1,2,4,8,16); each is measured with
+ * cores [-s SECONDS] [-b BYTES] [-l LEVELS] [-c CASES] NAME=MOUNT...: measures how the calls
+ * per second grow with the number of callers, in several mounts. The others are compared with the
+ * first mount. LEVELS are numbers of callers (1,2,4,8,16); each is measured with
  * threads of one process and with processes. The callers of a mount run for a moment, then those of
  * the next; a figure is the median of ROUNDS moments. The whole run takes about SECONDS (150); on a
  * machine that is too busy for it, the last figures are of one moment each.
  *
  * Each caller has a folder of its own with FILES files of BYTES bytes. Cases: hit (open, read all,
  * close), open (open, close), store (create under a temporary name, write BYTES, close, rename),
- * stat (of a name that the kernel has cached), lookup (stat of a name that it has not: the mount's
- * names are forgotten before, by a remount without changes), absent (stat of a missing name, each
- * name once) and create (create, close).
+ * stat (of a name that the kernel has cached), lookup (stat of a name that it has not
+ * cached: a remount without changes first makes it forget the mount's names), absent (stat of a
+ * missing name, each name once) and create (create, close).
  *
  * If MOUNT/.kvcachefs/locks exists, prints the waits for locks during the largest level of a case.
  */
@@ -315,7 +315,7 @@ static uint64_t stat_value(const struct target *t, const char *name)
 	return v;
 }
 
-/* Waits until the daemon has worked off what a moment left: freed segments and copies to tiers. */
+/* Waits until the daemon has no work left from a moment: freed segments, and copies to tiers. */
 static void settle(const struct target *t)
 {
 	for (int i = 0; t->locks && i < 100; i++) {

@@ -124,8 +124,9 @@ struct Streams {
 };
 
 /*
- * A store reads the cache as the stream has it then, not as it was at the call; and after waiting
- * for a layer, a thread may change it. Two steps are queued while the stream is stopped.
+ * A store reads the cache as the stream's earlier work leaves it, not as it was at the call; and
+ * after waiting for a layer, a thread may change it. Two steps are queued while the stream is
+ * stopped.
  */
 void queued_store(kvcachefs_queue *q, Paged &a)
 {

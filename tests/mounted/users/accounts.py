@@ -17,7 +17,7 @@ def usage():
 
 
 def anew():
-    """As all of it is, counted."""
+    """Removes the stored sums, so that the next mount counts the use again."""
     with sqlite3.connect(f"{s.path}/catalog.sqlite") as db:
         db.execute("DELETE FROM meta WHERE key = 'usage'")
     db.close()

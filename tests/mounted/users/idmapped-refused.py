@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """The kernel refuses an id-mapped mount with EINVAL, because the daemon does not support it: it
-would no longer learn the caller, which shares and leases need. A caller in a user namespace is
-known by its id in the daemon's namespace."""
+could not identify the caller, as shares and leases require. A caller in a user namespace is known
+by its id in the daemon's namespace."""
 import ctypes, errno, os, struct
 from kvtest import *
 
@@ -42,7 +42,7 @@ def in_user_namespace(work=None):
 
 
 def id_mapped(path, userns):
-    """The errno of a mapping of this mount, on a copy that is attached nowhere."""
+    """Tries to map the ids of a detached copy of this mount. Returns the errno, or 0."""
     tree = libc.syscall(OPEN_TREE, AT_FDCWD, path.encode(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)
     assert tree >= 0, os.strerror(ctypes.get_errno())
     attr = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, userns)
@@ -60,7 +60,7 @@ try:
 except AssertionError as e:
     skip(f"no user namespaces here: {e}")
 if (err := id_mapped("/dev/shm", userns)):
-    skip(f"the kernel maps no tmpfs either: {os.strerror(err)}")
+    skip(f"the kernel cannot map the ids of a tmpfs either: {os.strerror(err)}")
 assert id_mapped(s.mnt, userns) == errno.EINVAL
 
 
@@ -75,7 +75,7 @@ def store():
 in_user_namespace(store)
 st = os.stat(f"{s.mnt}/m/a")
 assert (st.st_uid, st.st_gid) == (1000, 2000), st
-# another user is kept out, and the user that it is may enter from any namespace
+# user 1001 has no access, and user 1000 has access from any namespace
 for uid, want in ((1000, 0), (1001, errno.EACCES)):
     pid = os.fork()
     if not pid:

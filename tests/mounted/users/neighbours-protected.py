@@ -10,12 +10,12 @@ from kvtest import *
 A, B, GROUP = 65533, 65534, 65500
 s = Store("two", options=f"allow_other,{PATIENT}").mount()
 os.chmod(s.mnt, 0o755)
-os.chdir(s.mnt)  # the way to it may be closed to users
+os.chdir(s.mnt)  # a folder above it may be closed to the users
 MNT = "."
 
 
 def as_user(uid, what, groups=()):
-    """The error that `what` raised there: an errno, or 0."""
+    """Calls `what` as that user. Returns the errno of its error, or 0."""
     pid = os.fork()
     if not pid:
         os.setgroups(groups)
@@ -42,7 +42,7 @@ def sets(path, name, value):
 
 
 def all_but_harm(path, by=B):
-    """B's own file: settings are refused if its chunk is A's."""
+    """B's file belongs to a chunk of A, so settings of the chunk are refused even to B."""
     for name, value in (("demote", b"all"), ("demote", b"pool"), ("ttl", b"1"), ("pin", b"1"),
                         ("parent", b"")):
         assert as_user(by, sets(path, name, value)) == errno.EPERM, (path, name)
@@ -57,14 +57,14 @@ assert not as_user(A, lambda: make("m/abc", b"a" * 4096))
 assert not as_user(B, lambda: make("m/abc.x"))
 assert not as_user(A, lambda: make("m/abc.json"))
 assert as_user(B, sets("m/abc", "demote", b"all")) == errno.EACCES
-assert not as_user(B, sets("m/abc.x", "demote", b"all"))  # the user's own file, and only that
+assert not as_user(B, sets("m/abc.x", "demote", b"all"))  # removes only the user's own file
 wait_for(lambda: not os.path.exists(f"{MNT}/m/abc.x"))
 assert s.read("m/abc") == b"a" * 4096 and os.path.exists(f"{MNT}/m/abc.json")
-assert not as_user(A, sets("m/abc.json", "demote", b"all"))  # a companion of the same user's
+assert not as_user(A, sets("m/abc.json", "demote", b"all"))  # a companion with the same owner
 assert not os.path.exists(f"{MNT}/m/abc")
 wait_for(lambda: not os.path.exists(f"{MNT}/m/abc.json"))
 
-# a file with a new owner
+# a companion that gets another owner
 assert not as_user(A, lambda: (make("m/def"), make("m/def.x")))
 os.chown(f"{MNT}/m/def.x", B, B)
 all_but_harm("m/def.x")
@@ -80,10 +80,10 @@ os.chmod(f"{MNT}/d/c", 0o1777)
 assert not as_user(A, lambda: make("d/c/0", b"a" * 4096))
 assert not as_user(B, lambda: make("d/c/1"))
 all_but_harm("d/c/1")
-assert as_user(B, sets("d/c", "demote", b"all")) == errno.EPERM  # the kernel: a sticky folder
+assert as_user(B, sets("d/c", "demote", b"all")) == errno.EPERM  # by the kernel: sticky folder
 assert s.read("d/c/0") == b"a" * 4096
 assert not as_user(A, sets("d/c/0", "ttl", b"1000")) and s.attr("d/c", "ttl") == "1000"
-os.setxattr(f"{MNT}/d/c/1", "user.kvcachefs.ttl", b"0")  # root
+os.setxattr(f"{MNT}/d/c/1", "user.kvcachefs.ttl", b"0")  # root may do so
 
 # ---- parents ----
 
@@ -103,7 +103,7 @@ for path in ("/his/p", "/his/none", "/his/group", "/his/group/p"):
 assert as_user(B, sets("b/q", "parent", b"/his/p"), [GROUP]) == 0
 assert s.attr("b/q", "parent") == "/his/p"
 assert as_user(B, sets("b/q", "parent", b"/his/none"), [GROUP]) == errno.ENOENT
-os.chmod(f"{MNT}/his/p", 0o600)  # the user could not open it
+os.chmod(f"{MNT}/his/p", 0o600)  # the user cannot open it any more
 assert as_user(B, sets("b/q", "parent", b"/his/p"), [GROUP]) == errno.EACCES
 assert as_user(B, sets("b/q", "parent", b"r")) == 0 and s.attr("b/q", "parent") == "/b/r"
 assert as_user(B, sets("b/q", "parent", b"../his/p")) == errno.EINVAL

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """A daemon in its own PID namespace serves callers outside of it. It cannot see their supplementary
-groups, so it refuses a path that needs such a group, and the log says so once. User and main group
-are checked. In the caller's namespace all groups count."""
+groups, so it refuses a path that needs such a group, and the log says so once. The user and the
+main group give access as usual. A daemon in the caller's namespace sees all groups."""
 import errno, os, subprocess
 from kvtest import *
 
@@ -22,7 +22,7 @@ def mount(*before):
 
 
 def set_parent(gid, groups, path="/m/a"):
-    """The errno of naming that parent as a user with these groups."""
+    """Sets the parent as a user with these groups. Returns the errno, or 0."""
     pid = os.fork()
     if not pid:
         os.setgroups(groups)

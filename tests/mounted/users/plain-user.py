@@ -41,7 +41,7 @@ def refused(says, more="", at=mnt, by=plain, o=options, **env):
     assert not is_mounted(at) and not pools(), p.stdout
 
 
-def is_mounted(at):  # root may not look at it without allow_other
+def is_mounted(at):  # without allow_other root has no access to the mount
     with open("/proc/self/mounts") as f:
         return any(l.split()[1] == at for l in f)
 
@@ -85,7 +85,7 @@ run("mount", "--bind", "/dev/null", "/usr/bin/fusermount3", ok=True)
 refused("apt-get install fuse3", PATH="/nonexistent:/usr/bin:")
 run("umount", "/usr/bin/fusermount3", ok=True)
 
-# it works, by plain requests, and says so and why
+# the mount works, by plain requests, and config says so and why
 config = mounted()
 assert config["served_by"] == "plain requests" and config["pool_is"] == "a folder", config
 assert config["passthrough_is_off"] == "it requires root (CAP_SYS_ADMIN)", config
@@ -102,7 +102,7 @@ for command in (("flush", mnt), ("pin", "--for", "60", f"{mnt}/m/c"), ("unpin", 
     as_user(ctl, *command, ok=True)
 p = as_user(f"{TOP}/bin/fsck.kvcachefs", "-n", store)
 assert p.returncode == 8 and "in use" in p.stdout, p.stdout
-# a kill leaves a dead mount, which the next mount has fusermount3 detach
+# a kill leaves a dead mount, which the next mount detaches by means of fusermount3
 run("kill", "-KILL", *daemons(), ok=True)
 wait_for(lambda: not daemons())
 mounted()
@@ -143,7 +143,7 @@ as_user("fusermount3", "-u", mnt, ok=True)
 wait_for(lambda: not daemons())
 assert not pools()
 
-# root of a user namespace mounts by itself, but the kernel lets only the machine's pass through
+# root of a user namespace mounts without fusermount3, but passthrough requires root of the machine
 inner = ["unshare", "--user", "--map-root-user", "--mount"]
 if run(*inner, "true").returncode == 0:
     run("chown", "-R", "0:0", f"{TMP}/his", ok=True)

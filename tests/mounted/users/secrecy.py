@@ -13,7 +13,7 @@ os.chmod(os.path.dirname(TMP), 0o755)
 
 
 def as_nobody(what):
-    """Its errno, or 0."""
+    """Calls `what` as the user nobody. Returns the errno of its error, or 0."""
     pid = os.fork()
     if not pid:
         code = 255
@@ -49,7 +49,7 @@ for name, flags in (("open", os.O_WRONLY), ("shut", os.O_RDONLY),
     assert as_nobody(lambda: os.open(f"{s.mnt}/m/{name}", flags)) == errno.EACCES, name
 os.chown(f"{s.mnt}/m/shut", 0, 65534)
 assert as_nobody(lambda: s.read("m/shut")) == 0
-# nor is the store for others, whatever the umask
+# other users cannot read the store's files, with any umask
 for name in os.listdir(s.path):
     assert os.stat(f"{s.path}/{name}").st_mode & 0o7777 == 0o600, name
 
@@ -103,7 +103,7 @@ run(binary("kvcachectl"), "newkey", keys, ok=True)
 
 
 def locked(pid):
-    """The sizes of mappings that are locked and in no dump."""
+    """The flags of each mapping that is locked and not in core dumps."""
     with open(f"/proc/{pid}/smaps") as f:
         text = f.read()
     for part in text.split("VmFlags:")[1:]:
@@ -113,13 +113,13 @@ def locked(pid):
 
 
 s.mount()
-assert not list(locked(s.daemon.pid)), "so that the next one means the keys"
+assert not list(locked(s.daemon.pid)), "a daemon without keys has such a mapping, too"
 s.umount()
 k = Store("k", cpu="32M", options=f"keyfile={keys}").mount()
-# the sanitizers make nothing of mlock()
+# the sanitizers ignore mlock()
 assert list(locked(k.daemon.pid)) or MODE in ("asan", "tsan")
 k.umount()
-# and its crash leaves no core dump, unlike that of a daemon without keys
+# a crash of a daemon with keys leaves no core dump, unlike that of a daemon without keys
 with open("/proc/sys/kernel/core_pattern") as f:
     pattern = f.read().strip()
 if pattern.startswith(("|", "@", "/")) or not pattern or MODE != "release":
@@ -190,7 +190,7 @@ def private(name, text, mode=0o600):
 
 
 def shown(store, *secrets):
-    """Whether any of these strings appears in the daemon's output, logs or files."""
+    """The secrets that appear in the daemon's log, texts or command line, or in /proc/mounts."""
     text = store.log()
     for name in ("config", "stats", "metrics"):
         with open(f"{store.mnt}/.kvcachefs/{name}") as f:
@@ -217,7 +217,7 @@ for name, mode in (("group", 0o660), ("all", 0o604)):
     refused(f"{at}&credentials={private(name, aws, mode)}", "chmod 600")
     refused(f"redis://127.0.0.1?password_file={private(name, SECRET, mode)}", "chmod 600")
 refused("redis://me:" + SECRET.replace("/", "") + "@127.0.0.1/x", "must not contain a password")
-for odd in (SECRET, SECRET.replace("/", "?"), SECRET.replace("/", "@")):  # which end a host early
+for odd in (SECRET, SECRET.replace("/", "?"), SECRET.replace("/", "@")):  # these end a host
     refused(f"redis://me:{odd}@127.0.0.1:x/y", "a URL")
 for environment in (False, True):
     if environment:
@@ -230,7 +230,7 @@ for environment in (False, True):
     s.settle()
     assert not shown(s, SECRET, TOKEN)
     s.umount()
-    # the token is sent, and signed with the rest
+    # the token is sent, and is one of the signed headers
     assert seen and all(h.get("x-amz-security-token") == TOKEN for h in seen), seen[:1]
     signed = [h["Authorization"].split("SignedHeaders=")[1].split(",")[0] for h in seen]
     assert all("x-amz-security-token" in h.split(";") for h in signed), signed[:1]
@@ -251,7 +251,7 @@ if WAY == "fast" and (shutil.which("redis-server") or shutil.which("valkey-serve
     s.umount()
     r.stop()
 
-# https: a certificate that nobody vouches for, one of another host, and a good one
+# https with an unknown certificate, with one of another host, and with a valid one
 if shutil.which("openssl"):
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{TMP}/key.pem",
         "-out", f"{TMP}/cert.pem", "-days", "2", "-subj", "/CN=another.example", "-addext",

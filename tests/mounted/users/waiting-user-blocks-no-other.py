@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
 # level: check
-"""Requests of one user that wait for loads and for a remote's lookups do not delay other users, on
-the same CPU too: while a tier answers none of them, another user's stat, load from the pool, store
-and query of the mount end. If more of them wait than one user may have, the rest get a miss or an
-error at once."""
+"""Requests of one user that wait for loads and for lookups in a remote do not delay other users,
+even on the same CPU: while the tiers do not answer, another user's stat, read from the pool, store
+and statvfs are served. If one user has more waiting requests than allowed, the rest get a miss or
+an error at once."""
 import os, time
 from kvtest import *
 
@@ -23,8 +23,8 @@ run(binary("kvcachectl"), "evict", f"{s.mnt}/m/c0", ok=True)
 s.umount()
 s.mount(f"settle=0,allow_other,mode=1777,deadline=1000000,remote=dir://{TMP}/remote,"
         f"shim=delay-get:1000000+delay-while:{SLOW_GETS}")
-# A folder of its own, since the kernel keeps a folder locked while it looks names up there; and of
-# names that no remote is asked for.
+# The victim has its own folder, because the kernel locks a folder during a lookup, and uses names
+# that are not looked up in a remote.
 os.mkdir(f"{s.mnt}/v.tmp")
 os.chown(f"{s.mnt}/v.tmp", VICTIM, VICTIM)
 uring = s.config()["requests_by"] == "io_uring"
@@ -55,7 +55,7 @@ def waiting():
     return int(s.config()["ring_waiting"]) if uring else 0
 
 
-# ---- a crowd that all can wait ----
+# ---- as many requests as may wait ----
 
 open(SLOW_GETS, "w").close()
 c = crowd(300, 5, 10)
@@ -64,12 +64,12 @@ if uring:
 else:
     time.sleep(1)
 victim()
-assert not uring or waiting() >= 100, "somebody has answered"
+assert not uring or waiting() >= 100, "some requests were answered"
 os.unlink(SLOW_GETS)
 n, succeeded, failed, early = map(int, c.communicate(timeout=HANG)[0].split())
 assert c.returncode == 0 and n == 300 and failed, (n, succeeded, failed, early)
 
-# ---- more than one user may have waiting on one CPU ----
+# ---- more requests than one user may have waiting on one CPU ----
 
 if uring:
     may = int(s.config()["ring_depth"]) * 9 // 16
@@ -84,4 +84,4 @@ if uring:
         assert s.stats()["waits_refused"] > 0 and int(out.split()[3]) > 0, (s.stats(), out)
     print(f"{out.split()[0]} at once, of which {may} may wait")
     wait_for(lambda: waiting() == 0)
-s.kill()  # copies would take their time
+s.kill()  # an unmount would wait for copies

@@ -3,10 +3,11 @@
 # level: check
 """Chunks of 1024 layers in a small store are dropped all the time. A drop processes a few files per
 lock hold, and still takes effect in one step: a process that opens the layers of a chunk finds all
-of them, or none after the first missing one, and a listing is complete or is cut off. After a kill
+of them, or none after the first missing one, and an incomplete listing is soon empty. After a kill
 during a drop, KILLS times (2), each chunk has all of its layers or is gone, and fsck finds nothing
-wrong. Then follow an unmount during a drop, a create in a folder that is being dropped, and a
-folder that stays because it contains other files, with hard links elsewhere. SEED repeats a run."""
+wrong. The case also covers an unmount during a drop, a create in a folder that is being dropped,
+and a folder that stays because it contains other files, with hard links elsewhere. SEED repeats a
+run."""
 import errno, mmap, os, random, shutil, sqlite3, time
 from kvtest import *
 from witness import Witness
@@ -21,7 +22,7 @@ NAMES = [f"layer{l:04d}" for l in range(LAYERS)]
 
 
 def fill(folder, chunk, names=NAMES):
-    """Under another name, so that nobody sees it unfinished."""
+    """Creates the chunk under another name, so that no reader sees it unfinished."""
     new = f"{os.path.dirname(folder)}/.new-{os.path.basename(folder)}"
     os.mkdir(new)
     for name in names:
@@ -63,7 +64,7 @@ def seen(path):
 
 
 def look(r, chunk):
-    """All of it, or from some moment on nothing."""
+    """Opens layers of the chunk: after the first missing layer all others are missing."""
     folder, gone = f"{s.mnt}/m/{chunk}", None
     for name in r.sample(NAMES, 100):
         got = seen(f"{folder}/{name}")
@@ -80,8 +81,8 @@ def count(folder):
 
 
 def listing(chunk):
-    """A listing that is cut off in the middle, which the kernel keeps until it is notified, finds
-    nothing any more a moment later."""
+    """Lists the chunk. An incomplete listing, which the kernel may cache until it is notified, is
+    empty a moment later."""
     n = count(f"{s.mnt}/m/{chunk}")
     if n not in (0, LAYERS):
         wait_for(lambda: not count(f"{s.mnt}/m/{chunk}"))
@@ -118,14 +119,14 @@ def dropped():
 
 
 def next_drop():
-    """The moment after a chunk was cut off."""
+    """Waits until the next drop has taken effect; its files may still have to be freed."""
     began = dropped()
     wait_for(lambda: dropped() > began, every=0)
 
 
 def finished(chunk, killed):
-    """Its rename was so long before the kill that the kill cannot have interrupted a layer's
-    close. killed: the time of the kill, without the time in which the machine did not run the
+    """Whether the chunk was renamed so long before the kill that the closes of its layers had ended
+    by then. killed: the time of the kill, less the time in which the machine did not run the
     daemon."""
     try:
         return os.stat(f"{s.mnt}/m/{chunk}").st_ctime < killed - 2
@@ -134,7 +135,7 @@ def finished(chunk, killed):
 
 
 def dropping():
-    """Of an unmounted store: chunks whose drop was not ended."""
+    """The chunks of an unmounted store whose drop was interrupted."""
     db = sqlite3.connect(f"{s.path}/catalog.sqlite")
     try:
         return [k for (k,) in db.execute("SELECT key FROM meta WHERE key GLOB 'dropping:*'")]
@@ -148,7 +149,7 @@ fill(f"{s.mnt}/hot", "hot")
 os.setxattr(f"{s.mnt}/hot/{NAMES[0]}", "user.kvcachefs.pin", b"1")
 os.mkdir(f"{s.mnt}/m")
 
-# while others look, for a while
+# drops with concurrent readers
 kids = load("a")
 try:
     wait_for(lambda: dropped() >= 12, every=0.2)
@@ -157,7 +158,7 @@ finally:
 most = s.stats().get("drop_files")
 assert most and most <= MOST, f"a drop worked on {most} files under one hold"
 
-# killed in the middle
+# kills during drops
 rng, caught = random.Random(SEED), 0
 for round_ in range(KILLS):
     witness, since = Witness(s.daemon.pid, f"{TMP}/witness"), time.monotonic()
@@ -177,13 +178,13 @@ for round_ in range(KILLS):
     s.mount()
     for c in os.listdir(f"{s.mnt}/m"):
         if c.startswith("c") and finished(c, killed):
-            listing(c)  # it may be dropped again
+            listing(c)  # it may be dropped meanwhile
             look(rng, c)
-        else:  # its writer was killed; it may be dropped itself
+        else:  # its writer was killed before it was complete; it may be dropped meanwhile
             shutil.rmtree(f"{s.mnt}/m/{c}", ignore_errors=True)
-print(f"{caught} drops were cut short by {KILLS} kills", flush=True)
+print(f"{caught} drops were interrupted by {KILLS} kills", flush=True)
 
-# an unmount in the middle ends it
+# an unmount during a drop completes it
 kids = load("u")
 try:
     next_drop()
@@ -243,7 +244,7 @@ enough = mmap.mmap(-1, 1)
 
 
 def push(name):
-    """Needs space until the drop is seen. More than that could evict the new file, too."""
+    """Stores files until the drop is seen. More of them could evict the new file, too."""
     i = 0
     while not enough[0]:
         i += 1
@@ -275,8 +276,8 @@ for round_ in range(4):
         os.waitpid(pusher, 0)
     stop([])
 
-# A folder that stays, since there is more in it: its files go in one step too, and their other
-# names with them.
+# A folder that stays, because it has other contents: its files disappear in one step too, together
+# with their other names.
 os.makedirs(f"{s.mnt}/m/stays")
 os.setxattr(f"{s.mnt}/m/stays", "user.kvcachefs.unit", b"dir")
 os.makedirs(f"{s.mnt}/links")

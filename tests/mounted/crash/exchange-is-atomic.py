@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """RENAME_EXCHANGE under kill -9: the two names always refer to the two files or folders, each to
-one of them, also if the pool is lost, and also with a remote as the only tier, where the name of a
-file is its place. If two files in that remote do not fit the pool together, they stay as they are
-and the call fails."""
+one of them, also if the pool is lost. With a remote as the only tier, where a copy is found by the
+name of its file, an exchange works too. If two files in that remote do not fit the pool together,
+they stay as they are and the call fails."""
 import ctypes, errno, os, random, signal, threading, time
 from kvtest import *
 
@@ -79,7 +79,7 @@ a.settle()
 large = [blob(3, 9 * MiB), blob(4, 10 * MiB)]
 for i, d in enumerate(large):
     with open(f"{a.mnt}/m/large{i}", "wb", buffering=0) as f:
-        os.posix_fallocate(f.fileno(), 0, len(d))  # waits for the room
+        os.posix_fallocate(f.fileno(), 0, len(d))  # waits for space in the pool
         f.write(d)
     a.settle()
     os.setxattr(f"{a.mnt}/m/large{i}", "user.kvcachefs.demote", b"cpu")

@@ -9,10 +9,10 @@ killed, KILLS times (4). Changes that were acknowledged more than 50 ms before t
 The promise cannot cover a machine that does not run the daemon. A witness of the same priority
 therefore does the minimum work of a commit: it sleeps for 10 ms, as the committer does between two
 batches, and writes a page to a file on the same filesystem, without a sync. Its worst delay in the
-last second before the kill is printed and added to the 50 ms. A commit that waits for a sync gets
-no excuse from it, because the witness waits for none. A round in which the machine stood still so
-long that nothing can be checked is repeated with half of the flood. Every second round is killed
-just after the log restarts, if it does: at that point SQLite would sync the log's header within the
+last second before the kill is printed and added to the 50 ms. This does not excuse a commit that
+waits for a sync, because the witness waits for none. A round in which the machine paused so long
+that nothing can be checked is repeated with half of the flood. Every second round is killed just
+after the log restarts, if it does: at that point SQLite would sync the log's header within the
 commit."""
 import os, random, signal, sys, time
 from kvtest import *
@@ -21,7 +21,7 @@ KILLS = int(os.environ.get("KILLS", 4))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 FLOODERS, CLIENTS = 4, 2
 PROMISE = 0.05 * SLOW  # a sanitizer makes the committer that much slower too
-MOST = 1.0  # seconds: excused at most
+MOST = 1.0  # maximum of the excused time in seconds
 LOG = os.environ.get("LOG", "8M")  # small, so that the log restarts every few seconds
 print(f"KILLS={KILLS} SEED={SEED}", flush=True)
 
@@ -90,7 +90,7 @@ def client(n, round_, journal):
 
 
 def stalled(path, killed):
-    """The longest of the witness's turns before the kill, beyond its 10 ms."""
+    """The longest turn of the witness in the last second before the kill, less its 10 ms."""
     with open(path) as f:
         turns = [tuple(map(float, line.split())) for line in f if line.endswith("\n")]
     late = [b - a for a, b in turns if killed - 1.0 < b <= killed]
@@ -106,7 +106,8 @@ def header():
 
 
 def wait_anew(rng):
-    """Waits until the log restarts, and as long as a commit may then wait for a sync."""
+    """Waits until the log restarts, and then for a part of the time that a commit with a sync could
+    take. Returns false if the log does not restart."""
     was, end = header(), time.monotonic() + 12
     while header() == was:
         if time.monotonic() > end:
@@ -164,7 +165,7 @@ for round_ in range(KILLS):
         print(f"round {name}: {files} files, {late} of them too late to count, "
               f"{st['commits']} commits, log {st['catalog_log_bytes'] >> 10} KiB; "
               f"excused {excused * 1000:.0f} ms with {flooders} flooders"
-              f"{', the log has just begun anew' if anew else ''}",
+              f"{', the log has just restarted' if anew else ''}",
               flush=True)
         assert not lost, (
             f"SEED={SEED}: {len(lost)} of {files} lost, {excused * 1000:.0f} ms excused: "
@@ -174,7 +175,7 @@ for round_ in range(KILLS):
             break
         flooders = max(1, flooders // 2)
     else:
-        skip("the machine is too busy to tell")
+        skip("the machine is too busy: no kill was conclusive")
 for n in range(FLOODERS):
     if os.path.exists(f"{TMP}/flood{n}"):
         os.unlink(f"{TMP}/flood{n}")

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""SIGKILL of an idle daemon, whose commits nothing hastens: files that were closed, renamed,
-linked, unlinked or created 50 ms before are exactly so after the next mount (promise 1). The time
-in which the machine did not run the daemon, or did not write, is added to the 50 ms: a round in
-which it was longer than expected is repeated with a later kill."""
+"""SIGKILL of an idle daemon, where no other request makes a commit earlier: a close, rename, link,
+unlink or create that ended 50 ms before the kill is in effect after the next mount (promise 1). The
+time in which the machine did not run the daemon, or did not write, is added to the 50 ms: a round
+in which it was longer than expected is repeated with a later kill."""
 import os, time
 from kvtest import *
 from witness import Witness
 
 TURNS, LATE = 5, 0.015
-WAIT = 0.052  # seconds from the changes to the kill, and LATE more may be missing
+WAIT = 0.052  # seconds from the changes to the kill; the machine may pause for LATE of them
 s = Store(size="32M", cpu="16M", options="disk=off").mount()
 P = lambda name: f"{s.mnt}/{name}"
 
 
 def before(turn):
-    """Older files."""
+    """Stores the files that change() will change."""
     for what in ("renamed", "gone", "linked", "changed"):
         s.write(f"m/{turn}/{what}", blob(what, 5000))
     s.write(f"m/{turn}/new", blob("old", 7000))
@@ -68,6 +68,6 @@ while told < TURNS:
         continue
     check(turn)
     told += 1
-print(f"{told} turns of {turn} told something, the last with a kill after {wait * 1000:.0f} ms")
+print(f"{told} turns of {turn} were conclusive, the last with a kill after {wait * 1000:.0f} ms")
 s.umount()
 s.fsck("-n")

@@ -13,7 +13,7 @@ KILLS = int(os.environ.get("KILLS", 20))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 print(f"KILLS={KILLS} SEED={SEED}")
 rng = random.Random(SEED)
-TOP = faults.in_memory("memory")  # in memory, where a sync is free
+TOP = faults.in_memory("memory")  # a sync takes no time there
 s = faults.store_in_memory(TOP, size="64M", cpu="32M", options="settle=0,unit=file")
 RULES = [f"calls=change path={where}/* nth={faults.FAR} count=1 do=kill"
          for where in (s.path, f"{TMP}/run")]
@@ -63,8 +63,8 @@ for i in range(KILLS):
     s.fsck("-n", ok=None)
     s.mount()
     got = s.read("m/f")
-    assert got in may, (f"kill {i}: {len(got)} bytes are there of none of "
-                        f"{[len(m) for m in may]}; as before: {got == content}")
+    assert got in may, (f"kill {i}: the file has {len(got)} bytes, and not one of the contents "
+                        f"of {[len(m) for m in may]} bytes; as before: {got == content}")
     caught += fired
     newer += got == may[-1]
     content = got

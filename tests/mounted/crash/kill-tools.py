@@ -3,8 +3,9 @@
 # level: check
 """fsck.kvcachefs -y and --rebuild, the repair of a superblock, and the commands of kvcachectl that
 write a file (key file, chart, bundle, recording) are killed before each call that changes anything,
-and in the middle of each write; the kvcachectl commands also at random moments. The old or the new
-state is there. The store is consistent and has all files, and the next run completes the work."""
+and in the middle of each write; the kvcachectl commands also at random moments. Afterwards either
+the old or the new state is there. The store is consistent and has all files, and the next run
+completes the work."""
 import glob, json, os, shutil, sqlite3, tarfile, threading
 from kvtest import *
 import faults
@@ -18,7 +19,7 @@ for f in FILES + ["gone"]:
     s.write(f, blob(f, N))
 s.settle()
 os.unlink(f"{s.mnt}/gone")
-for f in FILES[:2]:  # an older frame of each has to be cleared by a rebuild that knows no better
+for f in FILES[:2]:  # the older frame of each stays, and a rebuild has to clear it
     s.write(f, blob(f, N))
 s.settle()
 s.committed()
@@ -36,7 +37,7 @@ def fresh():
 
 
 def paths():
-    """All files, by the catalog that a mount would use."""
+    """The paths of all files in the catalog that a mount would use."""
     t = f"{TOP}/look"
     shutil.rmtree(t, ignore_errors=True)
     os.mkdir(t)
@@ -78,7 +79,7 @@ def mounted():
 fresh()
 assert paths() == FILES, paths()
 
-# --rebuild of a store that is whole, and of one whose catalog is not
+# --rebuild of an intact store, and -y of a store with a damaged catalog
 for damage in (False, True):
     def prepare():
         fresh()
@@ -95,7 +96,7 @@ for damage in (False, True):
             what = (damage, do, n, r)
             assert r.rc == -9, what
             p = s.fsck("-n", ok=None)
-            if damage:  # the old one is as damaged as it was, or the new one is there
+            if damage:  # either the damaged catalog is still there, or the new one
                 assert p.returncode in (0, 4), (what, p.stdout)
             else:
                 assert p.returncode == 0, (what, p.stdout)
@@ -107,7 +108,7 @@ for damage in (False, True):
                 assert p.returncode in (0, 1), (what, p.stdout)
             else:
                 p = s.fsck("--rebuild", ok=True)
-            assert before <= olds(), what  # old files that are kept stay
+            assert before <= olds(), what  # kept catalogs stay
             s.fsck("-n", ok=True)
             assert paths() == FILES, (what, paths())
             runs += 1
@@ -116,7 +117,7 @@ for damage in (False, True):
         assert runs, runs
         print(f"{command[1]}: {do} at {runs} calls")
 
-# each rebuild keeps the catalog before it
+# each rebuild keeps the previous catalog
 fresh()
 for i in range(4):
     s.fsck("--rebuild", ok=True)
@@ -157,7 +158,7 @@ for do, step in (("kill", 7), ("torn", 30)):
     assert runs
     print(f"-y: {do} at {runs} calls")
 
-# the superblock is mended, and gets a copy where it has none
+# the superblock is repaired from its copy, and the copy from the superblock
 fresh()
 GOOD = open(f"{s.path}/superblock", "rb").read()
 for lost in (("superblock",), ("superblock.copy",)):
@@ -178,7 +179,7 @@ for lost in (("superblock",), ("superblock.copy",)):
         runs += 1
     assert runs >= 2, (lost, runs)
 
-# files that kvcachectl makes
+# files that kvcachectl writes
 CTL, OWN = binary("kvcachectl"), f"{TOP}/own"
 TRACE, KEY, OLD = f"{TOP}/trace", "7 " + "ab" * 32 + "\n", "the old one\n"
 with open(TRACE, "w") as f:
@@ -233,11 +234,12 @@ def is_old(name):
 
 
 def one_of_both(name, what):
-    """Then the next run makes the new one. Returns whether it was there."""
+    """Checks that the file is the old or the new one, and that the next run writes the new one.
+    Returns whether the new one was already there."""
     words, _, is_new = MADE[name]
     new = not is_old(name)
     assert not new or is_new(f"{OWN}/{name}"), what
-    if not new and name != "new":  # which takes seconds
+    if not new and name != "new":  # a recording takes seconds
         run(CTL, *words, ok=True)
         assert is_new(f"{OWN}/{name}"), what
     return new
@@ -251,7 +253,7 @@ def killed_after(seconds, *words):
 
 
 def use():
-    """The accesses to record."""
+    """Makes the accesses to record."""
     while not stop.wait(0.02):
         for f in FILES:
             s.read(f)
@@ -274,7 +276,7 @@ try:
                 assert r.rc == -9, (name, do, n, r)
                 one_of_both(name, (name, do, n))
                 runs += 1
-                if name == "new" and runs == 3 and not faults.ALL:  # each takes seconds
+                if name == "new" and runs == 3 and not faults.ALL:  # each run takes seconds
                     break
             print(f"{words[0]}: {do} at {runs} calls")
             assert runs >= (1 if name == "new" else 4), (name, do, runs)
@@ -287,7 +289,7 @@ try:
             as_before(name)
             killed_after(faults.chance.uniform(0, takes), *words)
             new += one_of_both(name, (name, "at random"))
-        print(f"{words[0]}: killed at random, {new} were new")
+        print(f"{words[0]}: killed at random moments, {new} times the new file was there")
 finally:
     stop.set()
     user.join()

@@ -3,9 +3,9 @@
 # level: check
 """SIGKILL under load, KILLS times (6), with the stores and loads of vLLM and LMCache from many
 processes. After each kill the store is mounted again, every third time without the pool, and
-promise 1 is checked: files that were closed, renamed or unlinked more than 50 ms before are exactly
-so, and no partial file is visible. The time in which the machine did not run the daemon is measured
-and added to the 50 ms. SEED repeats a run."""
+promise 1 is checked: a close, rename or unlink that ended more than 50 ms before the kill is in
+effect, and no partial file is visible. The time in which the machine did not run the daemon is
+measured and added to the 50 ms. SEED repeats a run."""
 import json, os, random, signal, sys, time
 from kvtest import *
 from witness import Witness
@@ -17,8 +17,8 @@ print(f"KILLS={KILLS} SEED={SEED}", flush=True)
 
 
 def folder(path):
-    """makedirs(exist_ok) finds the folder there, looks whether it is one, and it is gone: a chunk
-    was dropped between the two."""
+    """Creates the folder. makedirs(exist_ok=True) fails if the folder exists, but is dropped before
+    the check that it is a folder."""
     for _ in range(20):
         try:
             return os.makedirs(path, exist_ok=True)
@@ -146,13 +146,13 @@ for round_ in range(KILLS):
                 continue
             data = open(full, "rb").read()
             may = known.get(path, [None])
-            # after a lost pool only what had been copied down is there, possibly an older version
-            # never: generations
+            # after the loss of the pool only files with a copy in the tier are there, and never in
+            # an older version, because the generations differ
             assert any(m and len(data) == m[1] and data == blob(path + m[0], m[1]) for m in may) \
                 or path not in known, \
                 f"round {round_}: {path} is {len(data)} bytes of none of {may[:3]}"
             if path not in known and data:
-                assert path.startswith("flat/"), path  # closed, the journal's line did not come
+                assert path.startswith("flat/"), path  # closed, but killed before it was noted
             counted += 1
             known[path] = [next(m for m in may if m
                                 and data == blob(path + m[0], m[1]))] if path in known else [None]
@@ -164,7 +164,8 @@ for round_ in range(KILLS):
     s.settle()
 
     def accounts():
-        """What the pool holds is what its account says, once all frees are done."""
+        """Whether the counted bytes of the pool are those of its files, as they are after all
+        frees."""
         used = run("sh", "-c", f"du -s -B1 {TMP}/run/*/ | cut -f1", ok=True).stdout.split()[0]
         return abs(int(used) - s.stats()["pool_used_bytes"]) <= 64 * KiB
 

@@ -5,29 +5,29 @@
 small store that is always full, so that extents are reused all the time. The daemon's writes and
 syncs are recorded. Then, for many points of the record, at syncs and between them, the store is
 reconstructed as a power failure could have left it, with unsynced data present, absent, torn or
-mixed. It is mounted, half of the times after fsck.
+mixed. It is mounted, half of the time after fsck.
 
 Promise 2: every fsynced file is there byte for byte; every other file is complete or absent; no
-file has bytes of an earlier time or of another file. Between the failures daemons are killed and
-stores unmounted, and a store that had a failure continues and has another. SEED repeats a run,
-MINUTES repeats it with other seeds for that time, CUTS is the number of points that are tried in
-each life."""
+file has bytes of an older file or of another file. A record may also contain a kill or an unmount.
+A store that had a failure is used again and has another failure. SEED repeats a run, MINUTES
+repeats it with other seeds for that time, CUTS is the number of points that are tried in each life
+of a store."""
 import os, random, shutil, sys, threading, time
 from kvtest import *
 from replay import *
 
 need_mount()
 if MODE in ("asan", "tsan"):
-    skip("the recorder stands in for libc's calls, as the sanitizers do")
+    skip("the recorder replaces functions of libc that the sanitizers replace, too")
 MINUTES = float(os.environ.get("MINUTES", 0))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 CUTS = int(os.environ.get("CUTS", 26))
 LIFE = 3.0  # seconds of load
 HOW = ("none", "all", "data", "log", "rest", "torn", "mixed", "mixed", "torn")
 TOP = f"{TMP}/top"
-# A disk that all cases share may stand still for seconds; a hang takes longer.
+# The disk that all cases share may pause for seconds, which must not exceed deadline=.
 COMMON = "log=1M,unit=file,settle=20,deadline=60000"
-KINDS = {  # name: options, whether there is a shared tier, whether the disk is used
+KINDS = {  # name: options, whether there is a remote
     "disk": (COMMON, False),
     "coded": (f"{COMMON},compress=zstd", False),
     "shared": (f"{COMMON},disk=on", True),
@@ -82,7 +82,7 @@ class Life:
             c.durable = now
 
     def sync_folder(self, path, *changes):
-        """Names are. A file that was not synced itself need not be."""
+        """Makes names durable. A file that was not synced itself need not survive."""
         changes = [c for c in changes if not c.of or c.of.durable is not None]
         fd = os.open(self.path(path), os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -93,11 +93,12 @@ class Life:
     def pin(self, p):
         try:
             os.setxattr(self.path(p), "user.kvcachefs.pin", b"1")
-        except FileNotFoundError:  # the cache has let it go already, as it may
+        except FileNotFoundError:  # it was dropped already, which is allowed
             self.model.evictable.add(p)
 
     def calm(self):
-        """Clients sync by turns only: else the engine would have no need to."""
+        """True in every second interval of 0.7 s. Clients do not sync then, because otherwise the
+        daemon's own syncs would have nothing to do."""
         return int(time.monotonic() / 0.7) % 2
 
     def data(self, rng):
@@ -183,7 +184,7 @@ class Life:
             time.sleep(rng.choice((0, 0, 0.002, 0.02)))
 
     def filler(self, n, rng):
-        """Keeps the tier full. Its files are right or missing."""
+        """Keeps the tier full. Its files must be intact or absent."""
         os.makedirs(self.path("bulk"), exist_ok=True)
         held = []
         while not self.stop.is_set():
@@ -232,7 +233,7 @@ def gone(s):
 
 
 def look(s):
-    """All that can be read, and of the rest by which error it cannot."""
+    """Returns the contents of the readable files, and the errors of the others."""
     found, unreadable = {}, {}
     for folder, _, files in os.walk(s.mnt):
         for name in files:
@@ -249,7 +250,7 @@ def look(s):
 def fsck_mends(s, rng):
     p = s.fsck("-n", ok=None)
     assert p.returncode in (0, 4), p.stdout
-    for line in p.stdout.splitlines():  # transactions are whole, so that only frames may be missing
+    for line in p.stdout.splitlines():  # transactions are complete, so only frames may be missing
         assert any(w in line for w in ("points to no frame", "note: ", "no errors found",
                                        "errors were found")), p.stdout
     p = s.fsck("-y", *(["--data"] if rng.random() < 0.3 else []), ok=None)
@@ -258,7 +259,8 @@ def fsck_mends(s, rng):
 
 
 def life(kind, model, seed, seconds):
-    """One life of the store below TOP. Returns (log, folder of the files as they were before)."""
+    """One life of the store below TOP. Returns the record, the folder with the files as they were
+    before, and a description."""
     options, _ = KINDS[kind]
     rng = random.Random(seed)
     base, log, state_path = f"{TMP}/base", f"{TMP}/record", f"{TMP}/state"
@@ -325,8 +327,8 @@ def life(kind, model, seed, seconds):
 
 
 def try_image(*args):
-    """Makes the store as a failure leaves it, and looks. In the place of the one that lives: a
-    remote is known by its URL."""
+    """Creates the store as a failure leaves it, and checks it. It takes the path of the real store,
+    because a remote is known by its URL."""
     os.rename(TOP, f"{TMP}/held")
     try:
         return try_here(*args)
@@ -339,8 +341,8 @@ def try_here(kind, model, replay, seq, how, seed):
     rng = random.Random(f"{seed}.{seq}.{how}")
     options, remote = KINDS[kind]
     replay.image(TOP, how, rng)
-    # The store may be full: nothing is to be evicted for space, nor for copies of objects that are
-    # read.
+    # The store may be full. Nothing must be evicted to make space, or for copies of objects that
+    # are read.
     s = store_at(TOP, options + ",high=100,low=99,write=back"
                  + (f",remote=dir://{TOP}/remote" if remote else ""), f"{TMP}/mnt2")
     s.cpu = "64M"
@@ -349,7 +351,7 @@ def try_here(kind, model, replay, seq, how, seed):
         fsck_mends(s, rng)
     s.mount()
     found, unreadable = look(s)
-    # fsck takes away what points at no frame, whatever the reason
+    # fsck removes each placement without a frame, whatever the reason
     wrong = model.check(found, {} if checked else unreadable, seq, remote)
     if wrong:
         print(s.log()[-4000:], {n: v for n, v in s.stats().items() if v})
@@ -363,8 +365,8 @@ def try_here(kind, model, replay, seq, how, seed):
 
 
 def cuts_of(replay, n, rng):
-    """(point, how) in order: before the largest syncs, with the data lost that they would have
-    synced; at any syncs; and between syncs."""
+    """Returns (point, how) in order: before the largest syncs, with the loss of the data that they
+    would have synced; at any syncs; and anywhere."""
     all = replay.all_records()
     syncs = [seq for seq, op in all if op in (SYNC, SYNC_DIR)]
     gaps = sorted(zip(syncs, syncs[1:]), key=lambda g: g[0] - g[1])[:n]

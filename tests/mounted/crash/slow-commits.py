@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""Commits are slow, the pool is full, and the daemon is killed: older files are there. No object
-leaves the pool because of a placement that is not committed yet."""
+"""Commits are slow, the pool is full, and the daemon is killed: files that were committed before
+are there. No object leaves the pool because of a placement that is not committed yet."""
 import os, random, subprocess, threading, time
 from kvtest import *
 import faults

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """apart.py COMMAND...: prepares a new mount and network namespace for a case, then runs the case.
 
-Unmounts the FUSE filesystems and kvcachefs pools of others from the namespace: a daemon ends only
-when its filesystem is mounted in no namespace any more, so this copy would keep it alive. Sets the
-loopback device up."""
+Unmounts the FUSE filesystems and kvcachefs pools of other processes from the namespace, because a
+daemon ends only when its filesystem is mounted in no namespace any more. Sets the loopback device
+up."""
 import fcntl, os, socket, struct, subprocess, sys
 
 with open("/proc/mounts") as f:

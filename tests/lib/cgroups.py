@@ -22,14 +22,14 @@ def home():
 
 @contextlib.contextmanager
 def memory_group(limit):
-    """Its folder. All processes in it must have left at the end."""
+    """Yields the folder of a new memory cgroup. All processes must have left it at the end."""
     group = f"{ROOT}/kvt-{os.getpid()}"
     try:
         os.mkdir(group)
     except OSError as e:
         skip(f"no memory cgroup can be made: {e}")
     try:
-        try:  # a folder that is no cgroup has no such file
+        try:  # the file is missing if the folder is not a cgroup
             with open(f"{group}/" + ("memory.max" if V2 else "memory.limit_in_bytes"), "r+") as f:
                 f.write(str(limit))
         except OSError as e:

@@ -13,7 +13,8 @@ here = os.path.dirname(os.path.abspath(__file__))
 MANUAL = os.path.join(here, "../../man/kvcachefs-policies.7")
 PUBLIC = ("conversation", "synthetic", "agents")
 SIZES = (1000, 5000, 10000, 20000)
-# as the manual has them; "learned" is prefix with the chain learned from calls, "optimum" Belady's
+# The columns of the manual's table. "learned" is prefix with a chain that is learned from calls,
+# "optimum" is Belady's policy.
 COLUMNS = ("lru", "fifo", "lfu", "mru", "s3fifo", "arc", "gdsf", "leaf", "prefix", "learned",
            "optimum")
 
@@ -29,9 +30,10 @@ def unpack(folder):
 
 
 class Replay:
-    """share[chunks][policy or "optimum"]. For a learned chain also wrong[chunks][policy] and
-    unseen[chunks][policy], shares of the parents. clients: the number of clients at once, and of
-    threads, from which the chain is learned."""
+    """Runs kvcachectl replay. Result: share[chunks][policy or "optimum"], and for a learned chain
+    also wrong[chunks][policy] and unseen[chunks][policy], as shares of the parents. clients,
+    threads: the number of concurrent clients and of their threads, from which the chain is
+    learned."""
 
     def __init__(self, ctl, path, chain, sizes, policies, clients=1, threads=1):
         words = ["--policy", ",".join(policies)] if policies else []
@@ -84,7 +86,7 @@ def table(shares):
 # The letter of each column's curve. If two curves meet, the later letter is shown.
 MARKS = {"fifo": "f", "s3fifo": "s", "arc": "a", "gdsf": "g", "lru": "l", "prefix": "P",
          "optimum": "O"}
-STEPS = 60  # characters to a share of 1
+STEPS = 60  # characters for a share of 1
 
 
 def plot(shares):

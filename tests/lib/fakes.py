@@ -72,8 +72,8 @@ def bulk(data):
 
 
 class S3:
-    """A bucket in memory, at `endpoint`. `how(self, command, path)`: the (status, body) that is
-    said, or None: as S3 does."""
+    """A bucket in memory, at `endpoint`. Answers with `how(self, command, path)`, which returns
+    (status, body). If it returns None, answers as S3 does."""
 
     def __init__(self, how=None):
         fake, self.objects = self, {}

@@ -5,7 +5,7 @@ from kvtest import BUILD, TMP, Store, run
 
 
 def in_memory(name):
-    """A folder on a tmpfs, for sweeps: a sync costs nothing there."""
+    """A folder on a tmpfs, for sweeps, because a sync takes no time there."""
     path = f"{TMP}/{name}"
     os.makedirs(path)
     run("mount", "-t", "tmpfs", "-o", "mode=0700", "kvtest", path, ok=True)
@@ -20,7 +20,7 @@ def environment(*rules, count=None):
 
 
 def store_in_memory(top, **more):
-    """A store there; its mount is not."""
+    """A store in that folder; its mount point is elsewhere."""
     s = Store(f"{os.path.basename(top)}/s", **more)
     os.rmdir(s.mnt)
     s.mnt = f"{TMP}/s.mnt"
@@ -48,12 +48,13 @@ class Run:
         return f"exit {self.rc}, {self.out!r}"
 
 
-FAR, HEALED = 1 << 40, 1 << 62  # a count that is never met; more calls than that are
+# FAR: a number of calls that is never reached; HEALED: a number beyond the last call of any rule
+FAR, HEALED = 1 << 40, 1 << 62
 
 
 class Rules:
-    """The rules of a mount. The daemon counts in a file that both it and we have mapped: so the
-    calls are seen while it runs, and a rule begins, or has an end, when we write there."""
+    """The rules of a mount. The daemon counts the calls in a file that this process maps, too. So
+    the counts are known while the daemon runs, and a write to them begins or ends a rule."""
 
     def __init__(self, *rules):
         path = f"{TMP}/faults.mount{os.getpid()}"
@@ -75,7 +76,8 @@ class Rules:
         self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", FAR - 1 - after)
 
     def heal(self, rule=0):
-        """Ends a rule with a count (FAR: all), and releases the calls that it holds."""
+        """Ends a rule that has a count (count=FAR if all calls fail), and releases the calls that
+        it holds."""
         self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", HEALED)
 
     def mount(self, store, **more):
@@ -101,9 +103,10 @@ chance = random.Random(SEED)
 
 
 def sweep(prepare, command, words, do, step=6):
-    """Runs the command with one call that matches `words` going wrong, the next at each time, until
-    a run meets none any more; yields the number and the run. prepare() makes the state before each.
-    It takes one in `step` calls, beginning with any, or all (ALL)."""
+    """Runs the command again and again. In each run another of the calls that match `words` goes
+    wrong, in order, until no such call is left. Yields the number of the call, and the run.
+    prepare() creates the state before each run. One in `step` calls is tried, beginning with a
+    random one, or each call (ALL)."""
     print(f"SEED={SEED}")
     step = 1 if ALL else step
     n = chance.randint(1, step)

@@ -21,7 +21,7 @@ def sum128(data):
 
 
 def name_of(path):
-    """The name under which a shared tier keeps it."""
+    """The name of this path's copy in a shared tier."""
     return sum128(path.encode()).hex()
 
 
@@ -43,7 +43,7 @@ def path_of(page):
 
 
 def header(page=None, path=None, **fields):
-    """A header page, from another or from nothing, with its checksums right."""
+    """A header page with correct checksums, made from another page or from zeros."""
     page = bytearray(page or bytes(PAGE))
     for field, value in fields.items():
         at, form = FIELDS[field]
@@ -57,7 +57,7 @@ def header(page=None, path=None, **fields):
 
 
 def made_up(uuid, path, payload, **fields):
-    """A whole frame of a plain file."""
+    """A complete frame of a file, neither compressed nor encrypted."""
     s = sum128(payload)
     all_fields = dict(magic=b"KVCFRAME", version=2, store=uuid, ino=1 << 40, gen=1,
                       size=len(payload), raw_len=len(payload), stored_len=len(payload), raw_sum=s,

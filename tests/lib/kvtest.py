@@ -16,9 +16,8 @@ F_OFD_GETLK = 36
 WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off",
         "none": ""}
 # By default a full pool drops objects without a committed copy after 0.1 s. On a busy machine the
-# disk can stand still for that time. Cases about kept files wait longer; cases about drops set
-# pace= themselves.
-# Less than the pause that makes a folder a container (names/chunking.c).
+# disk can pause for that time. Cases about kept files wait longer; cases about drops set pace=
+# themselves. The value is less than the pause that makes a folder a container (names/chunking.c).
 PATIENT = "pace=4000"
 
 
@@ -61,7 +60,8 @@ def apart():
 
 
 def asked(answer, *command, meanwhile=lambda: None):
-    """Runs with a user at a terminal: the exit status, and the output on the terminal."""
+    """Runs the command at a terminal, and answers its question. Returns the exit status and the
+    output on the terminal."""
     pid, fd = pty.fork()
     if not pid:
         os.execv(command[0], command)
@@ -73,14 +73,14 @@ def asked(answer, *command, meanwhile=lambda: None):
     try:
         while more := os.read(fd, 65536):
             seen += more
-    except OSError:  # a terminal ends like this
+    except OSError:  # the end of the output
         pass
     os.close(fd)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
 
 def blob(seed, size):
-    """Bytes that any process can make again from the seed, and others for each size."""
+    """Bytes that any process can compute from the seed and the size."""
     return hashlib.shake_128(f"{seed!r} {size}".encode()).digest(size)
 
 
@@ -88,15 +88,16 @@ HANG = 240 * SLOW  # seconds after which a call counts as hanging, on a busy mac
 
 
 def wait_for(what, seconds=240, every=0.01):
-    """The time limit is for conditions that never become true. It is no claim about the speed of
-    the machine, which may be busy with other work."""
+    """Waits until what() returns a true value, and returns it. The time limit is for conditions
+    that never become true. It is no claim about the speed of the machine, which may be busy with
+    other work."""
     end = time.time() + seconds * SLOW
     while time.time() < end:
         got = what()
         if got:
             return got
         time.sleep(every)
-    raise AssertionError(f"did not come about within {seconds * SLOW} s: "
+    raise AssertionError(f"not true within {seconds * SLOW} s: "
                          f"{getattr(what, '__name__', what)}")
 
 
@@ -109,8 +110,8 @@ def within_a_day(seconds=60):
 
 
 def steady(look):
-    """A value that look() returns twice in a row: counters that grow only while they are read item
-    by item were consistent at one moment."""
+    """A value that look() returns twice in a row. look() reads counters one by one; if they only
+    grow, two equal values mean that they were consistent at one moment."""
     got = look()
     while (again := look()) != got:
         got = again
@@ -197,7 +198,7 @@ class Store:
                 raise AssertionError(
                     f"the daemon ended with {self.daemon.returncode}: {self.log()}")
             try:
-                # a dead daemon's mount may still tell its cached attributes, but not this
+                # the mount of a dead daemon may still return cached attributes, but not this
                 os.statvfs(self.mnt)
                 return os.stat(self.mnt).st_dev != before
             except OSError:
@@ -210,8 +211,8 @@ class Store:
             return f.read()
 
     def ending(self):
-        """Has the daemon released the byte of its lock that says that it serves? Until it has acted
-        on a signal, another daemon is refused, and does not wait."""
+        """Whether the daemon has released the byte of its lock that says that it serves. Before
+        that, another daemon is refused; after it, another daemon waits."""
         with open(f"{self.path}/superblock", "rb") as f:
             byte = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 1 << 40, 1, 0)
             got = fcntl.fcntl(f, F_OFD_GETLK, byte)
@@ -267,7 +268,7 @@ class Store:
             return dict(l.rstrip("\n").split("=", 1) for l in f if "=" in l)
 
     def settle(self, still_open=0):
-        """Until every close has arrived and every copy is made."""
+        """Waits until every close has arrived at the daemon and every copy is made."""
         def done():
             s = self.stats()
             return s["files_open"] <= still_open and s["jobs"] == 0
@@ -275,12 +276,12 @@ class Store:
         wait_for(done)
 
     def closed(self, still_open=0):
-        """Until every close has arrived: the kernel waits for none."""
+        """Waits until every close has arrived at the daemon, because close() does not wait."""
         wait_for(lambda: self.stats()["files_open"] <= still_open)
 
     def committed(self, still_open=0, uses=False):
-        """Until a kill takes nothing of it away: every close has arrived, and a change after them
-        all is in the catalog. The uses of chunks are written once a second."""
+        """Waits until a kill cannot lose any change: every close has arrived, and a later change is
+        in the catalog. uses: also the uses of chunks, which are written once a second."""
         self.closed(still_open)
         for pause in (0, 1.05 if SLOW == 1 else 3) if uses else (0,):
             time.sleep(pause)
@@ -289,10 +290,11 @@ class Store:
             wait_for(lambda: not self.stats()["catalog_pending_bytes"])
 
     def let_go(self):
-        """After a remount with a warm pool, before who goes first is looked at: what the daemon
-        before had registered the kernel lets go some moments after its end, and meanwhile the next
-        one takes it for mapped by a client, and keeps it. As that does: whose lease is given,
-        nobody else has open."""
+        """For cases that check the order of victims after a remount with a warm pool. The kernel
+        closes the files that the previous daemon had registered some moments after its end. Until
+        then the new daemon regards them as mapped by a client, and does not evict them. Waits until
+        they are closed, and tests this as the daemon does: the kernel grants a lease only for a
+        file that nobody else has open."""
         pool = self.config()["pool"]
 
         def taken(name):
@@ -314,12 +316,12 @@ class Store:
         return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()
 
     def in_order(self):
-        """Chunks in the disk tier's order, under a policy that has it in memory."""
+        """The number of chunks in the disk tier's order, under a policy that keeps it in memory."""
         with open(f"{self.mnt}/.kvcachefs/policies") as f:
             return sum(map(int, re.findall(r"^disk \w+\n +chunks (\d+)$", f.read(), re.M)))
 
     def on_disk(self):
-        """The chunks in the disk tier, from the catalog of an unmounted store."""
+        """The number of chunks in the disk tier, from the catalog of an unmounted store."""
         catalog = f"file:{self.path}/catalog.sqlite?mode=ro"
         with contextlib.closing(sqlite3.connect(catalog, uri=True)) as c:
             return c.execute("SELECT count(DISTINCT chunk) FROM placements JOIN nodes USING(ino) "

@@ -9,7 +9,7 @@ UNIT = os.path.join(os.path.dirname(os.path.abspath(__file__)),
 
 
 def unit(path=UNIT):
-    """Its settings, the last of a name."""
+    """The unit's settings; if a name is repeated, the last."""
     with open(path) as f:
         lines = [l.rstrip("\n") for l in f if "=" in l and not l.startswith("#")]
     return dict(l.split("=", 1) for l in lines)

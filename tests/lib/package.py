@@ -16,7 +16,7 @@ if MODE == "asan" and "KV_ASAN_WAS" not in os.environ:
     path = subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()
     options = os.environ.get("ASAN_OPTIONS", "")
     env = dict(os.environ, LD_PRELOAD=os.path.realpath(path), KV_ASAN_WAS=options,
-               ASAN_OPTIONS=f"{options}:detect_leaks=0")  # the interpreter's, at its end
+               ASAN_OPTIONS=f"{options}:detect_leaks=0")  # the interpreter itself leaks
     os.execve(sys.executable, [sys.executable, *sys.argv], env)
 if MODE == "asan":
     os.environ.pop("LD_PRELOAD", None)

@@ -29,7 +29,7 @@ class Metrics:
 
 
 def parse(text):
-    assert text.endswith("\n"), "the last line has no end"
+    assert text.endswith("\n"), "the last line is not terminated"
     m, seen, last = Metrics(), set(), None
     for line in text[:-1].split("\n"):
         meta = re.fullmatch(r"# (HELP|TYPE) (\S+) (.+)", line)
@@ -40,10 +40,10 @@ def parse(text):
             table[meta[2]] = meta[3]
             continue
         got = SAMPLE.fullmatch(line)
-        assert got, f"no sample: {line!r}"
+        assert got, f"not a sample: {line!r}"
         labels = {k: unescape(v) for k, v in LABEL.findall(got[2] or "")}
         key = got[1], tuple(sorted(labels.items()))
-        assert key not in m.by, f"there twice: {line}"
+        assert key not in m.by, f"repeated: {line}"
         m.by[key] = float(got[3])
         m.samples.append((got[1], labels, float(got[3])))
         family = m.family(got[1])
@@ -54,7 +54,7 @@ def parse(text):
 
 
 def check(text):
-    """Raises in every case where promtool check metrics would complain, and in more."""
+    """Fails in each case in which promtool check metrics complains, and in more."""
     m = parse(text)
     for name, _, value in m.samples:
         family = m.family(name)

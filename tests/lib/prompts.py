@@ -25,12 +25,12 @@ def name(i):
 
 
 def of_two(i):
-    """The same load, with the sessions in another model."""
+    """As name(), but sessions have their own model."""
     return "s" + name(i)[1:] if i >= 2 * 10**6 else name(i)
 
 
 def write_trace(path, requests, name=None):
-    """name: whether the model is recorded."""
+    """name: the function that names chunks, if the trace is to have their models."""
     with open(path, "w") as f:
         for i, r in enumerate(requests):
             more = {"model": name(r[0]).split("/")[0]} if name else {}
@@ -38,7 +38,7 @@ def write_trace(path, requests, name=None):
 
 
 def states(s, ids, name=name):
-    """Of each: is it in the pool? Without using it."""
+    """For each chunk, whether it is in the pool. This is not a use of the chunk."""
     with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
         f.write(("look\n" + "\n".join(name(i) for i in ids)).encode())
         answer = b""
@@ -48,10 +48,10 @@ def states(s, ids, name=name):
 
 
 def play(s, requests, told, compute=0, before={}, gaps=None, name=name, parts=None):
-    """The share that hits in the last half of the requests, and how many chunks the pool had.
-    compute: seconds before the first chunk of a prompt is made; before: what is called before
-    which request. gaps: gets the longest time between two calls of each request; parts: the share
-    of each model."""
+    """Makes the requests. Returns the hit rate of the last half of them, and the mean number of
+    chunks in the pool. compute: seconds before the first chunk of a prompt is created; before:
+    {number of a request: function that is called before it}; gaps: a list that gets the longest
+    time between two calls of each request; parts: a dict that gets the hit rate of each model."""
     of_models = {}
     for d in {os.path.dirname(name(i)) for ids in requests for i in ids}:
         os.makedirs(f"{s.mnt}/{d}")

@@ -41,7 +41,7 @@ class File:
         self.pending = []  # operations in order
 
     def sync(self, began):
-        """All calls that had returned by then are durable."""
+        """Makes all calls durable that had returned before `began`."""
         left = []
         for o in self.pending:
             if o.done and o.done < began:
@@ -113,7 +113,7 @@ class Replay:
         self.pending_names = []
 
     def all_records(self):
-        """(seq, op) of each, to choose cuts from."""
+        """(seq, op) of each record, to choose cuts from."""
         at, out = 0, []
         ops = {}
         while at + HEADER.size <= len(self.log):
@@ -124,7 +124,7 @@ class Replay:
         return out
 
     def to(self, seq):
-        """Up to and with this record."""
+        """Applies the records up to this one, and this one too."""
         while self.seq < seq and self.at + HEADER.size <= len(self.log):
             head = HEADER.unpack_from(self.log, self.at)
             data = self.log[self.at + HEADER.size:self.at + HEADER.size + head[3]]
@@ -162,13 +162,13 @@ class Replay:
         if o.op == OPEN:
             if result >= 0:
                 self.fds[pid, result] = self.names.get(o.target, o.target)
-            elif o.off and self.names.get(o.target) is o.made:  # there was no such folder
+            elif o.off and self.names.get(o.target) is o.made:  # its folder does not exist
                 del self.names[o.target]
                 self.pending_names = [p for p in self.pending_names if p is not o]
         elif o.op == WRITE:
             o.data = o.data[:max(result, 0)]
         elif result < 0 and o.op in (UNLINK, RENAME, MKDIR, TRUNCATE):
-            # the file is absent or present
+            # unlink fails if the name does not exist, and mkdir if it exists
             assert o.op in (UNLINK, MKDIR), (o.op, o.target, result)
         elif o.op == SYNC and result == 0:
             o.target.sync(o.seq)
@@ -179,7 +179,7 @@ class Replay:
             self.remote(o)
 
     def remote(self, o):
-        """Nothing is lost there."""
+        """Makes the changes below `remote` durable: nothing is lost there."""
         for path, f in self.names.items():
             if path.startswith("remote/") and f.pending:
                 f.sync(o.done + 1)
@@ -242,12 +242,12 @@ class Replay:
             if path.startswith("remote/"):
                 keep, grain = rng.choice((0, 1)), 0
             if os.path.dirname(path) not in folders:
-                continue  # it is about to be found that there is no such folder
+                continue  # the open is about to fail, because the folder does not exist
             with open(f"{to}/{path}", "wb") as out:
                 out.write(f.after(keep, grain, rng))
 
     def same_as(self, base):
-        """At the end, with all records applied: whether these are the files. This detects
+        """Checks, with all records applied, that the files below `base` are the same. This detects
         operations that were not recorded."""
         for path, f in self.names.items():
             mine = f.after(1, 0, None if not f.pending else ALWAYS)
@@ -270,8 +270,8 @@ ALWAYS = Always()
 
 
 class Change:
-    """A change by a client, with the numbers of the records: not before `began`; not required
-    before `durable`."""
+    """A change by a client. It may have an effect after record `began`, and must have it after
+    record `durable`."""
 
     def __init__(self, began, effects):
         self.began, self.effects, self.durable = began, effects, None
@@ -299,7 +299,7 @@ class Model:
         return c
 
     def outlived(self, before, seq):
-        """A failure at `seq` happened in between: the possible contents are those in `before`."""
+        """Begins with the contents that the model `before` allows after a failure at `seq`."""
         for path in before.of:
             for id in before.may_be(path, seq):
                 c = Change(0, {})
@@ -315,7 +315,7 @@ class Model:
         return c
 
     def may_be(self, path, seq):
-        """All that the path may hold after a failure at `seq`."""
+        """The contents that the path may have after a failure at `seq`; None: it is missing."""
         may, must = {None}, False
         for c in self.of.get(path, ()):
             if c.began > seq:
@@ -330,9 +330,10 @@ class Model:
         return may
 
     def must_read(self, path, seq):
-        """All that it may be had been brought to stable storage: if its name is there, so are its
-        bytes. Not if it may be evicted: then a full tier may have dropped the copy that was synced
-        while the pool still had the file, and a later copy may not be synced."""
+        """Whether all contents that the path may have were on stable storage: if its name is there,
+        its bytes must be, too. This is not so if it may be evicted: then a full tier may have
+        dropped the copy that was synced while the pool still had the file, and a later copy may not
+        be synced."""
         if path in self.evictable:
             return False
         last = []
@@ -348,17 +349,17 @@ class Model:
             for c in last)
 
     def check(self, found, unreadable, seq, shared=False):
-        """`found`: path -> bytes of all that is there. `unreadable`: names that are there, and
-        cannot be read -> why. `shared`: a name that is not here any more is asked of the others,
-        who may have what was last copied to them. Returns what is wrong."""
-        wrong = [f"{p} is there and cannot be read ({unreadable[p]}), and all that it may be had "
-                 f"been synced; record {seq}; its changes: "
+        """`found`: path -> bytes of each file. `unreadable`: name -> error of each file that cannot
+        be read. `shared`: a missing name is looked up in the remote, which may have an older copy.
+        Returns a list of what is wrong."""
+        wrong = [f"{p} exists and cannot be read ({unreadable[p]}), although all contents that it "
+                 f"may have were synced; record {seq}; its changes: "
                  f"{[(c.began, c.durable, c.effects[p]) for c in self.of[p]]}"
                  for p in unreadable if self.must_read(p, seq)]
         got = {p: self.identity(d) for p, d in found.items()}
         for path in set(self.of) | set(got):
             if path not in self.of:
-                wrong.append(f"{path} was never made")
+                wrong.append(f"{path} was never created")
                 continue
             may = self.may_be(path, seq)
             if got.get(path) in may:
@@ -372,7 +373,7 @@ class Model:
             last = [(c.began, c.durable, c.effects[path] and c.effects[path][:6])
                     for c in self.of[path] if c.began <= seq][-4:]
             what = ("is missing" if path not in got else
-                    f"has the bytes of an earlier or later time ({ever})" if ever else
+                    f"has older or newer contents (change {ever})" if ever else
                     f"has the bytes of {other}" if other else
                     f"has {len(found[path])} bytes that nobody wrote")
             wrong.append(f"{path} {what}; record {seq}; its last changes: {last}")
@@ -382,5 +383,6 @@ class Model:
                 continue
             if (self.of[a][-1] is c and self.of[b][-1] is c
                     and got.get(a) is None and got.get(b) is None):
-                wrong.append(f"{a} was synced and renamed to {b}, and is at neither; record {seq}")
+                wrong.append(f"{a} was synced and renamed to {b}, and has neither name; record "
+                             f"{seq}")
         return wrong

@@ -23,8 +23,8 @@ def mac(key, text):
 
 
 class Bucket:
-    """A bucket "b". `keys`: key id -> (secret, token). `how(request)`: (status, body, headers), or
-    None: as S3 does. Switches are attributes."""
+    """A bucket "b". `keys`: key id -> (secret, token). Answers with `how(request)`, which returns
+    (status, body, headers). If it returns None, answers as S3 does. Switches are attributes."""
 
     def __init__(self, how=None):
         self.how = how or (lambda r: None)
@@ -72,7 +72,7 @@ class Bucket:
         return f"s3://b/{prefix}?endpoint=http://{host}:{self.port}{more}"
 
     def refused(self, r):
-        """Is the signature right?"""
+        """Checks the signature. Returns an error answer, or None."""
         given = r.headers.get("Authorization", "")
         if not given.startswith("AWS4-HMAC-SHA256 "):
             return 403, error("AccessDenied", "unsigned")
@@ -99,7 +99,7 @@ class Bucket:
         for word in scope:
             k = mac(k, word)
         if mac(k, text).hex() != parts["Signature"]:
-            return 403, error("SignatureDoesNotMatch", "not what we have")
+            return 403, error("SignatureDoesNotMatch", "the signature differs")
         return None
 
     def usual(self, r):
@@ -177,7 +177,7 @@ class Bucket:
 
 
 class Tier:
-    """A tier in a process of its own. Calls answer "0" or an errno's name."""
+    """A tier in its own process. A call returns "0" or the name of an errno."""
 
     def __init__(self, url, deadline=4000, store=None, env=None):
         self.errors = f"{TMP}/tier{os.urandom(4).hex()}.log"

@@ -6,9 +6,9 @@ from kvtest import TMP, run, skip, wait_for
 
 
 def free_port():
-    """None that a connection of anybody's may have got from the kernel, nor the one 10000 above,
-    which a cluster's node takes too, as far as there are such. No other process of the case gets
-    it, or one of the nine after it."""
+    """If possible, a port that the kernel does not give to connections, and so far below those that
+    the port 10000 above, which a cluster node uses too, is none of them either. No other process of
+    the case gets this port or one of the nine after it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
         end = int(f.read().split()[0]) // 10 * 10 - 10000
     first, end = (max(end - 10000, 5000), end) if end > 6000 else (20000, 30000)
@@ -28,7 +28,7 @@ def answers(port):
 
 
 class Redis:
-    """One server; tls: with a certificate of its own; cluster: as a node of one."""
+    """One server. tls: with its own certificate; cluster: as a node of a cluster."""
 
     def __init__(self, name="redis", password=None, tls=False, cluster=False, port=None):
         self.binary = shutil.which("redis-server") or shutil.which("valkey-server")

@@ -72,7 +72,7 @@ WORDS = {"NB": "B", "NL": "L", "TWO": "K", "BS": "S", "NH": "H", "HS": "E", "CS"
 
 
 def made(name, size=2):
-    """Tensors as the format's very name has them."""
+    """Tensors, and a cache of them, with the dimensions that the name of the format lists."""
     *pointers, dims = ["".join(map(WORDS.get, part.split("_"))) for part in name.split("_X_")]
     n = {"": 1, "L": NL, "KL": 2 * NL, "LK": 2 * NL, "LP": 2 * NL}["".join(pointers)]
     tensors = [Memory(*[LETTERS[d] for d in dims], size=size) for _ in range(n)]

@@ -10,7 +10,7 @@ TURN = 0.01
 
 
 def waited(pid):
-    """{thread: seconds}, as the kernel counts them."""
+    """{thread: seconds in which it was ready and did not run}, as the kernel counts them."""
     out = {}
     try:
         for t in os.listdir(f"/proc/{pid}/task"):
@@ -46,7 +46,7 @@ class Witness:
             os.write(out, f"{now:.6f} {late:.6f} {threads}\n".encode())
 
     def end(self):
-        """Returns self: from here on it can be asked."""
+        """Ends the measurement; after it, excused() can be called. Returns self."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         self.seen = []

@@ -5,7 +5,7 @@ prints all lines, so that a person can check that each says how to fix the error
 import concurrent.futures, os, re, subprocess
 from kvtest import HANG, binary
 
-# a wrong value of each kind of value that --help has
+# wrong values of each kind of value in --help
 NUMBER = ["", "x", "-1", "5x", "99999999999", "99999999999999999999999", "1.5", " 1"]
 VALUES = {
     "SIZE": ["", "lots", "-1", "1X", "1.5Z", "9999999T", "999999999999999999999999", "1 G"],
@@ -35,7 +35,7 @@ class Wrong:
         self.pool = concurrent.futures.ThreadPoolExecutor(4)
 
     def tell(self, *command, says=(), code=None, out=None, name=None, quiet=True):
-        """One wrong use, in the background: all of `says` must be in its line."""
+        """Tries one wrong command in the background. Its line must contain all of `says`."""
         self.tries.append(self.pool.submit(self.look, command, says, code, out, name, quiet))
 
     def look(self, command, says, code, out, name, quiet):
@@ -44,7 +44,7 @@ class Wrong:
                                stderr=subprocess.PIPE, timeout=HANG, text=True,
                                errors="surrogateescape")
         except subprocess.TimeoutExpired:
-            self.bad.append(f"{command}: it goes on")
+            self.bad.append(f"{command}: it does not end")
             return
         who = name or os.path.basename(command[0])
         codes = self.code[command[0]] if code is None else (code,)
@@ -53,7 +53,7 @@ class Wrong:
             (f"not from {who}", not p.stderr.startswith(f"{who}: ")),
             ("ends with a dot", p.stderr.endswith(".\n")),
             ("names nothing", bool(re.search(r": *(;|\n|: )", p.stderr))),
-            ("longer than what was said to it", len(p.stderr) > 420 + len(max(command, key=len))),
+            ("much longer than its arguments", len(p.stderr) > 420 + len(max(command, key=len))),
             ("something on stdout", quiet and bool(p.stdout)),
             (f"status {p.returncode}", p.returncode not in codes),
         ) if is_so] + [f"lacks {s!r}" for s in says if s not in p.stderr]
@@ -64,13 +64,13 @@ class Wrong:
                             f"{(p.stdout or '')[:200]!r}")
 
     def told(self):
-        """Until all of them have ended."""
+        """Waits until all commands have ended."""
         for t in self.tries:
             t.result()
         self.tries.clear()
 
     def end(self):
-        """All of them are as they should be."""
+        """Waits for all commands, and fails if one of them was not refused as it should."""
         self.told()
         if os.environ.get("SHOW"):
             print("\n".join(self.lines))
@@ -79,7 +79,7 @@ class Wrong:
 
 
 def tree(top):
-    """All that is below a folder, to see that nothing changes."""
+    """Size and time of each file and folder below `top`, to check that nothing changes."""
     return {os.path.join(d, n): (os.lstat(os.path.join(d, n)).st_size,
                                  os.lstat(os.path.join(d, n)).st_mtime_ns)
             for d, ds, ns in os.walk(top) for n in ns + ds if not n.endswith(("-shm", "-wal"))}

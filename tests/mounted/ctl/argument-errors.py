@@ -100,7 +100,7 @@ for words in (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS),
               ("stat", f"{s.mnt}/nothing"), ("dump", FILE, s.mnt), ("top", "--count", "0", s.mnt)):
     w.tell(CTL, *words)
 for words in (("evict", "--from", "disk", PATH), ("quota", "2M", f"{s.mnt}/m")):
-    p = run(CTL, *words)  # describes the effect, and that it cannot ask
+    p = run(CTL, *words)  # describes the effect, and cannot ask
     assert p.returncode == 1 and "nothing is changed" in p.stdout and "--yes" in p.stdout, p
 w.told()
 # nothing is changed if the output cannot be printed

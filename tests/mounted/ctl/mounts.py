@@ -67,7 +67,7 @@ for umount, code in (("true", 0), (f"umount -l {a.mnt}", 1)):
               before=f"mount --bind {a.mnt}/m {TMP}/twice && {umount}")
     assert p.returncode == code and ("only a part" in p.stdout) == bool(code), p
 
-# prefetch and lease: below the mount that is named first, or as any program names them
+# prefetch and lease: paths below the mount in the first argument, or ordinary paths
 for words in ((a.mnt, "m/c"), (f"{a.mnt}/m/c",), (f"{a.mnt}/m/c/l0", f"{TMP}/link/c")):
     a.settle()
     os.setxattr(f"{a.mnt}/m/c", "user.kvcachefs.demote", b"cpu")

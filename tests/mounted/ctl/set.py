@@ -77,7 +77,7 @@ with fails(errno.ENODATA):
     s.attr("m", "quota")
 assert ctl("quota", "--yes", "1G", M).returncode == 0 and s.attr("m", "quota") == str(1 << 30)
 wait_for(lambda: int(s.attr("m", "used")) >= 12 * N)
-quietly("quota", "0.5G", M)  # lower, but nothing is beyond it
+quietly("quota", "0.5G", M)  # lower, but still above the used bytes
 code, seen = asked(b"n\n", CTL, "quota", "2M", M)
 assert code == 1 and "are dropped, the coldest" in seen and "3.5 MiB" in seen, seen
 assert s.attr("m", "quota") == str(512 * MiB) and len(os.listdir(M)) == 4

@@ -370,7 +370,7 @@ def one(place, do, nth, lasting, end):
             assert s.daemon.returncode in ((0, 1) if late else (0,)), (what, s.log())
     fired = r.fired()[0]
     mended = checked(what) if end != "kill" or came == "refused" else 0
-    if fired and re.search("the last changes .*are lost", s.log()):  # as the log said
+    if fired and re.search("the last changes .*are lost", s.log()):  # the log has reported it
         came += ", lost as it said"
         w = None
     s.mount()

@@ -42,7 +42,7 @@ RIGHT = [sql(q) for q in ROWS]
 
 
 def unharmed(what):
-    """Everything is as it was, and is found to be whole."""
+    """Checks that nothing has changed, and that fsck finds no problem."""
     assert [sql(q) for q in ROWS] == RIGHT, what
     assert not glob.glob(f"{s.path}/catalog.sqlite.*"), (what, os.listdir(s.path))
     p = s.fsck("-n", ok=None)

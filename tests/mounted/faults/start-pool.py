@@ -16,7 +16,7 @@ command = [binary("kvcachefs"), s.path, s.mnt, "-f", "-o",
 
 
 def start(*rules):
-    """Is it refused? And how many calls met each rule."""
+    """Returns whether the mount is refused, and how many calls met each rule."""
     count = f"{TMP}/count"
     if os.path.exists(count):
         os.unlink(count)

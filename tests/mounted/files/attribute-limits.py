@@ -88,7 +88,7 @@ for i in range(2500):
         assert e.errno == errno.ENOSPC
 assert 1 <= taken <= 2 and len(own(P("m/many"))) == taken
 
-# they are changes of the inode
+# each change of an attribute updates ctime
 for change in (lambda: os.setxattr(f, "user.t", b"1"), lambda: os.setxattr(f, "user.t", b"2"),
                lambda: os.removexattr(f, "user.t")):
     before = os.stat(f)

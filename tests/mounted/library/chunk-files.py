@@ -220,7 +220,7 @@ def parent(path):
         return ""
 
 
-# a lease above has told the last of them already
+# the parent of the last file is known from an earlier lease
 wait_for(lambda: [parent(f"l_r{r}/{k}") for k in "fg" for r in range(ranks)] ==
          ["", "/l_r0/f", "/l_r1/f", "/l_r0/g"])
 # a request that ends before its answer leaves no lease
@@ -265,7 +265,7 @@ l.end("late")
 l.end("other")
 wait_for(lambda: held() == 0)
 
-# a daemon that is stopped: misses in time, and then all but one at once
+# a stopped daemon: lookups are misses in time, and later ones, but for one, are misses at once
 s.daemon.send_signal(signal.SIGSTOP)
 l._timeout = 0.5
 try:
@@ -290,7 +290,7 @@ assert answers(l, "after", "abcd") == [True] * 4
 l.close()
 assert any("lookups are misses until it does" in line for line in said), said
 
-# a daemon that dies, with a load, a store and lookups on the way; and the next one
+# a daemon that dies, with a load, a store and lookups in progress; then the next daemon
 l = lookups(timeout=20)
 l.begin("one")
 s.settle()

@@ -39,7 +39,7 @@ def store(client, some=range(N)):
 
 
 def load(client, some=range(N)):
-    """What was loaded; the bytes of the rest are as before."""
+    """Returns which chunks were loaded, with all bytes checked. Restores the other chunks."""
     for i in some:
         data[i][:] = bytes(len(data[i]))
     ok, error, good = ends(client, client.submit_batch_get([keys[i] for i in some],

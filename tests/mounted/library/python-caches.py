@@ -101,7 +101,7 @@ class Table(list):
         return super().__iter__()
 
 
-# a table that rotations share is brought into C's form once a call, and moves keys as its angles do
+# a table that several rotations share is converted once per call, and rotates keys by its angles
 table = Table([math.cos(p * 0.01 ** i) for i in range(HS // 2)] +
               [math.sin(p * 0.01 ** i) for i in range(HS // 2)] for p in range(20))
 for i, item in enumerate(items):

@@ -37,7 +37,7 @@ class OnDevice(Memory):
 
 
 class Stream:
-    """As torch's, with a function that the stream runs in its turn."""
+    """A stream like torch's, which also runs a given function in its order."""
 
     def __init__(self):
         self.h, self.kept = ctypes.c_void_p(), []

@@ -103,7 +103,7 @@ told()
 
 def interrupted():
     """Ctrl-C in a wait, and within the signal of a completion: nothing is lost."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     load = block()
     try:
         threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT)).start()

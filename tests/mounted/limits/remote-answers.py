@@ -47,7 +47,7 @@ def endless(r):
         send(r, b"", b"X-Header: x\r\n" * 65536)
     if mode[0] == "page" and lists:
         send(r, close + b"<ListBucketResult>", b"<Contents><Key>kv/aa/x</Key></Contents>" * 8192)
-    if mode[0] == "list" and lists and pages[0] < 500:  # half a million names of others
+    if mode[0] == "list" and lists and pages[0] < 500:  # half a million foreign names
         pages[0] += 1
         keys = b"".join(b"<Contents><Key>kv/other/%06d-%03d</Key></Contents>" % (pages[0], i)
                         for i in range(1000))

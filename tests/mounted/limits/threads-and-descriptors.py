@@ -33,7 +33,7 @@ while served < 3:
         time.sleep(0.01)
     if p.poll() is None:
         assert os.path.ismount(s.mnt), f"thread {nth}: neither mounted nor ended"
-        # it serves, or ends; nobody waits for ever
+        # the mount serves or ends, and no caller waits forever
         q = subprocess.Popen(["stat", f"{s.mnt}/.kvcachefs/stats"], stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL)
         end(q, f"thread {nth}: a stat")

@@ -54,7 +54,7 @@ for i in range(60, 140):
 s.settle()
 wait_for(lambda: why()["tier"] > 5)
 
-# a quota, a ttl, a request: one each more
+# a quota, a ttl, a request: one more eviction for each
 before = why()
 put("q/c/l")
 s.settle()
@@ -82,11 +82,11 @@ n, began = count(), time.monotonic()
 for i in range(5):
     s.read("u/c/l0")
     s.read("u/c/l1")
-pauses = int((time.monotonic() - began) / 0.3)  # a machine at work may be slow between two
+pauses = int((time.monotonic() - began) / 0.3)  # a busy machine may be slow between two
 assert n + 1 <= count() <= n + 1 + pauses, (n, count(), pauses)
 assert any(v for k, v in spans("use_gap").items() if int(re.match(r"\d+", k)[0]) >= 2)
 
-# the same in metrics: histograms are consistent, with a reason and a tier each
+# the same in the metrics: the histograms are consistent, and samples have a reason and a tier
 def settled_metrics():
     """The metrics of a mount at rest, whose stats are equal before and after."""
     before = s.stats()

@@ -31,7 +31,7 @@ for i, model in enumerate(("m", 'o"d\\d\n', "größe")):
     for _ in range(i + 1):
         s.read(f"{model}/unseen/layer-unseen")
 s.settle()
-# nothing of files, and no names below a model's
+# no names of files or of folders below a model's folder
 assert b"unseen" not in b"".join(ask(port, p)[2] for p in ("/", "/metrics", "/status.json"))
 state = json.loads(ask(port, "/status.json")[2])
 st = s.stats()
@@ -63,7 +63,7 @@ for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
     assert code == 405 and headers["Allow"] == "GET, HEAD", (method, code)
 assert ask(port, "/" + "a" * 20000)[0] in (414, 431)
 assert ask(port, "/healthz", headers={"X": "a" * 20000})[0] in (400, 413, 431)
-# a web page whose own name leads here (DNS rebinding) reads nothing; other names do
+# a web page whose host name resolves to this machine (DNS rebinding) reads nothing
 for host, good in (("evil.example.com", False), ("evil.example.com:80", False),
                    ("1.2.3.4.nip.io", False),
                    ("127.0.0.1.evil.com", False), ("x" * 300, False), ("[::1", False), ("", False),
@@ -125,8 +125,8 @@ for path in ("/metrics", "/status.json"):
     for right in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
         assert ask(port, path, headers={"Authorization": right})[0] == 200
 
-# a token that rotates: by a new file, in place, and as Kubernetes swaps a link; a bad one is not
-# taken
+# the token changes: by a new file, in place, and by a link that Kubernetes replaces; an invalid one
+# is not used
 def answers(text):
     return ask(port, "/metrics", headers={"Authorization": f"Bearer {text}"})[0] == 200
 

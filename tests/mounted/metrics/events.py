@@ -18,7 +18,7 @@ class Reader:
         self.text = b""
 
     def more(self):
-        """All lines until now."""
+        """Returns all lines that were written until now."""
         while piece := os.read(self.fd, 65536):
             self.text += piece
         lines, _, self.text = self.text.rpartition(b"\n")

@@ -14,7 +14,7 @@ if not BROWSER:
 
 
 def show(port, width):
-    """The page as it stands when it has settled, with nothing on the console."""
+    """Returns the page after it has settled, and checks that the console is empty."""
     log = open(f"{TMP}/browser.log", "w+")
     p = subprocess.run([BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu",
                         "--disable-dev-shm-usage", f"--user-data-dir={TMP}/browser",

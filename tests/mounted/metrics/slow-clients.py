@@ -7,7 +7,7 @@ from kvtest import *
 from prometheus import ask, port_of
 
 USERS, EACH = 10, 64
-"x".encode("idna")  # is loaded now: other users may not be able to read it
+"x".encode("idna")  # load the codec now, since other users may not be able to read its file
 s = Store(options="metrics=127.0.0.1:0").mount()
 port = port_of(s)
 ready, told = os.pipe()

@@ -43,13 +43,13 @@ assert {k: p["path"] for k, p in probes.items()} == {
 bidirectional = {m["mountPath"]: m["name"] for m in daemon["volumeMounts"]
                  if m.get("mountPropagation") == "Bidirectional"}
 store, mnt = daemon["args"][1:3]
-assert pod["hostPID"] is True  # or it sees no supplementary groups of engines
+assert pod["hostPID"] is True  # otherwise it sees no supplementary groups of engines
 assert daemon["securityContext"]["privileged"] and set(bidirectional) == {
     named["run"], os.path.dirname(mnt)}
 at = {v["name"]: v.get("hostPath", {}).get("path") for v in pod["volumes"]}
 assert engine["volumes"][0]["hostPath"]["path"] == at[bidirectional[os.path.dirname(mnt)]]
 
-# and as containers
+# the manifests, run as containers
 need_mount()
 apart()
 NODE = f"{TMP}/node"
@@ -96,7 +96,7 @@ def container(c, volumes, command, user=None):
                   f" {root}{m['mountPath']}"]
     drop = ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups",
             "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"] if user else [
-        # privileged as it is, this is all that the daemon uses of it
+        # of a privileged container's rights the daemon uses only these
         "setpriv", "--inh-caps=-all", "--bounding-set=-all,+sys_admin"]
     # the sanitizer's suppression file must exist inside the root
     lines.append(f"cp {SUPPRESSED} {root}/etc/tsan.supp")

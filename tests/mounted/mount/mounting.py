@@ -174,7 +174,7 @@ def as_nobody(what):
     if not pid:
         code = 1
         try:
-            os.chdir(s.mnt)  # the folders above are root's
+            os.chdir(s.mnt)  # only root can enter the folders above
             os.setgroups([])
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)

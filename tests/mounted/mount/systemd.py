@@ -46,7 +46,7 @@ def threads(pid):
 
 
 class Stuck:
-    """All threads of the daemon but the one that asks are stopped."""
+    """Stops all threads of the daemon except the one that checks the mount."""
 
     def __init__(self, pid):
         self.tids = [t for t, name in threads(pid).items() if name != "kv-watch"]
@@ -63,7 +63,7 @@ class Stuck:
 
 
 def asks(pid):
-    """The daemon's watch has asked and waits for the answer."""
+    """The checking thread has sent its request and waits for the answer."""
     tid = next(t for t, name in threads(pid).items() if name == "kv-watch")
     return "request_wait" in open(f"/proc/{pid}/task/{tid}/wchan").read()
 
@@ -112,7 +112,7 @@ with Stuck(m.daemon.pid):
     time.sleep(1)  # five pings' time
     assert m.pings() == before
 wait_for(lambda: m.pings() > before + 1)
-# a stop while the daemon waits for this answer does not wait
+# a stop during this check does not wait for its answer
 with Stuck(m.daemon.pid):
     wait_for(lambda: asks(m.daemon.pid))
     m.daemon.terminate()

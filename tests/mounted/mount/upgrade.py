@@ -148,7 +148,7 @@ assert s.read("m/open/l") == blob(3, MiB) and s.read("m/over/l") == blob(2, MiB)
 s.umount()
 s.fsck("-n", "--data")
 
-# with disk=off the pool is all there is
+# with disk=off only the pool has the files
 s = Store("off", options="disk=off,keep_pool").mount()
 s.write("m/c/l", blob(4, MiB))
 take_over(s)

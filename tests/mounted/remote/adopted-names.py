@@ -145,7 +145,7 @@ for name, more, uid, gid, mode in (
     b.fsck("-n")
 a.umount()
 
-# files that the node stored itself keep their owner, and other bytes are another file
+# files that the node stored itself keep their owner; a frame with other bytes is another file
 own = Store("own", size="64M", cpu="16M", options=f"{options},disk=off").mount()
 for n in range(2):
     write_as(own, f"m/own{n}", blob(n, 50 * KiB), 1001, 0o604)
@@ -158,7 +158,7 @@ for n in range(2):
         f.seek(0)
         if n:  # the same frame with another owner
             f.write(frames.header(page, uid=1002, mode=0o104777))
-        else:  # other bytes, and a header that is right for them
+        else:  # other bytes, with a valid header
             fields = {k: frames.get(page, k) for k in ("ino", "gen", "flags", "mode", "uid", "gid")}
             f.write(frames.made_up(uuid, "m/own0", blob(9, 50 * KiB), **fields))
 own.mount()

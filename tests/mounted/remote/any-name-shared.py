@@ -31,7 +31,7 @@ for i, d in enumerate(folders):
 assert b.read("m/.file") == blob("dot", 20 * KiB)
 assert b.read("m/t.tmpl") == blob("tmpl", 20 * KiB)
 
-# Another node's unfinished file is not in the way.
+# Another node's unfinished file does not matter.
 fd = os.open(f"{b.mnt}/left/page.tmp", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
 os.close(fd)
 assert b.read("left/page") == b"whole"
@@ -50,7 +50,7 @@ for d in ("", "m", "m/08/45", "new"):
         fd = os.open(f"{b.mnt}/{d}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         os.close(fd)
 assert b.stats()["asks"] == before, b.stats()["asks"] - before
-# One request a model for names without digits.
+# One request per model for names without digits.
 for d in ("new2", "new2/chunk", "new2/chunk/deep"):
     os.makedirs(f"{b.mnt}/{d}")
 before = b.stats()["asks"]

@@ -60,7 +60,7 @@ def others_go_on(some):
     for path in (s.mnt, f"{s.mnt}/m/c0"):
         assert int(outside(SPACE, path)) == blocks
     assert "resident" in outside(LEASE, s.mnt, "m/c0/l\n")
-    # a name that nobody here knows
+    # a name that this node does not know
     assert outside(LOOK, f"{s.mnt}/m/unknown{len(some)}").strip() == "False"
 
 

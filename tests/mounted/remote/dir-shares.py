@@ -118,7 +118,7 @@ def moved_away():
 
 
 def read_only():
-    """Loads from a read-only share are good while copies to it wait."""
+    """Loads from a read-only share succeed while copies to it wait."""
     real, path = folder("ro.real"), folder("ro")
     run("mount", "--bind", real, path, ok=True)
     a = new("ro.a", real).mount()
@@ -135,7 +135,7 @@ def read_only():
     st = b.stats()
     assert st["breaker_opened"] == 0 and st["corrupt"] == 0, st
     assert "read-only" in b.log()
-    # Made writable, it takes the copies.
+    # When it is writable again, it accepts the copies.
     run("mount", "-o", "remount,bind,rw", path, ok=True)
     copied(b, "m/own0")
     a.umount()
@@ -193,7 +193,7 @@ def users():
 
 
 def lists():
-    """A folder that cannot be read makes the list fail, after all the others."""
+    """A folder that cannot be read makes the listing fail, after all others were listed."""
     path = folder("lists")
     t = Tier(f"dir://{path}")
     names = [f"k{i}" for i in range(12)]

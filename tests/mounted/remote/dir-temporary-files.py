@@ -89,7 +89,7 @@ def own_files():
     for i in range(3):
         killed(path, "own", f"n{i}")
     tier(path, "own").end()
-    # a daemon may be killed before its pass has removed the file of the one before
+    # a daemon may be killed before its pass has removed the file of its predecessor
     assert 1 <= len(temps(path)) <= 3
     passed(path, "own").end()
     assert temps(path) == []
@@ -180,7 +180,7 @@ def names():
 
 
 def later():
-    """A file whose server failed before it was removed."""
+    """A server fails before a temporary file is removed."""
     path = share("later")
     t = tier(path, "later", f"calls=sync path={path}/*.tmp.* nth=1 do=EIO",
              f"calls=unlink path={path}/*/*.tmp.* nth=1 count=2 do=ETIMEDOUT")
@@ -208,7 +208,7 @@ def stale():
 
 
 def many():
-    """The end waits for no pass over many names."""
+    """An unmount does not wait for a pass over many names."""
     path = share("many")
     t = tier(path, "many")
     assert t("put", "k", 20 * KiB) == "0"

@@ -35,7 +35,7 @@ def password_rotates():
 
 
 def failover():
-    """Connections of before the failover answer READONLY, new ones do not."""
+    """Connections from before the failover answer READONLY, new ones do not."""
     state = {"old": None}
 
     def how(fake, words, address):

@@ -108,7 +108,7 @@ def story(url, extra, name):
         a.write(f"after/kill/{i}", two)
     a.settle()
     assert later(lambda: b.read("after/kill/39")) == two
-    # a restart on both sides; then the pool and the disk of b are of no use: only the remote has it
+    # a restart on both sides, of b without its disk tier: only the remote has the file
     a.umount()
     b.umount()
     a.fsck()

@@ -13,7 +13,7 @@ s = Store("s", size="64M", options=f"settle=0,deadline=3000,disk=off,remote=dir:
 
 
 def gone():
-    """How long names are remembered from now on, in seconds."""
+    """Returns until when each deleted name is hidden, in seconds since 1970."""
     with contextlib.closing(sqlite3.connect(f"{s.path}/catalog.sqlite")) as c:
         return sorted(row[0] / 1e9 for row in c.execute("SELECT until_ns FROM gone"))
 

@@ -82,6 +82,6 @@ print(f"dir: {left} of {FILES} copies are left at the end")
 assert left > FILES // 2, left
 s.mount()
 assert not there(s)
-wait_for(lambda: copies() <= 0)  # the folder's own may go too
+wait_for(lambda: copies() <= 0)  # copies of folders may be removed, too
 s.umount()
 s.fsck("-n")

@@ -46,9 +46,9 @@ for compress in ("none", "zstd"):
     refused(s, f"keyfile={TMP}/none", "cannot be opened")
     s.mount()
     assert s.read("model/c/layer") == secret and s.read("other/c/layer") == secret[::-1]
-    # core dumps and /proc: not for others
+    # core dumps and /proc: other users have no access
     assert os.stat(f"/proc/{s.daemon.pid}/mem").st_uid == 0
-    # rotate: a second key, then the first is taken away
+    # rotate: add a second key, then remove the first
     s.umount()
     run(binary("kvcachectl"), "newkey", keys, ok=True)
     s.mount()

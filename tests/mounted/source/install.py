@@ -49,7 +49,7 @@ for h in helpers:
     assert os.readlink(root + h) == "/usr/local" + h
 make("uninstall", f"DESTDIR={root}")
 assert not there(root), there(root)
-# a package's: /sbin is /usr/sbin there
+# the paths of a package: /sbin is /usr/sbin there
 multi, dist = "/lib/a-triplet", "/usr/lib/python3/dist-packages"
 python = {f"{dist}/kvcachefs/{n}" for n in os.listdir(f"{top}/gpu/python/kvcachefs")
           if n.endswith((".py", ".typed"))} | {f"{dist}/kvcachefs-0.1.0.dist-info/METADATA"}
@@ -118,6 +118,6 @@ if MODE not in ("asan", "tsan"):
         run("gcc", "-o", f"{TMP}/user", f"{TMP}/user.c", *flags, ok=True)
         p = run(f"{TMP}/user", env=dict(os.environ, LD_LIBRARY_PATH=f"{prefix}/lib"), ok=True)
         assert p.stdout.split()[0] == version, p.stdout
-# the library's .pc is made by each install, and is this build's own again
+# each install writes the library's .pc; write that of this build again
 make(f"build/{MODE}/lib/kvcachefs.pc")
 make(f"build/{MODE}/lib/kvcachefs@.service")

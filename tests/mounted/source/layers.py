@@ -74,7 +74,7 @@ assert not circles - named, (
     f"files that call each other both ways, and engine/README does not name: {circles - named}")
 assert not named - circles, f"engine/README names circles that are none: {named - circles}"
 
-# Each layer and each file has its line in engine/README.
+# engine/README has a line for each layer and each file.
 for f in layers:
     assert re.search(rf"^\s*\d+\s+{f}/", readme, re.M), f"engine/README does not list {f}/"
 for path in sources:

@@ -42,7 +42,7 @@ def alike(output):
     output = re.sub(r"^kvcachefs: prefault.*\n", "", output, flags=re.M)
     for a, b in HERE[:3]:
         output = output.replace(b, a)
-    # a killed daemon's mount says one of these, by where the call was
+    # a call to a killed daemon's mount fails with one of these errors
     output = re.sub("Software caused connection abort|Operation canceled",
                     "Transport endpoint is not connected", output)
     output = re.sub(r"\b[0-9a-f-]{32,40}\b", "HASH", output)
@@ -92,7 +92,7 @@ for block in blocks:
         if command.startswith("echo Y"):
             assert command.split(" > ")[1] in open(f"{TOP}/man/kvcachefs.8").read()
             continue
-        extra = "--yes " if "kvcachectl quota" in command else ""  # nobody is at a terminal here
+        extra = "--yes " if "kvcachectl quota" in command else ""  # there is no terminal here
         p = run("bash", "-c", here(command).replace("quota ", "quota " + extra))
         assert p.returncode == 0, (command, p)
         tried += 1

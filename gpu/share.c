@@ -26,8 +26,8 @@ struct shared {
 };
 
 struct kvcachefs_crew {
-	/* the number of helpers is at most `most`, at most CPUs / part - 1, and at least 1 */
-	const long most, part;
+	/* the number of helpers is CPUs / part - 1, but at least `least` and at most `most` */
+	const long least, most, part;
 	pthread_mutex_t lock;
 	pthread_cond_t work;
 	struct shared *batches; /* with calls left */
@@ -35,12 +35,15 @@ struct kvcachefs_crew {
 };
 
 struct kvcachefs_crew kvcachefs_callers = {
+	/* they wait for the mount, which answers requests that arrive together faster */
+	.least = 7,
 	.most = 7,
 	.part = 1,
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.work = PTHREAD_COND_INITIALIZER,
 };
 struct kvcachefs_crew kvcachefs_copiers = {
+	.least = 1,
 	.most = 7,
 	.part = 2, /* a transfer has a thread of its own too, and the program needs CPUs */
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -132,7 +135,7 @@ static void share_start_locked(struct kvcachefs_crew *c)
 		return;
 	c->started = true;
 	pthread_once(&at_first, share_once);
-	n = n < 1 ? 1 : n > c->most ? c->most : n;
+	n = n < c->least ? c->least : n > c->most ? c->most : n;
 	sigfillset(&all); /* signals are for the program and its own threads */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_attr_init(&detached);

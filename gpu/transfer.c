@@ -27,6 +27,7 @@
 
 #define KEPT 16
 #define SHARE_LEAST (1u << 20) /* bytes in host memory that are worth several threads */
+#define SHARE_FILES 16         /* the same for a number of files that are not mapped */
 #define KEPT_BYTES (1u << 20)  /* a larger block is not kept */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
@@ -179,19 +180,20 @@ static void next_item(void *arg, size_t i)
 
 /*
  * In host memory. Several threads share the items, unless the items share a buffer. The first item
- * makes the folder in which files are prepared.
+ * of a store makes the folder in which files are prepared.
  */
 static void run_host(struct kvcachefs_transfer *t)
 {
+	size_t first = t->store && t->n;
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < t->n; i++)
 		bytes += t->pieces[i].f.len;
-	if (t->n)
+	if (first)
 		begin_item(t, 0);
-	if (t->n > 1)
-		kvcachefs_share(&kvcachefs_callers, t->n - 1, t->shares && bytes >= SHARE_LEAST,
-				next_item, t);
+	kvcachefs_share(&kvcachefs_callers, t->n - first,
+			t->shares && (bytes >= SHARE_LEAST || (!t->ncaches && t->n >= SHARE_FILES)),
+			first ? next_item : begin_item, t);
 }
 
 /* Finds the files of a store that exist and must be skipped, with one call to the mount. */

@@ -118,8 +118,9 @@ class Queue:
             while self._ended:
                 self._ended[0].given = True
                 found.append(self._ended.popleft())
-            with contextlib.suppress(OSError):
-                os.read(self._more, 65536)
+            if found:
+                with contextlib.suppress(OSError):
+                    os.read(self._more, 65536)
         return found
 
     def stop(self) -> None:
@@ -186,13 +187,16 @@ class Queue:
         """Takes all completions; never waits. Completions that an interrupt left in _taken are
         delivered by the next call."""
         with self._taking:
+            last = False
             while self._h:
                 for i in range(self._found):
                     self._tell(self._taken[i])
+                self._found = 0
+                if last:
+                    return
                 self._found = AT_ONCE  # in case an interrupt loses the result of the call
                 self._found = _lib.call("take", self._h, self._taken, AT_ONCE)
-                if not self._found:
-                    return
+                last = self._found < AT_ONCE
 
     def _tell(self, c: _lib.Completion) -> None:
         if not c.id:
@@ -200,7 +204,7 @@ class Queue:
         job = self._flying.get(c.tag)
         if job:
             job.told(c)
-            job.end(c.err, c.error.decode(errors="replace"))
+            job.end(c.err, c.error.decode(errors="replace") if c.err else "")
             self._over(job)
         self._forget(c.tag)
         c.id = 0
@@ -208,8 +212,9 @@ class Queue:
     def _over(self, job: Job) -> None:
         with self._lock:
             if self._ended is not None and not job.given and job not in self._ended:
-                with contextlib.suppress(OSError):  # full: readable already
-                    os.write(self._mark, b"!")
+                if not self._ended:  # otherwise it is readable already
+                    with contextlib.suppress(OSError):
+                        os.write(self._mark, b"!")
                 self._ended.append(job)
             job.over = True
             for wake in job.wakers:

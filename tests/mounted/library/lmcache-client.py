@@ -2,7 +2,7 @@
 # ways: fast plain
 """The client for LMCache's server, called as LMCache does: names and bytes of its adapter fs,
 existing files, absent, truncated and extended files, removals, a full pool, a daemon that is
-stopped, dead or mounted again, wrong options, and an end with tasks in progress."""
+stopped, dead or mounted again, wrong options, an end with tasks in progress, and calls after it."""
 import select, signal
 from kvtest import *
 from tensors import *
@@ -142,11 +142,18 @@ assert not ok and error and good == [False] * N
 s.mount()
 assert found(c)[2] == load(c) == [True] * N
 
-# the end, with tasks in progress
+# the end, with tasks in progress: they are reported, and later tasks fail
 some = [memoryview(bytearray(1 << 20)) for _ in range(16)]
-c.submit_batch_set([f"m@0@0@{i:x}" for i in range(16)], some)
+last = c.submit_batch_set([f"m@0@0@{i:x}" for i in range(16)], some)
 c.submit_batch_exists(keys)
 c.close()
 c.close()
+assert last in [number for number, *_ in c.drain_completions()]
+assert c.drain_completions() == []
+late = [c.submit_batch_set(keys, views), c.submit_batch_get(keys, views),
+        c.submit_batch_exists(keys), c.submit_batch_delete(keys)]
+done = {number: rest for number, *rest in c.drain_completions()}
+assert sorted(done) == late and not any(ok or any(good) for ok, _, good in done.values()), done
+assert all("closed" in error for _, error, _ in done.values()), done
 del some
 s.umount()

@@ -16,6 +16,8 @@
 
 /* The counters of a sample: X(name of the member, name of the counter in base/stats.h). */
 #define KVFS_SAMPLED(X)              \
+	X(found, found)              \
+	X(absent, absent)            \
 	X(hits, pool_hits)           \
 	X(misses, pool_misses)       \
 	X(creates, creates)          \

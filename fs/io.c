@@ -112,6 +112,7 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 		fuse_reply_err(req, ENAMETOOLONG);
 		return;
 	}
+	kvc_asked_made(kvfs_of(req)->k, parent, name, (uint32_t)fuse_req_ctx(req)->pid);
 	c = kvfs_call_new(req, parent, run_create, name, NULL);
 	if (!c)
 		return;

@@ -190,6 +190,14 @@ static void reply_new(fuse_req_t req, uint64_t parent, int err, const struct kvc
 		reply_entry(req, parent, 0, a);
 }
 
+static void reply_lookup(fuse_req_t req, uint64_t parent, const char *name, int err,
+			 const struct kvc_row *a)
+{
+	if (err == -ENOENT)
+		kvc_asked_absent(kvfs_of(req)->k, parent, name, (uint32_t)fuse_req_ctx(req)->pid);
+	reply_entry(req, parent, err, a);
+}
+
 static void run_lookup(struct call *c)
 {
 	int err = c->w.err == -ETIMEDOUT ? 0 : c->w.err; /* kvc_lookup handles a timeout itself */
@@ -197,7 +205,7 @@ static void run_lookup(struct call *c)
 	err = err ?: kvc_lookup(c->f->k, c->ino, c->name, &c->attr, &c->w);
 	if (kvfs_call_waits(c, &err))
 		return;
-	reply_entry(c->req, c->ino, err, &c->attr);
+	reply_lookup(c->req, c->ino, c->name, err, &c->attr);
 	kvfs_call_free(c);
 }
 
@@ -216,7 +224,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		return;
 	err = kvc_lookup(kvfs_of(req)->k, parent, name, &a, NULL);
 	if (err != -EAGAIN) {
-		reply_entry(req, parent, err, &a);
+		reply_lookup(req, parent, name, err, &a);
 		return;
 	}
 	c = kvfs_call_new(req, parent, run_lookup, name, NULL); /* a shared tier must be asked */
@@ -386,6 +394,7 @@ bool kvfs_refuse_virtual(fuse_req_t req, uint64_t ino)
 	return kvfs_is_virtual(ino);
 }
 
+/* For calls that change a name. A lookup just before is part of the call. */
 static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
 {
 	if (kvfs_refuse_virtual(req, parent))
@@ -398,6 +407,7 @@ static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
 		fuse_reply_err(req, EPERM);
 		return true;
 	}
+	kvc_asked_made(kvfs_of(req)->k, parent, name, (uint32_t)fuse_req_ctx(req)->pid);
 	return false;
 }
 

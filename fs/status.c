@@ -9,18 +9,28 @@
 
 #define NOW_S 60u /* interval of the hit ratio "now": the last minute */
 
+static void print_share(FILE *out, uint64_t part, uint64_t all)
+{
+	if (all)
+		fprintf(out, "%.4f", (double)part / (double)all);
+	else
+		fputs("null", out);
+}
+
 static void print_hits(FILE *out, const char *name, const struct kvfs_sample *to,
 		       const struct kvfs_sample *from, const char *end)
 {
+	uint64_t found = to->found - from->found, asked = found + to->absent - from->absent;
 	uint64_t n = to->hits - from->hits, all = n + to->misses - from->misses;
 
 	fprintf(out,
-		"\"%s\":{\"seconds\":%.1f,\"hits\":%" PRIu64 ",\"misses\":%" PRIu64 ",\"share\":",
-		name, (double)(to->ns - kvc_min(to->ns, from->ns)) / 1e9, n, all - n);
-	if (all)
-		fprintf(out, "%.4f}%s", (double)n / (double)all, end);
-	else
-		fprintf(out, "null}%s", end);
+		"\"%s\":{\"seconds\":%.1f,\"found\":%" PRIu64 ",\"absent\":%" PRIu64
+		",\"found_share\":",
+		name, (double)(to->ns - kvc_min(to->ns, from->ns)) / 1e9, found, asked - found);
+	print_share(out, found, asked);
+	fprintf(out, ",\"hits\":%" PRIu64 ",\"misses\":%" PRIu64 ",\"share\":", n, all - n);
+	print_share(out, n, all);
+	fprintf(out, "}%s", end);
 }
 
 const char *kvfs_unready(struct kvfs *f)

@@ -318,13 +318,20 @@ uint64_t kvc_access_lease_client_locked(struct kvc *k)
 	return LEASE | k->access->leases++;
 }
 
-void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t caller,
+/* False for another file of the chunk that was counted last. */
+static bool is_not_counted(const struct kvc_client *u, const struct kvc_chunk *c, uint64_t file)
+{
+	return u->counted != c->id || u->counted_file == file;
+}
+
+bool kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t caller,
 			      bool hit)
 {
 	uint32_t client = client_id(k, caller);
 	/* a use soon after another one is the same use */
 	bool soon = kvc_chunk_young(k, c->use.last_ns), asks = hit && !soon;
-	struct kvc_client *u;
+	struct kvc_client *u = NULL;
+	bool uses = true;
 
 	if (hit && !soon)
 		kvc_clock_since(k, &k->stats.use_gap, c->use.last_ns);
@@ -333,6 +340,7 @@ void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 	if (c->fresh) {
 		u = client ? client_find(k, client) : NULL;
 		asks = asks && client && !(u && u->fresh == c);
+		uses = !u || is_not_counted(u, c, file);
 	} else if (!client) {
 		use_alone(k, c, file);
 	} else if ((u = client_uses(k, c, file, client, soon))) {
@@ -340,10 +348,18 @@ void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 		report_use(k, u, c, false, u->last_ns);
 		asks = hit;
 	} else {
+		u = client_find(k, client);
+		/* the request created the chunk: the policies see one use, the counters two */
+		uses = u && file && !c->first_file && is_not_counted(u, c, file);
 		asks = false;
+	}
+	if (uses && u) {
+		u->counted = c->id;
+		u->counted_file = file;
 	}
 	if (asks)
 		kvc_admission_requested_locked(k, c);
+	return uses;
 }
 
 static void chunk_made(struct kvc *k, struct kvc_chunk *c, uint32_t client)

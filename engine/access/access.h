@@ -35,6 +35,8 @@ struct kvc_client {
 	unsigned class;
 	uint64_t last, last_ns;  /* the chunk that it used last, and when */
 	uint64_t noted;          /* the last chunk that was reported to the policies */
+	uint64_t counted;        /* the last chunk that was counted as found, */
+	uint64_t counted_file;   /* and its file */
 	uint64_t serial;         /* number of its request; 0: none */
 	unsigned n;              /* number of chunks in the request */
 	struct kvc_chunk *fresh; /* the chunk that it is creating, referenced by c->refs */
@@ -71,8 +73,10 @@ uint64_t kvc_access_lease_client_locked(struct kvc *k);
 /*
  * A client (0: unknown) uses a file of a chunk. hit: the object was in the pool. All files of a
  * chunk in one request are one use; if the request's first file is used again, that is another use.
+ * Returns true if the chunk counts as found: this is a use of its own, or the first after its
+ * creation.
  */
-void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t caller,
+bool kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t caller,
 			      bool hit);
 /* The client created one of the chunk's files. */
 void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t caller);

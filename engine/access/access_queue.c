@@ -74,7 +74,9 @@ static void record_item_locked(struct kvc *k, const struct access_item *item)
 	kvc_tenant_tell_locked(k, n->chunk, hits);
 	k->chunks->happened_ns = item->when_ns;
 	k->chunks->happened_mono_ns = item->when_mono_ns;
-	kvc_access_record_locked(k, n->chunk, n->row.ino, item->client, true);
+	if (kvc_access_record_locked(k, n->chunk, n->row.ino, item->client, true) &&
+	    !n->refs.leases)
+		kvc_model_stats_found_locked(k, n->model, 1); /* a lease has counted it */
 	k->chunks->happened_ns = k->chunks->happened_mono_ns = 0;
 }
 

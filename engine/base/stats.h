@@ -24,6 +24,13 @@
 	X(publishes, "objects published when their last writer closed them")                      \
 	X(pool_hits, "opens answered from the pool")                                              \
 	X(pool_misses, "opens that waited for a load")                                            \
+	X(found, "chunks that clients asked for and found, once per request")                     \
+	X(absent, "names that clients asked for and that did not exist")                          \
+	X(lookups_absent, "lookups of names that did not exist, except before a creation")        \
+	X(lease_found, "files that leases found")                                                 \
+	X(lease_absent, "names that leases did not find")                                         \
+	X(look_found, "files that looks found (the library's prefix calls)")                      \
+	X(look_absent, "names that looks did not find")                                           \
 	X(loads, "objects loaded into the pool from a tier")                                      \
 	X(load_bytes, "bytes loaded into the pool")                                               \
 	X(load_failures, "loads that failed because no tier had a good copy")                     \

@@ -3,6 +3,7 @@
 #include "context.h"
 
 #include "access_queue.h"
+#include "ops.h"
 #include "incomplete.h"
 #include "remove.h"
 
@@ -114,7 +115,9 @@ struct kvc *kvc_context_new(void)
 	memset(h, 0, bytes);
 	h->k.joint = kvc_joint_new();
 	h->k.access_queue = h->k.joint ? kvc_access_queue_new() : NULL;
-	if (!h->k.access_queue) {
+	h->k.asked = h->k.access_queue ? kvc_asked_new() : NULL;
+	if (!h->k.asked) {
+		kvc_access_queue_free(h->k.access_queue);
 		kvc_joint_free(h->k.joint);
 		free(h);
 		return NULL;
@@ -179,6 +182,7 @@ void kvc_context_free(struct kvc *k)
 	kvc_remote_lookup_fini(k->remote_lookup);
 	free(k->chunking->runs);
 	free(k->chunking->trees);
+	kvc_asked_free(k->asked);
 	kvc_access_queue_free(k->access_queue);
 	kvc_joint_free(k->joint);
 	free(kvc_context_of(k));

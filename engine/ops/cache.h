@@ -91,6 +91,12 @@ bool kvc_lookup_uncacheable(struct kvc *k, uint64_t parent);
  * names for long.
  */
 bool kvc_cache_shares(struct kvc *k);
+/*
+ * A client's thread (its id; 0: not known) asked for a name that does not exist: counts it, unless
+ * kvc_asked_made follows soon. kvc_asked_made: the thread is about to create the name.
+ */
+void kvc_asked_absent(struct kvc *k, uint64_t parent, const char *name, uint32_t thread);
+void kvc_asked_made(struct kvc *k, uint64_t parent, const char *name, uint32_t thread);
 /* Subtracts n from the kernel's lookup count of an inode. */
 void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t n);
 /* Returns -ESTALE if the file was dropped; the kernel then looks its name up again. */

@@ -12,6 +12,7 @@
 #include "hint.h"
 #include "user.h"
 #include "load.h"
+#include "model_stats.h"
 #include "membership.h"
 #include "incomplete.h"
 #include "access.h"
@@ -25,7 +26,8 @@
 
 struct item {
 	char *path;
-	size_t line; /* line of the request */
+	size_t line;    /* line of the request */
+	uint64_t model; /* of a name that does not exist */
 	/* counted in n->refs.leases (KVC_LEASE_LOOK and _HINT: n->refs.engine), or NULL */
 	struct kvc_node *n;
 	int err;
@@ -42,6 +44,7 @@ struct kvc_lease {
 	uint64_t client;
 	/* the current prompt: its first chunk, the chunk of the previous path; the current line */
 	uint64_t first, before, line;
+	uint64_t model;               /* of the current path; 0: none */
 	const struct kvc_asker *user; /* the user; valid only in kvc_lease_new */
 	struct kvc_hint_words hint;   /* KVC_LEASE_HINT */
 	size_t next;                  /* index of the first object of the next chunk */
@@ -138,6 +141,7 @@ static int append_item(struct kvc_lease *l, const char *path, const char *name, 
 	i = &l->v[l->n];
 	i->path = NULL;
 	i->line = l->line;
+	i->model = l->model;
 	if (asprintf(&i->path, "%s%s%s", path, name ? "/" : "", name ? name : "") < 0)
 		return -ENOMEM;
 	i->n = n;
@@ -181,17 +185,18 @@ bool kvc_lease_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uin
 }
 
 /* Walks a path from the root. *n has no reference. */
-static int walk_path_both(struct kvc *k, const struct kvc_lease *l, const char *path,
-			  struct kvc_node **n)
+static int walk_path_both(struct kvc *k, struct kvc_lease *l, const char *path, struct kvc_node **n)
 {
 	KVC_MEM char *copy = strdup(path);
 	char *save = NULL;
 	uint64_t ino = KVC_ROOT;
 	uint32_t kind = S_IFDIR;
+	bool first;
 	int err = 0;
 
 	if (!copy)
 		return -ENOMEM;
+	l->model = 0;
 	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
 		if (!strcmp(w, "."))
 			continue;
@@ -200,7 +205,10 @@ static int walk_path_both(struct kvc *k, const struct kvc_lease *l, const char *
 					: kvc_node_get_both(k, ino, n);
 		if (!err) {
 			err = kvc_lease_asker_may(l->user, &(*n)->row, 1) ? 0 : -EACCES;
+			first = ino == KVC_ROOT;
 			err = err ?: kvc_name_get(k->cat, ino, w, &ino, &kind);
+			if (!err && first && S_ISDIR(kind))
+				l->model = ino;
 			if (!err && S_ISREG(kind) && kvc_incomplete_hides_both(k, *n, w))
 				err = -ENOENT;
 			kvc_node_settle_locked(k, *n);
@@ -310,6 +318,37 @@ static int hint_one_both(struct kvc *k, struct kvc_lease *l, size_t i)
 	return kvc_hint_apply_both(k, &l->hint, l->v[i].n, next, l->uid);
 }
 
+/* Counts what the command found. A prefetch or a hint asks for nothing. */
+static void count_found_locked(struct kvc *k, const struct kvc_lease *l)
+{
+	uint64_t found = 0, absent = 0, chunk = 0;
+
+	if (l->mode != KVC_LEASE_HOLD && l->mode != KVC_LEASE_LOOK)
+		return;
+	for (size_t i = 0; i < l->n; i++) {
+		const struct item *it = &l->v[i];
+
+		pause_often_locked(k, i + 1);
+		if (it->n) {
+			found++;
+			/* what a look finds is counted when it is opened or leased */
+			if (l->mode == KVC_LEASE_HOLD && it->n->row.chunk != chunk)
+				kvc_model_stats_found_locked(k, it->n->model, 1);
+			chunk = it->n->row.chunk;
+		} else if (it->err == -ENOENT) {
+			absent++;
+			kvc_model_stats_absent_locked(k, it->model, 1);
+		}
+	}
+	if (l->mode == KVC_LEASE_HOLD) {
+		kvc_count_by(&k->stats, lease_found, found);
+		kvc_count_by(&k->stats, lease_absent, absent);
+	} else {
+		kvc_count_by(&k->stats, look_found, found);
+		kvc_count_by(&k->stats, look_absent, absent);
+	}
+}
+
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
 		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out)
 {
@@ -352,7 +391,10 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 			l->v[i].err = lease_load_both(k, l, i);
 	}
 	kvc_access_request_end_locked(k, l->client);
-	kvc_unlock_both(k);
+	kvc_catalog_unlock(k->cat);
+	if (!err)
+		count_found_locked(k, l);
+	kvc_unlock(k);
 	free(l->hint.newer);
 	l->hint.newer = NULL;
 	if (!err && mode == KVC_LEASE_HINT)

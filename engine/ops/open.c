@@ -150,8 +150,9 @@ static void wait_end_locked(struct kvc *k, struct kvc_wait *w)
 static void record_open_locked(struct kvc *k, struct kvc_node *n, int flags,
 			       const struct kvc_wait *w)
 {
-	if (n->chunk)
-		kvc_access_record_locked(k, n->chunk, n->row.ino, w->client, true);
+	if (n->chunk && kvc_access_record_locked(k, n->chunk, n->row.ino, w->client, true) &&
+	    !n->refs.leases && (flags & O_ACCMODE) != O_WRONLY && !(flags & O_TRUNC))
+		kvc_model_stats_found_locked(k, n->model, 1); /* a lease has counted it */
 	kvc_hit_update_atime_locked(k, n, flags);
 	if (!(flags & O_TRUNC))
 		kvc_latency_record(k, KVC_OP_open, w->loads ? n->load.tier : KVC_OF_POOL, n->model,
@@ -259,12 +260,19 @@ static bool is_hidden_file(struct kvc *k, uint64_t ino)
  * because a failed open leaves no negative entry. So stat still finds the file, and a later open
  * loads it.
  */
-static int miss_if_unserved(struct kvc *k, int flags, const struct kvc_wait *w, int err)
+static int miss_if_unserved(struct kvc *k, uint64_t ino, int flags, const struct kvc_wait *w,
+			    int err)
 {
+	struct kvc_node *n;
+
 	if (!w->loads || opens_for_writing(flags) || (flags & (O_TRUNC | O_CREAT)) ||
 	    !kvc_load_unserved(err))
 		return err;
 	kvc_count(&k->stats, unserved_loads);
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	kvc_model_stats_absent_locked(k, n ? n->model : 0, 1);
+	kvc_unlock(k);
 	return -ENOENT;
 }
 
@@ -276,7 +284,7 @@ static int open_with_retry(struct kvc *k, uint64_t ino, int flags, struct kvc_op
 	do
 		err = open_once(k, ino, flags, out, w);
 	while (kvc_share_retry_call(k, w, &err));
-	return err == KVC_WAIT ? err : miss_if_unserved(k, flags, w, err);
+	return err == KVC_WAIT ? err : miss_if_unserved(k, ino, flags, w, err);
 }
 
 int kvc_open_file(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,

@@ -92,6 +92,13 @@ void kvc_hit_update_atime_locked(struct kvc *k, struct kvc_node *n, int flags);
  */
 int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 			 struct kvc_wait *w);
+/* asked.c: lookups of missing names, for context.c. NULL: no memory. */
+struct kvc_asked *kvc_asked_new(void);
+void kvc_asked_free(struct kvc_asked *a);
+/* asked.c: a folder has moved, perhaps to another model. Called with the locks. */
+void kvc_asked_moved(struct kvc *k);
+/* asked.c: counts the lookups that no creation has followed. Call it before reading counters. */
+void kvc_asked_settle(struct kvc *k);
 /*
  * share_retry.c: *err is the result of a call. If it is KVC_OVER_SHARE (user.h), the user's
  * idle objects are released, at most once per call, and the result is true: make the call again.

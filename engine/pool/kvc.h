@@ -87,6 +87,7 @@ struct kvc {
 	struct kvc_joint *joint; /* joint holds of k->lock; NULL: none (ops/hit.c) */
 	/* accesses of joint holds, which k->access does not know yet (access/access_queue.h) */
 	struct kvc_access_queue *access_queue;
+	struct kvc_asked *asked; /* lookups of missing names (ops/asked.c) */
 	/* identifies this store's frames in shared tiers (tiering/proof.c) */
 	uint8_t shared_id[16];
 	struct kvc_stats stats;

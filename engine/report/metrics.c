@@ -9,6 +9,7 @@
 #include "replacers.h"
 #include "quote.h"
 #include "model_stats.h"
+#include "ops.h"
 #include "tenants.h"
 #include "tier_queue.h"
 
@@ -213,16 +214,24 @@ static void metrics_locks(struct kvc *k, FILE *out)
 			(double)kvc_gauges_read(&v[i].lock->longest_ns) / 1e9);
 }
 
-static void metrics_model(FILE *out, const char *name, const struct kvc_opens *n)
+static void metrics_model(FILE *out, const char *family_name, const char *name, const char *result,
+			  uint64_t n)
 {
-	const uint64_t v[] = { n->hits, n->misses };
-	static const char *const results[] = { "hit", "miss" };
+	fprintf(out, P "%s_total{model=", family_name);
+	kvc_quote(out, name);
+	fprintf(out, ",result=\"%s\"} %" PRIu64 "\n", result, n);
+}
 
-	for (int i = 0; i < 2; i++) {
-		fputs(P "model_opens_total{model=", out);
-		kvc_quote(out, name);
-		fprintf(out, ",result=\"%s\"} %" PRIu64 "\n", results[i], v[i]);
-	}
+static void metrics_model_asked(FILE *out, const char *name, const struct kvc_opens *n)
+{
+	metrics_model(out, "model_asked", name, "found", n->found);
+	metrics_model(out, "model_asked", name, "absent", n->absent);
+}
+
+static void metrics_model_opens(FILE *out, const char *name, const struct kvc_opens *n)
+{
+	metrics_model(out, "model_opens", name, "hit", n->hits);
+	metrics_model(out, "model_opens", name, "miss", n->misses);
 }
 
 static void metrics_models(struct kvc *k, FILE *out)
@@ -231,13 +240,25 @@ static void metrics_models(struct kvc *k, FILE *out)
 
 	if (kvc_top_models(k, &list))
 		return; /* out of memory: left out this time */
-	family(out, "models", "gauge", "models with at least one opened file");
+	family(out, "models", "gauge", "models that were asked for at least one chunk");
 	fprintf(out, P "models %zu\n", list.models);
+	family(out, "model_asked", "counter",
+	       "chunks that were asked for; the label model is empty for the sum of all others");
+	for (size_t i = 0; i < list.n; i++)
+		metrics_model_asked(out, list.v[i].name, &list.v[i].n);
+	metrics_model_asked(out, "", &list.rest);
 	family(out, "model_opens", "counter",
 	       "opens; the label model is empty for the sum of all other models");
 	for (size_t i = 0; i < list.n; i++)
-		metrics_model(out, list.v[i].name, &list.v[i].n);
-	metrics_model(out, "", &list.rest);
+		metrics_model_opens(out, list.v[i].name, &list.v[i].n);
+	metrics_model_opens(out, "", &list.rest);
+	family(out, "model_pool_bytes", "gauge", "bytes of a model's files in the pool");
+	for (size_t i = 0; i <= list.n; i++) {
+		fputs(P "model_pool_bytes{model=", out);
+		kvc_quote(out, i < list.n ? list.v[i].name : "");
+		fprintf(out, "} %" PRIu64 "\n",
+			i < list.n ? list.v[i].pool_bytes : list.rest_pool_bytes);
+	}
 	free(list.v);
 }
 
@@ -298,6 +319,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 	struct kvc_tier_gauges tier[KVC_TIERS];
 	struct kvc_gauges g;
 
+	kvc_asked_settle(k);
 	kvc_gauges(k, &g);
 	kvc_tier_gauges(k, tier);
 	family(out, "build_info", "gauge", "constant 1, labelled with the version");

@@ -5,6 +5,7 @@
  * files in the root, and "//" for forgotten models and models without a name.
  */
 #include "cache.h"
+#include "ops.h"
 #include "model_stats.h"
 
 #include <inttypes.h>
@@ -39,6 +40,7 @@ void kvc_print_models(struct kvc *k, FILE *out)
 	KVC_MODEL_STATS(X)
 #undef X
 	fputs("name\n", out);
+	kvc_asked_settle(k);
 	do {
 		memset(name, 0, sizeof name);
 		kvc_lock_both(k);

@@ -7,6 +7,7 @@
 #include "cache.h"
 #include "gauges.h"
 #include "quote.h"
+#include "ops.h"
 #include "model_stats.h"
 #include "tier_queue.h"
 
@@ -83,7 +84,10 @@ void kvc_status_print_tiers(struct kvc *k, FILE *out)
 
 static void put_opens(FILE *out, const struct kvc_opens *n)
 {
-	fprintf(out, "\"hits\":%" PRIu64 ",\"misses\":%" PRIu64, n->hits, n->misses);
+	fprintf(out,
+		"\"found\":%" PRIu64 ",\"absent\":%" PRIu64 ",\"hits\":%" PRIu64
+		",\"misses\":%" PRIu64,
+		n->found, n->absent, n->hits, n->misses);
 }
 
 static void status_models(struct kvc *k, FILE *out)
@@ -98,8 +102,11 @@ static void status_models(struct kvc *k, FILE *out)
 		kvc_quote(out, list.v[i].name);
 		putc(',', out);
 		put_opens(out, &list.v[i].total);
+		fprintf(out, ",\"pool_bytes\":%" PRIu64, list.v[i].pool_bytes);
 		list.all.hits -= list.v[i].total.hits;
 		list.all.misses -= list.v[i].total.misses;
+		list.all.found -= list.v[i].total.found;
+		list.all.absent -= list.v[i].total.absent;
 		putc('}', out);
 	}
 	fputs("],\n\"models_rest\":{", out);
@@ -190,6 +197,7 @@ void kvc_print_status(struct kvc *k, FILE *out)
 {
 	struct kvc_gauges g;
 
+	kvc_asked_settle(k);
 	kvc_gauges(k, &g);
 	status_tiers(k, &g, out);
 	fputs("\"gauges\":{\"tiers\":", out);

@@ -2,6 +2,7 @@
 /* Virtual files for people: stats, the configuration in effect, and policies. */
 #include "cache.h"
 #include "gauges.h"
+#include "ops.h"
 #include "replacers.h"
 #include "prefault.h"
 #include "tier_queue.h"
@@ -41,6 +42,7 @@ void kvc_text_stats(struct kvc *k, FILE *out)
 	struct kvc_tier_gauges tier[KVC_TIERS];
 	struct kvc_gauges g;
 
+	kvc_asked_settle(k);
 	kvc_gauges(k, &g);
 	kvc_tier_gauges(k, tier);
 #define X(name, metric, what) fprintf(out, "%-22s %" PRIu64 "\n", #name, g.name);

@@ -3,10 +3,10 @@
  * Statistics of each model, see model_stats.h. A clock hand finds statistics to reuse, checking a
  * few under each hold of k->lock.
  *
- * The first models with opens are shown at once. Later, a model replaces a shown one if it has more
- * than twice its opens, so that models do not change places at each reading. A shown model's
- * figures count from the time it was chosen. All other opens are in the sum of the rest, including
- * those counted for models that are no longer shown. So no figure ever decreases.
+ * The first models that are asked for are shown at once. Later, a model replaces a shown one if it
+ * was asked for more than twice as often, so that models do not change places at each reading. A
+ * shown model's figures count from the time it was chosen. All others are in the sum of the rest,
+ * including those counted for models that are no longer shown. So no figure ever decreases.
  */
 #include "model_stats.h"
 
@@ -89,6 +89,36 @@ void kvc_model_stats_pool_bytes_locked(struct kvc *k, struct kvc_node *n)
 		n->counted.in->pool_bytes += now;
 }
 
+void kvc_model_stats_found_locked(struct kvc *k, uint64_t model, uint64_t n)
+{
+	kvc_count_by(&k->stats, found, n);
+	kvc_model_stats_of_locked(k, model)->found += n;
+}
+
+void kvc_model_stats_absent_locked(struct kvc *k, uint64_t model, uint64_t n)
+{
+	kvc_count_by(&k->stats, absent, n);
+	kvc_model_stats_of_locked(k, model)->absent += n;
+}
+
+static struct kvc_model_stats *stats_find_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_slot *s = kvc_table_find(&k->model_stats->table, model);
+
+	return s ? kvc_of(s, struct kvc_model_stats, slot) : NULL;
+}
+
+bool kvc_model_stats_absent_joint(struct kvc *k, uint64_t model)
+{
+	struct kvc_model_stats *t = stats_find_locked(k, model);
+
+	if (!t)
+		return false;
+	kvc_count(&k->stats, absent);
+	__atomic_fetch_add(&t->absent, 1, __ATOMIC_RELAXED); /* other joint holds do the same */
+	return true;
+}
+
 size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_stats *to,
 				   size_t capacity)
 {
@@ -111,51 +141,52 @@ void kvc_model_stats_free(struct kvc *k)
 }
 
 struct candidate {
-	uint64_t model, opens;
+	uint64_t model, asked;
 	bool shown;
 };
 
-static struct kvc_model_stats *stats_find_locked(struct kvc *k, uint64_t model)
-{
-	struct kvc_slot *s = kvc_table_find(&k->model_stats->table, model);
-
-	return s ? kvc_of(s, struct kvc_model_stats, slot) : NULL;
-}
-
-static int by_opens(const void *a, const void *b)
+static int by_asked(const void *a, const void *b)
 {
 	const struct candidate *x = a, *y = b;
 
-	return (x->opens < y->opens) - (x->opens > y->opens);
+	return (x->asked < y->asked) - (x->asked > y->asked);
+}
+
+/* How often a model's chunks were opened, or asked for in vain. */
+static uint64_t asked(const struct kvc_model_stats *t)
+{
+	return t->hits + t->misses + t->absent;
 }
 
 /*
- * Lists all models with opens, most opens first, and after them the shown models without opens.
- * Returns NULL if out of memory.
+ * Lists all models that were asked for a chunk, most asked first, and after them the other shown
+ * models. *pool_bytes: of all models. Returns NULL if out of memory.
  */
-static struct candidate *list_candidates(struct kvc *k, size_t *n)
+static struct candidate *list_candidates(struct kvc *k, size_t *n, uint64_t *pool_bytes)
 {
 	const struct kvc_model_stats_table *all = k->model_stats;
 	struct candidate *v = calloc(KVC_MODEL_STATS_MAX, sizeof *v);
 
 	*n = 0;
+	*pool_bytes = 0;
 	if (!v)
 		return NULL;
 	kvc_lock(k);
 	for (size_t i = 0; i < all->n; i++) {
 		const struct kvc_model_stats *t = all->v[i];
 
-		if (t->slot.key && (t->hits + t->misses || t->shown) && t->nameless != t->last)
+		*pool_bytes += t->pool_bytes;
+		if (t->slot.key && (asked(t) || t->shown) && t->nameless != t->last)
 			v[(*n)++] = (struct candidate){
 				t->slot.key,
-				t->hits + t->misses,
+				asked(t),
 				t->shown,
 			};
 		if (i % AT_ONCE == AT_ONCE - 1)
 			kvc_pause_locked(k);
 	}
 	kvc_unlock(k);
-	qsort(v, *n, sizeof *v, by_opens);
+	qsort(v, *n, sizeof *v, by_asked);
 	return v;
 }
 
@@ -168,10 +199,12 @@ static void show_locked(struct kvc *k, uint64_t model, bool show)
 	t->shown = show;
 	t->hits_before = t->hits;
 	t->misses_before = t->misses;
+	t->found_before = t->found;
+	t->absent_before = t->absent;
 	k->model_stats->shown = show ? k->model_stats->shown + 1 : k->model_stats->shown - 1;
 }
 
-/* Chooses the models to show; v is sorted by opens, most first. */
+/* Chooses the models to show; v is sorted by `asked`, most first. */
 static void choose_shown(struct kvc *k, const struct candidate *v, size_t n)
 {
 	size_t up = 0, down = n;
@@ -184,7 +217,7 @@ static void choose_shown(struct kvc *k, const struct candidate *v, size_t n)
 			continue;
 		while (down > up && !v[down - 1].shown)
 			down--;
-		if (down <= up || v[up].opens <= 2 * v[down - 1].opens)
+		if (down <= up || v[up].asked <= 2 * v[down - 1].asked)
 			break;
 		show_locked(k, v[--down].model, false);
 		show_locked(k, v[up].model, true);
@@ -245,16 +278,20 @@ static size_t copy_shown(struct kvc *k, const struct candidate *v, size_t n,
 	for (size_t i = 0; i < n && at < KVC_TOP_MODELS; i++) {
 		const struct kvc_model_stats *t = stats_find_locked(k, v[i].model);
 
-		if (t && t->shown && v[i].opens)
+		if (t && t->shown && v[i].asked)
 			out->v[at++] = (struct kvc_top_models){
 				.model = v[i].model,
-				.n = { t->hits - t->hits_before, t->misses - t->misses_before },
-				.total = { t->hits, t->misses },
+				.n = { t->hits - t->hits_before, t->misses - t->misses_before,
+				       t->found - t->found_before, t->absent - t->absent_before },
+				.total = { t->hits, t->misses, t->found, t->absent },
+				.pool_bytes = t->pool_bytes,
 			};
 	}
 	out->all = (struct kvc_opens){
 		kvc_counted(&k->stats, pool_hits),
 		kvc_counted(&k->stats, pool_misses),
+		kvc_counted(&k->stats, found),
+		kvc_counted(&k->stats, absent),
 	};
 	kvc_unlock(k);
 	return at;
@@ -262,11 +299,12 @@ static size_t copy_shown(struct kvc *k, const struct candidate *v, size_t n,
 
 int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
 {
+	uint64_t bytes;
 	size_t n, at;
-	KVC_MEM struct candidate *v = list_candidates(k, &n);
+	KVC_MEM struct candidate *v = list_candidates(k, &n, &bytes);
 
 	*out = (struct kvc_top_models_list){ .models = n };
-	while (v && out->models && !v[out->models - 1].opens)
+	while (v && out->models && !v[out->models - 1].asked)
 		out->models--;
 	out->v = calloc(KVC_TOP_MODELS, sizeof *out->v);
 	if (!v || !out->v) {
@@ -283,10 +321,15 @@ int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
 		/* subtracted even if the model has no name now: it may have it again */
 		out->rest.hits -= to->n.hits;
 		out->rest.misses -= to->n.misses;
-		if (has_new_name(k, out, to))
+		out->rest.found -= to->n.found;
+		out->rest.absent -= to->n.absent;
+		if (has_new_name(k, out, to)) {
+			bytes -= kvc_min(bytes, to->pool_bytes);
 			out->n++;
-		else
+		} else {
 			out->models--;
+		}
 	}
+	out->rest_pool_bytes = bytes;
 	return 0;
 }

@@ -7,8 +7,8 @@
  * removed in favour of a newer one, they are added to `others`, so that the sums stay correct. A
  * model with bytes in the pool keeps its statistics.
  *
- * The KVC_TOP_MODELS models with the most opens are shown individually. The others are shown as one
- * sum.
+ * The KVC_TOP_MODELS models that were asked for most are shown individually. The others are shown
+ * as one sum.
  */
 #ifndef KVC_MODEL_STATS_H
 #define KVC_MODEL_STATS_H
@@ -19,14 +19,16 @@
 #define KVC_TOP_MODELS 100u /* models that are shown individually */
 
 /*      name         what one count is */
-#define KVC_MODEL_STATS(X)                        \
-	X(hits, "opens answered from the pool")   \
-	X(misses, "opens that waited for a load") \
-	X(creates, "files created")               \
-	X(loads, "objects loaded into the pool")  \
-	X(load_bytes, "bytes loaded into it")     \
-	X(spills, "objects written to a tier")    \
-	X(spill_bytes, "bytes written to a tier") \
+#define KVC_MODEL_STATS(X)                                         \
+	X(hits, "opens answered from the pool")                    \
+	X(misses, "opens that waited for a load")                  \
+	X(creates, "files created")                                \
+	X(loads, "objects loaded into the pool")                   \
+	X(load_bytes, "bytes loaded into it")                      \
+	X(spills, "objects written to a tier")                     \
+	X(spill_bytes, "bytes written to a tier")                  \
+	X(found, "chunks that clients asked for and found")        \
+	X(absent, "names that clients asked for and did not find") \
 	X(pool_bytes, "bytes that its files have in the pool now")
 
 struct kvc_model_stats {
@@ -36,7 +38,8 @@ struct kvc_model_stats {
 	KVC_MODEL_STATS(X)
 #undef X
 	bool shown;
-	uint64_t hits_before, misses_before; /* values when it began to be shown */
+	/* values when it began to be shown */
+	uint64_t hits_before, misses_before, found_before, absent_before;
 	/* `last` at the time when the model was found to have no name; 0: it has one */
 	uint64_t nameless;
 };
@@ -62,6 +65,17 @@ struct kvc_model_stats *kvc_model_stats_of_locked(struct kvc *k, uint64_t model)
 		tally_->what##s++;                                                    \
 		tally_->what##_bytes += (bytes);                                      \
 	} while (0)
+/*
+ * Clients found, or did not find, this many of the chunks that they asked for (`found`, `absent`).
+ * Counts them in the totals too, of which the models' numbers are parts.
+ */
+void kvc_model_stats_found_locked(struct kvc *k, uint64_t model, uint64_t n);
+void kvc_model_stats_absent_locked(struct kvc *k, uint64_t model, uint64_t n);
+/*
+ * Counts one that was not found, in a joint hold. Returns false if nothing was counted, because the
+ * model has no statistics yet.
+ */
+bool kvc_model_stats_absent_joint(struct kvc *k, uint64_t model);
 /* Adds the counters of t to those of `to`. */
 void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stats *t);
 /* Called after the node's bytes in the pool, state or model may have changed. */
@@ -77,19 +91,21 @@ size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_s
 void kvc_model_stats_free(struct kvc *k);
 
 struct kvc_opens {
-	uint64_t hits, misses;
+	uint64_t hits, misses, found, absent;
 };
 
 struct kvc_top_models {
 	char name[256];
 	uint64_t model;
 	struct kvc_opens n, total; /* n: since the model is shown */
+	uint64_t pool_bytes;
 };
 struct kvc_top_models_list {
-	struct kvc_top_models *v; /* most opens first; from malloc */
-	size_t n, models;         /* models: number of models with opens */
-	/* all: all opens. rest: all opens that no model's n counts; it never decreases */
+	struct kvc_top_models *v; /* most asked first; from malloc */
+	size_t n, models;         /* models: number of models that were asked for a chunk */
+	/* all: all models. rest: all that no model's n counts; it never decreases */
 	struct kvc_opens all, rest;
+	uint64_t rest_pool_bytes;
 };
 /*
  * Chooses the models to show and returns their figures. Takes the locks for short times. Returns 0

@@ -160,9 +160,9 @@ static const char *const reasons[] = {
 };
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-/* Opens since `first`, and how many of them hit the pool. */
+/* What clients asked for since `first`, and how many of their opens hit the pool. */
 struct hits {
-	uint64_t opens, hits, loaded, stored;
+	uint64_t asked, found, opens, hits, loaded, stored;
 	double seconds;
 };
 
@@ -170,6 +170,8 @@ static struct hits hits_of(const struct figures *now, const struct figures *firs
 {
 	struct hits h;
 
+	h.found = figure(now, "found") - figure(first, "found");
+	h.asked = h.found + figure(now, "absent") - figure(first, "absent");
 	h.hits = figure(now, "pool_hits") - figure(first, "pool_hits");
 	h.opens = h.hits + figure(now, "pool_misses") - figure(first, "pool_misses");
 	h.loaded = figure(now, "load_bytes") - figure(first, "load_bytes");
@@ -178,15 +180,23 @@ static struct hits hits_of(const struct figures *now, const struct figures *firs
 	return h;
 }
 
+static void json_share(struct kvm_json *j, const char *name, uint64_t part, uint64_t all)
+{
+	if (all)
+		kvm_json_share(j, name, (double)part / (double)all);
+	else
+		kvm_json_text(j, name, NULL);
+}
+
 static void json_hits(struct kvm_json *j, const char *name, const struct hits *h, bool interval)
 {
 	kvm_json_begin(j, name, '{');
+	kvm_json_number(j, "asked", h->asked);
+	kvm_json_number(j, "found", h->found);
+	json_share(j, "found_share", h->found, h->asked);
 	kvm_json_number(j, "opens", h->opens);
 	kvm_json_number(j, "hits", h->hits);
-	if (h->opens)
-		kvm_json_share(j, "share", (double)h->hits / (double)h->opens);
-	else
-		kvm_json_text(j, "share", NULL);
+	json_share(j, "share", h->hits, h->opens);
 	kvm_json_number(j, "loaded_bytes", h->loaded);
 	kvm_json_number(j, "stored_bytes", h->stored);
 	if (interval)
@@ -287,16 +297,23 @@ static void print_tiers(const struct figures *all, const struct kvm_calls *c)
 	kvm_calls_print(c);
 }
 
+static void print_share(uint64_t part, uint64_t all)
+{
+	if (all)
+		printf(" %8.1f%%", 100 * (double)part / (double)all);
+	else
+		printf(" %9s", "-");
+}
+
 static void print_hits(const char *when, const struct hits *h)
 {
 	char loaded[32], stored[32];
 
-	printf("%-14s %8" PRIu64 "  ", when, h->opens);
-	if (h->opens)
-		printf("%8.1f%%", 100 * (double)h->hits / (double)h->opens);
-	else
-		printf("%9s", "-");
-	printf(" %10s %10s\n", kvc_size_text(h->loaded, loaded), kvc_size_text(h->stored, stored));
+	printf("%-14s %8" PRIu64, when, h->asked);
+	print_share(h->found, h->asked);
+	printf(" %8" PRIu64, h->opens);
+	print_share(h->hits, h->opens);
+	printf(" %9s %9s\n", kvc_size_text(h->loaded, loaded), kvc_size_text(h->stored, stored));
 }
 
 static void print_rows(const struct figures *all, const char *head, const struct row *r, size_t n)
@@ -324,7 +341,8 @@ static void print_status(const struct mount *m, const struct hits *all, const st
 	       setting(m, "served_by", a, sizeof a), setting(m, "requests_by", b, sizeof b),
 	       setting(m, "policy", c, sizeof c), setting(m, "sealing", when, sizeof when));
 	print_tiers(&m->now, &m->calls);
-	printf("\n%-14s %8s  %9s %10s %10s\n", "opens", "in all", "in memory", "loaded", "copied");
+	printf("\n%-14s %8s %9s %8s %9s %9s %9s\n", "chunks", "asked", "found", "opens",
+	       "in memory", "loaded", "copied");
 	if (lately) {
 		snprintf(when, sizeof when, "last %.1f s", lately->seconds);
 		print_hits(when, lately);

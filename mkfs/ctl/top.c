@@ -17,15 +17,15 @@
 #include <sys/ioctl.h>
 #include <termios.h>
 
-enum { HITS, MISSES, CREATES, LOADED, COPIED, POOL, COLUMNS };
+enum { FOUND, ABSENT, HITS, MISSES, CREATES, LOADED, COPIED, POOL, COLUMNS };
 static const char *const columns[COLUMNS] = {
-	"hits", "misses", "creates", "load_bytes", "spill_bytes", "pool_bytes",
+	"found", "absent", "hits", "misses", "creates", "load_bytes", "spill_bytes", "pool_bytes",
 };
 
 struct model {
 	const char *name; /* points into the text */
 	uint64_t v[COLUMNS];
-	uint64_t opens; /* in the interval */
+	uint64_t uses; /* in the interval: opens, and what was not found */
 	double rate[COLUMNS];
 };
 
@@ -57,11 +57,11 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct model *)a)->name, ((const struct model *)b)->name);
 }
 
-/* Sorts by bytes moved, then by bytes in the pool. */
+/* Sorts by uses and files created, then by bytes in the pool. */
 static int by_use(const void *a, const void *b)
 {
 	const struct model *x = a, *y = b;
-	double dx = (double)x->opens + x->rate[CREATES], dy = (double)y->opens + y->rate[CREATES];
+	double dx = (double)x->uses + x->rate[CREATES], dy = (double)y->uses + y->rate[CREATES];
 
 	if (dx != dy)
 		return dx < dy ? 1 : -1;
@@ -158,16 +158,14 @@ static void compute_rates(struct top *t)
 			d[c] = m->v[c] - (b ? kvc_min(b->v[c], m->v[c]) : 0);
 			m->rate[c] = (double)d[c] / t->seconds;
 		}
-		m->opens = d[HITS] + d[MISSES];
+		m->uses = d[HITS] + d[MISSES] + d[ABSENT];
 	}
 }
 
-static const char *share(const struct model *m, char *buf)
+static const char *share(double part, double rest, char *buf)
 {
-	double all = m->rate[HITS] + m->rate[MISSES];
-
-	if (all > 0)
-		snprintf(buf, 32, "%.1f%%", 100 * m->rate[HITS] / all);
+	if (part + rest > 0)
+		snprintf(buf, 32, "%.1f%%", 100 * part / (part + rest));
 	else
 		snprintf(buf, 32, "-");
 	return buf;
@@ -175,10 +173,12 @@ static const char *share(const struct model *m, char *buf)
 
 static void print_model(const struct model *m, const char *name, const char *end)
 {
-	char hits[32], loaded[32], copied[32], pool[32];
+	char found[32], hits[32], loaded[32], copied[32], pool[32];
 
-	printf("%9.1f %7s %9.1f %11s %11s %11s  %.60s%s\n", m->rate[HITS] + m->rate[MISSES],
-	       share(m, hits), m->rate[CREATES], kvc_size_text((uint64_t)m->rate[LOADED], loaded),
+	printf("%8.1f %6s %8.1f %9s %9.1f %9s %9s %9s  %.60s%s\n", m->rate[FOUND] + m->rate[ABSENT],
+	       share(m->rate[FOUND], m->rate[ABSENT], found), m->rate[HITS] + m->rate[MISSES],
+	       share(m->rate[HITS], m->rate[MISSES], hits), m->rate[CREATES],
+	       kvc_size_text((uint64_t)m->rate[LOADED], loaded),
 	       kvc_size_text((uint64_t)m->rate[COPIED], copied), kvc_size_text(m->v[POOL], pool),
 	       name, end);
 }
@@ -193,8 +193,8 @@ static void print_top(struct top *t, size_t capacity, const char *end)
 			all.rate[c] += t->now.v[i].rate[c];
 			all.v[c] += t->now.v[i].v[c];
 		}
-	printf("%9s %7s %9s %11s %11s %11s  %s%s\n", "opens/s", "hits", "creates/s", "loaded/s",
-	       "copied/s", "in memory", "model", end);
+	printf("%8s %6s %8s %9s %9s %9s %9s %9s  %s%s\n", "asked/s", "found", "opens/s",
+	       "in memory", "creates/s", "loaded/s", "copied/s", "pool", "model", end);
 	print_model(&all, "(all)", end);
 	for (size_t i = 0; i < t->now.n && i < capacity; i++) {
 		const char *name = t->now.v[i].name;
@@ -218,9 +218,15 @@ static void print_top_json(struct top *t)
 	for (size_t i = 0; i < t->now.n; i++) {
 		const struct model *m = &t->now.v[i];
 		double opens = m->rate[HITS] + m->rate[MISSES];
+		double asked = m->rate[FOUND] + m->rate[ABSENT];
 
 		kvm_json_begin(&j, NULL, '{');
 		kvm_json_text(&j, "model", m->name);
+		kvm_json_share(&j, "asked_s", asked);
+		if (asked > 0)
+			kvm_json_share(&j, "found_share", m->rate[FOUND] / asked);
+		else
+			kvm_json_text(&j, "found_share", NULL);
 		kvm_json_share(&j, "opens_s", opens);
 		if (opens > 0)
 			kvm_json_share(&j, "share", m->rate[HITS] / opens);

@@ -33,7 +33,7 @@ s = Store(size="256M", cpu="64M", options=f"settle=0,remote=dir://{TMP}/r1,remot
           f"shim=fail-while:{BAD}+only:disk").mount()
 j = status(s.mnt)
 assert j["hits"]["since_start"]["share"] is None and "lately" not in j["hits"], j
-assert "since the start        0          -" in ctl("status", s.mnt).stdout
+assert "since the start        0         -        0         -" in ctl("status", s.mnt).stdout
 for c in "abc":
     for i in range(3):
         s.write(f"m/{c}/l{i}", blob(f"{c}{i}", N))

@@ -40,7 +40,10 @@ assert state["hits"]["since_start"]["hits"] == st["pool_hits"] == 6
 assert state["hits"]["now"]["share"] == state["hits"]["since_start"]["share"] == 1
 assert [(m["name"], m["hits"], m["misses"]) for m in state["models"]] == \
     [("größe", 3, 0), ('o"d\\d\n', 2, 0), ("m", 1, 0)] and state["models_count"] == 3
-assert state["models_rest"] == {"hits": 0, "misses": 0}
+assert state["models_rest"] == {"found": 0, "absent": 0, "hits": 0, "misses": 0}
+assert [(m["found"], m["absent"]) for m in state["models"]] == [(3, 0), (2, 0), (1, 0)]
+assert all(m["pool_bytes"] >= 5000 for m in state["models"])
+assert state["hits"]["since_start"]["found"] == 6 and state["hits"]["now"]["found_share"] == 1
 cpu, disk = state["tiers"]
 assert cpu["name"] == "cpu" and cpu["used_bytes"] == st["pool_used_bytes"] and \
     cpu["limit_bytes"] == st["pool_bytes"] and disk["limit_bytes"] == st["tier_disk_bytes"]

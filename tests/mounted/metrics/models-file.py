@@ -21,7 +21,7 @@ def sums_hold():
     stats, all_ = s.stats(), list(models().values())
     for a, b in (("hits", "pool_hits"), ("misses", "pool_misses"), ("creates", "creates"),
                  ("loads", "loads"), ("load_bytes", "load_bytes"), ("spills", "spills"),
-                 ("spill_bytes", "spill_bytes")):
+                 ("spill_bytes", "spill_bytes"), ("found", "found"), ("absent", "absent")):
         assert sum(m[a] for m in all_) == stats[b], (a, stats[b], all_)
 
 
@@ -47,6 +47,7 @@ s.read("a/c/l1")
 s.settle()
 a = models()["a"]
 assert (a["hits"], a["misses"], a["loads"], a["load_bytes"]) == (3, 1, 1, N), a
+assert a["found"] == 1 and a["absent"] == 0, a  # one request for its layers
 assert N <= a["pool_bytes"] < 2 * N, a
 sums_hold()
 

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names that clients ask for and do not find. The kernel looks up a name before it creates it, so
+ * not each lookup of a missing name is a question: a lookup is part of a store if the same thread
+ * creates the name within MADE_NS. Therefore a lookup is counted only when the thread looks up
+ * another name, or when the counters are read. A counter never decreases.
+ *
+ * The kernel caches missing names until they are created (miss timeout: fs/session.c). It answers
+ * repeated lookups of them itself, and they are not counted.
+ */
+#include "ops.h"
+
+#include "model_stats.h"
+
+#include <stdlib.h>
+
+#define SLOTS 1024u
+#define FOLDERS 1024u
+#define DEPTH 64 /* folders below this depth have no model here */
+#define MADE_NS 100000000ull
+#define SETTLED_NS 1000000ull /* a reading counts lookups that are this old */
+
+struct kvc_asked {
+	struct asked_slot {
+		_Alignas(KVC_CACHE_LINE) pthread_mutex_t m;
+		/* the thread's latest lookup of a missing name; key 0: none */
+		uint64_t key, model, when_ns;
+	} slot[SLOTS];
+	/* the models of folders, found lately */
+	struct asked_folder {
+		_Alignas(KVC_CACHE_LINE) pthread_mutex_t m;
+		uint64_t folder, model, moves;
+	} folder[FOLDERS];
+	_Atomic uint64_t moves; /* folders that were moved: what was found before may be wrong */
+};
+
+struct kvc_asked *kvc_asked_new(void)
+{
+	struct kvc_asked *a = aligned_alloc(KVC_CACHE_LINE, sizeof *a);
+
+	for (unsigned i = 0; a && i < SLOTS; i++)
+		a->slot[i] = (struct asked_slot){ .m = PTHREAD_MUTEX_INITIALIZER };
+	for (unsigned i = 0; a && i < FOLDERS; i++)
+		a->folder[i] = (struct asked_folder){ .m = PTHREAD_MUTEX_INITIALIZER };
+	if (a)
+		atomic_init(&a->moves, 1);
+	return a;
+}
+
+void kvc_asked_free(struct kvc_asked *a)
+{
+	free(a);
+}
+
+static uint64_t key_of(uint64_t parent, const char *name, uint32_t thread)
+{
+	uint64_t place = parent * 0x9e3779b97f4a7c15ull ^ (uint64_t)thread << 32;
+
+	return (kvc_name_hash(name) ^ place) | 1; /* not 0 */
+}
+
+/* Threads of other process namespaces are all 0: their names choose the slot. */
+static struct asked_slot *slot_of(struct kvc *k, uint64_t key, uint32_t thread)
+{
+	uint64_t by = (thread ?: key) * 0x9e3779b97f4a7c15ull;
+
+	return &k->asked->slot[(by >> 32) % SLOTS];
+}
+
+/* Finds a folder's model without the locks, unless its row has not been committed. */
+static uint64_t find_model(struct kvc *k, uint64_t folder)
+{
+	uint64_t model = 0;
+	struct kvc_peek p;
+
+	for (uint64_t ino = folder, depth = 0; ino != KVC_ROOT; ino = p.row.parent) {
+		model = ino;
+		if (depth++ >= DEPTH || kvc_peek_inode(k->cat, ino, &p))
+			return 0;
+		if (!p.node) {
+			kvc_lock_both(k);
+			if (kvc_node_model_both(k, folder, &model))
+				model = 0;
+			kvc_unlock_both(k);
+			return model;
+		}
+	}
+	return model;
+}
+
+static uint64_t model_of(struct kvc *k, uint64_t folder)
+{
+	struct asked_folder *f =
+		&k->asked->folder[(folder * 0x9e3779b97f4a7c15ull >> 32) % FOLDERS];
+	uint64_t moves = atomic_load(&k->asked->moves), model;
+	bool known;
+
+	pthread_mutex_lock(&f->m);
+	known = f->folder == folder && f->moves == moves;
+	model = f->model;
+	pthread_mutex_unlock(&f->m);
+	if (known || folder == KVC_ROOT)
+		return known ? model : 0;
+	model = find_model(k, folder);
+	pthread_mutex_lock(&f->m);
+	f->folder = folder;
+	f->model = model;
+	f->moves = moves;
+	pthread_mutex_unlock(&f->m);
+	return model;
+}
+
+void kvc_asked_moved(struct kvc *k)
+{
+	atomic_fetch_add(&k->asked->moves, 1);
+}
+
+static bool joint_count(struct kvc *k, uint64_t model)
+{
+	bool counted;
+
+	if (!kvc_joint_begin(k->joint))
+		return false;
+	counted = kvc_model_stats_absent_joint(k, model);
+	kvc_joint_end(k->joint);
+	return counted;
+}
+
+static void count(struct kvc *k, uint64_t model)
+{
+	kvc_count(&k->stats, lookups_absent);
+	if (kvc_lock_unless_joint(k, joint_count(k, model)))
+		return;
+	kvc_model_stats_absent_locked(k, model, 1);
+	kvc_unlock_to_joint(k);
+}
+
+void kvc_asked_absent(struct kvc *k, uint64_t parent, const char *name, uint32_t thread)
+{
+	uint64_t key = key_of(parent, name, thread), model = model_of(k, parent), before;
+	struct asked_slot *s = slot_of(k, key, thread);
+	uint64_t now = kvc_mono_ns();
+	bool counts;
+
+	pthread_mutex_lock(&s->m);
+	/* mkdir looks up again what an exists() before it has just looked up */
+	counts = s->key && (s->key != key || now - s->when_ns >= MADE_NS);
+	before = s->model;
+	s->key = key;
+	s->model = model;
+	s->when_ns = now;
+	pthread_mutex_unlock(&s->m);
+	if (counts)
+		count(k, before);
+}
+
+void kvc_asked_made(struct kvc *k, uint64_t parent, const char *name, uint32_t thread)
+{
+	uint64_t key = key_of(parent, name, thread);
+	struct asked_slot *s = slot_of(k, key, thread);
+
+	pthread_mutex_lock(&s->m);
+	if (s->key == key && kvc_mono_ns() - s->when_ns < MADE_NS)
+		s->key = 0;
+	pthread_mutex_unlock(&s->m);
+}
+
+void kvc_asked_settle(struct kvc *k)
+{
+	uint64_t now = kvc_mono_ns();
+
+	for (unsigned i = 0; i < SLOTS; i++) {
+		struct asked_slot *s = &k->asked->slot[i];
+		uint64_t model;
+		bool counts;
+
+		pthread_mutex_lock(&s->m);
+		model = s->model;
+		counts = s->key && s->when_ns + SETTLED_NS <= now;
+		if (counts)
+			s->key = 0;
+		pthread_mutex_unlock(&s->m);
+		if (counts)
+			count(k, model);
+	}
+}

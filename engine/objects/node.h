@@ -183,7 +183,8 @@ struct kvc_node {
 		bool never_published; /* created by this mount and never published */
 		bool unpublished;     /* closed, but it could not be renamed: still OPEN */
 		/*
-		 * open for writing before, seems unchanged: compare it before trusting a lower copy
+		 * it was open for writing and seems unchanged: compare it before trusting a lower
+		 * copy
 		 */
 		bool verify;
 		bool snapshot; /* fsync waits for a copy of the file's current contents */

@@ -96,7 +96,7 @@ static void prompts(void **state)
 	opened(14, 13, 13, false);
 	now += 2000 * MS;
 	opened(14, 13, 13, true);
-	now += 40000 * MS; /* so the pause is too long to be computing */
+	now += 40000 * MS; /* so the pause is longer than a computation */
 	created(30, 0, true);
 }
 
@@ -210,7 +210,7 @@ static void by_thread(uint32_t thread, bool apart, uint64_t id, bool known_, uin
 
 /*
  * Threads that access the chunks of one prompt in turn are one client. Threads with prompts of
- * their own are one client each, which their opens show, whether or not they wait for each other.
+ * their own are separate clients, as their opens show, whether or not they wait for each other.
  */
 static void threads(void **state)
 {

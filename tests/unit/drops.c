@@ -341,7 +341,7 @@ static void told_again_where_it_is_held(void **state)
 	assert_int_equal(there(), 0);
 	for (size_t i = 0; i < engine->notices->n; i++)
 		epochs += engine->notices->v[i].what == KVC_NOTICE_FOLDER;
-	assert_int_equal(epochs, 0); /* the kernel asks for its name already */
+	assert_int_equal(epochs, 0); /* the kernel already looks up its name */
 	assert_int_equal(kvc_entry_rmdir(engine, KVC_ROOT, "told"), 0);
 	engine->ev.keeps_used_names = false;
 	known_no_more(before);

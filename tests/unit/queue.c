@@ -520,7 +520,7 @@ static void leases(void **state)
 	c = take_one(q);
 	assert_true(!c.err && !c.count && !c.bytes && !c.lease);
 	assert_int_equal(descriptors(), before);
-	/* it is being taken: cancelled, it is released, and it is not given to anybody */
+	/* cancelled while it is being taken: it is released, and the completion has no lease */
 	gate(true, 0);
 	assert_int_equal(kvcachefs_submit_lease(q, wanted, 2, 1, false, 5, &id), 0);
 	until_came(1);

@@ -120,7 +120,7 @@ static bool evict(struct kvc_replacer *k)
 	return true;
 }
 
-/* Excludes a random chunk or ends that, sometimes twice. */
+/* Excludes a random chunk or ends its exclusion, sometimes twice. */
 static void put_aside(struct kvc_replacer *k, uint64_t *seed)
 {
 	uint32_t i = (uint32_t)(1 + draw(seed) % CHUNKS);

@@ -53,7 +53,7 @@ static void rope(void **state)
 			for (int k = 0; k < N * H; k++) /* the rest of a head is unchanged */
 				assert_memory_equal(moved + k * D + dims, keys + k * D + dims,
 						    (D - dims) * sizeof(float));
-			/* forth and back */
+			/* forward and back */
 			r.delta = -r.delta;
 			assert_int_equal(kvcachefs_rope_shift(&r, moved, N, H, D), 0);
 			for (int i = 0; i < N * H * D; i++)
@@ -94,7 +94,7 @@ static void rope(void **state)
 	assert_int_equal(kvcachefs_rope_shift(&r, f16, 1, 1, D), -EINVAL);
 }
 
-/* Frequencies and tables; MLA's last 64 of 576; forth and back. */
+/* Frequencies and tables; MLA's last 64 of 576; forward and back. */
 static void ways(void **state)
 {
 	enum { N = 5, D = 576, FIRST = 512, DIMS = 64, ROWS = 300 };

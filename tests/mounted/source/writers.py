@@ -6,7 +6,7 @@
 compiler finds the writers: it compiles each file of the engine with these members const, except the
 file's own. So an assignment, an increment, memset(), or a pointer to the member that is not const
 is an error, in macros too. Inline functions in the header of the owner count as the owner."""
-import glob, os, re, subprocess
+import glob, os, re, subprocess, threading
 from concurrent.futures import ThreadPoolExecutor
 from kvtest import *
 
@@ -112,6 +112,26 @@ def writes(text, struct, member):
     return list(compile(const(text, lambda s, m: (s, m) != (struct, member))))
 
 
+in_headers = {}  # header: {(line, function): members that it writes}
+lock = threading.Lock()
+
+
+def header_writes(text, header):
+    """The writes in inline functions of a header. They are the same in each file that includes it,
+    so all headers of a file are examined at once, and once."""
+    with lock:
+        if header not in in_headers:
+            found = {}
+            for member in owners:
+                for at, line, function, _ in writes(text, *member):
+                    found.setdefault(at, {}).setdefault((line, function), set()).add(member)
+            for at, by in found.items():
+                if at.endswith(".h"):
+                    in_headers.setdefault(at, by)
+        assert header in in_headers, f"{header} does not compile: {list(compile(text))}"
+        return in_headers[header]
+
+
 def check(path):
     """Returns the writes to members of other files, as (member, files, where), and the functions of
     this file that write its own members, as {member: functions}."""
@@ -123,12 +143,21 @@ def check(path):
         files = owners[struct, member]
         return files is None or stem(path) in files
 
-    if list(compile(const(text, may))):
+    def note(member, at, line, function):
+        files = owners[member]
+        if not may(*member) and stem(at) not in files:
+            wrong.append((member, files, f"{at}:{line}: {function}()"))
+
+    found = list(compile(const(text, may)))
+    for at in {at for at, *_ in found if at.endswith(".h")}:
+        for (line, function), written_ in header_writes(text, at).items():
+            for member in written_:
+                note(member, at, line, function)
+    if any(not at.endswith(".h") for at, *_ in found):
         assert not list(compile(text)), f"{path} does not compile: {list(compile(text))}"
-        for member, files in owners.items():
+        for member in owners:
             for at, line, function, _ in [] if may(*member) else writes(text, *member):
-                if stem(at) not in files:
-                    wrong.append((member, files, f"{at}:{line}: {function}()"))
+                note(member, at, line, function)
     return wrong, {m: [w[2] for w in writes(text, *m)] for m, files in owners.items()
                    if files and stem(path) in files}
 

@@ -157,12 +157,14 @@ $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags $(if $(filter tests/%,$(1)),| build/.setu
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
 	$$(Q)$(CC) $$(CFLAGS_ALL) $(2) $(inc_$(1)) -MMD -MP -c -o $$@ $$<
-build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy | build/.setup-tests
-	$$(call say,TIDY,$$<)
+# all files of the folder after a change of a header or of the checks, otherwise the changed ones
+build/lint/$(1).ok: $(wildcard $(1)/*.c) $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy | build/.setup-tests
+	$$(call say,TIDY,$(1))
 	@mkdir -p $$(@D)
-	$$(Q)$(CLANG_TIDY) --quiet $$< -- $(filter-out -Werror,$(CFLAGS_ALL)) $(2) $(inc_$(1)) >$$@.log 2>&1 || { cat $$@.log; exit 1; }
+	$$(Q)$(CLANG_TIDY) --quiet $$(filter $(1)/%.c,$$(if $$(filter-out %.c,$$?),$$^,$$?)) \
+		-- $(filter-out -Werror,$(CFLAGS_ALL)) $(2) $(inc_$(1)) >$$@.log 2>&1 || { cat $$@.log; exit 1; }
 	@mv $$@.log $$@
-TIDY += $(patsubst %.c,build/lint/%.ok,$(wildcard $(1)/*.c))
+TIDY += build/lint/$(1).ok
 endef
 CLANG_TIDY := clang-tidy-19
 $(eval $(call compile,engine/policy,$(opt_policy)))
@@ -324,14 +326,19 @@ lint-layout:
 	@scripts/format --check $(ALL_C)
 lint-tidy: $(TIDY)
 
-check: tests $(if $(filter release,$(MODE)),check-fuzzers)
-	@tests/run $(B)
+# a job for each CPU, unless -j is given
 side = $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc))
+build_tests = @$(MAKE) $(side) --no-print-directory tests
+check:
+	$(build_tests) $(if $(filter release,$(MODE)),check-fuzzers)
+	@tests/run $(B)
 # lint, unit tests and the first way of each quick case
-check-quick: tests
+check-quick:
+	$(build_tests)
 	@LEVEL=quick tests/run $(B)
 # every way of each case, then the campaigns
-check-long: tests check-fuzzers
+check-long:
+	$(build_tests) check-fuzzers
 	@LEVEL=long tests/run $(B)
 	@$(MAKE) --no-print-directory crash-campaign kill-campaign late-replies faults campaign replay-campaign
 	@$(MAKE) --no-print-directory scale N=$(or $(N),10000000)

@@ -25,7 +25,7 @@
 static _Atomic unsigned asked;
 
 /* The linker reserves these names (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
@@ -39,7 +39,7 @@ int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t 
 		asked++;
 	return err;
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static void say(int fd, const char *text, size_t len)
 {

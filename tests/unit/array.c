@@ -19,7 +19,7 @@
 
 static bool none; /* no memory is left */
 
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 void *__real_realloc(void *p, size_t n);
 void *__wrap_realloc(void *p, size_t n);
 void *__wrap_realloc(void *p, size_t n)
@@ -42,7 +42,7 @@ void *__wrap_mremap(void *p, size_t had, size_t n, int flags, ...)
 	return none ? MAP_FAILED : __real_mremap(p, had, n, flags);
 }
 
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static void holds(const uint32_t *v, size_t n)
 {

@@ -19,7 +19,7 @@
 #define FEW 100 /* names under one hold */
 
 /* The linker reserves these names (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 
 static long seen; /* names under this hold */
 
@@ -46,7 +46,7 @@ int __wrap_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_
 
 	return __real_kvc_name_each(c, p, after, see, &t);
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static uint64_t model, folder;
 

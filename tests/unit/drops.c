@@ -26,7 +26,7 @@
 #define LATER_NS 1000000000ull
 
 /* The linker reserves these names for users of --wrap. */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 
 /* Called between two holds of the locks. */
 static void (*meanwhile)(void);
@@ -72,7 +72,7 @@ READ(kvc_peek_names,
      (c, i, at, p))
 READ(kvc_xattr_get, (struct kvc_catalog * c, uint64_t i, const char *n, void *v, size_t *l),
      (c, i, n, v, l))
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static uint64_t model;
 

@@ -21,7 +21,7 @@
 
 static bool none; /* no memory is left */
 
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 void *__real_kvc_array_grow(void *p, size_t bytes);
 void *__wrap_kvc_array_grow(void *p, size_t bytes);
 void *__wrap_kvc_array_grow(void *p, size_t bytes)
@@ -29,7 +29,7 @@ void *__wrap_kvc_array_grow(void *p, size_t bytes)
 	return none ? NULL : __real_kvc_array_grow(p, bytes);
 }
 
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static void edges(void **state)
 {

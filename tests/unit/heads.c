@@ -19,7 +19,7 @@ static pthread_mutex_t *_Atomic watched;
 static _Atomic unsigned came;
 
 /* The linker reserves these names for users of --wrap. */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
@@ -36,7 +36,7 @@ int __wrap_kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, voi
 {
 	return unread ? -EIO : __real_kvc_name_of(c, ino, fn, arg);
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static uint64_t folder;
 static _Atomic bool inside, both, begun, go_on;

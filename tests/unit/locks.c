@@ -20,7 +20,7 @@ static pthread_mutex_t *_Atomic watched;
 static _Atomic bool ready, go_on, came, done;
 
 /* The linker reserves these names for programs that use them (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
@@ -38,7 +38,7 @@ int __wrap_usleep(useconds_t us)
 	pauses++;
 	return __real_usleep(us);
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static uint64_t folder, file;
 static struct kvc_list trash;

@@ -24,7 +24,7 @@
 #define MOST 40 /* most reads, or allocations, of one call */
 
 /* The linker reserves these names for users of --wrap. */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 
 /* Reads of the catalog by the layers above it: the Nth fails, once or from there on. */
 static long reads, read_fails;
@@ -55,7 +55,7 @@ READ(kvc_place_get, (struct kvc_catalog * c, uint64_t i, struct kvc_place *p), (
 READ(kvc_chunk_get, (struct kvc_catalog * c, uint64_t i, struct kvc_chunk_row *r), (c, i, r))
 READ(kvc_xattr_get, (struct kvc_catalog * c, uint64_t i, const char *n, void *v, size_t *l),
      (c, i, n, v, l))
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static uint64_t model[2];
 static unsigned way;

@@ -23,7 +23,7 @@
 static _Atomic unsigned met, passes;
 
 /* The linker reserves these names (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 struct kvc_chunk *__real_kvc_chunk_pop_locked(struct kvc *k);
 struct kvc_chunk *__wrap_kvc_chunk_pop_locked(struct kvc *k);
 struct kvc_chunk *__wrap_kvc_chunk_pop_locked(struct kvc *k)
@@ -36,7 +36,7 @@ struct kvc_chunk *__wrap_kvc_chunk_pop_locked(struct kvc *k)
 		passes++;
 	return c;
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static uint64_t model, ino[FILES];
 static pthread_t evictor;

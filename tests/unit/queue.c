@@ -44,7 +44,7 @@ static void pass(void)
 }
 
 /* The linker reserves these names (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_fallocate64(int fd, int mode, off_t at, off_t len);
 int __wrap_fallocate64(int fd, int mode, off_t at, off_t len);
 int __wrap_fallocate64(int fd, int mode, off_t at, off_t len)
@@ -68,7 +68,7 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at)
 	memcpy(buf, answer, sizeof answer - 1);
 	return sizeof answer - 1;
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static void gate(bool on, unsigned n)
 {

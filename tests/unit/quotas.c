@@ -28,7 +28,7 @@ static uint64_t last_large;   /* the newest file of `large` */
 static _Atomic unsigned dropped_large, dropped_small, before_small, looks;
 
 /* The linker reserves these names for users of --wrap. */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
 			  uint64_t *bytes);
 int __wrap_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
@@ -50,7 +50,7 @@ bool __wrap_kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful
 	looks++;
 	return __real_kvc_trimmer_turn(t, goal, hopeful);
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static void set(uint64_t model, const char *name, const char *value)
 {

@@ -620,7 +620,7 @@ static void learned(void **state)
  * Too large an allocation is to be an error and not the end of the test. The sanitizers reserve
  * this name for programs that use them.
  */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -631,7 +631,7 @@ const char *__tsan_default_options(void)
 {
 	return "allocator_may_return_null=1";
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 /*
  * With history for more chunks than any machine has memory for, opening fails and frees all memory.

@@ -20,7 +20,7 @@ static _Atomic uint64_t watched;
 static _Atomic unsigned looked, in_use;
 
 /* The linker reserves these names for users of --wrap. */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_pthread_mutex_unlock(pthread_mutex_t *m);
 
 /* Checks what the evictor would see whenever it could have the lock. */
@@ -50,7 +50,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *m)
 		look();
 	return err;
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static uint64_t folder;
 static _Atomic unsigned failed;

@@ -49,11 +49,11 @@ static int counting(void **state)
 }
 #else
 /* glibc's functions under their other names; these replace them, also inside libc. */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 void *__libc_malloc(size_t len);
 void *__libc_calloc(size_t n, size_t len);
 void *__libc_realloc(void *p, size_t len);
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 void *malloc(size_t len)
 {
@@ -102,7 +102,7 @@ static struct kvcachefs_paged cache = {
 };
 
 /* The linker reserves these names for users of --wrap. */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at);
 /* The answer to a lease on the items. */
 ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at)
@@ -183,7 +183,7 @@ int __wrap_fallocate64(int fd, int mode, off_t at, off_t len)
 	errno = refusal;
 	return -1;
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static void name(int round)
 {

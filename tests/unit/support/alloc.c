@@ -137,7 +137,7 @@ void alloc_sweep(const char *what, void (*work)(void), long most, bool leaks)
 /* ---- replacements of the library's functions ---- */
 
 /* The linker reserves these names for programs that use them (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 #define WRAP(type, name, parameters, arguments)                        \
 	type *__real_##name parameters;                                \
 	type *__wrap_##name parameters;                                \
@@ -198,4 +198,4 @@ void __wrap_free(void *p)
 	went(p);
 	__real_free(p);
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */

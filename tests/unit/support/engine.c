@@ -29,14 +29,14 @@ static pthread_mutex_t tier_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t frames[HOUSE_SLOTS][HOUSE_SLOT] __attribute__((aligned(4096)));
 
 /* The linker reserves these names for programs that use them (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 uint64_t __real_kvc_clock_ns(const struct kvc *k);
 uint64_t __wrap_kvc_clock_ns(const struct kvc *k);
 uint64_t __wrap_kvc_clock_ns(const struct kvc *k)
 {
 	return __real_kvc_clock_ns(k) + engine_later_ns;
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 /* ---- the tier ---- */
 

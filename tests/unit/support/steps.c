@@ -26,7 +26,7 @@ static void note(_Atomic unsigned *most, unsigned *n)
 }
 
 /* The linker reserves these names (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 struct through {
 	kvc_name_fn *fn;
 	void *arg;
@@ -185,4 +185,4 @@ enum kvc_refusal __wrap_kvc_admission_check_locked(struct kvc *k, const struct k
 	steps.all_judged++;
 	return __real_kvc_admission_check_locked(k, n, tier);
 }
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+/* NOLINTEND(bugprone-reserved-identifier) */

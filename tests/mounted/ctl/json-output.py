@@ -18,7 +18,7 @@ def both(*words):
 
 help_ = run(CTL, "--help", ok=True).stdout
 names = re.findall(r"^  ([a-z]+)(?: |$)", help_, re.M)
-# and these print JSON alone: trace, events
+# commands without --json: most print nothing, and trace and events print only JSON
 quiet = {"pin", "unpin", "ttl", "quota", "policy", "tenant", "hint", "evict", "prefetch", "trace",
          "events"}
 for n in names:

@@ -55,7 +55,7 @@ said(alone("stats"), 1, "no kvcachefs is mounted")
 os.mkdir(f"{TMP}/twice")
 p = alone("config", mounts=[a.mnt], before=f"mount --bind {a.mnt} {TMP}/twice")
 assert p.returncode == 0 and f"uuid={uuid[a]}\n" in p.stdout, p
-# the list of mounts escapes such a name
+# the list of mounts escapes a name with a space and a backslash
 os.mkdir(f"{TMP}/a b\\c")
 odd = shlex.quote(f"{TMP}/a b\\c")
 p = alone("stats", f"{TMP}/a b\\c/m", mounts=[a.mnt],

@@ -87,7 +87,8 @@ t = threading.Thread(target=reader)
 t.start()
 try:
     def lately():
-        """Over a second in which the reader ran, which a busy machine may prevent."""
+        """Returns the status over a second in which the reader ran, or a false value: on a busy
+        machine it may not run for a second."""
         j, text = status("--interval", "1s", s.mnt), ctl("status", "--interval=1", s.mnt).stdout
         return j["hits"]["lately"]["opens"] and "100.0%" in text and (j, text)
     j, text = wait_for(lately)

@@ -67,7 +67,8 @@ def models(line):
 
 
 def as_json():
-    """Over two intervals in which use() ran: a busy machine may not run it for a second."""
+    """Returns the output over two intervals in which use() ran, or False: on a busy machine it may
+    not run for a second."""
     p = run(CTL, "top", "--interval", "1", "--count", "2", "--json", s.mnt, ok=True)
     m = [models(line) for line in p.stdout.splitlines()]
     return all(x["busy"]["opens_s"] and x["lame%20duck"]["loaded_bytes_s"] for x in m) and p

@@ -74,7 +74,7 @@ open(BAD, "w").close()
 j, text = verify("--tier", "disk", s.mnt, ok=False)
 assert (j["good"], j["damaged"], j["unreadable"]) == (0, 0, 22), j
 os.remove(BAD)
-wait_for(lambda: run(CTL, "verify", s.mnt).returncode == 0)  # its breaker closes
+wait_for(lambda: run(CTL, "verify", s.mnt).returncode == 0)  # the disk's breaker closes
 
 # --rate and --stop
 p = subprocess.Popen([CTL, "verify", "--rate", "1K", s.mnt], stdout=subprocess.PIPE, text=True)

@@ -11,8 +11,8 @@ and after a kill; nothing else is. An error is never ENOENT, no call hangs, and 
 or repairs it at once.
 
 RUNS (10) values of N are random, and SEED repeats them. ONE=place,do,N,lasting,end repeats one.
-SWEEP=1 tries every N, or MOST of each place, with the kinds of errors in turn; SEED shifts the
-turn."""
+SWEEP=1 tries every N, or MOST values of N for each place. It takes the kinds of errors in turn,
+beginning with the kind that SEED selects."""
 import os, re, threading, traceback
 from kvtest import *
 import faults
@@ -22,7 +22,7 @@ RUNS = int(os.environ.get("RUNS", 10))
 TOP = faults.in_memory("memory")
 REMOTE, RUN = f"{TOP}/remote", f"{TMP}/run"
 os.mkdir(REMOTE)
-# with a low high= copied chunks leave the pool soon, and the disk never reaches it
+# high= is so low that copied chunks soon leave the pool, but the disk never reaches this mark
 s = faults.store_in_memory(TOP, size="64M", cpu="16M", options=(
     f"settle=0,deadline=1000,high=12,low=4,unit=file,huge=never,remote=dir://{REMOTE}"))
 ERRORS = (errno.EIO, errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ETIMEDOUT)
@@ -131,7 +131,7 @@ def holey(n):
 
 
 def sparse(path, n):
-    """A file with a hole, for which a copy searches."""
+    """Stores a file with a hole. A copy searches files for holes."""
     fd = os.open(at(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     try:
         data = holey(n)
@@ -143,7 +143,7 @@ def sparse(path, n):
 
 
 def take_in():
-    """Lists the folder to its end, with any result."""
+    """Imports the shared folder, and waits for the end of the import, whatever its result."""
     control = at(".kvcachefs/control")
     fd = os.open(control, os.O_WRONLY)
     try:
@@ -276,10 +276,10 @@ def look(w, when):
 
 def droppable(w, heals=True):
     """While no tier accepted copies, a pool above its mark may have dropped files without a copy,
-    which it counts. Files that the original of this store has in the shared folder are then visible
-    again. Nothing more is dropped once all files
-    have their copies, or when nobody stores any more. Returns the paths that may be gone, and their
-    number."""
+    which it counts. A path whose file was dropped may then show the file that the shared folder has
+    had under this path since before the fault. Nothing more is dropped once all files have their
+    copies, or when nobody stores any more. Returns the paths that may be gone, and the number of
+    drops."""
     if heals:
         s.settle()
     there = [p for p, states in w.may.items()

@@ -12,7 +12,7 @@ N = 200000
 
 
 def mount(s, rule):
-    """Mounts it with the rule in force, which counts from here on."""
+    """Mounts the store. The rule counts the calls from here on."""
     env = faults.environment(rule)
     keep = {k: os.environ.get(k) for k in env}
     os.environ.update({k: env[k] for k in ("LD_PRELOAD", "FAULTS")})
@@ -37,7 +37,8 @@ def headers(s):
     return sum(d[at:at + 8] == b"KVCFRAME" for at in range(0, len(d), 4096))
 
 
-# ways in which the writes of two headers of zeros (4 KiB at the start of a frame) fail
+# a deleted frame is cleared by zeros over its header (its first 4 KiB): these writes fail at first,
+# or always
 for how, count in (("for a moment", 3), ("until the end", 0)):
     s = Store("s-" + how.split()[0], cpu="32M", size="24M").mount()
     for i in range(6):

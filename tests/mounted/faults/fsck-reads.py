@@ -60,7 +60,7 @@ for words, do, step in ((DATA, "EIO", 3), (CATALOG, "EIO", 3), (CATALOG, "ENOMEM
         runs += 1
     assert runs, (words, do)
     print(f"{do} at {runs} reads of {words}")
-# all reads from one on fail
+# all reads fail, beginning with the Nth
 for words in (DATA, CATALOG):
     for first in (1, 2, 3, 5, 8, 13):
         fresh()
@@ -80,7 +80,7 @@ for do in ("EIO", "ENOSPC"):
     def damaged():
         fresh()
         db = sqlite3.connect(f"{s.path}/catalog.sqlite")
-        db.execute("UPDATE nodes SET nlink = 9 WHERE mode & 61440 = 32768")  # one rule
+        db.execute("UPDATE nodes SET nlink = 9 WHERE mode & 61440 = 32768")  # breaks one rule
         db.execute("DELETE FROM meta WHERE key = 'clean'")
         db.commit()
         db.close()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""The pool of a killed daemon holds the only copy of its files. If one call on the pool, its mark
-or its files fails at the next start, that mount is refused with one line or serves all files: the
-owner of the pool and its contents are never guessed."""
+"""The pool of a killed daemon holds the only copy of its files. If one call on the pool, its files
+or its mark (.store, which names the owner) fails at the next start, that mount is refused with one
+line or serves all files: the owner of the pool and its contents are never guessed."""
 import os, subprocess
 from kvtest import *
 import faults

@@ -13,7 +13,7 @@ import faults
 
 
 def half(which):
-    """In a process, and a folder, of its own."""
+    """Runs one half of the case in its own process and folder."""
     os.environ["KV_CASE_TMP"] = f"{TMP}/{which}"
     os.mkdir(f"{TMP}/{which}")
     os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), which])
@@ -82,7 +82,7 @@ def made(what, r, right):
 
 
 def replaced(what, r, right):
-    """Of a mkfs --force: the new store, or the old one with all files."""
+    """After a mkfs --force: the new store exists, or the old one with all files."""
     if not right:
         one_line(what, r)
     new = right or "the new store is created" in r.err
@@ -217,7 +217,7 @@ def leased(what, r, right):
 
 
 def started(what, r, right):
-    """It serves all files, or has left no mount."""
+    """After a start: the mount serves all files, or no mount is left."""
     if right:
         wait_for(lambda: os.path.ismount(s.mnt))
         assert all(s.read(f) == blob(f, N) for f in FILES), what
@@ -305,7 +305,7 @@ OFFLINE = [
 
 
 def ctl(name, words, places, statuses=(0,), look=same, prepare=as_it_is, kinds=LOOK, step=1):
-    """Rows of kvcachectl: its reads, and its opens, of a place."""
+    """Yields two rows for each place: the reads and the opens of kvcachectl there fail."""
     for place in places:
         for calls, k in (("read", kinds), ("open", OPENS)):
             yield (f"kvcachectl {name}", prepare, [CTL, *words], f"calls={calls} path={place}", k,
@@ -354,7 +354,7 @@ def out_of_pool(what, r, right):
     assert ("cpu" in s.attr("flat.bin", "tiers").split(",")) == (not right), (what, r)
 
 
-# it holds its lease until a signal
+# runs kvcachectl lease, which holds the lease until a signal
 UNTIL_IT_SAYS = f''':>{OWN}/lease; "$@" >{OWN}/lease & p=$!
 while [ ! -s {OWN}/lease ] && kill -0 $p 2>/dev/null; do sleep 0.02; done
 kill $p 2>/dev/null; wait $p; rc=$?; cat {OWN}/lease; exit $rc'''
@@ -420,7 +420,7 @@ ONLINE = [
         ["log", "info", s.mnt], ["flush", s.mnt], ["prefetch", f"{s.mnt}/m/c0/l0"],
         ["reload", "-o", "high=93,low=80", s.mnt])),
 ]
-TELLS = ("config", "ls", "stat", "log", "replay", "hash", "gpus")  # always the same
+TELLS = ("config", "ls", "stat", "log", "replay", "hash", "gpus")  # always print the same
 
 
 def sweep(row):

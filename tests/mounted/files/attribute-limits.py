@@ -77,7 +77,7 @@ for what, name, value in (("c", "user.{:0250d}", b""), ("m/short", "user.{}", b"
 total = sum(os.path.getsize(f"{s.path}/{n}") for n in os.listdir(s.path) if "catalog" in n)
 assert total < 16 * MiB, f"a catalog of {total} bytes"
 
-# 2,500 of 61 KiB on a store of 16 MiB
+# 2,500 attributes of 61 KiB on a store of 16 MiB
 s.write("m/many", b"x")
 taken = 0
 for i in range(2500):

@@ -2,9 +2,9 @@
 # ways: fast (plain)
 # level: check
 """Eight processes run mixed operations against a shadow copy for MINUTES (8 seconds) in each of
-five kinds of mount: plain; sealed and coded; write=back with a shared folder; with quotas; with
-tiers that fail and recover. The data is a multiple of the pool, so the pool is always full. Some
-names have one writer, which knows their contents; all processes share the others.
+five kinds of mount: plain; sealed and compressed; write=back with a shared folder; with quotas;
+with tiers that fail and recover. The data is a multiple of the pool, so the pool is always full.
+Some names have one writer, which knows their contents; all processes share the others.
 
 Data identifies its name: a read never returns another name's data or data that nobody wrote. If the
 disk has space, no file is missing; if a quota lets the cache drop files, a file is either missing
@@ -50,8 +50,8 @@ class File:
 
 
 class Client:
-    """One of the processes. A version is its number and a count, and all processes know the highest
-    count."""
+    """One of the processes. A version consists of the number of the writing process and a count of
+    its writes. All processes know the highest count of each process."""
 
     def __init__(self, number, mnt, top, counts, loses):
         self.n, self.mnt, self.top, self.counts, self.loses = number, mnt, top, counts, loses
@@ -197,7 +197,7 @@ class Client:
                 data[at:at + len(piece)] = piece
         except FileNotFoundError:
             return self.missing(path)
-        except OSError:  # some of it may be there
+        except OSError:  # a part of the change may have been made
             self.remove_all(file)
             raise
         file.data = bytes(data)
@@ -215,7 +215,7 @@ class Client:
                 value = os.getxattr(self.at(path), "user.campaign")
             except FileNotFoundError:
                 return self.missing(path)
-            assert value == self.mine[path].attr, f"{path}: its attribute is another"
+            assert value == self.mine[path].attr, f"{path}: its attribute has changed"
 
     def delete(self):
         if path := self.known():
@@ -279,7 +279,7 @@ class Client:
         with f:
             data = self.mine[path].data
             self.remove(path)
-            assert f.readall() == data, f"{path} was deleted while it was open, and is another"
+            assert f.readall() == data, f"{path} was deleted while it was open, and has changed"
 
     def chunk(self):
         """Makes a folder of layers, or reads or removes a whole one."""
@@ -373,7 +373,7 @@ class Client:
 
 
 def client(n, s, tops, counts, kind):
-    """Runs in its own process. A file receives its final knowledge, or the error."""
+    """Runs in its own process. Writes what the client knows at the end, or the error, to a file."""
     c = Client(n, s.mnt, tops[n], counts, tops[n] in kind["quotas"])
     try:
         c.run(kind["may"])
@@ -440,7 +440,7 @@ class Watch:
         by then."""
         q = len(self.seen) // 4
         if q < 3:
-            print("  the machine let us look too rarely to tell what grows", flush=True)
+            print("  too few samples on this machine: growth is not checked", flush=True)
             return
         early, late = self.seen[q:2 * q], self.seen[3 * q:]
         both = [(max(s[i] for s in early), max(s[i] for s in late)) for i in range(3)]
@@ -448,9 +448,9 @@ class Watch:
             *(f"{a} then {b}" for a, b in both)), flush=True)
         (fds, fds2), (threads, threads2), (rss, rss2) = both
         assert fds2 <= fds + fds // 4 + 64, f"descriptors: {fds}, then {fds2}"
-        # without io_uring libfuse has a thread for each request under way, when they come together
+        # without io_uring libfuse starts a thread for each concurrent request
         assert threads2 <= threads + 4 + PROCESSES, f"threads: {threads}, then {threads2}"
-        # sanitizers keep what was freed; and in the first seconds the allocator takes memory for
+        # sanitizers keep freed memory; and in the first seconds the allocator takes memory for
         # each thread: 58 MiB after 3 s, 87 after 12, 105 after 30, 106 after 48
         more = rss // 2 + 32 if SECONDS < 30 else rss // 4 + 16
         assert MODE in ("asan", "tsan") or rss2 <= rss + more, f"MiB: {rss}, then {rss2}"
@@ -470,7 +470,7 @@ KINDS = {
 
 
 class Toggle:
-    """Switches each of the rules on and off in turn, with times without any."""
+    """Switches the rules on and off, one after the other, with pauses in which none is on."""
 
     def __init__(self, rules):
         self.rules, self.on, self.turns = rules, None, 0
@@ -496,8 +496,8 @@ class Toggle:
 def campaign(name):
     kind = {"quotas": [], "may": (), "rules": None} | KINDS[name]
     if WAY == "fast" and MODE in ("asan", "tsan"):
-        # sanitizers slow the daemon and not its clients, which can grow files by passthrough by
-        # more than the pool keeps free for that, before it checks (kvcachefs(8), NOTES)
+        # Sanitizers slow down the daemon, but not its clients. With passthrough, clients can then
+        # grow files by more than the pool's reserve before the daemon checks (kvcachefs(8), NOTES).
         kind["may"] += (errno.ENOSPC,)
     s = Store(name, size="256M", cpu="24M", options=f"{COMMON},{kind['options']}".rstrip(","))
     os.makedirs(REMOTE, exist_ok=True)

@@ -62,7 +62,7 @@ def without_memory():
 
 
 r = mount(READS)
-s.write("waits", blob("waits", 4096))  # its copy waits for settle=, ahead of all others
+s.write("waits", blob("waits", 4096))  # its copy waits for settle=, first in the queue
 r.begin()
 
 fd = dirty("unlinked", 1)
@@ -92,7 +92,7 @@ assert s.read("m/closed") == blob(3, SIZE)
 s.umount()
 
 # the first fsync is abandoned before its copy is made, and that copy lacks the data that is written
-# then
+# after the fsync
 r = mount(READS, options=f"{OPTIONS},deadline=600")
 fd = dirty("late", 4)
 r.begin()
@@ -121,7 +121,7 @@ for i in range(40):
     os.write(fd, blob(i, 5000))
     try:
         os.fsync(fd)
-        break  # the disk is suspended; it may answer a probe meanwhile, but not with success
+        break  # the disk is suspended; it may receive a probe, which fails
     except OSError as e:
         assert e.errno == errno.EIO, e
     finally:

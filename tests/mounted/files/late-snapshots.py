@@ -14,7 +14,7 @@ assert r.mount(s)
 
 
 def left_over(name, data):
-    """Its fsync fails, and the copy is made when the tier takes it again."""
+    """Writes a file whose fsync fails. Its copy is made when the tier accepts copies again."""
     os.makedirs(f"{s.mnt}/m", exist_ok=True)
     fd = os.open(f"{s.mnt}/{name}", os.O_RDWR | os.O_CREAT)
     os.ftruncate(fd, len(data))

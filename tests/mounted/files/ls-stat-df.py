@@ -25,7 +25,7 @@ def look():
                ok=True).stdout == "1048576 2048 regular file\n"
 
     def df():
-        """As stats says it, once the space of replaced copies is free."""
+        """Whether df agrees with stats, which it does once the space of replaced copies is free."""
         before = s.stats()["tier_disk_used_bytes"]
         out = run("df", "-B1", "--output=size,used,avail", s.mnt, ok=True).stdout.splitlines()[1]
         size, used, avail = map(int, out.split())
@@ -72,7 +72,7 @@ if WAY == "fast" and os.geteuid() == 0:  # all that the kernel offers is used
 if config["requests_by"] == "io_uring":
     queues, depth, payload = (
         int(config[f"ring_{k}"]) for k in ("queues", "depth", "payload_bytes"))
-    # one for each CPU, bounded together, and the largest attribute goes through
+    # one queue for each CPU; the total size is bounded, and an entry can hold the largest attribute
     assert queues == os.sysconf("SC_NPROCESSORS_CONF") and 16 <= depth <= 8191, config
     taken = queues * depth * (payload + os.sysconf("SC_PAGESIZE"))
     assert int(config["ring_bytes"]) == taken and (taken <= 2048 * MiB or depth == 16), config

@@ -55,7 +55,7 @@ path = f"{s.mnt}/m/late"
 wanted = bytearray(blob(2, 2 * MiB))
 fd = os.open(path, os.O_RDWR | os.O_CREAT)
 os.write(fd, wanted)
-at = libc.mmap(None, len(wanted), 3, mmap.MAP_SHARED, fd, 0)  # Python's keeps the file open
+at = libc.mmap(None, len(wanted), 3, mmap.MAP_SHARED, fd, 0)  # Python's mmap keeps the file open
 assert ctypes.string_at(at, len(wanted)) == wanted
 r.begin(1)
 os.close(fd)
@@ -75,7 +75,7 @@ def killed():
 
 path = f"{s.mnt}/m/f"
 wanted = bytearray(s.read("m/f"))
-if WAY == "fast":  # without passthrough a kill takes what a mapping wrote
+if WAY == "fast":  # without passthrough a kill loses writes of a mapping
     before = time.time_ns() - 3600 * 10**9
     for n, opened in (10, False), (11, True):
         os.utime(path, ns=(before, before))

@@ -29,8 +29,8 @@ def cost(what, times=50):
 
 
 def at_most(most, what, times=50):
-    """The cost is as low in one of several trials: the kernel asks for the attributes of folders
-    once a second, which are many requests on a slow machine."""
+    """One of several trials costs no more than that. The others may cost more, because the kernel
+    asks for the attributes of folders once a second, and a trial is long on a slow machine."""
     costs = []
     while len(costs) < 20:
         costs.append(cost(what, times))
@@ -80,8 +80,8 @@ def batch(call, names):
 
 
 def once(what):
-    """The cost of the first call; cost() is that of later calls. Without the attributes of three
-    folders in each second."""
+    """The cost of the first call; cost() is that of later calls. Each second, three requests for
+    the attributes of folders are not counted."""
     before, began = s.stats()["requests"], time.monotonic()
     what()
     after, seconds = s.stats()["requests"], int(time.monotonic() - began)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
 """File times: every time that 64 bits of nanoseconds can hold, also before 1970, is kept through
-close, kill, eviction and remount, and the store itself uses none of them. Birth times, also of
-files in .kvcachefs/."""
+close, kill, eviction and remount; the store reserves none of them as a special value. Birth times,
+also of files in .kvcachefs/."""
 import errno, os, subprocess, time
 from kvtest import *
 
@@ -28,7 +28,7 @@ def look(**at):
 
 os.mkdir(P("m"))
 for i, t in enumerate(TIMES):
-    with open(P("m", f"new{i}"), "wb", buffering=0) as f:  # set while it is written first
+    with open(P("m", f"new{i}"), "wb", buffering=0) as f:  # set during the first write
         f.write(blob(i, 100000))
         os.utime(f.fileno(), ns=(t, t))
     s.write(f"m/done{i}", blob(i, 100000))

@@ -192,7 +192,7 @@ assert held() == 2
 l.loaded("two")
 wait_for(lambda: held() == 1)
 l.hold("one", "abcd")  # they are held already
-l.running("one")  # it loads
+l.running("one")  # the request loads
 l.refuse("one", "b")
 assert l.held_bytes
 l.loaded("one")
@@ -201,7 +201,7 @@ assert not l.held_bytes
 assert answers(l, "one", "ab") == [True, False]
 l.running("one")
 wait_for(lambda: held() == 0)
-assert answers(l, "one", "ab") == [True, False]  # answers stay without the lease
+assert answers(l, "one", "ab") == [True, False]  # answers stay valid without the lease
 l.forget("one")
 assert answers(l, "one", "a") == [True]
 l.end("one")
@@ -233,7 +233,7 @@ wait_for(lambda: l.take() or not l._calls)
 wait_for(lambda: held() == 0)
 l.close()
 
-# more keys than one call has; and a limit of the bytes that are held
+# more keys than one call accepts; and a limit of the bytes that are held
 many = [f"m{i}" for i in range(2 * _lookups.SLICE + 3)]
 for key in many:
     for p in paths(key):
@@ -265,7 +265,8 @@ l.end("late")
 l.end("other")
 wait_for(lambda: held() == 0)
 
-# a stopped daemon: lookups are misses in time, and later ones, but for one, are misses at once
+# a stopped daemon: lookups become misses after the timeout. Later lookups are misses at once, but
+# one of them, the probe, is sent
 s.daemon.send_signal(signal.SIGSTOP)
 l._timeout = 0.5
 try:

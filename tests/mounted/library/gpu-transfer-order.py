@@ -20,8 +20,8 @@ def trial(pages, way, kind, at):
         return run(binary("test-gpu-fake"), "trial", s.mnt, pages, way, str(kind), str(at),
                    env=WRONG if at else os.environ, timeout=20 * SLOW if at else HANG)
     except subprocess.TimeoutExpired as e:
-        # an early number may be followed by its predecessor, and the wait for the next number never
-        # ends
+        # without a wait, a number may be overwritten by its predecessor; then the wait for the next
+        # number never ends
         assert at, (pages, way, e.stdout)
         return subprocess.CompletedProcess(e.cmd, 1, e.stdout)
 
@@ -36,8 +36,8 @@ for pages, kinds in (("pinned", [EVENT]), ("direct", [EVENT]),
             assert n > 5, (pages, way, kind, p.stdout)
             for at in range(1, n + 1):
                 p = trial(pages, way, kind, at)
-                assert p.returncode, f"{pages} {way}: nobody missed wait {at} of kind {kind}"
-# a program that ends with a transfer under way ends, and leaves no file
+                assert p.returncode, f"{pages} {way}: no error without wait {at} of kind {kind}"
+# a program that returns from main() during a transfer does not hang, and leaves no file
 for how in ([], ["functions"]):
     p = run(binary("test-gpu-fake"), "leave", s.mnt, *how, timeout=HANG)
     assert p.returncode == 0 and p.stdout == "left\n", p.stdout

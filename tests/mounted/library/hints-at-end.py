@@ -81,13 +81,13 @@ assert told() == [(["x"], None, {"priority": "low"})] and not h._requests
 # sessions
 for name, keys, wish, want in (
         ("1", "abc", Wish(session="s"), []),
-        ("2", "abcd", Wish(session="s", supersedes=True), []),  # it goes on
+        ("2", "abcd", Wish(session="s", supersedes=True), []),  # the session goes on
         ("3", "abx", Wish(session="s", supersedes=True), [(list("abcd"), "x", {})]),
         ("4", "ayz", Wish(session="s"), []),
         ("5", "k", Wish(session="other", supersedes=True), []),
         ("6", "aw", Wish({"finished": True}, "s", True),
          [(list("ayz"), "w", {}), (list("aw"), None, {"finished": True})]),
-        ("7", "n", Wish(session="s", supersedes=True), [])):  # after its end
+        ("7", "n", Wish(session="s", supersedes=True), [])):  # after the session's end
     request(name, wish, {0: keys})
     h.end(name)
     assert told() == want, name

@@ -11,7 +11,7 @@ try:
     import cbor2
 except ImportError:
     cbor2 = None
-    print("cbor2 is not here: CBOR by hand alone")
+    print("cbor2 is not installed: CBOR is compared only with the case's own encoder")
 
 
 class Sum(ctypes.Structure):

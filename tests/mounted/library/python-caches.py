@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The Python package with tensors: caches of every format, selected by name, by guess, and by the
-letters of permuted views, are stored and loaded. Also: tensors that do not fit, numpy and torch if
-they are installed, and rotation."""
+"""The Python package with tensors: caches of every format are stored and loaded. The format is
+given by name, guessed, or derived from the dims= letters of a permuted view. Also: tensors that do
+not fit, numpy and torch if they are installed, and rotation."""
 import array, errno, math
 from kvtest import *
 from tensors import *
@@ -31,7 +31,7 @@ for name in kv.formats():
     there_and_back(name, cache, tensors, BLOCKS)
 tensors, cache = made("NL_X_TWO_NB_BS_NH_HS")
 there_and_back("slots", cache, tensors, SLOTS, left=[30, 46])
-# guessed; by the letters of a permuted view; padded blocks
+# a guessed format; the dims= letters of a permuted view; padded blocks
 assert kv.Paged(tensors, block_size=BS, heads=NH).format == "NL_X_TWO_NB_BS_NH_HS"
 refused(ValueError, "name the format", kv.Paged, tensors)
 permuted = [View(t, (2, NB, NH, BS, HS), (NB * NH * BS * HS, NH * BS * HS, HS, NH * HS, 1))

@@ -28,7 +28,7 @@ def block():
     return load
 
 
-# ---- Who is told ---------------------------------------------------------------------------------
+# ---- Notifications -------------------------------------------------------------------------------
 
 
 async def no_thread():
@@ -102,7 +102,7 @@ told()
 
 
 def interrupted():
-    """Ctrl-C in a wait, and within the signal of a completion: nothing is lost."""
+    """Ctrl-C during a wait, and while a completion is being handled: nothing is lost."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     load = block()
     try:

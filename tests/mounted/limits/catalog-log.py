@@ -80,7 +80,7 @@ def until(bytes_more):
 
 
 try:
-    # a listing that is read slowly: 3,000 names, a few at a time, over all of it
+    # a listing that is read slowly: 3,000 names, a few at a time, during the whole load
     listing = iter(os.scandir(f"{s.mnt}/large"))
     seen = 0
     for part in range(TIMES):
@@ -91,7 +91,7 @@ try:
     seen += sum(1 for _ in listing)
     assert seen == 3000, seen
     kept = most["log"]
-    # in addition one batch, which writes a page of the database once
+    # the log may exceed the limit by one batch, which writes each page of the database at most once
     batch = os.stat(f"{s.path}/catalog.sqlite").st_size + MiB
     assert kept <= BOUND + batch, (
         f"the log reached {kept} bytes with log={BOUND}, and a batch is at most {batch}")
@@ -114,7 +114,7 @@ try:
     most["log"] = 0
     until(3 * BOUND)
     again = most["log"]
-    assert again <= BOUND + batch, f"the log reached {again} bytes after somebody had read for long"
+    assert again <= BOUND + batch, f"the log reached {again} bytes after a long read transaction"
 finally:
     stop.set()
     [t.join() for t in threads]
@@ -122,7 +122,7 @@ finally:
 st = s.stats()
 print(f"{st['commits'] - commits} commits, {(through() - began) >> 20} MiB written; "
       f"the log was {kept >> 10} KiB at most, "
-      f"{grown >> 10} KiB while somebody held a snapshot, {again >> 10} KiB after that", flush=True)
+      f"{grown >> 10} KiB during a read transaction, {again >> 10} KiB after that", flush=True)
 names = {n: sorted(os.listdir(f"{s.mnt}/m{n}")) for n in range(THREADS)}
 s.umount()
 left = os.stat(wal).st_size if os.path.exists(wal) else 0

@@ -10,7 +10,7 @@ from s3 import Bucket
 MOST = 64 * MiB  # maximum growth; each endless answer is several times larger
 ENDLESS = 300  # MiB, then the service gives up
 os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = "id", "secret"
-# asan keeps what was freed, 256 MB of it unless told otherwise
+# asan keeps freed memory, 256 MB by default
 os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=1"
 mode, sent, pages = [None], [0], [0]
 
@@ -117,7 +117,7 @@ def folders():
     frames = [f"{d}/{n}" for d, _, names in os.walk(share) for n in names
               if os.path.getsize(f"{d}/{n}") > 256 * KiB]
     assert len(frames) == 2, frames
-    for path in frames:  # its header is still good, and says what its length is
+    for path in frames:  # the header stays valid, and has the true length
         os.truncate(path, 1 << 40)
     peak_of(s, "long frame", lambda: [s.read(f"m/c{i}/0") for i in range(2)])
     for path in frames:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The daemon's memory does not grow with the length of a file. Sparse files, plain, coded and
+"""The daemon's memory does not grow with the length of a file. Sparse files, plain, compressed and
 sealed, are copied, verified and loaded through buffers of limited size, and their holes stay holes.
 """
 import os, secrets
@@ -11,7 +11,7 @@ with open(f"{TMP}/keys", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
     f.write("1 " + secrets.token_hex(32) + "\n")
 os.makedirs(f"{TMP}/shared")
 piece = blob(7, MiB)
-text = bytes(piece[:MiB // 2]) + bytes(MiB // 2)  # zstd gains from it
+text = bytes(piece[:MiB // 2]) + bytes(MiB // 2)  # half of it is compressible
 
 
 def private(pid):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What clients ask for and do not find is counted, per model and in all. Lookups that are part of a
-store are not counted. All files of a chunk count once in a request, also if they are leased and
-opened. status, top, the models file and the metrics agree."""
+"""Requests for names that do not exist are counted, per model and in total. Lookups that are part
+of a store are not counted. All files of a chunk count once in a request, also if they are leased
+and opened. status, top, the models file and the metrics agree."""
 import json
 import os
 import threading

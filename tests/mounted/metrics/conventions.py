@@ -42,7 +42,7 @@ if shutil.which("promtool"):
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert p.returncode == 0 and not p.stdout.strip(), p.stdout
 else:
-    print("there is no promtool: the checks of tests/lib/prometheus.py alone")
+    print("promtool is not installed: only tests/lib/prometheus.py checks")
 
 # the manual lists exactly these metrics, with their types and labels
 with open(os.path.join(os.path.dirname(__file__), "../../../man/kvcachefs-metrics.7")) as f:

@@ -78,7 +78,7 @@ if shutil.which("promtool"):
     p = run("promtool", "check", "rules", f"{folder}/alerts.yml")
     assert p.returncode == 0 and f"{len(rules)} rules found" in p.stdout, p.stdout
 else:
-    print("there is no promtool: its check of the rules is left out")
+    print("promtool is not installed: it does not check the rules")
 with open(f"{top}/man/kvcachefs-metrics.7") as f:
     page = f.read()
 assert all(n in page for n in os.listdir(folder))

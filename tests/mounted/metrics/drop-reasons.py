@@ -12,8 +12,8 @@ SAME = {"tier": "trimmed_chunks", "quota": "quota_drops", "ttl": "expired_chunks
 
 
 def why():
-    """Counters are updated and read one after the other: those of one look may differ during a
-    drop."""
+    """Counters are updated and read one after the other, so during a drop two counters of the same
+    event may differ."""
     def same():
         st = s.stats()
         return all(st[f"evicted_for_{reason}"] == st[counter]

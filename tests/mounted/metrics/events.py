@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
 """Two readers of .kvcachefs/events see what happens to files: stored, copied, evicted, loaded,
-renamed and dropped, each with the path at that time, even if the file is gone since. A slow reader
-is told how many events it lost. Only root and the daemon's user may read."""
+renamed and dropped, each with the path at that time, even if the file has been removed since. A
+slow reader is told how many events it lost. Only root and the daemon's user may read."""
 import json
 from kvtest import *
 

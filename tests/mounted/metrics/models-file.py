@@ -61,7 +61,7 @@ wait_for(lambda: models()["//"]["pool_bytes"] == 0 and models()["//"]["hits"] ==
 assert set(models()) == {"b%20b%25", "/", "//"}
 sums_hold()
 
-# more than are shown under one hold
+# more models than the daemon reads in one hold of its lock
 for i in range(200):
     s.write(f"many{i}/x", b"x")
 s.settle()

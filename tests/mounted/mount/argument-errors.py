@@ -31,7 +31,7 @@ def unchanged(was):
 
 
 def mount(*words, says=()):
-    """Mounts without other commands, because the store is locked during that time."""
+    """Tries a mount while no other command runs, because a mount locks the store."""
     w.tell(KV, *words, says=says)
     w.told()
 
@@ -172,7 +172,7 @@ if run(*nobody, "true").returncode == 0:
         w.tell(*nobody, program, *words, says=["ermission denied"], code=w.code[program][0],
                name=os.path.basename(program))
 else:
-    print("no other user can be had here: not tried without rights")
+    print("cannot become another user here: errors of missing rights are not tested")
 w.end()
 assert not os.path.ismount(s.mnt)
 s.fsck("-n")

@@ -77,7 +77,8 @@ def small(text):
 
 
 def container(c, volumes, command, user=None):
-    """Its command's process, in a root with the programs of this machine and its volumes."""
+    """Returns the process of the command, in a root directory that has the programs of this machine
+    and the volumes of the container."""
     root = f"{TMP}/root"
     lines = ["set -e", "mount --make-private /", f"mkdir -p {root}",
              f"mount -t tmpfs -o mode=755 root {root}",
@@ -96,7 +97,7 @@ def container(c, volumes, command, user=None):
                   f" {root}{m['mountPath']}"]
     drop = ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups",
             "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"] if user else [
-        # of a privileged container's rights the daemon uses only these
+        # the daemon uses only this capability of a privileged container
         "setpriv", "--inh-caps=-all", "--bounding-set=-all,+sys_admin"]
     # the sanitizer's suppression file must exist inside the root
     lines.append(f"cp {SUPPRESSED} {root}/etc/tsan.supp")

@@ -110,8 +110,8 @@ for end in (s.umount, s.kill):
 s.mount()
 s.umount()
 
-# umount and mount at once: the next one waits while the daemon that is ending copies down, and
-# nothing is written below the mount
+# a mount directly after an umount waits while the ending daemon copies files to the disk, and
+# nothing is written to the folder below the mount
 slow = o + ",settle=0,shim=delay-put:30"
 run(kv, s.path, s.mnt, "-o", slow, ok=True)
 for turn in range(12):
@@ -168,7 +168,7 @@ run("umount", s.mnt, ok=True)
 ended()
 assert not os.listdir(s.mnt) and not os.listdir(other)
 
-# a plain user: uid=, gid=, mode=, which stay
+# uid=, gid= and mode= let an unprivileged user store, and persist
 def as_nobody(what):
     pid = os.fork()
     if not pid:

@@ -80,7 +80,7 @@ kept = {}
 
 
 def put(path, data):
-    """As engines do it: under a temporary name, then its own. Returns when its close has."""
+    """As engines do it: under a temporary name, then its own. Returns after the close has ended."""
     os.makedirs(os.path.dirname(f"{mnt}/{path}"), exist_ok=True)
     with open(f"{mnt}/{path}.tmp", "wb", buffering=0) as f:
         assert f.write(data) == len(data)
@@ -147,7 +147,7 @@ before = stats()
 assert before["recovered"] and config()["pool_warm"] == "yes"
 with open(f"{mnt}/llama/0000/layer_0", "rb") as f:
     assert f.read() == kept["llama/0000/layer_0"]
-assert stats()["loads"] == before["loads"], "what was pinned is not in memory"
+assert stats()["loads"] == before["loads"], "a pinned chunk is not in memory"
 assert os.getxattr(f"{mnt}/llama/0000", "user.kvcachefs.pin") == b"1"
 all_there(but=["qwen"])
 wait_for(lambda: service.pings() >= 1)

@@ -11,7 +11,7 @@ umount = ctypes.CDLL(None, use_errno=True).umount
 
 
 def unmounts():
-    """Not while kvcachectl of another case looks at all mounts."""
+    """Tries to unmount. This fails while the kvcachectl of another case looks at all mounts."""
     if umount(s.mnt.encode()):
         assert ctypes.get_errno() == errno.EBUSY, os.strerror(ctypes.get_errno())
         return False

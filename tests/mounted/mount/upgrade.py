@@ -107,7 +107,7 @@ take_over(s, meanwhile=rest)
 assert s.read("m/half/l") == blob(5, MiB) + blob(6, MiB)
 assert "files open for writing" not in s.log()
 
-# open files: umount refuses; those that are only read do not keep the daemon
+# open files: umount refuses; files that are only read do not keep the daemon running
 s.write("m/read/l", blob(1, MiB))
 s.write("m/over/l", blob(2, MiB))
 s.settle()

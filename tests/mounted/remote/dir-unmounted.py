@@ -93,7 +93,8 @@ with open(f"{one}/{MARK}") as f:
     mark = f.read()
 assert len(mark) == 33, mark
 
-# Invalid marks; and a frame of this store is not a proof if there was a mark.
+# Invalid marks. A frame of this store does not identify the share either, once the store has seen a
+# mark.
 path, other = list(old)[:2]
 place = frames.name_of(path)
 for how in ("empty", "long ago", "another", "link", "folder", "fifo", "frame"):
@@ -146,7 +147,7 @@ assert not os.path.exists(f"{one}/{place[:2]}/{place}")
 st = s.stats()
 assert st["corrupt"] == 0 and st["copies_failing"] == 0, st
 
-# Another node has the same mark; one without finds its own frames.
+# Another node uses the existing mark.
 t = Store("t", size="64M", options=f"settle=0,disk=off,remote=dir://{shared}").mount()
 assert t.read("m/two") == b"z" * 5000
 with open(f"{shared}/{MARK}") as f:

@@ -57,7 +57,7 @@ b.umount()
 
 class S3(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    objects, code = {}, None  # the messages about `bad`
+    objects, code = {}, None  # code: of the answers about `bad`, None: success
 
     def log_message(self, *a):
         pass

@@ -35,7 +35,8 @@ def lease(path):
 
 
 def is_a_miss(path, *error):
-    """For a reader, in time and each time, but not for stat, a listing or a writer."""
+    """Checks that the file is a miss for a reader, within the time limit and each time, but exists
+    for stat, a listing and a writer, which gets an error."""
     at, before = f"{s.mnt}/{path}", unserved()
     begun = time.monotonic()
     for _ in range(2):

@@ -86,7 +86,7 @@ def story(model, attr):
             put(f"{d}/{name}", f"{d}2")
             right({f"{d}/{other}": d, f"{d}/{name}": f"{d}2"})
 
-    # back under a name that another had: a mapping keeps it from being copied meanwhile
+    # a file returns to a name that another file has had; a mapping prevents a copy until then
     d = f"{model}/c"
     put(f"{d}/x", d)
     fd = os.open(at(f"{d}/x"), os.O_RDWR)

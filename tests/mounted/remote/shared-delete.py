@@ -59,7 +59,7 @@ for way in ("killed", "killed, pool lost", "unmounted"):
         run("umount", "-l", s.mnt)
         if "lost" in way:
             s.drop_pool()
-    assert all(there(path) for path in paths), "it went all the same"
+    assert all(there(path) for path in paths), "a copy was removed although calls fail"
     r.heal()
     assert notes() == 4, (way, notes())
     s.fsck("-n", ok=None)
@@ -71,7 +71,7 @@ for way in ("killed", "killed, pool lost", "unmounted"):
     s.settle()
     for path in paths[1:]:
         absent(path)
-    assert there(paths[0]) and there("keep/0"), "what is not deleted has gone"
+    assert there(paths[0]) and there("keep/0"), "the copy of an existing file was removed"
     assert s.read(paths[0]) == blob(77, 50000)
     s.umount()
     assert notes() == 0

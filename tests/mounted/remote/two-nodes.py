@@ -74,7 +74,7 @@ def story(url, extra, name):
     os.rename(f"{a.mnt}/model/chunk/layer2.tmp.77", f"{a.mnt}/model/chunk/layer2")
     a.settle()
     assert later(lambda: b.read("model/chunk/layer2")) == two
-    # a rename of a whole folder: the files go under their new names
+    # a rename of a whole folder: the shared tier gets the files under their new names
     os.rename(f"{a.mnt}/model/chunk", f"{a.mnt}/model/moved")
     a.settle()
     assert later(lambda: b.read("model/moved/layer0")) == one
@@ -141,7 +141,7 @@ def started(kind):
 
 
 KEYS = key_file("keys", "1 " + secrets.token_hex(32), f"7 {secrets.token_hex(32)} other-model")
-# a codec and a key are the same for each kind, and however calls are served
+# Codecs and keys work alike for each kind of remote and each serving mode, so only dir tests all.
 EXTRAS = ("", f",compress=zstd,keyfile={KEYS}", ",compress=bf16+zstd", f",keyfile={KEYS}")
 STORIES = {"dir": (0, 1)}
 if WAY == "fast":
@@ -149,7 +149,7 @@ if WAY == "fast":
 
 
 def synced(server):
-    """fsync waits for the disk, however fast a tier is that a power cut erases."""
+    """fsync waits for the disk, even if a faster tier, which a power cut erases, has the copy."""
     slow = "settle=0,shim=delay-put:400+only:disk"
     s = Store("sync", options=f"{slow},remote={server.url('sync')}").mount()
     os.makedirs(f"{s.mnt}/m/c")

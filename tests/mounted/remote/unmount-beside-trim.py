@@ -65,7 +65,8 @@ stored(s, **{f"m/{i}": blob(i, 100) for i in range(FILES)})
 
 
 def copies():
-    """Of the deleted files. The folder also has those of other files and of folders."""
+    """Returns how many copies of deleted files are left. The folder also has copies of other files
+    and of folders."""
     return sum(len(names) for _, _, names in os.walk(REMOTE)) - others
 
 

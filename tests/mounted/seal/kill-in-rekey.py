@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Names change, a rekey begins, which walks the placements in the catalog, and the daemon is killed
-a moment later. Each name is in its old or new place, with all of its rows. Such a walk could commit
+"""Names change, a rekey begins to walk the placements in the catalog, and the daemon is killed a
+moment later. Each name is in its old or new place, with all of its rows. A wrong walk could commit
 names before their rows."""
 import ctypes, errno, os, time
 from kvtest import *

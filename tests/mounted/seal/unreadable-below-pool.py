@@ -107,7 +107,7 @@ s.settle()
 for i in range(30):
     assert s.read(f"m/{i}/l") == secret[i:]
 s.umount()
-# Kills leave old frames in free space; -y wipes what no placement names.
+# Kills leave old frames in free space; -y wipes frames without a placement.
 s.fsck("-y")
 s.mount()
 for i in range(30):

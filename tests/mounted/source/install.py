@@ -60,7 +60,7 @@ assert there(other) == wanted, there(other) ^ wanted
 with open(f"{other}/usr{multi}/pkgconfig/kvcachefs.pc") as f:
     text = f.read()
     assert "\nlibdir=${prefix}/lib/a-triplet\n" in text and text.startswith("prefix=/usr\n"), text
-if MODE not in ("asan", "tsan"):  # whose library a plain Python does not load
+if MODE not in ("asan", "tsan"):  # a plain Python cannot load their library
     said = run(sys.executable, "-c", "import kvcachefs as k, importlib.metadata as m; "
                "print(k.__file__, k.version().split()[0], m.version('kvcachefs'))",
                cwd=TMP, ok=True,

@@ -72,7 +72,7 @@ named = {" ".join(sorted(f"engine/{f}" for f in c.split()))
          for c in re.findall(r"^circle: (.*)$", readme, re.M)}
 assert not circles - named, (
     f"files that call each other both ways, and engine/README does not name: {circles - named}")
-assert not named - circles, f"engine/README names circles that are none: {named - circles}"
+assert not named - circles, f"engine/README names circles that do not exist: {named - circles}"
 
 # engine/README has a line for each layer and each file.
 for f in layers:

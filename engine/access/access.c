@@ -9,8 +9,9 @@
 #include "admission.h"
 #include "clock.h"
 #include "committer.h"
-#include "hinted.h"
+#include "leaving.h"
 #include "node.h"
+#include "retention.h"
 #include "chain_infer.h"
 
 #include <string.h>
@@ -107,23 +108,6 @@ static void request_end(struct kvc *k, struct kvc_client *u)
 }
 
 /*
- * The first use of a chunk since it entered the pool: asks the policy whether it keeps the chunk.
- * The file stays until its space is needed, so a client that asks again soon is served.
- */
-static void judge_entered(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c)
-{
-	struct kvc_request *r = &u->request[KVC_CACHE_POOL];
-
-	c->hints.entered = false;
-	if (!r->nr || c->pin || !u->id || !kvc_reservation_full_locked(k) ||
-	    !kvc_replacer_refuses(k->replacers->replacer[KVC_CACHE_POOL][u->class], r, c->bytes))
-		return;
-	kvc_hinted_refused_locked(k, c);
-	if (c->hints.refused)
-		kvc_count(&k->stats, pool_refusals);
-}
-
-/*
  * Reports a use to the replacers. made: the request created the chunk, and it is still in the pool.
  */
 static void request_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made)
@@ -134,15 +118,15 @@ static void request_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 	for (int i = 0; i < KVC_CACHES; i++) {
 		struct kvc_request *r = &u->request[i];
 
-		if (r->nr && made)
+		if (!r->nr)
+			continue;
+		if (i == KVC_CACHE_POOL)
+			kvc_retention_used_locked(k, r, c, made, u->id);
+		else if (made)
 			kvc_replacers_claim_locked(k, (enum kvc_cache)i, c, r);
-		else if (r->nr)
+		else
 			kvc_replacer_access(k->replacers->replacer[i][u->class], r, c->id);
 	}
-	if (c->hints.entered)
-		judge_entered(k, u, c);
-	else
-		kvc_hinted_wanted_locked(c);
 }
 
 /* A use by an unknown client: a request by itself. */
@@ -187,15 +171,20 @@ static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 static void report_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made,
 		       uint64_t ns)
 {
-	bool again = u->serial && c->last_request == u->serial, begins;
+	bool again = u->serial && c->last_request == u->serial, begins, refused = false;
 
 	ring_record(k, u, c, made ? 0 : c->first_file, made, ns);
 	begins = find_parent(k, u, c, made, ns) || again;
 
-	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST))
+	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST)) {
+		/* a request that is cut goes on: the rest of a refused one is refused, too */
+		refused = !begins && u->class == c->policy && u->request[KVC_CACHE_POOL].refused;
 		request_end(k, u);
-	if (!u->serial)
+	}
+	if (!u->serial) {
 		request_begin(k, u, c->policy);
+		u->request[KVC_CACHE_POOL].refused = refused;
+	}
 	request_use(k, u, c, made && c->nnodes && !c->detached);
 }
 
@@ -221,6 +210,8 @@ static void report_fresh(struct kvc *k, struct kvc_client *u)
 	c->fresh = false;
 	if (!c->row_deleted)
 		report_use(k, u, c, true, u->made_ns);
+	if (c->standing == KVC_ENTERS) /* without memory for the request */
+		kvc_leaving_kept_locked(k, c);
 	c->refs--;
 	kvc_chunk_settle_locked(k, c);
 }
@@ -376,6 +367,7 @@ static void chunk_made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 	u->recorded = false;
 	u->made_ns = u->last_ns;
 	c->fresh = true;
+	kvc_leaving_enters_locked(k, c);
 	c->refs++;
 }
 
@@ -398,9 +390,12 @@ void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, 
 	u->recorded = false;
 	u->last = c->id;
 	c->fresh = true;
+	kvc_leaving_enters_locked(k, c);
 	c->refs++;
 	c->parent = c->parent ?: was->parent;
 	was->fresh = false;
+	if (was->standing == KVC_ENTERS)
+		kvc_leaving_kept_locked(k, was);
 	was->refs--;
 	kvc_chunk_settle_locked(k, was);
 }

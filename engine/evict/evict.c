@@ -9,7 +9,9 @@
  * under load, objects that a fast remote tier has would never reach the disk. Bounded tiers and
  * quotas have threads of their own (trim.c, quota_keeper.c).
  *
- * Chunks that clients called finished leave the pool first (objects/hinted.c). Chunks that clients
+ * The policy has chosen most victims before: they wait in the lists of objects/leaving.c, which the
+ * evictor empties before it asks the policy for more. Chunks that the policy refused and those that
+ * clients called finished (objects/hinted.c) leave the pool first. Chunks that clients
  * want to keep are passed over while others can be evicted, up to a part of the pool (HINTED_PART)
  * and HINTED_MOST chunks. Chunks of tenants above their shares of the pool precede all others
  * (objects/tenant_set.c).
@@ -30,6 +32,7 @@
 #include "dir_invalidate.h"
 #include "file.h"
 #include "hinted.h"
+#include "leaving.h"
 #include "victim.h"
 #include "rings.h"
 #include "throttle.h"
@@ -143,6 +146,9 @@ static uint64_t pool_excess_locked(struct kvc *k)
 	kvc_reservation_check_locked(k);
 	want = kvc_reservation_excess(k->reservations.used + k->reservations.unseen, k->pool.bytes,
 				      &k->opt, &k->evict->trimming);
+	/* the policy is about to decide who leaves for these */
+	want -= kvc_min(want, k->chunks->bytes[KVC_ENTERS]);
+	k->evict->trimming = want > 0;
 	if (!kvc_list_empty(first))
 		need = kvc_of(first->next, struct kvc_wait, link)->want;
 	if (need)
@@ -240,10 +246,20 @@ static bool exclude_locked(struct pass *p, struct kvc_chunk *c, enum kvc_verdict
 {
 	if (kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded))
 		return false;
-	kvc_tenant_take_locked(c);
+	if (c->standing != KVC_LEAVES) /* those keep the reason why they leave */
+		kvc_tenant_take_locked(c);
 	kvc_list_del(&c->hints.link);
 	p->excluded[p->nexcluded++] = (struct excluded){ c, v };
 	return true;
+}
+
+/* A chunk that left the policy's order must stay: excludes it from the order as others. */
+static void back_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	if (c->standing != KVC_LEAVES)
+		return;
+	kvc_leaving_back_locked(k, c);
+	kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, true);
 }
 
 /*
@@ -269,7 +285,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 	}
 	if ((v == KVC_VICTIM_EVICT || v == KVC_VICTIM_DROP) && kvc_victim_mapped(k, c))
 		v = KVC_VICTIM_KEEP;
-	if (v != KVC_VICTIM_KEEP)
+	if (v != KVC_VICTIM_KEEP && c->standing != KVC_LEAVES)
 		kvc_replacers_count_victim_locked(k, &k->chunks->turns, c->policy);
 	if (v == KVC_VICTIM_EVICT) {
 		evict_chunk_locked(k, p, c);
@@ -298,6 +314,8 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		if (v != KVC_VICTIM_YOUNG)
 			queue_copies_locked(k, c);
 	}
+	if (v == KVC_VICTIM_KEEP && !c->hints.refused)
+		back_locked(k, c);
 	if (!exclude_locked(p, c, v)) {
 		c->refs--;
 		kvc_chunk_push_locked(k, c);
@@ -447,10 +465,13 @@ static bool lift_hints_locked(struct kvc *k, struct pass *p)
  */
 static struct kvc_chunk *next_chunk_locked(struct kvc *k, struct pass *p)
 {
-	struct kvc_chunk *c = kvc_hinted_victim_locked(k), *last;
+	struct kvc_chunk *c = kvc_leaving_take_locked(k, true) ?: kvc_hinted_victim_locked(k),
+			 *last;
 
-	if (!c)
-		c = kvc_tenant_victim_locked(k) ?: kvc_chunk_pop_locked(k);
+	c = c ?: kvc_tenant_victim_locked(k) ?: kvc_leaving_take_locked(k, false);
+	if (c && c->pin)
+		back_locked(k, c);
+	c = c ?: kvc_chunk_pop_locked(k);
 	if (!c && lift_hints_locked(k, p))
 		c = kvc_chunk_pop_locked(k);
 	if (!c && kvc_access_end_all_locked(k))

@@ -80,6 +80,8 @@ void kvc_tenant_count_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	struct kvc_tenant *t = kvc_tenant_of_locked(k, c->tenant.number);
 	uint64_t used = c->row_deleted ? 0 : c->peak_bytes;
+	/* a chunk that leaves must not cause others of the tenant to leave */
+	uint64_t pool = c->standing == KVC_LEAVES ? 0 : c->bytes;
 
 	if (!c->tenant.number)
 		return;
@@ -90,10 +92,11 @@ void kvc_tenant_count_locked(struct kvc *k, struct kvc_chunk *c)
 	if (!t)
 		return;
 	t->used += used - c->tenant.used;
-	t->pool += c->bytes - c->tenant.pool;
+	t->pool += pool - c->tenant.pool;
 	c->tenant.used = used;
-	c->tenant.pool = c->bytes;
-	if (c->nnodes && kvc_list_empty(&c->tenant.link) && !c->tenant.taken)
+	c->tenant.pool = pool;
+	if (c->nnodes && c->standing != KVC_LEAVES && kvc_list_empty(&c->tenant.link) &&
+	    !c->tenant.taken)
 		kvc_list_add_tail(&t->order, &c->tenant.link);
 }
 

@@ -70,6 +70,8 @@ static void init_lists(struct kvc *k)
 		&k->pins->chained,
 		&k->tenants->orphans,
 		&k->chunks->finished,
+		&k->chunks->unwanted,
+		&k->chunks->victims,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,

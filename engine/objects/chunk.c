@@ -10,6 +10,7 @@
 #include "committer.h"
 #include "file.h"
 #include "hinted.h"
+#include "leaving.h"
 #include "replacers.h"
 #include "node.h"
 #include "pin.h"
@@ -27,15 +28,18 @@ static void end_exclusion(struct kvc_chunk *c)
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	end_exclusion(c);
-	kvc_tenant_back_locked(k, c);
+	if (c->standing != KVC_LEAVES)
+		kvc_tenant_back_locked(k, c);
 	kvc_hinted_pushed_locked(k, c);
 	if (!c->nnodes || c->detached || !k->replacers->ready)
+		return;
+	if (kvc_leaving_pushed_locked(k, c))
 		return;
 	if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c)) {
 		kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, false);
 	} else {
 		kvc_replacers_add_locked(k, KVC_CACHE_POOL, c);
-		c->hints.entered = true;
+		kvc_leaving_entered_locked(k, c);
 	}
 }
 
@@ -207,6 +211,7 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	n->part.bytes = now;
 	c->bytes += now - was;
+	kvc_leaving_count_locked(k, c, now - was);
 	if (c->pin)
 		kvc_pin_pool_locked(k, c->pin, (int64_t)(now - was));
 	if (n->state != KVC_LOWER) { /* an eviction does not change the chunk's peak_bytes */
@@ -239,8 +244,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 	if (!--n->chunk->nnodes) {
 		end_exclusion(n->chunk);
 		kvc_tenant_count_locked(k, n->chunk);
-		kvc_list_del(&n->chunk->hints.link);
-		n->chunk->hints.refused = n->chunk->hints.entered = false;
+		kvc_leaving_left_locked(k, n->chunk);
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
 	}
 }
@@ -319,8 +323,10 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool detached)
 {
 	c->detached = detached;
-	if (detached)
-		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, true);
+	if (!detached)
+		return;
+	kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, true);
+	kvc_leaving_detached_locked(k, c);
 }
 
 void kvc_chunk_merge_access_locked(struct kvc *k, struct kvc_chunk *c,

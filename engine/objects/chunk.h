@@ -16,6 +16,14 @@ enum kvc_cache { KVC_CACHE_POOL, KVC_CACHE_DISK, KVC_CACHES }; /* replacers.h */
 struct kvc_node;
 struct kvc_pin;
 
+/* What the pool's policy has decided about a chunk (leaving.h). */
+enum kvc_standing {
+	KVC_KEPT,   /* it is in the policy's order */
+	KVC_ENTERS, /* a client is creating it, and the policy is not asked yet */
+	KVC_LEAVES, /* it is in no order, and is evicted when its room is needed */
+	KVC_STANDINGS,
+};
+
 struct kvc_chunk {
 	uint64_t id;
 	struct kvc_slot slot;  /* in k->chunks->table, by id */
@@ -36,9 +44,10 @@ struct kvc_chunk {
 	 */
 	uint64_t last_request;
 	uint64_t first_file;
-	uint64_t quota;         /* the model to whose quota it counts; 0: none */
-	struct kvc_hints hints; /* what clients told about its future (objects/hinted.h) */
-	struct kvc_pin *pin;    /* NULL: not pinned (limits/pin.h) */
+	uint64_t quota;             /* the model to whose quota it counts; 0: none */
+	struct kvc_hints hints;     /* what clients told about its future (objects/hinted.h) */
+	enum kvc_standing standing; /* while it has files in the pool (objects/leaving.h) */
+	struct kvc_pin *pin;        /* NULL: not pinned (limits/pin.h) */
 	/*
 	 * its tenant (0: none), the bytes that it counts there, its place in the tenant's order
 	 * while it is in the pool, and whether it left that order as a victim (limits/tenant.h)
@@ -86,6 +95,12 @@ struct kvc_chunk {
 struct kvc_chunks {
 	struct kvc_table table;
 	struct kvc_list finished; /* chunks in the pool that are not needed any more (hinted.c) */
+	/*
+	 * Chunks that leave the pool, those that wait for longest first, and the bytes of the
+	 * pool's chunks by standing (leaving.c).
+	 */
+	struct kvc_list unwanted, victims;
+	uint64_t bytes[KVC_STANDINGS];
 	struct kvc_replacer_turns turns; /* turns of the classes in the pool */
 	uint64_t clock_ns;               /* the last time of use that was issued */
 	/*

@@ -2,19 +2,21 @@
 /*
  * Hints of clients about chunks. Finished chunks that are in the pool are in one list, the newest
  * hint first: clients name the chunks of a prompt from its beginning, so that the end of the prompt
- * precedes its beginning in the list. Chunks that the policy refused are in the list, too: their
- * files exist, but are evicted first. The evictor takes its victims from this list before it asks
- * any policy (evict/evict.c). The evictor skips chunks that should stay.
+ * precedes its beginning in the list. The evictor takes its victims from this list before it asks
+ * any policy (evict/evict.c), and so does the policy's choice when a chunk enters
+ * (access/retention.c). Both skip chunks that should stay.
  */
 #include "hinted.h"
 
+#include "leaving.h"
 #include "replacers.h"
 
 #define LOOKS 32 /* chunks that one search for a victim looks at */
 
 void kvc_hinted_pushed_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if ((c->hints.finished || c->hints.refused) && c->nnodes && kvc_list_empty(&c->hints.link))
+	if (c->hints.finished && c->standing != KVC_LEAVES && c->nnodes &&
+	    kvc_list_empty(&c->hints.link))
 		kvc_list_add_head(&k->chunks->finished, &c->hints.link);
 }
 
@@ -22,37 +24,25 @@ void kvc_hinted_finished_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	kvc_hinted_clear_locked(c);
 	c->hints.finished = true;
-	kvc_hinted_pushed_locked(k, c);
+	if (c->standing == KVC_LEAVES)
+		kvc_list_del(&c->hints.link); /* it is unwanted now */
+	if (!c->nnodes || c->detached || !kvc_leaving_pushed_locked(k, c))
+		kvc_hinted_pushed_locked(k, c);
 }
 
-void kvc_hinted_refused_locked(struct kvc *k, struct kvc_chunk *c)
-{
-	if (kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_NORMAL)
-		return;
-	c->hints.refused = true;
-	kvc_hinted_pushed_locked(k, c);
-}
-
-void kvc_hinted_wanted_locked(struct kvc_chunk *c)
-{
-	if (!c->hints.refused)
-		return;
-	c->hints.refused = false;
-	if (!c->hints.finished)
-		kvc_list_del(&c->hints.link);
-}
-
-void kvc_hinted_until_locked(struct kvc_chunk *c, uint64_t until_ns, bool paused)
+void kvc_hinted_until_locked(struct kvc *k, struct kvc_chunk *c, uint64_t until_ns, bool paused)
 {
 	kvc_hinted_clear_locked(c);
 	c->hints.until_ns = until_ns;
 	c->hints.paused = paused;
+	kvc_leaving_back_locked(k, c);
 }
 
 void kvc_hinted_clear_locked(struct kvc_chunk *c)
 {
-	kvc_list_del(&c->hints.link);
-	c->hints.finished = c->hints.paused = c->hints.refused = false;
+	if (c->standing != KVC_LEAVES)
+		kvc_list_del(&c->hints.link);
+	c->hints.finished = c->hints.paused = false;
 	c->hints.until_ns = 0;
 }
 

@@ -8,14 +8,7 @@
 /* The chunk is not needed any more, until it is used again. */
 void kvc_hinted_finished_locked(struct kvc *k, struct kvc_chunk *c);
 /* The chunk is needed until until_ns (monotonic time) or, if paused, until its next use. */
-void kvc_hinted_until_locked(struct kvc_chunk *c, uint64_t until_ns, bool paused);
-/*
- * The policy refuses the chunk, which is in the pool already: it leaves before others, until it is
- * used again or a client gives a hint. The caller counts it.
- */
-void kvc_hinted_refused_locked(struct kvc *k, struct kvc_chunk *c);
-/* Another request used the chunk: the policy judges it like others. */
-void kvc_hinted_wanted_locked(struct kvc_chunk *c);
+void kvc_hinted_until_locked(struct kvc *k, struct kvc_chunk *c, uint64_t until_ns, bool paused);
 /* Removes the hints of the chunk. */
 void kvc_hinted_clear_locked(struct kvc_chunk *c);
 /* The chunk was used. */

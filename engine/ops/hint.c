@@ -205,9 +205,9 @@ int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node
 	if (h->finished || h->low || h->demote || h->superseded)
 		leaves_first_both(k, h, n, next);
 	else if (h->high)
-		kvc_hinted_until_locked(n->chunk, now + HIGH_NS, false);
+		kvc_hinted_until_locked(k, n->chunk, now + HIGH_NS, false);
 	else if (h->pause_s)
-		kvc_hinted_until_locked(n->chunk, now + h->pause_s * 1000000000, true);
+		kvc_hinted_until_locked(k, n->chunk, now + h->pause_s * 1000000000, true);
 	else if (h->normal)
 		kvc_hinted_clear_locked(n->chunk);
 	return 0;

@@ -120,9 +120,11 @@ bool kvc_reservation_hurry_locked(const struct kvc *k)
 	return k->reservations.uncopied > k->pool.bytes / 4;
 }
 
-bool kvc_reservation_full_locked(const struct kvc *k)
+uint64_t kvc_reservation_low_locked(const struct kvc *k)
 {
-	return k->reservations.used + k->reservations.unseen > k->pool.bytes / 100 * k->opt.low_pct;
+	uint64_t low = k->pool.bytes / 100 * k->opt.low_pct;
+
+	return low - kvc_min(low, k->reservations.unseen);
 }
 
 uint64_t kvc_reservation_excess(uint64_t used, uint64_t size, const struct kvc_options *o,

@@ -44,8 +44,8 @@ void kvc_reservation_wake_evictor_locked(struct kvc *k);
 int kvc_reservation_retry_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
 /* Returns how many more bytes must become free before the pool can grow by `bytes`. */
 uint64_t kvc_reservation_lacks_locked(const struct kvc *k, uint64_t bytes);
-/* Is the pool so full that new chunks take the room of others, that is above low=? */
-bool kvc_reservation_full_locked(const struct kvc *k);
+/* Returns how many bytes the pool may hold before new chunks take the room of others: low=. */
+uint64_t kvc_reservation_low_locked(const struct kvc *k);
 /* Checks how many bytes the tmpfs holds, and grants free bytes to the waiters. */
 void kvc_reservation_check_locked(struct kvc *k);
 /* Grants free bytes to the waiters, in order. */

@@ -105,7 +105,7 @@ for chain in (base + older, base + newer):
 time.sleep(1.2)
 hint(f"superseded={newer[-1]}", *base, *older)
 before = s.stats()["finished_evictions"]
-press(44, "b")
+press(41, "b")
 wait_for(lambda: s.stats()["finished_evictions"] - before >= 5)
 left = inside(older)
 assert left == list(range(len(left))) and inside(newer) == inside(base) == [0, 1, 2, 3], (

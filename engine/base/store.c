@@ -379,7 +379,7 @@ static int complete_open(struct kvc_store *s, char *error)
 		return err;
 	}
 	close_to_others(s);
-	if ((err = kvc_super_save_copy(s)))
+	if (!kvc_store_unproven(s) && (err = kvc_super_save_copy(s)))
 		kvc_warn("cannot write the copy of the superblock %s/%s: %s", s->dir,
 			 KVC_STORE_COPY, strerror(-err));
 	return 0;
@@ -429,7 +429,10 @@ int kvc_store_repair(struct kvc_store *s, char *error)
 	err = kvc_super_read(there, fd, &known);
 	if (err != -EBADMSG)
 		return err ? refuse_superblock(there, err, error) : -EEXIST;
-	err = kvc_super_name(s) ?: kvc_super_write(s, fd) ?: kvc_super_sync_dir(s);
+	err = kvc_super_name(s);
+	if (!err && !kvc_store_unproven(s))
+		err = kvc_super_write(s, fd);
+	err = err ?: kvc_super_sync_dir(s);
 	if (err) {
 		snprintf(error, 512, "cannot write %s: %s", path, kvc_why(-err));
 		return err;

@@ -59,8 +59,12 @@ struct kvc_store {
 	 */
 	uint8_t secret[32];
 	bool has_secret;
-	bool no_proof; /* fsck made the superblock from frames, and the secret is lost */
-	int lock_fd;   /* the locked superblock; -1: not open */
+	/*
+	 * fsck found the properties in the frames. The secret is lost, unless kvc_super_name() made
+	 * the store's first one.
+	 */
+	bool no_proof;
+	int lock_fd; /* the locked superblock; -1: not open */
 };
 
 /*
@@ -93,9 +97,17 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error);
  */
 int kvc_store_open_read(struct kvc_store *s, const char *dir, char *error);
 /*
+ * True if the frames of a store that fsck repairs have no proofs yet. Until then the superblock
+ * must stay damaged: with a good one, a mount would make a secret that proves no frame.
+ */
+static inline bool kvc_store_unproven(const struct kvc_store *s)
+{
+	return s->no_proof && !s->has_secret;
+}
+/*
  * For fsck, after -EBADMSG: locks the store (and creates the superblock if it is missing) and
- * writes the fields of *s. Returns 0, -EEXIST if the superblock is good by now, or another negative
- * errno.
+ * writes the fields of *s, unless kvc_store_unproven(): then kvc_super_add_secret() writes them.
+ * Returns 0, -EEXIST if the superblock is good by now, or another negative errno.
  */
 int kvc_store_repair(struct kvc_store *s, char *error);
 /*

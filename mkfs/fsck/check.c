@@ -416,14 +416,14 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
 {
 	struct pass p = { .s = s, .r = r, .data = data, .first = true };
 	char path[1280];
-	unsigned before = r->found, mended;
+	unsigned before = r->found, damaged;
 	int err = kvc_check_pages(kvm_catalog(s, path), r->mend, kvm_found, r);
 
 	if (err == -EBADMSG && r->mend) {
 		printf("the catalog cannot be repaired: building a new catalog from the frames\n");
-		mended = r->mended + r->found - before;
+		damaged = r->found - before;
 		err = kvm_rebuild(s, r);
-		r->mended = err ? r->mended : mended;
+		r->mended += err ? 0 : damaged;
 	} else if (err == -EBADMSG) {
 		return 0; /* already reported */
 	} else if (!err && r->mend && s->no_proof) {

@@ -139,7 +139,8 @@ static int mend_super(struct kvc_store *s, const char *path, const char *device,
 	if ((err = find_properties(s, device, &who, error)) || (err = kvc_super_name(s)))
 		return err;
 	*strchrnul(before, ';') = 0;
-	kvm_foundf(r, r->mend, "%s; %s%s what it was", before, who,
+	/* without the secret it is repaired later (kvm_rebuild) */
+	kvm_foundf(r, r->mend && !kvc_store_unproven(s), "%s; %s%s what it was", before, who,
 		   strcmp(who, "its frames") ? " tells" : " tell");
 	if (!r->mend)
 		return 0;
@@ -177,6 +178,8 @@ static int mend_size(struct kvc_store *s, uint64_t size)
 	s->data_size = size / KVC_PAGE * KVC_PAGE;
 	if (s->device && (err = relabel(s)))
 		return err;
+	if (kvc_store_unproven(s))
+		return 0;
 	return kvc_super_write(s, s->lock_fd) ?: kvc_super_save_copy(s);
 }
 

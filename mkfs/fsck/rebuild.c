@@ -496,11 +496,20 @@ static int write_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frame
 	return err;
 }
 
-static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
+static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames *all,
+		       struct kvm_report *r)
 {
+	bool unproven = kvc_store_unproven(s);
+	int err = 0;
+
 	if (all->foreign)
 		printf("%zu frames do not belong to this store and are skipped\n", all->foreign);
-	return all->n && !s->has_secret ? write_proofs(s, disk, all) : 0;
+	if (all->n && !s->has_secret)
+		err = write_proofs(s, disk, all);
+	else if (unproven)
+		err = kvc_super_add_secret(s);
+	r->mended += unproven && !err; /* the superblock */
+	return err;
 }
 
 int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
@@ -521,7 +530,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	all.disk = disk;
 	kvct_disk_unread(disk, kvm_hole, &holes);
 	err = read_old_facts(s, &all.old, r) ?: disk->ops->list(disk, add_frame, &all) ?: holes.err;
-	err = err ?: tell_proofs(s, disk, &all) ?: make_new_catalog(s, &all, &files);
+	err = err ?: tell_proofs(s, disk, &all, r) ?: make_new_catalog(s, &all, &files);
 	err = err ?: take_place(s);
 	if (err)
 		remove_new_catalog(s);

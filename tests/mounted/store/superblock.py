@@ -189,8 +189,8 @@ assert p.returncode and "damaged; fsck.kvcachefs -y" in p.stdout, p.stdout
 assert s.fsck("-y", ok=None).returncode == 1
 whole("a flipped version number")
 
-# A superblock without a secret (version 1), which fsck writes if the secret and all frames are
-# lost. The next mount makes a secret, in both copies. A check before that finds nothing wrong.
+# A superblock without a secret (version 1). The next mount makes a secret, in both copies. A check
+# before that finds nothing wrong.
 o = Store("secretless", cpu="16M", size="16M")
 page = bytearray(open(f"{o.path}/superblock", "rb").read())
 assert page[8] == 2 and any(page[1072:1104])

@@ -135,6 +135,8 @@ int kvm_run_pools(int argc, char **argv);
 int kvm_run_ls(int argc, char **argv);
 int kvm_run_stat(int argc, char **argv);
 int kvm_run_pin(int argc, char **argv);
+int kvm_run_pins(int argc, char **argv);
+int kvm_run_quotas(int argc, char **argv);
 int kvm_run_unpin(int argc, char **argv);
 int kvm_run_ttl(int argc, char **argv);
 int kvm_run_quota(int argc, char **argv);

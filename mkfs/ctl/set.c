@@ -2,9 +2,10 @@
 /*
  * kvcachectl pin, unpin, ttl, quota, policy and evict: set the attributes user.kvcachefs.*. Values
  * are in user units, and errors say how to fix them (table `troubles`). The commands print nothing
- * on success. If one path fails, they continue with the others.
+ * on success. If one path fails, they continue with the others. pin, unpin and evict apply to all
+ * chunks in a folder, a model or a mount.
  */
-#include "ctl.h"
+#include "item.h"
 
 #include "policy.h"
 
@@ -89,6 +90,67 @@ static int set_all(int n, char **paths, const char *attr, const char *value)
 	return failed;
 }
 
+/* ---- all chunks at and below a path ---- */
+
+#define SHOWN 10u /* errors that are shown one by one */
+
+struct setter {
+	const char *attr, *value;
+	uint64_t done, failed, bytes;
+	bool stops; /* at the first error */
+};
+
+static int set_chunk(void *arg, const char *path, const struct kvm_item *it)
+{
+	char name[64];
+	struct setter *s = arg;
+	int err;
+
+	snprintf(name, sizeof name, PREFIX "%s", s->attr);
+	if (!setxattr(path, name, s->value, strlen(s->value), 0)) {
+		s->done++;
+		s->bytes += it->bytes;
+		return 0;
+	}
+	if (errno == ENOENT || errno == ESTALE) /* dropped in between */
+		return 0;
+	if (errno == EINVAL && !strcmp(s->attr, "demote")) {
+		s->failed++;
+		return kvm_fail("%s: this mount has no tier %s; give cpu, all, or a tier that "
+				"kvcachectl config lists",
+				path, s->value);
+	}
+	err = errno;
+	if (s->failed++ < SHOWN)
+		trouble(path, s->attr, err);
+	return s->stops && (err == ENOSPC || err == EDQUOT);
+}
+
+/* done: the word for what was done, such as pinned. */
+static int set_chunks(int n, char **paths, struct setter *s, const char *done)
+{
+	int failed = 0;
+
+	for (int i = 0; i < n; i++) {
+		uint64_t before = s->done;
+		int err;
+
+		s->failed = 0;
+		err = kvm_item_each_chunk(paths[i], set_chunk, s);
+		if (s->failed > SHOWN)
+			kvm_fail("%s: %" PRIu64 " more chunks failed", paths[i], s->failed - SHOWN);
+		if (s->failed && s->done > before)
+			kvm_fail("%s: %" PRIu64 " of its chunks were %s", paths[i],
+				 s->done - before, done);
+		if (!err && !s->failed && s->done == before)
+			err = kvm_fail(
+				"%s: it has no chunks; kvcachectl ls --recursive lists chunks",
+				paths[i]);
+		failed |= err || s->failed;
+	}
+	return failed;
+}
+
 int kvm_run_pin(int argc, char **argv)
 {
 	const char *time = NULL;
@@ -104,14 +166,18 @@ int kvm_run_pin(int argc, char **argv)
 			"--for %s: give a time of 2s or more, such as 90s, 10m, 2h, 7d or 4w",
 			time);
 	snprintf(value, sizeof value, "%" PRIu64, s);
-	return set_all(argc, argv, "pin", value);
+	return set_chunks(argc, argv,
+			  &(struct setter){ .attr = "pin", .value = value, .stops = true },
+			  "pinned");
 }
 
 int kvm_run_unpin(int argc, char **argv)
 {
 	int err = kvm_plain(&argc, argv);
 
-	return err ?: set_all(argc, argv, "pin", "0");
+	return err
+		       ?: set_chunks(argc, argv, &(struct setter){ .attr = "pin", .value = "0" },
+				     "unpinned");
 }
 
 int kvm_run_ttl(int argc, char **argv)
@@ -219,21 +285,42 @@ int kvm_run_policy(int argc, char **argv)
 	return set_all(argc - 1, argv + 1, "policy", none ? NULL : argv[0]);
 }
 
+static int count_chunk(void *arg, const char *path, const struct kvm_item *it)
+{
+	struct setter *s = arg;
+
+	(void)path;
+	s->done++;
+	s->bytes += it->bytes;
+	return 0;
+}
+
 /*
  * Prints what will be evicted, and asks. Evicting from the pool loses nothing, because a copy is
  * made first.
  */
 static int confirm_evict(int n, char **paths, const char *from, bool yes)
 {
+	char size[32];
+
 	if (!strcmp(from, "cpu"))
 		return 0;
-	for (int i = 0; i < n; i++)
-		fprintf(stderr,
-			!strcmp(from, "all") ? "%s is dropped from memory and all tiers%s.\n"
-					     : "The copy of %s in %s is removed. A reboot loses "
-					       "data that is then only in memory, and other nodes "
-					       "no longer find the data in a shared tier.\n",
-			paths[i], strcmp(from, "all") != 0 ? from : "");
+	for (int i = 0; i < n; i++) {
+		struct setter s = { .done = 0 };
+
+		if (kvm_item_each_chunk(paths[i], count_chunk, &s))
+			return 1;
+		fprintf(stderr, "%s: %" PRIu64 " chunk%s, %s. ", paths[i], s.done,
+			s.done == 1 ? "" : "s", kvc_size_text(s.bytes, size));
+		if (!strcmp(from, "all"))
+			fputs("They are dropped from memory and all tiers.\n", stderr);
+		else
+			fprintf(stderr,
+				"Their copies in %s are removed. A reboot loses data that is then "
+				"only in memory, and other nodes no longer find the data in a "
+				"shared tier.\n",
+				from);
+	}
 	return kvm_confirm(yes);
 }
 
@@ -244,35 +331,18 @@ int kvm_run_evict(int argc, char **argv)
 	const struct kvm_option options[] = { { "from", NULL, &from },
 					      { "yes", &yes, NULL },
 					      { 0 } };
-	char mnt[KVM_PATH], tiers[256];
-	int is, failed = kvm_options(&argc, argv, options);
+	char mnt[KVM_PATH];
+	int failed = kvm_options(&argc, argv, options);
 
 	if (failed)
 		return failed;
 	if (!*from)
 		return kvm_misused("--from: give a tier such as disk, or cpu, or all");
-	for (int i = 0; i < argc; i++) {
+	for (int i = 0; i < argc; i++) /* checks all paths before it changes anything */
 		if (kvm_mount_of(argv[i], mnt))
 			return 1;
-		is = get_attr(argv[i], "tiers", tiers);
-		if (is < 0)
-			return kvm_fail("%s: %s", argv[i], kvc_why(-is));
-		if (!is)
-			return kvm_fail("%s: not a chunk or a file of a chunk; kvcachectl ls "
-					"--recursive lists chunks",
-					argv[i]);
-	}
 	if (confirm_evict(argc, argv, from, yes))
 		return 1;
-	for (int i = 0; i < argc; i++) {
-		if (setxattr(argv[i], PREFIX "demote", from, strlen(from), 0) == 0)
-			continue;
-		if (errno == EINVAL)
-			failed = kvm_fail("%s: this mount has no tier %s; give cpu, all, or a tier "
-					  "that kvcachectl config lists",
-					  argv[i], from);
-		else
-			failed = trouble(argv[i], "demote", errno);
-	}
-	return failed;
+	return set_chunks(argc, argv, &(struct setter){ .attr = "demote", .value = from },
+			  "evicted");
 }

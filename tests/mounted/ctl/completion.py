@@ -34,7 +34,7 @@ for c in shells:
         usage = run(CTL, name, "--help", ok=True).stdout.splitlines()[0]
         options = {o for o in re.findall(r"(?<![\w-])--?[a-z]+", usage)}
         assert c(name, "-") == options | {"--help"}, (name, c(name, "-"), options)
-assert complete("pi") == {"pin"} and complete("verify", "--ra") == {"--rate"}
+assert complete("pi") == {"pin", "pins"} and complete("verify", "--ra") == {"--rate"}
 open(f"{TMP}/a-file", "w").close()
 assert complete("stat", "a-") == {"a-file"} and complete("trace", "-o", "a-") == {"a-file"}
 assert complete("log", "w") == {"warn"} and complete("replay", "--chain", "to") == {"told"}

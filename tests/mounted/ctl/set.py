@@ -2,6 +2,7 @@
 # ways: fast
 """kvcachectl pin, unpin, ttl, quota, policy and evict: values with units, the resulting attributes,
 the confirmation prompts, and one clear line for each refusal."""
+import json
 import os
 from kvtest import *
 
@@ -41,7 +42,24 @@ for text, least in (("2h", 7000), ("7d", 604000), ("4w", 2419000), ("600", 500),
 quietly("unpin", f"{M}/a")
 for text in ("", "1", "0", "1s", "2x", "h", "-2", "1.5h", "2hh", "99999999w", "9" * 30):
     said(ctl("pin", f"--for={text}", f"{M}/a"), 2, "such as 90s")
-said(ctl("pin", M), 1, "not a chunk", "ls --recursive")
+os.mkdir(f"{s.mnt}/empty")
+said(ctl("pin", f"{s.mnt}/empty"), 1, "no chunks", "ls --recursive")
+os.mkfifo(f"{s.mnt}/fifo")
+said(ctl("pin", f"{s.mnt}/fifo"), 1, "not a file or a folder")
+
+# whole models and mounts, and lists
+quietly("pin", M, "--for", "1h")
+pins = json.loads(run(CTL, "pins", "--json", s.mnt, ok=True).stdout)
+assert pins["mount"] == s.mnt and [p["path"] for p in pins["pins"]] == \
+    [f"{M}/{c}" for c in "abcd"], pins
+assert all(p["bytes"] == 3 * N and p["files"] == 3 and 3500 < p["pin"] <= 3600
+           for p in pins["pins"]), pins
+text = run(CTL, "pins", f"{M}/b", ok=True).stdout
+assert f"{M}/b\n" in text and text.splitlines()[-1].startswith("1 pinned chunk, "), text
+quietly("unpin", s.mnt)
+assert json.loads(run(CTL, "pins", "--json", s.mnt, ok=True).stdout)["pins"] == []
+assert run(CTL, "pins", s.mnt, ok=True).stdout == "0 pinned chunks, 0 B\n"
+os.unlink(f"{s.mnt}/fifo")
 p = ctl("pin", f"{M}/none", f"{M}/a", TMP)
 assert p.returncode == 1 and p.stdout.count("\n") == 2 and s.attr("m/a", "pin") == "1", p
 quietly("unpin", f"{M}/a")
@@ -104,18 +122,39 @@ p = ctl("evict", "--from", "disk", "--yes", f"{M}/e")
 assert p.returncode == 1 and "no other copy" in p.stdout, p
 assert s.read("m/e/l0") == blob("e0", N)
 p = ctl("evict", "--from", "all", f"{M}/f")
-assert p.returncode == 1 and f"{M}/f is dropped from memory" in p.stdout and "--yes" in p.stdout, p
+assert p.returncode == 1 and f"{M}/f: 1 chunk, " in p.stdout and "dropped from memory" in p.stdout and \
+    "--yes" in p.stdout, p
 code, seen = asked(b"n\n", CTL, "evict", "--from=all", f"{M}/f")
 assert code == 1 and os.path.exists(f"{M}/f/l0"), seen
 time.sleep(1)  # recently used chunks stay
 p = ctl("evict", "--from=all", "--yes", f"{M}/f")
-assert p.returncode == 0 and "is dropped" in p.stdout and not os.path.exists(f"{M}/f/l0"), p
+assert p.returncode == 0 and "are dropped" in p.stdout and not os.path.exists(f"{M}/f/l0"), p
 quietly("pin", f"{M}/e")
 assert s.read("m/e/l1") == blob("e1", N)
 said(ctl("evict", f"{M}/e"), 1, "pinned", "try again later")
 p = ctl("evict", "--yes", "--from", "tape", f"{M}/e")
 assert p.returncode == 1 and "no tier tape" in p.stdout, p
-said(ctl("evict", M), 1, "not a chunk")
+# a whole model: the pinned chunk stays, and is reported
+for c in "gh":
+    s.write(f"m/{c}/l", blob(c, N))
+s.settle()
+n = len(os.listdir(M))
+p = ctl("evict", M)
+assert p.returncode == 1 and f"{M}/e: " in p.stdout and "of its chunks were evicted" in p.stdout, p
+assert all(s.attr(f"m/{c}", "tiers") == "disk" for c in os.listdir(M) if c != "e")
+quietly("unpin", M)
+time.sleep(1)
+p = ctl("evict", "--from=all", M)
+assert p.returncode == 1 and f"{M}: {n} chunks, " in p.stdout, p
+p = ctl("evict", "--from=all", "--yes", M)
+assert p.returncode == 0 and f"{M}: {n} chunks, " in p.stdout and not os.listdir(M), p
+quietly("quota", "--yes", "2G", M)
+j = json.loads(run(CTL, "quotas", "--json", s.mnt, ok=True).stdout)
+assert j["mount"] == s.mnt and [(q["model"], q["quota"]) for q in j["quotas"]] == \
+    [("m", 2 << 30)] and j["quotas"][0]["used"] < N, j
+assert run(CTL, "quotas", s.mnt, ok=True).stdout.endswith("m\n")
+quietly("quota", "none", M)
+assert "no model has a quota" in run(CTL, "quotas", s.mnt, ok=True).stdout
 # without a disk tier
 t = Store("t", options="settle=0,disk=off").mount()
 t.write("m/a/l", blob("a", N))

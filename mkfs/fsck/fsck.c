@@ -20,11 +20,11 @@
 static void usage(FILE *out)
 {
 	fprintf(out,
-		"usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] STORE\n"
+		"usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] [--device PATH] STORE\n"
 		"Checks a kvcachefs store that is not mounted.\n\n"
 		"  -n, --no-change    only check, and change nothing (the default)\n"
 		"  -y, --yes          repair all errors that can be repaired\n"
-		"      --data         also read all data in the disk tier and compare its "
+		"      --data         also read all data in the disk tier and verify its "
 		"checksums\n"
 		"      --rebuild      build a new catalog, the list of files, from the disk tier\n"
 		"      --device PATH  block device of the disk tier, if its path in the store is "

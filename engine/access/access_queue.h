@@ -2,14 +2,14 @@
 /*
  * Accesses that were made under joint holds of k->lock (base/joint.h), until
  * kvc_access_record_locked records them. A joint hold may not change the state of clients, chunks
- * and policies; it leaves an item here instead. Taking k->lock alone records all items first, so a
- * thread that holds it finds the queue empty. Otherwise a thread that finds many items takes only
- * the lock's mutex, beside the joint holds, and records them. If the queue is full, the call takes
- * the lock.
+ * and policies; it leaves an item here instead. Taking k->lock exclusively records all items first,
+ * so a thread that holds it finds the queue empty. If no thread does that for a while, a thread
+ * that finds many items takes only the lock's mutex, beside the joint holds, and records them. If
+ * the queue is full, the call takes k->lock.
  *
  * The order of the queue is the order in which the calls were made, for calls of one client. The
  * node of an item stays in memory, and in its chunk, until the item is recorded, because a change
- * of either needs the lock alone.
+ * of either needs k->lock exclusively.
  */
 #ifndef KVC_ACCESS_QUEUE_H
 #define KVC_ACCESS_QUEUE_H
@@ -28,7 +28,7 @@ void kvc_access_queue_free(struct kvc_access_queue *q);
  * Sets *many if the caller must call kvc_access_queue_record after the hold.
  */
 bool kvc_access_queue_put(struct kvc *k, struct kvc_node *n, const struct kvc_wait *w, bool *many);
-/* Records all accesses of the queue. arg is the struct kvc; k->lock is held alone. */
+/* Records all accesses of the queue. arg is the struct kvc; k->lock is held exclusively. */
 void kvc_access_queue_empty(void *arg);
 /* Records accesses, if k->lock is free. The caller holds no lock, and no joint hold. */
 void kvc_access_queue_record(struct kvc *k);

@@ -10,8 +10,8 @@
  *   - A use by another client, a use after a pause, and a use by a client that is unknown or whose
  *     chunks have no known order (access.h) count as one each, if the last use that counted was at
  *     least KVC_YOUNG_NS ago: several threads that load the files of one prompt count once.
- *   - If a chunk returns to memory, its row's hits decide: any hits count as one, and after a
- *     restart its creation as one more.
+ *   - A chunk that is read into memory from its row has one request if the row has hits, and one
+ *     more, for its creation, if it is read while the mount starts.
  *   - A chunk that was dropped and is created again under its name is recognised when it is about
  *     to be dropped again (k->admission->gone).
  *   - The ancestors of a chunk that was requested twice count as requested twice. An engine that

@@ -164,8 +164,9 @@ void kvc_replacers_save(struct kvc *k)
 		unlink(beside);
 	k->replacers->unsaved = err;
 	/*
-	 * The new file does not have the accesses that were loaded at the start; so they are no
-	 * longer needed, although chunks that are not in memory still lack them.
+	 * The new file has replaced the one whose accesses were loaded at the start. Those
+	 * accesses are freed, although some were not applied yet: chunks that have not been in
+	 * memory since then keep the older accesses of their rows.
 	 */
 	if (!err) {
 		kvc_lock(k);

@@ -7,7 +7,7 @@
  * kvc_lock_acquire excludes joint holds: it closes them, and waits until the current ones have
  * ended. This takes a microsecond or two. Therefore they stay closed KVC_JOINT_TIMES times as long,
  * and a thread that finds them closed takes the mutex. So the lock is at most a tenth slower for
- * work that needs it alone, while the rate of joint holds grows with the cores.
+ * work that needs it exclusively, while the rate of joint holds grows with the cores.
  */
 #ifndef KVC_JOINT_H
 #define KVC_JOINT_H

@@ -132,8 +132,9 @@ static inline void kvc_lock_acquire(struct kvc_lock *l, struct kvc_lock_profile 
 bool kvc_lock_or_join(struct kvc_lock *l, struct kvc_lock_profile *here);
 
 /*
- * Takes the mutex, if it is free, beside joint holds: they go on, and may begin. Returns false if
- * it is not free. The holder changes nothing that they read or change.
+ * Takes the mutex, if it is free, beside joint holds: current holds continue, and new holds may
+ * begin. Returns false if the mutex is not free. The holder changes nothing that they read or
+ * change.
  */
 static inline bool kvc_lock_try_beside(struct kvc_lock *l, struct kvc_lock_profile *here)
 {

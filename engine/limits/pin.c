@@ -2,10 +2,10 @@
 /*
  * Accounting of pins (user.kvcachefs.pin); pin_set.c sets and loads them.
  *
- * Other users cannot use pinned space, so it is bounded: pins= percent of the pool for the bytes of
- * pinned chunks there, and pins= percent of the disk tier for their files, wherever those are; half
- * of each for one user other than root. A pin is charged to the user that set it, which is stored
- * under meta pin:CHUNK.
+ * Other users cannot use pinned space, so it is bounded. Pinned chunks may have pins= percent of
+ * the pool there, and their files in all tiers may have pins= percent of the size of the disk tier.
+ * One user other than root may have half of each. A pin is charged to the user that set it, which
+ * is stored under meta pin:CHUNK.
  *
  * A pin over a limit is refused when it is set. But a pinned chunk can grow later, and a chunk that
  * was only on the disk can be loaded. Therefore the sums are updated with each such change in O(1).

@@ -28,7 +28,7 @@ struct kvc_users {
 	size_t files_max; /* maximum number of files that one user may have open; 0: no limit */
 };
 
-/* Returns NULL if the user has nothing. */
+/* Returns NULL if the user has no record. */
 struct kvc_user *kvc_user_find_locked(struct kvc *k, uint32_t uid);
 /* The same, but creates the user if needed. Returns NULL if out of memory. */
 struct kvc_user *kvc_user_get_locked(struct kvc *k, uint32_t uid);

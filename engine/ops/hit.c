@@ -7,8 +7,8 @@
  * call with k->lock. A load of a file in the pool consists of such calls, and so do nearly all
  * calls of a busy mount.
  *
- * A joint hold reads everything that k->lock guards, since changing it needs the lock alone. It
- * changes only:
+ * A joint hold reads everything that k->lock guards, since changing it needs k->lock exclusively.
+ * It changes only:
  *
  *   - some members of the node, under the mutex of the node's stripe;
  *   - the records of users, under k->joint->users, which is taken after the stripe;

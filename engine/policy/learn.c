@@ -11,13 +11,14 @@
  * of each set, by the class of a fact, and one weight for each number, multiplied by it.
  *
  * A run of chunks with equal facts is one example: a record, which waits in the queue of its bucket
- * of age. An example weighs as much as the square root of its part of a request of mean length, so
- * that what is learned depends neither on the size of chunks nor on single long prompts. A record
- * that leaves a bucket without an access is an example with y = 0, and moves to the next queue. A
- * record that is accessed is an example with y = 1, and is finished. Each example is one step of
- * gradient descent on the logarithmic loss, in which each weight has its own rate, which decreases
- * with the number of examples that it has seen. There are at most RECORDS records; beyond that the
- * oldest is discarded, which does not bias the model: up to its age nothing was left out.
+ * of age. The weight of an example is proportional to the square root of its number of chunks,
+ * divided by the mean length of a request, so that the model depends neither on the size of chunks
+ * nor on single long prompts. A record that leaves a bucket without an access is an example with
+ * y = 0, and moves to the next queue. A record that is accessed is an example with y = 1, and is
+ * finished. Each example is one step of gradient descent on the logarithmic loss, in which each
+ * weight has its own rate, which decreases with the number of examples that it has seen. There are
+ * at most RECORDS records; beyond that the oldest is discarded, which does not bias the model: up
+ * to its age nothing was left out.
  *
  * The index for all gap classes, scores and ages is a table; one gap class of it is computed again
  * every few requests.

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* preceding chunks whose attention costs as much as the rest of a chunk */
+/* the number of preceding chunks with which attention costs as much as the rest of a chunk */
 #define COST_EQUAL 16.f
 #define AHEAD 4096u /* leaves of the heap that are tried if the first leaves are busy */
 /* depth of a heap of all slots: one entry waits at each level, and one more */
@@ -58,8 +58,7 @@ static uint32_t ranked_victim(struct kvc_replacer *k)
 	const struct kvc_chain *c = &k->chain;
 	uint32_t best = KVC_NO_SLOT, at[HEAP_DEPTH] = { 0 }, n = c->nleaf ? 1 : 0;
 
-	/* only below busy leaves: in the heap, the leaves below another leaf are evicted after it
-	 */
+	/* goes down in the heap only from busy leaves: entries below another have higher keys */
 	for (uint32_t i = 0; n && (i < AHEAD || best == KVC_NO_SLOT); i++) {
 		uint32_t here = at[--n], slot = c->leaf[here];
 

@@ -125,7 +125,7 @@ static int clear_mountpoint(const char *path)
 	err = -kvfs_detach(path);
 	if (!err)
 		kvc_info("detached the mount that a dead daemon left on %s", path);
-	/* still dead: its daemon has not just unmounted it at its end */
+	/* not detached, and its daemon has not just unmounted it either */
 	else if (is_dead_mount(path))
 		return fail("%s is the mount of a dead daemon and cannot be detached: %s", path,
 			    strerror(err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon's rights to mount. Root mounts directly; for another user fusermount3, which is
- * set-uid root and has its own rules, mounts. fusermount3 prints its refusals on stderr, in
+ * The daemon's rights to mount. Root mounts directly. Other users mount through fusermount3, which
+ * is set-uid root and has its own rules. fusermount3 prints its refusals on stderr, in
  * addition to the daemon's own message. So its rules are checked here first, and the user gets one
  * line that names the fix. Only the thread that starts the daemon calls these functions. See
  * rights.h.

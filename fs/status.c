@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /status.json: the engine's part (engine/report/status.c), and what only fs/ knows. */
+/* /status.json: the engine's part (engine/report/status.c), and the state of fs/. */
 #include "fs.h"
 
 #include "quote.h"

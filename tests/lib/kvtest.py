@@ -46,7 +46,7 @@ def run(*command, ok=None, **more):
 
 
 def apart():
-    """Runs the case again in its own namespaces, so that its mounts over the machine's mounts end
+    """Runs the case again in its own namespaces, so that its mounts on the machine's folders end
     with it. Other FUSE mounts are removed from the namespace, because a daemon ends only when its
     filesystem is mounted in no namespace any more."""
     if len(sys.argv) == 1:
@@ -256,7 +256,7 @@ class Store:
         self.let_go()
 
     def drop_pool(self, pool=f"{TMP}/run/*"):
-        """Does to the pool what a reboot does: to this pool, or to all pools."""
+        """Loses this pool, or all pools, as a reboot does."""
         run("sh", "-c", f"umount -l {pool} 2>/dev/null; rmdir {pool} 2>/dev/null")
 
     def stats(self):

@@ -6,9 +6,9 @@ from kvtest import TMP, run, skip, wait_for
 
 
 def free_port():
-    """If possible, a port that the kernel does not give to connections, and so far below those that
-    the port 10000 above, which a cluster node uses too, is none of them either. No other process of
-    the case gets this port or one of the nine after it."""
+    """Returns a port that the kernel does not give to connections, if possible. The same holds for
+    the port 10000 above it, which a cluster node uses, too. No other process of the case gets this
+    port or one of the nine after it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
         end = int(f.read().split()[0]) // 10 * 10 - 10000
     first, end = (max(end - 10000, 5000), end) if end > 6000 else (20000, 30000)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""RENAME_EXCHANGE under kill -9: the two names always refer to the two files or folders, each to
-one of them, also if the pool is lost. With a remote as the only tier, where a copy is found by the
-name of its file, an exchange works too. If two files in that remote do not fit the pool together,
-they stay as they are and the call fails."""
+"""RENAME_EXCHANGE under kill -9: each of the two names always refers to a different one of the two
+files or folders, also if the pool is lost. With a remote as the only tier, where a copy is found by
+the name of its file, an exchange works too. If two files in that remote do not fit the pool
+together, they stay as they are and the call fails."""
 import ctypes, errno, os, random, signal, threading, time
 from kvtest import *
 

@@ -55,8 +55,8 @@ class Life:
         [t.start() for t in self.threads]
 
     def end(self):
-        """Ends the keepers first, and waits until the catalog has their pins: a batch that began
-        after them is committed."""
+        """Ends the keepers first, and waits until their pins are committed: the second commit
+        after their end is of a batch that began after it."""
         self.quiet.set()
         [t.join() for t in self.threads[:2]]
         before = self.s.stats()["commits"]

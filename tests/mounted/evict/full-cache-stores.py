@@ -10,7 +10,8 @@ from kvtest import *
 from servers import Redis
 
 SIZE = 256 * KiB
-# objects that may be stored while the hot ones are read once: hot objects are used more often
+# the most objects that are stored between two reads of all hot objects, so that hot objects are
+# used more often than others
 LAG = 64
 run(binary("kvcachectl"), "newkey", f"{TMP}/keys", ok=True)
 

@@ -23,12 +23,14 @@ UNKNOWN = (None,) * 4
 # The minimum for prefix.
 FLOOR = {"conversation": (.076, .187, .250, .321), "synthetic": (.147, .436, .625, .803),
          "agents": (.165, .540, .788, .920)}
-BEHIND = .005        # the best of the others
-BEHIND_IN_PIECES = .06
+BEHIND = .005  # maximum distance of prefix behind the best other policy
+BEHIND_IN_PIECES = .06  # the same behind lru, if pieces of prompts may be mistaken for prompts
 LESS = .01  # with a learned chain the minimum for prefix is lower by this
 LESS_THAN_TOLD = .02  # maximum loss against the reported chain; the mean over seeds is at most .012
 WRONG = .004  # maximum share of wrong learned parents; the highest measured is .003
-UNSEEN = .06  # mostly chunks from before the client was recognized as working on prompts
+# maximum share of parents that were not learned, mostly those of chunks that were created before
+# the client was recognized as working on prompts
+UNSEEN = .06
 STRESS_SIZES = (500, 1000, 5000, 10000)
 # The stress traces of these seeds: the maximum distance behind lru in one of them, and in the mean
 # of all. If few chunks fit, a prompt takes a large part of them, and the difference is chance.
@@ -70,7 +72,8 @@ def check_published(t):
         near(none[n]["lru"], LRU.get(t, UNKNOWN)[i], t, n, "lru")
         near(none[n]["optimum"], OPTIMUM.get(t, UNKNOWN)[i], t, n, "optimum")
         for shares in (told, learned, none):
-            # the optimum counts single blocks; the rule for prefixes moves a rate by a point
+            # the optimum counts hits of single blocks; counting hits of prefixes may change a rate
+            # by a point
             assert all(s <= shares[n]["optimum"] + .01 for s in shares[n].values()), (t, n, shares)
         of_prefix = told[n]["prefix"], learned[n]["prefix"]
         print(f"{t} {n}: told {of_prefix[0]:.4f}, learned {of_prefix[1]:.4f}, at least "

@@ -62,9 +62,10 @@ def store(name, options):
 
 
 def aligned(r, some):
-    """Writes the recording with other requests first, so that its second half, which counts, begins
-    after the uses of the requests `some`, as it does for the load. (If the machine pauses while a
-    prompt is created, a learned prompt is split in two.)"""
+    """Writes the recording so that its second half, which counts, begins after the uses of the
+    requests `some`, as it does for the load. For that, other requests are added at the beginning,
+    or the first requests are left out. (If the machine pauses while a prompt is created, a learned
+    prompt is split in two.)"""
     uses, before = sum(map(len, some)), []
     for l in r.lines:
         if uses <= 0:
@@ -173,7 +174,8 @@ def used(prompt, *layers):
 
 
 def recorded(what, *options):
-    """The requests in the order of use, with their %-codes; None if a pause has split them."""
+    """The paths of each request in the order of use, with %XX for special characters; None if a
+    pause has split a request."""
     global paused, before
     r = Recording(s, "--paths", *options)
     paused, before = False, time.monotonic()

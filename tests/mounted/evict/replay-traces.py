@@ -151,7 +151,8 @@ for n, shares in table("--chain", "learned", "--threads", 4, "--policy", "prefix
                        "--capacity", "200,800", TRACE).items():
     assert shares["prefix"] > shares["lru"] - 0.01, (n, shares)
 
-# only the usual forms of a line are read without SQLite: each alone, and files of one form
+# lines of the usual form are parsed without SQLite, and others with it: a trace in unusual forms
+# has the result of the same trace in the usual form, and an invalid line is refused
 usual = f"{TMP}/usual.jsonl"
 unusual = [
     '{"hash_ids": [1, 2, 3], "timestamp": 1e3, "why": "a \\\"quote\\\""}',

@@ -2,7 +2,7 @@
 # ways: fast plain
 """One name is one file. If a folder was dropped and created again, and a process still has the old
 folder open, the kernel sees two folders. Creates through both at the same time, while the pool is
-slow, are serialized: only one gets O_EXCL, and no file loses its name."""
+slow, are serialized: only one create with O_EXCL succeeds, and no file loses its name."""
 import errno, os, threading, time
 from kvtest import *
 import faults

@@ -32,7 +32,7 @@ for n, extra in enumerate(("", f",keyfile={TMP}/keys")):
     shutil.copy(f"{s.path}/catalog.sqlite", before)
     first = write_pair("alice", 1)
     shutil.copy(f"{s.path}/catalog.sqlite", then)
-    # the catalog of before returns (power loss, or a restored backup), and others write
+    # the older catalog returns (power loss, or a restored backup), and other files are written
     shutil.copy(before, f"{s.path}/catalog.sqlite")
     assert write_pair("bob", 11) == first, "the case needs both at the same places"
     shutil.copy(then, f"{s.path}/catalog.sqlite")

@@ -132,7 +132,8 @@ for where in ("cpu", "disk", "all"):
     intact("m/c")
     s.settle()
 
-# from all: a chunk disappears together with its folder, and a single file with its companion
+# from all: a chunk disappears together with its folder, and a single file together with
+# its companion a.metadata
 demote("m/c", "all")
 assert not os.path.exists(P("m/c"))
 wait_for(lambda: os.listdir(P("m")) == [])  # the kernel has it cached until it is notified

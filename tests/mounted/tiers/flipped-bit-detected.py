@@ -20,7 +20,7 @@ flipped = set()
 with open(f"{s.path}/data", "r+b") as f:
     for i in range(COUNT // 2):
         # the first and last bytes of the identity part and of the payload, and others in them; the
-        # name part is not served, and serves only a rebuild
+        # name part is read only by a rebuild
         off = rng.choice([0, 511, rng.randrange(512), 4096, 4096 + N - 1, 4096 + rng.randrange(N),
                           4096 + rng.randrange(N)])
         at = where[f"c{i}l"] + off

@@ -217,7 +217,8 @@ for name, mode in (("group", 0o660), ("all", 0o604)):
     refused(f"{at}&credentials={private(name, aws, mode)}", "chmod 600")
     refused(f"redis://127.0.0.1?password_file={private(name, SECRET, mode)}", "chmod 600")
 refused("redis://me:" + SECRET.replace("/", "") + "@127.0.0.1/x", "must not contain a password")
-for odd in (SECRET, SECRET.replace("/", "?"), SECRET.replace("/", "@")):  # these end a host
+# / and ? end the host, and @ ends the user
+for odd in (SECRET, SECRET.replace("/", "?"), SECRET.replace("/", "@")):
     refused(f"redis://me:{odd}@127.0.0.1:x/y", "a URL")
 for environment in (False, True):
     if environment:

@@ -4,7 +4,7 @@
  * compared with the same in host memory; `pinned`: the mount must allow registrations. Prints a
  * line and exits with 1 if something is wrong, with 77 if there is no device. gpu measure MOUNT:
  * measures the numbers of kvcachefs-gpu(7). gpu measure-parts: measures parts and byte pages,
- * without a mount. gpu trial, gpu leave: see gpu_staged.cuh.
+ * without a mount. gpu trial, gpu leave: see gpu_trial.cuh.
  *
  * It is built twice: with CUDA for a machine with a device, and with tests/fakecuda for any
  * machine. It contains gpu/cuda.cu, to reach the kernels.
@@ -14,8 +14,10 @@
 #include "gpu_measure.cuh"
 #include "gpu_parts.cuh"
 #include "gpu_queue.cuh"
+#include "gpu_registered.cuh"
 #include "gpu_staged.cuh"
 #include "gpu_stores.cuh"
+#include "gpu_trial.cuh"
 #include "gpu_warm.cuh"
 
 namespace {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""A mount keeps the chunks of agents' prompts that kvcachectl replay keeps: the policy decides when a
-chunk enters, however late the evictor works. 130 requests of agents run on a mount with a told
+"""A mount keeps the chunks of agents' prompts that kvcachectl replay keeps: the policy decides when
+a chunk enters, however late the evictor works. 130 requests of agents run on a mount with a told
 chain. The replay gets the times at which the mount got the requests, since the policy's ages depend
 on them, so the speed of the machine has no influence. The policy draws its candidates at random:
 the mount is compared with the mean of replays of about as many chunks as the pool held. One run

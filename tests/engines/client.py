@@ -19,7 +19,7 @@ _pattern = numpy.random.Generator(numpy.random.PCG64(11)).integers(
 
 
 def content(number, size):
-    """Different for every number, made faster than a disk writes."""
+    """The bytes of an object, which differ for each number. Made faster than a disk writes."""
     at = (number * 7919 * 64) % (len(_pattern) - size - 64) if size < len(_pattern) - 64 else 0
     data = _pattern[at : at + size].copy()
     data[:16] = numpy.frombuffer(hashlib.md5(b"%d/%d" % (number, size)).digest(), numpy.uint8)
@@ -61,7 +61,7 @@ class Client:
         pass
 
     def folders(self):
-        """Its own folders, in full; those it relies on after it made them."""
+        """The full paths of the folders that it made once and relies on."""
         return [os.path.join(self.folder, f) if f else self.folder for f in self.own]
 
 
@@ -105,8 +105,8 @@ class Session:
         return {"missed": missed, "wrong": wrong, "seconds": seconds}
 
     def press(self, first, count, hot):
-        """Stores count chunks from first on; after every batch loads the chunks 0 to hot - 1
-        again, all the time."""
+        """Stores count chunks from first on, and loads the chunks 0 to hot - 1 again after every
+        batch."""
         failed, lost, wrong, where = [], set(), set(), None
         for numbers in self._batches(first, count):
             done = self.client.store(numbers)

@@ -201,8 +201,8 @@ class Example(Client):
         return found
 
     def broken(self, number):
-        """Whether a hit has no files, which kills a vLLM. If the folder was just removed, the next
-        request misses."""
+        """Checks whether a hit has no files, which would kill a vLLM. If the folder was removed a
+        moment ago, the next lookup is a miss."""
         if self.connector._found_match_for_prompt(self.prompt(number), []):
             return numpy.zeros(0, numpy.uint8)
         return None

@@ -31,8 +31,8 @@ def buffers(seed, rows, width=WIDTH):
 
 
 def group(seed, pool=None):
-    """Full attention with K and V apart, and a sliding window with a page in a row and layers of
-    its own."""
+    """A pool for full attention, with K and V in separate buffers, and a pool for a sliding window,
+    with its own layers and one page in each row of a buffer."""
     k, v = buffers(seed, PAGES * PAGE), buffers(seed + 1, PAGES * PAGE)
     swa = buffers(seed + 2, PAGES, PAGE * WIDTH)[:5]
     return DevicePoolGroup(

@@ -4,8 +4,8 @@
 line each:
 
 store  sequences: stores the data of these sequences, if a lookup does not find all of it
-load   sequences: for each the number of chunks found and loaded, of CHUNKS, and of those with wrong
-       bytes
+load   sequences: answers for each sequence how many of its CHUNKS chunks were found and loaded, and
+       how many of these had wrong bytes
 
 The data of a sequence is made from its number, so that each process knows it."""
 

@@ -32,7 +32,7 @@ def prompt(n, len, shared=0, image=None, **more):
         from PIL import Image
 
         pixels = random.Random(image).randbytes(3 * IMAGE_SIZE**2)
-        tokens.insert(20, IMAGE_TOKEN)  # vLLM makes a token of each patch of it
+        tokens.insert(20, IMAGE_TOKEN)  # vLLM replaces it by a token for each patch
         picture = Image.frombytes("RGB", (IMAGE_SIZE, IMAGE_SIZE), pixels)
         more["multi_modal_data"] = {"image": picture}
     return {"prompt_token_ids": tokens, **more}

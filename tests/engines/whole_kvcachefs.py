@@ -189,7 +189,8 @@ def rows(env, base, mounted, folder, need, row, asked):
         return plain[key]
 
     def right(got, asks, what, together=False, **more):
-        need(got[1] == reference(asks, **more), f"{what}: other tokens than without a cache")
+        want = reference(asks, **more)
+        need(got[1] == want, f"{what}: the tokens differ from those without a cache")
         return got[0]
 
     def tell(**hints):
@@ -440,7 +441,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     )
     is_row("empty files")(harmed(change_sizes(-(1 << 40))))
 
-    @is_row("files that go between lookup and load")
+    @is_row("files that disappear between lookup and load")
     def gone():
         mine = prompts(2)
         with stored(mine) as store:

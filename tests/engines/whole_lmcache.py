@@ -79,7 +79,7 @@ def sources(env):
         if not packed:
             return (
                 None,
-                f"its source package cannot be had: {(out.strip().splitlines() or [''])[-1][:160]}",
+                f"cannot get its source package: {(out.strip().splitlines() or [''])[-1][:160]}",
             )
         with tarfile.open(packed[0]) as t:
             t.extractall(f"{env.top}/src", filter="data")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
 """File times: every time that 64 bits of nanoseconds can hold, also before 1970, is kept through
-close, kill, eviction and remount; the store reserves none of them as a special value. Birth times,
-also of files in .kvcachefs/."""
+close, kill, eviction and remount. Only the largest number is not available to clients, since the
+store uses it as a mark. Birth times, also of files in .kvcachefs/."""
 import errno, os, subprocess, time
 from kvtest import *
 

@@ -175,8 +175,8 @@ static void cached_names(void **state)
 	asked(c, name, false, 13);
 	close_it(c);
 	/*
-	 * Results of SQLite are cached, also that a name does not exist, but not the results of a
-	 * peek.
+	 * Results of SQLite are cached, including that a name does not exist. Results of a peek are
+	 * not cached.
 	 */
 	c = open_at(path);
 	asked(c, name, false, 13);

@@ -26,7 +26,9 @@ static struct kvc_inferred by(uint32_t client, uint64_t id, bool known, uint64_t
 	return seen;
 }
 
-/* A client opens a prompt whose parents are known, which proves that it has prompts. */
+/*
+ * A client opens a prompt whose parents are known. This proves that it accesses prompts in order.
+ */
 static void shows(uint32_t client)
 {
 	for (uint64_t i = 0; i < 17; i++)
@@ -302,8 +304,8 @@ static void threads_are_one(void **state)
 	for (int round = 0; round < 2; round++)
 		for (uint32_t t = 100; t < 108; t++, id += 64) {
 			/*
-			 * creates 16 chunks of each prompt in turns, and opens one prompt from its
-			 * beginning
+			 * creates 16 chunks of the one prompt, 16 of the other, and so on; then
+			 * opens one prompt from its beginning
 			 */
 			for (uint64_t i = 0; i < 64; i++)
 				by_thread(t, true, id + i / 16 % 2 * 32 + i / 32 * 16 + i % 16,
@@ -326,10 +328,10 @@ static void threads_are_one(void **state)
 }
 
 /*
- * Documents of different popularity with a question at their end, `width` of them in turns. The
- * client opens `open_turn` chunks of one document, then of the next; it creates missing chunks,
- * `make_turn` at a time. All created chunks stay. Measures the share of wrong parents among the
- * chunks created in the last quarter.
+ * Documents of different popularity with a question at their end. The client works on `width` of
+ * them at a time: it opens `open_turn` chunks of one document, then of the next. It creates missing
+ * chunks, `make_turn` at a time. All created chunks stay. Measures the share of wrong parents among
+ * the chunks created in the last quarter.
  */
 #define DOCUMENTS 200
 #define LONGEST 40
@@ -410,7 +412,7 @@ static double turns(uint32_t width, uint32_t open_turn, uint32_t make_turn, bool
 	return (double)wrong / made;
 }
 
-/* For a client that works on several prompts in turns, wrong parents are not reported for long. */
+/* For a client that alternates between several prompts, wrong parents are not reported for long. */
 static void in_turns(void **state)
 {
 	static const uint32_t turn[][2] = { { 1, 1 }, { 4, 4 }, { 1, 16 }, { LONGEST, 16 } };

@@ -4,8 +4,8 @@
  * uses while a drop scans it stays. A drop that meets an error of the catalog at any read, or runs
  * out of memory at any allocation, has no effect or is completed later. No client ever sees some
  * files of a chunk without the others, nothing remains of a dropped chunk, and nothing of a chunk
- * that stays is lost. A folder that the kernel knows is dropped once the kernel was told. A kill
- * during a drop is tested like an error.
+ * that stays is lost. A folder that the kernel knows is dropped once the kernel has been told. A
+ * kill during a drop is tested like an error.
  */
 #include "alloc.h"
 #include "engine.h"
@@ -451,7 +451,7 @@ static void ends_after_a_kill(void **state)
 			assert_int_equal(drop(), 0);
 		assert_true(way < 1000);
 	}
-	/* the files do not exist by number either, removed or not */
+	/* no file can be found by its number, whether its rows have been removed or not */
 	for (unsigned i = 0; i < MANY; i++)
 		assert_true(kvc_entry_getattr(engine, now.file[i], &r) < 0);
 	engine_commit();

@@ -184,7 +184,7 @@ static void without_memory(void **state)
 	kvct_extents_free(x);
 }
 
-/* Many extents too large to be split, and a small one behind them. */
+/* Many extents too large to be split, and a small one after them. */
 static uint64_t behind(unsigned large)
 {
 	struct kvct_extents *x = kvct_extents_new(large * 101ull + 3);

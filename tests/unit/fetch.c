@@ -113,7 +113,7 @@ static void make_file(enum kind kind)
 			raw[at++] = file[ranges[r].off + i] = (uint8_t)(i * 2654435761u >> 9);
 }
 
-/* Writes the payload behind the header's page. */
+/* Writes the payload after the header's page. */
 static void put_payload(enum kind kind)
 {
 	uint8_t *to = memory.bytes + KVC_FRAME_HEADER;
@@ -132,7 +132,7 @@ static void put_payload(enum kind kind)
 	frame.stored_sum = kvc_sum_of(to, frame.stored_len);
 }
 
-/* Makes a frame, the bytes behind it and the catalog's description, with the wrong value. */
+/* Makes a frame, its payload and the catalog's description, with the wrong value. */
 static void make(enum kind kind, bool shared, const struct lie *l)
 {
 	memset(store.uuid, 0xab, sizeof store.uuid);
@@ -201,7 +201,7 @@ static void truth(void **state)
 		assert_int_equal(lseek(fd, 0, SEEK_END), frame.size);
 		map = mmap(NULL, SPARSE_SIZE, PROT_READ, MAP_SHARED, fd, 0);
 		assert_ptr_not_equal(map, MAP_FAILED);
-		/* bytes behind the end in the last page are not shown */
+		/* bytes past the end in the last page are not shown */
 		assert_memory_equal(map, file, kvc_round_up(frame.size, KVC_PAGE));
 		munmap(map, SPARSE_SIZE);
 	}
@@ -295,7 +295,7 @@ static void wrong_ranges(void **state)
 
 /*
  * A small file and a small frame, with a payload that would be far longer than both: it is refused
- * when its header was read, before its table takes memory.
+ * once its header has been read, before memory is allocated for its table.
  */
 static void bomb(void **state)
 {

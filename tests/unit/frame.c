@@ -110,7 +110,7 @@ static void proofs(void **state)
 		enum kvc_proven p = err ? KVC_PROVEN_NOTHING : proven(&g, key);
 
 		if ((at >= 124 && at < 128) || (at >= 128 + 17 && at < 384) || at == 525)
-			; /* padding, and bytes behind a text, are not decoded */
+			; /* padding, and bytes after a text, are not decoded */
 		else
 			assert_int_equal(p, at < name ? KVC_PROVEN_NOTHING : KVC_PROVEN_IDENTITY);
 		page[at] ^= 1;
@@ -149,7 +149,7 @@ static void ranges(void **state)
 	assert_int_equal(n, 3);
 	assert_memory_equal(r, back, sizeof r);
 	free(back);
-	/* behind the end of the file */
+	/* past the end of the file */
 	assert_int_equal(kvc_frame_ranges_decode(page, sizeof page, 1 << 20, &back, &n), -EBADMSG);
 	assert_int_equal(kvc_frame_ranges_decode(page, 7, 1 << 21, &back, &n), -EBADMSG);
 	r[1].off = 4000; /* overlap */

@@ -207,7 +207,7 @@ static void others_call(void)
 	char name[16];
 
 	if (!engine->drops->ndetached) {
-		steps.meanwhile = others_call; /* it is only looked up */
+		steps.meanwhile = others_call; /* the drop has only looked at the file so far */
 		return;
 	}
 	steps.all_deleted = 0;
@@ -521,7 +521,7 @@ static void grown(void **state)
 			kvc_overlay_put(&o, KVC_T_OBJECT, i, 0, NULL, &value, sizeof value), 0);
 	kvc_overlay_fini(&o);
 	if (steps.largest > 64u << 10)
-		fail_msg("%zu bytes were filled anew", steps.largest);
+		fail_msg("one allocation had %zu bytes", steps.largest);
 }
 
 static int begin(void **state)

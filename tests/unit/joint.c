@@ -2,7 +2,7 @@
 /*
  * Joint holds of the objects' lock (base/joint.h), and the calls that use them (ops/hit.c): they
  * exclude threads that take the lock, they count as the calls with the lock do, and their accesses
- * reach the policies in the order of the calls. Most of it is for MODE=tsan, too.
+ * reach the policies in the order of the calls. With MODE=tsan, most cases also detect data races.
  */
 #include "engine.h"
 #include "access_queue.h"
@@ -255,7 +255,7 @@ static void recorded_times_are_those_of_the_calls(void **state)
 	}
 }
 
-/* No access is lost if the queue is full: nobody can take the mutex to empty it. */
+/* No access is lost if the queue is full while no thread can take the mutex to empty it. */
 static void a_full_queue_loses_nothing(void **state)
 {
 	struct kvc_wait w = caller(0, 9);

@@ -104,7 +104,7 @@ static void vllm(void **state)
 	kvcachefs_hex(group, 36, hex);
 	assert_string_equal(hex + 64, "00000102");
 	assert_int_equal(kvcachefs_hasher_feed(h, many, 128, out, 0, &made),
-			 -ENOSPC); /* no token was consumed: */
+			 -ENOSPC); /* no token was consumed, as the next call shows */
 	assert_int_equal(kvcachefs_hasher_feed(h, many, 127, out, 0, &made), 0);
 	kvcachefs_hasher_free(h);
 	assert_int_equal(kvcachefs_hasher_new(&h, &(struct kvcachefs_keys){ .scheme = CBOR,
@@ -415,7 +415,7 @@ static void segments(void **state)
 	assert_int_equal(kvcachefs_segments(h, v[0].tokens, 11, v[0].sep, 2, out, 4, &made),
 			 -EINVAL);
 	kvcachefs_hasher_free(h);
-	/* fingerprints: computed by Python's integers; then each window by its definition */
+	/* fingerprints: computed with Python's integers; then each window by its definition */
 	for (uint32_t i = 0; i < 200; i++)
 		t[i] = i + 1;
 	assert_int_equal(kvcachefs_fingerprints(t, 6, 4, sums), 0);

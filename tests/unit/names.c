@@ -281,7 +281,7 @@ static void mutations(void **state)
 					: (char)(1 + rand_r(&seed) % 255);
 		if (round % 7 == 0)
 			path[(size_t)rand_r(&seed) % (strlen(path) + 1)] = 0;
-		/* exact size, so that a sanitizer detects a read behind the end */
+		/* exact size, so that a sanitizer detects a read past the end */
 		exact = strdup(path);
 		for (int as = 0; as < KVCACHEFS_NAMINGS; as++) {
 			if (kvcachefs_name_parse((enum kvcachefs_naming)as, exact, &n))

@@ -72,7 +72,7 @@ static bool has(const char *path, const void *want, size_t len)
 	return n == (ssize_t)len && !memcmp(have, want, len);
 }
 
-/* The tables of parts are copied, like the other arguments; the items' errors are their own. */
+/* The tables of parts are copied, like the other arguments. Each item has its own error. */
 static void parts(void **state)
 {
 	struct kvcachefs_queue *q = queue(1);

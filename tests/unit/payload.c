@@ -461,7 +461,7 @@ static void no_further(void **state)
 
 /*
  * Hostile payloads: every byte of header, table and blocks may be anything. FUZZ in the environment
- * is how many are tried.
+ * sets their number.
  */
 static void hostile(void **state)
 {

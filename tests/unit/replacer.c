@@ -382,8 +382,8 @@ static void busy(void **state)
 }
 
 /*
- * Of two chunks at the end of a prompt the excluded one stays, and so does their parent; later both
- * are evicted.
+ * If one of two chunks at the end of a prompt is excluded, it stays, and so does their parent; both
+ * are evicted later.
  */
 static void aside(void **state)
 {

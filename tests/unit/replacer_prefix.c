@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the policy `prefix`: the guard, which evicts by last access if the index does worse and
- * by index if it does better, whatever the expected size of the cache, and soon after it does; the
+ * Tests of the policy `prefix`: the guard, which soon finds out whether the index or the last
+ * access is the better order, and evicts by it, whatever the expected size of the cache; the
  * refusal of new chunks; the work for one decision; and the memory per chunk.
  */
 #include "learn_priv.h"
@@ -20,7 +20,7 @@
 #define DOCUMENTS 3000
 #define LONGEST 64
 #define REQUESTS 6000
-#define SOON 2000 /* requests: twice what the guard's means remember */
+#define SOON 2000 /* requests: twice the memory of the guard's moving averages */
 #define DRAWN 64  /* leaves drawn for a victim, as in prefix_pick.c */
 #define LOOKS 8   /* victims in a shadow for one new chunk, at most */
 #define PROMPT 500
@@ -265,8 +265,8 @@ static void refusal(void **state)
 }
 
 /*
- * If parents are not known, the oldest leaf is evicted and the text says why: as soon as this holds
- * for one in eight of the last thousands of accesses, however many there were before.
+ * If parents are not known, the oldest leaf is evicted and the text says why. One in eight of the
+ * last few thousand accesses is enough for this, however many accesses there were before.
  */
 static void loose(void **state)
 {

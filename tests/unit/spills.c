@@ -272,7 +272,7 @@ static void closed(void **state)
 {
 	static const struct {
 		const char *name;
-		off_t at; /* behind a hole, for which there is no sum */
+		off_t at; /* after a hole: a file with holes has no sum */
 	} files[] = { { "whole", 0 }, { "sparse", 20000 } };
 
 	(void)state;

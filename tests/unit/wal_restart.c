@@ -251,7 +251,7 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 			long is = power_off(&db, &old, &new, &marks, seed);
 
 			if (is < (long)base - 1 || is > (long)*i)
-				fail_msg("an image is of commit %ld, and not of %u to %u", is,
+				fail_msg("an image has commit %ld, and not one of %u to %u", is,
 					 base - 1, *i);
 		}
 		for (int n = 0; n < IMAGES; n++) {
@@ -276,8 +276,9 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 	}
 	holds(false);
 	*dangerous += wrong;
-	print_message("anew at commit %u, synced by %u; %u images are wrong without the mark\n",
-		      base, *i, wrong);
+	print_message(
+		"restarted by commit %u, synced by %u; %u images are wrong without the mark\n",
+		base, *i, wrong);
 	free(old.b);
 	free(db.b);
 	free(marks.b);

@@ -156,7 +156,7 @@ int __wrap_munmap(void *p, size_t len)
 }
 
 static int refusal;         /* error of a full pool, or 0 */
-static bool for_good;       /* the pool is full of other data than ready files */
+static bool for_good;       /* the pool is full of data other than ready files */
 static _Atomic int refused; /* number of refusals */
 
 /* Does the process map pages of a file without a name? */
@@ -469,7 +469,7 @@ static void refuses(void **state)
 		 */
 		name(9 + r);
 		err = kvcachefs_gpu_warm(dir, &cache, items, FILES, &how);
-		/* the error of this length, or of another */
+		/* the refusal for files of this length, or -ENOSPC for those of the other round */
 		assert_true(err == -refusal || err == -ENOSPC);
 		assert_int_equal(kvcachefs_ready_count(), 0);
 		for_good = false;

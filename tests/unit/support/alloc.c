@@ -70,7 +70,7 @@ static void went(const void *p)
 	for (unsigned i = place(p), n = 0; npieces && n < PIECES && piece[i];
 	     i = (i + 1) % PIECES, n++)
 		if (piece[i] == p) {
-			piece[i] = &piece; /* a deleted entry: searches continue behind it */
+			piece[i] = &piece; /* a deleted entry: searches continue past it */
 			npieces--;
 			break;
 		}
@@ -126,8 +126,8 @@ void alloc_sweep(const char *what, void (*work)(void), long most, bool leaks)
 			runs++;
 			hit += alloc_failed > 0;
 			if (leaks && alloc_left())
-				fail_msg("%s: with call %ld getting none %s, %ld pieces are left",
-					 what, at, ever ? "from there on" : "once", alloc_left());
+				fail_msg("%s: allocation %ld failed (%s): %ld were not freed", what,
+					 at, ever ? "and all later ones" : "once", alloc_left());
 		}
 	print_message("%s: %ld allocations, %ld runs, %ld without memory\n", what, calls, runs,
 		      hit);

@@ -56,7 +56,7 @@ extern struct engine_tier {
 	int (*_Atomic on_get)(uint64_t at);
 	int (*_Atomic on_write)(uint64_t ino); /* for a frame that is stored */
 	int (*_Atomic on_rehead)(uint64_t at, const struct kvc_frame *f);
-	/* after the header is made, and before that is recorded */
+	/* called after the header was written, and before the copy is recorded */
 	void (*_Atomic on_put)(uint64_t ino);
 	int (*_Atomic on_remove)(uint64_t at);
 	_Atomic unsigned reheads, removes;

@@ -698,7 +698,7 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const
 	    attrs[0].srcAccessOrder != cudaMemcpySrcAccessOrderStream || !n)
 		return cudaErrorInvalidValue;
 	if (fake_driver < 12080)
-		breach("a batch is tried on a driver that is too old: its version can be asked");
+		breach("a batch on a driver that is too old: the caller must check its version");
 	use();
 	{
 		std::lock_guard<std::mutex> hold(lock);

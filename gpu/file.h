@@ -14,7 +14,7 @@
 #define KVCACHEFS_LAYOUT_XATTR "user.kvc.layout"
 
 struct kvcachefs_file {
-	char *path; /* followed, behind its NUL, by space for a temporary name */
+	char *path; /* followed, after its NUL, by space for a temporary name */
 	size_t len, mount_len;
 	void *map;          /* writable; NULL: not mapped, or the file is empty */
 	bool named, pinned; /* it has the temporary name; the mapping is registered */
@@ -50,8 +50,8 @@ int kvcachefs_file_make_plain(struct kvcachefs_file *f);
 void kvcachefs_file_pin(struct kvcachefs_file *f, int device);
 /*
  * Completes the file: sets its layout (NULL: none) and closes it; a plain file stays open if the
- * process has few of them. It is not published yet, and must not be written any more. Returns 0 or
- * a negative errno.
+ * process has only few open plain files. The file is not published yet, and must not be written any
+ * more. Returns 0 or a negative errno.
  */
 int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout);
 /*
@@ -61,9 +61,9 @@ int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout);
 size_t kvcachefs_file_renamed_size(const struct kvcachefs_file *f, const char *path);
 int kvcachefs_file_seal_as(struct kvcachefs_file *f, char *names, const char *path);
 /*
- * Gives a sealed file its name. kept: an existing file of that name is not replaced; *kept tells
- * whether there was one, and the new file is removed. NULL: it is replaced. Returns 0 or a negative
- * errno.
+ * Gives a sealed file its name. With kept NULL, an existing file of that name is replaced.
+ * Otherwise the existing file stays, the new file is removed, and *kept tells whether that
+ * happened. Returns 0 or a negative errno.
  */
 int kvcachefs_file_publish(struct kvcachefs_file *f, bool *kept);
 /*

@@ -95,8 +95,8 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
  * prefetch: starts to load the chunks.
  * ended: how the prompt's request ended: "tool" (with a call of a tool), "turn" (a person reads the
  * answer) or "closed" (the session ended, too). returns_s: the session's next request is expected
- * after about this many seconds (up to 3600); not together with ended. Neither keeps or evicts a
- * chunk by itself: the policy learns from later requests how soon such chunks are used again.
+ * after about this many seconds (up to 3600); not together with ended. These two hints do not keep
+ * or evict chunks: the policy learns from later requests how soon such chunks are used again.
  * tenant: assigns the chunks to this tenant; "none": to no tenant.
  *
  * Except for prefetch, the user must own the chunks. Hints do not survive a restart of the daemon.
@@ -350,9 +350,9 @@ int kvcachefs_queue_fd(const struct kvcachefs_queue *q);
  * completion (or before kvcachefs_queue_free() returns). The completion returns `tag`.
  *
  * With a device the work is ordered after the work that is on `stream` at this moment, so a cache
- * can be stored while it is still being computed on the stream. Work that is queued on `stream`
- * later must wait with kvcachefs_layer_wait(), after a store only if it changes the cache. The
- * files of a store all appear at its end, and none if it was cancelled.
+ * can be stored while it is still being computed on the stream. Before the caller queues later work
+ * on `stream`, it must call kvcachefs_layer_wait(); after a store, only if that work changes the
+ * cache. The files of a store all appear at its end, and none if it was cancelled.
  *
  * -EAGAIN: the queue has KVCACHEFS_QUEUE_MOST transfers, including those whose completion was not
  * taken; -EINVAL: an invalid shape, or tokens without a cache; -E2BIG: too many parts; -ENODEV;
@@ -373,8 +373,9 @@ int kvcachefs_submit_load(struct kvcachefs_queue *q, const struct kvcachefs_page
  * objects and pins them, as kvcachefs_prefix_lease() does; the completion's `count` is the number
  * of these groups. Otherwise the lease has all paths, as that of kvcachefs_lease_new(), and `count`
  * is the number of groups that are held whole; the err of each object tells which. The paths are
- * copied. The threads of transfers do not wait for leases: up to 16 other threads do. The lease is
- * the caller's when the completion was taken, and NULL if count is 0 or err is not.
+ * copied. The threads of transfers do not wait for leases: up to 16 other threads do. Once the
+ * completion was taken, its lease belongs to the caller. The lease is NULL if count is 0 or err is
+ * not 0.
  *
  * -EINVAL: per is 0, n is not a multiple of it, or a path is empty or contains a newline; -EAGAIN
  * and -ENOMEM as above, or a thread cannot be started.

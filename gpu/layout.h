@@ -110,7 +110,7 @@ int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
 			   const char *const *paths, size_t n, bool look);
 size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first);
 /*
- * prefix.c: is n a number of paths in groups of `per`? Returns 0 or -EINVAL.
+ * prefix.c: checks that `per` is not 0 and n is a multiple of it. Returns 0 or -EINVAL.
  */
 int kvcachefs_groups_check(size_t n, size_t per);
 /*
@@ -178,7 +178,7 @@ int kvcachefs_cuda_wait(struct kvcachefs_cuda *c);
 void kvcachefs_cuda_free(struct kvcachefs_cuda *c); /* waits first */
 /*
  * order.cuh; none of these calls waits for the device. check: returns 0, or -ENODEV if the device
- * does not exist. stream_new, stream_free: a stream. mark: sets a mark behind the work queued on a
+ * does not exist. stream_new, stream_free: a stream. mark: sets a mark after the work queued on a
  * stream so far; -EBUSY: the stream is being captured. after: work queued on the stream later waits
  * for the mark. unmark: returns a mark that no call waits for any more.
  */

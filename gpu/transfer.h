@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions of a transfer for the queue, beside the public ones. */
+/* Functions of a transfer for the queue, in addition to the public ones. */
 #ifndef KVCACHEFS_TRANSFER_H
 #define KVCACHEFS_TRANSFER_H
 

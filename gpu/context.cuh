@@ -84,7 +84,7 @@ int primary(int device, CUcontext *out, Driver *driver)
 			find_entry("cuCtxPushCurrent", &known.push) &&
 			find_entry("cuCtxPopCurrent", &known.pop));
 	if (!have)
-		return kvcachefs_fail(-ENODEV, "the CUDA driver lacks what is needed");
+		return kvcachefs_fail(-ENODEV, "the CUDA driver lacks required functions");
 	if (contexts.empty() && (!find_entry("cuStreamWaitValue32", &known.wait_value) ||
 				 !find_entry("cuStreamWriteValue32", &known.write_value))) {
 		known.wait_value = nullptr;
@@ -96,7 +96,7 @@ int primary(int device, CUcontext *out, Driver *driver)
 		CUcontext c;
 
 		if (known.device(&d, device) != CUDA_SUCCESS || known.retain(&c, d) != CUDA_SUCCESS)
-			return kvcachefs_fail(-EIO, "device %d gives no context", device);
+			return kvcachefs_fail(-EIO, "cannot get the context of device %d", device);
 		i = contexts.emplace(device, c).first;
 	}
 	*out = i->second;

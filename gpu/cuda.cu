@@ -144,7 +144,7 @@ int direct_below(size_t *out)
 	return *text >= '0' && *text <= '9' && !*end
 		       ? 0
 		       : kvcachefs_fail(-EINVAL,
-					"KVCACHEFS_GPU_DIRECT='%.20s': a number of bytes is wanted",
+					"KVCACHEFS_GPU_DIRECT='%.20s' is not a number of bytes",
 					text);
 }
 
@@ -179,7 +179,7 @@ int find_pages(kvcachefs_cuda *c)
 		return err;
 	if (registering() < 0)
 		return kvcachefs_fail(-EINVAL,
-				      "KVCACHEFS_GPU_REGISTER='%.20s': off is all it can be",
+				      "KVCACHEFS_GPU_REGISTER='%.20s': the only value is off",
 				      getenv("KVCACHEFS_GPU_REGISTER"));
 	for (const kvcachefs_work &w : c->work)
 		c->moves.push_back({ &w,

@@ -3,9 +3,9 @@
  * One transfer of a queue. The submitted arguments are copied into one block of memory, and the
  * items are sorted by layer. The items of one layer are a step, and a step is a transfer
  * (transfer.c). On a device all steps use one stream, the thread's own. They follow the mark that
- * was set on the caller's stream at submission, and each step sets a mark behind its work, which
+ * was set on the caller's stream at submission, and each step sets a mark after its work, which
  * kvcachefs_layer_wait() makes other streams wait for. DEPTH steps run at once, so that files of
- * the next step are created or mapped while one is copied. There are no more, since each needs
+ * the next step are created or mapped while one is copied. No more than DEPTH run, since each needs
  * buffers on the device.
  *
  * If all objects of a load are in the pool, a load of several steps takes one lease for all of

@@ -504,7 +504,7 @@ int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_
 	for (size_t i = 0; i <= n; i++) {
 		bool last = i == n;
 		/*
-		 * if separators overlap, LMCache produces an empty segment and continues behind the
+		 * if separators overlap, LMCache produces an empty segment and continues after the
 		 * second
 		 */
 		size_t end = i > start ? i : start,

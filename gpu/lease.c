@@ -6,7 +6,7 @@
  *
  * The mount answers a folder with one line per file, so the lines do not tell which path they
  * answer if one path is inside another or is named twice. A caller that needs this asks in parts:
- * BETWEEN is written behind each path, and the mount refuses it with a line of its own.
+ * BETWEEN is written after each path, and the mount refuses it with a line of its own.
  */
 #include "maps.h"
 
@@ -40,7 +40,7 @@ struct kvcachefs_lease {
 	struct kvcachefs_object *v;
 	struct held *held; /* of each object */
 	bool parted;
-	size_t nparts, parts_capacity, *parts; /* for each path, the index behind its last object */
+	size_t nparts, parts_capacity, *parts; /* for each path, the index after its last object */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */

@@ -78,7 +78,7 @@ int kvcachefs_parts_check(const struct kvcachefs_item *it, bool store, uint64_t 
 		if (__builtin_add_overflow(p->offset, p->len, &last) || last > LENGTH_MOST ||
 		    (uintptr_t)p->at + p->len < (uintptr_t)p->at || (it->size && last > it->size))
 			return kvcachefs_fail(-ERANGE,
-					      "part %zu of %zu bytes at %llu ends behind the "
+					      "part %zu of %zu bytes at %llu ends beyond the "
 					      "end of the file",
 					      i, p->len, (unsigned long long)p->offset);
 		end = last > end ? last : end;

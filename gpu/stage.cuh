@@ -63,7 +63,7 @@ struct Number { /* of a group; the argument of a host function */
 };
 
 struct Stage {
-	Word *handled = nullptr, *copied = nullptr; /* pinned; `copied` is behind `handled` */
+	Word *handled = nullptr, *copied = nullptr; /* pinned; `copied` follows `handled` */
 	/* the number of groups that will come, at most */
 	std::atomic<size_t> limit{ 0 };
 	/*
@@ -209,7 +209,7 @@ int stage_start(const std::shared_ptr<Stage> &s, uint32_t *base)
 	}
 	s->numbers.resize(s->groups.size());
 	if (!s->started)
-		return kvcachefs_fail(-EAGAIN, "no thread for what is staged");
+		return kvcachefs_fail(-EAGAIN, "cannot start the staging thread");
 	s->limit = s->groups.size();
 	s->err = 0;
 	s->busy = true;

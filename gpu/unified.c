@@ -111,7 +111,8 @@ int kvcachefs_unified_key(const char *page, const char *digest, uint32_t first, 
 	int n;
 
 	if (first >= end)
-		return kvcachefs_fail(-EINVAL, "layers %u to %u are none", first, end);
+		return kvcachefs_fail(-EINVAL, "the range of layers from %u to %u is empty", first,
+				      end);
 	if (head >= 0)
 		snprintf(heads, sizeof heads, "_H%lld", (long long)head);
 	n = snprintf(text, sizeof text, "%s_%s_L%u-%u%s", page, digest, first, end, heads);

@@ -88,8 +88,8 @@ static int digit(char c)
 }
 
 /*
- * Adds the key behind the staged keys to them, unless it is known. Returns 0, or -EINVAL with the
- * reason in *why.
+ * Adds the key that follows the staged keys to them, unless it is known. Returns 0, or -EINVAL with
+ * the reason in *why.
  */
 static int stage(struct kvc_keys *k, const char **why)
 {
@@ -185,7 +185,7 @@ static int read_text(const char *path, char **text, size_t *len, char *error)
 	}
 	if ((err = kvc_pread_all(fd, *text, *len, 0)))
 		snprintf(error, 512, "option keyfile: cannot read %s: %s", path, strerror(-err));
-	if (!err && memchr(*text, 0, *len)) { /* a NUL would hide the keys behind it */
+	if (!err && memchr(*text, 0, *len)) { /* a NUL would hide the keys after it */
 		err = -EINVAL;
 		snprintf(error, 512, "option keyfile: %s contains a zero byte", path);
 	}

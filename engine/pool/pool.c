@@ -424,8 +424,8 @@ static const char *segment_name(const struct kvc_segment *s, char *buf)
 }
 
 /*
- * Parses "-" and a hex number at *p and moves *p behind it. The caller compares the result with the
- * name, which finds errors.
+ * Parses "-" and a hex number at *p and moves *p past it. The caller detects errors by writing the
+ * name again and comparing it.
  */
 static uint64_t parse_hex(const char **p)
 {

@@ -152,7 +152,7 @@ static int by_asked(const void *a, const void *b)
 	return (x->asked < y->asked) - (x->asked > y->asked);
 }
 
-/* How often a model's chunks were opened, or asked for in vain. */
+/* How often a model's chunks were opened, or asked for although they did not exist. */
 static uint64_t asked(const struct kvc_model_stats *t)
 {
 	return t->hits + t->misses + t->absent;

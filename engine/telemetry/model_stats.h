@@ -72,7 +72,7 @@ struct kvc_model_stats *kvc_model_stats_of_locked(struct kvc *k, uint64_t model)
 void kvc_model_stats_found_locked(struct kvc *k, uint64_t model, uint64_t n);
 void kvc_model_stats_absent_locked(struct kvc *k, uint64_t model, uint64_t n);
 /*
- * Counts one that was not found, in a joint hold. Returns false if nothing was counted, because the
+ * Counts one absent chunk, in a joint hold. Returns false if nothing was counted, because the
  * model has no statistics yet.
  */
 bool kvc_model_stats_absent_joint(struct kvc *k, uint64_t model);
@@ -97,13 +97,13 @@ struct kvc_opens {
 struct kvc_top_models {
 	char name[256];
 	uint64_t model;
-	struct kvc_opens n, total; /* n: since the model is shown */
+	struct kvc_opens n, total; /* n: since the model began to be shown */
 	uint64_t pool_bytes;
 };
 struct kvc_top_models_list {
 	struct kvc_top_models *v; /* most asked first; from malloc */
 	size_t n, models;         /* models: number of models that were asked for a chunk */
-	/* all: all models. rest: all that no model's n counts; it never decreases */
+	/* all: of all models. rest: `all` without the n of each model; it never decreases */
 	struct kvc_opens all, rest;
 	uint64_t rest_pool_bytes;
 };

@@ -22,7 +22,7 @@
 	X(loaded, "it came into the pool from this tier")          \
 	X(evicted, "it left this tier")                            \
 	X(renamed, "it has this path now, and had another before") \
-	X(dropped, "this path is no more")
+	X(dropped, "this path does not exist any more")
 /* clang-format on */
 
 enum kvc_event_kind {
@@ -85,7 +85,7 @@ enum {
 	KVC_ACCESS_CREATED = 1,  /* the client created the chunk */
 	KVC_ACCESS_LEASED = 2,   /* the client is a lease */
 	KVC_ACCESS_INFERRED = 4, /* its parent is inferred, if it can be */
-	KVC_ACCESS_END = 8,      /* not an access: the client, a lease, has told all its paths */
+	KVC_ACCESS_END = 8,      /* not an access: the client, a lease, has named all its paths */
 	KVC_ACCESS_RENAMED = 16, /* not an access: the chunk, or (0) any chunk, was renamed */
 };
 

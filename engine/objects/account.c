@@ -4,8 +4,8 @@
  * n->acct.reserved in the pool, n->acct.uncopied without a copy, n->acct.charged in its model's
  * quota. The sums are in k->reservations and in the quotas.
  *
- * A file counts to its quota the size that stat reports; while it is written, the bytes that are
- * reserved for it; after its last unlink, nothing.
+ * A file is charged to its quota with the size that stat reports; while it is written, with the
+ * bytes that are reserved for it; after its last unlink, with nothing.
  */
 #include "account.h"
 

@@ -31,7 +31,7 @@ struct kvc_chunk {
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
 	unsigned policy; /* its class (base/policy.h) */
-	/* id of the preceding chunk, or 0; KVC_TOLD is set if a client told it */
+	/* id of the preceding chunk, or 0; KVC_TOLD is set if a client reported it */
 	uint64_t parent;
 	/*
 	 * state of each cache's policy, as stored in the row; used while the policy has no newer
@@ -44,8 +44,8 @@ struct kvc_chunk {
 	 */
 	uint64_t last_request;
 	uint64_t first_file;
-	uint64_t quota;             /* the model to whose quota it counts; 0: none */
-	struct kvc_hints hints;     /* what clients told about its future (objects/hinted.h) */
+	uint64_t quota;             /* the model whose quota is charged; 0: none */
+	struct kvc_hints hints;     /* hints of clients about its future (objects/hinted.h) */
 	enum kvc_standing standing; /* while it has files in the pool (objects/leaving.h) */
 	struct kvc_pin *pin;        /* NULL: not pinned (limits/pin.h) */
 	/*

@@ -273,7 +273,7 @@ static void set_mtime(int fd, uint64_t ns)
 	futimens(fd, t);
 }
 
-/* Frees preallocated pages behind the end of the file, and keeps its times. */
+/* Frees preallocated pages past the end of the file, and keeps its times. */
 static void free_prepared(struct kvc_node *n, int fd, struct stat *st, uint64_t mtime_ns)
 {
 	if (n->segment.prepared > kvc_round_up((uint64_t)st->st_size, KVC_PAGE) &&

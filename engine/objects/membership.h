@@ -26,7 +26,7 @@ int kvc_membership_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, b
 /*
  * Called after kvc_membership_change_both. If the chunk has no position in the orders of the pool
  * and the disk yet, it gets the position of the old chunk, whose row is `was`; if `was` is NULL, it
- * gets that of a new chunk. The node's bytes on the disk count to the chunk.
+ * gets that of a new chunk. The node's bytes on the disk count towards the chunk.
  */
 void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 				   const struct kvc_chunk_row *was);

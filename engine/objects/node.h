@@ -202,7 +202,7 @@ struct kvc_node {
 	} segment;
 	/* Written by objects/file.c. */
 	struct kvc_object_row object;
-	/* Written by objects/account.c. The first folder of its path, whose quota it counts to. */
+	/* Written by objects/account.c. The first folder of its path, whose quota is charged. */
 	uint64_t model;
 	/* Written by objects/account.c. The bytes that it counts. */
 	struct {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Setting pins, and loading them at mount. A chunk's row stores the end of its pin; meta pin:CHUNK
- * stores the uid that set it. A row without that key is of an earlier daemon, and its pin counts to
- * the owner of the chunk's file or folder. The bytes of a pin's files are counted here at each
- * mount, a few files under each hold of the locks. limits/pin.c has the accounting.
+ * stores the uid that set it. A row without that key is of an earlier daemon, and its pin is
+ * charged to the owner of the chunk's file or folder. The bytes of a pin's files are counted here
+ * at each mount, a few files under each hold of the locks. limits/pin.c has the accounting.
  */
 #include "pin_set.h"
 

@@ -25,7 +25,7 @@ unsigned kvc_replacers_policy_of(const struct kvc *k, enum kvc_cache cache, unsi
  * Returns true if the cache has a replacer for the class; false if it uses the rank in the catalog.
  */
 bool kvc_replacers_has_order(const struct kvc *k, enum kvc_cache cache, unsigned class);
-/* Returns true if the parents of this class's chunks are inferred when no client tells them. */
+/* Returns true if the parents of this class's chunks are inferred when no client reports them. */
 bool kvc_replacers_infer_parents(const struct kvc *k, unsigned class);
 /* Returns the replacer of a class, created if needed. NULL if it has none, or if out of memory. */
 struct kvc_replacer *kvc_replacers_of_locked(struct kvc *k, enum kvc_cache cache, unsigned class);
@@ -60,7 +60,7 @@ uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsign
 /* Excludes the chunk and its ancestors from eviction, or (false) ends the exclusion. */
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
 				  bool excluded);
-/* A client told the chunk's outlook (kvc_replacer_tell). */
+/* A client gave a hint about the chunk's next use, `outlook` (kvc_replacer_tell). */
 void kvc_replacers_tell_locked(struct kvc *k, const struct kvc_chunk *c, uint8_t outlook);
 /* Sets the chunk's parent in all caches (0: none). */
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);

@@ -29,7 +29,7 @@ uint64_t kvc_tenant_folder_locked(const struct kvc *k, uint64_t folder);
  */
 int kvc_tenant_told_both(struct kvc *k, uint64_t chunk, const char *name, uint32_t uid);
 /*
- * The file got this name in this folder (name: NULL: unknown): if its place has a tenant, its chunk
+ * The file got this name in this folder (name NULL: unknown). If its place has a tenant, its chunk
  * moves to that tenant; otherwise the chunk keeps its tenant. The place has a tenant if the name
  * contains the tenant's name as cache salt, or if a folder above it was given to the tenant. Cheap
  * if no tenant exists.

@@ -11,12 +11,12 @@
  *
  * Calls to a filesystem may never return (KVC_TIER_PATIENT). If a thread is in such a call for
  * longer than deadline= plus the time that the bytes take on a slow line, its tier is out until the
- * call returns. The threads of the common queue then run the loads in that tier's queue: for them
- * the tier is out, so the loads go to another tier. At unmount such a thread is left behind.
+ * call returns. The threads of the common queue then run the loads in that tier's queue. Since the
+ * tier is out, these loads read another tier. At unmount, threads in such calls are left behind.
  *
  * A copy that fails is retried after a second, then after two, and so on up to two minutes. It is
  * retried earlier if the breaker closes or space was freed, and at once if a call waits for it;
- * such retries make the delay no longer. Failures of a few objects do not open the breaker.
+ * such retries do not lengthen the delay. Failures of a few objects do not open the breaker.
  * Therefore, if one copy succeeds after others have failed, all failed copies are retried. If such
  * a retry fails, the next one waits longer, because the copies themselves may be at fault.
  */

@@ -98,7 +98,7 @@ struct kvc_tier_state {
 	struct {
 		bool full; /* the trimmed tier refused a frame for lack of space */
 		/*
-		 * copies that failed with ENOSPC have waited for long: they are retried when space
+		 * copies that failed with ENOSPC have waited long: they are retried when space
 		 * is freed
 		 */
 		bool awaited;
@@ -232,15 +232,15 @@ void kvc_tier_failed_locked(struct kvc *k, unsigned tier);
  * at once.
  */
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
-/* A copy that failed for lack of space waits for long: it is retried when space is freed. */
+/* A copy that failed for lack of space has a long delay: it is retried when space is freed. */
 void kvc_tier_await_space_locked(struct kvc *k, unsigned tier);
 /* A frame was removed: copies that failed for lack of space are retried. */
 void kvc_tier_freed_locked(struct kvc *k, unsigned tier);
 /* A copy was stored: counts its bytes, and retries copies that failed. */
 void kvc_tier_stored_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 /*
- * Returns true if a refused frame still waits. space.full alone does not tell: a smaller frame that
- * fit, or a removal, clears it.
+ * Returns true if a refused frame still waits. space.full alone does not show it: a smaller frame
+ * that fit, or a removal, clears it.
  */
 bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
 /* Wakes the tier's trimmer: the tier may be above its mark, or refused a frame. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A frame's header, and the range table behind it: a header that can be read can be written, and
+ * A frame's header, and the range table after it: a header that can be read can be written, and
  * then reads as the same. The mutator repairs the header's two sums.
  *
  * Input: the header's page, eight bytes of a file's size, a range table.

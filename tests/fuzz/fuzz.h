@@ -132,7 +132,7 @@ static inline void fuzz_empty(const char *folder)
 		closedir(d);
 }
 
-/* Writes the sum of [from, to) of the page behind it, if the input is long enough. */
+/* Writes the sum of bytes [from, to) of the page after them, if the input is long enough. */
 static inline void fuzz_mend(uint8_t *data, size_t size, size_t from, size_t to)
 {
 	struct kvc_sum s;

@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	s.k = k;
 	fuzz_must(!kvc_keys_each(k, each, &s) && s.n);
-	/* bytes behind a zero byte would be ignored without an error */
+	/* bytes after a zero byte would be ignored without an error */
 	fuzz_must(!memchr(data, 0, size));
 
 	uint32_t id = kvc_keys_for(k, "model");

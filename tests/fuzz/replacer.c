@@ -17,7 +17,7 @@
 #define POLICIES 9
 #define ROOM 24
 #define CHUNKS 64
-#define HEAD 24 /* the magic number, and the sum of the bytes behind it */
+#define HEAD 24 /* the magic number, and the sum of the bytes after it */
 #define SPARE 64
 
 static struct {

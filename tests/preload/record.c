@@ -456,7 +456,7 @@ int renameat(int from_dir, const char *from, int to_dir, const char *to)
 	if (!a && !b)
 		return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 0);
 	if (!a || !b)
-		die("a rename over the edge");
+		die("a rename into or out of the folder");
 	struct iovec v[2] = { { (char *)a, strlen(a) + 1 }, { (char *)b, strlen(b) } };
 
 	id = begin(OP_RENAME, -1, 0, v, 2);

@@ -316,9 +316,9 @@ void transfers()
 	cuda(cudaMalloc((void **)&device, all));
 	cuda(cudaMallocHost((void **)&pinned, all));
 	printf("%u MiB, us; plain: one pinned copy. cold: no mapping, registration or buffer is "
-	       "kept from before; warm: as the call before left it; rested: and %d ms later. "
-	       "ratio: of plain. called: until the call returned; held: until the stream was "
-	       "free\n",
+	       "kept from before; warm: directly after a previous call; rested: %d ms after a "
+	       "previous call. ratio: plain / this. called: until the call returned; held: until "
+	       "the stream was free\n",
 	       LAYERS, REST_US / 1000);
 	printf("%-5s %-6s %5s %9s", "", "by", "files", "plain");
 	for (const char *state : { "cold", "warm", "rested" })

@@ -148,8 +148,8 @@ void copied_on()
 }
 
 /*
- * Beside a program's endless work nothing can be unregistered. Stored files are still copied to the
- * tier, and if many wait, no more are registered.
+ * While a program's work on the device does not end, nothing can be unregistered. Stored files are
+ * still copied to the tier, and if many wait, no more are registered.
  */
 void beside_work()
 {

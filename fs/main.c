@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <libgen.h>
 #include <limits.h>
 #include <linux/magic.h>
 #include <signal.h>
@@ -132,6 +133,16 @@ static int clear_mountpoint(const char *path)
 	return check_mountpoint(path);
 }
 
+static const char *logfile_why(int err)
+{
+	return err == ELOOP    ? "it is a symbolic link; give the path of a file"
+	       : err == EINVAL ? "it is not a regular file; give the path of a file"
+	       : err == EPERM  ? "it belongs to another user; chown it, or give another path"
+	       : err == EISDIR ? "it is a folder; give the path of a file"
+	       : err == ENOENT ? "its folder does not exist; create it with mkdir"
+			       : kvc_why(err);
+}
+
 static int run_daemon(const struct kvc_options *o, const char *store_path, const char *mountpoint,
 		      int ready_fd)
 {
@@ -142,6 +153,8 @@ static int run_daemon(const struct kvc_options *o, const char *store_path, const
 	unsigned n = 0;
 	int err;
 
+	if (*o->logfile && (err = kvc_log_file_open(o->logfile)))
+		return fail("option logfile: cannot open %s: %s", o->logfile, logfile_why(-err));
 	if (check_mountpoint(mountpoint))
 		return 1;
 	if (access("/dev/fuse", R_OK | W_OK))
@@ -181,8 +194,42 @@ static int run_daemon(const struct kvc_options *o, const char *store_path, const
 	return err != 0;
 }
 
+/* Copies the first word of a line of .kvcachefs/config, such as passthrough. */
+static bool config_word(const char *text, const char *name, char *word, size_t capacity)
+{
+	const char *at = strstr(text, name);
+
+	if (!at || (at != text && at[-1] != '\n'))
+		return false;
+	at += strlen(name);
+	snprintf(word, capacity, "%.*s", (int)strcspn(at, " (,;\n"), at);
+	return *word;
+}
+
+/* The one line of a successful mount, with the modes in use if the user may read them. */
+static void print_mounted(const char *store, const char *mountpoint)
+{
+	char path[PATH_MAX + 32], text[16384], served[32], by[32], line[2 * PATH_MAX + 128];
+	ssize_t n = -1;
+	KVC_FD int fd = -1;
+
+	snprintf(path, sizeof path, "%s/.kvcachefs/config", mountpoint);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0)
+		n = pread(fd, text, sizeof text - 1, 0);
+	text[n > 0 ? n : 0] = 0;
+	snprintf(line, sizeof line, "mounted %s on %s", store, mountpoint);
+	if (config_word(text, "served_by=", served, sizeof served) &&
+	    config_word(text, "requests_by=", by, sizeof by))
+		snprintf(line + strlen(line), sizeof line - strlen(line), " (%s%s, %s)", served,
+			 strcmp(served, "plain") ? "" : " requests", by);
+	kvc_quote_one_line(line);
+	puts(line);
+	(void)fflush(stdout);
+}
+
 /* Waits until the child reports that it serves, and then until the mount answers. */
-static int wait_for_child(int fd, pid_t child, const char *mountpoint)
+static int wait_for_child(int fd, pid_t child, const char *store, const char *mountpoint)
 {
 	struct statvfs v;
 	char ok;
@@ -193,8 +240,10 @@ static int wait_for_child(int fd, pid_t child, const char *mountpoint)
 		return WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : 1;
 	}
 	for (int i = 0; i < 500; i++) {
-		if (!statvfs(mountpoint, &v))
+		if (!statvfs(mountpoint, &v)) {
+			print_mounted(store, mountpoint);
 			return 0;
+		}
 		usleep(10000);
 	}
 	return fail("the mount on %s does not answer%s", mountpoint, "");
@@ -251,6 +300,19 @@ static int parse_paths(int n, char **words, char **store, char **mountpoint)
 	return check_apart(*store, *mountpoint);
 }
 
+/* In the daemon's own mount, a line of the log would wait for the daemon that writes the line. */
+static int check_logfile(const char *path, const char *mountpoint)
+{
+	KVC_MEM char *copy = strdup(path), *folder = NULL;
+
+	if (*path && copy)
+		folder = realpath(dirname(copy), NULL);
+	if (!*path || (!is_below(path, mountpoint) && !(folder && is_below(folder, mountpoint))))
+		return 0;
+	return fail("option logfile: %s is inside the mount point %s; give another folder", path,
+		    mountpoint);
+}
+
 /* Runs the daemon in a child process without a terminal. Returns when its mount answers. */
 static int run_in_background(const struct kvc_options *o, const char *store, const char *mountpoint)
 {
@@ -264,7 +326,7 @@ static int run_in_background(const struct kvc_options *o, const char *store, con
 		return fail("cannot fork: %s%s", kvc_why(errno), "");
 	if (child) {
 		close(fd[1]);
-		return wait_for_child(fd[0], child, mountpoint);
+		return wait_for_child(fd[0], child, store, mountpoint);
 	}
 	close(fd[0]);
 	setsid();
@@ -307,14 +369,15 @@ int main(int argc, char **argv)
 		case 'n':
 		case 'v': break; /* mount(8) passes these */
 		default:
-			kvc_getopt_error(c, argv, "kvcachefs", error);
+			kvc_getopt_error(c, argv, longs, "kvcachefs", error);
 			return fail("%s%s", error, "");
 		}
 	if (argc - optind == 2 && kvc_options_check(&o, error))
 		return fail("%s%s", error, "");
-	if (parse_paths(argc - optind, argv + optind, &store, &mountpoint))
+	if (parse_paths(argc - optind, argv + optind, &store, &mountpoint) ||
+	    check_logfile(o.logfile, mountpoint))
 		return 1;
-	kvc_log_setup(false, o.debug);
+	kvc_log_setup(foreground ? KVC_LOG_STDERR : KVC_LOG_STARTING, o.debug);
 	if (*o.keyfile)
 		prctl(PR_SET_DUMPABLE, 0); /* no core dump or debugger may show the keys */
 	signal(SIGPIPE, SIG_IGN);

@@ -346,7 +346,7 @@ static void report_ready(int ready_fd, bool debug)
 	char ok = 0;
 	int null = open("/dev/null", O_RDWR);
 
-	kvc_log_setup(true, debug);
+	kvc_log_setup(KVC_LOG_SYSLOG, debug);
 	if (write(ready_fd, &ok, 1) == 1)
 		close(ready_fd);
 	for (int fd = 0; fd < 3 && null >= 0; fd++)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log (log.h): formats a line, sends it to stderr, syslog or the journal, and keeps it in a
- * ring.
+ * The log (log.h): formats a line, sends it to stderr, syslog, the journal or a file, and keeps it
+ * in a ring.
  */
 #include "log.h"
 
 #include "util.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -23,7 +24,8 @@
 const char *const kvc_log_level_names[] = { "error", "warn", "info", "debug", NULL };
 
 /* changed at run time: when the daemon detaches from its terminal, or on request */
-static atomic_bool use_syslog, use_journal;
+static _Atomic enum kvc_log_to target;
+static atomic_bool use_journal;
 static _Atomic enum kvc_level most = KVC_INFO;
 
 struct line {
@@ -36,6 +38,13 @@ static struct {
 	struct line v[LINES];
 	size_t n; /* lines logged since the start */
 } kept = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* The file of the log. The lock also keeps lines whole, and is a leaf. */
+static struct {
+	pthread_mutex_t lock;
+	int fd; /* -1: no file */
+	char path[256];
+} file = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
 
 /*
  * True if stderr is connected to the journal of a service manager, in which lines have priorities.
@@ -50,13 +59,59 @@ static bool to_journal(void)
 	       st.st_dev == dev && st.st_ino == ino;
 }
 
-void kvc_log_setup(bool to_syslog, bool debug)
+void kvc_log_setup(enum kvc_log_to to, bool debug)
 {
 	most = debug ? KVC_DEBUG : KVC_INFO;
-	if (to_syslog && !use_syslog)
+	if (to != KVC_LOG_STDERR && target == KVC_LOG_STDERR)
 		openlog("kvcachefs", LOG_PID, LOG_DAEMON);
-	use_syslog = to_syslog;
-	use_journal = !to_syslog && to_journal();
+	target = to;
+	use_journal = to == KVC_LOG_STDERR && to_journal();
+}
+
+int kvc_log_file_open(const char *path)
+{
+	int fd = kvc_open_own(path, O_WRONLY | O_CREAT | O_APPEND), old;
+
+	if (fd < 0)
+		return fd;
+	pthread_mutex_lock(&file.lock);
+	old = file.fd;
+	file.fd = fd;
+	if (path != file.path)
+		snprintf(file.path, sizeof file.path, "%s", path);
+	pthread_mutex_unlock(&file.lock);
+	if (old >= 0)
+		close(old);
+	return 0;
+}
+
+int kvc_log_file_reopen(void)
+{
+	return file.fd < 0 ? 0 : kvc_log_file_open(file.path);
+}
+
+/* Appends the line to the log's file. Returns false if the log has no file. */
+static bool write_to_file(enum kvc_level level, const char *text)
+{
+	char line[1152], when[32];
+	struct timespec now;
+	struct tm tm;
+	int n, err = errno;
+	bool has;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	gmtime_r(&now.tv_sec, &tm);
+	(void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
+	n = snprintf(line, sizeof line, "%s.%03ldZ %s %s\n", when, now.tv_nsec / 1000000,
+		     kvc_log_level_names[level], text);
+	pthread_mutex_lock(&file.lock);
+	has = file.fd >= 0;
+	/* a line that does not fit on the disk is lost; the ring in memory still has it */
+	if (has && write(file.fd, line, (size_t)n) < 0)
+		has = true;
+	pthread_mutex_unlock(&file.lock);
+	errno = err;
+	return has;
 }
 
 enum kvc_level kvc_log_level(void)
@@ -114,6 +169,7 @@ void kvc_log(enum kvc_level level, const char *format, ...)
 {
 	static const int priority[] = { LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG };
 	char line[1024];
+	bool in_file;
 	va_list ap;
 
 	if (level > most)
@@ -123,9 +179,13 @@ void kvc_log(enum kvc_level level, const char *format, ...)
 	va_end(ap);
 	kvc_quote_one_line(line);
 	keep(level, line);
-	if (use_syslog)
+	in_file = write_to_file(level, line);
+	if (!in_file && target != KVC_LOG_STDERR)
 		syslog(priority[level], "%s", line);
-	else if (use_journal)
+	if (target == KVC_LOG_SYSLOG ||
+	    ((target == KVC_LOG_STARTING || in_file) && level > KVC_WARN))
+		return;
+	if (use_journal)
 		fprintf(stderr, "<%d>%s\n", priority[level], line);
 	else
 		fprintf(stderr, "kvcachefs: %s\n", line);

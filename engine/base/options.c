@@ -4,6 +4,7 @@
 
 #include "budget.h"
 #include "codec.h"
+#include "near.h"
 #include "policy.h"
 #include "util.h"
 
@@ -151,6 +152,9 @@ static const struct row rows[] = {
 	  "", FIXED },
 	{ "mode", "OCTAL", "set the permissions of the root folder, such as 1777", MODE, AT(mode),
 	  NULL, 0, 07777, "", FIXED },
+	{ "logfile", "PATH",
+	  "append the log to this file instead of syslog; kvcachectl reload opens it again", TEXT,
+	  AT(logfile), NULL, 0, 256, "", FIXED },
 	{ "debug", NULL, "also log debug messages", FLAG, AT(debug), NULL, 0, 0, "0", FIXED },
 };
 #define NROWS (sizeof rows / sizeof rows[0])
@@ -219,29 +223,35 @@ static void strcat_bounded(char *to, const char *from, size_t capacity)
 
 static int set_number(const struct row *r, const char *value, uint64_t *n, char *error)
 {
-	char a[32], b[32], range[96], *end;
+	/* the unit of a time, which a number without a suffix has too; 0: not a time */
+	unsigned unit_ms = !strcmp(r->value, "MS") ? 1 : !strcmp(r->value, "SECONDS") ? 1000 : 0;
+	char a[32], b[32], range[96], why[192], *end;
 	uint64_t v = 0;
 
+	value = value ?: "";
 	if (r->type == SIZE)
 		snprintf(range, sizeof range, "%s to %s", kvc_size_text(r->min, a),
 			 kvc_size_text(r->max, b));
 	else
-		snprintf(range, sizeof range, "%llu to %llu", (unsigned long long)r->min,
-			 (unsigned long long)r->max);
-	if (r->type == SIZE) {
-		if (!value || kvc_size_parse(value, &v)) {
-			fail(error,
-			     "option %s: '%.64s' is not a size; give a number with K, M, G or "
-			     "T, such as 16G",
-			     r->name, value ? value : "");
+		snprintf(range, sizeof range, "%llu to %llu%s", (unsigned long long)r->min,
+			 (unsigned long long)r->max,
+			 unit_ms == 1 ? " ms"
+			 : unit_ms    ? " seconds"
+				      : "");
+	if (r->type == SIZE || unit_ms) {
+		if (r->type == SIZE ? kvc_size_parse(value, &v)
+				    : kvc_time_parse(value, unit_ms, &v)) {
+			snprintf(error, 256, "option %s: %s", r->name,
+				 r->type == SIZE ? kvc_size_why(value, why)
+						 : kvc_time_why(value, unit_ms, why));
 			return -EINVAL;
 		}
 	} else {
-		v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
-		if (!value || *value < '0' || *value > '9' || *end) {
+		v = *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
+		if (*value < '0' || *value > '9' || *end) {
 			snprintf(error, 256,
 				 "option %s: '%.64s' is not a number; give a number from %s",
-				 r->name, value ? value : "", range);
+				 r->name, value, range);
 			return -EINVAL;
 		}
 	}
@@ -382,14 +392,31 @@ static int add_label(struct kvc_options *o, const char *name, const char *value,
 	return add_generic(o, word, error);
 }
 
+static void try_list(struct kvc_near *near, const char *const *names)
+{
+	for (; *names; names++)
+		kvc_near_try(near, *names);
+}
+
 static int unknown(const char *word, char *error)
 {
-	if (!strcmp(word, "remount"))
+	struct kvc_near near = { .word = word };
+	char text[96];
+
+	if (!strcmp(word, "remount")) {
 		fail(error, "remount is not supported; change options with kvcachectl reload%s%s",
 		     "", "");
-	else
-		fail(error, "unknown option '%.64s'; kvcachefs --help lists the options%s", word,
-		     "");
+		return -EINVAL;
+	}
+	for (size_t i = 0; i < NROWS; i++)
+		kvc_near_try(&near, rows[i].name);
+	for (size_t i = 0; i < sizeof atimes / sizeof *atimes; i++)
+		kvc_near_try(&near, atimes[i].name);
+	try_list(&near, generic);
+	try_list(&near, labels);
+	try_list(&near, ignored);
+	fail(error, "unknown option '%.64s'%s; kvcachefs --help lists the options", word,
+	     kvc_near_text(&near, text));
 	return -EINVAL;
 }
 

@@ -49,6 +49,7 @@ struct kvc_options {
 	char keyfile[256];
 	char metrics[64];            /* ADDR:PORT; empty: no listener */
 	char metrics_token[256];     /* path of a file; empty: no token */
+	char logfile[256];           /* path of the log's file; empty: none */
 	char shim[128];              /* faults to inject below the engine, for tests */
 	char run_dir[256];           /* folder in which pools are mounted */
 	uint64_t uid, gid, mode;     /* owner and mode of the root folder; KVC_UNSET: unchanged */

@@ -10,6 +10,7 @@
  */
 #include "store.h"
 
+#include "holder.h"
 #include "log.h"
 
 #include <dirent.h>
@@ -23,42 +24,6 @@
 /* wait for a holder whose mount is not visible: it may be about to notice the unmount */
 #define UNSEEN_NS 3000000000ull
 #define ENDING_NS 60000000000ull /* wait for a holder that is ending, since its last progress */
-
-/*
- * Compares with a field of /proc/self/mountinfo, in which spaces and similar characters are octal.
- */
-static bool same_source(const char *field, const char *dir)
-{
-	for (; *field && *field != ' ' && *dir; dir++) {
-		unsigned c = (unsigned char)*field++;
-
-		if (c == '\\' && sscanf(field, "%3o", &c) == 1)
-			field += 3;
-		/* a mount's source cannot contain a comma */
-		if (c != (unsigned char)(*dir == ',' ? '_' : *dir))
-			return false;
-	}
-	return !*dir && (!*field || *field == ' ');
-}
-
-/* True if this store is mounted, as far as this process can see. */
-static bool mount_seen(const char *dir)
-{
-	FILE *f = fopen("/proc/self/mountinfo", "re");
-	KVC_MEM char *line = NULL, *real = realpath(dir, NULL);
-	size_t capacity = 0;
-	bool seen = false;
-
-	while (f && !seen && getline(&line, &capacity, f) > 0) {
-		const char *type = strstr(line, " - fuse.kvcachefs ");
-
-		line[strcspn(line, "\n")] = 0;
-		seen = type && same_source(type + strlen(" - fuse.kvcachefs "), real ?: dir);
-	}
-	if (f)
-		fclose(f);
-	return seen;
-}
 
 /*
  * Locks the superblock. Does not wait for a holder that serves its mount. Waits for a holder that
@@ -79,6 +44,7 @@ static int lock_store(int fd, const char *dir, short type, char *error)
 			.l_len = 1,
 		};
 		uint64_t now = kvc_mono_ns();
+		struct kvc_holder h;
 		struct stat st;
 
 		if (!fcntl(fd, F_OFD_SETLK, &all))
@@ -95,21 +61,21 @@ static int lock_store(int fd, const char *dir, short type, char *error)
 				since = now;
 			}
 			if (now - since > ENDING_NS) {
+				kvc_holder_find(fd, dir, &h);
 				snprintf(error, 512,
-					 "the store %s is in use by a daemon that is shutting down "
-					 "but makes no progress; kill this daemon",
-					 dir);
+					 "the store %.300s is in use by a daemon (pid %d; 0: not "
+					 "known) that is shutting down but makes no progress; kill "
+					 "this daemon",
+					 dir, (int)h.pid);
 				return -EBUSY;
 			}
-		} else if (now - start > UNSEEN_NS || mount_seen(dir)) {
-			snprintf(error, 512,
-				 "the store %s is in use by another process; unmount the store, or "
-				 "wait for fsck",
-				 dir);
+		} else if (now - start > UNSEEN_NS || kvc_holder_mount("self", dir, NULL)) {
+			kvc_holder_find(fd, dir, &h);
+			kvc_holder_why(&h, dir, error);
 			return -EBUSY;
 		}
 		if (!said && now - start > SAY_NS) {
-			kvc_info("waiting for another process that uses the store %s", dir);
+			kvc_warn("waiting for another process that uses the store %s", dir);
 			said = true;
 		}
 		usleep(LOOK_US);

@@ -3,8 +3,10 @@
 #include "util.h"
 
 #include "library.h"
+#include "near.h"
 
 #include <fcntl.h>
+#include <getopt.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,45 +58,6 @@ int kvc_join(pthread_t thread, uint64_t until_ns)
 		step = kvc_min(step * 2, 20000000);
 	}
 	return 0;
-}
-
-int kvc_size_parse(const char *text, uint64_t *bytes)
-{
-	static const char units[] = "KMGT";
-	char *end;
-	double v, mult = 1;
-	const char *u;
-
-	if (*text < '0' || *text > '9')
-		return -EINVAL;
-	v = strtod(text, &end);
-	if (*end && (u = strchr(units, *end >= 'a' ? *end - 32 : *end))) {
-		for (mult = 1024; u > units; u--)
-			mult *= 1024;
-		end++;
-		if (end[0] == 'i' && end[1] == 'B')
-			end += 2;
-	}
-	if (*end || strpbrk(text, "xXpPeE"))
-		return -EINVAL;
-	if (v * mult >= (double)(1ull << 62))
-		return -ERANGE;
-	*bytes = (uint64_t)(v * mult);
-	return 0;
-}
-
-const char *kvc_size_text(uint64_t bytes, char *buf)
-{
-	static const char *unit[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-	double v = (double)bytes;
-	int i = 0;
-
-	while (v >= 1024 && i < 4) {
-		v /= 1024;
-		i++;
-	}
-	snprintf(buf, 32, i && v < 100 ? "%.1f %s" : "%.0f %s", v, unit[i]);
-	return buf;
 }
 
 void kvc_put_plain(FILE *out, const char *name, size_t len)
@@ -279,12 +242,15 @@ const char *kvc_why(int err)
 	return strerror(err);
 }
 
-void kvc_getopt_error(int got, char *const argv[], const char *program, char error[256])
+void kvc_getopt_error(int got, char *const argv[], const struct option *longs, const char *program,
+		      char error[256])
 {
 	const char *word = argv[optind - 1];
 	char letter[3] = { '-', (char)optopt, 0 };
 	/* a long option, known by its short character */
 	bool known = optopt && !strncmp(word, "--", 2);
+	char name[64], text[96];
+	struct kvc_near near = { .word = name, .prefix = "--" };
 
 	if (!known && optopt)
 		word = letter;
@@ -292,8 +258,16 @@ void kvc_getopt_error(int got, char *const argv[], const char *program, char err
 		snprintf(error, 256, "%.64s needs a value; see %s --help", word, program);
 	else if (known)
 		snprintf(error, 256, "%.64s does not take a value; see %s --help", word, program);
-	else
-		snprintf(error, 256, "unknown option %.64s; see %s --help", word, program);
+	else {
+		bool is_long = !strncmp(word, "--", 2);
+
+		snprintf(name, sizeof name, "%.*s", is_long ? (int)strcspn(word + 2, "=") : 0,
+			 word + 2);
+		for (; longs->name; longs++)
+			kvc_near_try(&near, longs->name);
+		snprintf(error, 256, "unknown option %.64s%s; see %s --help", word,
+			 kvc_near_text(&near, text), program);
+	}
 }
 
 char *kvc_put_hex(char *to, uint64_t n)

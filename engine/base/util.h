@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small functions that all layers need: lists, time, sizes, hashes, cleanup at the end of a scope.
+ * Small functions that all layers need: lists, time, hashes, cleanup at the end of a scope.
  */
 #ifndef KVC_UTIL_H
 #define KVC_UTIL_H
+
+#include "units.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -134,13 +136,6 @@ static inline uint64_t kvc_later(uint64_t a, uint64_t b)
 	return (int64_t)a > (int64_t)b ? a : b;
 }
 
-/*
- * Parses a size such as 512M, 1.5G or 4096 (suffixes K M G T, powers of 1024) into *bytes. Returns
- * 0, -EINVAL (not a size) or -ERANGE (too large).
- */
-int kvc_size_parse(const char *text, uint64_t *bytes);
-/* Writes a size in readable form into buf (at least 32 bytes) and returns buf. */
-const char *kvc_size_text(uint64_t bytes, char *buf);
 /* Returns strerror(3) of err and, if the user can do something about the error, a hint. */
 const char *kvc_why(int err);
 /*
@@ -152,12 +147,14 @@ bool kvc_is_mounted(const char *path);
  * become ? (quote.c).
  */
 void kvc_quote_one_line(char *text);
+struct option;
 /*
  * Explains an error of getopt_long(), whose option string begins with ':' so that it prints
- * nothing. `got` is its result, : or ?. Writes one line to error that names the option and
- * `program`'s --help.
+ * nothing. `got` is its result, : or ?; `longs` are its long options. Writes one line to error that
+ * names the option, a similar one if the option is unknown, and `program`'s --help.
  */
-void kvc_getopt_error(int got, char *const argv[], const char *program, char error[256]);
+void kvc_getopt_error(int got, char *const argv[], const struct option *longs, const char *program,
+		      char error[256]);
 /* Writes a name or path of `len` bytes, with %XX for bytes that are not plain characters. */
 void kvc_put_plain(FILE *out, const char *name, size_t len);
 

@@ -26,16 +26,29 @@ static int control_log(struct kvc *k, char *words, FILE *answer)
 }
 
 /*
- * reload without options: reads keys that were added to the key file. Keys that it lacks stay in
- * use.
+ * reload without options: opens the log file again, and reads keys that were added to the key file.
+ * Keys that it lacks stay in use.
  */
-static int control_reload_keys(struct kvc *k, FILE *answer)
+static int control_reload_files(struct kvc *k, FILE *answer)
 {
-	char error[512] = "the mount has no key file to read again; -o OPTIONS changes options";
-	int err = k->keys ? kvc_keyring_read(k, NULL, error) : -EINVAL;
+	char error[512] = "the mount has no key file or log file to read again; -o OPTIONS changes "
+			  "options";
+	int err = *k->opt.logfile ? kvc_log_file_reopen() : 0;
 
 	if (err)
+		snprintf(error, sizeof error,
+			 "cannot open the log file %.256s again: %s; the log is still written to "
+			 "the open file",
+			 k->opt.logfile, kvc_why(-err));
+	else if (k->keys)
+		err = kvc_keyring_read(k, NULL, error);
+	else if (!*k->opt.logfile)
+		err = -EINVAL;
+	if (err)
 		fprintf(answer, "%s\n", error);
+	else
+		fprintf(answer, "%s%s%s\n", k->keys ? "keyfile" : "",
+			k->keys && *k->opt.logfile ? "," : "", *k->opt.logfile ? "logfile" : "");
 	return err;
 }
 
@@ -46,7 +59,7 @@ static int control_reload(struct kvc *k, char *words, FILE *answer)
 	int err;
 
 	if (!*words)
-		return control_reload_keys(k, answer);
+		return control_reload_files(k, answer);
 	kvc_lock(k);
 	err = kvc_options_reload(&k->opt, words, error);
 	if (!err) {

@@ -2,6 +2,8 @@
 /* Arguments of kvcachectl's commands, the confirmation prompt, and times. See ctl.h. */
 #include "ctl.h"
 
+#include "near.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,6 +32,20 @@ static const struct kvm_option *option_of(const char *word, const struct kvm_opt
 	return NULL;
 }
 
+static int refuse_option(const char *word, const struct kvm_option *o)
+{
+	char name[64], text[96];
+	struct kvc_near near = { .word = name, .prefix = "--" };
+
+	snprintf(name, sizeof name, "%.*s", word[1] == '-' ? (int)strcspn(word + 2, "=") : 0,
+		 word + 2);
+	for (; o->name; o++)
+		if (o->name[1])
+			kvc_near_try(&near, o->name);
+	return kvm_misused("%s does not have the option %s%s", kvm_command->name, word,
+			   kvc_near_text(&near, text));
+}
+
 /* Returns the value in the option's own word, or NULL. */
 static const char *value_in(const char *word)
 {
@@ -54,8 +70,7 @@ int kvm_options(int *argc, char **argv, const struct kvm_option *options)
 		}
 		o = option_of(word, options);
 		if (!o)
-			return kvm_misused("%s does not have the option %s", kvm_command->name,
-					   word);
+			return refuse_option(word, options);
 		value = value_in(word);
 		if (o->flag && value)
 			return kvm_misused("%s does not take a value", word);
@@ -103,6 +118,31 @@ int kvm_confirm(bool yes)
 	return kvm_fail("nothing is changed");
 }
 
+int kvm_size_arg(const char *name, const char *text, uint64_t least, const char *give,
+		 uint64_t *bytes)
+{
+	char why[192];
+
+	if (kvc_size_parse(text, bytes))
+		return kvm_misused("%s: %s", name, kvc_size_why(text, why));
+	return *bytes < least ? kvm_misused("%s %s: give %s", name, text, give) : 0;
+}
+
+int kvm_time_arg(const char *name, const char *text, uint64_t most, const char *give,
+		 uint64_t *seconds)
+{
+	char why[192];
+
+	if (kvc_time_parse(text, 1000, seconds))
+		return kvm_misused("%s: %s", name, kvc_time_why(text, 1000, why));
+	return !*seconds || *seconds > most ? kvm_misused("%s %s: give %s", name, text, give) : 0;
+}
+
+int kvm_time_parse(const char *text, uint64_t *seconds)
+{
+	return kvc_time_parse(text, 1000, seconds);
+}
+
 static const struct {
 	char name;
 	uint64_t s;
@@ -110,29 +150,6 @@ static const struct {
 	{ 'w', 604800 }, { 'd', 86400 }, { 'h', 3600 }, { 'm', 60 }, { 's', 1 },
 };
 #define UNITS (sizeof units / sizeof units[0])
-
-int kvm_time_parse(const char *text, uint64_t *seconds)
-{
-	uint64_t v;
-	char *end;
-
-	if (*text < '0' || *text > '9')
-		return -EINVAL;
-	errno = 0;
-	v = strtoull(text, &end, 10);
-	if (errno)
-		return -ERANGE;
-	for (size_t i = 0; *end && i < UNITS; i++)
-		if (*end == units[i].name && !end[1]) {
-			if (__builtin_mul_overflow(v, units[i].s, &v))
-				return -ERANGE;
-			end++;
-		}
-	if (*end)
-		return -EINVAL;
-	*seconds = v;
-	return 0;
-}
 
 const char *kvm_time_text(uint64_t seconds, char *buf)
 {

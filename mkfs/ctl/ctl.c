@@ -5,6 +5,7 @@
  */
 #include "ctl.h"
 
+#include "near.h"
 #include "publish.h"
 #include "registry.h"
 
@@ -165,6 +166,16 @@ void kvm_put_version(FILE *out)
 	kvct_put_version(out, "kvcachectl", own, 3);
 }
 
+static int refuse_command(const char *name)
+{
+	struct kvc_near near = { .word = name };
+	char text[96];
+
+	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+		kvc_near_try(&near, commands[i].name);
+	return kvm_misused("unknown command '%s'%s", name, kvc_near_text(&near, text));
+}
+
 int main(int argc, char **argv)
 {
 	const char *name;
@@ -187,5 +198,5 @@ int main(int argc, char **argv)
 		if (!strcmp(commands[i].name, name))
 			return check_stdout(help ? print_command_help(&commands[i])
 						 : run_command(&commands[i], argc - 2, argv + 2));
-	return kvm_misused("unknown command '%s'", name);
+	return refuse_command(name);
 }

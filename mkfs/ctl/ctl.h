@@ -46,9 +46,18 @@ int kvm_plain(int *argc, char **argv);
 int kvm_confirm(bool yes);
 
 /*
- * kvm_time_parse reads a time in seconds, or with the suffix s, m, h, d or w. Returns 0, -EINVAL or
- * -ERANGE. kvm_time_text prints a time to buf (at least 32 bytes) in the largest unit of which it
- * has at least two, and returns buf.
+ * Parse the value of the option or argument `name`: a size of `least` bytes or more, or a time of 1
+ * to `most` seconds. `give` names the range in the message, such as "a time from 1s to 1h". Return
+ * 0, or 2 after a message.
+ */
+int kvm_size_arg(const char *name, const char *text, uint64_t least, const char *give,
+		 uint64_t *bytes);
+int kvm_time_arg(const char *name, const char *text, uint64_t most, const char *give,
+		 uint64_t *seconds);
+
+/*
+ * kvm_time_parse is kvc_time_parse (units.h) in seconds. kvm_time_text prints a time to buf (at
+ * least 32 bytes) in the largest unit of which it has at least two, and returns buf.
  */
 int kvm_time_parse(const char *text, uint64_t *seconds);
 const char *kvm_time_text(uint64_t seconds, char *buf);

@@ -148,8 +148,9 @@ int kvm_run_events(int argc, char **argv)
 
 	if (err)
 		return err;
-	if (text && (kvm_time_parse(text, &seconds) || !seconds))
-		return kvm_misused("--for %s: give a time such as 30s, 10m or 2h", kvm_shown(text));
+	if (text &&
+	    (err = kvm_time_arg("--for", text, UINT64_MAX, "a time of 1s or more", &seconds)))
+		return err;
 	if (size && !parse_block_size(size, &zmq.block_size))
 		return kvm_misused("--tokens %s: give the number of tokens in a file, such as 256",
 				   kvm_shown(size));

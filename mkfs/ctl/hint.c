@@ -96,13 +96,14 @@ int kvm_run_hint(int argc, char **argv)
 	if (priority && strcmp(priority, "low") && strcmp(priority, "normal") &&
 	    strcmp(priority, "high"))
 		return kvm_misused("--priority %s: give low, normal or high", kvm_shown(priority));
-	if (pause && (kvm_time_parse(pause, &seconds) || !seconds || seconds > PAUSE_MOST))
-		return kvm_misused("--pause %s: give a time of 1s to 1h", kvm_shown(pause));
+	if (pause &&
+	    (err = kvm_time_arg("--pause", pause, PAUSE_MOST, "a time from 1s to 1h", &seconds)))
+		return err;
 	if (ended && strcmp(ended, "tool") && strcmp(ended, "turn") && strcmp(ended, "closed"))
 		return kvm_misused("--ended %s: give tool, turn or closed", kvm_shown(ended));
-	if (returns &&
-	    (kvm_time_parse(returns, &returns_s) || !returns_s || returns_s > PAUSE_MOST))
-		return kvm_misused("--returns %s: give a time of 1s to 1h", kvm_shown(returns));
+	if (returns && (err = kvm_time_arg("--returns", returns, PAUSE_MOST, "a time from 1s to 1h",
+					   &returns_s)))
+		return err;
 	if (ended && returns)
 		return kvm_misused("give one of --ended and --returns");
 	if (tenant && (!*tenant || strchr(tenant, ' ') || strchr(tenant, '\n')))

@@ -205,7 +205,5 @@ int kvm_run_reload(int argc, char **argv)
 		      ?: kvm_control(mnt, words, answer, sizeof answer);
 	if (err || !json)
 		return err;
-	if (!text)
-		snprintf(words, sizeof words, "reload keyfile");
-	return print_answer(mnt, true, "changed", words + strlen("reload "));
+	return print_answer(mnt, true, "changed", text ? words + strlen("reload ") : answer);
 }

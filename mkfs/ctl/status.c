@@ -379,8 +379,9 @@ int kvm_run_status(int argc, char **argv)
 
 	if (err)
 		return err;
-	if (interval && (kvm_time_parse(interval, &s) || !s || s > 3600))
-		return kvm_misused("--interval %s: give a time from 1s to 1h", kvm_shown(interval));
+	if (interval &&
+	    (err = kvm_time_arg("--interval", interval, 3600, "a time from 1s to 1h", &s)))
+		return err;
 	err = kvm_mount_of(argc ? argv[0] : NULL, m.path);
 	if (!err && s) {
 		err = read_figures(m.path, &m.first);

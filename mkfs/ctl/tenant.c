@@ -98,12 +98,14 @@ static int add_size(char *to, size_t capacity, const char *word, const char *siz
 {
 	size_t n = strlen(to);
 	uint64_t bytes = 0;
+	char name[32];
 
 	if (!size)
 		return 0;
-	if (strcmp(size, "none") != 0 && (kvc_size_parse(size, &bytes) || bytes < LEAST))
-		return kvm_misused("--%s %s: give a size of 1M or more, such as 500G, or none",
-				   word, kvm_shown(size));
+	snprintf(name, sizeof name, "--%s", word);
+	if (strcmp(size, "none") != 0 &&
+	    kvm_size_arg(name, size, LEAST, "a size of 1M or more, such as 500G, or none", &bytes))
+		return 2;
 	snprintf(to + n, capacity - n, " %s=%" PRIu64, word, bytes);
 	return 0;
 }

@@ -340,8 +340,8 @@ int kvm_run_top(int argc, char **argv)
 
 	if (err)
 		return err;
-	if (kvm_time_parse(interval, &s) || !s || s > 3600)
-		return kvm_misused("--interval %s: give a time from 1s to 1h", kvm_shown(interval));
+	if ((err = kvm_time_arg("--interval", interval, 3600, "a time from 1s to 1h", &s)))
+		return err;
 	if (count)
 		n = strtoull(count, &end, 10);
 	if (count && (*count < '0' || *count > '9' || *end || !n))

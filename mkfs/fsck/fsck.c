@@ -143,7 +143,7 @@ int main(int argc, char **argv)
 		case 'h': usage(stdout); return 0;
 		case 'V': put_version(); return 0;
 		default:
-			kvc_getopt_error(c, argv, kvm_name, error);
+			kvc_getopt_error(c, argv, longs, kvm_name, error);
 			kvm_fail("%s", error);
 			return 8;
 		}

@@ -443,9 +443,6 @@ static int open_existing(struct kvc_store *there, const struct kvc_store *s, boo
 		return kvm_fail("%s is already a store; --force replaces it and deletes its data",
 				s->dir);
 	err = kvc_store_open(there, s->dir, error);
-	if (err == -EBUSY)
-		return kvm_fail("the store %s is mounted or being checked: unmount it first",
-				s->dir);
 	if (err == -EBADMSG)
 		return kvm_fail("the superblock of %s is damaged: repair it with fsck.kvcachefs "
 				"-y, then --force can replace the store",
@@ -567,15 +564,15 @@ int main(int argc, char **argv)
 		switch (c) {
 		case 's':
 			if (kvc_size_parse(optarg, &s.data_size) || !s.data_size)
-				return kvm_fail("'%s' is not a size; give a number with K, M, G or "
-						"T, such as 100G",
-						optarg);
+				return kvm_fail("--size: %s", kvc_size_why(optarg, error));
 			break;
 		case 'd': device = optarg; break;
 		case 'F': force = true; break;
 		case 'h': usage(stdout); return 0;
 		case 'V': put_version(); return 0;
-		default: kvc_getopt_error(c, argv, kvm_name, error); return kvm_fail("%s", error);
+		default:
+			kvc_getopt_error(c, argv, longs, kvm_name, error);
+			return kvm_fail("%s", error);
 		}
 	if (argc - optind != 1)
 		return kvm_fail("give one store, not %d arguments; see mkfs.kvcachefs --help",

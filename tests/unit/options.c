@@ -168,7 +168,81 @@ static void sizes(void **state)
 	assert_int_not_equal(kvc_size_parse("1GB", &n), 0);
 	assert_int_not_equal(kvc_size_parse("0x10", &n), 0);
 	assert_int_not_equal(kvc_size_parse("99999999999T", &n), 0);
+	assert_int_equal(kvc_size_parse("4gib", &n), 0);
+	assert_int_equal(n, 4ull << 30);
+	assert_int_equal(kvc_size_parse("1.5Gi", &n), 0);
+	assert_int_equal(n, 3ull << 29);
+	assert_int_not_equal(kvc_size_parse("4 G", &n), 0);
+	assert_int_not_equal(kvc_size_parse("4Gigs", &n), 0);
 	assert_string_equal(kvc_size_text(1536ull << 20, buf), "1.5 GiB");
+}
+
+static void times(void **state)
+{
+	static const struct {
+		const char *text;
+		unsigned unit_ms;
+		uint64_t n;
+	} right[] = {
+		{ "90", 1000, 90 },      { "90s", 1000, 90 },        { "10m", 1000, 600 },
+		{ "10min", 1000, 600 },  { "10minutes", 1000, 600 }, { "2h", 1000, 7200 },
+		{ "1hour", 1000, 3600 }, { "7d", 1000, 604800 },     { "4weeks", 1000, 2419200 },
+		{ "250", 1, 250 },       { "250ms", 1, 250 },        { "10s", 1, 10000 },
+		{ "1m", 1, 60000 },
+	};
+	static const char *const wrong[] = { "",
+					     "m",
+					     "-1",
+					     "1.5h",
+					     "10M",
+					     "10 min",
+					     "1y",
+					     "1mo",
+					     "0x1",
+					     "1h30",
+					     "999999999999999999w" };
+	uint64_t n;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+		assert_int_equal(kvc_time_parse(right[i].text, right[i].unit_ms, &n), 0);
+		assert_int_equal(n, right[i].n);
+	}
+	for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+		assert_int_not_equal(kvc_time_parse(wrong[i], 1000, &n), 0);
+	assert_int_not_equal(kvc_time_parse("500ms", 1000, &n), 0);
+}
+
+/* The message says what to write instead. */
+static void instead(void **state)
+{
+	static const char *const pairs[][2] = {
+		{ "cpu=4GB", "option cpu: '4GB' is not a size; write 4G (4 GiB)" },
+		{ "cpu=16 GiB", "option cpu: '16 GiB' is not a size; write 16G (16 GiB)" },
+		{ "cpu=1.5tb", "option cpu: '1.5tb' is not a size; write 1.5T (1.5 TiB)" },
+		{ "cpu=lots", "option cpu: 'lots' is not a size; give a number with K, M, G or T" },
+		{ "cpu=99999999T", "option cpu: '99999999T' is too large for a size" },
+		{ "save=500ms", "option save: '500ms' is not a time; the smallest unit here is a "
+				"second" },
+		{ "deadline=10 s", "option deadline: '10 s' is not a time; write 10s" },
+		{ "deadline=10S", "option deadline: '10S' is not a time; give a whole number" },
+		{ "deadline=2h", "option deadline: '2h' is out of range; give a value from 1 to "
+				 "3600000 ms" },
+	};
+	struct kvc_options o;
+	char error[256];
+
+	(void)state;
+	kvc_options_init(&o);
+	for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+		assert_int_not_equal(kvc_options_parse(&o, pairs[i][0], error), 0);
+		if (strncmp(error, pairs[i][1], strlen(pairs[i][1])) != 0)
+			fail_msg("%s: %s", pairs[i][0], error);
+	}
+	assert_int_equal(kvc_options_parse(&o, "cpu=4GiB,deadline=10s,save=5min", error), 0);
+	assert_int_equal(o.cpu_bytes, 4ull << 30);
+	assert_int_equal(o.deadline_ms, 10000);
+	assert_int_equal(o.save_s, 300);
 }
 
 static void ranks(void **state)
@@ -210,6 +284,8 @@ int main(void)
 		cmocka_unit_test(of_fstab),
 		cmocka_unit_test(refused),
 		cmocka_unit_test(sizes),
+		cmocka_unit_test(times),
+		cmocka_unit_test(instead),
 		cmocka_unit_test(ranks),
 		cmocka_unit_test(name_hashes),
 	};

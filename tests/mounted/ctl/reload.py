@@ -42,7 +42,7 @@ others = {"cpu": "32M", "memory": "200M", "policy": "lfu", "disk_policy": "lfu",
           "unit": "file", "partial": "miss",
           "write": "back", "disk": "off", "remote": f"dir://{TMP}/r", "keyfile": "/x",
           "adopt_uid": "5", "adopt_gid": "5", "adopt_mode": "600", "metrics": "127.0.0.1:1",
-          "metrics_token": "/x",
+          "metrics_token": "/x", "logfile": "/x",
           "passthrough": "off", "io_uring": "off", "huge": "never", "numa": "local",
           "prefault": "off", "deadline": "5", "settle": "1234", "log": "32M", "catalog": "1G",
           "run": "/x", "shim": "only:disk", "allow_other": "1", "uid": "5", "gid": "5",
@@ -60,7 +60,7 @@ for text, word in (("high=91,cpu=1G", "option cpu"), ("high=91,low=92", "must be
     said(ctl("reload", f"-o{text}", s.mnt), 1, word)
 assert s.config() == now
 said(ctl("reload", "-o", "", s.mnt), 2, "-o OPTIONS")
-said(ctl("reload", s.mnt), 1, "no key file", "-o OPTIONS")
+said(ctl("reload", s.mnt), 1, "no key file or log file", "-o OPTIONS")
 assert json.loads(ctl("reload", "-o", "high=90,low=80", "--json", s.mnt, ok=True).stdout) == \
     {"mount": s.mnt, "changed": "high=90,low=80"}
 

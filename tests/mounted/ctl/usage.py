@@ -29,5 +29,11 @@ assert run(CTL, "help", ok=True).stdout == run(CTL, "--help", ok=True).stdout
 assert run(CTL, "help", "ls", ok=True).stdout == run(CTL, "ls", "--help", ok=True).stdout
 p = run(CTL, "help", "nothing")
 assert p.returncode == 2 and "unknown command 'nothing'" in p.stdout, p
+for words, meant in ((("staus",), "status"), (("evcit",), "evict"), (("ls", "--recusrive"),
+                     "--recursive"), (("help", "tennants"), "tenants")):
+    p = run(CTL, *words)
+    assert p.returncode == 2 and f"(did you mean '{meant}'?)" in p.stdout, p
+p = run(CTL, "ls", "--wrong")
+assert p.returncode == 2 and "did you mean" not in p.stdout, p
 p = run(CTL, "prefetch", "--", "--help")
 assert p.returncode == 1 and "--help: No such file" in p.stdout, p

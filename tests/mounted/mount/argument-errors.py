@@ -92,6 +92,10 @@ for words, says in ((("--size", "1M"), "1.0 MiB"), (("--device", ""), "--device"
                     (("--device", "/dev/null"), "/dev/null")):
     w.tell(MKFS, *words, f"{TMP}/new", says=[says])
     w.told()
+for program, word, meant in ((MKFS, "--froce", "--force"), (MKFS, "--sizes=1G", "--size"),
+                             (FSCK, "--rebiuld", "--rebuild"), (KV, "--foregruond",
+                                                                "--foreground")):
+    w.tell(program, word, f"{TMP}/new", says=[f"(did you mean '{meant}'?)"])
 w.tell(FSCK, "-n", "-y", s.path, says=["-n", "-y"])
 w.tell(FSCK, "--rebuild", "-n", s.path, says=["-n", "--rebuild"])
 w.tell(FSCK, "--device", "/dev/nothing", OTHER, says=[OTHER])

@@ -3,7 +3,7 @@
 # level: check
 """Daemonising, mount(8) and fstab, SIGTERM, a stale mount after a kill, keep_pool, a second daemon,
 and the removal of the pool."""
-import os, select, signal, subprocess, time
+import os, re, select, signal, subprocess, time
 from kvtest import *
 
 s = Store()
@@ -16,18 +16,32 @@ def ended():
 
 
 # the parent returns once the mount answers
-run(kv, s.path, s.mnt, "-o", o, ok=True)
+p = run(kv, s.path, s.mnt, "-o", o, ok=True)
 assert os.path.ismount(s.mnt)
+# one line says what was done, and how the mount is served
+config = s.config()
+served = config["served_by"].split()[0].replace("plain", "plain requests")
+assert p.stdout == f"mounted {s.path} on {s.mnt} ({served}, {config['requests_by'].split()[0]})\n", p
+pid = run("pgrep", "-f", f"kvcachef[s] {s.path} ", ok=True).stdout.strip()
 s.write("m/c/l", blob(1, MiB))
 # a second daemon on the store is refused and changes nothing
 other = f"{TMP}/other"
 os.mkdir(other)
 p = run(kv, s.path, other, "-o", o, ok=False)
-assert "in use" in p.stdout and p.stdout.count("\n") == 1 and not os.path.ismount(other)
+by = f"the store {s.path} is in use by kvcachefs (pid {pid}), which has it mounted on {s.mnt}"
+assert p.stdout == f"kvcachefs: {by}; unmount it first\n" and not os.path.ismount(other), p
 p = s.fsck("-n", ok=False)
-assert p.returncode == 8 and "in use" in p.stdout
+assert p.returncode == 8 and by in p.stdout, p
 p = run(binary("mkfs.kvcachefs"), "--force", "--size", "16M", s.path, ok=False)
-assert "mounted" in p.stdout
+assert by in p.stdout, p
+# from another mount namespace, and from a container that sees no other processes
+p = run("unshare", "--mount", "sh", "-c", f"umount {s.mnt}; {kv} {s.path} {other} -o {o}", ok=False)
+assert f"{by} in another mount namespace" in p.stdout, p
+p = run("unshare", "--mount", "--pid", "--fork", "--mount-proc", kv, s.path, other, "-o", o, ok=False)
+assert f"{s.path} is in use: it is mounted on {s.mnt}; unmount it first" in p.stdout, p
+p = run("unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c",
+        f"umount {s.mnt}; {kv} {s.path} {other} -o {o}", ok=False)
+assert "in use by a process that is not visible here" in p.stdout, p
 assert s.read("m/c/l") == blob(1, MiB)
 run("umount", s.mnt, ok=True)
 ended()
@@ -138,8 +152,9 @@ for turn in range(4):
     said = [p.communicate()[0] for p in pair]
     codes = [p.returncode for p in pair]
     assert sorted(codes) == [0, 1], (codes, said)
-    assert "in use by another process" in said[codes.index(1)], said
     there = (s.mnt, other)[codes.index(0)]
+    assert re.search(r"in use by kvcachefs \(pid \d+\), which has it mounted on "
+                     + re.escape(there), said[codes.index(1)]), said
     for i in range(6):
         with open(f"{there}/m/two{i}/l", "rb") as f:
             assert f.read() == blob(turn * 10 + i, MiB)

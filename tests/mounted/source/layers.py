@@ -85,6 +85,7 @@ for path in sources:
 # collections of small functions, whose names carry these words instead.
 WORDS = {
     "base/util": [""],
+    "base/units": ["size", "time"],
     "base/caller": ["client", "wait"],
     "base/stats": ["histogram"],
     "catalog/catalog_rows": ["bare", "chunk", "gone", "meta", "name", "object", "place", "row",

@@ -96,8 +96,8 @@ struct kvc_chunks {
 	struct kvc_table table;
 	struct kvc_list finished; /* chunks in the pool that are not needed any more (hinted.c) */
 	/*
-	 * Chunks that leave the pool, those that wait for longest first, and the bytes of the
-	 * pool's chunks by standing (leaving.c).
+	 * Chunks that leave the pool, the longest waiting first, and the bytes of the pool's chunks
+	 * by standing (leaving.c).
 	 */
 	struct kvc_list unwanted, victims;
 	uint64_t bytes[KVC_STANDINGS];

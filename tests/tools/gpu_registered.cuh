@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Part of gpu.cu: loads by the pages of files. The pages are registered with the device, mapped, or
- * staged, within limits of memory and descriptors.
+ * Part of gpu.cu: the ways in which loads use the pages of files: registered with the device,
+ * mapped, or staged, within limits of memory and descriptors.
  */
 #pragma once
 

@@ -177,7 +177,7 @@ static void report_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c,
 	begins = find_parent(k, u, c, made, ns) || again;
 
 	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST)) {
-		/* a request that is cut goes on: the rest of a refused one is refused, too */
+		/* a request cut at LONGEST continues in the next one, which inherits the refusal */
 		refused = !begins && u->class == c->policy && u->request[KVC_CACHE_POOL].refused;
 		request_end(k, u);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Names that clients ask for and do not find. The kernel looks up a name before it creates it, so
- * not each lookup of a missing name is a question: a lookup is part of a store if the same thread
+ * not every lookup of a missing name is a question: a lookup is part of a store if the same thread
  * creates the name within MADE_NS. Therefore a lookup is counted only when the thread looks up
  * another name, or when the counters are read. A counter never decreases.
  *
@@ -18,7 +18,7 @@
 #define FOLDERS 1024u
 #define DEPTH 64 /* folders below this depth have no model here */
 #define MADE_NS 100000000ull
-#define SETTLED_NS 1000000ull /* a reading counts lookups that are this old */
+#define SETTLED_NS 1000000ull /* a report counts lookups that are at least this old */
 
 struct kvc_asked {
 	struct asked_slot {
@@ -26,12 +26,12 @@ struct kvc_asked {
 		/* the thread's latest lookup of a missing name; key 0: none */
 		uint64_t key, model, when_ns;
 	} slot[SLOTS];
-	/* the models of folders, found lately */
+	/* the models of folders, found recently */
 	struct asked_folder {
 		_Alignas(KVC_CACHE_LINE) pthread_mutex_t m;
 		uint64_t folder, model, moves;
 	} folder[FOLDERS];
-	_Atomic uint64_t moves; /* folders that were moved: what was found before may be wrong */
+	_Atomic uint64_t moves; /* folders moved; models found before may be wrong */
 };
 
 struct kvc_asked *kvc_asked_new(void)
@@ -59,7 +59,7 @@ static uint64_t key_of(uint64_t parent, const char *name, uint32_t thread)
 	return (kvc_name_hash(name) ^ place) | 1; /* not 0 */
 }
 
-/* Threads of other process namespaces are all 0: their names choose the slot. */
+/* All threads of other PID namespaces have the id 0: the names they look up choose the slot. */
 static struct asked_slot *slot_of(struct kvc *k, uint64_t key, uint32_t thread)
 {
 	uint64_t by = (thread ?: key) * 0x9e3779b97f4a7c15ull;
@@ -143,7 +143,7 @@ void kvc_asked_absent(struct kvc *k, uint64_t parent, const char *name, uint32_t
 	bool counts;
 
 	pthread_mutex_lock(&s->m);
-	/* mkdir looks up again what an exists() before it has just looked up */
+	/* mkdir looks up again the name that an exists() before it has just looked up */
 	counts = s->key && (s->key != key || now - s->when_ns >= MADE_NS);
 	before = s->model;
 	s->key = key;

@@ -331,7 +331,7 @@ static void count_found_locked(struct kvc *k, const struct kvc_lease *l)
 		pause_often_locked(k, i + 1);
 		if (it->n) {
 			found++;
-			/* what a look finds is counted when it is opened or leased */
+			/* files that a look finds are counted when they are opened or leased */
 			if (l->mode == KVC_LEASE_HOLD && it->n->row.chunk != chunk)
 				kvc_model_stats_found_locked(k, it->n->model, 1);
 			chunk = it->n->row.chunk;

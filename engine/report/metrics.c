@@ -240,10 +240,10 @@ static void metrics_models(struct kvc *k, FILE *out)
 
 	if (kvc_top_models(k, &list))
 		return; /* out of memory: left out this time */
-	family(out, "models", "gauge", "models that were asked for at least one chunk");
+	family(out, "models", "gauge", "models of which at least one chunk was requested");
 	fprintf(out, P "models %zu\n", list.models);
 	family(out, "model_asked", "counter",
-	       "chunks that were asked for; the label model is empty for the sum of all others");
+	       "requested chunks; the label model is empty for the sum of all others");
 	for (size_t i = 0; i < list.n; i++)
 		metrics_model_asked(out, list.v[i].name, &list.v[i].n);
 	metrics_model_asked(out, "", &list.rest);

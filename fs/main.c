@@ -33,8 +33,13 @@ static void usage(FILE *out)
 		"folder created by mkfs.kvcachefs, on the folder MOUNTPOINT.\n\n  -f, --foreground "
 		" "
 		"stay in the foreground, log to stderr\n  -o OPTIONS        mount options, below; "
-		"a SIZE takes the suffixes K, M, G and T\n  -h, --help        show this help\n  "
-		"-V, --version     show the version\n\noptions (default):\n");
+		"a SIZE takes the suffixes K, M, G and T, and MS\n                    "
+		"and SECONDS take ms, s, m, h, d and w\n  -h, --help        show this help\n  "
+		"-V, --version     show the version\n\nexamples:\n"
+		"  kvcachefs /var/lib/kv /mnt/kv -o cpu=64G,keep_pool\n"
+		"  kvcachefs /var/lib/kv /mnt/kv -o "
+		"cpu=64G,remote=redis://cache.example:6379,deadline=2s\n\n"
+		"options (default):\n");
 	kvc_options_help(out);
 	fprintf(out, "\nSee kvcachefs(8) for details.\n");
 }

@@ -7,9 +7,10 @@
 
 struct kvm_mounted {
 	dev_t dev;
-	char root[4096];           /* the mounted folder of the filesystem; "/" is all of it */
-	char path[4096];           /* mount point */
-	char type[32], source[64]; /* truncated if longer */
+	char root[4096];   /* the mounted folder of the filesystem; "/" is all of it */
+	char path[4096];   /* mount point */
+	char type[32];     /* truncated if longer */
+	char source[4096]; /* of kvcachefs: the path of the store */
 };
 
 /*

@@ -225,8 +225,11 @@ static int list_folder(struct listing *l, const char *path, size_t base)
 int kvm_run_ls(int argc, char **argv)
 {
 	struct listing l = { .j = { stdout, false } };
+	bool lines = false; /* -l, as of ls(1), is the only form */
 	const struct kvm_option options[] = { { "json", &l.json, NULL },
 					      { "recursive", &l.recursive, NULL },
+					      { "r", &l.recursive, NULL },
+					      { "l", &lines, NULL },
 					      { 0 } };
 	char mnt[KVM_PATH], path[PATH_MAX];
 	struct kvm_item it;

@@ -9,7 +9,6 @@
 #include "publish.h"
 #include "registry.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,7 +27,7 @@ static const struct kvm_command commands[] = {
 	  kvm_run_reload },
 	{ "log", "[--json] [error|warn|info|debug] [PATH]",
 	  "show or set the log level of the daemon", 0, 2, kvm_run_log },
-	{ "ls", "[--recursive] [--json] [PATH]",
+	{ "ls", "[--recursive] [-r] [-l] [--json] [PATH]",
 	  "list chunks and files: size, tiers, state, hits, pin, ttl", 0, 1, kvm_run_ls },
 	{ "stat", "[--json] PATH...", "show the details of files and chunks", 1, MANY,
 	  kvm_run_stat },
@@ -63,8 +62,9 @@ static const struct kvm_command commands[] = {
 	{ "lease", "[--json] PATH...",
 	  "load files, print a line for each, and keep them in the pool until the command ends", 1,
 	  MANY, kvm_run_lease },
-	{ "dump", "[--names] [--json] [FILE [PATH]]",
-	  "write a tar file with diagnostics for a bug report", 0, 2, kvm_run_dump },
+	{ "dump", "[-o FILE] [--names] [--json] [PATH]",
+	  "write a tar file with diagnostics for a bug report, also of a dead mount", 0, 1,
+	  kvm_run_dump },
 	{ "flush", "[--json] [PATH]",
 	  "copy files to all tiers that lack them, and wait for the copies", 0, 1, kvm_run_flush },
 	{ "verify", "[--tier TIER] [--rate SIZE] [--json] [PATH] | --stop [PATH]",
@@ -115,8 +115,9 @@ static void usage(FILE *out)
 			fprintf(out, "  %-24s %s\n", left, commands[i].help);
 	}
 	fprintf(out,
-		"\nPATH is any path in a mount. [PATH] may be omitted if only one kvcachefs is "
-		"mounted.\nMODEL is the path of a folder directly under the mount; for hash and "
+		"\nPATH is any path in a mount. Without [PATH], the only mounted kvcachefs is "
+		"meant, or the one\naround the working directory.\nMODEL is the path of a folder "
+		"directly under the mount; for hash and "
 		"newkey, only its name.\nA SIZE takes a suffix K, M, G or T, and a TIME s, m, h, "
 		"d or w (default: seconds).\nSee kvcachectl(8) for details.\n\n  -h, --help     "
 		"show this help; COMMAND --help shows the help "
@@ -134,8 +135,7 @@ static bool asks_for_help(int n, char **words)
 
 static int print_command_help(const struct kvm_command *c)
 {
-	printf("usage: kvcachectl %s %s\n%c%s. See kvcachectl(8) for details.\n", c->name, c->args,
-	       toupper(c->help[0]), c->help + 1);
+	kvm_print_help(c);
 	return 0;
 }
 

@@ -22,6 +22,8 @@ struct kvm_command {
 	int min, max;
 	int (*run)(int argc, char **argv);
 };
+/* Prints the command's usage, options, syntax of values, and examples (help.c). */
+void kvm_print_help(const struct kvm_command *c);
 /* Prints the output of --version. */
 void kvm_put_version(FILE *out);
 extern const struct kvm_command *kvm_command; /* the running command */
@@ -63,10 +65,16 @@ int kvm_time_parse(const char *text, uint64_t *seconds);
 const char *kvm_time_text(uint64_t seconds, char *buf);
 
 /*
- * Finds the root of the kvcachefs mount that contains the path `inside` (NULL: the only mounted
- * kvcachefs). Returns 0, or 1 after a message; mnt is then unchanged.
+ * Finds the root of the kvcachefs mount that contains the path `inside`. NULL: the only mounted
+ * kvcachefs, or the one around the working directory. Returns 0, or 1 after a message; mnt is then
+ * unchanged.
  */
 int kvm_mount_of(const char *inside, char mnt[KVM_PATH]);
+/*
+ * True if the path `inside` is, by its name, in a kvcachefs mount whose daemon has ended. Sets mnt
+ * to the mount point, and store to the path of the store.
+ */
+bool kvm_mount_is_dead(const char *inside, char mnt[KVM_PATH], char store[KVM_PATH]);
 /* Opens a file of the mount's .kvcachefs folder. Returns a descriptor, or -1 after a message. */
 int kvm_mount_open(const char *mnt, const char *name, int flags);
 /*

@@ -4,11 +4,16 @@
  * each row of `members`. It never contains file contents or keys. Credentials in URLs are removed,
  * and names of models are replaced by numbers that have no meaning elsewhere, unless --names is
  * given. The daemon's log contains no names.
+ *
+ * If the daemon of the mount has ended, its files in .kvcachefs are gone. The dump then has what
+ * the store and the machine still know: the superblock, the files of the store, the configuration
+ * files that name the store, and the end of its log file.
  */
 #include "atomic_file.h"
 #include "ctl.h"
 #include "json.h"
 #include "mounts.h"
+#include "store.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -21,9 +26,12 @@
 #include <sys/utsname.h>
 
 #define BLOCK 512
+#define CONF "/etc/kvcachefs"
+#define LOG_END (256 << 10) /* bytes of a log file */
 
 struct dump {
-	char mnt[KVM_PATH];
+	char mnt[KVM_PATH], store[KVM_PATH]; /* store: "" if not known */
+	bool dead;                           /* its daemon has ended */
 	bool names;
 	uint8_t salt[16];
 	FILE *out;
@@ -70,13 +78,106 @@ static void put_inside(FILE *out, const struct dump *d, const char *name)
 {
 	char path[KVM_PATH + 64];
 
+	if (d->dead) {
+		fprintf(out, "(the daemon of this mount has ended)\n");
+		return;
+	}
 	snprintf(path, sizeof path, "%s/.kvcachefs/%s", d->mnt, name);
 	put_file(out, path);
 }
 
+/* Prints the superblock of the store of a dead mount. */
+static void put_superblock(const struct dump *d, FILE *out)
+{
+	KVC_MEM struct kvc_store *s = calloc(1, sizeof *s);
+	bool known;
+	int err = s ? 0 : -ENOMEM;
+
+	if (s) {
+		snprintf(s->dir, sizeof s->dir, "%s", d->store);
+		err = kvc_super_load(s, KVC_STORE_SUPER, &known);
+	}
+	if (err)
+		fprintf(out, "superblock: %s\n", kvc_why(-err));
+	else
+		fprintf(out, "store=%s\nuuid=%s\nversion=%u\ndata=%s\ndata_size=%" PRIu64 "\n",
+			s->dir, s->uuid_text, s->version, s->data, s->data_size);
+}
+
+/*
+ * Calls fn for each /etc/kvcachefs/NAME.conf that names the store. Its OPTIONS= line has the
+ * options of the dead daemon, unless they were given in another way.
+ */
+static void each_conf(const struct dump *d, FILE *out,
+		      void (*fn)(const struct dump *d, FILE *out, const char *path,
+				 const char *text))
+{
+	DIR *all = opendir(CONF);
+	struct dirent *e;
+
+	while (all && (e = readdir(all))) {
+		KVC_MEM char *text = NULL;
+		size_t capacity = 0, n = strlen(e->d_name);
+		char path[320];
+		FILE *f;
+
+		if (n < 5 || strcmp(e->d_name + n - 5, ".conf") != 0)
+			continue;
+		snprintf(path, sizeof path, "%s/%s", CONF, e->d_name);
+		f = fopen(path, "re");
+		if (f && getdelim(&text, &capacity, 0, f) > 0 && strstr(text, d->store))
+			fn(d, out, path, text);
+		if (f)
+			fclose(f);
+	}
+	if (all)
+		closedir(all);
+}
+
+static void put_conf(const struct dump *d, FILE *out, const char *path, const char *text)
+{
+	(void)d;
+	fprintf(out, "%s:\n", path);
+	put_redacted(out, text);
+}
+
+/* Prints the end of the log file that the options in text name. */
+static void put_logfile(const struct dump *d, FILE *out, const char *conf, const char *text)
+{
+	const char *at = strstr(text, "logfile=");
+	char path[KVM_PATH], *data = NULL;
+	struct stat st;
+	KVC_FD int fd = -1;
+	ssize_t n;
+	(void)d;
+
+	if (!at)
+		return;
+	snprintf(path, sizeof path, "%.*s", (int)strcspn(at + 8, ",\"' \n"), at + 8);
+	fprintf(out, "the end of %s (%s):\n", path, conf);
+	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+		fprintf(out, "(it cannot be read)\n");
+		return;
+	}
+	data = malloc(LOG_END + 1);
+	n = data ? pread(fd, data, LOG_END, st.st_size > LOG_END ? st.st_size - LOG_END : 0) : 0;
+	if (n > 0) {
+		data[n] = 0;
+		put_redacted(out, data);
+	}
+	free(data);
+}
+
 static void put_config(struct dump *d, FILE *out)
 {
-	put_inside(out, d, "config");
+	if (!d->dead) {
+		put_inside(out, d, "config");
+		return;
+	}
+	fprintf(out, "The daemon of the mount %s has ended.\n", d->mnt);
+	put_superblock(d, out);
+	each_conf(d, out, put_conf);
 }
 
 static void put_counters(struct dump *d, FILE *out)
@@ -93,6 +194,10 @@ static void put_policies(struct dump *d, FILE *out)
 static void put_log(struct dump *d, FILE *out)
 {
 	put_inside(out, d, "log");
+	if (!d->dead)
+		return;
+	each_conf(d, out, put_logfile);
+	fprintf(out, "Without logfile=, the log is in syslog: journalctl -t kvcachefs\n");
 }
 
 /* Prints a number for a name: a hash with a secret that is discarded, so it cannot be reversed. */
@@ -168,13 +273,15 @@ static void put_machine(struct dump *d, FILE *out)
 static void put_store(struct dump *d, FILE *out)
 {
 	KVC_MEM char *config = NULL;
-	char dir[KVM_PATH] = "", *at = NULL;
+	char dir[KVM_PATH], *at = NULL;
 	struct statvfs fs;
 	struct dirent *e;
 	struct stat st;
 	DIR *all;
 
-	if (!kvm_mount_text(d->mnt, "config", &config) && (at = strstr(config, "\nstore=")))
+	snprintf(dir, sizeof dir, "%s", d->store);
+	if (!d->dead && !kvm_mount_text(d->mnt, "config", &config) &&
+	    (at = strstr(config, "\nstore=")))
 		snprintf(dir, sizeof dir, "%.*s", (int)strcspn(at + 7, "\n"), at + 7);
 	all = *dir ? opendir(dir) : NULL;
 	if (!all) {
@@ -282,22 +389,25 @@ int kvm_run_dump(int argc, char **argv)
 {
 	struct dump d = { .now = time(NULL) };
 	bool json = false;
-	const struct kvm_option options[] = { { "names", &d.names, NULL },
-					      { "json", &json, NULL },
-					      { 0 } };
+	const char *given = NULL;
+	const struct kvm_option options[] = {
+		{ "names", &d.names, NULL }, { "o", NULL, &given }, { "json", &json, NULL }, { 0 }
+	};
 	struct kvm_json j = { stdout, false };
 	char made[64];
 	const char *file = made;
 	struct tm tm;
 	int err = kvm_options(&argc, argv, options);
 
-	err = err ?: kvm_mount_of(argc > 1 ? argv[1] : NULL, d.mnt);
 	if (err)
+		return err;
+	d.dead = kvm_mount_is_dead(argc ? argv[0] : ".", d.mnt, d.store);
+	if (!d.dead && (err = kvm_mount_of(argc ? argv[0] : NULL, d.mnt)))
 		return err;
 	(void)strftime(made, sizeof made, "kvcachefs-dump-%Y%m%d-%H%M%S.tar",
 		       gmtime_r(&d.now, &tm));
-	if (argc)
-		file = argv[0];
+	if (given)
+		file = given;
 	if (getrandom(d.salt, sizeof d.salt, 0) != sizeof d.salt)
 		return kvm_fail("cannot get random bytes: %s", kvc_why(errno));
 	err = write_dump(&d, file);

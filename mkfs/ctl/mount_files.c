@@ -119,6 +119,19 @@ static int collect_mount(void *arg, const struct kvm_mounted *m)
 	return 0;
 }
 
+/* True if the working directory is in a mount that a daemon serves. */
+static bool around_cwd(char mnt[KVM_PATH])
+{
+	struct search s = { .mnt = mnt };
+	struct stat st;
+
+	if (stat(".", &st))
+		return false;
+	s.dev = st.st_dev;
+	return kvm_mounts_each(match_device, &s) >= 0 && s.found;
+}
+
+/* The only mount, or among several the one around the working directory. */
 static int the_only_one(char mnt[KVM_PATH])
 {
 	KVC_MEM char *text = NULL;
@@ -139,6 +152,8 @@ static int the_only_one(char mnt[KVM_PATH])
 	if (!s.found)
 		return kvm_fail(
 			"no kvcachefs is mounted; mount one with kvcachefs STORE MOUNTPOINT");
+	if (s.found > 1 && around_cwd(mnt))
+		return 0;
 	if (s.found > 1)
 		return kvm_fail("%u kvcachefs filesystems are mounted; give the path of one:%s",
 				s.found, text);
@@ -169,6 +184,41 @@ int kvm_mount_of(const char *inside, char mnt[KVM_PATH])
 				"a mount of its root",
 				inside);
 	return s.found ? 0 : print_no_mount(inside, 0);
+}
+
+struct dead {
+	const char *path; /* absolute */
+	char *mnt, *store;
+	size_t len; /* of the longest mount point that is above the path */
+};
+
+static int match_dead(void *arg, const struct kvm_mounted *m)
+{
+	struct dead *d = arg;
+	size_t n = strlen(m->path);
+
+	if (!strncmp(d->path, m->path, n) && (!d->path[n] || d->path[n] == '/') && n >= d->len) {
+		d->len = n;
+		*d->mnt = 0;
+		if (is_ours(m) && daemon_error(m->path)) {
+			snprintf(d->mnt, KVM_PATH, "%s", m->path);
+			snprintf(d->store, KVM_PATH, "%s", m->source);
+		}
+	}
+	return 0;
+}
+
+bool kvm_mount_is_dead(const char *inside, char mnt[KVM_PATH], char store[KVM_PATH])
+{
+	char cwd[KVM_PATH], path[2 * KVM_PATH];
+	struct dead d = { .path = path, .mnt = mnt, .store = store };
+
+	*mnt = 0;
+	if (*inside != '/' && !getcwd(cwd, sizeof cwd))
+		return false;
+	snprintf(path, sizeof path, "%s%s%s", *inside == '/' ? "" : cwd, *inside == '/' ? "" : "/",
+		 inside);
+	return kvm_mounts_each(match_dead, &d) >= 0 && *mnt;
 }
 
 int kvm_mount_open(const char *mnt, const char *name, int flags)

@@ -248,9 +248,9 @@ int kvm_run_quota(int argc, char **argv)
 	if (err)
 		return err;
 	none = !strcmp(argv[0], "none");
-	if (!none && (kvc_size_parse(argv[0], &bytes) || bytes < QUOTA_MIN))
-		return kvm_misused("quota %s: give a size of 1M or more, such as 500G, or none",
-				   kvm_shown(argv[0]));
+	if (!none && kvm_size_arg("quota", argv[0], QUOTA_MIN,
+				  "a size of 1M or more, such as 500G, or none", &bytes))
+		return 2;
 	for (int i = 1; i < argc && !none; i++) {
 		if (kvm_mount_of(argv[i], mnt)) /* checks all paths before it changes anything */
 			return 1;

@@ -262,8 +262,8 @@ int kvm_run_verify(int argc, char **argv)
 
 	if (err)
 		return err;
-	if (rate && (kvc_size_parse(rate, &bytes) || !bytes))
-		return kvm_misused("--rate %s: give bytes a second, such as 100M", kvm_shown(rate));
+	if (rate && kvm_size_arg("--rate", rate, 1, "bytes a second, such as 100M", &bytes))
+		return 2;
 	if (tier && (!*tier || strlen(tier) > 60 || strpbrk(tier, " \n")))
 		return kvm_misused(
 			"--tier %s: give a tier such as disk; kvcachectl config lists the tiers",

@@ -20,7 +20,7 @@ def members(path):
         return {m.name: t.extractfile(m).read().decode() for m in t}
 
 
-p = run(CTL, "dump", f"{TMP}/one.tar", s.mnt, ok=True)
+p = run(CTL, "dump", "-o", f"{TMP}/one.tar", s.mnt, ok=True)
 assert p.stdout == f"{TMP}/one.tar\n" and stat.S_IMODE(os.stat(f"{TMP}/one.tar").st_mode) == 0o600
 all_ = members(f"{TMP}/one.tar")
 names = {n[len("kvcachefs-dump/"):-len(".txt")]: t for n, t in all_.items()}
@@ -36,20 +36,42 @@ for word in (b"famous", b"prompt", b"in-the-root", b"what-somebody", b"5ec2e7", 
     assert word not in whole, word
 # as tar(1) sees it, and from standard output, with names
 assert run("tar", "-tf", f"{TMP}/one.tar", ok=True).stdout.count("kvcachefs-dump/") == 7
-out = subprocess.run([CTL, "dump", "--names", "-", s.mnt], stdout=subprocess.PIPE,
+out = subprocess.run([CTL, "dump", "--names", "-o", "-", s.mnt], stdout=subprocess.PIPE,
                      check=True).stdout
 with tarfile.open(fileobj=io.BytesIO(out)) as t:
     assert b"famous-model-70b" in t.extractfile("kvcachefs-dump/models.txt").read()
 assert b"hugo" not in out
 # each dump has other numbers; an existing file is not overwritten; the given path is used
-run(CTL, "dump", f"{TMP}/two.tar", s.mnt, ok=True)
+run(CTL, "dump", "-o", f"{TMP}/two.tar", s.mnt, ok=True)
 number = names["models"].split("model-")[1].split()[0]
 assert number not in members(f"{TMP}/two.tar")["kvcachefs-dump/models.txt"]
-p = run(CTL, "dump", f"{TMP}/two.tar", s.mnt)
+p = run(CTL, "dump", "-o", f"{TMP}/two.tar", s.mnt)
 assert p.returncode == 1 and "File exists" in p.stdout, p
 for where, error in ((f"{TMP}/none/x", "No such file"), ("/dev/full", "File exists")):
-    p = run(CTL, "dump", where, s.mnt)
+    p = run(CTL, "dump", "-o", where, s.mnt)
     assert p.returncode == 1 and error in p.stdout and p.stdout.count("\n") == 1, p
-p = run("sh", "-c", f"{CTL} dump - {s.mnt} >/dev/full")
+p = run("sh", "-c", f"{CTL} dump -o - {s.mnt} >/dev/full")
 assert p.returncode == 1 and "No space" in p.stdout, p
-s.umount()
+# a dead mount: the superblock and the files of the store, and the configuration and log file of
+# the daemon if a file in /etc/kvcachefs names the store
+os.makedirs(f"{TMP}/etc")
+for name, text in (("kv.conf", f"STORE={s.path}\nOPTIONS=remote=s3://hugo@h,logfile={TMP}/kv.log\n"),
+                   ("other.conf", "STORE=/somewhere\nOPTIONS=cpu=77G\n")):
+    with open(f"{TMP}/etc/{name}", "w") as f:
+        f.write(text)
+with open(f"{TMP}/kv.log", "w") as f:
+    f.write("2026-11-28T00:00:00.000Z warn the last words\n")
+s.kill()
+p = run("unshare", "-m", "sh", "-c", f"mkdir -p /etc/kvcachefs && mount --bind {TMP}/etc "
+        f"/etc/kvcachefs && exec {CTL} dump -o {TMP}/dead.tar {s.mnt}/m/x", ok=True)
+assert p.stdout == f"{TMP}/dead.tar\n", p
+dead = {n[len("kvcachefs-dump/"):-len(".txt")]: t for n, t in members(f"{TMP}/dead.tar").items()}
+assert set(dead) == set(names) and "has ended" in dead["counters"], dead
+assert f"The daemon of the mount {s.mnt} has ended" in dead["config"], dead["config"]
+assert f"store={s.path}\nuuid=" in dead["config"] and "data_size=" in dead["config"]
+assert "remote=s3://***@h" in dead["config"] and "77G" not in dead["config"], dead["config"]
+assert "warn the last words" in dead["log"] and "catalog.sqlite " in dead["store"], dead
+assert b"hugo" not in open(f"{TMP}/dead.tar", "rb").read()
+run("umount", s.mnt, ok=True)
+p = run(CTL, "dump", "-o", f"{TMP}/none.tar", s.mnt)
+assert p.returncode == 1 and "not in a kvcachefs mount" in p.stdout, p

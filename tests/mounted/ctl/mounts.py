@@ -50,6 +50,10 @@ for s in (a, b):
     assert p.returncode == 0 and f"uuid={uuid[s]}\n" in p.stdout, p
 p = alone("stats", mounts=[a.mnt, b.mnt])
 said(p, 1, "2 kvcachefs filesystems are mounted", a.mnt, b.mnt)
+# among several, the one around the working directory
+for s in (a, b):
+    p = alone("config", mounts=[a.mnt, b.mnt], before=f"cd {s.mnt}")
+    assert p.returncode == 0 and f"uuid={uuid[s]}\n" in p.stdout, p
 said(alone("stats"), 1, "no kvcachefs is mounted")
 # a mount that is mounted at two places is one mount
 os.mkdir(f"{TMP}/twice")

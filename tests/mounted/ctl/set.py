@@ -106,8 +106,11 @@ quietly("quota", "64M", M)
 quietly("quota", "none", M, f"{s.mnt}/new")
 with fails(errno.ENODATA):
     s.attr("m", "quota")
-for text in ("0", "100K", "much", "1e9", ""):
+for text in ("0", "100K"):
     said(ctl("quota", text, M), 2, "or none")
+for text in ("much", "1e9", ""):
+    said(ctl("quota", text, M), 2, "is not a size")
+said(ctl("quota", "4GB", M), 2, "write 4G (4 GiB)")
 p = ctl("quota", "--yes", "1G", f"{M}/{os.listdir(M)[0]}")
 assert p.returncode == 1 and "it is not a model" in p.stdout, p
 

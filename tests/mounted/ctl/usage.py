@@ -13,7 +13,22 @@ assert len(names) >= 21 and len(set(names)) == len(names), names
 assert {"trace", "replay", "hash", "status"} <= set(names), names
 for name in names:
     first = run(CTL, name, "--help", ok=True).stdout
-    assert first.startswith(f"usage: kvcachectl {name}") and first.count("\n") == 2, first
+    assert first.startswith(f"usage: kvcachectl {name}"), first
+    usage, body = first.split("\n", 1)
+    # each option of the usage is explained by one line; two examples; the syntax of values
+    explained = re.findall(r"^  (--?[a-z]+)(?: (\S+))?  +\S", body, re.M)
+    in_usage = re.findall(r"(?<![\w-])(--?[a-z]+)(?: ([A-Za-z][^]\s]*))?",
+                          usage.replace("[:DISK]", ""))
+    assert sorted(o for o, _ in explained) == sorted({o for o, _ in in_usage}), (name, explained)
+    for option, value in in_usage:
+        assert dict(explained)[option] == value, (name, option, value)
+    examples = re.findall(r"^  kvcachectl ([a-z]+) ?(.*)$", body, re.M)
+    assert [e[0] for e in examples] == [name, name] and examples[0] != examples[1], (name, examples)
+    for _, words in examples:
+        for option in re.findall(r"(?<![\w-])(--?[a-z]+)", words):
+            assert option in dict(explained), (name, words)
+    assert ("A SIZE is" in body) == ("SIZE" in usage) and ("A TIME is" in body) == ("TIME" in usage)
+    assert all(len(l) <= 100 for l in body.splitlines()), body
     assert run(CTL, name, "x", "-h", "y", "z", ok=True).stdout == first, name
     for words in (("--wrong",), ("a", "b", "--wrong=1"), ("-W", "x")):
         p = run(CTL, name, *words)

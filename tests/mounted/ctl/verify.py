@@ -83,7 +83,7 @@ run(CTL, "verify", "--stop", s.mnt, ok=True)
 out = p.communicate()[0]
 assert p.returncode == 1 and "Operation canceled" in out, out
 for words, said, code in ((("--rate", "0"), "bytes a second", 2),
-                          (("--rate=x",), "bytes a second", 2),
+                          (("--rate=x",), "is not a size", 2),
                           (("--tier", "tape", s.mnt), "this mount has no tier tape", 1),
                           (("--stop", "--json"), "not combine", 2)):
     q = run(CTL, "verify", *words)

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The help of one command: a line for each of its options, the syntax of the values that it takes,
+ * and examples. The options of a command are those of its usage in the table of commands (ctl.c);
+ * the table here explains them.
+ */
+#include "ctl.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+	const char *command; /* NULL: every command that does not have a row of its own */
+	const char *option, *value, *text;
+} options[] = {
+	{ NULL, "--json", NULL, "print JSON; kvcachectl(8) lists the members" },
+	{ NULL, "--yes", NULL, "confirm in advance; required without a terminal" },
+	{ NULL, "--interval", "TIME", "measure for this time, from 1s to 1h" },
+	{ "top", "--interval", "TIME", "time between two tables, from 1s to 1h (default 2s)" },
+	{ "top", "--count", "N", "end after this number of tables" },
+	{ "reload", "-o", "OPTIONS", "options and their new values, separated by commas" },
+	{ "reload", "--save", "FILE", "also write the new values to the OPTIONS= line of FILE" },
+	{ "reload", "--file", "FILE", "take the options from the OPTIONS= line of FILE" },
+	{ "ls", "--recursive", NULL, "list the chunks in all folders below; the same as -r" },
+	{ "ls", "-r", NULL, "list the chunks in all folders below" },
+	{ "ls", "-l", NULL, "print one line for each file or chunk, as ls always does" },
+	{ "pin", "--for", "TIME", "remove the pin after this time, at least 2s (default: never)" },
+	{ "tenant", "--quota", "SIZE|none", "limit of the tenant's chunks in all tiers together" },
+	{ "tenant", "--share", "SIZE|none",
+	  "part of the pool; chunks beyond it are evicted first" },
+	{ "tenant", "--user", "UID|none", "user who may assign chunks to the tenant" },
+	{ "tenant", "--folder", "FOLDER", "new chunks in this folder belong to the tenant" },
+	{ "tenant", "--remove", NULL, "remove the tenant; its chunks stay" },
+	{ "evict", "--from", "TIER", "cpu (the pool, default), disk, another tier, or all" },
+	{ "hint", "--finished", NULL, "the prompt has ended: evict its chunks first" },
+	{ "hint", "--superseded", "FOLDER", "the prompt continues as the one that ends in FOLDER" },
+	{ "hint", "--priority", "low|normal|high", "evict these chunks sooner or later" },
+	{ "hint", "--pause", "TIME", "keep the chunks for a prompt that waits, up to 1h" },
+	{ "hint", "--ended", "tool|turn|closed",
+	  "how the request ended; the policy learns from it" },
+	{ "hint", "--returns", "TIME", "the session's next request is expected after this time" },
+	{ "hint", "--prefetch", NULL, "load the chunks into the pool" },
+	{ "hint", "--demote", NULL, "evict the chunks from the pool; the tiers keep them" },
+	{ "hint", "--tenant", "NAME|none", "assign the chunks to this tenant" },
+	{ "dump", "-o", "FILE", "name of the new tar file; - means stdout" },
+	{ "dump", "--names", NULL, "keep the names of models; default: numbers replace them" },
+	{ "verify", "--tier", "TIER", "read only the copies in tiers of this kind, such as disk" },
+	{ "verify", "--rate", "SIZE", "maximum bytes to read per second" },
+	{ "verify", "--stop", NULL, "end the verification that is running" },
+	{ "hash", "--as", "NAMING", "print file names of an engine, such as vllm-fs, not keys" },
+	{ "pools", "--free", NULL, "free the pools whose stores are deleted, or the named ones" },
+	{ "replay", "--policy", "NAME,...",
+	  "policies to compare (default: all); POOL:DISK for two" },
+	{ "replay", "--model", "NAME=POLICY,...", "policies of single models of the trace" },
+	{ "replay", "--capacity", "CHUNKS,...",
+	  "pool sizes to simulate, in chunks, or bytes as 8GiB" },
+	{ "replay", "--tiers", NULL, "add a disk of ten times the capacity" },
+	{ "replay", "--chain", "told|learned|none", "where the policies know parents from" },
+	{ "replay", "--clients", "N", "prompts that run at the same time (1 to 64)" },
+	{ "replay", "--threads", "N", "threads of the simulated engine (1 to 64)" },
+	{ "replay", "--seed", "N", "seed of the random numbers" },
+	{ "replay", "--jobs", "N", "replays in parallel (default: the number of CPUs)" },
+	{ "replay", "--svg", "FILE", "draw a chart of the hit ratios" },
+	{ "replay", "--verbose", NULL, "also print speeds and the policies' own reports" },
+	{ "trace", "-o", "FILE", "write the trace to FILE (default: stdout)" },
+	{ "trace", "--paths", NULL, "also record the paths of chunks and the names of models" },
+	{ "trace", "--seconds", "N", "end after this time (default: at a signal)" },
+	{ "events", "--for", "TIME", "end after this time (default: at a signal)" },
+	{ "events", "--zmq", "ADDRESS", "publish for routers, such as on tcp://*:5557" },
+	{ "events", "--topic", "TEXT", "topic of the messages (default: empty)" },
+	{ "events", "--arrays", NULL, "encode events as lists, for vLLM up to 0.23 and llm-d" },
+	{ "events", "--bytes", NULL, "send whole hashes, not their last 8 bytes as a number" },
+	{ "events", "--tokens", "N", "number of tokens in a file (default 0: not known)" },
+};
+
+/* Two for each command, without the program's name. */
+static const struct {
+	const char *command, *first, *second;
+} examples[] = {
+	{ "status", "status /mnt/kv", "status --interval 10s" },
+	{ "top", "top /mnt/kv", "top --interval 5s --count 12 --json" },
+	{ "stats", "stats /mnt/kv", "stats --json" },
+	{ "config", "config /mnt/kv", "config --json" },
+	{ "reload", "reload -o high=95,low=85 /mnt/kv", "reload /mnt/kv" },
+	{ "log", "log /mnt/kv", "log debug /mnt/kv" },
+	{ "ls", "ls /mnt/kv", "ls -r /mnt/kv/llama-70b" },
+	{ "stat", "stat /mnt/kv/llama-70b", "stat --json /mnt/kv/llama-70b/chunk-1" },
+	{ "pin", "pin /mnt/kv/llama-70b/system-prompt", "pin --for 2h /mnt/kv/llama-70b/chunk-1" },
+	{ "unpin", "unpin /mnt/kv/llama-70b/system-prompt", "unpin /mnt/kv/llama-70b/*" },
+	{ "pins", "pins /mnt/kv", "pins --json" },
+	{ "ttl", "ttl 7d /mnt/kv/llama-70b", "ttl never /mnt/kv/llama-70b/chunk-1" },
+	{ "quota", "quota 500G /mnt/kv/llama-70b", "quota --yes none /mnt/kv/llama-70b" },
+	{ "quotas", "quotas /mnt/kv", "quotas --json" },
+	{ "policy", "policy lru /mnt/kv/llama-70b", "policy none /mnt/kv/llama-70b" },
+	{ "tenants", "tenants /mnt/kv", "tenants --json" },
+	{ "tenant", "tenant --quota 500G --share 16G acme /mnt/kv",
+	  "tenant --folder /mnt/kv/acme acme" },
+	{ "evict", "evict /mnt/kv/llama-70b/chunk-1", "evict --from all --yes /mnt/kv/old-model" },
+	{ "prefetch", "prefetch /mnt/kv/llama-70b", "prefetch /mnt/kv m/chunk-1 m/chunk-2" },
+	{ "hint", "hint --finished /mnt/kv/llama-70b/chunk-9",
+	  "hint --pause 10m /mnt/kv/llama-70b/chunk-9" },
+	{ "lease", "lease /mnt/kv/llama-70b/chunk-1", "lease --json /mnt/kv m/chunk-1 m/chunk-2" },
+	{ "dump", "dump /mnt/kv", "dump -o bug.tar --names /mnt/kv" },
+	{ "flush", "flush /mnt/kv", "flush --json" },
+	{ "verify", "verify --tier disk --rate 100M /mnt/kv", "verify --stop /mnt/kv" },
+	{ "import", "import /mnt/kv", "import --json" },
+	{ "rekey", "rekey /mnt/kv", "rekey --json" },
+	{ "gpus", "gpus", "gpus --json" },
+	{ "hash", "hash vllm-sha256 tokens.txt", "hash --as vllm-fs vllm-sha256 tokens.txt llama" },
+	{ "pools", "pools", "pools --free" },
+	{ "replay", "replay --policy lru,prefix --capacity 1K,10K trace.jsonl",
+	  "replay --tiers --svg chart.svg trace.jsonl" },
+	{ "trace", "trace -o trace.jsonl /mnt/kv", "trace --seconds 600 /mnt/kv > trace.jsonl" },
+	{ "events", "events --for 1m /mnt/kv", "events --zmq 'tcp://*:5557' --tokens 256 /mnt/kv" },
+	{ "newkey", "newkey /etc/kvcachefs/keys", "newkey /etc/kvcachefs/keys llama-70b" },
+};
+
+/* Finds a word of the usage: an option, SIZE or TIME. */
+static bool usage_has(const char *usage, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (const char *at = usage; (at = strstr(at, word)); at += n)
+		if ((at == usage || strchr("[ |", at[-1])) && (!at[n] || strchr("] |", at[n])))
+			return true;
+	return false;
+}
+
+/* True if the row is about an option of the command, and no row of the command's own is. */
+static bool applies(const struct kvm_command *c, size_t i)
+{
+	if (!usage_has(c->args, options[i].option))
+		return false;
+	if (options[i].command)
+		return !strcmp(options[i].command, c->name);
+	for (size_t j = 0; j < sizeof options / sizeof options[0]; j++)
+		if (options[j].command && !strcmp(options[j].command, c->name) &&
+		    !strcmp(options[j].option, options[i].option))
+			return false;
+	return true;
+}
+
+void kvm_print_help(const struct kvm_command *c)
+{
+	bool any = false;
+
+	printf("usage: kvcachectl %s %s\n%c%s.\n", c->name, c->args, toupper(c->help[0]),
+	       c->help + 1);
+	for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+		char left[64];
+
+		if (!applies(c, i))
+			continue;
+		snprintf(left, sizeof left, "%s%s%s", options[i].option,
+			 options[i].value ? " " : "", options[i].value ?: "");
+		printf("%s  %-27s %s\n", any ? "" : "\n", left, options[i].text);
+		any = true;
+	}
+	putchar('\n');
+	if (usage_has(c->args, "SIZE"))
+		puts("A SIZE is a number of bytes, or takes a suffix K, M, G or T (powers of "
+		     "1024), such as 500G.");
+	if (usage_has(c->args, "TIME"))
+		puts("A TIME is a whole number of seconds, or takes a suffix s, m, h, d or w, such "
+		     "as 10m.");
+	if (usage_has(c->args, "[PATH]"))
+		puts("PATH is any path in the mount. Without it, the only mount is meant, or the "
+		     "one around\nthe working directory.");
+	if (usage_has(c->args, "MODEL..."))
+		puts("MODEL is the path of a folder directly under the mount.");
+	for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++)
+		if (!strcmp(examples[i].command, c->name))
+			printf("Examples:\n  kvcachectl %s\n  kvcachectl %s\n", examples[i].first,
+			       examples[i].second);
+	puts("See kvcachectl(8) for details.");
+}

@@ -365,11 +365,12 @@ int kvm_publish_send(struct kvm_publish *p)
 	if (p->n && !p->err) {
 		msgpack_sbuffer_init(&batch);
 		msgpack_packer_init(&pack, &batch, msgpack_sbuffer_write);
-		msgpack_pack_array(&pack, 2);
+		msgpack_pack_array(&pack, 3);
 		msgpack_pack_double(&pack, (double)kvc_now_ns() / 1e9);
 		msgpack_pack_array(&pack, p->n);
 		if (msgpack_sbuffer_write(&batch, p->events.data, p->events.size))
 			p->err = ENOMEM;
+		msgpack_pack_uint32(&pack, 0); /* the data parallel rank; Dynamo needs it */
 		send_frame(p, p->o.topic, strlen(p->o.topic), ZMQ_SNDMORE);
 		send_frame(p, &number, sizeof number, ZMQ_SNDMORE);
 		send_frame(p, batch.data, batch.size, 0);

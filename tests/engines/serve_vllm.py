@@ -4,7 +4,8 @@ vLLM once and forks a process for each connection, which executes commands, one 
 that every engine is a process of its own without the cost of the import.
 
 start  folder (of the model's config.json), model (changes of the tiny Llama), transfer, llm
-       (arguments), env, images (a model with images: LLaVA with the tiny Llama)
+       (arguments), env, images (a model with images: LLaVA with the tiny Llama), events (the
+       address to which vLLM publishes its KV events)
 run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (tokens), together,
        params, lora (a folder): for each prompt the number of cached tokens and the generated tokens
 session  the same, for one prompt; params, and more arguments of the engine's add_request() such as
@@ -88,10 +89,12 @@ def with_images(folder, text):
 class Engine:
     made = []
 
-    def start(self, folder, transfer, model=None, llm=None, env=None, images=False):
+    def start(
+        self, folder, transfer, model=None, llm=None, env=None, images=False, events=None
+    ):
         os.environ.update(env or {})
         from vllm import LLM
-        from vllm.config import KVTransferConfig
+        from vllm.config import KVEventsConfig, KVTransferConfig
 
         os.makedirs(folder, exist_ok=True)
         config = dict(tiny_vllm.MODEL, **(model or {}))
@@ -111,6 +114,10 @@ class Engine:
             disable_log_stats=False,
         )
         arguments.update(llm or {})
+        if events:
+            arguments["kv_events_config"] = KVEventsConfig(
+                enable_kv_cache_events=True, publisher="zmq", endpoint=events
+            )
         self.llm = LLM(
             folder,
             kv_transfer_config=KVTransferConfig(**transfer) if transfer else None,

@@ -3,7 +3,7 @@
 compares the generated tokens with those of a vLLM without a cache. KV_N is the number of requests
 at the same time (8)."""
 
-import contextlib, json, os, shutil, signal, socket, subprocess, threading, time
+import contextlib, json, os, shutil, signal, socket, subprocess, threading, time, urllib.request
 
 here = os.path.dirname(os.path.abspath(__file__))
 top = os.path.dirname(os.path.dirname(here))
@@ -24,6 +24,16 @@ GEMMA3 = dict(
     query_pre_attn_scalar=64,
     hidden_activation="gelu_pytorch_tanh",
     rope_local_base_freq=10000.0,
+    tie_word_embeddings=True,
+)
+GEMMA4 = dict(  # the pages of its full attention are larger than those of its sliding windows
+    architectures=["Gemma4ForCausalLM"],
+    model_type="gemma4_text",
+    sliding_window=128,
+    layer_types=["sliding_attention", "full_attention"] * 2,
+    global_head_dim=128,
+    hidden_activation="gelu_pytorch_tanh",
+    hidden_size_per_layer_input=0,
     tie_word_embeddings=True,
 )
 LFM2 = dict(
@@ -250,6 +260,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     is_row("blocks_per_chunk 1")(twice(extra={"blocks_per_chunk": 1}, least=608))
     is_row("fp8 cache")(twice(start={"llm": {"kv_cache_dtype": "fp8_e5m2"}}))
     is_row("sliding windows")(twice(start={"model": GEMMA3}, least=480))
+    is_row("pages of unequal size")(twice(start={"model": GEMMA4}, least=480))
     is_row("short convolutions")(twice(start={"model": LFM2}, least=320))
     is_row("MLA")(twice(start={"model": MLA}))
     is_row("two workers (TP)")(twice(start={"llm": {"tensor_parallel_size": 2}}))
@@ -461,27 +472,33 @@ def rows(env, base, mounted, folder, need, row, asked):
                 need(tokens == [[], []], f"requests did not fail: {tokens}")
                 right(v.run(mine), mine, "afterwards")
 
-    @is_row("EIO in loads and stores")
-    def broken():
-        mine = prompts(2)
-        with stored(mine) as store:
-            rules = "calls=open path=*.bin* nth=1 count=0 do=EIO"
-            faulty = Server(
-                env, f"{base}/faulty", build, LD_PRELOAD=f"{build}/lib/faults.so", FAULTS=rules
-            )
-            try:
-                with Vllm(faulty) as v:
-                    v("start", folder=model, transfer=connector(store))
-                    more = prompts(4)
-                    right(v.run(more), more, "with EIO")
-                    counts = v("counts", word="kvcachefs")
-                    need(
-                        counts.get("vllm:kvcachefs_store_failures")
-                        or counts.get("vllm:kvcachefs_load_failures"),
-                        f"no failure: {counts}",
-                    )
-            finally:
-                faulty.end()
+    def broken(path, *words):
+        """Opens of these files fail with EIO; one of these counters tells."""
+
+        def run():
+            mine = prompts(2)
+            with stored(mine) as store:
+                rules = f"calls=open path={path} nth=1 count=0 do=EIO"
+                faulty = Server(
+                    env, f"{base}/faulty", build, LD_PRELOAD=f"{build}/lib/faults.so", FAULTS=rules
+                )
+                try:
+                    with Vllm(faulty) as v:
+                        v("start", folder=model, transfer=connector(store))
+                        more = prompts(4)
+                        right(v.run(more), more, "with EIO")
+                        counts = v("counts", word="kvcachefs")
+                        need(
+                            any(counts.get(f"vllm:kvcachefs_{w}_failures") for w in words),
+                            f"no failure: {counts}",
+                        )
+                finally:
+                    faulty.end()
+
+        return run
+
+    is_row("EIO in loads and stores")(broken("*.bin*", "store", "load"))
+    is_row("EIO in lookups")(broken("*/.kvcachefs/lease", "lookup"))
 
     @is_row("a full pool (ENOSPC)")
     def full():
@@ -609,6 +626,70 @@ def rows(env, base, mounted, folder, need, row, asked):
     @is_row("events that vLLM's own decoder reads")
     def router_events():
         script("read", "router_events.py", f"{build}/bin/kvcachectl")
+
+    @is_row("events that Dynamo's indexer reads")
+    def dynamo():
+        mine, block = prompts(), 32
+        with mounted(size=512, cpu=256) as store, socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port, address = s.getsockname()[1], f"ipc://{store.path}/events"
+            s.close()
+            options = ["--port", port, "--threads", 1, "--block-size", block]
+            options += ["--workers", f"1={address}", "--model-name", "tiny"]
+
+            def ask(what):
+                answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/{what}", timeout=30)
+                return json.load(answer)
+
+            def tiers():
+                """For each tier the blocks: the hashes of the parent, the block and its tokens."""
+                got = {}
+                for e in ask("dump")["tiny:default"]["events"]:
+                    blocks = e["event"]["data"]["stored"]
+                    parent = blocks["parent_hash"]
+                    for b in blocks["blocks"]:
+                        got.setdefault(e["storage_tier"], set()).add(
+                            (parent, b["block_hash"], b["tokens_hash"])
+                        )
+                        parent = b["block_hash"]
+                return got
+
+            def ready(what):
+                end = time.monotonic() + 120
+                while True:
+                    with contextlib.suppress(OSError):
+                        if what():
+                            return
+                    have = {tier: len(blocks) for tier, blocks in tiers().items()}
+                    need(time.monotonic() < end, f"Dynamo's indexer has {have} blocks")
+                    time.sleep(0.2)
+
+            with open(f"{base}/dynamo.log", "ab") as log, subprocess.Popen(
+                [str(w) for w in [env.python, "-m", "dynamo.indexer", *options]],
+                stdout=log,
+                stderr=log,
+            ) as indexer:
+                try:
+                    extra = {"events": True, "self_describing_kv_events": True}
+                    with vllm(connector(store, **extra), events=address) as v:
+                        # events that vLLM sends before the indexer has subscribed are lost
+                        short = iter(prompts(100, size=64, first=100))
+                        ready(lambda: tiers() or v.run([next(short)]) and tiers())
+                        right(v.run(mine), mine, "first")
+                        # 512 of the 640 tokens of each prompt are in whole files
+                        most = len(mine) * 512 // block
+                        # vLLM sends the events of a store with one of its next steps
+                        ready(
+                            lambda: len(tiers().get("disk", ())) >= most
+                            or v.run([next(short)]) and False
+                        )
+                        have = tiers()
+                        need(
+                            have["disk"] <= have["device"],
+                            "the stored blocks are not blocks of the GPU",
+                        )
+                finally:
+                    indexer.kill()
 
     chosen = [n for n in names if asked(n)]
     if not chosen:

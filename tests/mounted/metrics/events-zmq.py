@@ -95,10 +95,10 @@ e = p.events()[0]
 assert e == {"type": S, "block_hashes": [LAST(H[0])], "parent_block_hash": None, "token_ids": [],
              "block_size": 0, "lora_id": None, "medium": "CPU", "lora_name": None,
              "group_idx": 2}, e
-topic, number, (at, _), _ = p.messages[0]
+topic, number, (at, _, rank), _ = p.messages[0]
 wire = "".join(m[3] for m in p.messages)
 assert AS_VLLM[0] in wire and AS_VLLM[1] in wire, wire
-assert topic == "kv" and abs(at - time.time()) < 600
+assert topic == "kv" and rank == 0 and abs(at - time.time()) < 600
 p.quiet()
 p.listen()
 p.has((S, LAST(H[0]), "CPU"), (S, LAST(H[0]), "STORAGE"))

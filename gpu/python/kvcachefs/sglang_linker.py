@@ -3,7 +3,8 @@
 SGLang: a cache linker, which moves pages between the device pools of the unified radix cache and
 files of a kvcachefs mount, layer by layer, without SGLang's host pool.
 
-    python -m sglang.launch_server --unified-cache-external-linker-backend dynamic \\
+    python -m sglang.launch_server --enable-unified-cache-external-linker \\
+        --unified-cache-external-linker-backend dynamic \\
         --unified-cache-external-linker-config '{
             "linker": "KvcachefsLinker", "linker_module_path": "kvcachefs.sglang_linker",
             "linker_extra_config": {"mount": "/mnt/kv"}}'

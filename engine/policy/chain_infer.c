@@ -27,6 +27,8 @@
  * guesses, or that opens several prompts in turn, is not trusted: no parents are reported for
  * chunks that it creates, and chunks that it opens keep their parent only if the client opened the
  * parent just before. It is trusted again when its guesses would have been right for a long time.
+ * A chunk that was evicted and is created again shows the same without an open: its parent was last
+ * accessed a while ago, and other chunks since.
  * Threads that are clients of their own share the trust of their process, because they do the same
  * work: `whole` is the client whose trust counts: the process, or the client itself.
  *
@@ -47,6 +49,10 @@
 /* limits for `turns`, the share of chunks that continue another prompt than the last chunk */
 #define TURNS_MOST (1 / 16.f)
 #define TURNS_FEW (1 / 64.f)
+/* limits for `left`, which is a mean over about LEFT bursts */
+#define LEFT_MOST .25f
+#define LEFT_FEW .0625f
+#define LEFT 32.f
 #define ALONE_MOST .75f /* above this share, each thread of a process has its own prompts */
 #define ALONE 64.f      /* the share is a mean over about this many chunks */
 #define PROOF 16        /* chunks that prove the guesses about a client */
@@ -78,6 +84,8 @@ struct client {
 	float wrong;    /* recent share of wrong guesses about its new chunks */
 	/* recent share of opened chunks that continue another prompt than the last chunk */
 	float turns;
+	/* recent share of bursts that continue another prompt than the last chunk */
+	float left;
 	bool unsure;    /* not trusted: parents are not reported */
 	uint32_t proof; /* chunks that were accessed in order, up to PROOF */
 	/*
@@ -233,11 +241,17 @@ static bool came_before(const struct recent *r, uint32_t use, uint32_t most)
 	return use && r->before && use > r->before && use - r->before <= most;
 }
 
+static void judge_client(struct client *c)
+{
+	c->unsure = c->unsure
+			    ? c->wrong > WRONG_FEW || c->turns > TURNS_FEW || c->left > LEFT_FEW
+			    : c->wrong > WRONG_MOST || c->turns > TURNS_MOST || c->left > LEFT_MOST;
+}
+
 static void update_share(struct client *c, float *share, bool one)
 {
 	*share += ((float)one - *share) / JUDGED;
-	c->unsure = c->unsure ? c->wrong > WRONG_FEW || c->turns > TURNS_FEW
-			      : c->wrong > WRONG_MOST || c->turns > TURNS_MOST;
+	judge_client(c);
 }
 
 /* Judges a reported guess, if the client's accesses show whether it was right. */
@@ -250,6 +264,23 @@ static void judge_guess(const struct client *c, struct client *whole, uint64_t g
 		wrong = came_before(&c->recent[i], use, RECENT);
 	if (right || wrong)
 		update_share(whole, &whole->wrong, !right);
+}
+
+/*
+ * The first chunk of a burst had been created before, after the chunk `guess`, and was evicted
+ * before any client opened it. Its parent has not changed. So if the client has just accessed
+ * another chunk, and accessed the former one not long ago, it works on several prompts in turns.
+ */
+static void judge_again(struct kvc_chain_infer *o, const struct client *c, struct client *whole,
+			uint64_t guess)
+{
+	const struct note *n = note_of(o, guess);
+	bool left = n->id == guess && n->client == c->client && c->uses - n->use < BATCH;
+
+	if (guess != c->last && !left)
+		return;
+	whole->left += ((float)(guess != c->last) - whole->left) / LEFT;
+	judge_client(whole);
 }
 
 static uint64_t infer_opened(struct client *c, struct client *whole, struct note *n, uint64_t known,
@@ -293,7 +324,7 @@ uint32_t kvc_chain_infer_client(struct kvc_chain_infer *o, uint32_t process, uin
 	c->thread = thread;
 	if (!c->apart && c->threads && (c->unsure || c->alone > ALONE_MOST)) {
 		c->apart = true;
-		c->wrong = c->turns = 0; /* those were shares of all threads together */
+		c->wrong = c->turns = c->left = 0; /* those were shares of all threads together */
 		c->unsure = false;
 	}
 	if (!c->apart)
@@ -356,7 +387,11 @@ void kvc_chain_infer_access(struct kvc_chain_infer *o, uint32_t client, uint64_t
 		out->parent = infer_opened(c, whole, n, known_parent, use);
 		out->begins = paused || out->parent != c->last;
 	} else {
+		uint64_t guess = n->said ? n->guess : 0;
+
 		out->parent = infer_new(c, whole, n, gap);
+		if (guess && c->burst == 1)
+			judge_again(o, c, whole, guess);
 		out->begins = !n->said || whole->unsure;
 	}
 	out->unsure = whole->unsure || whole->proof < PROOF;

@@ -71,6 +71,7 @@ struct prefix {
 	struct shadow shadow[SHADOWS]; /* evicts by index; evicts by last access */
 	uint32_t sample;
 	uint64_t fits; /* chunks that fit into the cache, as the evictions show */
+	double lead;   /* recent mean lead of the shadow whose order is not used, in hits */
 	double asked;  /* recent mean of chunks per request */
 	double loose;  /* share of accesses in requests whose chunks have no known order */
 	double uses;   /* accesses to chunks in shadows: the clock of their keys */

@@ -280,4 +280,5 @@ void kvc_prefix_load(struct kvc_replacer *k, struct kvc_in *in)
 		p->shadow[i].hits = load_number(in);
 		load_shadow(&p->shadow[i], in);
 	}
+	p->lead = p->shadow[!p->by_use].hits - p->shadow[p->by_use].hits;
 }

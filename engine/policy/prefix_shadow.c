@@ -7,7 +7,8 @@
  * The cache evicts by index at first. It changes to the order of the other shadow as soon as that
  * shadow leads by more than LEAD of its own hits or misses, whichever are fewer, both as means over
  * MEMORY requests. A smaller lead is not worth a change, which costs as much as filling the cache
- * with the chunks that the other order would have kept.
+ * with the chunks that the other order would have kept. Earlier gains of the present order count
+ * for at most AHEAD times such a lead, because loads change.
  *
  * Each shadow does what the cache would do with the same method: the one that evicts by index
  * refuses new chunks that are worth less than its victim, and the other one takes all.
@@ -22,6 +23,7 @@
 
 #define MEMORY 1000. /* requests in the means */
 #define LEAD .05
+#define AHEAD 4 /* leads that earlier gains count, at most */
 #define LEAD_LEAST .01 /* hits a request */
 #define USES 4096.     /* accesses in the mean of the loose share */
 #define SHRINK 8       /* chunks evicted from a shadow for one new chunk, at most */
@@ -107,17 +109,19 @@ void kvc_prefix_resample(struct prefix *p)
 
 void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r)
 {
-	const double *is, *other;
-	double least;
+	double is, lead, least;
 
 	for (unsigned i = 0; i < SHADOWS; i++)
 		p->shadow[i].hits += (r->hits[i] - p->shadow[i].hits) / MEMORY;
 	p->asked += (r->n - p->asked) / MEMORY;
-	is = &p->shadow[p->by_use].hits;
-	other = &p->shadow[!p->by_use].hits;
-	least = fmin(*is, fmax(p->asked - *is, 0));
-	if (*other - *is <= least * LEAD + LEAD_LEAST)
+	is = p->shadow[p->by_use].hits;
+	least = fmin(is, fmax(p->asked - is, 0)) * LEAD + LEAD_LEAST;
+	lead = (double)r->hits[!p->by_use] - r->hits[p->by_use];
+	p->lead += (lead - p->lead) / MEMORY;
+	p->lead = fmax(p->lead, -AHEAD * least);
+	if (p->lead <= least)
 		return;
 	p->by_use = !p->by_use;
+	p->lead = -p->lead;
 	p->switches++;
 }

@@ -430,6 +430,40 @@ static void in_turns(void **state)
 		}
 }
 
+/*
+ * Prompts whose chunks are evicted before anything opens them, and are created again, `width` of
+ * them in turns and 16 chunks at a time.
+ */
+static bool again(uint64_t width)
+{
+	struct kvc_inferred seen = { 0 };
+
+	for (uint64_t round = 0; round < 240 / width; round++) {
+		uint64_t first = draw(41), step = 1 + draw(40);
+
+		for (uint64_t at = 0; at < 40; at += 16)
+			for (uint64_t i = 0; i < width; i++) {
+				uint64_t id = 1 + 40 * ((first + i * step) % 41) + at;
+
+				now += 300 * MS;
+				for (uint64_t b = at; b < at + 16 && b < 40; b++)
+					seen = by(1, id++, false, 0);
+			}
+	}
+	return !seen.unsure;
+}
+
+/* A client is trusted with prompts one after another, but not in turns. */
+static void created_again(void **state)
+{
+	(void)state;
+	chance = 1;
+	assert_true(again(1));
+	assert_false(again(8));
+	assert_false(again(20));
+	assert_true(again(1));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -443,6 +477,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(threads, begin, end),
 		cmocka_unit_test_setup_teardown(proof, begin, end),
 		cmocka_unit_test_setup_teardown(threads_are_one, begin, end),
+		cmocka_unit_test_setup_teardown(created_again, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 #define NO_MEAN 255  /* value of `mean` for a chunk that was accessed once */
 #define MEAN_STEPS 8 /* steps of `mean` per doubling of the gap */
 #define SIZES 256
+#define KVC_PREFIX_USES 4096u /* accesses in the mean of the loose share, at most */
 #define SAMPLE_FROM 4096u /* smallest number of chunks in a shadow before ids are sampled */
 
 /* The inputs of a chunk's index in one struct, because 64 of them are read to find a victim. */
@@ -73,6 +74,7 @@ struct prefix {
 	uint64_t fits; /* chunks that fit into the cache, as the evictions show */
 	double lead;   /* recent mean lead of the shadow whose order is not used, in hits */
 	double asked;  /* recent mean of chunks per request */
+	uint32_t accesses; /* accesses in the mean of `loose`, up to KVC_PREFIX_USES */
 	double loose;  /* share of accesses in requests whose chunks have no known order */
 	double uses;   /* accesses to chunks in shadows: the clock of their keys */
 	bool by_use;   /* the guard's choice; it applies if chains are known */

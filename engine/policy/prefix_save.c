@@ -268,6 +268,7 @@ void kvc_prefix_load(struct kvc_replacer *k, struct kvc_in *in)
 	in->bad |= p->fits > KVC_CHAIN_EXCLUDED;
 	p->asked = load_number(in);
 	p->loose = load_number(in);
+	p->accesses = KVC_PREFIX_USES;
 	in->bad |= p->loose > 1;
 	p->uses = load_number(in);
 	by_use = kvc_state_in_8(in);

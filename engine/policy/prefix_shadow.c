@@ -15,7 +15,8 @@
  *
  * Hits in the shadows are counted by request, so they mean nothing if nobody knows which chunks
  * belong to which prompt (the request is `loose`). If more than a small share of accesses is loose,
- * the cache evicts the oldest leaf, as lru does.
+ * the cache evicts the oldest leaf, as lru does. So a store that plain
+ * programs fill is ordered by access from the beginning, since no value was learned.
  */
 #include "prefix_priv.h"
 
@@ -23,9 +24,8 @@
 
 #define MEMORY 1000. /* requests in the means */
 #define LEAD .05
-#define AHEAD 4 /* leads that earlier gains count, at most */
+#define AHEAD 4        /* leads that earlier gains count, at most */
 #define LEAD_LEAST .01 /* hits a request */
-#define USES 4096.     /* accesses in the mean of the loose share */
 #define SHRINK 8       /* chunks evicted from a shadow for one new chunk, at most */
 
 static void touch_shadow(struct kvc_replacer *k, struct kvc_request *r, unsigned i)
@@ -77,7 +77,8 @@ void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r)
 {
 	struct prefix *p = k->own;
 
-	p->loose += (r->loose - p->loose) / USES;
+	p->accesses += p->accesses < KVC_PREFIX_USES;
+	p->loose += (r->loose - p->loose) / p->accesses;
 	if (!r->loose && kvc_prefix_in_shadow(p, r->touched[r->n - 1].id))
 		for (unsigned i = 0; i < SHADOWS; i++)
 			touch_shadow(k, r, i);

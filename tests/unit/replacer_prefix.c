@@ -298,6 +298,26 @@ static void loose(void **state)
 	kvc_replacer_close(k);
 }
 
+/* If all accesses so far are loose, the oldest leaf is evicted, whatever it is worth per byte. */
+static void loose_at_first(void **state)
+{
+	struct kvc_replacer *k = opened(FIT);
+	struct kvc_request r = { 0 };
+
+	(void)state;
+	for (uint64_t id = 1; id <= 200; id++) {
+		kvc_replacer_begin(k, &r, 0);
+		r.loose = true;
+		kvc_replacer_access(k, &r, id);
+		assert_int_equal(kvc_replacer_add(k, &r, id, 0, id == 1 ? 1 : 1 << 20), 0);
+		kvc_replacer_end(k, &r);
+	}
+	assert_true(says(k, "guard loose\n"));
+	assert_int_equal(kvc_replacer_victim(k), 1);
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
+}
+
 /* Makes `uses` accesses to 300 chunks in turn, each in a loose request of its own. */
 static void use_alone(struct kvc_replacer *k, struct kvc_request *r, unsigned uses)
 {
@@ -428,7 +448,8 @@ int main(void)
 		cmocka_unit_test(guard),         cmocka_unit_test(guard_of_few),
 		cmocka_unit_test(guard_soon),    cmocka_unit_test(refusal),
 		cmocka_unit_test(loose),         cmocka_unit_test(loose_is_light),
-		cmocka_unit_test(loose_is_kept), cmocka_unit_test(memory),
+		cmocka_unit_test(loose_is_kept), cmocka_unit_test(loose_at_first),
+		cmocka_unit_test(memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

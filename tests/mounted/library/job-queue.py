@@ -6,7 +6,7 @@ covers the queue's states, and tests/tools/gpu_queue.cuh its order on a device."
 import os, subprocess
 from kvtest import *
 
-s = Store(size="256M", cpu="64M", options="policy=lru,settle=20").mount()
+s = Store(size="256M", cpu="64M", options="settle=20").mount()
 
 
 def tool(*args):

@@ -9,7 +9,7 @@ from prometheus import check, parse, PREFIX
 
 os.mkdir(f"{TMP}/a")
 os.mkdir(f"{TMP}/b")
-s = Store(cpu="64M", options=f"policy=lru,settle=0,remote=dir://{TMP}/a,"
+s = Store(cpu="64M", options=f"settle=0,remote=dir://{TMP}/a,"
           f"remote=dir://{TMP}/b").mount()
 
 

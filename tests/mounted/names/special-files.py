@@ -7,7 +7,7 @@ to a filesystem: names that are too long, hard links in the root, set-id bits at
 import errno, os, socket, stat, subprocess
 from kvtest import *
 
-s = Store(cpu="32M", size="128M", options="policy=lru,settle=0").mount()
+s = Store(cpu="32M", size="128M", options="settle=0").mount()
 m = s.mnt
 P = lambda *a: os.path.join(m, *a)
 NUMBER = {"b": os.makedev(3, 4), "c": os.makedev(1, 5), "f": 0, "s": 0}

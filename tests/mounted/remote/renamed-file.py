@@ -11,7 +11,7 @@ import frames
 
 flag, shared = f"{TMP}/refuse", f"{TMP}/shared"
 os.mkdir(shared)
-options = f"policy=lru,disk=off,settle=0,remote=dir://{shared}"
+options = f"disk=off,settle=0,remote=dir://{shared}"
 
 
 def refuse(yes):

@@ -13,7 +13,7 @@
 #define MEAN_STEPS 8 /* steps of `mean` per doubling of the gap */
 #define SIZES 256
 #define KVC_PREFIX_USES 4096u /* accesses in the mean of the loose share, at most */
-#define SAMPLE_FROM 4096u /* smallest number of chunks in a shadow before ids are sampled */
+#define SAMPLE_FROM 4096u     /* smallest number of chunks in a shadow before ids are sampled */
 
 /* The inputs of a chunk's index in one struct, because 64 of them are read to find a victim. */
 struct worth {
@@ -71,13 +71,13 @@ struct prefix {
 	struct drawn drawn[2];         /* leaves of the cache; of the first shadow */
 	struct shadow shadow[SHADOWS]; /* evicts by index; evicts by last access */
 	uint32_t sample;
-	uint64_t fits; /* chunks that fit into the cache, as the evictions show */
-	double lead;   /* recent mean lead of the shadow whose order is not used, in hits */
-	double asked;  /* recent mean of chunks per request */
+	uint64_t fits;     /* chunks that fit into the cache, as the evictions show */
+	double lead;       /* recent mean lead of the shadow whose order is not used, in hits */
+	double asked;      /* recent mean of chunks per request */
 	uint32_t accesses; /* accesses in the mean of `loose`, up to KVC_PREFIX_USES */
-	double loose;  /* share of accesses in requests whose chunks have no known order */
-	double uses;   /* accesses to chunks in shadows: the clock of their keys */
-	bool by_use;   /* the guard's choice; it applies if chains are known */
+	double loose;      /* share of accesses in requests whose chunks have no known order */
+	double uses;       /* accesses to chunks in shadows: the clock of their keys */
+	bool by_use;       /* the guard's choice; it applies if chains are known */
 	/* last result of kvc_prefix_score_now, and the access it belongs to; 0: none since */
 	uint32_t scored_nr, scored_n;
 	uint8_t scored;

@@ -190,17 +190,19 @@ static void times(void **state)
 		{ "250", 1, 250 },       { "250ms", 1, 250 },        { "10s", 1, 10000 },
 		{ "1m", 1, 60000 },
 	};
-	static const char *const wrong[] = { "",
-					     "m",
-					     "-1",
-					     "1.5h",
-					     "10M",
-					     "10 min",
-					     "1y",
-					     "1mo",
-					     "0x1",
-					     "1h30",
-					     "999999999999999999w" };
+	static const char *const wrong[] = {
+		"",
+		"m",
+		"-1",
+		"1.5h",
+		"10M",
+		"10 min",
+		"1y",
+		"1mo",
+		"0x1",
+		"1h30",
+		"999999999999999999w",
+	};
 	uint64_t n;
 
 	(void)state;

@@ -20,9 +20,9 @@
 #define DOCUMENTS 3000
 #define LONGEST 64
 #define REQUESTS 6000
-#define SOON 640  /* requests, 18,000 chunks: enough to fill a cache of FIT many times */
-#define DRAWN 64  /* leaves drawn for a victim, as in prefix_pick.c */
-#define LOOKS 8   /* victims in a shadow for one new chunk, at most */
+#define SOON 640 /* requests, 18,000 chunks: enough to fill a cache of FIT many times */
+#define DRAWN 64 /* leaves drawn for a victim, as in prefix_pick.c */
+#define LOOKS 8  /* victims in a shadow for one new chunk, at most */
 #define PROMPT 500
 #define TEN_MILLION 10000000ull
 

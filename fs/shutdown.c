@@ -8,8 +8,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define WRITERS_WAIT_NS 5000000000ull /* maximum wait for writers */
 #define POLL_NS 2000000l
@@ -66,6 +68,27 @@ void kvfs_writer_end(struct kvfs *f, int flags)
 		atomic_fetch_sub(&f->shutdown.writers, 1);
 }
 
+/* What kvcachectl reload without options does. */
+static void reload(struct kvfs *f)
+{
+	char words[] = "reload", *text = NULL;
+	size_t len;
+	FILE *answer = open_memstream(&text, &len);
+	const struct kvc_options *o = kvc_cache_options(f->k);
+	bool any = *o->keyfile || *o->logfile;
+	int err = !answer ? -ENOMEM : any ? kvc_control(f->k, words, answer) : 0;
+
+	if (answer && fclose(answer))
+		text = NULL;
+	if (err)
+		kvc_warn("SIGHUP: %.*s", text ? (int)strcspn(text, "\n") : 13,
+			 text ? text : "out of memory");
+	else
+		kvc_info(any ? "SIGHUP: opened the key file and the log file again"
+			     : "SIGHUP: the mount has no key file or log file to open again");
+	free(text);
+}
+
 static void ending_signals(sigset_t *set)
 {
 	sigemptyset(set);
@@ -119,11 +142,17 @@ static void *shutdown_thread(void *arg)
 {
 	struct kvfs *f = arg;
 	struct kvfs_shutdown *l = &f->shutdown;
-	sigset_t set;
+	sigset_t set, hup;
+	int sig;
 
 	ending_signals(&set);
-	while (sigwaitinfo(&set, NULL) < 0)
-		;
+	hup = set;
+	sigaddset(&hup, SIGHUP);
+	while ((sig = sigwaitinfo(&hup, NULL)) < 0 || sig == SIGHUP)
+		if (sig == SIGHUP && l->terminal)
+			break;
+		else if (sig == SIGHUP)
+			reload(f);
 	if (!atomic_load(&l->over)) {
 		kvfs_service_notify("STOPPING=1\nSTATUS=waiting for files that are being written");
 		/* the next daemon of the store waits instead of failing */
@@ -148,6 +177,8 @@ int kvfs_shutdown_start(struct kvfs *f)
 	sigaddset(&set, WAKE_SIGNAL);
 	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 	ending_signals(&set);
+	sigaddset(&set, SIGHUP);
+	l->terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	err = -pthread_create(&l->thread, NULL, shutdown_thread, f);

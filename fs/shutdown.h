@@ -4,7 +4,10 @@
  * lost without an error: with passthrough, their writers' next writes and close still succeed. So
  * the daemon keeps serving for a bounded time until all files that are open for writing are closed.
  * In this time, calls that open a file for writing are held, and they fail when the daemon ends. A
- * second signal, or SIGHUP, ends the daemon at once.
+ * second signal ends the daemon at once.
+ *
+ * SIGHUP reads the key file again, as kvcachectl reload does. Only in the foreground of a terminal
+ * it ends the daemon like SIGTERM, because the terminal is gone.
  */
 #ifndef KVFS_SHUTDOWN_H
 #define KVFS_SHUTDOWN_H
@@ -19,6 +22,7 @@ struct kvfs;
 struct kvfs_shutdown {
 	pthread_t thread, loop;
 	bool started;
+	bool terminal; /* the daemon runs in the foreground of a terminal */
 	atomic_bool begun, over;
 	atomic_ulong writers; /* files open for writing, plus calls that are opening one */
 	pthread_mutex_t lock; /* a leaf; guards held */

@@ -528,8 +528,20 @@ static bool same(const struct row *r, const struct kvc_options *a, const struct 
 int kvc_options_reload(struct kvc_options *o, const char *text, char *error)
 {
 	struct kvc_options n = *o;
-	int err = kvc_options_parse(&n, text, error) ?: kvc_options_check(&n, error);
+	int err;
 
+	/* the values of an option that may be repeated replace the present ones */
+	for (size_t i = 0; i < NROWS; i++)
+		if (rows[i].type == TEXTS)
+			memset((char *)&n + rows[i].at, 0, rows[i].max);
+	*n.generic = 0;
+	err = kvc_options_parse(&n, text, error);
+	for (size_t i = 0; i < NROWS; i++)
+		if (rows[i].type == TEXTS && !*((char *)&n + rows[i].at))
+			memcpy((char *)&n + rows[i].at, (char *)o + rows[i].at, rows[i].max);
+	if (!*n.generic)
+		memcpy(n.generic, o->generic, sizeof n.generic);
+	err = err ?: kvc_options_check(&n, error);
 	if (err)
 		return err;
 	for (size_t i = 0; i < NROWS; i++)

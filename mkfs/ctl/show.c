@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvcachectl stats and config print files of .kvcachefs, as they are or as JSON; log prints the
- * log; reload changes options of a running mount.
+ * log.
  */
 #include "ctl.h"
 
@@ -183,27 +183,4 @@ int kvm_run_log(int argc, char **argv)
 	return kvm_mount_of(argc > set ? argv[set] : NULL, mnt)
 		       ?: kvm_control(mnt, words, answer, sizeof answer)
 				  ?: print_answer(mnt, json, "level", answer);
-}
-
-int kvm_run_reload(int argc, char **argv)
-{
-	bool json = false;
-	const char *text = NULL;
-	const struct kvm_option options[] = { { "json", &json, NULL },
-					      { "o", NULL, &text },
-					      { 0 } };
-	char mnt[KVM_PATH], words[4000] = "reload", answer[512];
-	int err = kvm_options(&argc, argv, options);
-
-	if (err)
-		return err;
-	if (text && (!*text || strlen(text) > sizeof words - 16 || strchr(text, '\n')))
-		return kvm_misused("reload: give -o OPTIONS, such as -o high=95,low=85");
-	if (text)
-		snprintf(words, sizeof words, "reload %s", text);
-	err = kvm_mount_of(argc ? argv[0] : NULL, mnt)
-		      ?: kvm_control(mnt, words, answer, sizeof answer);
-	if (err || !json)
-		return err;
-	return print_answer(mnt, true, "changed", text ? words + strlen("reload ") : answer);
 }

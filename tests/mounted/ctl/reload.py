@@ -3,7 +3,7 @@
 """kvcachectl reload changes the options that the manual marks Live on a mount in use, all or none
 of them; any other option is refused in one line. kvcachectl log sets the level, .kvcachefs/log has
 the last lines, and stats and config print JSON."""
-import json, os, re
+import json, os, re, signal
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -40,7 +40,7 @@ for n, v in values.items():
     assert s.config()[n] in (v, str(5 << 30)), (n, s.config()[n])
 others = {"cpu": "32M", "memory": "200M", "policy": "lfu", "disk_policy": "lfu",
           "unit": "file", "partial": "miss",
-          "write": "back", "disk": "off", "remote": f"dir://{TMP}/r", "keyfile": "/x",
+          "write": "back", "disk": "off", "remote": f"dir://{TMP}/other", "keyfile": "/x",
           "adopt_uid": "5", "adopt_gid": "5", "adopt_mode": "600", "metrics": "127.0.0.1:1",
           "metrics_token": "/x", "logfile": "/x",
           "passthrough": "off", "io_uring": "off", "huge": "never", "numa": "local",
@@ -63,6 +63,56 @@ said(ctl("reload", "-o", "", s.mnt), 2, "-o OPTIONS")
 said(ctl("reload", s.mnt), 1, "no key file or log file", "-o OPTIONS")
 assert json.loads(ctl("reload", "-o", "high=90,low=80", "--json", s.mnt, ok=True).stdout) == \
     {"mount": s.mnt, "changed": "high=90,low=80"}
+
+# options that a file has, and options that are saved there
+conf = f"{TMP}/kv.conf"
+
+
+def config_file(text):
+    with open(conf, "w") as f:
+        f.write(text)
+    os.chmod(conf, 0o640)
+
+
+OPTIONS = f"settle=0,remote=dir://{TMP}/r,cpu=64M"
+config_file(f"# a comment\nSTORE={s.path}\nMOUNTPOINT={s.mnt}\nOPTIONS='{OPTIONS},high=88,pins=7'\n#x\n")
+ctl("reload", "--file", conf, ok=True)
+assert (s.config()["high"], s.config()["pins"]) == ("88", "7"), s.config()
+ctl("reload", "-o", "high=89,low=79,daily=1G", "--save", conf, s.mnt, ok=True)
+with open(conf) as f:
+    text = f.read()
+assert text == (f"# a comment\nSTORE={s.path}\nMOUNTPOINT={s.mnt}\n"
+                f"OPTIONS={OPTIONS},pins=7,high=89,low=79,daily=1G\n#x\n"), text
+assert os.stat(conf).st_mode & 0o777 == 0o640
+ctl("reload", "-o", "daily=0", s.mnt, ok=True)
+ctl("reload", "--file", conf, s.mnt, ok=True)
+assert s.config()["daily"] == str(1 << 30), s.config()
+# nothing changes if the file cannot be written, and nothing is saved if the mount refuses it
+said(ctl("reload", "-o", "high=99", "--save", f"{TMP}/none/conf", s.mnt), 1, "No such file")
+assert s.config()["high"] == "89"
+said(ctl("reload", "-o", "high=x", "--save", conf, s.mnt), 1, "high")
+assert not [n for n in os.listdir(TMP) if n.endswith(".new")]
+with open(conf) as f:
+    assert f.read() == text
+config_file(f"OPTIONS=cpu=99M,high=87\nMOUNTPOINT={s.mnt}\n")
+said(ctl("reload", "--file", conf), 1, "option cpu cannot change")
+assert s.config()["high"] == "89"
+for text, word in (("STORE=x\n", "OPTIONS="), ("OPTIONS=high=90\n", "MOUNTPOINT="), ("", "OPTIONS="),
+                   ("OPTIONS=" + "x" * 5000, "too long")):
+    config_file(text)
+    said(ctl("reload", "--file", conf), 1, word)
+said(ctl("reload", "--file", f"{TMP}/none"), 1, "No such file")
+said(ctl("reload", "--file", conf, "-o", "high=9", s.mnt), 2, "not both")
+said(ctl("reload", "--save", conf, s.mnt), 2, "-o OPTIONS")
+config_file("STORE=x")  # a file without options gets a line
+ctl("reload", "-o", "daily=0,pins=50,high=90,low=80", "--save", conf, s.mnt, ok=True)
+with open(conf) as f:
+    assert f.read() == "STORE=x\nOPTIONS=daily=0,pins=50,high=90,low=80\n"
+
+# SIGHUP reads the key file, or says that there is none; the mount stays
+s.daemon.send_signal(signal.SIGHUP)
+wait_for(lambda: "SIGHUP: the mount has no key file or log file" in s.log())
+assert s.config()["high"] == "90"
 
 # the new values have an effect: low= evicts from the pool
 ctl("reload", "-o", "admit=all,compress=none", s.mnt, ok=True)

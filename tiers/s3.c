@@ -19,6 +19,7 @@
 #include "registry.h"
 
 #include "budget.h"
+#include "log.h"
 #include "s3_http.h"
 
 #include <ctype.h>
@@ -26,6 +27,7 @@
 #include <string.h>
 
 #define BLIND_NS 60000000000ull /* how long a result of sees_absence is used */
+#define FIRST_MS 1000           /* how long a mount waits for the first answer */
 #define ABSENT "ff/kvcachefs-absent"
 
 static struct kvct_s3 *s3_of(struct kvc_tier *t)
@@ -485,6 +487,25 @@ static int check_lengths(const struct kvct_url *u, char *error)
 	return 0;
 }
 
+/*
+ * Asks the service once at mount. Any answer will do, also a refusal: the first copy reports these.
+ * The tier has no other threads yet.
+ */
+static void first_answer(struct kvct_s3 *s)
+{
+	struct kvct_s3_request q = { .kind = KVCT_S3_READ, .method = "HEAD", .quiet = true };
+	uint64_t deadline_ms = s->deadline_ms;
+	int err;
+
+	s->deadline_ms = kvc_min(deadline_ms, FIRST_MS);
+	err = kvct_s3_ask(s, &q);
+	s->deadline_ms = deadline_ms;
+	free(q.text);
+	if (err && !q.status)
+		kvc_warn("tier s3: %s does not answer (%s); the next access tries again",
+			 s->place[s->by_name].server, strerror(-err));
+}
+
 int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error)
 {
 	static const char *const params[] = {
@@ -519,6 +540,7 @@ int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier
 		s3_close(&s->tier);
 		return err;
 	}
+	first_answer(s);
 	*out = &s->tier;
 	return 0;
 }

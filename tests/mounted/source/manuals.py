@@ -12,7 +12,8 @@ assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mo
                       "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7",
                       "libkvcachefs.3", "kvcachefs-gpu.7", "kvcachefs-python.7",
                       "kvcachefs-engines.7", "kvcachefs-policies.7", "kvcachefs-metrics.7",
-                      "kvcachefs-performance.7", "kvcachefs-tutorial.7"}
+                      "kvcachefs-performance.7", "kvcachefs-tutorial.7",
+                      "kvcachefs-troubleshooting.7"}
 for name in pages:
     p = run("mandoc", "-T", "lint", "-W", "error", f"{man}/{name}")
     assert p.returncode == 0, p.stdout

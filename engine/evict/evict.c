@@ -137,23 +137,37 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 }
 
+/*
+ * Returns how many of `used` bytes the pool should lose to be within its watermarks. Down to low=
+ * these are only bytes that the policy does not keep; bytes of chunks that are being created are
+ * not decided yet, and may exceed high=.
+ */
+static uint64_t trim_bytes_locked(struct kvc *k, uint64_t used)
+{
+	const uint64_t *bytes = k->chunks->bytes;
+	uint64_t low = kvc_reservation_low_locked(k);
+	uint64_t decided = bytes[KVC_LEAVES] + bytes[KVC_KEPT] - kvc_min(bytes[KVC_KEPT], low);
+	uint64_t high = k->pool.bytes / 100 * k->opt.high_pct + bytes[KVC_ENTERS];
+	uint64_t want = kvc_reservation_excess(used, k->pool.bytes, &k->opt, &k->evict->trimming);
+
+	want = kvc_min(want, kvc_max(decided, used - kvc_min(used, high)));
+	k->evict->trimming = want > 0;
+	return want;
+}
+
 /* Returns how many bytes the pool should lose now, beyond segments that are already being freed. */
 static uint64_t pool_excess_locked(struct kvc *k)
 {
 	const struct kvc_list *first = &k->reservations.waiters;
-	uint64_t want, need = 0;
+	uint64_t leaving = k->reservations.leaving, used, want, need = 0;
 
 	kvc_reservation_check_locked(k);
-	want = kvc_reservation_excess(k->reservations.used + k->reservations.unseen, k->pool.bytes,
-				      &k->opt, &k->evict->trimming);
-	/* the policy is about to decide who leaves for these */
-	want -= kvc_min(want, k->chunks->bytes[KVC_ENTERS]);
-	k->evict->trimming = want > 0;
+	used = k->reservations.used + k->reservations.unseen;
+	want = trim_bytes_locked(k, used - kvc_min(used, leaving));
 	if (!kvc_list_empty(first))
 		need = kvc_of(first->next, struct kvc_wait, link)->want;
-	if (need)
-		want = kvc_max(want, kvc_reservation_lacks_locked(k, need));
-	return want - kvc_min(want, k->reservations.leaving);
+	need = need ? kvc_reservation_lacks_locked(k, need) : 0;
+	return kvc_max(want, need - kvc_min(need, leaving));
 }
 
 /* Returns how many bytes are missing for the stores that have waited longer than pace=. */

@@ -28,7 +28,7 @@ s.umount()
 TRACE = f"{TMP}/trace.jsonl"
 with open(TRACE, "w") as f:
     for at, ids in zip(began, requests):
-        f.write(json.dumps({"timestamp": round((at - began[0]) * 1000), "hash_ids": ids}) + "\n")
+        f.write(json.dumps({"timestamp": round((at - began[0]) * 1000) + 1, "hash_ids": ids}) + "\n")
 sizes = [round(chunks * (1 + i / 100)) for i in range(-4, 5)]
 p = run(binary("kvcachectl"), "replay", "--chain", "told", "--policy", "prefix", "--capacity",
         ",".join(map(str, sizes)), TRACE, ok=True)

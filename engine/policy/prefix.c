@@ -128,7 +128,7 @@ static void prefix_add(struct kvc_replacer *k, struct kvc_request *r, uint32_t s
 	struct prefix *p = k->own;
 	const struct kvc_touched *t = r && r->n ? &r->touched[r->n - 1] : NULL;
 
-	/* so the shadows have the right size before the first eviction */
+	/* the sample fits the size of the cache before the first eviction, too */
 	p->fits = kvc_max(p->fits, k->chain.n);
 	if (!t || t->slot != slot) {
 		kvc_prefix_add_unrequested(k, slot, bytes);

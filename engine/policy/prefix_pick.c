@@ -188,6 +188,7 @@ bool kvc_prefix_refuses(struct kvc_replacer *k, const struct kvc_request *r, uin
 	if (p->by_use || r->loose || kvc_prefix_is_loose(p))
 		return false;
 	p->fits = k->chain.n;
+	p->full = true;
 	return draw_in_cache(k) &&
 	       index_of_new(k, r) * p->per_size[kvc_prefix_size(bytes)] < p->drawn[0].best[0].index;
 }
@@ -268,6 +269,7 @@ uint32_t kvc_prefix_victim(struct kvc_replacer *k)
 	const struct kvc_chain *c = &k->chain;
 
 	p->fits = c->n;
+	p->full = true;
 	if (p->by_use || kvc_prefix_is_loose(p))
 		return pick_oldest(k);
 	return draw_in_cache(k) ? take_next(&p->drawn[0], c) : KVC_NO_SLOT;

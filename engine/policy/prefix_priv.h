@@ -72,6 +72,7 @@ struct prefix {
 	struct shadow shadow[SHADOWS]; /* evicts by index; evicts by last access */
 	uint32_t sample;
 	uint64_t fits;     /* chunks that fit into the cache, as the evictions show */
+	bool full;         /* the cache has evicted or refused a chunk */
 	double lead;       /* recent mean lead of the shadow whose order is not used, in hits */
 	double asked;      /* recent mean of chunks per request */
 	uint32_t accesses; /* accesses in the mean of `loose`, up to KVC_PREFIX_USES */

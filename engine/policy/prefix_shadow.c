@@ -35,6 +35,10 @@ static void touch_shadow(struct kvc_replacer *k, struct kvc_request *r, unsigned
 	struct kvc_touched *t = &r->touched[r->n - 1];
 	uint64_t before = r->sampled[i];
 	uint32_t slot = kvc_chain_find(&s->chain, t->id), up = r->at[i], v;
+	/*
+	 * chunks are smaller than expected: more fit than the shadow knows of, until one is evicted
+	 */
+	bool grows = !p->full && k->chain.n > k->conf.chunks;
 
 	r->sampled[i] = t->id;
 	r->at[i] = t->shadow[i] = slot;
@@ -50,7 +54,7 @@ static void touch_shadow(struct kvc_replacer *k, struct kvc_request *r, unsigned
 	up = before ? kvc_chain_find_at(&s->chain, before, up) : KVC_NO_SLOT;
 	if (before && up == KVC_NO_SLOT)
 		return;
-	for (int n = 0; s->chain.n && s->chain.n >= p->fits / p->sample; n++) {
+	for (int n = 0; !grows && s->chain.n && s->chain.n >= p->fits / p->sample; n++) {
 		if (!i && !n && kvc_prefix_shadow_refuses(k, r))
 			return;
 		v = i ? s->chain.leaf[0] : kvc_prefix_shadow_victim(k);

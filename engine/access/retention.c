@@ -7,7 +7,8 @@
  * or that leave, do not count as kept.
  *
  * Finished chunks (objects/hinted.c) and those of tenants above their shares (objects/tenant_set.c)
- * are given up before the policy's victims. If no chunk can be given up, the evictor makes room
+ * are given up before the policy's victims. A chunk for which such a tenant loses one is not
+ * refused. If no chunk can be given up, the evictor makes room
  * later (evict/evict.c).
  */
 #include "retention.h"
@@ -19,8 +20,9 @@
 #include "reservation.h"
 #include "tenant_set.h"
 
-#define VICTIMS 32 /* chunks given up for one chunk, since it is work under the lock */
-#define SKIPPED 8  /* chunks that are passed over for one chunk */
+#define VICTIMS 32     /* chunks given up for one chunk, since it is work under the lock */
+#define TENANT_TRIES 8 /* searches for a victim of a tenant above its share */
+#define SKIPPED 8      /* chunks that are passed over for one chunk */
 
 struct skipped {
 	struct kvc_chunk *v[SKIPPED];
@@ -37,8 +39,10 @@ static struct kvc_chunk *find_victim_locked(struct kvc *k, const struct kvc_chun
 					    struct skipped *s)
 {
 	for (unsigned pinned = 0; s->n < SKIPPED && pinned < VICTIMS;) {
-		struct kvc_chunk *c = kvc_hinted_victim_locked(k) ?: kvc_tenant_victim_locked(k);
+		struct kvc_chunk *c = kvc_hinted_victim_locked(k);
 
+		for (unsigned i = 0; !c && i < TENANT_TRIES && k->tenants->table.n; i++)
+			c = kvc_tenant_victim_locked(k);
 		if (!c && !(c = kvc_chunk_pop_locked(k)))
 			return NULL;
 		if (kvc_pin_out_locked(k, c))
@@ -67,11 +71,20 @@ static void give_up_locked(struct kvc *k, const struct kvc_chunk *than)
 		kvc_chunk_push_locked(k, s.v[--s.n]);
 }
 
+/* Would a chunk of another tenant, which is above its share, leave for this chunk? */
+static bool others_leave_locked(struct kvc *k, const struct kvc_chunk *c)
+{
+	const struct kvc_tenant *t = k->tenants->table.n ? kvc_tenant_over_locked(k) : NULL;
+
+	return t && t->slot.key != c->tenant.number;
+}
+
 /* Does the policy refuse the chunk, which the request used last? */
 static bool refuses_locked(struct kvc *k, struct kvc_request *r, const struct kvc_chunk *c,
 			   uint64_t bytes)
 {
-	if (c->pin || kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_NORMAL)
+	if (c->pin || kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_NORMAL ||
+	    others_leave_locked(k, c))
 		return false;
 	return r->refused ||
 	       (is_full(k, bytes) &&
@@ -91,6 +104,8 @@ static void decide_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk
 		return;
 	}
 	kvc_leaving_kept_locked(k, c);
+	/* before its parent, which may have become known only now */
+	kvc_tenant_accessed_locked(k, c, kvc_chunk_find_locked(k, c->parent & ~KVC_TOLD));
 	give_up_locked(k, c);
 }
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's cache linker (kvcachefs.sglang_linker) on real device pool groups in host memory, and
-SGLang's failure injector around kvcachefs.sglang: linker_sglang.py performs the steps. The rows
-restart processes and daemons, fill the mount, and damage files between the steps."""
+"""A whole SGLang on the CPU with kvcachefs.sglang: tiny_sglang.py. SGLang's cache linker
+(kvcachefs.sglang_linker) on real device pool groups in host memory, and SGLang's failure injector
+around kvcachefs.sglang: linker_sglang.py performs the steps. The rows restart processes and
+daemons, fill the mount, and damage files between the steps."""
 
-import os, subprocess, time
+import json, os, subprocess, time
 
 here = os.path.dirname(os.path.abspath(__file__))
 
@@ -19,8 +20,9 @@ def rows(env, base, mounted, folder, need, row, asked):
         "names of equal pages": distinct,
         "refused options": refused,
     }
+    names = {f"whole sglang linker, {name}": run for name, run in names.items()}
+    names["whole sglang kvcachefs, a restart"] = whole
     for name, run in names.items():
-        name = f"whole sglang linker, {name}"
         if asked(name):
             if "sglang" in env.missing:
                 row(name, "skip", f"sglang: {env.missing['sglang']}")
@@ -120,6 +122,39 @@ def killed(s):
         store.mount()
         s.go_on(process)
         s.expect(process, "done")
+
+
+def whole(s):
+    """Each engine is a process; the tokens are those of an engine without a cache."""
+
+    def engine(*mount):
+        path = os.pathsep.join([f"{here}/stand_in", os.environ["PYTHONPATH"]])
+        p = subprocess.run(
+            [s.env.python, f"{here}/tiny_sglang.py", f"{s.base}/tiny-sglang", *mount],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=open(f"{s.base}/tiny-sglang.log", "ab"),
+            text=True,
+            timeout=400,
+            cwd=s.base,
+            env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=path),
+        )
+        last = (p.stdout.strip().splitlines() or [""])[-1]
+        s.need(last.startswith("[["), f"{p.returncode}: {last[-200:]}")
+        made = json.loads(last)
+        return [cached for cached, _ in made], [tokens for _, tokens in made]
+
+    _, plain = engine()
+    with s.mounted(size=512, cpu=256) as store:
+        cached, tokens = engine(store.mnt)
+        s.need(tokens == plain, "first: other tokens than without a cache")
+        s.need(not any(cached), f"hits in an empty store: {cached}")
+        time.sleep(0.3)
+        store.kill()
+        store.mount()
+        cached, tokens = engine(store.mnt)
+        s.need(tokens == plain, "second: other tokens than without a cache")
+        s.need(min(cached) >= 576, f"the second engine had {cached} tokens from the cache")
 
 
 def injector(s):

@@ -323,6 +323,7 @@ lint: build/.setup-tests
 	@scripts/lint
 # used by scripts/lint
 lint-layout:
+	@scripts/columns
 	@scripts/format --check $(ALL_C)
 lint-tidy: $(TIDY)
 

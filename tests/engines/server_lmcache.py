@@ -23,6 +23,15 @@ def adapter(kind, mount, where, **more):
     }
 
 
+def ended(process):
+    """Waits for the end of a process that was told to end, and kills it after a minute."""
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Server:
     def __init__(self, env, base, spec, **more):
         self.port, self.http = port(), port()
@@ -80,11 +89,7 @@ class Server:
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        ended(self.process)
         self.log.close()
 
     def __enter__(self):

@@ -4,7 +4,7 @@ multiprocess server with kvcachefs.lmcache, and the unit tests of its file stora
 package, with their temporary folders on the mount."""
 
 import contextlib, glob, json, os, re, shutil, signal, subprocess, tarfile, time
-from server_lmcache import Server, adapter
+from server_lmcache import Server, adapter, ended
 
 here = os.path.dirname(os.path.abspath(__file__))
 SEQUENCES, CHUNKS = range(6), 4
@@ -123,11 +123,7 @@ class Requests:
 
     def __exit__(self, *_):
         self.process.stdin.close()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        ended(self.process)
         self.log.close()
 
 

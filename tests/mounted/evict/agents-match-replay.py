@@ -14,6 +14,7 @@ from prompts import *
 
 N = 130
 AGREES = .045
+PAUSE = 1  # seconds after which a request has ended (access/access.c)
 with open(curves.unpack(TMP)["agents"]) as f:
     requests = [json.loads(l)["hash_ids"] for l in itertools.islice(f, N)]
 
@@ -21,7 +22,7 @@ TRACE = f"{TMP}/trace.jsonl"
 
 
 def difference(label):
-    """How much more the mount's share is than the replay's."""
+    """How much more the mount's share is than the replay's, and whether the machine kept up."""
     began = []
     s = Store(label, cpu="16M", size="1G",
               options="policy=prefix,unit=file,high=99,low=98,settle=0,write=back").mount()
@@ -41,12 +42,13 @@ def difference(label):
     print(f"{got:.4f} on a mount with {chunks} chunks, {refused} refusals; replayed {want:.4f}, "
           f"{min(shares):.4f} to {max(shares):.4f}")
     assert refused and len(shares) == len(sizes), (refused, p.stdout)
-    return got - want
+    return got - want, max(b - a for a, b in itertools.pairwise(began)) < PAUSE
 
 
-# a machine that stands still for a second ends a request, which changes what is refused
-differs = difference("agents")
-if abs(differs) > AGREES:
-    differs = difference("again")
-assert abs(differs) <= AGREES, differs
-print("ok")
+# On a machine that stands still for a second, a request ends, which changes what is refused. Such a
+# run says nothing, whatever its result.
+for label in ("agents", "again", "once-more"):
+    differs, kept_up = difference(label)
+    if kept_up:
+        break
+assert abs(differs) <= (AGREES if kept_up else 2 * AGREES), (differs, kept_up)

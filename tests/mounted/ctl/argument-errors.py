@@ -97,7 +97,8 @@ for words in (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS),
               ("pools", "--free", "--json"), ("pools", "--free", f"{TMP}/nothing"),
               ("gpus", f"{TMP}/nothing"), ("pools", f"{TMP}/nothing"),
               ("newkey", f"{TMP}/no/such"), ("newkey", FILE), ("quota", "none", f"{s.mnt}/nothing"),
-              ("stat", f"{s.mnt}/nothing"), ("dump", "-o", FILE, s.mnt), ("top", "--count", "0", s.mnt)):
+              ("stat", f"{s.mnt}/nothing"), ("dump", "-o", FILE, s.mnt),
+              ("top", "--count", "0", s.mnt)):
     w.tell(CTL, *words)
 for words in (("evict", "--from", "disk", PATH), ("quota", "2M", f"{s.mnt}/m")):
     p = run(CTL, *words)  # describes the effect, and cannot ask

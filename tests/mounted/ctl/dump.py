@@ -55,7 +55,8 @@ assert p.returncode == 1 and "No space" in p.stdout, p
 # a dead mount: the superblock and the files of the store, and the configuration and log file of
 # the daemon if a file in /etc/kvcachefs names the store
 os.makedirs(f"{TMP}/etc")
-for name, text in (("kv.conf", f"STORE={s.path}\nOPTIONS=remote=s3://hugo@h,logfile={TMP}/kv.log\n"),
+for name, text in (("kv.conf",
+                    f"STORE={s.path}\nOPTIONS=remote=s3://hugo@h,logfile={TMP}/kv.log\n"),
                    ("other.conf", "STORE=/somewhere\nOPTIONS=cpu=77G\n")):
     with open(f"{TMP}/etc/{name}", "w") as f:
         f.write(text)

@@ -75,7 +75,8 @@ def config_file(text):
 
 
 OPTIONS = f"settle=0,remote=dir://{TMP}/r,cpu=64M"
-config_file(f"# a comment\nSTORE={s.path}\nMOUNTPOINT={s.mnt}\nOPTIONS='{OPTIONS},high=88,pins=7'\n#x\n")
+config_file(f"# a comment\nSTORE={s.path}\nMOUNTPOINT={s.mnt}\n"
+            f"OPTIONS='{OPTIONS},high=88,pins=7'\n#x\n")
 ctl("reload", "--file", conf, ok=True)
 assert (s.config()["high"], s.config()["pins"]) == ("88", "7"), s.config()
 ctl("reload", "-o", "high=89,low=79,daily=1G", "--save", conf, s.mnt, ok=True)
@@ -97,7 +98,8 @@ with open(conf) as f:
 config_file(f"OPTIONS=cpu=99M,high=87\nMOUNTPOINT={s.mnt}\n")
 said(ctl("reload", "--file", conf), 1, "option cpu cannot change")
 assert s.config()["high"] == "89"
-for text, word in (("STORE=x\n", "OPTIONS="), ("OPTIONS=high=90\n", "MOUNTPOINT="), ("", "OPTIONS="),
+for text, word in (("STORE=x\n", "OPTIONS="), ("OPTIONS=high=90\n", "MOUNTPOINT="),
+                   ("", "OPTIONS="),
                    ("OPTIONS=" + "x" * 5000, "too long")):
     config_file(text)
     said(ctl("reload", "--file", conf), 1, word)

@@ -21,7 +21,8 @@ assert os.path.ismount(s.mnt)
 # one line says what was done, and how the mount is served
 config = s.config()
 served = config["served_by"].split()[0].replace("plain", "plain requests")
-assert p.stdout == f"mounted {s.path} on {s.mnt} ({served}, {config['requests_by'].split()[0]})\n", p
+requests = config["requests_by"].split()[0]
+assert p.stdout == f"mounted {s.path} on {s.mnt} ({served}, {requests})\n", p
 pid = run("pgrep", "-f", f"kvcachef[s] {s.path} ", ok=True).stdout.strip()
 s.write("m/c/l", blob(1, MiB))
 # a second daemon on the store is refused and changes nothing
@@ -37,7 +38,8 @@ assert by in p.stdout, p
 # from another mount namespace, and from a container that sees no other processes
 p = run("unshare", "--mount", "sh", "-c", f"umount {s.mnt}; {kv} {s.path} {other} -o {o}", ok=False)
 assert f"{by} in another mount namespace" in p.stdout, p
-p = run("unshare", "--mount", "--pid", "--fork", "--mount-proc", kv, s.path, other, "-o", o, ok=False)
+p = run("unshare", "--mount", "--pid", "--fork", "--mount-proc", kv, s.path, other,
+        "-o", o, ok=False)
 assert f"{s.path} is in use: it is mounted on {s.mnt}; unmount it first" in p.stdout, p
 p = run("unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c",
         f"umount {s.mnt}; {kv} {s.path} {other} -o {o}", ok=False)

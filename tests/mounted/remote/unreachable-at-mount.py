@@ -14,7 +14,8 @@ silent.bind(("127.0.0.1", 0))
 silent.listen(64)
 os.environ.update(AWS_ACCESS_KEY_ID="id", AWS_SECRET_ACCESS_KEY="secret")
 for name, remote, kind, says in (
-        ("redis", f"redis://127.0.0.1:{closed[0]}/kv", "redis", "cannot connect to 127.0.0.1: Connection refused"),
+        ("redis", f"redis://127.0.0.1:{closed[0]}/kv", "redis",
+         "cannot connect to 127.0.0.1: Connection refused"),
         ("s3", f"s3://b/kv?endpoint=http://127.0.0.1:{closed[1]}", "s3",
          f"http://127.0.0.1:{closed[1]} does not answer (Connection refused)"),
         ("s3-silent", f"s3://b/kv?endpoint=http://127.0.0.1:{silent.getsockname()[1]}", "s3",

@@ -106,6 +106,7 @@ struct note {
 	uint64_t id, guess;
 	uint32_t client, use; /* the last client to access it, and its access count then */
 	bool doubt;           /* first of a burst, and not accessed since */
+	bool inner;           /* it was created within a burst */
 	bool said;            /* the guess was reported, */
 	bool withheld;        /* or was withheld because the client was not proven */
 };
@@ -222,6 +223,7 @@ static uint64_t infer_new(struct client *c, const struct client *whole, struct n
 	}
 	n->doubt = ++c->burst == 1 && near;
 	n->said = goes_on;
+	n->inner = goes_on && c->burst > 1;
 	n->withheld = goes_on && whole->proof < PROOF;
 	n->guess = n->doubt || goes_on ? c->last : 0;
 	return goes_on && !whole->unsure && !n->withheld ? c->last : 0;
@@ -267,9 +269,10 @@ static void judge_guess(const struct client *c, struct client *whole, uint64_t g
 }
 
 /*
- * The first chunk of a burst had been created before, after the chunk `guess`, and was evicted
- * before any client opened it. Its parent has not changed. So if the client has just accessed
- * another chunk, and accessed the former one not long ago, it works on several prompts in turns.
+ * The first chunk of a burst had been created before, within a burst after the chunk `guess`, and
+ * was evicted before any client opened it. Its parent has not changed. So if the client has just
+ * accessed another chunk, and accessed the former one not long ago, it works on several prompts in
+ * turns.
  */
 static void judge_again(struct kvc_chain_infer *o, const struct client *c, struct client *whole,
 			uint64_t guess)
@@ -387,7 +390,7 @@ void kvc_chain_infer_access(struct kvc_chain_infer *o, uint32_t client, uint64_t
 		out->parent = infer_opened(c, whole, n, known_parent, use);
 		out->begins = paused || out->parent != c->last;
 	} else {
-		uint64_t guess = n->said ? n->guess : 0;
+		uint64_t guess = n->inner ? n->guess : 0;
 
 		out->parent = infer_new(c, whole, n, gap);
 		if (guess && c->burst == 1)

@@ -441,7 +441,8 @@ static bool again(uint64_t width)
 	for (uint64_t round = 0; round < 240 / width; round++) {
 		uint64_t first = draw(41), step = 1 + draw(40);
 
-		for (uint64_t at = 0; at < 40; at += 16)
+		/* in turns, the steps of a prompt do not begin at the same chunks each time */
+		for (uint64_t at = width > 1 ? draw(16) : 0; at < 40; at += 16)
 			for (uint64_t i = 0; i < width; i++) {
 				uint64_t id = 1 + 40 * ((first + i * step) % 41) + at;
 
@@ -461,7 +462,6 @@ static void created_again(void **state)
 	assert_true(again(1));
 	assert_false(again(8));
 	assert_false(again(20));
-	assert_true(again(1));
 }
 
 int main(void)

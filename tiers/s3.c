@@ -488,12 +488,15 @@ static int check_lengths(const struct kvct_url *u, char *error)
 }
 
 /*
- * Asks the service once at mount. Any answer will do, also a refusal: the first copy reports these.
- * The tier has no other threads yet.
+ * Asks the service once at mount, without credentials, which may have to be fetched. Any answer
+ * will do, also a refusal: the first copy reports those that matter. The tier has no other threads
+ * yet.
  */
-static void first_answer(struct kvct_s3 *s)
+static void ask_at_mount(struct kvct_s3 *s)
 {
-	struct kvct_s3_request q = { .kind = KVCT_S3_READ, .method = "HEAD", .quiet = true };
+	struct kvct_s3_request q = {
+		.kind = KVCT_S3_READ, .method = "HEAD", .quiet = true, .anonymous = true
+	};
 	uint64_t deadline_ms = s->deadline_ms;
 	int err;
 
@@ -540,7 +543,7 @@ int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier
 		s3_close(&s->tier);
 		return err;
 	}
-	first_answer(s);
+	ask_at_mount(s);
 	*out = &s->tier;
 	return 0;
 }

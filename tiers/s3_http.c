@@ -339,7 +339,7 @@ static int headers_make(const struct kvct_s3 *s, const struct kvct_s3_request *q
 	*out = NULL;
 	for (unsigned i = 0; i < l.c.headers && !err; i++)
 		err = append(out, l.c.header[i].name, l.c.header[i].value);
-	if (!err && !kvct_s3_credentials_none(s->credentials)) {
+	if (!err && !q->anonymous && !kvct_s3_credentials_none(s->credentials)) {
 		err = kvct_s3_sign(&l.c, login, signature, sizeof signature);
 		err = err ?: append(out, "Authorization", signature);
 	}
@@ -488,11 +488,12 @@ static int s3_attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t unt
 		      uint64_t *number)
 {
 	uint64_t now = kvc_mono_ns();
-	struct kvct_s3_login *login = now < until ? malloc(sizeof *login) : NULL;
+	struct kvct_s3_login *login = now < until ? calloc(1, sizeof *login) : NULL;
 	int err = now >= until ? -ETIMEDOUT : login ? 0 : -ENOMEM;
 
 	q->again = q->stale = false;
-	err = err ?: kvct_s3_credentials_get(s->credentials, until, login, number);
+	if (!err && !q->anonymous)
+		err = kvct_s3_credentials_get(s->credentials, until, login, number);
 	if (err)
 		q->status = 0;
 	err = err ?: send_once(s, q, login, until - now);
@@ -538,7 +539,7 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 		tries++;
 		if (err && switch_place(s, q))
 			continue;
-		if (q->stale && renewed++ < 2 &&
+		if (q->stale && !q->anonymous && renewed++ < 2 &&
 		    kvct_s3_credentials_renew(s->credentials, number, q->sure, until))
 			continue;
 		if (!q->again || (err == -EBUSY && q->kind == KVCT_S3_WRITE && tries == WRITES) ||

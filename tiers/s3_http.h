@@ -80,6 +80,7 @@ struct kvct_s3_request {
 	bool quiet;          /* sent by the sweeper: logs nothing, and ends when the tier stops */
 	bool slow;           /* the answer may take long; the connection is known to work */
 	bool wanted;         /* the caller handles and logs a 403 */
+	bool anonymous;      /* sent without credentials, and without getting them */
 	uint64_t from, to;   /* Range, if to > 0; both ends are included */
 	const uint8_t *body; /* the request body */
 	size_t body_len;

@@ -248,7 +248,7 @@ def is_recording(path):
 MADE = {
     "keys": (["newkey", f"{OWN}/keys"], KEY, key_added),
     "chart": (["replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE], OLD, is_chart),
-    "dump": (["dump", f"{OWN}/dump", s.mnt], None, is_bundle),
+    "dump": (["dump", "-o", f"{OWN}/dump", s.mnt], None, is_bundle),
     "new": (["trace", "-o", f"{OWN}/new", "--seconds", "1", s.mnt], OLD, is_recording),
 }
 

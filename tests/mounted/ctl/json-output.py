@@ -76,6 +76,6 @@ e = {x["path"]: x for x in json.loads(line)["entries"]}
 assert e["m/a b/l 1"] == {"path": "m/a b/l 1", "bytes": 5000, "state": "resident+lower",
                           "inode": os.stat(f"{s.mnt}/m/a b/l 1").st_ino}, e
 assert e["none"]["state"] == "ENOENT", e
-j = json.loads(run(CTL, "dump", "--json", f"{TMP}/d.tar", s.mnt, ok=True).stdout)
+j = json.loads(run(CTL, "dump", "--json", "-o", f"{TMP}/d.tar", s.mnt, ok=True).stdout)
 assert j == {"mount": s.mnt, "file": f"{TMP}/d.tar"} and os.path.exists(f"{TMP}/d.tar"), j
 s.umount()

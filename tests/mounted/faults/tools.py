@@ -405,7 +405,7 @@ ONLINE = [
      f"calls=stat,xattr,setxattr path={s.mnt}*", ("EIO",), (0,), (1,), 1, out_of_pool),
     *ctl("newkey", ["newkey", f"{OWN}/keys"], (f"{OWN}/keys*",), look=key_file,
          prepare=keys_there),
-    *ctl("dump", ["dump", f"{OWN}/dump", s.mnt], (IN, "/proc/*"), look=bundle,
+    *ctl("dump", ["dump", "-o", f"{OWN}/dump", s.mnt], (IN, "/proc/*"), look=bundle,
          prepare=no_bundle),
     *((f"kvcachectl {words[0]}", prepare, [CTL, *words], f"calls={calls} path={OWN}/{f}*", kinds,
        (0,), (1,), 2, look) for calls, kinds in (
@@ -414,7 +414,7 @@ ONLINE = [
         (["newkey", f"{OWN}/keys"], "keys", keys_there, key_file),
         (["replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE], "chart", chart_there,
          chart),
-        (["dump", f"{OWN}/dump", s.mnt], "dump", no_bundle, bundle))),
+        (["dump", "-o", f"{OWN}/dump", s.mnt], "dump", no_bundle, bundle))),
     *((f"kvcachectl {words[0]}", as_it_is, [CTL, *words], f"calls=open,write {INSIDE}",
        ("EIO", "delay:5"), (0,), (1,), 1, silent) for words in (
         ["log", "info", s.mnt], ["flush", s.mnt], ["prefetch", f"{s.mnt}/m/c0/l0"],

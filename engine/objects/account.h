@@ -25,8 +25,8 @@ void kvc_account_granted_locked(struct kvc_node *n, uint64_t bytes);
 /* The same for a new file; k->reservations.ahead already includes them too. */
 void kvc_account_created_locked(struct kvc_node *n, uint64_t bytes);
 /*
- * The segment was removed: the node counts no bytes any more. Returns the bytes, which are in
- * k->reservations.used until the caller returns them.
+ * The segment was removed, and its bytes are no longer accounted to the node. Returns their number;
+ * they stay in k->reservations.used until the caller returns them.
  */
 uint64_t kvc_account_removed_locked(struct kvc_node *n);
 /* The same, and counts the bytes as leaving until the caller has freed the segment's pages. */
@@ -43,7 +43,7 @@ void kvc_account_set_preallocated_locked(struct kvc *k, struct kvc_node *n, uint
  * Updates the count of bytes without a copy. Called after the node's state or reservation changed.
  */
 void kvc_account_uncopied_locked(struct kvc *k, struct kvc_node *n);
-/* Returns the bytes that the file counts, or would count if its model had a quota. */
+/* Returns the bytes that a quota charges the file with, whether or not its model has a quota. */
 uint64_t kvc_account_quota_bytes(const struct kvc_node *n);
 /*
  * Updates the file's bytes in its model's quota and in the pin of its chunk. Cheap if the file has
@@ -52,7 +52,7 @@ uint64_t kvc_account_quota_bytes(const struct kvc_node *n);
 void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n);
 /* The file was counted in its quota with these bytes. */
 void kvc_account_charged_locked(struct kvc_node *n, uint64_t bytes);
-/* Sets the model of a file that counts no bytes yet, or whose quota is being counted again. */
+/* Sets the model of a file that is charged no bytes yet, or whose quota is counted again. */
 void kvc_account_set_model_locked(struct kvc_node *n, uint64_t model);
 /* Moves the file, with its bytes, to another model. */
 void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model);

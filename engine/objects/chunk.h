@@ -49,8 +49,9 @@ struct kvc_chunk {
 	enum kvc_standing standing; /* while it has files in the pool (objects/leaving.h) */
 	struct kvc_pin *pin;        /* NULL: not pinned (limits/pin.h) */
 	/*
-	 * its tenant (0: none), the bytes that it counts there, its place in the tenant's order
-	 * while it is in the pool, and whether it left that order as a victim (limits/tenant.h)
+	 * its tenant (0: none), the bytes that the tenant is charged for it, its place in the
+	 * tenant's order while it is in the pool, and whether it left that order as a victim
+	 * (limits/tenant.h)
 	 */
 	struct {
 		uint64_t number, used, pool;

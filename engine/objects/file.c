@@ -305,7 +305,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 	bool doubt = !written && n->object.lower;
 
 	/*
-	 * While a copy for an fsync is being made, the mark only tells of writes since the copy
+	 * While a copy for an fsync is being made, the mark shows only writes since that copy
 	 * began.
 	 */
 	if (marked && written)

@@ -19,8 +19,9 @@ void kvc_leaving_back_locked(struct kvc *k, struct kvc_chunk *c);
 /* The policy has decided about a chunk that is not in the pool, and may be loaded soon. */
 void kvc_leaving_judge_locked(struct kvc_chunk *c, bool refused);
 /*
- * Takes the chunk that leaves next from the list of unwanted ones (first), or from the list of the
- * others; NULL: none. If it stays in the pool, kvc_chunk_push_locked puts it back.
+ * Takes the chunk that leaves next: from the list of unwanted chunks if `first` is set, otherwise
+ * from the other list. Returns NULL if that list is empty. If it stays in the pool,
+ * kvc_chunk_push_locked puts it back.
  */
 struct kvc_chunk *kvc_leaving_take_locked(struct kvc *k, bool first);
 /*

@@ -31,7 +31,7 @@ struct kvc_models {
 /*
  * These functions return 0 or a negative errno, unless a comment says otherwise; results go to the
  * last argument. If the catalog cannot be read, they fail and do not report the attribute as unset.
- * A value that was returned is returned again without reading while the caller keeps the locks.
+ * While the caller keeps the locks, asking for the same value again does not read the catalog.
  *
  * Returns 1 if this folder has the settings of a model (a quota, a ttl, layers or one of the
  * attributes), 0 if not, or an error.

@@ -9,7 +9,7 @@
 #include "kvc.h"
 
 struct kvc_model_rescan {
-	struct kvc_list asked;   /* at most two of a model: one that runs and one that waits */
+	struct kvc_list asked;   /* at most two per model: one that runs and one that waits */
 	struct kvc_list waiters; /* calls that wait a short time for the rescans */
 	pthread_cond_t cond;     /* a rescan was requested or has finished */
 	pthread_t thread;
@@ -24,8 +24,8 @@ int kvc_model_rescan_ask_both(struct kvc *k, uint64_t model);
 /* Resets the quota's count; the next rescan counts it. */
 void kvc_model_rescan_count_locked(struct kvc *k, struct kvc_quota *q);
 /*
- * Returns true if a rescan of the model is requested or runs. It has visited the inodes up to *at
- * of those below *limit.
+ * Returns true if a rescan of the model is requested or runs. The rescan visits all inodes below
+ * *limit, and has visited those up to *at.
  */
 bool kvc_model_rescan_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_t *limit);
 /*

@@ -80,8 +80,8 @@ struct kvc_node {
 		unsigned engine; /* references of workers, leases and operations in progress */
 		unsigned opens, writers, leases;
 		/*
-		 * opens that wait for memory, and for a folder also creates in it; the chunk is not
-		 * dropped then
+		 * opens that wait for memory, and for a folder also creates in it; while any waits,
+		 * the chunk is not dropped
 		 */
 		unsigned waiting;
 	} refs;
@@ -374,7 +374,7 @@ static inline void kvc_node_closed_locked(struct kvc_node *n, bool writes)
 	n->refs.writers -= writes && n->refs.writers;
 }
 
-/* A call writes to the file while the locks are released: the file is not published meanwhile. */
+/* A call writes to the file with the locks released: the file is not published until it ends. */
 static inline void kvc_node_write_begin_locked(struct kvc_node *n)
 {
 	n->refs.engine++;

@@ -23,7 +23,7 @@
 #define KEY "tenant:"
 #define FOLDER_KEY "tenant_folder:"
 #define LEAST (1u << 20) /* smallest quota and share */
-#define DEEP 256         /* folders above a file that are looked at */
+#define DEEP 256         /* maximum number of folders above a file that are checked */
 #define LOOKS 32         /* chunks that one search for a victim looks at */
 #define AT_ONCE 64       /* buckets of folders that are checked under one hold of the locks */
 
@@ -146,7 +146,7 @@ int kvc_tenant_set_both(struct kvc *k, const char *text)
 	to.used = t->used;
 	memcpy(to.name, t->name, sizeof to.name);
 	to.slot.key = t->slot.key;
-	/* first, since a number without a tenant does no harm */
+	/* stored before the tenant, since a number without a tenant does no harm */
 	snprintf(last, sizeof last, "%" PRIu64, k->tenants->last);
 	err = made ? kvc_meta_set(k->cat, "tenant_last", last) : 0;
 	if ((err = err ?: save_both(k, &to))) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Latencies of operations, see latency.h. Few operations are among the slowest. Any other operation
- * costs a clock reading and an update of its histogram: it is compared with the least of the
- * recorded ones without the lock. Old records are replaced when a slow operation ends, and skipped
- * when they are read.
+ * Latencies of operations, see latency.h. An operation is first compared, without the lock, with
+ * the shortest recorded latency. Most operations are faster, and cost only a clock reading and an
+ * update of their histogram. Old records are replaced when a slow operation ends, and skipped when
+ * records are read.
  */
 #include "latency.h"
 

@@ -160,7 +160,7 @@ static uint64_t asked(const struct kvc_model_stats *t)
 
 /*
  * Lists all models that were asked for a chunk, most asked first, and after them the other shown
- * models. *pool_bytes: of all models. Returns NULL if out of memory.
+ * models. *pool_bytes: the bytes of all models in the pool. Returns NULL if out of memory.
  */
 static struct candidate *list_candidates(struct kvc *k, size_t *n, uint64_t *pool_bytes)
 {

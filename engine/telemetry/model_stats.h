@@ -3,9 +3,9 @@
  * Statistics of each model: counters since the start, and the bytes of its files in the pool. All
  * under k->lock.
  *
- * Up to KVC_MODEL_STATS_MAX recently used models have statistics of their own. When a model's are
- * removed in favour of a newer one, they are added to `others`, so that the sums stay correct. A
- * model with bytes in the pool keeps its statistics.
+ * Up to KVC_MODEL_STATS_MAX recently used models have statistics of their own. When a model's
+ * statistics are removed to make room for another model's, they are added to `others`, so that the
+ * sums stay correct. A model with bytes in the pool keeps its statistics.
  *
  * The KVC_TOP_MODELS models that were asked for most are shown individually. The others are shown
  * as one sum.

@@ -86,7 +86,7 @@ enum {
 	KVC_ACCESS_LEASED = 2,   /* the client is a lease */
 	KVC_ACCESS_INFERRED = 4, /* its parent is inferred, if it can be */
 	KVC_ACCESS_END = 8,      /* not an access: the client, a lease, has named all its paths */
-	KVC_ACCESS_RENAMED = 16, /* not an access: the chunk, or (0) any chunk, was renamed */
+	KVC_ACCESS_RENAMED = 16, /* not an access: chunk `id` was renamed; id 0: any chunk may be */
 };
 
 struct kvc_access_item {

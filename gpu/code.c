@@ -3,8 +3,8 @@
  * See code.h. Pickle's stream is PROTO 5, then frames. A frame is opened by the first write after
  * the previous one was closed. It is closed at the start of a value once it has 64 KiB or more
  * (CPython's Modules/_pickle.c: save(), _Pickler_OpcodeBoundary). The end of the stream closes the
- * last frame, and omits its head if it has less than 4 bytes. MEMOIZE follows every bytes, text and
- * tuple except the empty tuple.
+ * last frame, and omits its head if it has less than 4 bytes. MEMOIZE follows every value of type
+ * bytes, text or tuple, except the empty tuple.
  */
 #include "code.h"
 

@@ -131,7 +131,7 @@ int queue_groups(kvcachefs_cuda *c, const Shape *shapes, const Part *parts)
 	return 0;
 }
 
-/* Returns the size limit of the kernel's way: DIRECT, or the value of the environment variable. */
+/* Gets the size below which a kernel copies: DIRECT, or the value of the environment variable. */
 int direct_below(size_t *out)
 {
 	const char *text = getenv("KVCACHEFS_GPU_DIRECT");

@@ -48,8 +48,8 @@ static int check_file(const struct kvcachefs_transfer *t, size_t i, const char *
 }
 
 /*
- * Opens the file of an item without a lease. If that takes long, a tier is read: then the mount is
- * told once to load the files of all items.
+ * Opens the file of an item without a lease. If that is slow, the mount has probably read a
+ * tier. Then it is told, once, to load the files of all items.
  */
 static int open_unleased(struct kvcachefs_transfer *t, size_t i, size_t *len)
 {

@@ -7,8 +7,8 @@
  *
  * Registering a file for a device takes as long as two or three loads gain from it, and most files
  * are loaded once only. So the first load of a file on a device neither maps nor registers it
- * (item.c). A small table remembers the objects that were loaded recently and how much of them. If
- * more bytes of an object were loaded than it has, it is mapped, and unmap.c registers the mapping.
+ * (item.c). A small table remembers how many bytes of each recent object were loaded. Once that
+ * exceeds the object's size, the object is mapped, and unmap.c registers the mapping.
  *
  * To the mount a cached mapping is an open file: it stays in the pool and cannot be evicted. So the
  * default limit is a small part of the pool, and mappings that were not used for IDLE_MS are

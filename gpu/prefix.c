@@ -39,7 +39,7 @@ int kvcachefs_groups_check(size_t n, size_t per)
 	return 0;
 }
 
-/* The number of groups that a parted lease on n paths holds whole. */
+/* Returns the number of groups, of n paths in all, that a parted lease holds completely. */
 static size_t groups_held(const struct kvcachefs_lease *l, size_t n, size_t per)
 {
 	size_t held = 0;

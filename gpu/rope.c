@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RoPE on the host, and the sines and cosines for host and device. They are cached in a small table
- * under one lock, found by their parameters: delta, dims, the way, and theta, the frequencies or
- * the table's row. If the table is full, the least recently used unreferenced entry is replaced.
+ * under one lock, found by their parameters: delta, dims, the kind (enum way), and theta, the
+ * frequencies or the table's row. If the table is full, the least recently used unreferenced entry
+ * is replaced.
  */
 #include "rope.h"
 

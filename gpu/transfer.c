@@ -3,10 +3,10 @@
  * Moves many objects in one call. A store creates each file or takes a prepared one, mapped
  * (file.h). The bytes come from the cache by gather (host) or from the device (cuda.cu). When all
  * bytes are written the layout is set, and freeing the transfer renames the files. A load takes a
- * lease of all its files, or uses a lease of the caller, and maps them; member f of its pieces
- * only holds names and lengths. On a device, a load uses the mappings that are registered,
- * and reads the other files through pinned memory, so no call waits for a registration. Files that
- * are loaded again are registered in the background (maps.c).
+ * lease of all its files, or uses a lease of the caller, and maps them; in a load, member f of
+ * struct kvcachefs_piece has only the file's name and length. On a device, a load uses the mappings
+ * that are registered, and reads the other files through pinned memory, so no call waits for a
+ * registration. Files that are loaded again are registered in the background (maps.c).
  *
  * In host memory, parts are written and read by system calls: mapping a file and faulting its fresh
  * pages costs more than its bytes. Tokens use the mapping of a prepared file. Several threads share

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachefs_gpu_warm(): performs transfers like the later ones, without a visible effect. Stores
- * run completely and are undone before they publish, once with registrations and once without. A
- * load uses skipped slots, and runs on the device only. The resources that they used (memory of
- * transfers, lanes, streams, marks; the kernels, which CUDA loads at their first use) are kept by
- * their owners. Finally, files of the same sizes are prepared (ready.c), because the stores have
- * taken some.
+ * kvcachefs_gpu_warm(): performs transfers like those that the caller plans, without a visible
+ * effect. Stores run completely and are undone before they publish, once with registrations and
+ * once without. A load uses skipped slots, and runs on the device only. The resources that they
+ * used (memory of transfers, lanes, streams, marks; the kernels, which CUDA loads at their first
+ * use) are kept by their owners. Finally, files of the same sizes are prepared (ready.c), because
+ * the stores have taken some.
  */
 #include "parts.h"
 #include "ready.h"

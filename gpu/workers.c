@@ -159,7 +159,7 @@ static struct kvcachefs_entry *ask_next_locked(struct kvcachefs_queue *q)
 	return e;
 }
 
-/* Takes the lease. Releases the lock meanwhile. */
+/* Takes the lease. Releases the lock while it does. */
 static void ask_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
 {
 	bool slow = e->a->slow, over;

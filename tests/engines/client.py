@@ -39,7 +39,7 @@ class Client:
     remembers  its index lives in its memory, so only the process that stored can load
     database   not a cache of files: what it wrote must stay, so it is not driven beyond the disk
     partial    it reports a hit for a chunk that it has not written completely
-    depths     how many folders below the root it is tested
+    depths     the depths below the root, in folders, at which it is tested
     connector  it is our own connector, which works only on our mounts
     """
 

@@ -304,7 +304,7 @@ class Gds(InProcess):
 
         gds_backend._load_gpu_memcpy = lambda: memcpy
         self.backend = HostGds(self.config, self.meta, self.loop, dst_device="cuda:0")
-        # its scan of the folder ends with an error if a file is removed meanwhile; it looks up the
+        # its scan of the folder ends with an error if a file is removed during it; it looks up the
         # files that the scan did not find
         self.backend._scan_metadata_future.exception(60)
 
@@ -334,7 +334,7 @@ class Gds(InProcess):
 
 
 class GdsBuckets(Gds):
-    """As it is after a while: each folder of the second level has had many chunks."""
+    """As after long use: each folder of the second level has had many chunks."""
 
     name, depths = "lmcache GdsBackend, many chunks a folder", (1,)
 

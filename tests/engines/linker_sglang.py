@@ -167,8 +167,8 @@ def step_pressed(mount):
 
 
 def step_leases(mount):
-    """Leases of requests that SGLang does not ask for any more end."""
-    sglang_linker.KEEP_S = 3600.0  # none is old, even if this machine is slow
+    """A lease ends if SGLang no longer asks about its request."""
+    sglang_linker.KEEP_S = 3600.0  # no lease becomes too old, even if this machine is slow
     l = linker(mount, 7)
     assert l._held_most == 128 << 20  # half of the pool
     l._held_most = 1 << 40

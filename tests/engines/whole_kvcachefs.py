@@ -419,7 +419,8 @@ def rows(env, base, mounted, folder, need, row, asked):
         }
 
     def harmed(harm, connector=connector):
-        """harm(store) between two engines; the second computes, stores again, and a third hits."""
+        """Runs harm(store) between two engines. The second computes and stores again, and a third
+        hits."""
 
         def run():
             mine = prompts(2)
@@ -473,7 +474,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                 right(v.run(mine), mine, "afterwards")
 
     def broken(path, *words):
-        """Opens of these files fail with EIO; one of these counters tells."""
+        """Opens of these files fail with EIO, and one of the counters named by words shows it."""
 
         def run():
             mine = prompts(2)

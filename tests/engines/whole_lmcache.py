@@ -47,7 +47,7 @@ def call(env, base, command, limit, **more):
 
 def sources(env):
     """Its source package, kept beside the environment; the folder lmcache in it is moved aside,
-    for it has no built parts."""
+    because its native modules are not built."""
     have = subprocess.run(
         [env.python, "-c", "from importlib.metadata import version; print(version('lmcache'))"],
         stdout=subprocess.PIPE,

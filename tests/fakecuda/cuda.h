@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver's part: contexts, and streams that wait for a number in memory and write one, by
- * cudaGetDriverEntryPointByVersion(). See cuda_runtime.h.
+ * The driver's part: contexts, and the calls that make a stream wait for a number in memory or
+ * write one. They are found by cudaGetDriverEntryPointByVersion(). See cuda_runtime.h.
  */
 #pragma once
 

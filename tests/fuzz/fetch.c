@@ -139,7 +139,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!err)
 		fuzz_must(!fstat(fd, &st) && (uint64_t)st.st_size == w.size);
 	/*
-	 * A sealed frame has no sum of its content, and of a sparse one only the ranges are summed.
+	 * A sealed frame has no sum of its content, and the sum of a sparse frame covers only its
+	 * ranges.
 	 */
 	if (!err && w.size && !(told.flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)))
 		is(told.flags & KVC_FRAME_CODED ? &told.raw_sum : &told.stored_sum, w.size);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory runs out in calls. Files are made, written, renamed over others, exchanged, linked, given
- * attributes and deleted, in an engine without threads, and each allocation in turn fails, once and
- * from there on. A call that returns -ENOMEM has had no effect, and a call that returns 0 has, also
- * after a commit and a restart. All remaining files can be deleted, down to the last row of the
- * catalog.
+ * attributes and deleted, in an engine without threads. Each allocation in turn fails, alone or
+ * with all later ones. A call that returns -ENOMEM has had no effect. The effect of a call that
+ * returns 0 is complete, and survives a commit and a restart. All remaining files can be deleted,
+ * down to the last row of the catalog.
  */
 #include "alloc.h"
 #include "engine.h"

@@ -351,7 +351,7 @@ static bool workload(enum fault of, long at, bool ever, int with, bool kill)
 	arm(of, at, ever, with);
 	if (kvc_catalog_open(&c, path, error)) {
 		assert_true(failures > 0);
-		for_ever = false; /* the next attempt */
+		for_ever = false; /* the next attempt must succeed */
 		fail_at = 0;
 		c = open_at(path);
 		kvc_catalog_unlock(c);

@@ -240,8 +240,9 @@ static void threads(void **state)
 }
 
 /*
- * Files that are created in a row have no parents until a client has opened some in that order;
- * then those and the next new ones have. The reader may be another client, which creates nothing.
+ * Files that are created in a row have no parents until a client has opened some of them in that
+ * order. Then these files get parents, and so do new ones. The reader may be another client, which
+ * creates nothing.
  */
 static void proof(void **state)
 {

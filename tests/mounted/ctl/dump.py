@@ -41,7 +41,8 @@ out = subprocess.run([CTL, "dump", "--names", "-o", "-", s.mnt], stdout=subproce
 with tarfile.open(fileobj=io.BytesIO(out)) as t:
     assert b"famous-model-70b" in t.extractfile("kvcachefs-dump/models.txt").read()
 assert b"hugo" not in out
-# each dump has other numbers; an existing file is not overwritten; the given path is used
+# each dump numbers the models differently; an existing file is not overwritten; the given path is
+# used
 run(CTL, "dump", "-o", f"{TMP}/two.tar", s.mnt, ok=True)
 number = names["models"].split("model-")[1].split()[0]
 assert number not in members(f"{TMP}/two.tar")["kvcachefs-dump/models.txt"]

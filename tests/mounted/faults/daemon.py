@@ -333,10 +333,10 @@ def checked(what):
 
 
 def one(place, do, nth, lasting, end):
-    """One life with a fault in it. Returns its result."""
+    """One run of a daemon, from mount to unmount, with a fault. Returns its result."""
     path, calls, _ = PLACES[place]
     if lasting:
-        do = do.replace(":300", ":50")  # a life has hundreds of calls
+        do = do.replace(":300", ":50")  # a run has hundreds of calls
     what = f"{place}, {do} from {nth} {'on' if lasting else 'once'}, {end}"
     w, late = fresh(), False
     r = faults.Rules(f"calls={calls} path={path} nth={nth} "

@@ -31,7 +31,7 @@ def used(s):
 
 
 def headers(s):
-    """How many frames of the store lie in its data."""
+    """The number of frame headers in the data file of the store."""
     with open(f"{s.path}/data", "rb") as f:
         d = f.read()
     return sum(d[at:at + 8] == b"KVCFRAME" for at in range(0, len(d), 4096))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
-"""A snapshot that a failed fsync left is copied while the file is written again and writers are not
-held back. If a file grows while its holes are searched, the earlier state is copied."""
+"""The snapshot that a failed fsync left is copied although the file is being written again, and the
+copy does not delay the writers. If a file grows while its holes are searched, the earlier state is
+copied."""
 import mmap, os, signal, threading
 from kvtest import *
 import faults

@@ -4,7 +4,7 @@
 """A waiting call does not block other calls. A lookup is held in a SQLite read of the catalog while
 others look up, create, write, read, rename and remove; the same while a commit is held. A lookup of
 a name that does not exist waits for no other read. The evictor waits for a copy, because the disk
-delays each write, while a ttl expires, a quota is kept, and the disk tier is trimmed. A caller
+delays each write, while a ttl expires, a quota is enforced, and the disk tier is trimmed. A caller
 waits while the kernel clears its pages. In each case the other calls end before the held one."""
 import errno, os, threading, time
 from kvtest import *

@@ -2,7 +2,8 @@
 # ways: fast
 """The order of a transfer on a device, under tests/fakecuda. Each wait between its streams, and
 between them and the staging thread, is omitted once, and the resulting error must be detected. The
-case also runs with a driver that lacks waits for numbers, so that host functions wait."""
+case also runs with a driver whose streams cannot wait for a number in memory, so that host
+functions wait."""
 import os, re, subprocess
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A daemon is stopped while more threads than a CPU's ring has entries continue to open files for
-writing. The close that it waits for still arrives, and the file is there at the next mount. Refused
-opens get an error."""
+"""A daemon is stopped while threads continue to open files for writing. There are more threads than
+entries in a CPU's ring. The close that the daemon waits for still arrives, and the file is there at
+the next mount. Refused opens get an error."""
 import errno, os, threading, time
 from kvtest import *
 

@@ -86,7 +86,7 @@ options = f"cpu=64M,run={TMP}/run,keep_pool,{PATIENT}"
 m = Manager("x", 600, STORE=s.path, MOUNTPOINT=s.mnt, OPTIONS=options).start()
 ready(m)
 c = s.config()
-if c["served_by"] != "passthrough":  # a right must not be the reason
+if c["served_by"] != "passthrough":  # a missing privilege must not be the reason
     assert "kernel" in c["passthrough_why"], c
 assert "<6>serving by" in s.log()
 s.write("m/c/l", blob(1, MiB))

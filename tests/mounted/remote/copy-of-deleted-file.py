@@ -2,7 +2,8 @@
 # ways: fast (plain)
 """A copy to a shared tier of a file that was deleted in the meantime is removed again, unless
 another node has since stored the same bytes there, which may be its only copy. This also holds if
-the other node's store is a copy of the first with the same numbers: it gets its own identity."""
+the other node's store was copied from the first and has the same inode and generation numbers,
+because the copy gets an identity of its own."""
 import glob, os
 from kvtest import *
 import faults, frames

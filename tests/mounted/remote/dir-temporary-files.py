@@ -38,7 +38,8 @@ def tier(path, name=None, *texts):
 
 
 def temps(path):
-    """Those of frames. A kill may also leave the file by which a pass reads the server's clock."""
+    """The temporary files of frames. A kill may also leave another: a pass makes one to read the
+    server's clock."""
     return sorted(f"{top}/{f}" for top, _, files in os.walk(path) for f in files
                   if ".tmp." in f)
 

@@ -39,7 +39,7 @@ def mounted(url):
                  options=f"settle=0,deadline=20000,remote={url}").mount()
 
 
-# a certificate for the address is not one for the name: of a server that is configured ...
+# a certificate for the address is not valid for the name: for a configured server ...
 tls = Fake(tls=CERTIFICATE)
 for host, good in (("127.0.0.1", True), ("localhost", False)):
     s = mounted(f"rediss://{host}:{tls.port}/kv?ca={TMP}/cert.pem")
@@ -52,7 +52,7 @@ for host, good in (("127.0.0.1", True), ("localhost", False)):
         assert not tls.seen and "certificate verify failed" in s.log(), tls.seen
     s.umount()
     tls.seen.clear()
-# ... and of one that a cluster names
+# ... and for a server that a cluster names
 for how in (
         lambda f, w, a: slots(("localhost", tls.port)) if w[0].upper() == b"CLUSTER" else None,
         lambda f, w, a: slots(("127.0.0.1", f.port)) if w[0].upper() == b"CLUSTER"

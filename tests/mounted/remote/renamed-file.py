@@ -15,7 +15,7 @@ options = f"disk=off,settle=0,remote=dir://{shared}"
 
 
 def refuse(yes):
-    """yes: no copy can be made from now on."""
+    """Prevents all copies from now on (yes), or allows them again."""
     if yes:
         open(flag, "w").close()
     else:
@@ -62,7 +62,7 @@ for model, attr in (("keep", None), ("gone", b"delete")):
         put(f"{model}/c{n}/tmp", n)
     for pool_too in (True, False):
         at = 0 if pool_too else 3
-        for n in range(at, at + 3):  # the pool was lost the time before
+        for n in range(at, at + 3):  # the first round has lost the pool
             s.read(f"{model}/c{n}/tmp")
         refuse(True)
         # once; to and fro; with its folder

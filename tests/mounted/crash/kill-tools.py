@@ -67,12 +67,17 @@ def olds():
     return out
 
 
-def mounted():
+def mounted(unnamed=0):
+    """All files are there. Up to `unnamed` of them have lost their names, and not their bytes."""
     s.mount()
     got = sorted(os.path.relpath(os.path.join(d, n), s.mnt) for d, _, ns in os.walk(s.mnt)
                  for n in ns)
-    assert got == FILES, got
-    assert all(s.read(f) == blob(f, N) for f in FILES)
+    gone = [f for f in FILES if f not in got]
+    found = [f for f in got if f not in FILES]
+    assert len(gone) == len(found) <= unnamed, got
+    assert all(f.startswith("lost+found/") for f in found), got
+    assert all(s.read(f) == blob(f, N) for f in FILES if f in got)
+    assert sorted(map(s.read, found)) == sorted(blob(f, N) for f in gone), (gone, found)
     s.umount()
 
 
@@ -209,7 +214,8 @@ for do, step in (("kill", 5), ("torn", 20)):
         p = s.fsck("-y", ok=None)
         assert p.returncode in (0, 1), (what, p.stdout)
         s.fsck("-n", "--data", ok=True)
-        mounted()
+        # the torn write may be that of a frame's header, which has the only copy of the name
+        mounted(unnamed=do == "torn")
         s.drop_pool()
         runs += 1
     assert runs and refused, (do, runs, refused)

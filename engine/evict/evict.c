@@ -139,17 +139,19 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 
 /*
  * Returns how many of `used` bytes the pool should lose to be within its watermarks. Down to low=
- * these are only bytes that the policy does not keep; bytes of chunks that are being created are
- * not decided yet, and may exceed high=.
+ * these are only bytes that the policy does not keep. Bytes of chunks that are being created are
+ * not decided yet, and may exceed high= by a part of the space above it: writes by passthrough need
+ * the rest, because they fail if the pool is full.
  */
 static uint64_t trim_bytes_locked(struct kvc *k, uint64_t used)
 {
 	const uint64_t *bytes = k->chunks->bytes;
 	uint64_t low = kvc_reservation_low_locked(k);
 	uint64_t decided = bytes[KVC_LEAVES] + bytes[KVC_KEPT] - kvc_min(bytes[KVC_KEPT], low);
-	uint64_t high = k->pool.bytes / 100 * k->opt.high_pct + bytes[KVC_ENTERS];
+	uint64_t high = k->pool.bytes / 100 * k->opt.high_pct;
 	uint64_t want = kvc_reservation_excess(used, k->pool.bytes, &k->opt, &k->evict->trimming);
 
+	high += kvc_min(bytes[KVC_ENTERS], (k->pool.bytes - high) / 4);
 	want = kvc_min(want, kvc_max(decided, used - kvc_min(used, high)));
 	k->evict->trimming = want > 0;
 	return want;

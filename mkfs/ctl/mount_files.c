@@ -21,6 +21,8 @@
 static int print_no_mount(const char *path, int err)
 {
 	path = kvm_shown(path);
+	if (err == ECANCELED) /* a call that was under way when the daemon ended */
+		err = ENOTCONN;
 	if (err && err != ENOTCONN && err != ECONNABORTED && err != ENOENT && err != ENOTDIR)
 		return kvm_fail("%s: %s", path, kvc_why(err));
 	return err == ENOTCONN || err == ECONNABORTED

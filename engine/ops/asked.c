@@ -15,8 +15,7 @@
 #include <stdlib.h>
 
 #define SLOTS 1024u
-#define FOLDERS 1024u
-#define DEPTH 64 /* folders below this depth have no model here */
+#define DEPTH 64 /* folders above a name that are followed in memory */
 #define MADE_NS 100000000ull
 #define SETTLED_NS 1000000ull /* a report counts lookups that are at least this old */
 
@@ -26,12 +25,6 @@ struct kvc_asked {
 		/* the thread's latest lookup of a missing name; key 0: none */
 		uint64_t key, model, when_ns;
 	} slot[SLOTS];
-	/* the models of folders, found recently */
-	struct asked_folder {
-		_Alignas(KVC_CACHE_LINE) pthread_mutex_t m;
-		uint64_t folder, model, moves;
-	} folder[FOLDERS];
-	_Atomic uint64_t moves; /* folders moved; models found before may be wrong */
 };
 
 struct kvc_asked *kvc_asked_new(void)
@@ -40,10 +33,6 @@ struct kvc_asked *kvc_asked_new(void)
 
 	for (unsigned i = 0; a && i < SLOTS; i++)
 		a->slot[i] = (struct asked_slot){ .m = PTHREAD_MUTEX_INITIALIZER };
-	for (unsigned i = 0; a && i < FOLDERS; i++)
-		a->folder[i] = (struct asked_folder){ .m = PTHREAD_MUTEX_INITIALIZER };
-	if (a)
-		atomic_init(&a->moves, 1);
 	return a;
 }
 
@@ -67,52 +56,36 @@ static struct asked_slot *slot_of(struct kvc *k, uint64_t key, uint32_t thread)
 	return &k->asked->slot[(by >> 32) % SLOTS];
 }
 
-/* Finds a folder's model without the locks, unless its row has not been committed. */
-static uint64_t find_model(struct kvc *k, uint64_t folder)
+/*
+ * Follows the folders up to the root. The kernel knows them all, so they are in memory. Sets *model
+ * to KVC_UNSET if one is not. Returns false if no joint hold was possible.
+ */
+static bool joint_model(struct kvc *k, uint64_t folder, uint64_t *model)
 {
-	uint64_t model = 0;
-	struct kvc_peek p;
+	if (!kvc_joint_begin(k->joint))
+		return false;
+	*model = 0;
+	for (unsigned depth = 0; folder != KVC_ROOT && *model != KVC_UNSET; depth++) {
+		struct kvc_node *n = depth < DEPTH ? kvc_node_find_locked(k, folder) : NULL;
 
-	for (uint64_t ino = folder, depth = 0; ino != KVC_ROOT; ino = p.row.parent) {
-		model = ino;
-		if (depth++ >= DEPTH || kvc_peek_inode(k->cat, ino, &p))
-			return 0;
-		if (!p.node) {
-			kvc_lock_both(k);
-			if (kvc_node_model_both(k, folder, &model))
-				model = 0;
-			kvc_unlock_both(k);
-			return model;
-		}
+		*model = n ? folder : KVC_UNSET;
+		folder = n ? n->row.parent : folder;
 	}
-	return model;
+	kvc_joint_end(k->joint);
+	return true;
 }
 
 static uint64_t model_of(struct kvc *k, uint64_t folder)
 {
-	struct asked_folder *f =
-		&k->asked->folder[(folder * 0x9e3779b97f4a7c15ull >> 32) % FOLDERS];
-	uint64_t moves = atomic_load(&k->asked->moves), model;
-	bool known;
+	uint64_t model;
 
-	pthread_mutex_lock(&f->m);
-	known = f->folder == folder && f->moves == moves;
-	model = f->model;
-	pthread_mutex_unlock(&f->m);
-	if (known || folder == KVC_ROOT)
-		return known ? model : 0;
-	model = find_model(k, folder);
-	pthread_mutex_lock(&f->m);
-	f->folder = folder;
-	f->model = model;
-	f->moves = moves;
-	pthread_mutex_unlock(&f->m);
+	if (joint_model(k, folder, &model) && model != KVC_UNSET)
+		return model;
+	kvc_lock_both(k);
+	if (kvc_node_model_both(k, folder, &model))
+		model = 0;
+	kvc_unlock_both(k);
 	return model;
-}
-
-void kvc_asked_moved(struct kvc *k)
-{
-	atomic_fetch_add(&k->asked->moves, 1);
 }
 
 static bool joint_count(struct kvc *k, uint64_t model)

@@ -95,8 +95,6 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 /* asked.c: lookups of missing names, for context.c. NULL: no memory. */
 struct kvc_asked *kvc_asked_new(void);
 void kvc_asked_free(struct kvc_asked *a);
-/* asked.c: a folder has moved, perhaps to another model. Called with the locks. */
-void kvc_asked_moved(struct kvc *k);
 /* asked.c: counts the lookups that no creation has followed. Call it before reading counters. */
 void kvc_asked_settle(struct kvc *k);
 /*

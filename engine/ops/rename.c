@@ -122,8 +122,6 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		kvc_rechunk_both(k, n, to_folder, to_name, w->client);
 	else if (!S_ISLNK(n->row.mode))
 		kvc_chunking_folder_arrived_both(k, to_folder);
-	if (S_ISDIR(n->row.mode))
-		kvc_asked_moved(k);
 	kvc_node_dirty_locked(k, n);
 	kvc_header_rewrite_both(k, n);
 	kvc_folder_touch_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
@@ -147,8 +145,6 @@ static void exchanged_both(struct kvc *k, struct kvc_node *n, struct kvc_node *f
 		kvc_rechunk_both(k, n, folder, NULL, 0);
 	else if (!S_ISLNK(n->row.mode))
 		kvc_chunking_folder_arrived_both(k, folder);
-	if (S_ISDIR(n->row.mode))
-		kvc_asked_moved(k);
 	kvc_node_dirty_locked(k, n);
 	kvc_header_rewrite_both(k, n);
 	kvc_node_settle_locked(k, n);

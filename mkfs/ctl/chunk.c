@@ -152,6 +152,7 @@ struct listing {
 	bool recursive, json;
 	struct kvm_json j;
 	struct stat root;
+	size_t base; /* offset in a path at which the listed name begins */
 	int failed;
 };
 
@@ -185,41 +186,21 @@ static int list_one(struct listing *l, const char *name, const char *path,
 	return err ? kvm_fail("%s: %s", path, kvc_why(-err)) : 0;
 }
 
-static int list_folder(struct listing *l, const char *path, size_t base);
-
-/* Lists an entry. Entries that are removed in between are skipped. */
-static int list_entry(struct listing *l, const char *path, size_t base)
+/* Lists an entry, and goes on after a failure. Entries that are removed in between are skipped. */
+static int list_entry(void *arg, const char *path)
 {
+	struct listing *l = arg;
 	struct kvm_item it;
 	int err = kvm_item_get(path, &l->root, &it);
 
 	if (err)
-		return err == -ENOENT ? 0 : kvm_fail("%s: %s", path, kvc_why(-err));
-	if (!l->recursive || kvm_item_has_files(&it) || !strcmp(it.is, "other"))
-		return list_one(l, path + base, path, &it);
-	return list_folder(l, path, base);
-}
-
-/* offset in a path at which the listed name begins */
-static int list_folder(struct listing *l, const char *path, size_t base)
-{
-	struct dirent **e = NULL;
-	int n = scandir(path, &e, NULL, alphasort), failed = 0;
-
-	if (n < 0)
-		return errno == ENOENT ? 0 : kvm_fail("%s: %s", path, kvc_why(errno));
-	for (int i = 0; i < n; i++) {
-		/* on the heap: a deep tree would need too much stack */
-		KVC_MEM char *below = NULL;
-
-		if (strcmp(e[i]->d_name, ".") != 0 && strcmp(e[i]->d_name, "..") != 0)
-			failed |= asprintf(&below, "%s/%s", path, e[i]->d_name) < 0
-					  ? kvm_fail("out of memory")
-					  : list_entry(l, below, base);
-		free(e[i]);
-	}
-	free(e);
-	return failed;
+		err = err == -ENOENT ? 0 : kvm_fail("%s: %s", path, kvc_why(-err));
+	else if (!l->recursive || kvm_item_has_files(&it) || !strcmp(it.is, "other"))
+		err = list_one(l, path + l->base, path, &it);
+	else
+		err = kvm_item_each_entry(path, list_entry, l);
+	l->failed |= err;
+	return 0;
 }
 
 int kvm_run_ls(int argc, char **argv)
@@ -250,10 +231,12 @@ int kvm_run_ls(int argc, char **argv)
 		printf("%10s %6s %-14s %-14s %6s %-8s %-6s %-7s %s\n", "SIZE", "FILES", "TIERS",
 		       "STATE", "HITS", "PIN", "TTL", "USED", "NAME");
 	}
+	l.base = strlen(path) + (strcmp(path, "/") != 0);
 	if (!strcmp(it.is, "file") || !strcmp(it.is, "other"))
-		l.failed = list_one(&l, basename(path), path, &it);
+		err = list_one(&l, basename(path), path, &it);
 	else
-		l.failed = list_folder(&l, path, strlen(path) + (strcmp(path, "/") != 0));
+		err = kvm_item_each_entry(path, list_entry, &l);
+	l.failed |= err;
 	if (l.json) {
 		kvm_json_end(&l.j, ']');
 		kvm_json_end(&l.j, '}');

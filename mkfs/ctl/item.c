@@ -103,11 +103,31 @@ struct walk {
 	void *arg;
 };
 
-static int walk_folder(const struct walk *w, const char *path);
+int kvm_item_each_entry(const char *folder, int (*fn)(void *arg, const char *path), void *arg)
+{
+	struct dirent **e = NULL;
+	int n = scandir(folder, &e, NULL, alphasort), end = 0;
+
+	if (n < 0)
+		return errno == ENOENT ? 0 : kvm_fail("%s: %s", folder, kvc_why(errno));
+	for (int i = 0; i < n; i++) {
+		/* on the heap: a deep tree would need too much stack */
+		KVC_MEM char *below = NULL;
+
+		if (!end && strcmp(e[i]->d_name, ".") != 0 && strcmp(e[i]->d_name, "..") != 0)
+			end = asprintf(&below, "%s/%s", folder, e[i]->d_name) < 0
+				      ? kvm_fail("out of memory")
+				      : fn(arg, below);
+		free(e[i]);
+	}
+	free(e);
+	return end;
+}
 
 /* Entries that are removed in between are skipped. */
-static int walk_entry(const struct walk *w, const char *path)
+static int walk_entry(void *arg, const char *path)
 {
+	const struct walk *w = arg;
 	struct kvm_item it;
 	int err = kvm_item_get(path, &w->root, &it);
 
@@ -115,28 +135,8 @@ static int walk_entry(const struct walk *w, const char *path)
 		return 0;
 	if (err)
 		return kvm_fail("%s: %s", path, kvc_why(-err));
-	return kvm_item_has_files(&it) ? w->fn(w->arg, path, &it) : walk_folder(w, path);
-}
-
-static int walk_folder(const struct walk *w, const char *path)
-{
-	struct dirent **e = NULL;
-	int n = scandir(path, &e, NULL, alphasort), failed = 0;
-
-	if (n < 0)
-		return errno == ENOENT ? 0 : kvm_fail("%s: %s", path, kvc_why(errno));
-	for (int i = 0; i < n; i++) {
-		/* on the heap: a deep tree would need too much stack */
-		KVC_MEM char *below = NULL;
-
-		if (!failed && strcmp(e[i]->d_name, ".") && strcmp(e[i]->d_name, ".."))
-			failed = asprintf(&below, "%s/%s", path, e[i]->d_name) < 0
-					 ? kvm_fail("out of memory")
-					 : walk_entry(w, below);
-		free(e[i]);
-	}
-	free(e);
-	return failed;
+	return kvm_item_has_files(&it) ? w->fn(w->arg, path, &it)
+				       : kvm_item_each_entry(path, walk_entry, arg);
 }
 
 int kvm_item_each_chunk(const char *path,
@@ -156,5 +156,6 @@ int kvm_item_each_chunk(const char *path,
 		return kvm_fail("%s: %s", path, kvc_why(-err));
 	if (!strcmp(it.is, "other"))
 		return kvm_fail("%s: it is not a file or a folder", path);
-	return kvm_item_has_files(&it) ? fn(arg, path, &it) : walk_folder(&w, real);
+	return kvm_item_has_files(&it) ? fn(arg, path, &it)
+				       : kvm_item_each_entry(real, walk_entry, &w);
 }

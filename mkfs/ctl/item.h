@@ -27,6 +27,11 @@ int kvm_item_get(const char *path, const struct stat *root, struct kvm_item *it)
 /* Is it a file or a chunk? */
 bool kvm_item_has_files(const struct kvm_item *it);
 /*
+ * Calls fn for each entry of the folder, in the order of their names, until it returns nonzero.
+ * Does nothing if the folder does not exist any more. Returns that value, 0, or 1 after a message.
+ */
+int kvm_item_each_entry(const char *folder, int (*fn)(void *arg, const char *path), void *arg);
+/*
  * Calls fn for each chunk at or below the path, in the order of their names, until it returns
  * nonzero. A file in a folder that is no chunk is a chunk by itself. Returns that value, 0, or 1
  * after a message.

@@ -310,15 +310,14 @@ static int confirm_evict(int n, char **paths, const char *from, bool yes)
 
 		if (kvm_item_each_chunk(paths[i], count_chunk, &s))
 			return 1;
-		fprintf(stderr, "%s: %" PRIu64 " chunk%s, %s. ", paths[i], s.done,
+		fprintf(stderr, "%s: %" PRIu64 " chunk%s, %s: ", paths[i], s.done,
 			s.done == 1 ? "" : "s", kvc_size_text(s.bytes, size));
 		if (!strcmp(from, "all"))
-			fputs("They are dropped from memory and all tiers.\n", stderr);
+			fputs("dropped from memory and all tiers.\n", stderr);
 		else
 			fprintf(stderr,
-				"Their copies in %s are removed. A reboot loses data that is then "
-				"only in memory, and other nodes no longer find the data in a "
-				"shared tier.\n",
+				"removed from %s. A reboot loses data that is then only in memory, "
+				"and other nodes no longer find the data in a shared tier.\n",
 				from);
 	}
 	return kvm_confirm(yes);

@@ -8,8 +8,7 @@
  *
  * Finished chunks (objects/hinted.c) and those of tenants above their shares (objects/tenant_set.c)
  * are given up before the policy's victims. A chunk for which such a tenant loses one is not
- * refused. If no chunk can be given up, the evictor makes room
- * later (evict/evict.c).
+ * refused. If no chunk can be given up, the evictor makes room later (evict/evict.c).
  */
 #include "retention.h"
 

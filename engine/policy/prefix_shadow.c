@@ -15,8 +15,8 @@
  *
  * Hits in the shadows are counted by request, so they mean nothing if nobody knows which chunks
  * belong to which prompt (the request is `loose`). If more than a small share of accesses is loose,
- * the cache evicts the oldest leaf, as lru does. So a store that plain
- * programs fill is ordered by access from the beginning, since no value was learned.
+ * the cache evicts the oldest leaf, as lru does. So a store that plain programs fill is ordered by
+ * access from the beginning, since no value was learned.
  */
 #include "prefix_priv.h"
 

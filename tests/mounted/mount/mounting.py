@@ -3,7 +3,7 @@
 # level: check
 """Daemonising, mount(8) and fstab, SIGTERM, a stale mount after a kill, keep_pool, a second daemon,
 and the removal of the pool."""
-import os, re, select, signal, subprocess, time
+import os, pty, re, select, signal, subprocess, time
 from kvtest import *
 
 s = Store()
@@ -267,6 +267,18 @@ run("umount", "-f", s.mnt)
 run("umount", "-l", s.mnt)
 [os.waitpid(p, 0) for p in kids]
 s.ended()
+s.fsck("-n")
+
+# in the foreground of a terminal: it ends with the terminal
+pid, terminal = pty.fork()
+if not pid:
+    os.execv(binary("kvcachefs"),
+             ["kvcachefs", s.path, s.mnt, "-f", "-o", f"cpu=32M,run={TMP}/run"])
+wait_for(lambda: os.path.ismount(s.mnt))
+with open(f"{s.mnt}/terminal", "wb") as f:
+    f.write(b"x" * 5000)
+os.close(terminal)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and not os.path.ismount(s.mnt)
 s.fsck("-n")
 
 # as nohup(1) starts it: SIGTERM ends it all the same

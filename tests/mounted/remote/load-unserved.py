@@ -37,14 +37,14 @@ def lease(path):
 def is_a_miss(path, *error):
     """Checks that the file is a miss for a reader, within the time limit and each time, but exists
     for stat, a listing and a writer, which gets an error."""
-    at, before = f"{s.mnt}/{path}", unserved()
+    at, before, absent = f"{s.mnt}/{path}", unserved(), s.stats()["absent"]
     begun = time.monotonic()
     for _ in range(2):
         with fails(errno.ENOENT):
             s.read(path)
         assert os.stat(at).st_size == len(data[path])
         assert os.path.basename(path) in os.listdir(os.path.dirname(at))
-    assert unserved() == before + 2, s.stats()
+    assert unserved() == before + 2 and s.stats()["absent"] == absent + 2, s.stats()
     for flags in os.O_RDWR, os.O_WRONLY:
         with fails(*error):
             os.close(os.open(at, flags))

@@ -35,7 +35,7 @@ class Client:
     name       of the rows
     size       bytes of a chunk
     batch      chunks that are handed over in one call
-    own        folders below its own that it makes once and relies on ("" is its own folder)
+    own        subfolders that it makes once and relies on ("" is the client's folder itself)
     remembers  its index lives in its memory, so only the process that stored can load
     database   not a cache of files: what it wrote must stay, so it is not driven beyond the disk
     partial    it reports a hit for a chunk that it has not written completely

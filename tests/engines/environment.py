@@ -55,7 +55,7 @@ class Environment:
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
     def ready(self):
-        """Installs missing packages. Returns False, and the reason, if no usable Python exists."""
+        """Installs missing packages. Returns "", or the reason why no engine can run."""
         try:
             with open(self.stamp) as f:
                 kept = json.load(f)

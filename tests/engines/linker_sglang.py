@@ -108,7 +108,8 @@ def store(l, n):
 
 
 def load(l, n, rid="r"):
-    """Loads pages 0 to n - 1 into pages n - 1 to 0; True if they were stored by seed 1."""
+    """Loads pages 0 to n - 1, which seed 1 stored, into pages n - 1 to 0, and checks their bytes.
+    Returns False if the load fails."""
     places = list(range(n))[::-1]
     assert l.load(rid, transfers(keys[:n], places))
     index = l.start_layer_wise_loading()
@@ -218,7 +219,7 @@ def step_killed(mount):
 
 
 def step_injector(mount):
-    """SGLang's own injector makes every third call fail; the rest must be right."""
+    """SGLang's own injector makes a third of all calls fail; the rest must be right."""
     os.environ["SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"] = "0.33"
     os.chdir(os.path.dirname(os.path.abspath(__file__)))
     sys.argv = sys.argv[:1]
@@ -253,7 +254,7 @@ def step_names(mount):
     new(dtype=torch.float8_e4m3fn, start_layer=0)
     new(dtype=torch.float8_e5m2, start_layer=0)  # SGLang keeps both as bytes
     new(dtype=torch.float8_e5m2, start_layer=1)
-    for size in 2, 4:  # rank 1 has another head if two ranks share each
+    for size in 2, 4:  # with 4 ranks, two of them share each head, and rank 1 has another one
         KvcachefsLinker._tp = lambda *_: (1, size)
         new()
     assert len(seen) == 5, seen

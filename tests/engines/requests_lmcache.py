@@ -63,7 +63,7 @@ def main(port):
             if not done.succeeded:
                 raise RuntimeError("the server did not store")
         elif hits:
-            client.retrieve(r, 0, hits * TOKENS)  # which ends the locks of the lookup
+            client.retrieve(r, 0, hits * TOKENS)  # releases the lookup's locks
         client.end_session(r)
 
     def load(sequence):

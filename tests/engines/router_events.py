@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""router_events.py MOUNT KVCACHECTL: whether vLLM's own decoder, as a router uses it, reads the
+"""router_events.py MOUNT KVCACHECTL: checks that vLLM's own decoder, as a router uses it, reads the
 events of kvcachectl events --zmq: blocks in the pool and on disk, their parents and their removal.
 The last line is "read"."""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""same_files.py MOUNT: whether the connector's files of a model with one KV cache group have the
-names and the bytes of vLLM's file tier, and each loads the other's. The addresses of the copies,
-the memory region, the names, the stores and the loads of the file tier are vLLM's own code; only
-the copy itself, which vLLM does on a GPU, is a memmove here. The last line is "same"."""
+"""same_files.py MOUNT: checks that the connector's files of a model with one KV cache group have
+the names and the bytes of vLLM's file tier, and that each loads the other's files. The addresses of
+the copies, the memory region, the names, the stores and the loads of the file tier are vLLM's own
+code; only the copy itself, which vLLM does on a GPU, is a memmove here. The last line is "same"."""
 
 import ctypes, dataclasses, os, sys, time, types, uuid
 
@@ -226,7 +226,8 @@ def contexts():
             assert known == parts[1].paths(key) and len(known) == (1 if mla and dcp == 1 else 2)
             assert [s.path(key, s.rank) for s in parts][-len(known) :] == known
             names.add(tuple(known))
-    # interleaving matters only with dcp; with it, MLA and others have equal names for equal groups
+    # without dcp the interleaving does not matter; with dcp, models with and without MLA have the
+    # same names if their groups are equal
     assert len(names) == 4, names
     parallel = types.SimpleNamespace(**{**vars(none), "prefill_context_parallel_size": 2})
     try:

@@ -383,7 +383,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                 # the session's newer state, of another prompt, makes the older worthless
                 v("session", prompts=prompts(1, first=40), session_id="a",
                   params=tell(supersedes=True))
-                v("session", prompts=prompts(1, first=50))  # vLLM ends a request at the next
+                v("session", prompts=prompts(1, first=50))  # vLLM reports an end in a later step
                 end = time.time() + 30
                 while store.stats()["hints"] < 7 and time.time() < end:
                     time.sleep(0.1)

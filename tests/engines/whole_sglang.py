@@ -78,7 +78,7 @@ def pressed(s):
         s.run(store.mnt, "store")
         process = s.start(store.mnt, "pressed")
         s.expect(process, "looked up")
-        for i in range(160):  # more than pool and disk hold
+        for i in range(160):  # more than the pool and the disk hold
             try:
                 store.write(f"other/f{i}", os.urandom(1 << 20))
             except FileNotFoundError:

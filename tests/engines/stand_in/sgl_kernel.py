@@ -36,7 +36,7 @@ def __getattr__(name):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Submodules, with everything missing in them too."""
+    """Makes submodules, in which all kernels are missing too."""
 
     def find_spec(self, name, path, target=None):
         if name.startswith("sgl_kernel."):
@@ -52,7 +52,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Runtime:
-    """Host memory is pinned for a GPU."""
+    """Stands in for CUDA's runtime: SGLang pins host memory, which does nothing without a GPU."""
 
     def cudaHostRegister(self, *_):
         return 0
@@ -70,5 +70,5 @@ torch.cuda.cudart = Runtime
 for call in ("synchronize", "wait_event", "wait_stream"):
     if not hasattr(torch.cpu.Stream, call):
         setattr(torch.cpu.Stream, call, lambda *_: None)
-# SGLang imports it only where a GPU is
+# SGLang imports this function only if a GPU exists
 builtins.transfer_kv_direct = transfer_kv_direct

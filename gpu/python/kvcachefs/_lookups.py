@@ -6,10 +6,10 @@ ask() answers True, False or None (not known yet). The questions of a scheduling
 flush(), and their answers arrive with take(), so that a later ask() has them. No call here waits
 for the mount; a mount that is slow, hung or dead gives misses.
 
-Keys of a series continue each other: one prefix lease finds how many of them are cached, loads
-them into the pool and keeps them there, in the order of the prompt, from which the mount's policy
-learns the chain. Other keys (sliding windows, recurrent states) are only checked for existence in
-one call; hold() then leases those that the engine loads.
+Keys of a series continue each other in a prompt. One prefix lease finds how many of them are
+cached, loads them into the pool and keeps them there. It names them in the order of the prompt, so
+the mount's policy learns the chain. Other keys (sliding windows, recurrent states) are only
+checked for existence in one call; hold() then leases those that the engine loads.
 
 chain() tells the policy the parents of chunks that were stored.
 
@@ -59,7 +59,8 @@ def pool_bytes(mount: str) -> int:
 
 
 def check_mount(mount: str, options: str, engine: str) -> None:
-    """RuntimeError says what to do if the mount cannot be used; options: where it was named."""
+    """Raises RuntimeError, which says what to do, if the mount cannot be used. options: where the
+    user has named the mount."""
     found: list[str] = []
 
     def look() -> None:
@@ -310,7 +311,7 @@ class Lookups:
 
     @property
     def pending(self) -> bool:
-        """Whether an answer is outstanding that a request waits for."""
+        """Whether a request waits for an answer."""
         return bool(self._asking) or any(c.answers and not c.late and not c.request.over
                                          for c in self._calls)
 
@@ -391,8 +392,9 @@ class Lookups:
         self.counts["misses"] += len(answers) - hits
 
     def chain(self, pairs: Iterable[tuple[Hashable, Hashable | None]]) -> None:
-        """Tells the mount's policy the parents of stored keys; None: the key begins a prompt. The
-        files of a key are each the parent of the next, and the last is that of the next key."""
+        """Tells the mount's policy the parents of stored keys; None: the key begins a prompt. Each
+        file of a key is the parent of the key's next file, and the key's last file is the parent
+        of the next key's first file."""
         said = []
         for key, parent in pairs:
             last = "/" + self._paths(parent)[-1] if parent is not None else ""
@@ -443,7 +445,7 @@ class Lookups:
             r.answers = {k: a for k, a in r.answers.items() if a is None}
 
     def running(self, name: Hashable) -> None:
-        """The request runs without loading what was found."""
+        """The request runs without loading its hits."""
         r = self._requests.get(name)
         if r and not r.loading:
             self._release(r)

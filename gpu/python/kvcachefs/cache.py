@@ -199,7 +199,7 @@ class Tokens:
         if skip < 0:
             raise ValueError(f"{skip} tokens cannot be skipped")
         numbers = array.array("q", given.tolist() if hasattr(given, "tolist") else given)
-        # never empty: the library needs one of both pointers
+        # never empty: one of the two pointers must be set
         kept = (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
         self.struct = _lib.Tokens(n=len(numbers), skip=skip)
         setattr(self.struct, "block_ids" if slots is None else "slots", kept)
@@ -288,8 +288,8 @@ class Paged:
 
     def scatter(self, tokens: Tokens, data: bytes | bytearray | memoryview, layer: int = 0,
                 layers: int | None = None) -> None:
-        """Writes such a copy to the cache. Raises ValueError if the length is wrong, and Error with
-        ERANGE as gather() does. After an error nothing was written."""
+        """Writes a copy that gather() made to the cache. Raises ValueError if the length is wrong,
+        and Error with ERANGE as gather() does. After an error nothing was written."""
         n = self.layers - layer if layers is None else layers
         size = self.file_size(tokens, max(n, 0))
         if len(data) != size:

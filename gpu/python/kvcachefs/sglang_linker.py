@@ -24,9 +24,9 @@ it.
 SGLang aborts the requests of a load that fails. So a lookup leases the pages that it reports: they
 are in the mount's pool and stay there until they are loaded, and a page that did not arrive within
 lookup_timeout_ms is a miss (the mount continues to load it for the next lookup). The lease of a
-request ends with its load. SGLang does not tell of a waiting request that is cancelled, so a lease
-also ends when a lookup finds that SGLang has not asked for the request for KEEP_S seconds, that
-LEASES requests have asked since, or that all leases hold more than half of the pool.
+request ends with its load. SGLang does not report that a waiting request was cancelled. So each
+lookup also ends leases whose requests SGLang has not looked up for KEEP_S seconds, and the oldest
+leases if there are more than LEASES, or if they hold more than half of the pool.
 """
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class KvcachefsLinker(UnifiedCacheLinker):
         self._held_most = pool_bytes(self.options.mount) // 2
         tp_rank, tp_size = self._tp(params)
         self.offload_owner = not self.pool_group.rank_replicated or tp_rank == 0
-        # with the sizes: ranks that share a head have other heads in a larger group
+        # the suffix has the numbers of ranks too, because a rank's heads depend on them
         suffix = (f"cp{params.attn_cp_rank}_{params.attn_cp_size}"
                   f"_pp{params.pp_rank}_{params.pp_size}")
         if not self.pool_group.rank_replicated:
@@ -214,7 +214,7 @@ class KvcachefsLinker(UnifiedCacheLinker):
 
     def _start_empty(self) -> None:
         self._pending: dict[str, list[PoolTransfer]] = {}
-        # those that SGLang asked for last are last
+        # in the order of their last lookups, the latest last
         self._leases: collections.OrderedDict[str, _Held] = collections.OrderedDict()
         self._offloads: collections.deque[Future[bool]] = collections.deque()
 
@@ -287,7 +287,7 @@ class KvcachefsLinker(UnifiedCacheLinker):
 
     def _hold(self, expanded: list[PoolTransfer], keys: list[str],
               lengths: list[int]) -> _Held | None:
-        """A lease on the files of the longest prefix; None: it holds no length."""
+        """Takes a lease on the files of the longest prefix. None: no length is fully leased."""
         end, places = lengths[-1], []
         paths: list[str] = []
         for t in expanded:

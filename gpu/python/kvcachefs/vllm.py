@@ -9,15 +9,16 @@ a kvcachefs mount, without a copy in host memory.
         "kv_connector_extra_config": {"mount": "/mnt/kv"}}'
 
 See kvcachefs-engines(7) for the options. It needs vLLM 0.32 and builds on its OffloadingConnector,
-which decides what to store and to load for every kind of model. Here are
+which decides what to store and to load for every kind of model. This module has
 
-    KvcachefsConnector  failures, which the OffloadingConnector does not have, and options
+    KvcachefsConnector  options, and the handling of failures, which the OffloadingConnector lacks
     KvcachefsSpec       names and sizes of files
     Manager             in the scheduler: which chunks are cached (_lookups.py)
     Worker              in each worker: transfers of chunks (_chunkfiles.py)
 
-A chunk is blocks_per_chunk blocks of one KV cache group; each worker has a file for it. A lookup,
-store or load that fails is a miss, a chunk that is not stored, or a prompt that is computed.
+A chunk is blocks_per_chunk blocks of one KV cache group; each worker has a file for it. A lookup
+that fails is a miss. If a store fails, the chunk is not stored; if a load fails, the prompt is
+computed.
 """
 from __future__ import annotations
 
@@ -316,7 +317,8 @@ class Manager(OffloadingManager):
         return RequestOffloadingContext()
 
     def wish(self, request: Any) -> None:
-        """What to tell the mount at the end of a request; on_new_request() follows."""
+        """Reads the hints of a request, which the mount gets at the end of the request. Called
+        before on_new_request()."""
         params = request.kv_transfer_params
         told = params.get("kvcachefs") if isinstance(params, dict) else None
         try:
@@ -345,7 +347,8 @@ class Manager(OffloadingManager):
         return LookupResult.HIT if answer else LookupResult.MISS
 
     def _follow(self, key: bytes, group: int, req_context: Any) -> tuple[bool, bytes | None]:
-        """The next chunk of a prompt: whether its parent is known, and the parent."""
+        """Records the next chunk of a prompt. Returns whether its parent is known, and the
+        parent."""
         end, tokens = req_context.get_offload_key_position(key), self._tokens[group]
         self._hints.chunk(req_context.req_id, group, end, key)
         last, parent = self._ends.get((req_context.req_id, group), (0, None))
@@ -628,8 +631,8 @@ class KvcachefsConnector(OffloadingConnector):
         return KVConnectorTransferResults(sending, receiving, failed)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
-        """Also for a caller that does not ask for failed requests (vLLM's MultiConnector): it gets
-        the blocks of failed loads from get_block_ids_with_load_errors()."""
+        """vLLM's MultiConnector calls this directly, without get_transfer_results(), and gets the
+        blocks of failed loads from get_block_ids_with_load_errors()."""
         worker = self.connector_worker
         loads = dict(worker._load_jobs)
         finished = super().get_finished(finished_req_ids)
@@ -679,5 +682,5 @@ class KvcachefsConnector(OffloadingConnector):
 
 
 # vLLM's MultiConnector finds the statistics of its connectors by registered names.
-with contextlib.suppress(ValueError):  # it is registered
+with contextlib.suppress(ValueError):  # it is already registered
     KVConnectorFactory.register_connector("KvcachefsConnector", __name__, "KvcachefsConnector")

@@ -210,7 +210,7 @@ static void report_fresh(struct kvc *k, struct kvc_client *u)
 	c->fresh = false;
 	if (!c->row_deleted)
 		report_use(k, u, c, true, u->made_ns);
-	if (c->standing == KVC_ENTERS) /* without memory for the request */
+	if (c->standing == KVC_ENTERS) /* out of memory for the request: no policy decided */
 		kvc_leaving_kept_locked(k, c);
 	c->refs--;
 	kvc_chunk_settle_locked(k, c);
@@ -281,8 +281,8 @@ static struct kvc_client *client_uses(struct kvc *k, struct kvc_chunk *c, uint64
 	if ((u->last == c->id || (u->serial && c->last_request == u->serial)) &&
 	    (!file || (c->first_file != file && !is_another_use(u, c, soon)))) {
 		/*
-		 * for the policies it is the same request; a reader of the ring may see another one
-		 * begin
+		 * to the policies this is the same request; a reader of the access ring may take it
+		 * for a new one
 		 */
 		if (k->access_ring && u->last != c->id && file && !c->first_file) {
 			if (u->fresh)

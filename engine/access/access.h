@@ -11,7 +11,7 @@
  * A new chunk is `fresh` until the client that creates it goes on to another chunk or pauses. Only
  * then is its size known, and whether its file was renamed into another chunk, so only then do the
  * policies learn its request and its parent. Until then they treat it as a new chunk without a
- * request, so that fast stores can evict it in its turn.
+ * request, so that it can be evicted in its turn if stores fill the pool quickly.
  *
  * An access to a chunk counts for its ancestors too, although no client asked for them: an engine
  * that has the beginning of a prompt on its device stores and loads only the rest. Without this, a
@@ -101,8 +101,8 @@ bool kvc_access_end_all_locked(struct kvc *k);
 void kvc_access_free(struct kvc *k);
 
 /*
- * Queues a chunk with which a request began. If the queue is full, its ancestors wait for its next
- * access.
+ * Queues the first chunk of a request, so that its ancestors are stamped. If the queue is full,
+ * they are stamped after the chunk's next access.
  */
 void kvc_access_ancestors_add_locked(struct kvc *k, const struct kvc_chunk *c);
 /*

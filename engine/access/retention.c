@@ -7,8 +7,8 @@
  * or that leave, do not count as kept.
  *
  * Finished chunks (objects/hinted.c) and those of tenants above their shares (objects/tenant_set.c)
- * are given up before the policy's victims. A chunk for which such a tenant loses one is not
- * refused. If no chunk can be given up, the evictor makes room later (evict/evict.c).
+ * are given up before the policy's victims. A chunk is not refused if such a tenant gives up a
+ * chunk for it. If no chunk can be given up, the evictor makes room later (evict/evict.c).
  */
 #include "retention.h"
 
@@ -103,14 +103,14 @@ static void decide_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk
 		return;
 	}
 	kvc_leaving_kept_locked(k, c);
-	/* before its parent, which may have become known only now */
+	/* puts it before its parent in the tenant's order: the parent may be known only now */
 	kvc_tenant_accessed_locked(k, c, kvc_chunk_find_locked(k, c->parent & ~KVC_TOLD));
 	give_up_locked(k, c);
 }
 
 /*
- * The chunk is not in the pool, and is loaded if the client prefetches it: decides now what happens
- * to it then.
+ * The chunk is not in the pool, but the client's prefetch may load it. Decides in advance whether
+ * the policy refuses it then.
  */
 static void judge_ahead_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk *c,
 			       bool may_refuse)

@@ -25,8 +25,8 @@ struct kvc_latency {
 	struct kvc_latency_slow_set {
 		struct kvc_latency_slow v[KVC_SLOW_EACH];
 		/*
-		 * until until_ns, an operation must take longer than least_ns to be one of the
-		 * slowest
+		 * an operation that ends before until_ns must take longer than least_ns to be one
+		 * of the slowest
 		 */
 		_Atomic uint64_t least_ns, until_ns;
 	} of[KVC_OPERATIONS_N];

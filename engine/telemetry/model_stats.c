@@ -318,7 +318,7 @@ int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
 		struct kvc_top_models *to = &out->v[out->n];
 
 		*to = out->v[i];
-		/* subtracted even if the model has no name now: it may have it again */
+		/* subtracted even if the model has no name now: it may get one again */
 		out->rest.hits -= to->n.hits;
 		out->rest.misses -= to->n.misses;
 		out->rest.found -= to->n.found;

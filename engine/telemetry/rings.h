@@ -84,9 +84,10 @@ const char *kvc_event_ring_path_locked(struct kvc *k, uint64_t ino, uint64_t num
 enum {
 	KVC_ACCESS_CREATED = 1,  /* the client created the chunk */
 	KVC_ACCESS_LEASED = 2,   /* the client is a lease */
-	KVC_ACCESS_INFERRED = 4, /* its parent is inferred, if it can be */
+	KVC_ACCESS_INFERRED = 4, /* parents are inferred for the chunk's policy */
 	KVC_ACCESS_END = 8,      /* not an access: the client, a lease, has named all its paths */
-	KVC_ACCESS_RENAMED = 16, /* not an access: chunk `id` was renamed; id 0: any chunk may be */
+	/* not an access: chunk `id` was renamed; id 0: a rename that may concern any chunk */
+	KVC_ACCESS_RENAMED = 16,
 };
 
 struct kvc_access_item {

@@ -25,15 +25,16 @@ void kvc_leaving_judge_locked(struct kvc_chunk *c, bool refused);
  */
 struct kvc_chunk *kvc_leaving_take_locked(struct kvc *k, bool first);
 /*
- * Called by kvc_chunk_push_locked. Returns true if the chunk leaves. kvc_leaving_entered_locked is
- * called for a chunk that entered the order.
+ * Called by kvc_chunk_push_locked. If the chunk leaves the pool, puts it back into its list and
+ * returns true. kvc_leaving_entered_locked is called for a chunk that entered the order.
  */
 bool kvc_leaving_pushed_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_leaving_entered_locked(struct kvc *k, struct kvc_chunk *c);
 /* The chunk's bytes in the pool have changed by `by`, which may be negative (mod 2^64). */
 void kvc_leaving_count_locked(struct kvc *k, const struct kvc_chunk *c, uint64_t by);
-/* The last file of the chunk left the pool; the chunk is being dropped. */
+/* The last file of the chunk left the pool. */
 void kvc_leaving_left_locked(struct kvc *k, struct kvc_chunk *c);
+/* The chunk is being dropped. */
 void kvc_leaving_detached_locked(struct kvc *k, struct kvc_chunk *c);
 
 #endif

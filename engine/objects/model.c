@@ -5,7 +5,7 @@
  * k->models->hints caches them by the model's number; any entry may be replaced at any time.
  *
  * The number of files in a complete chunk (layers) is stored under meta layers:MODEL, and in a list
- * of the few models that have it set, so that other models only pay for the check of an empty list.
+ * of the few models that have it set. A mount without such models only checks for an empty list.
  */
 #include "model.h"
 
@@ -156,8 +156,8 @@ void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
 	struct kvc_hint *h = hint_of(k, model);
 
 	/*
-	 * A file larger than a part of the pool is an arena, not a chunk; preallocating that much
-	 * for each file would use up the pool.
+	 * A file larger than an eighth of the pool is an arena, not a chunk; preallocating that
+	 * much for each file would use up the pool.
 	 */
 	if (size && size <= k->pool.bytes / 8)
 		h->sizes[h->at++ % 8] = size;

@@ -3,12 +3,13 @@
  * Rescans. A model's new quota or policy is applied to the files that it already has, and a quota
  * learns how many bytes they take. A thread visits all inodes in the order of their numbers, a few
  * under each hold of the locks, so that a model of ten million files delays no caller. The rows are
- * read before, without locks; under the locks only changed rows are read again. A rescan of a small
+ * first read without locks; under the locks only changed rows are read again. A rescan of a small
  * store ends before the call that requested it returns. user.kvcachefs.survey shows the progress.
  *
  *   requested:  on k->model_rescan->asked, and in the catalog (meta survey:MODEL), so that it
  *               continues after a kill
- *   begins:     when a commit has written all inodes below `limit`, the next number at its request
+ *   begins:     when a commit has written all inodes below `limit`, which is the next inode number
+ *               at the time of the request
  *   at inode i: its chunk gets the class and quota of its model, and the file is counted
  *   ends:       the key is deleted in the same transaction that stores the quota's sum
  *

@@ -30,7 +30,7 @@
 
 #define RETRY_MIN_NS 1000000000ull
 #define RETRY_MAX_NS (RETRY_MIN_NS << (KVC_AGAINS - 1))
-/* the trimmer is woken after each such part of the space above high= */
+/* the trimmer is woken each time that copies have filled 1/16 of the space above high= */
 #define UNSIGNALLED_PARTS 16u
 /* copies that wait for a shared tier; beyond that the oldest are dropped */
 #define COPIES_MAX 4096u
@@ -143,8 +143,8 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 	    ts->queue.ncopies >= COPIES_MAX)
 		drop_oldest_locked(k, ts);
 	/*
-	 * Copies wait for their due time: only the first one in the list tells a worker how long to
-	 * sleep, which saves a store the wake-up.
+	 * Copies wait for their due time. A worker sleeps until the first copy of the list is due,
+	 * so most stores need not wake it.
 	 */
 	bool tell = p < KVC_P_PARKED || kvc_list_empty(&ts->queue.jobs[p]) ||
 		    due_ns <= kvc_mono_ns();
@@ -550,7 +550,7 @@ int kvc_tiers_start(struct kvc *k)
 		struct kvc_tier_state *ts = &k->tier[t];
 		unsigned want = t == KVC_COMMON ? COMMON_WORKERS : ts->t ? threads_of(ts->t) : 0;
 
-		kvc_lock(k); /* the first threads read nthreads */
+		kvc_lock(k); /* threads that have started read threads.wanted */
 		while (ts->threads.wanted < want && !err)
 			if (!(err = -pthread_create(&ts->threads.ids[ts->threads.wanted], NULL,
 						    worker, ts)))
@@ -602,7 +602,7 @@ void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 	ts->space.refused_bytes = kvc_max(kvc_tier_refuses_locked(ts) ? ts->space.refused_bytes : 0,
 					  bytes);
 	ts->space.refused_until_ns = kvc_mono_ns() + REFUSED_NS;
-	if (ts->deferred.unsynced) /* the frame waits for space that is to be synced */
+	if (ts->deferred.unsynced) /* the frame waits for space that a sync frees */
 		pthread_cond_signal(&k->deferred_free->sync_cond);
 	kvc_tier_trim_wake_locked(k, tier);
 }

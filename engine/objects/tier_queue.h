@@ -13,7 +13,7 @@
 #define KVC_WORKERS 8        /* maximum number of threads of a tier */
 #define KVC_COMMON KVC_TIERS /* the queue of jobs that belong to no tier */
 
-#define KVC_AGAINS 8 /* how often the delay of a failing copy is doubled, from one second on */
+#define KVC_AGAINS 8 /* the number of delays of a failing copy: 1 s, 2 s, 4 s, ... 128 s */
 
 enum kvc_priority {
 	KVC_P_LOAD = 0,
@@ -62,7 +62,7 @@ struct kvc_tier_state {
 		/* wakes the threads that take all jobs, and the one that takes no copies */
 		pthread_cond_t cond, load_cond;
 		bool load_idle;     /* the thread that takes no copies sleeps */
-		unsigned ncopies;   /* copies queued in KVC_P_PARKED and below */
+		unsigned ncopies;   /* copies queued as KVC_P_PARKED or with a lower priority */
 		unsigned nfailed;   /* those of them that have failed */
 		unsigned nremovals; /* removals queued in KVC_P_REMOVE_AGAIN */
 	} queue;
@@ -177,7 +177,10 @@ int kvc_tier_copy_add_locked(struct kvc *k, enum kvc_priority p,
 			     unsigned tier, uint64_t due_ns);
 /* Sets whether a job for the node's copy in this tier is queued or runs. */
 void kvc_tier_set_copying_locked(struct kvc_node *n, unsigned tier, bool copying);
-/* Queues a job that a call waits for, in the caller's memory; the queue frees it after its run. */
+/*
+ * Queues a load or other job that a call waits for. The job, or a struct that begins with it, is
+ * from malloc; the queue frees it after its run.
+ */
 void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j);
 /* Moves a waiting job to the front: it is urgent, and due at once. */
 void kvc_tier_job_hurry_locked(struct kvc_tier_state *ts, struct kvc_job *j);

@@ -109,8 +109,9 @@ struct kvcachefs_keys {
 	bool tagged_extra;
 	const char *lora_name; /* in every block */
 	const char *lora_path; /* with tagged_extra only; NULL: "" */
+	/* every block that an item overlaps has (hash, item's start - block's start) */
 	const struct kvcachefs_mm *mm;
-	size_t nmm; /* (hash, start - block's start) in every block that an item overlaps */
+	size_t nmm;
 	/*
 	 * vLLM: first block only; "" means no salt. SGLang: part of the namespace; "" and NULL
 	 * differ.

@@ -14,10 +14,11 @@ extern "C" {
 #endif
 
 /*
- * The layout of an engine's cache, under LMCache's names (csrc/engine_kv_format.h of 0.5.6; the
- * last four have our numbers: two of LMCache's main branch, two of vLLM's kv_cache_layout.py). NB
- * is blocks, NL layers, BS slots of a block, NH heads, HS head size, CS the contents of a head: its
- * K, then its V, each HS. X separates a list of pointers from the memory at which they point.
+ * The layout of an engine's cache, under LMCache's names and numbers (csrc/engine_kv_format.h of
+ * 0.5.6). The last four have numbers of our own: two are from LMCache's main branch, two from
+ * vLLM's kv_cache_layout.py. NB is blocks, NL layers, BS slots of a block, NH heads, HS head size,
+ * CS the contents of a head: its K, then its V, each HS. X separates a list of pointers from the
+ * memory at which they point.
  */
 enum kvcachefs_format {                                  /* one pointer per layer unless stated */
 			KVCACHEFS_NB_NL_TWO_BS_NH_HS,    /* 0  vLLM across layers; one pointer */
@@ -33,8 +34,8 @@ enum kvcachefs_format {                                  /* one pointer per laye
 						       */
 			KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS, /* 9  SGLang MHA multiprocess; pointers as
 							     4 */
-			KVCACHEFS_NL_X_NB_NH_BS_TWO_HS,   /* 10 as 12, its older name */
-			KVCACHEFS_NL_X_NB_BS_NH_TWO_HS,   /* 11 as 13, its older name */
+			KVCACHEFS_NL_X_NB_NH_BS_TWO_HS,   /* 10 older name of 12 */
+			KVCACHEFS_NL_X_NB_BS_NH_TWO_HS,   /* 11 older name of 13 */
 			KVCACHEFS_NL_X_NB_NH_BS_CS,       /* 12 vLLM's newer back ends, HND */
 			KVCACHEFS_NL_X_NB_BS_NH_CS,       /* 13 the same, NHD */
 			/*

@@ -37,8 +37,8 @@ enum kvcachefs_naming {
 	/*
 	 * vLLM's file tier (v1/kv_offload/file_mapper.py):
 	 * MODEL_CONFIG_rRANK/KKK/KK_gGROUP/KEY.bin, "/" in MODEL as "_". KKK and KK are the first
-	 * digits of the key. CONFIG is 12 hex digits of the run's configuration; they are in the
-	 * name of the folder with its config.json.
+	 * digits of the key. CONFIG is 12 hex digits that identify the run's configuration; the
+	 * folder that holds the run's config.json has them in its name.
 	 */
 	KVCACHEFS_NAME_VLLM_FS,
 	KVCACHEFS_NAMINGS

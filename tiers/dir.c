@@ -392,7 +392,7 @@ static int dir_put_file(struct dir *d, struct place *at, const struct kvc_put *p
 		err = err ?: fd < 0 ? -errno : 0;
 	}
 
-	if (err) { /* the file may exist although the answer was lost */
+	if (err) { /* if the server's answer was lost, the file may exist */
 		kvct_dir_temps_end(d->temps, note, tmp, err != -EIO && err != -ETIMEDOUT);
 		return err;
 	}

@@ -5,7 +5,7 @@
  * file STORE/dir-remotes/ID.mark; ID is a sum of the store's uuid and the tier's id. So a folder
  * whose filesystem is not mounted at the start of the daemon is detected, too.
  *
- * Here are also the calls with which the tier opens and reads the files of its folder.
+ * This file also has the calls with which the tier opens and reads the files of its folder.
  */
 #include "dir.h"
 

@@ -371,7 +371,7 @@ static bool is_swept(const struct pass *p, int root)
 	       st.st_mtim.tv_sec > p->now_s - DAY_S && st.st_mtim.tv_sec <= p->now_s;
 }
 
-/* Makes one pass. Returns 0, or an error, and the pass is repeated soon. */
+/* Makes one pass. Returns 0, or an error, after which the pass is repeated soon. */
 static int sweep_all(struct pass *p)
 {
 	KVC_FD int root = kvct_dir_root(p->t->d, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

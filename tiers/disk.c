@@ -6,8 +6,9 @@
  * loads are read into the segment's own pages.
  *
  * If a write fails, the extent is excluded, so that the next frame is not written to the same
- * place. A header that could not be cleared is excluded too. Later zeros are written over excluded
- * extents: pages that accept them are free again, and the others wait, longer after each attempt.
+ * place. A header that could not be cleared is excluded too. Later, the tier writes zeros over
+ * excluded extents: pages that accept them are free again, and the others wait, longer after each
+ * attempt.
  *
  * `where.at` is the byte offset of the frame, `where.len` the length of the extent. The lock guards
  * the extents, the excluded extents and the spare buffers; no I/O is done while it is held. The
@@ -287,7 +288,7 @@ static int write_at(struct disk *d, const uint8_t *buf, size_t len, uint64_t at,
 	return disk_error(err);
 }
 
-/* Writes a small frame with one call. If a power loss tears it, the payload's checksum tells. */
+/* Writes a small frame with one call. If a power loss tears it, the payload's checksum is wrong. */
 static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf,
 		       bool *medium)
 {
@@ -359,7 +360,7 @@ static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 {
 	struct disk *d = disk_of(t);
 	struct kvc_where w = { .len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE) };
-	bool medium = false; /* the failure is of this place */
+	bool medium = false; /* the device failed to write this extent */
 	int err;
 
 	reclaim_one(d, kvc_mono_ns());

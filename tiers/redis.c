@@ -149,8 +149,8 @@ static int head_get(struct call *c, uint8_t *header, struct trailer *t)
 }
 
 /*
- * Removes the pieces up to the first missing one, before a separate deadline: the trailer may be
- * another program's.
+ * Removes the pieces up to the first missing one. The removal has a deadline of its own, since
+ * another program may have written the trailer.
  */
 static void unlink_pieces(struct call *c, const struct trailer *t)
 {

@@ -297,7 +297,7 @@ static int error_reply(struct kvct_redis *r, const struct kvct_redis_command *cm
 
 	if (*next == KVCT_REDIS_WAIT && !r->cluster)
 		*next = KVCT_REDIS_RECONNECT;
-	/* A new connection does not try again, but reads may go on with a replica. */
+	/* If a new connection gets the error too, it is final. A replica still serves reads. */
 	if (*next == KVCT_REDIS_RECONNECT && fresh)
 		*next = KVCT_REDIS_FINAL;
 	if (*next == KVCT_REDIS_RECONNECT)

@@ -204,7 +204,7 @@ bool kvct_redis_in_step(const redisContext *c)
 }
 
 /*
- * The errors of servers and of proxies before them: the beginning of the text (after "ERR " or
+ * The errors of servers and of proxies in front of them: the beginning of the text (after "ERR " or
  * not), the command (NULL: any), and the meaning. The first matching row counts.
  */
 static const struct {

@@ -11,8 +11,8 @@
  * Credentials that may not list the bucket get 403 instead of 404 for a missing object. So after a
  * 403 for an object, a key that never exists is read. If the answer is 404, access to the object
  * itself was refused: -EIO of this object. If the answer is 403, these credentials cannot tell.
- * Then an object that was never stored counts as missing, and a stored one does if an object that
- * was read or stored before can still be read.
+ * Then an object that was never stored counts as missing. A stored object counts as missing if
+ * another object, which was read or stored earlier, can still be read.
  *
  * The tier's workers enter, and the sweeper of s3_uploads.c.
  */

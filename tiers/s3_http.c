@@ -479,7 +479,7 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 		curl_easy_cleanup(by.curl);
 	err = kvct_s3_judge(q, rc);
 	if (q->stalled || rc == CURLE_PEER_FAILED_VERIFICATION)
-		/* they are as old; with the second error: libcurl keeps using the old CA */
+		/* if this one stalled, the idle ones are as old; otherwise they use the old CA */
 		kvct_s3_close_idle(s);
 	return err;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lists an s3 tier: reads pages of keys, and the header of each key. A page that is cut, repeats
- * keys, or says that more follows without a token is an error and does not end the list.
+ * keys, or says that more follows but has no token is an error, not the end of the list.
  */
 #include "budget.h"
 #include "registry.h"

@@ -206,7 +206,7 @@ static int list_entry(void *arg, const char *path)
 int kvm_run_ls(int argc, char **argv)
 {
 	struct listing l = { .j = { stdout, false } };
-	bool lines = false; /* -l, as of ls(1), is the only form */
+	bool lines = false; /* -l of ls(1) is accepted; the output has no other form */
 	const struct kvm_option options[] = { { "json", &l.json, NULL },
 					      { "recursive", &l.recursive, NULL },
 					      { "r", &l.recursive, NULL },

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Prints a path, given as for any program, relative to the root of its mount. */
+/* Prints a path from the command line, made relative to the root of its mount. */
 static int print_below(FILE *out, const char *mnt, const char *path)
 {
 	KVC_MEM char *whole = realpath(path, NULL);

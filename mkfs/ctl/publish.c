@@ -204,7 +204,7 @@ static void put_place(struct kvm_publish *p, const struct place *place)
 	put_text(p, "ownership", place->owner);
 }
 
-/* Returns the number of members, of which an array has all up to the last one that is known. */
+/* Returns the number of an event's members. An array has all up to the last one that is known. */
 static size_t members_of(const struct kvm_publish *p, const struct block *b,
 			 const struct place *place, size_t always, size_t before_group,
 			 size_t before_place)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens a store to check it, even if its superblock is damaged or its data is shorter than it was
- * created. See fsck.h.
+ * Opens a store to check it, even if its superblock is damaged or its data is shorter than at its
+ * creation. See fsck.h.
  */
 #include "fsck.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes a new catalog from the frames. It is written as catalog.sqlite.new, checked, synced, and
- * renamed to catalog.sqlite.next. Only then engine/base/store_next.c replaces the old catalog, and
- * frames that the new catalog does not use are cleared at the end. If fsck is killed at any point,
+ * renamed to catalog.sqlite.next. Then engine/base/store_next.c replaces the old catalog, and at
+ * the end, frames that the new catalog does not use are cleared. If fsck is killed at any point,
  * either the old or the new catalog is complete. See fsck.h.
  */
 #include "fsck.h"
@@ -50,8 +50,9 @@ struct frames {
 };
 
 /*
- * Checks that this store wrote the frame (*p: also its path). Without a secret, the superblock is
- * lost; then all frames are accepted, because they cannot be authenticated.
+ * Sets *p to the parts of the frame's header that are proven to be this store's. If the secret is
+ * missing, the superblock was lost: then all frames are accepted, because they cannot be
+ * authenticated.
  */
 static int check_proof(struct frames *all, const struct kvc_frame *f, enum kvc_proven *p)
 {

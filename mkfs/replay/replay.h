@@ -13,8 +13,8 @@
  * in order, as numbers that stand for the prefix up to and including the chunk; "bytes": [...],
  * their sizes; "timestamp", the arrival time in ms; and "model", the name or number of the
  * request's model. The same number in two models means two chunks. "ended" ("tool", "turn" or
- * "closed") and "returns" (seconds) are what was known at its end about the next request of its
- * session, as with the hints of a lease. A recording also has lines
+ * "closed") and "returns" (seconds) tell when the session's next request was expected, as known at
+ * the end of this one; they have the meaning of kvcachectl hint. A recording also has lines
  * {"lost": N}: N accesses were lost there (trace_join.c).
  *
  * In memory, chunks are numbered from 0, and the ids of all requests are in one array: request r

@@ -12,7 +12,7 @@
  * created. For an older chunk, the parent is guessed at its first access. If a later access
  * contradicts the guess, the chunk begins a prompt.
  *
- * Most clients that lease files then open them. That is recorded as one request, that of the opens.
+ * Most clients that lease files then open them. Then only the opens are recorded as a request.
  *
  * A chunk belongs to the model at the start of its path, and a request to the model of its first
  * chunk. Unless a client declares it, a chunk has no parent in another model.

@@ -98,7 +98,7 @@ static bool is_served(const char *path)
 	return !statfs(path, &st) && st.f_type == FUSE_SUPER_MAGIC && !access(config, F_OK);
 }
 
-/* The mount hides such files, for example what an engine stored there before the mount. */
+/* Warns of files in the mount point's folder, which an engine may have stored without the mount. */
 static void warn_of_hidden(const char *path)
 {
 	DIR *d = opendir(path);
@@ -386,7 +386,8 @@ int main(int argc, char **argv)
 	if (*o.keyfile)
 		prctl(PR_SET_DUMPABLE, 0); /* no core dump or debugger may show the keys */
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGIO, SIG_IGN); /* a lease probe gets the conflict as its result instead */
+	/* sent if a file lease is broken; the engine takes leases only as probes, for a moment */
+	signal(SIGIO, SIG_IGN);
 	/* Keep descriptors 0 to 2 in use, so that no segment gets one of them. */
 	for (c = open("/dev/null", O_RDWR); c >= 0 && c < 3; c = open("/dev/null", O_RDWR))
 		;

@@ -127,7 +127,7 @@ void kvfs_call_free(struct call *c)
 	free(c);
 }
 
-/* Runs in the answerer after a wake, which must not block either. */
+/* Called by the answerer after a wake. The answerer must not block, so it defers the call again. */
 static void run_deferred_size(struct call *c)
 {
 	kvfs_defer(&c->f->size_worker, c, c->run_deferred);
@@ -160,7 +160,7 @@ static void reply_entry(fuse_req_t req, uint64_t parent, int err, const struct k
 {
 	struct fuse_entry_param e = { .entry_timeout = kvfs_of(req)->entry_timeout };
 
-	/* The kernel caches the name as missing until somebody creates it through this mount. */
+	/* The kernel caches that the name is missing, and forgets it if this mount creates it. */
 	if (err == -ENOENT) {
 		e.entry_timeout = a->ino ? 0 : kvfs_of(req)->miss_timeout;
 		fuse_reply_entry(req, &e);
@@ -394,7 +394,10 @@ bool kvfs_refuse_virtual(fuse_req_t req, uint64_t ino)
 	return kvfs_is_virtual(ino);
 }
 
-/* For calls that change a name. A lookup just before is part of the call. */
+/*
+ * For calls that change a name. The lookup that the kernel sent just before is part of the call,
+ * and does not count as a request for a missing name.
+ */
 static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
 {
 	if (kvfs_refuse_virtual(req, parent))

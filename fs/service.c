@@ -89,8 +89,8 @@ void kvfs_service_notify(const char *lines)
 }
 
 /*
- * Returns true if the mount answers a request; waits for the answer without a limit. Errors for a
- * path where the mount no longer is count as answers.
+ * Returns true if the mount answers a request; waits for the answer without a limit. If something
+ * else is at the path now, its errors count as answers.
  */
 static bool mount_answers(const struct watch *w)
 {

@@ -68,7 +68,7 @@ void kvfs_writer_end(struct kvfs *f, int flags)
 		atomic_fetch_sub(&f->shutdown.writers, 1);
 }
 
-/* What kvcachectl reload without options does. */
+/* Does the same as kvcachectl reload without options. */
 static void reload(struct kvfs *f)
 {
 	char words[] = "reload", *text = NULL;

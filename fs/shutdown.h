@@ -6,8 +6,8 @@
  * In this time, calls that open a file for writing are held, and they fail when the daemon ends. A
  * second signal ends the daemon at once.
  *
- * SIGHUP reads the key file again, as kvcachectl reload does. Only in the foreground of a terminal
- * it ends the daemon like SIGTERM, because the terminal is gone.
+ * SIGHUP reads the key file again, as kvcachectl reload does. But if the daemon runs in the
+ * foreground of a terminal, SIGHUP ends it like SIGTERM, because the terminal is gone.
  */
 #ifndef KVFS_SHUTDOWN_H
 #define KVFS_SHUTDOWN_H

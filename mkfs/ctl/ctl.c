@@ -63,8 +63,8 @@ static const struct kvm_command commands[] = {
 	  "load files, print a line for each, and keep them in the pool until the command ends", 1,
 	  MANY, kvm_run_lease },
 	{ "dump", "[-o FILE] [--names] [--json] [PATH]",
-	  "write a tar file with diagnostics for a bug report, also of a dead mount", 0, 1,
-	  kvm_run_dump },
+	  "write a tar file with diagnostics for a bug report; this also works on a dead mount", 0,
+	  1, kvm_run_dump },
 	{ "flush", "[--json] [PATH]",
 	  "copy files to all tiers that lack them, and wait for the copies", 0, 1, kvm_run_flush },
 	{ "verify", "[--tier TIER] [--rate SIZE] [--json] [PATH] | --stop [PATH]",
@@ -115,8 +115,9 @@ static void usage(FILE *out)
 			fprintf(out, "  %-24s %s\n", left, commands[i].help);
 	}
 	fprintf(out,
-		"\nPATH is any path in a mount. Without [PATH], the only mounted kvcachefs is "
-		"meant, or the one\naround the working directory.\nMODEL is the path of a folder "
+		"\nPATH is any path in a mount. Without [PATH], the command uses the only "
+		"mounted kvcachefs\nor, if there are several, the one around the working "
+		"directory.\nMODEL is the path of a folder "
 		"directly under the mount; for hash and "
 		"newkey, only its name.\nA SIZE takes a suffix K, M, G or T, and a TIME s, m, h, "
 		"d or w (default: seconds).\nSee kvcachectl(8) for details.\n\n  -h, --help     "

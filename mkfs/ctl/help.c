@@ -24,19 +24,21 @@ static const struct {
 	{ "reload", "--file", "FILE", "take the options from the OPTIONS= line of FILE" },
 	{ "ls", "--recursive", NULL, "list the chunks in all folders below; the same as -r" },
 	{ "ls", "-r", NULL, "list the chunks in all folders below" },
-	{ "ls", "-l", NULL, "print one line for each file or chunk, as ls always does" },
+	{ "ls", "-l", NULL, "no effect: ls always prints one line for each file or chunk" },
 	{ "pin", "--for", "TIME", "remove the pin after this time, at least 2s (default: never)" },
 	{ "tenant", "--quota", "SIZE|none", "limit of the tenant's chunks in all tiers together" },
 	{ "tenant", "--share", "SIZE|none",
-	  "part of the pool; chunks beyond it are evicted first" },
+	  "the tenant's part of the pool; chunks beyond it are evicted first" },
 	{ "tenant", "--user", "UID|none", "user who may assign chunks to the tenant" },
 	{ "tenant", "--folder", "FOLDER", "new chunks in this folder belong to the tenant" },
 	{ "tenant", "--remove", NULL, "remove the tenant; its chunks stay" },
 	{ "evict", "--from", "TIER", "cpu (the pool, default), disk, another tier, or all" },
 	{ "hint", "--finished", NULL, "the prompt has ended: evict its chunks first" },
-	{ "hint", "--superseded", "FOLDER", "the prompt continues as the one that ends in FOLDER" },
+	{ "hint", "--superseded", "FOLDER",
+	  "a newer prompt, which ends in FOLDER, replaces this prompt" },
 	{ "hint", "--priority", "low|normal|high", "evict these chunks sooner or later" },
-	{ "hint", "--pause", "TIME", "keep the chunks for a prompt that waits, up to 1h" },
+	{ "hint", "--pause", "TIME",
+	  "the prompt waits: keep its chunks for this time, at most 1h" },
 	{ "hint", "--ended", "tool|turn|closed",
 	  "how the request ended; the policy learns from it" },
 	{ "hint", "--returns", "TIME", "the session's next request is expected after this time" },
@@ -48,15 +50,17 @@ static const struct {
 	{ "verify", "--tier", "TIER", "read only the copies in tiers of this kind, such as disk" },
 	{ "verify", "--rate", "SIZE", "maximum bytes to read per second" },
 	{ "verify", "--stop", NULL, "end the verification that is running" },
-	{ "hash", "--as", "NAMING", "print file names of an engine, such as vllm-fs, not keys" },
+	{ "hash", "--as", "NAMING",
+	  "print an engine's file names, not keys; NAMING: vllm-fs, ..." },
 	{ "pools", "--free", NULL, "free the pools whose stores are deleted, or the named ones" },
 	{ "replay", "--policy", "NAME,...",
-	  "policies to compare (default: all); POOL:DISK for two" },
-	{ "replay", "--model", "NAME=POLICY,...", "policies of single models of the trace" },
+	  "policies to compare (default: all); POOL:DISK: one for each" },
+	{ "replay", "--model", "NAME=POLICY,...", "set the policies of these models in the trace" },
 	{ "replay", "--capacity", "CHUNKS,...",
-	  "pool sizes to simulate, in chunks, or bytes as 8GiB" },
+	  "pool sizes to simulate, in chunks or in bytes, such as 8GiB" },
 	{ "replay", "--tiers", NULL, "add a disk of ten times the capacity" },
-	{ "replay", "--chain", "told|learned|none", "where the policies know parents from" },
+	{ "replay", "--chain", "told|learned|none",
+	  "source of the parents of chunks (default told)" },
 	{ "replay", "--clients", "N", "prompts that run at the same time (1 to 64)" },
 	{ "replay", "--threads", "N", "threads of the simulated engine (1 to 64)" },
 	{ "replay", "--seed", "N", "seed of the random numbers" },
@@ -97,17 +101,20 @@ static const struct {
 	{ "tenant", "tenant --quota 500G --share 16G acme /mnt/kv",
 	  "tenant --folder /mnt/kv/acme acme" },
 	{ "evict", "evict /mnt/kv/llama-70b/chunk-1", "evict --from all --yes /mnt/kv/old-model" },
-	{ "prefetch", "prefetch /mnt/kv/llama-70b", "prefetch /mnt/kv m/chunk-1 m/chunk-2" },
+	{ "prefetch", "prefetch /mnt/kv/llama-70b",
+	  "prefetch /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
 	{ "hint", "hint --finished /mnt/kv/llama-70b/chunk-9",
 	  "hint --pause 10m /mnt/kv/llama-70b/chunk-9" },
-	{ "lease", "lease /mnt/kv/llama-70b/chunk-1", "lease --json /mnt/kv m/chunk-1 m/chunk-2" },
+	{ "lease", "lease /mnt/kv/llama-70b/chunk-1",
+	  "lease --json /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
 	{ "dump", "dump /mnt/kv", "dump -o bug.tar --names /mnt/kv" },
 	{ "flush", "flush /mnt/kv", "flush --json" },
 	{ "verify", "verify --tier disk --rate 100M /mnt/kv", "verify --stop /mnt/kv" },
 	{ "import", "import /mnt/kv", "import --json" },
 	{ "rekey", "rekey /mnt/kv", "rekey --json" },
 	{ "gpus", "gpus", "gpus --json" },
-	{ "hash", "hash vllm-sha256 tokens.txt", "hash --as vllm-fs vllm-sha256 tokens.txt llama" },
+	{ "hash", "hash vllm-sha256 tokens.txt",
+	  "hash --as vllm-fs vllm-sha256 tokens.txt llama config=1a2b3c4d5e6f" },
 	{ "pools", "pools", "pools --free" },
 	{ "replay", "replay --policy lru,prefix --capacity 1K,10K trace.jsonl",
 	  "replay --tiers --svg chart.svg trace.jsonl" },
@@ -127,7 +134,7 @@ static bool usage_has(const char *usage, const char *word)
 	return false;
 }
 
-/* True if the row is about an option of the command, and no row of the command's own is. */
+/* True if row i explains an option of the command. The command's own row hides a general one. */
 static bool applies(const struct kvm_command *c, size_t i)
 {
 	if (!usage_has(c->args, options[i].option))
@@ -165,8 +172,8 @@ void kvm_print_help(const struct kvm_command *c)
 		puts("A TIME is a whole number of seconds, or takes a suffix s, m, h, d or w, such "
 		     "as 10m.");
 	if (usage_has(c->args, "[PATH]"))
-		puts("PATH is any path in the mount. Without it, the only mount is meant, or the "
-		     "one around\nthe working directory.");
+		puts("PATH is any path in the mount. Without it, the command uses the only mount "
+		     "or, if there are\nseveral, the one around the working directory.");
 	if (usage_has(c->args, "MODEL..."))
 		puts("MODEL is the path of a folder directly under the mount.");
 	for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++)

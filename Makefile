@@ -182,7 +182,7 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 
 $(B)/bin/mkfs.kvcachefs: $(call obj,$(call src,mkfs/mkfs) $(addprefix mkfs/,mounts.c pools.c tool.c))
 $(B)/bin/fsck.kvcachefs: $(call obj,$(call src,mkfs/fsck) mkfs/tool.c)
-$(B)/bin/mount.kvcachefs: $(call obj,$(call src,mkfs/mount))
+$(B)/bin/mount.kvcachefs: $(call obj,$(call src,mkfs/mount) mkfs/mounts.c mkfs/tool.c)
 $(B)/bin/kvcachectl: $(call obj,$(call src,mkfs/ctl) $(call src,mkfs/replay) $(call src,mkfs)) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
@@ -417,8 +417,10 @@ INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(foreach d,tmpfiles.d modules-load.d,$(call put,644,scripts/systemd/$d/kvcachefs.conf,$(PREFIX)/lib/$d)) \
 	$(foreach e,NAME.conf memory.conf fstab mnt-kv.mount uring.conf,$(call put,644,scripts/systemd/$e,$(PREFIX)/share/doc/kvcachefs/systemd)) \
 	$(if $(PYTHONDIR),$(PYTHON_PARTS))
+# mount -o remount looks for the helper of the type in /proc/mounts, fuse.kvcachefs
 LINKED = libkvcachefs.so.0|$(LIBDIR)/libkvcachefs.so \
-	$(if $(filter /sbin /usr/sbin,$(SBINDIR)),,$(foreach h,mount fsck,$(SBINDIR)/$(h).kvcachefs|/sbin/$(h).kvcachefs))
+	$(if $(filter /sbin /usr/sbin,$(SBINDIR)),mount.kvcachefs|$(SBINDIR)/mount.fuse.kvcachefs,$(foreach h,mount fsck,$(SBINDIR)/$(h).kvcachefs|/sbin/$(h).kvcachefs) \
+	$(SBINDIR)/mount.kvcachefs|/sbin/mount.fuse.kvcachefs)
 # the installed name of each file
 called = sed 's/kvcachectl\.bash$$/kvcachectl/'
 install: all

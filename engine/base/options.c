@@ -404,7 +404,9 @@ static int unknown(const char *word, char *error)
 	char text[96];
 
 	if (!strcmp(word, "remount")) {
-		fail(error, "remount is not supported; change options with kvcachectl reload%s%s",
+		fail(error,
+		     "option remount is for mount -o remount,OPTIONS MOUNTPOINT, which needs the "
+		     "helper /sbin/mount.fuse.kvcachefs%s%s; or use kvcachectl reload",
 		     "", "");
 		return -EINVAL;
 	}
@@ -455,11 +457,7 @@ void kvc_options_init(struct kvc_options *o)
 			set(o, &rows[i], rows[i].def, error);
 }
 
-/*
- * Returns the next word of a list that is separated by commas, as mount(8) writes it. Commas in
- * quotes do not separate words.
- */
-static char *next_option(char **at)
+char *kvc_options_next(char **at)
 {
 	bool quoted = false;
 	char *word, *p;
@@ -485,7 +483,7 @@ int kvc_options_parse(struct kvc_options *o, const char *text, char *error)
 		fail(error, "out of memory%s%s", "", "");
 		return -ENOMEM;
 	}
-	while ((w = next_option(&at)))
+	while ((w = kvc_options_next(&at)))
 		if ((err = one(&n, w, error)))
 			return err;
 	*o = n;
@@ -525,6 +523,67 @@ static bool same(const struct row *r, const struct kvc_options *a, const struct 
 	return !memcmp((const char *)a + r->at, (const char *)b + r->at, n);
 }
 
+/* Names of options for a message. The first ones that fit are listed. */
+struct names {
+	char text[160];
+	unsigned n;
+};
+
+static void add_name(struct names *names, const char *name)
+{
+	size_t len = strlen(names->text);
+
+	if (len + strlen(name) + 3 > sizeof names->text)
+		return;
+	snprintf(names->text + len, sizeof names->text - len, "%s%s", len ? ", " : "", name);
+	names->n++;
+}
+
+/* Lists the options of mount(8) in `now` that the mount does not have. */
+static int add_generic_names(struct names *names, const struct kvc_options *o,
+			     const struct kvc_options *now)
+{
+	KVC_MEM char *words = strdup(now->generic);
+	char *at = words, *word;
+
+	if (!words)
+		return -ENOMEM;
+	while ((word = kvc_options_next(&at))) {
+		KVC_MEM char *have = strdup(o->generic);
+		char *rest = have, *had = NULL;
+
+		while (have && (had = kvc_options_next(&rest)) && strcmp(had, word) != 0)
+			;
+		word[strcspn(word, "=")] = 0;
+		if (!had)
+			add_name(names, word);
+	}
+	if (o->atime != now->atime)
+		add_name(names, atimes[now->atime].name);
+	return 0;
+}
+
+/* Refuses options that cannot change on a live mount. Names all of them. */
+static int check_live(const struct kvc_options *o, const struct kvc_options *now, char *error)
+{
+	struct names names = { .n = 0 };
+
+	for (size_t i = 0; i < NROWS; i++)
+		if (rows[i].when == FIXED && !same(&rows[i], o, now))
+			add_name(&names, rows[i].name);
+	if (add_generic_names(&names, o, now)) {
+		fail(error, "out of memory%s%s", "", "");
+		return -ENOMEM;
+	}
+	if (!names.n)
+		return 0;
+	snprintf(error, 256,
+		 "option%s %s cannot change on a live mount: unmount, and mount with the new "
+		 "value%s",
+		 names.n > 1 ? "s" : "", names.text, names.n > 1 ? "s" : "");
+	return -EINVAL;
+}
+
 int kvc_options_reload(struct kvc_options *o, const char *text, char *error)
 {
 	struct kvc_options n = *o;
@@ -539,26 +598,9 @@ int kvc_options_reload(struct kvc_options *o, const char *text, char *error)
 	for (size_t i = 0; i < NROWS; i++)
 		if (rows[i].type == TEXTS && !*((char *)&n + rows[i].at))
 			memcpy((char *)&n + rows[i].at, (char *)o + rows[i].at, rows[i].max);
-	if (!*n.generic)
-		memcpy(n.generic, o->generic, sizeof n.generic);
-	err = err ?: kvc_options_check(&n, error);
+	err = err ?: kvc_options_check(&n, error) ?: check_live(o, &n, error);
 	if (err)
 		return err;
-	for (size_t i = 0; i < NROWS; i++)
-		if (rows[i].when == FIXED && !same(&rows[i], o, &n)) {
-			fail(error,
-			     "option %s cannot change on a live mount%s: unmount, and mount with "
-			     "the new value",
-			     rows[i].name, "");
-			return -EINVAL;
-		}
-	if (strcmp(o->generic, n.generic) != 0 || o->atime != n.atime) {
-		fail(error,
-		     "options of mount(8) cannot change on a live mount: unmount, and mount "
-		     "again%s%s",
-		     "", "");
-		return -EINVAL;
-	}
 	/* only these fields: the others are read without the lock */
 	for (size_t i = 0; i < NROWS; i++)
 		if (rows[i].when == LIVE && !same(&rows[i], o, &n))

@@ -69,8 +69,14 @@ void kvc_options_init(struct kvc_options *o);
  */
 int kvc_options_parse(struct kvc_options *o, const char *text, char *error);
 /*
- * Parses options for a live mount. Applies all options, or none if one of them would change a value
- * that only a new mount can change. Writes only fields that change.
+ * Returns the next word of a list that is separated by commas, as mount(8) writes it, or NULL.
+ * Commas in quotes do not separate words. Changes the list, and moves *at behind the word.
+ */
+char *kvc_options_next(char **at);
+/*
+ * Parses options for a live mount. Applies all options, or none if some of them would change values
+ * that only a new mount can change; the error then names these options. Writes only fields that
+ * change.
  */
 int kvc_options_reload(struct kvc_options *o, const char *text, char *error);
 /* Prints the names of the options that can be changed on a live mount, separated by spaces. */

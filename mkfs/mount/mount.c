@@ -2,9 +2,12 @@
 /*
  * mount.kvcachefs STORE MOUNTPOINT [-o OPTIONS] [-sfnv]: the helper that mount(8) runs for `mount
  * -t kvcachefs` and for fstab. It executes kvcachefs from one of the usual folders or from its own
- * folder.
+ * folder. With the option remount, it changes the options of a mount in use (remount.c).
  */
+#include "remount.h"
+
 #include "registry.h"
+#include "tool.h"
 
 #include <errno.h>
 #include <libgen.h>
@@ -25,8 +28,27 @@ static void beside(char *path, size_t capacity)
 		memcpy(slash + 1, "kvcachefs", sizeof "kvcachefs");
 }
 
+/*
+ * Finds the words of the call, which mount(8) writes in this form. Returns true if it asks for a
+ * remount.
+ */
+static bool is_remount(int argc, char **argv, const char *words[2], const char **options)
+{
+	int n = 0;
+
+	*options = NULL;
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "-o") && i + 1 < argc)
+			*options = argv[++i];
+		else if (*argv[i] != '-' && n < 2)
+			words[n++] = argv[i];
+	}
+	return n == 2 && *options && kvm_remount_asked(*options);
+}
+
 int main(int argc, char **argv)
 {
+	const char *words[2], *options;
 	static const char *const places[] = {
 		"/usr/sbin/kvcachefs",
 		"/usr/local/sbin/kvcachefs",
@@ -36,6 +58,7 @@ int main(int argc, char **argv)
 
 	if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
 		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o OPTIONS]\n"
+		       "       mount -o remount,OPTIONS MOUNTPOINT\n"
 		       "Mounts a kvcachefs store; mount(8) runs this program. See "
 		       "mount.kvcachefs(8) and kvcachefs(8) for details.\n");
 		return 0;
@@ -50,6 +73,9 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++)
 		if (!strcmp(argv[i], "-f"))
 			return 0;
+	kvm_name = "mount.kvcachefs";
+	if (is_remount(argc, argv, words, &options))
+		return kvm_remount(words[0], words[1], options);
 	argv[0] = (char *)"kvcachefs";
 	beside(own, sizeof own);
 	if (*own)

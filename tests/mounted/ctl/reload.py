@@ -52,7 +52,9 @@ table = re.findall(r"^  (\w+)(?:=\S+)? ", run(binary("kvcachefs"), "--help", ok=
 assert set(others) | live == set(table) - {"ro"}, set(others) ^ set(table)
 for n, v in others.items():
     said(ctl("reload", "-o", f"{n}={v}", s.mnt), 1, f"option {n} cannot change on a live mount")
-said(ctl("reload", "-o", "noatime", s.mnt), 1, "mount(8)")
+said(ctl("reload", "-o", "noatime", s.mnt), 1, "option noatime cannot change")
+said(ctl("reload", "-o", "high=91,cpu=1G,noexec,policy=lru", s.mnt), 1,
+     "options cpu, policy, noexec cannot change on a live mount")
 # all or nothing
 now = s.config()
 for text, word in (("high=91,cpu=1G", "option cpu"), ("high=91,low=92", "must be below"),

@@ -32,7 +32,7 @@ shared = man | {f"/sbin/{t}" for t in tools} | {
                                                   "mnt-kv.mount", "uring.conf")}
 library = {f"/{f}" for f in ("libkvcachefs.a", "libkvcachefs.so", "libkvcachefs.so.0",
                              "pkgconfig/kvcachefs.pc")}
-helpers = {"/sbin/mount.kvcachefs", "/sbin/fsck.kvcachefs"}
+helpers = {"/sbin/mount.kvcachefs", "/sbin/mount.fuse.kvcachefs", "/sbin/fsck.kvcachefs"}
 root, other = f"{TMP}/root", f"{TMP}/packaged"
 
 
@@ -46,7 +46,7 @@ assert there(root) == below("/usr/local") | helpers, there(root) ^ (below("/usr/
 with open(f"{root}/usr/local/lib/systemd/system/kvcachefs@.service") as f:
     assert "ExecStart=/usr/local/sbin/kvcachefs " in f.read()
 for h in helpers:
-    assert os.readlink(root + h) == "/usr/local" + h
+    assert os.readlink(root + h) == "/usr/local" + h.replace(".fuse", "")
 make("uninstall", f"DESTDIR={root}")
 assert not there(root), there(root)
 # the paths of a package: /sbin is /usr/sbin there
@@ -55,7 +55,7 @@ python = {f"{dist}/kvcachefs/{n}" for n in os.listdir(f"{top}/gpu/python/kvcache
           if n.endswith((".py", ".typed"))} | {f"{dist}/kvcachefs-0.1.0.dist-info/METADATA"}
 packaged = ("PREFIX=/usr", f"LIBDIR=/usr{multi}", f"PYTHONDIR={dist}")
 make("install-built", f"DESTDIR={other}", *packaged)
-wanted = below("/usr", multi) | python
+wanted = below("/usr", multi) | python | {"/usr/sbin/mount.fuse.kvcachefs"}
 assert there(other) == wanted, there(other) ^ wanted
 with open(f"{other}/usr{multi}/pkgconfig/kvcachefs.pc") as f:
     text = f.read()

@@ -78,15 +78,18 @@ static bool others_leave_locked(struct kvc *k, const struct kvc_chunk *c)
 	return t && t->slot.key != c->tenant.number;
 }
 
-/* Does the policy refuse the chunk, which the request used last? */
+/*
+ * Does the policy refuse the chunk, which the request used last? bytes: its size; more: the bytes
+ * of it that are not counted as kept yet.
+ */
 static bool refuses_locked(struct kvc *k, struct kvc_request *r, const struct kvc_chunk *c,
-			   uint64_t bytes)
+			   uint64_t bytes, uint64_t more)
 {
 	if (c->pin || kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_NORMAL ||
 	    others_leave_locked(k, c))
 		return false;
 	return r->refused ||
-	       (is_full(k, bytes) &&
+	       (is_full(k, more) &&
 		kvc_replacer_refuses(k->replacers->replacer[KVC_CACHE_POOL][c->policy], r, bytes));
 }
 
@@ -97,7 +100,7 @@ static void decide_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk
 	uint64_t more = c->standing == KVC_KEPT ? 0 : c->bytes;
 
 	kvc_replacers_claim_locked(k, KVC_CACHE_POOL, c, r);
-	if (may_refuse && refuses_locked(k, r, c, more)) {
+	if (may_refuse && refuses_locked(k, r, c, c->bytes, more)) {
 		kvc_leaving_add_locked(k, c, true);
 		kvc_count(&k->stats, pool_refusals);
 		return;
@@ -116,7 +119,8 @@ static void judge_ahead_locked(struct kvc *k, struct kvc_request *r, struct kvc_
 			       bool may_refuse)
 {
 	kvc_replacer_access(k->replacers->replacer[KVC_CACHE_POOL][c->policy], r, c->id);
-	kvc_leaving_judge_locked(c, may_refuse && refuses_locked(k, r, c, c->peak_bytes));
+	kvc_leaving_judge_locked(c, may_refuse &&
+					    refuses_locked(k, r, c, c->peak_bytes, c->peak_bytes));
 }
 
 void kvc_retention_used_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk *c, bool made,

@@ -2,18 +2,19 @@
 # ways: fast
 # level: check
 """A mount keeps the chunks of agents' prompts that kvcachectl replay keeps: the policy decides when
-a chunk enters, however late the evictor works. 130 requests of agents run on a mount with a told
-chain. The replay gets the times at which the mount got the requests, since the policy's ages depend
-on them, so the speed of the machine has no influence. The policy draws its candidates at random:
-the mount is compared with the mean of replays of about as many chunks as the pool held. One run
-differs from another by .01."""
+a chunk enters, however late the evictor works, and no matter whether a client creates the chunk or
+the disk tier has it. 260 requests of agents run on a mount with a told chain, and most of their
+chunks are loaded again. The replay gets the times at which the mount got the requests, since the
+policy's ages depend on them, so the speed of the machine has no influence. The policy draws its
+candidates at random: the mount is compared with the mean of replays of about as many chunks as the
+pool held. One run differs from another by .01."""
 import itertools, json, statistics
 import curves
 from kvtest import *
 from prompts import *
 
-N = 130
-AGREES = .045
+N = 260
+AGREES = .03
 PAUSE = 1  # seconds after which a request has ended (access/access.c)
 with open(curves.unpack(TMP)["agents"]) as f:
     requests = [json.loads(l)["hash_ids"] for l in itertools.islice(f, N)]

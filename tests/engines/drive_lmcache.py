@@ -304,8 +304,8 @@ class Gds(InProcess):
 
         gds_backend._load_gpu_memcpy = lambda: memcpy
         self.backend = HostGds(self.config, self.meta, self.loop, dst_device="cuda:0")
-        # its scan of the folder ends with an error if a file is removed during it; it looks up the
-        # files that the scan did not find
+        # the backend's scan of the folder fails if a file is removed during the scan; files that
+        # the scan did not find are still found by later lookups
         self.backend._scan_metadata_future.exception(60)
 
     def store(self, numbers):

@@ -149,7 +149,7 @@ class Example(Client):
         )
 
     def prompt(self, number):
-        # its hash takes the tokens up to the last whole block that ends before the last token
+        # the connector hashes the tokens up to the last whole block before the last token
         return [(number * 7919 + i * 31) % 30000 for i in range(self.tokens)] + [0, 0]
 
     def bind(self, number, store):
@@ -201,8 +201,9 @@ class Example(Client):
         return found
 
     def broken(self, number):
-        """Checks whether a hit has no files, which would kill a vLLM. If the folder was removed a
-        moment ago, the next lookup is a miss."""
+        """The result of a load that found no files. Returns wrong bytes if the lookup is still a
+        hit, which would kill a vLLM. Returns None, a miss, if the folder was removed a moment
+        ago."""
         if self.connector._found_match_for_prompt(self.prompt(number), []):
             return numpy.zeros(0, numpy.uint8)
         return None

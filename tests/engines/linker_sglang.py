@@ -145,7 +145,7 @@ def step_store(mount):
 def step_load(mount):
     l = linker(mount, 7)
     lengths = l.lookup("r", transfers(keys))
-    # the window's pages were stored for the last two pages only
+    # of the sliding window, only the last two pages were stored
     assert lengths == [40], lengths
     assert l.lookup("r", transfers(keys)) == lengths
     assert load(l, 40)
@@ -254,7 +254,7 @@ def step_names(mount):
     new(dtype=torch.float8_e4m3fn, start_layer=0)
     new(dtype=torch.float8_e5m2, start_layer=0)  # SGLang keeps both as bytes
     new(dtype=torch.float8_e5m2, start_layer=1)
-    for size in 2, 4:  # with 4 ranks, two of them share each head, and rank 1 has another one
+    for size in 2, 4:  # rank 1 of 4 has another head than rank 1 of 2: two ranks share one
         KvcachefsLinker._tp = lambda *_: (1, size)
         new()
     assert len(seen) == 5, seen

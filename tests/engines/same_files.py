@@ -143,7 +143,7 @@ def compare(layers, page, padded, slots, mla=False, world=1):
 
 def stages():
     """vLLM 0.32 runs no pipeline on the CPU. The scheduler must know the files of all stages, whose
-    layers differ; tensor parallelism is a row of its own."""
+    layers differ; another test covers tensor parallelism."""
     specs = []
     for rank in range(4):
         one = configuration(4, 4096, 2, False, 4, "stages")

@@ -3,17 +3,17 @@
 vLLM once and forks a process for each connection, which executes commands, one JSON line each, so
 that every engine is a process of its own without the cost of the import.
 
-start  folder (of the model's config.json), model (changes of the tiny Llama), transfer, llm
-       (arguments), env, images (a model with images: LLaVA with the tiny Llama), events (the
-       address to which vLLM publishes its KV events)
+start  folder (of the model's config.json), model (changes of the tiny Llama), transfer (arguments
+       of KVTransferConfig), llm (arguments of LLM), env, images (a model with images: LLaVA with
+       the tiny Llama), events (the address to which vLLM publishes its KV events)
 run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (tokens), together,
        params, lora (a folder): for each prompt the number of cached tokens and the generated tokens
 session  the same, for one prompt; params, and more arguments of the engine's add_request() such as
        session_id
 adapter  folder: makes a LoRA adapter there
 counts the counters and gauges of vLLM's Prometheus metrics whose names contain a word
-before_loads  from now on removes all files of a folder each time before the connector loads
-end
+before_loads  from now on, removes all files of a folder before each load of the connector
+end    stops the engine
 """
 
 import json, os, signal, socket, sys, traceback, zlib
@@ -129,7 +129,7 @@ class Engine:
         from vllm.lora.request import LoRARequest
 
         name = os.path.basename(lora or "")
-        number = zlib.crc32(name.encode()) % 1000 + 1  # vLLM tells adapters apart by it
+        number = zlib.crc32(name.encode()) % 1000 + 1  # by which vLLM tells adapters apart
         more = {"lora_request": LoRARequest(name, number, lora)} if lora else {}
 
         greedy = SamplingParams(

@@ -11,7 +11,8 @@ def port():
 
 
 def adapter(kind, mount, where, **more):
-    """The adapter `kind` (kvcachefs: kvcachefs.lmcache) of the folder `where` in a mount."""
+    """The JSON object of an adapter for the folder `where` in a mount. kind "kvcachefs" means
+    kvcachefs.lmcache; other kinds are LMCache's own."""
     if kind != "kvcachefs":
         return {"type": kind, "base_path": where, **more}
     folder = os.path.relpath(where, mount)

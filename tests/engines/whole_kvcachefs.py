@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Complete vLLMs (serve_vllm.py) with the connector of this package, kvcachefs.vllm. Each row
 compares the generated tokens with those of a vLLM without a cache. KV_N is the number of requests
-at the same time (8)."""
+at the same time (default 8)."""
 
 import contextlib, json, os, shutil, signal, socket, subprocess, threading, time, urllib.request
 
 here = os.path.dirname(os.path.abspath(__file__))
 top = os.path.dirname(os.path.dirname(here))
 N = int(os.environ.get("KV_N", 8))
-FAST = dict(  # more is in tiny_vllm.py
+FAST = dict(  # tiny_vllm.py sets more variables
     PYTHONDONTWRITEBYTECODE="1",
     PYTHONHASHSEED="0",
     VLLM_CPU_OMP_THREADS_BIND="nobind",

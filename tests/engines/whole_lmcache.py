@@ -128,8 +128,8 @@ class Requests:
 
 
 def server_rows(env, base, mounted, need):
-    """A separate server for each row. Hits come from the mount, because the memory of the server is
-    emptied before."""
+    """A separate server for each row. Hits come from the mount, because the server's memory is
+    empty before each load."""
 
     def spec(store, **more):
         return adapter("kvcachefs", store.mnt, f"{store.mnt}/lmcache", **more)
@@ -153,7 +153,7 @@ def server_rows(env, base, mounted, need):
         need(have >= len(sequences) * CHUNKS, f"{have} of {len(sequences) * CHUNKS} files")
 
     def hits(got, what):
-        """The chunks loaded, of each sequence; none may be wrong."""
+        """The number of chunks loaded for each sequence. Fails if any chunk has wrong bytes."""
         need(not any(wrong for _, wrong in got), f"{what}: wrong bytes: {got}")
         return [n for n, _ in got]
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole SGLang on the CPU with kvcachefs.sglang: tiny_sglang.py. SGLang's cache linker
+"""SGLang on a mount. tiny_sglang.py runs a whole SGLang on the CPU with kvcachefs.sglang.
+linker_sglang.py performs the steps of the other rows: SGLang's cache linker
 (kvcachefs.sglang_linker) on real device pool groups in host memory, and SGLang's failure injector
-around kvcachefs.sglang: linker_sglang.py performs the steps. The rows restart processes and
-daemons, fill the mount, and damage files between the steps."""
+around kvcachefs.sglang. The rows restart processes and daemons, fill the mount, and damage files
+between the steps."""
 
 import json, os, subprocess, time
 
@@ -125,7 +126,7 @@ def killed(s):
 
 
 def whole(s):
-    """Each engine is a process; the tokens are those of an engine without a cache."""
+    """Each engine is a process; the tokens must be those of an engine without a cache."""
 
     def engine(*mount):
         path = os.pathsep.join([f"{here}/stand_in", os.environ["PYTHONPATH"]])

@@ -12,12 +12,12 @@ The package wraps libkvcachefs; see kvcachefs-python(7).
     transfer.py  store and load: with asyncio, by polling, layer by layer
     queue.py     a queue with one owner, for connectors; leases without waiting
     vllm.py      the connector for vLLM; imported only by vLLM
-    _lookups.py  for it: which chunks of a request are cached, without waiting
-    _hints.py    for connectors: what a request's end tells the mount's policy
-    _chunkfiles.py  for it: chunks of a paged cache as files
+    _lookups.py  for connectors: which chunks of a request are cached, asked without waiting
+    _hints.py    for connectors: the hints given to the mount's policy when a request ends
+    _chunkfiles.py  for connectors: chunks of a paged cache as files
     sglang.py, sglang_linker.py  the storage backend and the cache linker for SGLang; imported only
                  by SGLang
-    _sglang.py   what both share
+    _sglang.py   code that both share
     lmcache.py   the client for LMCache's server; imported only by LMCache
     _queue.py    the library's queues and the delivery of completions
     _threads.py  threads for blocking calls

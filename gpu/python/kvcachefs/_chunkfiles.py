@@ -4,10 +4,10 @@ Chunks of a paged cache as files, for the worker of an engine. A file has the pa
 consecutive blocks of a prompt: for each tensor of the group the pages of slot 0, slot 1, ..., then
 those of the next tensor, then zeros up to the size of the file.
 
-The first blocks of the first chunk of a transfer, and the last of its last, may be absent. A load
-reads the others. A store writes only chunks without absent blocks, because the file would have
-zeros in their place and nothing would tell a later load. In a group of recurrent states (`last`)
-the last slot is the chunk: others are not stored, and a load of another slot fails.
+The first blocks of a transfer's first chunk, and the last blocks of its last chunk, may be absent.
+A load reads the others. A store writes only chunks without absent blocks: the file would have zeros
+in their place, and a later load could not detect that. In a group of recurrent states (`last`) only
+the last slot counts: other slots are not stored, and a load of another slot fails.
 
 One thread may use a ChunkFiles. No call waits for the mount, except wait() and close().
 """
@@ -82,9 +82,9 @@ class ChunkFiles:
     def submit(self, job: int, load: bool, chunks: Sequence[tuple[int, str]],
                runs: Sequence[tuple[int, int, Sequence[int]]], *, stream: Any = None) -> None:
         """Starts a transfer. chunks: the group and the file of each chunk, ordered by group. runs:
-        for groups in that order (group, first slot, blocks): consecutive blocks of the group's
-        chunks, whose first is at this slot (of the prompt or of its chunk) in the first chunk.
-        Whatever fails is reported by finished(); this call does not raise."""
+        (group, first slot, blocks), in the same order of groups: consecutive blocks of the group's
+        chunks. The first block is in the first chunk, at this slot, counted from the beginning of
+        the prompt or of the chunk. finished() reports failures; this call does not raise."""
         this = self._jobs[job] = _Job(load)
         try:
             items, places = self._items(this, load, chunks, runs)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What connectors tell the mount's policy at the end of a request, about the chunks of its prompt.
+The hints that connectors give to the mount's policy at the end of a request, about the chunks of
+its prompt.
 
-A Wish has the words of kvcachefs.hint(). They are in the parameters of the request, or follow from
-its priority and its session. Hints collects the chunks of each running request, and tells the wish
-after the request and its last store have ended. Nothing here waits for the mount or raises.
+A Wish has the arguments of kvcachefs.hint(). They are in the parameters of the request, or follow
+from its priority and its session. Hints collects the chunks of each running request, and gives the
+hint after the request and its last store have ended. Nothing here waits for the mount or raises.
 
 If a request supersedes the previous request of its session, the chunks of the previous request that
-the new one does not have are told as superseded. The last 262,144 keys of all sessions are known.
+the new one does not have are reported as superseded. The last 262,144 keys of all sessions are
+known.
 
 One thread may use a Hints.
 """
@@ -32,7 +34,7 @@ ENDS = ("tool", "turn", "closed")
 
 @dataclasses.dataclass
 class Wish:
-    """What to tell at the end of a request. words: of kvcachefs.hint(); empty: nothing."""
+    """The hint for the end of a request. words: arguments of kvcachefs.hint(); empty: no hint."""
     words: dict[str, Any] = dataclasses.field(default_factory=dict)
     session: str | None = None
     supersedes: bool = False
@@ -40,7 +42,7 @@ class Wish:
     @classmethod
     def of(cls, told: Mapping[str, Any] | None, *, session: str | None = None, priority: int = 0,
            pause: int = 0) -> Wish:
-        """told: words that the client gave. Without a word about the future, a priority below 0
+        """told: the hints that the client gave. Without a hint about the future, a priority below 0
         (urgent) means high, above 0 low, and a session is expected to go on within `pause` seconds.
         ValueError: a wrong word."""
         words = dict(told or {})
@@ -82,7 +84,7 @@ class Wish:
 class _Request:
     def __init__(self, wish: Wish) -> None:
         self.wish = wish
-        self.chains: dict[Hashable, dict[int, Hashable]] = {}  # by series: keys by their ends
+        self.chains: dict[Hashable, dict[int, Hashable]] = {}  # for each series: end of chunk: key
         self.storing = 0
         self.over = False
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 libkvcachefs through ctypes: the contents of its headers in Python. STRUCTS and FUNCTIONS are
-tables of everything that the package uses of the headers; LEFT_OUT names the rest. A test compares
-them with the header, including sizes and offsets, so that they cannot diverge.
+tables of everything that the package uses from the headers; LEFT_OUT names the rest. A test
+compares them with the header, including sizes and offsets, so that they cannot diverge.
 
 ctypes releases the GIL during each call. kvcachefs_error() belongs to the calling thread, so it
 must be called in the thread of the failed call; check() does so.

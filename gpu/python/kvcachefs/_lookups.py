@@ -166,7 +166,7 @@ class _Call:
 
 
 class _Aside:
-    """Threads for calls that wait for the mount and have no queue: exists(), and closing a lease.
+    """Threads for calls that wait for the mount and have no queue, such as exists() and hint().
     They are daemons: a hung mount does not hold up the end of the process."""
 
     def __init__(self, mount: str, per: int) -> None:

@@ -61,7 +61,7 @@ class Job:
         self.wakers: list[Callable[[], object]] = []
 
     def told(self, c: _lib.Completion) -> None:
-        """The completion, before end(). May be called again if the call was interrupted."""
+        """Receives the completion, before end(). May be called again if it was interrupted."""
 
     def end(self, err: int, said: str) -> None:
         """The transfer is over, with 0 or a negative errno and the library's text. May be called

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two modules for SGLang share: options, names, and messages."""
+"""Code that the two modules for SGLang share: options, names, and messages."""
 from __future__ import annotations
 
 import logging

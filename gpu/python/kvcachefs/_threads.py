@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Threads for library calls that block and have no descriptor to poll: leases, and layers that are
-not done yet. Each call has its own thread, so that no call waits behind the tier of another. The
-threads are daemons, because the process does not need their results when it exits.
+not done yet. Each call has its own thread, so that no call waits while another waits for a slow
+tier. The threads are daemons, because the process does not need their results when it exits.
 """
 from __future__ import annotations
 

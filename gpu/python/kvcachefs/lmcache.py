@@ -47,8 +47,8 @@ TODO_MOST = 256  # such calls that wait for these threads
 _HOST = _lib.PagedStruct(device=-1)
 Completion = tuple[int, bool, str, list[bool]]
 
-# The structs of a transfer as arrays of words, in which a column is set with one assignment: to
-# set the members of one struct after the other took a quarter of the time of a small load.
+# The structs of a transfer as arrays of words, in which a column is set with one assignment:
+# setting the members of one struct after another took a quarter of the time of a small load.
 _WORD = 8
 _ITEM, _PART = (ctypes.sizeof(t) // _WORD for t in (_lib.ItemStruct, _lib.Part))
 _ERR, _INTS = (n // ctypes.sizeof(ctypes.c_int) for n in (_lib.ItemStruct.err.offset,
@@ -61,7 +61,7 @@ def _words(structs: Any) -> array.array[int]:
 
 class _Task(_queue.Job):
     """A store or load of whole chunks, each one part; LMCache keeps their memory until it ends.
-    ValueError: a name has a NUL in it, or a chunk no bytes."""
+    ValueError: a name has a NUL in it, or a chunk has no bytes."""
 
     def __init__(self, number: int, stores: bool, paths: Sequence[str],
                  views: Sequence[memoryview]) -> None:
@@ -239,7 +239,7 @@ class Client:
 
     def _move(self, stores: bool, keys: Sequence[str], views: Sequence[memoryview]) -> int:
         task = _Task(next(self._numbers), stores, [self._path(k) for k in keys], views)
-        if not keys:  # an error for the library
+        if not keys:  # the library refuses an empty transfer
             self._end(task.completion())
             return task.number
         try:

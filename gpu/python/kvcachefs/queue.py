@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A queue of its own for one owner, such as the connector of an engine: transfers and leases are
-submitted without waiting, one descriptor tells of their ends, and take() returns them.
+A private queue for one owner, such as the connector of an engine. Transfers and leases are
+submitted without waiting. A descriptor becomes readable when they end, and take() returns them.
 """
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class LeaseRequest(_queue.Job):
 class Queue:
     """
     Transfers and leases of one mount, with `threads` threads (1 to 64), each of which performs one
-    transfer at a time. Leases have threads of their own, so no transfer waits for a tier of
-    another. The mount is not accessed here. Error: EMFILE, EAGAIN, ENOMEM. All methods may be
-    called by several threads.
+    transfer at a time. Leases have threads of their own, so no transfer waits while a lease is
+    loaded from a tier. The mount is not accessed here. Error: EMFILE, EAGAIN, ENOMEM. All methods
+    may be called by several threads.
     """
 
     def __init__(self, mount: str | os.PathLike[str], threads: int = 4) -> None:
@@ -107,7 +107,7 @@ class Queue:
 
     def store(self, items: Iterable[Item], *, cache: Paged | None = None,
               stream: Any = None) -> Transfer:
-        """Starts a store, as kvcachefs.store(). cache: of items with tokens."""
+        """Starts a store, as kvcachefs.store(). cache: the cache of items with tokens."""
         return Transfer(True, self._mount, cache, list(items), stream, self._open())
 
     def load(self, items: Iterable[Item], *, cache: Paged | None = None,
@@ -131,8 +131,8 @@ class Queue:
         return self._q.collected()
 
     def close(self) -> None:
-        """Cancels what is not done and waits for its end. take() still returns it. Does nothing
-        if the queue is closed."""
+        """Cancels unfinished transfers and leases and waits until they have ended. take() still
+        returns them. Does nothing if the queue is closed."""
         self._q.stop()
 
     def _open(self) -> _queue.Queue:

@@ -153,7 +153,7 @@ class HiCacheKvcachefs(HiCacheStorage):
     # ---- Stores and loads ----
 
     def _move(self, stores: bool, paths: list[str], parts: list[Any]) -> list[bool]:
-        """Copies pages; which ones succeeded. Never raises for the mount's errors."""
+        """Copies pages. Returns which ones succeeded. Never raises for the mount's errors."""
         items = [kvcachefs.Item(path, parts=p, skip_existing=stores) for path, p in
                  zip(paths, parts)]
         each = max(1, -(-len(items) // self.options.threads))

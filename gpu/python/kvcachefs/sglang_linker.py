@@ -19,7 +19,7 @@ Options in linker_extra_config:
 
 A page of a device pool is one file, folder/MODEL_LAYOUT/HASH.POOL_RANKS.bin, with all layers.
 LAYOUT is a hash of everything that the bytes depend on, so servers with another layout do not read
-it.
+the file.
 
 SGLang aborts the requests of a load that fails. So a lookup leases the pages that it reports: they
 are in the mount's pool and stay there until they are loaded, and a page that did not arrive within
@@ -155,7 +155,7 @@ class LayerCounter:
         stream = self.device.current_stream() if self.device.__name__ == "torch.cuda" else None
         try:
             transfer.wait_layer(last, stream=stream)
-        except kvcachefs.Error:  # of the load; or the stream cannot wait, but this thread can
+        except kvcachefs.Error:  # the load failed, or only this thread can wait, not the stream
             transfer.join()
 
     def finish(self, index: int) -> bool:

@@ -256,9 +256,9 @@ static struct kvc_client *client_of(struct kvc *k, uint32_t id)
 }
 
 /*
- * The client created the chunk and may use it for the first time now. Returns true if this counts
- * as another use: the order of the chunks in the request is not known, and the chunk's last use was
- * not a moment ago.
+ * The client created the chunk and may be using it for the first time now. Returns true if this
+ * counts as another use: the order of the chunks in the request is not known, the client has used
+ * another chunk since, and the chunk's last use was not a moment ago.
  */
 static bool is_another_use(const struct kvc_client *u, const struct kvc_chunk *c, bool soon)
 {
@@ -309,7 +309,7 @@ uint64_t kvc_access_lease_client_locked(struct kvc *k)
 	return LEASE | k->access->leases++;
 }
 
-/* False for another file of the chunk that was counted last. */
+/* Returns false if another file of this chunk was the last one counted. */
 static bool is_not_counted(const struct kvc_client *u, const struct kvc_chunk *c, uint64_t file)
 {
 	return u->counted != c->id || u->counted_file == file;

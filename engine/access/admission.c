@@ -27,7 +27,7 @@
  *   - a file of a chunk that is already on the disk in part, so that the chunk becomes complete
  *     and files that an fsync brought there are not dropped with the others;
  *   - otherwise a file of a chunk that was requested twice (any chunk with admit=all, and at
- *     unmount, when the pool ends), while the day's bytes suffice.
+ *     unmount, when the whole pool is copied), while the day's bytes suffice.
  *
  * Refused files stay in the pool. No copy of them is queued, the throttle does not count them as
  * pending (n->refused), and the evictor drops their chunk whole if no other tier accepts it. They
@@ -50,7 +50,7 @@
 #include "tier_queue.h"
 
 #define AGAIN 512        /* nodes of a chunk that are checked in one call */
-#define USUAL (1u << 20) /* usual bytes of a chunk on the disk */
+#define USUAL (1u << 20) /* usual size of a chunk on the disk, in bytes */
 #define GONE_LEAST (1u << 16)
 #define GONE_MOST (1u << 20)
 #define ABOVE 512 /* maximum number of ancestors that are marked */

@@ -3,9 +3,10 @@
  * The state of the replacers that is not in the chunks' rows: a file in the store with a section
  * for each replacer. The last section has the accesses that the rows lack (access_state.h).
  *
- * The file is rewritten at unmount. A thread also rewrites it whenever save= has passed and a chunk
- * was used, so that a kill loses no more than that; with a short save= it waits longer, so that it
- * writes at most RATE. The thread takes the lock for one piece at a time, and not while it writes.
+ * The file is rewritten at unmount. A thread also rewrites it when the time save= has passed and a
+ * chunk was used, so that a kill loses no more than that time; with a short save= it waits longer,
+ * so that it writes at most RATE. The thread takes the lock for one piece at a time, and not while
+ * it writes.
  */
 #include "replacers.h"
 
@@ -67,7 +68,7 @@ void kvc_replacers_load(struct kvc *k)
 		if (!kvc_replacers_has_order(k, (enum kvc_cache)part.cache, part.class))
 			continue;
 		replacer = kvc_replacers_of_locked(k, (enum kvc_cache)part.cache, part.class);
-		/* the section is damaged, or from another policy that the mount had then */
+		/* the section is damaged, or was saved by another policy, which was in use then */
 		if (replacer && kvc_replacer_load(replacer, all + at, part.len))
 			kvc_info(
 				"the policy %s starts without its learned state",

@@ -5,7 +5,7 @@
  * Every open changes the row of its chunk: the time of the last use, the number of hits, the rank,
  * and the state of the policies. These changes are hints, and there can be 100,000 of them a
  * second. Therefore they are not part of the transactions that write names. The committer writes
- * them in transactions of their own, past the overlay, while no name waits for a commit:
+ * them in transactions of their own, bypassing the overlay, while no name waits for a commit:
  *
  *   - at most ROWS chunks in a transaction, which takes a millisecond or two;
  *   - at most RATE bytes a second, counting both the log and its copy into the database (up to

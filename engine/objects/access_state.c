@@ -4,8 +4,8 @@
  *
  * The rows of chunks follow their accesses at a bounded rate (access_save.c), so rows can be far
  * behind while many chunks are used. Writing a row costs a page of the log and a page of the
- * database; here an access costs 48 bytes. The saver of the policies writes the accesses that rows
- * lack together with the policies' state, so after a kill the order is at most as old as that file
+ * database; here an access costs 48 bytes. The policies' saver writes, together with the policies'
+ * state, the accesses that the rows lack. So after a kill the order is at most as old as that file
  * (save=).
  *
  * A record is applied only if the chunk has the same time of creation and an older last use, so an

@@ -261,7 +261,6 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 		kvc_list_add_tail(&k->committer->chunks, &c->dirty_link);
 }
 
-/* Stamps increase with every use, so that the order of uses is total. */
 void kvc_chunk_move_first_locked(struct kvc_chunk *c, struct kvc_node *n)
 {
 	kvc_list_del(&n->part.link);
@@ -274,6 +273,7 @@ void kvc_chunk_move_last_locked(struct kvc_chunk *c, struct kvc_node *n)
 	kvc_list_add_tail(&c->nodes, &n->part.link);
 }
 
+/* Stamps increase with every use, so that the order of uses is total. */
 uint64_t kvc_chunk_next_stamp_locked(struct kvc *k)
 {
 	uint64_t now = k->chunks->happened_ns ?: kvc_clock_ns(k);

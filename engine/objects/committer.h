@@ -49,8 +49,8 @@ struct kvc_committer {
 
 /*
  * Returns the number of changes with which a commit takes about COMMIT_NS on this machine.
- * Background work makes no more than these (kvc_commit_gate); stores of users are throttled at
- * twice as many.
+ * Background work adds no more changes than this (kvc_commit_gate); stores of users are throttled
+ * at twice this number.
  */
 size_t kvc_committer_batch_max_locked(const struct kvc *k);
 /* Returns about how many changes the next commit will have. */

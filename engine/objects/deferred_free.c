@@ -31,7 +31,7 @@
 #define FAILED_MAX_NS (32 * SYNC_NS) /* between two syncs that fail */
 /* frames passed to the tiers' threads under one hold of k->lock */
 #define AT_ONCE 128u
-/* syncs at once if more than this part of a tier's spare space waits */
+/* syncs at once if more than 1/SPARE_PART of a tier's spare space waits */
 #define SPARE_PART 4
 
 /* A segment, extent or shared frame that a transaction made unused. */

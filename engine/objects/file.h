@@ -69,7 +69,10 @@ bool kvc_file_should_linger_locked(const struct kvc *k, const struct kvc_node *n
 void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n);
 /* it was opened, or is destroyed */
 void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n);
-/* Called when a commit begins: destroys the files that linger since the commit before, or all. */
+/*
+ * Called when a commit begins: destroys the files that have lingered since the commit before, or
+ * all.
+ */
 void kvc_file_linger_end_locked(struct kvc *k, bool all);
 /* Closes n->segment.fd and the backing file that is registered for passthrough. */
 void kvc_file_close_segment_locked(struct kvc *k, struct kvc_node *n);

@@ -2,9 +2,9 @@
 /*
  * Hints of clients about chunks. Finished chunks that are in the pool are in one list, the newest
  * hint first: clients name the chunks of a prompt from its beginning, so that the end of the prompt
- * precedes its beginning in the list. The evictor takes its victims from this list before it asks
- * any policy (evict/evict.c), and so does the policy's choice when a chunk enters
- * (access/retention.c). Both skip chunks that should stay.
+ * precedes its beginning in the list. The evictor (evict/evict.c) takes its victims from this list
+ * before it asks any policy. So does access/retention.c when a chunk enters and others must leave.
+ * Both skip chunks that should stay.
  */
 #include "hinted.h"
 
@@ -63,7 +63,7 @@ struct kvc_chunk *kvc_hinted_victim_locked(struct kvc *k)
 		kvc_list_del(&c->hints.link);
 		if (!kvc_replacers_has_locked(k, KVC_CACHE_POOL, c) || c->fresh ||
 		    kvc_replacers_children_locked(k, KVC_CACHE_POOL, &r)) {
-			/* a parent: its turn is after the others */
+			/* a parent, or new, or not in the order: its turn is after the others */
 			kvc_list_add_tail(all, &c->hints.link);
 			continue;
 		}

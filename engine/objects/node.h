@@ -329,7 +329,7 @@ void kvc_node_written_locked(struct kvc *k, struct kvc_node *n);
  * Fills *attr with the node's current attributes; those of an open file are read from its segment.
  */
 void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr);
-/* Reads the row of a node that is in memory or not. */
+/* Reads the row of a node, whether or not the node is in memory. */
 int kvc_node_row_both(struct kvc *k, uint64_t ino, struct kvc_row *row);
 /* Gets the model of the files in a folder; 0 for the root. */
 int kvc_node_model_both(struct kvc *k, uint64_t folder, uint64_t *model);

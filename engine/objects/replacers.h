@@ -52,7 +52,7 @@ void kvc_replacers_remove_locked(struct kvc *k, enum kvc_cache cache, struct kvc
 				 bool evicted);
 /* Removes the chunk from all orders of all classes. */
 void kvc_replacers_forget_locked(struct kvc *k, uint64_t id);
-/* Accounts a victim to its class, so that the next victim may be another class's. */
+/* Charges a victim to its class, so that the next victim may be another class's. */
 void kvc_replacers_count_victim_locked(const struct kvc *k, struct kvc_replacer_turns *turns,
 				       unsigned class);
 /* Returns the class's next victim; 0 if no chunk can be evicted. */

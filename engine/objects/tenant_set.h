@@ -29,7 +29,7 @@ uint64_t kvc_tenant_folder_locked(const struct kvc *k, uint64_t folder);
  */
 int kvc_tenant_told_both(struct kvc *k, uint64_t chunk, const char *name, uint32_t uid);
 /*
- * The file got this name in this folder (name NULL: unknown). If its place has a tenant, its chunk
+ * The file got this name in its folder (name NULL: unknown). If its place has a tenant, its chunk
  * moves to that tenant; otherwise the chunk keeps its tenant. The place has a tenant if the name
  * contains the tenant's name as cache salt, or if a folder above it was given to the tenant. Cheap
  * if no tenant exists.
@@ -45,8 +45,10 @@ struct kvc_chunk *kvc_tenant_victim_locked(struct kvc *k);
  * MODEL@0xKV_RANK@GROUP@KEY@SALT.data. Returns false if the name has none. Needs no lock.
  */
 bool kvc_tenant_salt(const char *name, char salt[KVC_TENANT_NAME]);
-/* At mount, before the pool is scanned, and at a clean unmount. clean: the previous daemon
- * unmounted cleanly. */
+/*
+ * At mount, before the pool is scanned, and at a clean unmount. clean: the previous daemon
+ * unmounted cleanly.
+ */
 int kvc_tenants_load_both(struct kvc *k, bool clean);
 void kvc_tenants_save_both(struct kvc *k);
 

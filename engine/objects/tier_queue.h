@@ -239,7 +239,7 @@ void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 void kvc_tier_await_space_locked(struct kvc *k, unsigned tier);
 /* A frame was removed: copies that failed for lack of space are retried. */
 void kvc_tier_freed_locked(struct kvc *k, unsigned tier);
-/* A copy was stored: counts its bytes, and retries copies that failed. */
+/* A copy was stored: counts its bytes, and lets copies that failed be retried. */
 void kvc_tier_stored_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 /*
  * Returns true if a refused frame still waits. space.full alone does not show it: a smaller frame

@@ -4,8 +4,8 @@
  * most KVFS_PEER_MOST of one peer (peer.h). A new peer never waits for the others: if the table is
  * full, the oldest connection of the peer with the most connections is closed. Operators (root of
  * this machine and the daemon's own user) have no limit, and their connections are not closed. Each
- * request has KVFS_REQUEST_S seconds from its first byte to the last byte of its answer, however
- * slowly the client sends or reads.
+ * request must be answered within KVFS_REQUEST_S seconds after the connection was made or the
+ * previous request was answered, however slowly the client sends or reads.
  */
 #ifndef KVFS_HTTP_PEERS_H
 #define KVFS_HTTP_PEERS_H

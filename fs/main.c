@@ -262,8 +262,8 @@ static bool is_below(const char *path, const char *folder)
 }
 
 /*
- * If one contained the other, files that the daemon opens while it serves would be looked up in its
- * own mount.
+ * If the store or the mount point contained the other, files that the daemon opens while it serves
+ * would be looked up in its own mount.
  */
 static int check_apart(const char *store, const char *mountpoint)
 {
@@ -273,7 +273,10 @@ static int check_apart(const char *store, const char *mountpoint)
 		    mountpoint, store);
 }
 
-/* realpath fails on the mount of a dead daemon. */
+/*
+ * Returns the absolute path, from malloc. realpath fails on the mount of a dead daemon; then the
+ * path is taken as it is, below the working directory.
+ */
 static char *absolute(const char *path)
 {
 	char *p = realpath(path, NULL), cwd[4096];

@@ -2,7 +2,7 @@
 /* Chooses depth and payload of the io_uring queues. See ring.h. */
 #include "ring.h"
 
-#define DEPTH_WANTED 64u /* without passthrough, the payload is halved first below this depth */
+#define DEPTH_WANTED 64u /* at less depth, a large payload (without passthrough) is halved */
 #define MEMORY_PART 16u  /* divisor: the part of the memory beside the pool */
 
 static uint32_t payload_least(uint32_t page)

@@ -27,7 +27,7 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
-#define EPOCH_MINOR 44 /* protocol version since which names have an epoch */
+#define EPOCH_MINOR 44 /* protocol version with epochs of names */
 #define PRUNE_MINOR 45 /* protocol version with prune notifications */
 #define PRUNE_MAX 512u
 #define EPOCH_FROM 1024u /* for more dropped files than this, one epoch change is sent */
@@ -36,7 +36,7 @@
 #define FILES_WANTED ((rlim_t)1 << 20)
 #define FILES_FEW ((rlim_t)16384)
 #define LOOP_THREADS 2u /* libfuse needs this many threads in its loop */
-#define THREADS_MAX 16u /* that read /dev/fuse, each with a buffer */
+#define THREADS_MAX 16u /* threads that read /dev/fuse, each with a buffer */
 #define PLAIN_MAX_WRITE (1u << 20)
 
 /* From linux/fuse.h of 6.9, which is missing in older headers. */
@@ -158,7 +158,7 @@ static bool kernel_allows_uring(void)
 
 void kvfs_note_transport(struct kvfs *f, fuse_req_t req)
 {
-	/* The kernel uses only one way at a time, so libfuse did not start its rings. */
+	/* The kernel uses only one transport at a time, so libfuse did not start its rings. */
 	if (f->uring && !kvfs_is_uring(req) && !atomic_exchange(&f->uring_failed, true))
 		kvc_warn("requests are read from /dev/fuse: %s", kvfs_uring_why(f));
 }

@@ -6,8 +6,9 @@
  * In this time, calls that open a file for writing are held, and they fail when the daemon ends. A
  * second signal ends the daemon at once.
  *
- * SIGHUP reads the key file again, as kvcachectl reload does. But if the daemon runs in the
- * foreground of a terminal, SIGHUP ends it like SIGTERM, because the terminal is gone.
+ * On SIGHUP the daemon reads the key file and opens the log file again, as kvcachectl reload does.
+ * But if the daemon runs in the foreground of a terminal, SIGHUP ends it like SIGTERM, because the
+ * terminal is gone.
  */
 #ifndef KVFS_SHUTDOWN_H
 #define KVFS_SHUTDOWN_H

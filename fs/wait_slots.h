@@ -44,7 +44,7 @@ struct kvfs_wait_slots {
 	pthread_mutex_t lock; /* a leaf; guards the list */
 	struct kvfs_queue *rings;
 	struct kvfs_queue plain;  /* requests from /dev/fuse */
-	struct kvfs_queue copies; /* pages of copies of its waiting writes */
+	struct kvfs_queue copies; /* pages of copies of waiting writes from /dev/fuse */
 	unsigned depth;           /* of each io_uring queue */
 };
 

@@ -369,13 +369,13 @@ int kvcachefs_submit_load(struct kvcachefs_queue *q, const struct kvcachefs_page
 
 /*
  * Submits a lease on n paths, which form n / per groups of `per` paths: one group for each block,
- * one path for each rank. `prefix`: looks up the longest prefix of cached groups, promotes its
- * objects and pins them, as kvcachefs_prefix_lease() does; the completion's `count` is the number
- * of these groups. Otherwise the lease has all paths, as that of kvcachefs_lease_new(), and `count`
- * is the number of groups that are held whole; the err of each object tells which. The paths are
- * copied. The threads of transfers do not wait for leases: up to 16 other threads do. Once the
- * completion was taken, its lease belongs to the caller. The lease is NULL if count is 0 or err is
- * not 0.
+ * one path for each rank. `prefix`: looks up the longest prefix of cached groups, loads its
+ * objects into the pool and holds them, as kvcachefs_prefix_lease() does; the completion's `count`
+ * is the number of these groups. Otherwise the lease has all paths, as that of
+ * kvcachefs_lease_new(), and `count` is the number of groups that are held whole; the err of each
+ * object tells which. The paths are copied. The threads of transfers do not wait for leases: up to
+ * 16 other threads do. Once the completion was taken, its lease belongs to the caller. The lease is
+ * NULL if count is 0 or err is not 0.
  *
  * -EINVAL: per is 0, n is not a multiple of it, or a path is empty or contains a newline; -EAGAIN
  * and -ENOMEM as above, or a thread cannot be started.

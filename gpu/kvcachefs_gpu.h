@@ -24,7 +24,7 @@ extern "C" {
  * published, within the limit of the cache of mappings.
  */
 struct kvcachefs_warm {
-	unsigned transfers; /* how many of these run at the same time; 0: 1, at most 8 */
+	unsigned transfers; /* how many run at the same time: at most 8; 0 means 1 */
 	bool files;         /* prepare their files too */
 	unsigned keep_s;    /* seconds to keep them without a store; at least 5 */
 };

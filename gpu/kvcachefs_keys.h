@@ -83,8 +83,8 @@ struct kvcachefs_keys {
 	unsigned block_tokens; /* 0: the default of the scheme; at most 2^24 */
 	/*
 	 * PYTHONHASHSEED as text, below 64 KiB. NULL: not set. Newer vLLM then uses
-	 * "vllm-none-hash", but random bytes for xxhash; so a hasher for xxhash without seed and
-	 * `none` is refused.
+	 * "vllm-none-hash", but random bytes for xxhash; so a hasher for xxhash with
+	 * neither seed nor `none` is refused.
 	 */
 	const char *seed;
 	/*
@@ -182,8 +182,7 @@ int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_to
 /* BLAKE3 (256 bits) of any data. */
 void kvcachefs_blake3(const void *data, size_t len, uint8_t out[32]);
 
-/* ---- CacheBlend: equal content at any position --------------------------------------------------
- */
+/* ---- CacheBlend: equal content at any position ----------------------------------------------- */
 
 struct kvcachefs_segment {
 	size_t start, end; /* tokens [start, end), as LMCache counts them */

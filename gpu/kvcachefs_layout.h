@@ -18,7 +18,7 @@ extern "C" {
  * 0.5.6). The last four have numbers of our own: two are from LMCache's main branch, two from
  * vLLM's kv_cache_layout.py. NB is blocks, NL layers, BS slots of a block, NH heads, HS head size,
  * CS the contents of a head: its K, then its V, each HS. X separates a list of pointers from the
- * memory at which they point.
+ * memory to which they point.
  */
 enum kvcachefs_format {                                  /* one pointer per layer unless stated */
 			KVCACHEFS_NB_NL_TWO_BS_NH_HS,    /* 0  vLLM across layers; one pointer */

@@ -29,7 +29,7 @@ enum kvcachefs_naming {
 	KVCACHEFS_NAME_LMCACHE_L2,
 	/*
 	 * SGLang HiCacheFile (srt/mem_cache/hicache_storage.py):
-	 * KEY[.POOL]_MODEL[_TP_RANK_TP_SIZE] [_PP_SIZE_PP_RANK][_cpR_N][_tpN_dcpR_N_pageP].bin,
+	 * KEY[.POOL]_MODEL[_TP_RANK_TP_SIZE][_PP_SIZE_PP_RANK][_cpR_N][_tpN_dcpR_N_pageP].bin,
 	 * "/" in MODEL as "-". MLA models omit the TP pair, except for the pool mamba. A model
 	 * whose own name ends in "_1_2" cannot be distinguished from ranks.
 	 */

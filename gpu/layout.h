@@ -180,7 +180,7 @@ void kvcachefs_cuda_free(struct kvcachefs_cuda *c); /* waits first */
  * order.cuh; none of these calls waits for the device. check: returns 0, or -ENODEV if the device
  * does not exist. stream_new, stream_free: a stream. mark: sets a mark after the work queued on a
  * stream so far; -EBUSY: the stream is being captured. after: work queued on the stream later waits
- * for the mark. unmark: returns a mark that no call waits for any more.
+ * for the mark. unmark: releases a mark that no call waits for any more.
  */
 int kvcachefs_cuda_check(int device);
 int kvcachefs_cuda_stream_new(int device, void **out);

@@ -22,8 +22,8 @@ void kvcachefs_ready_idle(unsigned ms);
 /*
  * Takes a prepared file of that length, without a name, open (m->fd) and mapped. Returns true and
  * sets *m, or false if none is prepared. In both cases, if *of is not NULL the caller passes it to
- * kvcachefs_ready_back when the file of its store is finished. Then more files are prepared.
- * Neither blocks nor allocates if a file is prepared.
+ * kvcachefs_ready_back when the file of its store is finished. Then more files are prepared. The
+ * call neither blocks nor allocates if a file is prepared.
  */
 bool kvcachefs_ready_take(const struct kvcachefs_want *w, struct kvcachefs_class **of,
 			  struct kvcachefs_map **m);

@@ -69,8 +69,8 @@ extern "C" {
 /* Checks a rotation. head_size: elements of the key. Returns 0, -EINVAL or -ERANGE. */
 int kvcachefs_rope_check(const struct kvcachefs_rope *r, uint32_t head_size);
 /*
- * Returns the sines and cosines of a checked rotation, which kvcachefs_rotation_put releases.
- * Returns 0 or -ENOMEM.
+ * Gets the sines and cosines of a checked rotation, which kvcachefs_rotation_put releases. Returns
+ * 0 or -ENOMEM.
  */
 int kvcachefs_rotation_get(const struct kvcachefs_rope *r, uint32_t head_size,
 			   const struct kvcachefs_rotation **out);

@@ -2,7 +2,7 @@
 /*
  * The mark of a dir tier's folder: a file with a random id that distinguishes the folder from an
  * empty mount point or another share. The first node creates it. Each store remembers the id in the
- * file STORE/dir-remotes/ID.mark; ID is a sum of the store's uuid and the tier's id. So a folder
+ * file STORE/dir-remotes/ID.mark; ID is a hash of the store's uuid and the tier's id. So a folder
  * whose filesystem is not mounted at the start of the daemon is detected, too.
  *
  * This file also has the calls with which the tier opens and reads the files of its folder.

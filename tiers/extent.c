@@ -91,8 +91,8 @@ static uint32_t merge(struct kvct_extents *x, uint32_t l, uint32_t r)
 }
 
 /*
- * Returns the number of nodes available without allocating, after an attempt to keep enough of
- * them. May move the array.
+ * Tries to keep more than RESERVE nodes available. Returns the number that is available without a
+ * further allocation. May move the array.
  */
 static uint32_t reserve_nodes(struct kvct_extents *x)
 {

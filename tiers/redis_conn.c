@@ -81,7 +81,10 @@ uint64_t kvct_redis_silence_ns(const struct kvct_redis *r, const struct kvct_red
 {
 	uint64_t ms = r->deadline_ms;
 
-	/* Any other connection is probably alive, and its server may be slow. */
+	/*
+	 * A connection that was idle may be dead, so the wait is short. Any other connection is
+	 * probably alive, and its server may be slow.
+	 */
 	if (!c->fresh && kvc_mono_ns() - c->used_ns >= IDLE_RECENT_NS)
 		ms = kvc_min(ms / 4, 1000);
 	return kvc_max(ms, 20) * 1000000;
@@ -193,7 +196,7 @@ static int connect_to(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t 
 }
 
 /*
- * Can an idle connection be used? No bytes arrive on one unless the server closes it or sends an
+ * Can this idle connection be used? No bytes arrive on it unless the server closes it or sends an
  * unexpected answer; with TLS they may be a session ticket.
  */
 static bool is_usable(const struct kvct_redis *r, const struct kvct_redis_node *n,
@@ -297,7 +300,10 @@ static int error_reply(struct kvct_redis *r, const struct kvct_redis_command *cm
 
 	if (*next == KVCT_REDIS_WAIT && !r->cluster)
 		*next = KVCT_REDIS_RECONNECT;
-	/* If a new connection gets the error too, it is final. A replica still serves reads. */
+	/*
+	 * If a new connection gets the error too, it is final, and the connections stay in use: a
+	 * replica, for example, refuses writes but still serves reads.
+	 */
 	if (*next == KVCT_REDIS_RECONNECT && fresh)
 		*next = KVCT_REDIS_FINAL;
 	if (*next == KVCT_REDIS_RECONNECT)

@@ -169,7 +169,7 @@ static void first_answer(struct kvct_redis *r)
 	freeReplyObject(reply);
 }
 
-/* Sets the id that catalogs store. A long id is cut and ends with a sum of itself. */
+/* Sets the id that catalogs store. A long id is cut, and a hash of the whole id is appended. */
 static void redis_set_id(struct kvct_redis *r)
 {
 	char id[sizeof r->nodes[0].host + sizeof r->prefix + 64];

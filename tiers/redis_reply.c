@@ -177,7 +177,7 @@ int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, ui
 	c->reader->privdata = &b;
 	c->reader->maxelements = (long long)cmd->most_elements + 1;
 	err = exchange(c, &b, until_ns, silence_ns, out);
-	if (err && c->reader->reply) { /* while its functions exist */
+	if (err && c->reader->reply) { /* freed here, while `within` still exists */
 		within.freeObject(c->reader->reply);
 		c->reader->reply = NULL;
 	}

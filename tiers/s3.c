@@ -132,7 +132,7 @@ static int sees_absence(struct kvct_s3 *s)
 	return err != -EACCES;
 }
 
-/* Returns the meaning of a 403 for an object; see above. */
+/* Returns the meaning of a 403 for an object; see the top of this file. */
 static int judge_forbidden(struct kvct_s3 *s, const struct kvc_where *w, bool listed)
 {
 	struct kvc_where good;

@@ -28,7 +28,7 @@ struct kvct_s3_credentials {
 	pthread_cond_t done;
 	enum source from;
 	struct kvct_s3_source source;
-	char text[700]; /* the source, for people */
+	char text[700]; /* describes the source in messages */
 	bool asking;
 	uint64_t number; /* number of the present credentials; 0: none */
 	uint64_t got_ns; /* time at which they arrived (kvc_now_ns) */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The help of one command: a line for each of its options, the syntax of the values that it takes,
- * and examples. The options of a command are those of its usage in the table of commands (ctl.c);
- * the table here explains them.
+ * The help of one command: a line for each of its options and operands, the syntax of the values
+ * that it takes, and examples. The options and operands of a command are those of its usage in the
+ * table of commands (ctl.c); the tables here explain them.
  */
 #include "ctl.h"
 
@@ -78,6 +78,39 @@ static const struct {
 	{ "events", "--tokens", "N", "number of tokens in a file (default 0: not known)" },
 };
 
+/* Operands that need more than the common paragraphs about PATH, MODEL, SIZE and TIME. */
+static const struct {
+	const char *command, *operand, *text;
+} operands[] = {
+	{ "log", "error|warn|info|debug", "the new level; without it, show the level" },
+	{ "ls", "PATH", "the folder or file to list (default: the root of the mount)" },
+	{ "stat", "PATH", "a file, a chunk, the folder of a model, or another folder" },
+	{ "pin", "PATH", "a chunk or a file in it; a folder: all chunks now in it" },
+	{ "unpin", "PATH", "a chunk or a file in it; a folder: all chunks in it" },
+	{ "ttl", "TIME|never", "time until the chunks are dropped; never: no ttl" },
+	{ "ttl", "PATH", "a chunk, a file in it, or the folder of a model" },
+	{ "quota", "SIZE|none", "the new limit, at least 1M; none: remove the quota" },
+	{ "policy", "NAME|none", "a policy of kvcachefs-policies(7), such as prefix or lru" },
+	{ "tenant", "NAME", "the tenant; with --folder, none removes the assignment" },
+	{ "evict", "PATH", "a chunk or a file in it; a folder: all chunks in it" },
+	{ "prefetch", "PATH",
+	  "files or folders; after the root of the mount: paths relative to it" },
+	{ "hint", "PATH", "the chunks of one prompt, in order from its beginning" },
+	{ "lease", "PATH", "files or folders; after the root of the mount: paths relative to it" },
+	{ "gpus", "PCI-FOLDER", "folder to read instead of /sys/bus/pci/devices" },
+	{ "hash", "SCHEME",
+	  "an engine's hash, such as vllm-sha256; SCHEME:N: N tokens in a chunk" },
+	{ "hash", "FILE", "the token ids as decimal numbers; - means stdin" },
+	{ "hash", "MODEL", "name of the model" },
+	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
+	{ "pools", "FOLDER",
+	  "also list the pools in this folder, the run= of mounts without root" },
+	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
+	{ "replay", "TRACE", "a file of kvcachectl trace, or of the format in kvcachectl(8)" },
+	{ "newkey", "FILE", "the key file; if it is missing, it is created" },
+	{ "newkey", "MODEL", "name of a model that gets a key of its own" },
+};
+
 /* Two for each command, without the program's name. */
 static const struct {
 	const char *command, *first, *second;
@@ -148,6 +181,12 @@ static bool applies(const struct kvm_command *c, size_t i)
 	return true;
 }
 
+static void print_row(bool *any, const char *left, const char *text)
+{
+	printf("%s  %-27s %s\n", *any ? "" : "\n", left, text);
+	*any = true;
+}
+
 void kvm_print_help(const struct kvm_command *c)
 {
 	bool any = false;
@@ -161,9 +200,11 @@ void kvm_print_help(const struct kvm_command *c)
 			continue;
 		snprintf(left, sizeof left, "%s%s%s", options[i].option,
 			 options[i].value ? " " : "", options[i].value ?: "");
-		printf("%s  %-27s %s\n", any ? "" : "\n", left, options[i].text);
-		any = true;
+		print_row(&any, left, options[i].text);
 	}
+	for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
+		if (!strcmp(operands[i].command, c->name))
+			print_row(&any, operands[i].operand, operands[i].text);
 	putchar('\n');
 	if (usage_has(c->args, "SIZE"))
 		puts("A SIZE is a number of bytes, or takes a suffix K, M, G or T (powers of "

@@ -8,7 +8,7 @@
 # make check-quick     a part of make check that takes three minutes
 # make check-long      all tests, including every campaign (hours)
 # make demo            run the cache on a real trace
-# make bench           compare with the same calls on a bare tmpfs and other alternatives, medians
+# make bench           compare the speed of a mount with a bare tmpfs and other alternatives
 # make bench-quick     the first table of make bench
 # make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
 # make cores           measure how calls per second grow with the callers, and the waits for locks
@@ -259,7 +259,7 @@ wrap_alloc := malloc calloc realloc reallocarray aligned_alloc strdup strndup fr
 	EVP_CIPHER_CTX_new EVP_MAC_CTX_new EVP_KDF_fetch EVP_KDF_CTX_new
 unitwrap_memory := $(wrap_alloc)
 unitwrap_memory_catalog := $(wrap_alloc)
-# an engine in the test itself (tests/unit/support/engine.h)
+# unit tests that run an engine in their own process (tests/unit/support/engine.h)
 wrap_engine := kvc_clock_ns
 unitwrap_accesses := $(wrap_engine)
 unitwrap_joint := $(wrap_engine)
@@ -343,7 +343,7 @@ check-long:
 	@LEVEL=long tests/run $(B)
 	@$(MAKE) --no-print-directory crash-campaign kill-campaign late-replies faults campaign replay-campaign
 	@$(MAKE) --no-print-directory scale N=$(or $(N),10000000)
-# without clang's libFuzzer the fuzzers are skipped by name
+# without clang's libFuzzer each fuzzer is listed as skipped
 check-fuzzers: build/.setup-tests
 	@! tests/fuzz/run --can >/dev/null || $(MAKE) $(side) --no-print-directory MODE=fuzz fuzzers
 fuzz: check-fuzzers

@@ -120,9 +120,17 @@
 	X(daily, "the daily= limit of written bytes was reached")
 
 /* in powers of two of a second */
-#define KVC_HISTOGRAMS(X)                                                  \
-	X(eviction_age, "age of chunks when they left the pool or a tier") \
-	X(use_gap, "time between two accesses to a chunk, except accesses in one burst")
+#define KVC_HISTOGRAMS(X)                                                                \
+	X(eviction_age, "age of chunks when they left the pool or a tier")               \
+	X(use_gap, "time between two accesses to a chunk, except accesses in one burst") \
+	X(drop_gap, "time from the drop of a chunk to a request for its name")
+
+/* in powers of two of a MiB */
+#define KVC_SIZE_HISTOGRAMS(X)                                                          \
+	X(drop_gap_bytes,                                                               \
+	  "bytes dropped for lack of space between a drop and a request for the chunk") \
+	X(evict_gap_bytes,                                                              \
+	  "bytes evicted from the pool between an eviction and an open of the chunk")
 
 /* in powers of two of a microsecond; successful operations only */
 /*      name    of which tiers    what */
@@ -160,12 +168,13 @@ enum kvc_refusal {
 };
 
 /*
- * A histogram in powers of two of a unit: n[i] counts times above 2^(i-1) and up to 2^i. The last
- * element also counts all longer times.
+ * A histogram in powers of two of a unit, which is a time or a size: n[i] counts times above
+ * 2^(i-1) and up to 2^i. The last element also counts all longer times.
  */
 #define KVC_SPANS 26
 #define KVC_IN_SECONDS 1000000000ull
 #define KVC_IN_MICROSECONDS 1000ull
+#define KVC_IN_MIB (1ull << 20) /* of bytes: sum_ns is the sum of the bytes */
 struct kvc_histogram {
 	_Atomic uint64_t n[KVC_SPANS], sum_ns;
 };
@@ -207,9 +216,12 @@ struct kvc_stats {
 	_Atomic uint64_t evicted_for[KVC_REASONS_N];
 	/* evicted_for by place (KVC_PLACES: all places) and policy */
 	_Atomic uint64_t evicted_by[KVC_PLACES + 1][KVC_CLASSES - 1][KVC_REASONS_N];
+	/* requests for missing names of chunks that were dropped for this reason */
+	_Atomic uint64_t absent_after[KVC_REASONS_N];
 	_Atomic uint64_t refused_chunks[KVC_REFUSALS_N], refused_bytes[KVC_REFUSALS_N];
 #define X(name, what) struct kvc_histogram name;
 	KVC_HISTOGRAMS(X)
+	KVC_SIZE_HISTOGRAMS(X)
 #undef X
 };
 

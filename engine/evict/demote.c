@@ -205,8 +205,9 @@ static int demote_tiers_locked(struct kvc *k, struct demotion *d)
 	if (kvc_chunk_get(k->cat, d->chunk, &r))
 		r.policy = 0;
 	kvc_catalog_unlock(k->cat);
-	err = d->from == FROM_ALL ? kvc_chunk_drop(k, d->chunk, KVC_DROP_WHOLE, NULL, NULL)
-				  : kvc_chunk_drop_tier(k, d->chunk, (unsigned)d->from);
+	err = d->from == FROM_ALL
+		      ? kvc_chunk_drop(k, d->chunk, KVC_DROP_WHOLE, KVC_FOR_demote, NULL, NULL)
+		      : kvc_chunk_drop_tier(k, d->chunk, (unsigned)d->from);
 	kvc_lock(k);
 	if (err == -EAGAIN || (err == -EBUSY && kvc_mono_ns() - d->since_ns < GRACE_NS))
 		return AGAIN;

@@ -31,6 +31,7 @@
 #include "committer.h"
 #include "dir_invalidate.h"
 #include "file.h"
+#include "gone.h"
 #include "hinted.h"
 #include "leaving.h"
 #include "victim.h"
@@ -123,6 +124,7 @@ static void free_unlinked_locked(struct kvc *k, struct pass *p)
 /* Evicts the chunk. Nodes that come into use during the walk stay. */
 static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
+	kvc_gone_chunk_put(k, c->id, c->bytes);
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_victim_rotate_locked(c);
 
@@ -209,12 +211,12 @@ static void queue_copies_locked(struct kvc *k, struct kvc_chunk *c)
  * Drops a chunk that is in memory. Returns 0 or the error of kvc_chunk_drop; -ENOENT if the chunk
  * no longer exists. Releases and takes k->lock.
  */
-static int drop_chunk_locked(struct kvc *k, uint64_t id)
+static int drop_chunk_locked(struct kvc *k, uint64_t id, enum kvc_reason why)
 {
 	int err;
 
 	kvc_unlock(k);
-	err = kvc_chunk_drop(k, id, KVC_DROP_FOR_POOL, NULL, NULL);
+	err = kvc_chunk_drop(k, id, KVC_DROP_FOR_POOL, why, NULL, NULL);
 	kvc_lock(k);
 	return err;
 }
@@ -313,12 +315,13 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		return true;
 	}
 	if (v == KVC_VICTIM_DROP) {
-		err = drop_chunk_locked(k, c->id);
+		enum kvc_reason why = r.why ? KVC_FOR_refused : KVC_FOR_pool;
+
+		err = drop_chunk_locked(k, c->id, why);
 		p->progress |= !err || err == -EAGAIN;
 		if (!err) {
 			count_cause_locked(k, c, finished, tenant);
-			kvc_replacers_evicted(k, r.why ? KVC_FOR_refused : KVC_FOR_pool,
-					      KVC_FROM_POOL, c->policy);
+			kvc_replacers_evicted(k, why, KVC_FROM_POOL, c->policy);
 			count_refused(k, &r);
 			kvc_admission_dropped_locked(k, name);
 		}
@@ -359,7 +362,7 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 		    kvc_chunk_young(k, c->use.last_ns) || kvc_victim_unfinished_locked(k, c) ||
 		    kvc_victim_mapped(k, c))
 			continue;
-		err = drop_chunk_locked(k, c->id);
+		err = drop_chunk_locked(k, c->id, KVC_FOR_behind);
 		p->progress |= !err || err == -EAGAIN;
 		if (err)
 			continue;
@@ -383,7 +386,7 @@ static void drop_later_locked(struct kvc *k, struct pass *p)
 		if (p->excluded[i].verdict != KVC_VICTIM_LATER || kvc_list_empty(&c->nodes) ||
 		    kvc_victim_mapped(k, c))
 			continue;
-		if (!drop_chunk_locked(k, c->id)) {
+		if (!drop_chunk_locked(k, c->id, KVC_FOR_pool)) {
 			p->progress = true;
 			kvc_replacers_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
 		}

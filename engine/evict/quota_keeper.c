@@ -258,7 +258,7 @@ static bool expire_some(struct kvc *k, struct expiry *x)
 		kvc_catalog_unlock(k->cat);
 		if (err)
 			break;
-		err = kvc_chunk_drop(k, x->at.id, KVC_DROP_WHOLE, NULL, NULL);
+		err = kvc_chunk_drop(k, x->at.id, KVC_DROP_WHOLE, KVC_FOR_ttl, NULL, NULL);
 		if (!err) {
 			kvc_count(&k->stats, expired_chunks);
 			kvc_replacers_evicted(k, KVC_FOR_ttl, KVC_FROM_ALL, x->at.policy);

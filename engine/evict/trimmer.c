@@ -439,7 +439,10 @@ static void count_tenant_drop(struct kvc *k, uint64_t number)
 static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
 	struct kvc *k = t->k;
-	int err = kvc_chunk_drop(k, r->id, drop_scope(t), r, bytes);
+	enum kvc_reason why = !t->model                    ? KVC_FOR_tier
+			      : t->model & KVC_TRIM_TENANT ? KVC_FOR_tenant
+							   : KVC_FOR_quota;
+	int err = kvc_chunk_drop(k, r->id, drop_scope(t), why, r, bytes);
 
 	if (!err || err == -ENOENT || err == -EAGAIN)
 		remove_victim(k, &t->walk, r, err);
@@ -450,14 +453,11 @@ static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uin
 		return err;
 	t->walk.freed += *bytes;
 	if (t->model) {
-		bool tenant = t->model & KVC_TRIM_TENANT;
-
-		if (tenant)
+		if (why == KVC_FOR_tenant)
 			count_tenant_drop(k, t->model & ~KVC_TRIM_TENANT);
 		else
 			kvc_count(&k->stats, quota_drops);
-		kvc_replacers_evicted(k, tenant ? KVC_FOR_tenant : KVC_FOR_quota, KVC_FROM_ALL,
-				      r->policy);
+		kvc_replacers_evicted(k, why, KVC_FROM_ALL, r->policy);
 		return 0;
 	}
 	kvc_count(&k->stats, trimmed_chunks);

@@ -3,6 +3,7 @@
 #include "context.h"
 
 #include "access_queue.h"
+#include "gone.h"
 #include "ops.h"
 #include "incomplete.h"
 #include "remove.h"
@@ -118,7 +119,9 @@ struct kvc *kvc_context_new(void)
 	h->k.joint = kvc_joint_new();
 	h->k.access_queue = h->k.joint ? kvc_access_queue_new() : NULL;
 	h->k.asked = h->k.access_queue ? kvc_asked_new() : NULL;
-	if (!h->k.asked) {
+	h->k.gone = h->k.asked ? kvc_gone_new() : NULL;
+	if (!h->k.gone) {
+		kvc_asked_free(h->k.asked);
 		kvc_access_queue_free(h->k.access_queue);
 		kvc_joint_free(h->k.joint);
 		free(h);
@@ -184,6 +187,7 @@ void kvc_context_free(struct kvc *k)
 	kvc_remote_lookup_fini(k->remote_lookup);
 	free(k->chunking->runs);
 	free(k->chunking->trees);
+	kvc_gone_free(k->gone);
 	kvc_asked_free(k->asked);
 	kvc_access_queue_free(k->access_queue);
 	kvc_joint_free(k->joint);

@@ -51,6 +51,7 @@
 #include "committer.h"
 #include "dir_invalidate.h"
 #include "file.h"
+#include "gone.h"
 #include "folder.h"
 #include "replacers.h"
 #include "log.h"
@@ -78,9 +79,10 @@ struct kvc_drop {
 	int tier;
 	/* remove all copies in the tier or none; a shared tier is allowed */
 	bool all_or_none;
-	bool only_copy;               /* a file has its only copy in that tier */
-	bool any_copy;                /* a file has a copy in that tier */
-	bool others;                  /* the folder contains more than this chunk */
+	bool only_copy; /* a file has its only copy in that tier */
+	bool any_copy;  /* a file has a copy in that tier */
+	bool others;    /* the folder contains more than this chunk */
+	enum kvc_reason why;
 	uint64_t names;               /* of all files */
 	struct kvc_name_at next_name; /* position in the names of the last file */
 	/* state of the drop; abandoned: by the thread that began it */
@@ -464,7 +466,10 @@ static int drop_start_both(struct kvc *k, struct kvc_drop *d)
 	err = err ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 	if (err)
 		return err;
+	k->drops->noted = d->others ? NULL : d->self;
+	k->drops->noted_why = d->why + 1u;
 	err = large ? detach_large_both(k, d, whole) : drop_small_both(k, d);
+	k->drops->noted_why = 0;
 	if (!err)
 		kvc_count(&k->stats, dropped_chunks);
 	return err;
@@ -618,7 +623,7 @@ void kvc_chunk_drop_free(struct kvc *k)
 		drop_free(kvc_of(e, struct kvc_drop, link));
 }
 
-static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none,
+static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none, enum kvc_reason why,
 		      const struct kvc_chunk_row *seen, uint64_t *bytes)
 {
 	struct kvc_drop *d;
@@ -632,6 +637,7 @@ static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none,
 	kvc_commit_gate(k);
 	d->tier = tier;
 	d->all_or_none = all_or_none;
+	d->why = why;
 	d->ahead = kvc_read_ahead_new();
 	kvc_read_ahead_nodes(k, d->ahead, &id, 1);
 	kvc_lock_both(k);
@@ -647,6 +653,8 @@ static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none,
 						       : remove_copies_both(k, d);
 		if (!err)
 			kvc_clock_since(k, &k->stats.eviction_age, d->c->use.created_ns);
+		if (!err && (tier < 0 || d->only_copy))
+			kvc_gone_dropped(k, why, d->bytes);
 		if (!err && tier >= 0 && !all_or_none)
 			kvc_replacers_evicted(k, KVC_FOR_tier, tier, d->c->policy);
 		if (!d->detached)
@@ -663,13 +671,13 @@ static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none,
 	return err;
 }
 
-int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
-		   uint64_t *bytes)
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, enum kvc_reason why,
+		   const struct kvc_chunk_row *seen, uint64_t *bytes)
 {
-	return drop_chunk(k, id, tier, false, seen, bytes);
+	return drop_chunk(k, id, tier, false, why, seen, bytes);
 }
 
 int kvc_chunk_drop_tier(struct kvc *k, uint64_t id, unsigned tier)
 {
-	return drop_chunk(k, id, (int)tier, true, NULL, NULL);
+	return drop_chunk(k, id, (int)tier, true, KVC_FOR_demote, NULL, NULL);
 }

@@ -24,6 +24,12 @@ struct kvc_drops {
 	uint64_t forgotten_ns[KVC_DIR_FORGOTTEN];
 	struct kvc_list detached; /* chunks that are detached and not yet removed */
 	unsigned ndetached;
+	/*
+	 * set while the names of a chunk are removed under one hold: the names of this node (NULL:
+	 * of all nodes) are noted as dropped for this reason (enum kvc_reason + 1; 0: are not)
+	 */
+	const struct kvc_node *noted;
+	unsigned noted_why;
 	unsigned most; /* most files that a drop has processed under one hold of the locks */
 };
 
@@ -31,7 +37,8 @@ struct kvc_drops {
 
 /*
  * Drops a whole chunk: all its files and their copies, except copies in shared tiers, which other
- * nodes may use. With a tier number it only removes the copies in that tier, if every file has
+ * nodes may use. `why` is the reason by which requests for its name are counted later. With a tier
+ * number it only removes the copies in that tier, if every file has
  * another copy. KVC_DROP_FOR_POOL is for the evictor: pins beyond the limit of pinned bytes in the
  * pool do not count. `seen` is the row by which the victim was chosen, or NULL. *bytes (may be
  * NULL) is set with 0 and -EAGAIN: the bytes of the copies in the tier, or the bytes of the files.
@@ -43,8 +50,8 @@ struct kvc_drops {
  */
 #define KVC_DROP_WHOLE (-1)
 #define KVC_DROP_FOR_POOL (-2)
-int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
-		   uint64_t *bytes);
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, enum kvc_reason why,
+		   const struct kvc_chunk_row *seen, uint64_t *bytes);
 /*
  * Removes the copies of a chunk in one tier, which may be a shared one. Removes none and returns
  * -ENODATA if a file has no other copy. Other errors as above, but every pin counts.

@@ -10,6 +10,7 @@
  */
 #include "ops.h"
 
+#include "gone.h"
 #include "model_stats.h"
 
 #include <stdlib.h>
@@ -24,6 +25,7 @@ struct kvc_asked {
 		_Alignas(KVC_CACHE_LINE) pthread_mutex_t m;
 		/* the thread's latest lookup of a missing name; key 0: none */
 		uint64_t key, model, when_ns;
+		struct kvc_gone_name dropped;
 	} slot[SLOTS];
 };
 
@@ -99,9 +101,10 @@ static bool joint_count(struct kvc *k, uint64_t model)
 	return counted;
 }
 
-static void count(struct kvc *k, uint64_t model)
+static void count(struct kvc *k, uint64_t model, const struct kvc_gone_name *dropped)
 {
 	kvc_count(&k->stats, lookups_absent);
+	kvc_gone_name_count(k, dropped);
 	if (kvc_lock_unless_joint(k, joint_count(k, model)))
 		return;
 	kvc_model_stats_absent_locked(k, model, 1);
@@ -112,6 +115,8 @@ void kvc_asked_absent(struct kvc *k, uint64_t parent, const char *name, uint32_t
 {
 	uint64_t key = key_of(parent, name, thread), model = model_of(k, parent), before;
 	struct asked_slot *s = slot_of(k, key, thread);
+	struct kvc_gone_name dropped = kvc_gone_name_find(k, parent, kvc_name_hash(name));
+	struct kvc_gone_name dropped_before;
 	uint64_t now = kvc_mono_ns();
 	bool counts;
 
@@ -119,12 +124,14 @@ void kvc_asked_absent(struct kvc *k, uint64_t parent, const char *name, uint32_t
 	/* mkdir looks up again the name that an exists() before it has just looked up */
 	counts = s->key && (s->key != key || now - s->when_ns >= MADE_NS);
 	before = s->model;
+	dropped_before = s->dropped;
+	s->dropped = dropped;
 	s->key = key;
 	s->model = model;
 	s->when_ns = now;
 	pthread_mutex_unlock(&s->m);
 	if (counts)
-		count(k, before);
+		count(k, before, &dropped_before);
 }
 
 void kvc_asked_made(struct kvc *k, uint64_t parent, const char *name, uint32_t thread)
@@ -136,6 +143,7 @@ void kvc_asked_made(struct kvc *k, uint64_t parent, const char *name, uint32_t t
 	if (s->key == key && kvc_mono_ns() - s->when_ns < MADE_NS)
 		s->key = 0;
 	pthread_mutex_unlock(&s->m);
+	kvc_gone_name_forget(k, parent, kvc_name_hash(name));
 }
 
 void kvc_asked_settle(struct kvc *k)
@@ -144,16 +152,18 @@ void kvc_asked_settle(struct kvc *k)
 
 	for (unsigned i = 0; i < SLOTS; i++) {
 		struct asked_slot *s = &k->asked->slot[i];
+		struct kvc_gone_name dropped;
 		uint64_t model;
 		bool counts;
 
 		pthread_mutex_lock(&s->m);
 		model = s->model;
+		dropped = s->dropped;
 		counts = s->key && s->when_ns + SETTLED_NS <= now;
 		if (counts)
 			s->key = 0;
 		pthread_mutex_unlock(&s->m);
 		if (counts)
-			count(k, model);
+			count(k, model, &dropped);
 	}
 }

@@ -12,6 +12,7 @@
 #include "hint.h"
 #include "user.h"
 #include "load.h"
+#include "gone.h"
 #include "model_stats.h"
 #include "membership.h"
 #include "incomplete.h"
@@ -28,6 +29,7 @@ struct item {
 	char *path;
 	size_t line;    /* line of the request */
 	uint64_t model; /* of a name that does not exist */
+	struct kvc_gone_name dropped;
 	/* counted in n->refs.leases (KVC_LEASE_LOOK and _HINT: n->refs.engine), or NULL */
 	struct kvc_node *n;
 	int err;
@@ -45,6 +47,7 @@ struct kvc_lease {
 	/* the current prompt: its first chunk, the chunk of the previous path; the current line */
 	uint64_t first, before, line;
 	uint64_t model;               /* of the current path; 0: none */
+	struct kvc_gone_name dropped; /* the missing name of the current path */
 	const struct kvc_asker *user; /* the user; valid only in kvc_lease_new */
 	struct kvc_hint_words hint;   /* KVC_LEASE_HINT */
 	size_t next;                  /* index of the first object of the next chunk */
@@ -142,6 +145,7 @@ static int append_item(struct kvc_lease *l, const char *path, const char *name, 
 	i->path = NULL;
 	i->line = l->line;
 	i->model = l->model;
+	i->dropped = l->dropped;
 	if (asprintf(&i->path, "%s%s%s", path, name ? "/" : "", name ? name : "") < 0)
 		return -ENOMEM;
 	i->n = n;
@@ -197,6 +201,7 @@ static int walk_path_both(struct kvc *k, struct kvc_lease *l, const char *path, 
 	if (!copy)
 		return -ENOMEM;
 	l->model = 0;
+	l->dropped.why = 0;
 	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
 		if (!strcmp(w, "."))
 			continue;
@@ -207,6 +212,8 @@ static int walk_path_both(struct kvc *k, struct kvc_lease *l, const char *path, 
 			err = kvc_lease_asker_may(l->user, &(*n)->row, 1) ? 0 : -EACCES;
 			first = ino == KVC_ROOT;
 			err = err ?: kvc_name_get(k->cat, ino, w, &ino, &kind);
+			if (err == -ENOENT)
+				l->dropped = kvc_gone_name_find(k, (*n)->row.ino, kvc_name_hash(w));
 			if (!err && first && S_ISDIR(kind))
 				l->model = ino;
 			if (!err && S_ISREG(kind) && kvc_incomplete_hides_both(k, *n, w))
@@ -338,6 +345,7 @@ static void count_found_locked(struct kvc *k, const struct kvc_lease *l)
 		} else if (it->err == -ENOENT) {
 			absent++;
 			kvc_model_stats_absent_locked(k, it->model, 1);
+			kvc_gone_name_count(k, &it->dropped);
 		}
 	}
 	if (l->mode == KVC_LEASE_HOLD) {

@@ -18,6 +18,7 @@
 #include "throttle.h"
 #include "incomplete.h"
 #include "remote_lookup.h"
+#include "gone.h"
 #include "model_stats.h"
 #include "latency.h"
 #include "buckets.h"
@@ -205,6 +206,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
 		if (!waited) {
 			kvc_count(&k->stats, pool_misses);
+			kvc_gone_chunk_count(k, n->row.chunk);
 			kvc_model_stats_locked(k, n->model, misses);
 			w->loads = true;
 		}

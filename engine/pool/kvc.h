@@ -88,6 +88,7 @@ struct kvc {
 	/* accesses of joint holds, which k->access does not know yet (access/access_queue.h) */
 	struct kvc_access_queue *access_queue;
 	struct kvc_asked *asked; /* lookups of missing names (ops/asked.c) */
+	struct kvc_gone *gone;   /* chunks that left (telemetry/gone.h) */
 	/* identifies this store's frames in shared tiers (tiering/proof.c) */
 	uint8_t shared_id[16];
 	struct kvc_stats stats;

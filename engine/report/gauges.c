@@ -17,7 +17,9 @@ const struct kvc_gauge kvc_gauges_counter_rows[] = { KVC_COUNTERS(X) };
 #undef X
 #define X(name, what) { #name, what, offsetof(struct kvc_stats, name) },
 const struct kvc_gauge kvc_gauges_histogram_rows[] = { KVC_HISTOGRAMS(X) };
+const struct kvc_gauge kvc_gauges_size_rows[] = { KVC_SIZE_HISTOGRAMS(X) };
 #undef X
+const size_t kvc_gauges_size_rows_n = sizeof kvc_gauges_size_rows / sizeof kvc_gauges_size_rows[0];
 const size_t kvc_gauges_counter_rows_n = sizeof kvc_gauges_counter_rows /
 					 sizeof kvc_gauges_counter_rows[0];
 const size_t kvc_gauges_histogram_rows_n = sizeof kvc_gauges_histogram_rows /

@@ -62,8 +62,9 @@ struct kvc_gauge {
 	const char *name, *what;
 	size_t at; /* offset in the counters of a shard, or of a histogram in struct kvc_stats */
 };
-extern const struct kvc_gauge kvc_gauges_counter_rows[], kvc_gauges_histogram_rows[];
-extern const size_t kvc_gauges_counter_rows_n, kvc_gauges_histogram_rows_n;
+extern const struct kvc_gauge kvc_gauges_counter_rows[], kvc_gauges_histogram_rows[],
+	kvc_gauges_size_rows[];
+extern const size_t kvc_gauges_counter_rows_n, kvc_gauges_histogram_rows_n, kvc_gauges_size_rows_n;
 extern const char *const kvc_gauges_reason_names[], *const kvc_gauges_refusal_names[];
 
 static inline uint64_t kvc_gauges_read(const _Atomic uint64_t *n)
@@ -74,9 +75,10 @@ static inline uint64_t kvc_gauges_counter(const struct kvc *k, size_t i)
 {
 	return kvc_stats_sum(&k->stats, kvc_gauges_counter_rows[i].at);
 }
-static inline const struct kvc_histogram *kvc_gauges_histogram(const struct kvc *k, size_t i)
+static inline const struct kvc_histogram *kvc_gauges_histogram(const struct kvc *k,
+							       const struct kvc_gauge *row)
 {
-	return (const void *)((const char *)&k->stats + kvc_gauges_histogram_rows[i].at);
+	return (const void *)((const char *)&k->stats + row->at);
 }
 
 struct kvc_tier_gauges {

@@ -27,23 +27,24 @@ static void family(FILE *out, const char *name, const char *type, const char *wh
 		what, name, total ? "_total" : "", type);
 }
 
-/* Prints the samples of a histogram. `labels` may be empty. */
-static void histogram(FILE *out, const char *name, const char *labels, uint64_t unit_ns,
+/* Prints the samples of a histogram, in seconds or bytes. `labels` may be empty. */
+static void histogram(FILE *out, const char *name, const char *labels, uint64_t unit,
 		      const struct kvc_histogram *h)
 {
+	double per = unit == KVC_IN_MIB ? 1 : 1e9;
 	const char *comma = *labels ? "," : "", *open = *labels ? "{" : "",
 		   *end = *labels ? "}" : "";
 	uint64_t n = 0;
 
 	for (unsigned i = 0; i < KVC_SPANS - 1; i++)
 		fprintf(out, P "%s_bucket{%s%sle=\"%.10g\"} %" PRIu64 "\n", name, labels, comma,
-			(double)(1u << i) * (double)unit_ns / 1e9, n += kvc_gauges_read(&h->n[i]));
+			(double)(1u << i) * (double)unit / per, n += kvc_gauges_read(&h->n[i]));
 	n += kvc_gauges_read(&h->n[KVC_SPANS - 1]);
 	fprintf(out,
 		P "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n" P "%s_sum%s%s%s %.9f\n" P
 		  "%s_count%s%s%s %" PRIu64 "\n",
 		name, labels, comma, n, name, open, labels, end,
-		(double)kvc_gauges_read(&h->sum_ns) / 1e9, name, open, labels, end, n);
+		(double)kvc_gauges_read(&h->sum_ns) / per, name, open, labels, end, n);
 }
 
 /* One row per gauge of a tier. */
@@ -137,6 +138,9 @@ static void metrics_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, F
 
 	reason_counters(out, "evictions_by_reason", "chunks that left the pool or a tier",
 			kvc_gauges_reason_names, s->evicted_for, 0, KVC_REASONS_N);
+	reason_counters(out, "absent_after",
+			"requests for missing names of chunks that were dropped for this reason",
+			kvc_gauges_reason_names, s->absent_after, 0, KVC_REASONS_N);
 	metrics_evictions(k, tier, out);
 	reason_counters(out, "refused_chunks",
 			"chunks that left the pool and were refused by the disk tier",
@@ -149,7 +153,14 @@ static void metrics_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, F
 	for (size_t h = 0; h < kvc_gauges_histogram_rows_n; h++) {
 		snprintf(name, sizeof name, "%s_seconds", kvc_gauges_histogram_rows[h].name);
 		family(out, name, "histogram", kvc_gauges_histogram_rows[h].what);
-		histogram(out, name, "", KVC_IN_SECONDS, kvc_gauges_histogram(k, h));
+		histogram(out, name, "", KVC_IN_SECONDS,
+			  kvc_gauges_histogram(k, &kvc_gauges_histogram_rows[h]));
+	}
+	for (size_t h = 0; h < kvc_gauges_size_rows_n; h++) {
+		const struct kvc_gauge *row = &kvc_gauges_size_rows[h];
+
+		family(out, row->name, "histogram", row->what);
+		histogram(out, row->name, "", KVC_IN_MIB, kvc_gauges_histogram(k, row));
 	}
 }
 

@@ -21,17 +21,32 @@ static void print_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, FIL
 	for (size_t i = 0; i < KVC_REASONS_N; i++)
 		fprintf(out, "evicted_for_%-10s %" PRIu64 "\n", kvc_gauges_reason_names[i],
 			kvc_gauges_read(&s->evicted_for[i]));
+	for (size_t i = 0; i < KVC_REASONS_N; i++)
+		fprintf(out, "absent_after_%-9s %" PRIu64 "\n", kvc_gauges_reason_names[i],
+			kvc_gauges_read(&s->absent_after[i]));
 	for (size_t i = KVC_ADMISSION_OK + 1; i < KVC_REFUSALS_N; i++)
 		fprintf(out, "refused_%s_chunks %" PRIu64 "\nrefused_%s_bytes %" PRIu64 "\n",
 			kvc_gauges_refusal_names[i], kvc_gauges_read(&s->refused_chunks[i]),
 			kvc_gauges_refusal_names[i], kvc_gauges_read(&s->refused_bytes[i]));
 	for (size_t h = 0; h < kvc_gauges_histogram_rows_n; h++)
 		for (unsigned i = 0; i < KVC_SPANS; i++) {
-			uint64_t n = kvc_gauges_read(&kvc_gauges_histogram(k, h)->n[i]);
+			uint64_t n = kvc_gauges_read(
+				&kvc_gauges_histogram(k, &kvc_gauges_histogram_rows[h])->n[i]);
 
 			if (n)
 				fprintf(out, "%s_%us%s %" PRIu64 "\n",
 					kvc_gauges_histogram_rows[h].name,
+					1u << kvc_min(i, KVC_SPANS - 2),
+					i == KVC_SPANS - 1 ? "_and_more" : "", n);
+		}
+	for (size_t h = 0; h < kvc_gauges_size_rows_n; h++)
+		for (unsigned i = 0; i < KVC_SPANS; i++) {
+			uint64_t n = kvc_gauges_read(
+				&kvc_gauges_histogram(k, &kvc_gauges_size_rows[h])->n[i]);
+
+			if (n)
+				fprintf(out, "%s_%uMiB%s %" PRIu64 "\n",
+					kvc_gauges_size_rows[h].name,
 					1u << kvc_min(i, KVC_SPANS - 2),
 					i == KVC_SPANS - 1 ? "_and_more" : "", n);
 		}

@@ -146,7 +146,7 @@ static unsigned there(void)
 
 static int drop(void)
 {
-	return kvc_chunk_drop(engine, now.folder, KVC_DROP_WHOLE, NULL, NULL);
+	return kvc_chunk_drop(engine, now.folder, KVC_DROP_WHOLE, KVC_FOR_quota, NULL, NULL);
 }
 
 static void goes(void **state)

@@ -100,7 +100,7 @@ static void linked(void **state)
 		}
 	engine_later_ns += 1000000000;
 	steps.most_deleted = 0;
-	assert_int_equal(kvc_chunk_drop(engine, id, KVC_DROP_WHOLE, NULL, NULL), 0);
+	assert_int_equal(kvc_chunk_drop(engine, id, KVC_DROP_WHOLE, KVC_FOR_quota, NULL, NULL), 0);
 	assert_in_range(steps.most_deleted, 1, FEW_NAMES / 2);
 	for (int i = 0; i < FILES / 2; i++) {
 		snprintf(name, sizeof name, "l0_%d", i);
@@ -132,7 +132,9 @@ static void unread(void **state)
 	engine_later_ns += 1000000000;
 	for (int i = 0; i < 2; i++) {
 		steps.most_reads = 0;
-		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
+		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, KVC_FOR_quota, NULL,
+						NULL),
+				 0);
 		if (steps.most_reads > FEW_READS)
 			fail_msg("SQLite was asked %u times under a hold", steps.most_reads);
 	}
@@ -252,7 +254,7 @@ static void unhindered(void **state)
 	engine_later_ns += 1000000000;
 	helped = 0;
 	steps.meanwhile = others_call;
-	assert_int_equal(kvc_chunk_drop(engine, id, KVC_DROP_WHOLE, NULL, NULL), 0);
+	assert_int_equal(kvc_chunk_drop(engine, id, KVC_DROP_WHOLE, KVC_FOR_quota, NULL, NULL), 0);
 	assert_null(steps.meanwhile);
 	assert_in_range(helped, 1, FEW_READS);
 	for (int i = 0; i < FILES; i++) {
@@ -383,7 +385,9 @@ static void gated(void **state)
 		kvc_lock(engine);
 		engine->committer->each_ns = 1000000000; /* as measured in earlier commits */
 		kvc_unlock(engine);
-		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
+		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, KVC_FOR_quota, NULL,
+						NULL),
+				 0);
 	}
 	steps.slow_us = 0;
 	engine_commit();

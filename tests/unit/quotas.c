@@ -29,18 +29,18 @@ static _Atomic unsigned dropped_large, dropped_small, before_small, looks;
 
 /* The linker reserves these names for users of --wrap. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-int __real_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
-			  uint64_t *bytes);
-int __wrap_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
-			  uint64_t *bytes);
-int __wrap_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
-			  uint64_t *bytes)
+int __real_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, enum kvc_reason why,
+			  const struct kvc_chunk_row *seen, uint64_t *bytes);
+int __wrap_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, enum kvc_reason why,
+			  const struct kvc_chunk_row *seen, uint64_t *bytes);
+int __wrap_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, enum kvc_reason why,
+			  const struct kvc_chunk_row *seen, uint64_t *bytes)
 {
 	if (id <= last_large)
 		dropped_large++;
 	else if (!dropped_small++)
 		before_small = dropped_large;
-	return __real_kvc_chunk_drop(k, id, tier, seen, bytes);
+	return __real_kvc_chunk_drop(k, id, tier, why, seen, bytes);
 }
 
 bool __real_kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);

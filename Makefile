@@ -180,13 +180,13 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
 
-$(B)/bin/mkfs.kvcachefs: $(call obj,$(call src,mkfs/mkfs) $(addprefix mkfs/,mounts.c pools.c tool.c))
-$(B)/bin/fsck.kvcachefs: $(call obj,$(call src,mkfs/fsck) mkfs/tool.c)
+$(B)/bin/mkfs.kvcachefs: $(call obj,$(call src,mkfs/mkfs) $(addprefix mkfs/,device.c mounts.c pools.c tool.c))
+$(B)/bin/fsck.kvcachefs: $(call obj,$(call src,mkfs/fsck) $(addprefix mkfs/,device.c tool.c))
 $(B)/bin/mount.kvcachefs: $(call obj,$(call src,mkfs/mount) mkfs/mounts.c mkfs/tool.c)
 $(B)/bin/kvcachectl: $(call obj,$(call src,mkfs/ctl) $(call src,mkfs/replay) $(call src,mkfs)) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %/mkfs.kvcachefs,$@),-lblkid) \
+	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %/mount.kvcachefs,$@),,-lblkid) \
 		$(if $(filter %.a,$^),$(lib_gpu) $(lib_zmq))
 
 $(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h gpu/*.cuh) $(B)/flags

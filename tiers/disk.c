@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The disk tier: frames in the store's preallocated data file or block device, each in one extent
- * of whole pages. Free extents are kept in memory and rebuilt from the placements at mount (claim).
+ * The driver of one device: frames in a preallocated file or a block device, each in one extent of
+ * whole pages. Free extents are kept in memory and rebuilt from the placements at mount (claim).
  * I/O is direct if the file supports it, so that the page cache does not hold everything twice;
  * loads are read into the segment's own pages.
  *
@@ -14,7 +14,7 @@
  * the extents, the excluded extents and the spare buffers; no I/O is done while it is held. The
  * tier's workers and the syncer enter.
  */
-#include "registry.h"
+#include "disk.h"
 
 #include "extent.h"
 #include "label.h"
@@ -57,7 +57,7 @@ struct disk {
 	struct excluded excluded[EXCLUDED];
 	unsigned nexcluded;
 	uint64_t size;
-	/* bytes of `size` around a device's label; they hold no frames */
+	/* bytes of `size` around the label, at both ends; they hold no frames */
 	uint64_t label_bytes;
 	uint64_t lost_from; /* data at and behind this offset is lost */
 	int fd;
@@ -515,7 +515,7 @@ static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 
 	pthread_mutex_lock(&d->lock);
 	u->total = d->size - d->label_bytes;
-	u->used = u->total - kvct_extents_total_free(d->free);
+	u->used = u->stored = u->total - kvct_extents_total_free(d->free);
 	u->uncleared = 0;
 	for (unsigned i = 0; i < d->nexcluded; i++)
 		u->uncleared += d->excluded[i].w.len;
@@ -536,37 +536,68 @@ static const struct kvc_tier_ops disk_ops = {
 	.usage = disk_usage,
 };
 
-/* Opens the file or device and reads its size. */
-static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, char *error)
+int kvct_disk_grow(struct kvc_tier *t, uint64_t size)
 {
-	int mode = s->read_only ? O_RDONLY : O_RDWR, err = 0;
-	struct stat st;
+	struct disk *d = disk_of(t);
+	uint64_t old;
+	int err;
 
-	if (s->device) {
-		d->fd = kvc_label_device_open(s, mode | O_DIRECT, size, error);
-		return d->fd < 0 ? d->fd : kvc_label_check(s, d->fd, error);
+	pthread_mutex_lock(&d->lock);
+	old = d->size;
+	err = kvct_extents_grow(d->free, size);
+	if (!err && d->label_bytes && size > old) {
+		/* neither needs memory: the new space is one free extent that touches both */
+		kvct_extents_claim(d->free, size - KVC_LABEL_ROOM, KVC_LABEL_ROOM);
+		kvct_extents_give(d->free, old - (d->label_bytes - KVC_LABEL_ROOM),
+				  d->label_bytes - KVC_LABEL_ROOM);
+		d->label_bytes = 2 * KVC_LABEL_ROOM;
 	}
-	d->fd = kvc_open_own(s->data, mode | O_DIRECT);
+	if (!err)
+		d->size = size;
+	pthread_mutex_unlock(&d->lock);
+	return err;
+}
+
+/* Opens the store's own file. */
+static int open_own_file(struct disk *d, const struct kvc_device *dev, int mode, uint64_t *size,
+			 char *error)
+{
+	struct stat st;
+	int err = 0;
+
+	d->fd = kvc_open_own(dev->path, mode | O_DIRECT);
 	if (d->fd < 0 && errno == EINVAL) {
-		d->fd = kvc_open_own(s->data, mode);
+		d->fd = kvc_open_own(dev->path, mode);
 		if (d->fd >= 0)
-			kvc_info(
-				"%s does not support direct I/O: the disk tier uses the page cache",
-				s->data);
+			kvc_info("%s does not support direct I/O: the disk tier uses the page "
+				 "cache",
+				 dev->path);
 	}
 	if (d->fd < 0 || fstat(d->fd, &st)) {
 		err = -errno;
-		snprintf(error, 512, "cannot open the disk tier %s: %s", s->data, strerror(-err));
+		snprintf(error, 512, "cannot open the disk tier %s: %s", dev->path, strerror(-err));
 	} else {
 		*size = (uint64_t)st.st_size;
 	}
 	return err;
 }
 
-/* Excludes a device's label and the space beside it from the extents. Returns 0 or -ENOMEM. */
-static int claim_label(struct disk *d, const struct kvc_store *s)
+/* Opens the file or device and reads its size. */
+static int open_data(struct disk *d, const struct kvc_store *s, unsigned nr, uint64_t *size,
+		     char *error)
 {
-	uint64_t end = s->data_size - KVC_LABEL_ROOM;
+	int mode = s->read_only ? O_RDONLY : O_RDWR;
+
+	if (s->dev[nr].kind == KVC_DEVICE_OWN)
+		return open_own_file(d, &s->dev[nr], mode, size, error);
+	d->fd = kvc_label_device_open(s, nr, mode | O_DIRECT, size, error);
+	return d->fd < 0 ? d->fd : kvc_label_check(s, nr, d->fd, error);
+}
+
+/* Excludes the label and the space beside it from the extents. Returns 0 or -ENOMEM. */
+static int claim_label(struct disk *d, const struct kvc_device *dev)
+{
+	uint64_t end = dev->size - KVC_LABEL_ROOM;
 	int err = kvct_extents_claim(d->free, 0, KVC_LABEL_ROOM);
 
 	d->label_bytes = KVC_LABEL_ROOM;
@@ -577,8 +608,9 @@ static int claim_label(struct disk *d, const struct kvc_store *s)
 	return err;
 }
 
-int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error)
+int kvct_disk_open(const struct kvc_store *s, unsigned nr, struct kvc_tier **out, char *error)
 {
+	const struct kvc_device *dev = &s->dev[nr];
 	struct disk *d = calloc(1, sizeof *d);
 	char a[32], b[32];
 	uint64_t size = 0;
@@ -590,18 +622,20 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
 	}
 	d->tier.ops = &disk_ops;
 	snprintf(d->tier.id, sizeof d->tier.id, "disk");
-	err = open_data(d, s, &size, error);
-	d->lost_from = size < s->data_size ? size : s->lost_from ?: UINT64_MAX;
-	if (!err && size < s->data_size) {
+	err = open_data(d, s, nr, &size, error);
+	d->lost_from = size < dev->size ? size : dev->lost_from ?: UINT64_MAX;
+	if (!err && size < dev->size) {
 		kvc_warn("the disk tier %s is shorter than at its creation (%s of %s): data beyond "
 			 "its end is lost, all other data is intact",
-			 s->data, kvc_size_text(size, a), kvc_size_text(s->data_size, b));
+			 dev->path, kvc_size_text(size, a), kvc_size_text(dev->size, b));
 		/* otherwise the remaining part would count as too full and be trimmed */
-		if (!s->device && !s->read_only && !posix_fallocate(d->fd, 0, (off_t)s->data_size))
-			size = s->data_size;
+		if (dev->kind != KVC_DEVICE_BLOCK && !s->read_only &&
+		    !posix_fallocate(d->fd, 0, (off_t)dev->size))
+			size = dev->size;
 	}
-	d->size = kvc_min(size, s->data_size) / KVC_PAGE * KVC_PAGE;
-	if (!err && (!(d->free = kvct_extents_new(d->size)) || (s->device && claim_label(d, s)))) {
+	d->size = kvc_min(kvc_min(size, dev->size), KVC_DEVICE_MOST) / KVC_PAGE * KVC_PAGE;
+	if (!err && (!(d->free = kvct_extents_new(d->size)) ||
+		     (dev->kind != KVC_DEVICE_OWN && claim_label(d, dev)))) {
 		err = -ENOMEM;
 		snprintf(error, 512, "out of memory");
 	}

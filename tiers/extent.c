@@ -328,6 +328,22 @@ int kvct_extents_give(struct kvct_extents *x, uint64_t at, uint64_t len)
 	return 0;
 }
 
+int kvct_extents_grow(struct kvct_extents *x, uint64_t size)
+{
+	uint64_t old = x->size;
+	int err;
+
+	if (size < old)
+		return -ERANGE;
+	if (size == old)
+		return 0;
+	x->size = size;
+	err = kvct_extents_give(x, old, size - old);
+	if (err)
+		x->size = old;
+	return err;
+}
+
 uint64_t kvct_extents_total_free(const struct kvct_extents *x)
 {
 	return x->free;

@@ -34,6 +34,8 @@ int kvct_extents_claim(struct kvct_extents *x, uint64_t at, uint64_t len);
  * already; or -ENOMEM. After an error nothing has changed.
  */
 int kvct_extents_give(struct kvct_extents *x, uint64_t at, uint64_t len);
+/* Adds [old size, size) as free space. Returns 0, -ERANGE if size is smaller, or -ENOMEM. */
+int kvct_extents_grow(struct kvct_extents *x, uint64_t size);
 uint64_t kvct_extents_total_free(const struct kvct_extents *x);
 /* Calls fn for each free extent, in order of offset. */
 void kvct_extents_each(const struct kvct_extents *x,

@@ -242,7 +242,7 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 	*n = 0;
 	*error = 0;
 	if (o->disk && !err) {
-		if ((err = kvct_disk_open(s, &tiers[*n], error)))
+		if ((err = kvct_devices_open(s, &tiers[*n], error)))
 			return err;
 		tiers[*n]->codec = KVC_CODECS;
 		++*n;

@@ -19,16 +19,19 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 		  struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error);
 void kvct_close_all(struct kvc_tier **tiers, unsigned n);
 
-/* Opens the disk tier (disk.c): the store's data file or device. Returns like kvct_open_all. */
-int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error);
+/*
+ * Opens the disk tier (devices.c): all devices of the store. Returns like kvct_open_all. The store
+ * must stay valid until the tier is closed.
+ */
+int kvct_devices_open(const struct kvc_store *s, struct kvc_tier **out, char *error);
 /* For the tools: tries once more to clear headers that could not be cleared. */
-void kvct_disk_clear(struct kvc_tier *t);
+void kvct_devices_clear(struct kvc_tier *t);
 /*
  * For the tools: list() then calls fn for places that cannot be read and continues. Without it,
  * list() ends with the error.
  */
-void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
-		      void *arg);
+void kvct_devices_unread(struct kvc_tier *t,
+			 void (*fn)(void *arg, uint64_t at, uint64_t len, int err), void *arg);
 /*
  * Opens a tier that stands in front of another and breaks its calls as `spec` says (shim.c). Takes
  * ownership of `below`. Returns 0, or a negative errno with one line in error[512].

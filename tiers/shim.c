@@ -149,6 +149,21 @@ static void shim_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	s->below->ops->usage(s->below, u);
 }
 
+static int shim_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_device *d)
+{
+	struct shim *s = shim_of(t);
+
+	return s->below->ops->device(s->below, nr, d);
+}
+
+static int shim_change(struct kvc_tier *t, enum kvc_tier_change change, const struct kvc_store *st,
+		       unsigned nr, char *error)
+{
+	struct shim *s = shim_of(t);
+
+	return s->below->ops->change(s->below, change, st, nr, error);
+}
+
 static int shim_word(struct shim *s, const char *w, char *error)
 {
 	const struct {
@@ -213,6 +228,8 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.list = below->ops->list ? shim_list : NULL;
 	s->ops.sync = below->ops->sync ? shim_sync : NULL;
 	s->ops.usage = shim_usage;
+	s->ops.device = below->ops->device ? shim_device : NULL;
+	s->ops.change = below->ops->change ? shim_change : NULL;
 	s->tier = *below; /* its id and codec */
 	s->tier.ops = &s->ops;
 	*out = &s->tier;

@@ -15,7 +15,7 @@
 
 #include "util.h"
 
-#define KVC_STORE_VERSION 3
+#define KVC_STORE_VERSION 4
 #define KVC_STORE_SUPER "superblock"
 #define KVC_STORE_CATALOG "catalog.sqlite"
 /* Files that SQLite and engine/catalog keep beside a catalog of that name. */
@@ -41,18 +41,44 @@
 /* files that mkfs is making; no other file has such a name */
 #define KVC_STORE_MAKING ".mkfs.kvcachefs."
 
+/*
+ * The devices of a store: block devices and files with its data. A device's number, its index in
+ * kvc_store.dev, is part of the place of each frame and stays the same while the device is part of
+ * the store.
+ */
+#define KVC_DEVICES 16
+/* A place in the disk tier is the number of a device and the offset in the device. */
+#define KVC_DEVICE_BITS 48
+#define KVC_DEVICE_MOST (1ull << KVC_DEVICE_BITS) /* bytes */
+
+enum kvc_device_kind {
+	KVC_DEVICE_NONE,  /* this number is not used */
+	KVC_DEVICE_OWN,   /* the file KVC_STORE_DATA in the store's folder; it has number 0 */
+	KVC_DEVICE_BLOCK, /* a block device, with a label (label.h) */
+	KVC_DEVICE_FILE,  /* a file elsewhere, with a label */
+	KVC_DEVICE_KINDS
+};
+
+struct kvc_device {
+	char path[1280];
+	enum kvc_device_kind kind;
+	uint64_t size; /* bytes that the store uses */
+	bool leaving;  /* kvcachectl remove empties it: it gets no new frames */
+	/* fsck restored the length of a file: the bytes beyond this offset were lost; 0: none */
+	uint64_t lost_from;
+};
+
+/* Memory for a superblock as text. */
+#define KVC_STORE_TEXT 6144
+
 struct kvc_store {
 	char dir[1024];
-	char data[1280]; /* path of the data file or device */
-	bool device;     /* `data` is a block device given to mkfs */
+	struct kvc_device dev[KVC_DEVICES];
 	uint8_t uuid[16];
 	char uuid_text[37];
-	uint64_t data_size; /* bytes */
 	uint64_t created_ns;
 	uint32_t version;
 	bool read_only; /* opened by kvc_store_open_read */
-	/* fsck restored the length of the data file: the bytes beyond this offset were lost */
-	uint64_t lost_from;
 	/*
 	 * Proves that a frame's header was made by a daemon of this store (frames/frame.h). A store
 	 * from an older version gets it at its first mount.
@@ -67,6 +93,24 @@ struct kvc_store {
 	int lock_fd; /* the locked superblock; -1: not open */
 };
 
+/* Returns the sum of the sizes of all devices, in bytes. */
+uint64_t kvc_super_size(const struct kvc_store *s);
+/* Returns the number of devices. */
+unsigned kvc_super_devices(const struct kvc_store *s);
+/* Returns the number of the device of that path, or KVC_DEVICES. */
+unsigned kvc_super_find(const struct kvc_store *s, const char *path);
+/*
+ * Checks whether a superblock has space for the devices' paths. Returns 0, or -E2BIG with one line
+ * in error[512].
+ */
+int kvc_super_fits(const struct kvc_store *s, char *error);
+/* Makes device 0 a file of this size in the store's folder, and removes all others. */
+void kvc_super_own(struct kvc_store *s, uint64_t size);
+/*
+ * Writes the superblock of an open, locked store and its copy. Returns 0 or a negative errno; after
+ * an error the old superblock may still be valid.
+ */
+int kvc_super_update(const struct kvc_store *s);
 /*
  * Writes a new superblock and its copy into s->dir from the fields of *s. If the uuid is zero,
  * makes a uuid and a secret. If the uuid is set, the store has frames already, which a new secret
@@ -74,10 +118,11 @@ struct kvc_store {
  */
 int kvc_super_create(struct kvc_store *s);
 /*
- * kvc_super_text writes the superblock as one line, which the catalog stores as meta "store".
- * kvc_super_parse reads such a line; it returns 0 with the fields of *s set, or -EBADMSG.
+ * kvc_super_text writes the superblock as text to buf[KVC_STORE_TEXT]; the catalog stores it as
+ * meta "store". kvc_super_parse reads such a text; it returns 0 with the fields of *s set, or
+ * -EBADMSG.
  */
-const char *kvc_super_text(const struct kvc_store *s, char *buf, size_t capacity);
+const char *kvc_super_text(const struct kvc_store *s, char *buf);
 int kvc_super_parse(struct kvc_store *s, const char *text);
 /* Makes a uuid and a secret if the uuid is zero, and sets uuid_text. Returns 0 or -EIO. */
 int kvc_super_name(struct kvc_store *s);

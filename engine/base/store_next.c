@@ -58,25 +58,67 @@ static int keep_old(const struct kvc_store *s)
 	return err ?: rename_file(s, KVC_STORE_CATALOG, name);
 }
 
+/* Is it the label of a device of this store? */
+static bool has_label(const struct kvc_store *s, const struct kvc_label *l)
+{
+	return l->index < KVC_DEVICES && s->dev[l->index].kind && kvc_label_is(l, s, l->index);
+}
+
 /*
- * Labels the new store's device. The device has the new label already if mkfs wrote it before it
+ * Labels a device of the new store. The device has the new label already if mkfs wrote it before it
  * was killed. It has the old store's label if the old store's data is on it too.
  */
-static int label_device(const struct kvc_store *s, const struct kvc_store *next)
+static int label_device(const struct kvc_store *s, const struct kvc_store *next, unsigned nr)
 {
 	char error[512];
 	struct kvc_label l;
 	uint64_t size;
-	KVC_FD int fd = kvc_label_device_open(next, O_RDWR, &size, error);
+	KVC_FD int fd = kvc_label_device_open(next, nr, O_RDWR, &size, error);
 	int err = fd < 0 ? fd : kvc_label_read(fd, &l);
 
-	if (!err && !kvc_label_is(&l, next))
-		err = s->device && kvc_label_is(&l, s) ? kvc_label_write(next, fd) : -EXDEV;
+	if (!err && !kvc_label_is(&l, next, nr))
+		err = has_label(s, &l) ? kvc_label_write(next, nr, fd) : -EXDEV;
 	else if (err == -ENODATA)
 		err = -EXDEV;
+	if (!err && next->dev[nr].kind == KVC_DEVICE_FILE &&
+	    ftruncate(fd, (off_t)next->dev[nr].size))
+		err = -errno;
 	if (err)
 		kvc_error("%s", fd < 0 ? error : "the device does not have this store's label");
 	return err;
+}
+
+static int label_all(const struct kvc_store *s, const struct kvc_store *next)
+{
+	int err = 0;
+
+	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
+		if (next->dev[i].kind > KVC_DEVICE_OWN)
+			err = label_device(s, next, i);
+	return err;
+}
+
+/* Removes the data files of the old store, outside its folder, that the new store does not have. */
+static void remove_files(const struct kvc_store *s, const struct kvc_store *next)
+{
+	for (unsigned i = 0; i < KVC_DEVICES; i++) {
+		char error[512];
+		struct kvc_label l;
+		uint64_t size;
+
+		if (s->dev[i].kind != KVC_DEVICE_FILE ||
+		    kvc_super_find(next, s->dev[i].path) < KVC_DEVICES)
+			continue;
+		KVC_FD int fd = kvc_label_device_open(s, i, O_RDONLY, &size, error);
+
+		if (fd >= 0 && !kvc_label_read(fd, &l) && kvc_label_is(&l, s, i))
+			unlink(s->dev[i].path);
+	}
+}
+
+static bool owns_data(const struct kvc_store *s)
+{
+	return s->dev[0].kind == KVC_DEVICE_OWN;
 }
 
 /* Replaces this store by the store of superblock.next. */
@@ -93,23 +135,24 @@ static int replace_store(struct kvc_store *s)
 	memcpy(next->dir, s->dir, sizeof next->dir);
 	if ((err = kvc_super_load(next, KVC_STORE_SUPER_NEXT, &known)))
 		return err;
-	if (next->device && (err = label_device(s, next)))
+	if ((err = label_all(s, next)))
 		return err;
 	kvc_super_path(s, KVC_STORE_DATA, path);
-	if (next->device && !s->device)
+	if (!owns_data(next) && owns_data(s))
 		err = remove_file(s, KVC_STORE_DATA);
-	else if (!next->device && !s->device && (fd = kvc_open_own(path, O_RDWR)) < 0)
+	else if (owns_data(next) && owns_data(s) && (fd = kvc_open_own(path, O_RDWR)) < 0)
 		err = errno == ENOENT ? 0 : -errno; /* then mkfs has made a new one beside it */
 	if (!err && fd >= 0) {
-		if (ftruncate(fd, (off_t)next->data_size))
+		if (ftruncate(fd, (off_t)next->dev[0].size))
 			return -errno;
 		/* some filesystems cannot; then bytes of the other store remain */
-		fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, (off_t)next->data_size);
+		fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, (off_t)next->dev[0].size);
 		err = fsync(fd) ? -errno : 0;
 	}
 	err = err ?: kvc_super_write(next, s->lock_fd) ?: kvc_super_save(next, KVC_STORE_COPY);
 	if (err)
 		return err;
+	remove_files(s, next);
 	next->lock_fd = s->lock_fd;
 	*s = *next;
 	return remove_file(s, KVC_STORE_CATALOG "-wal") ?: remove_file(s, KVC_STORE_CATALOG "-mark")
@@ -162,7 +205,7 @@ int kvc_store_finish(struct kvc_store *s)
 
 	if (kvc_super_exists(s, KVC_STORE_CATALOG_NEXT))
 		err = swap_catalog(s);
-	if (!err && !s->device && !kvc_super_exists(s, KVC_STORE_DATA) &&
+	if (!err && owns_data(s) && !kvc_super_exists(s, KVC_STORE_DATA) &&
 	    kvc_super_exists(s, KVC_STORE_MAKING KVC_STORE_DATA))
 		err = rename_file(s, KVC_STORE_MAKING KVC_STORE_DATA, KVC_STORE_DATA);
 	for (size_t i = 0; i < sizeof halfway / sizeof halfway[0] && !err; i++)

@@ -6,7 +6,7 @@
  *
  * Calls are synchronous and come from the engine's tier threads, several at the same time, but
  * never two for the same object. A call that can fail returns 0 or a negative errno. The circuit
- * breaker (limits/breaker.h) distinguishes four classes of calls: reads (get), writes (put,
+ * breaker (breaker.h) distinguishes four classes of calls: reads (get), writes (put,
  * rehead), lists (list) and removals (remove). Drivers return:
  *
  * Errors of one object. They never count against the breaker:
@@ -27,12 +27,16 @@
  * for other objects fail with it, too. -ESTALE, -EPROTO and -ENOKEY have a meaning above the
  * drivers, so a driver converts them.
  *
+ * A tier of several devices (tiers/devices.c) returns -ENODEV if the call's device fails and others
+ * do not. This says nothing about the tier. A put can be repeated at once: it uses another device.
+ *
  * The driver logs the service's error text, without secrets, once for each change of it.
  */
 #ifndef KVC_TIER_H
 #define KVC_TIER_H
 
 #include "frame.h"
+#include "store.h"
 
 #include <sys/uio.h>
 
@@ -82,8 +86,30 @@ struct kvc_put {
 
 struct kvc_tier_usage {
 	uint64_t total, used; /* in bytes */
-	/* part of `used`: removed frames whose headers could not be cleared yet */
+	/* used bytes of all devices, including those that take no more frames */
+	uint64_t stored;
+	/* part of `stored`: removed frames whose headers could not be cleared yet */
 	uint64_t uncleared;
+};
+
+/* The state of a device of the disk tier. */
+struct kvc_tier_device {
+	char path[1280];
+	bool file;            /* or a block device */
+	uint64_t total, used; /* in bytes */
+	bool leaving;         /* it is being removed and gets no more frames */
+	/* calls fail: reads, and writes. `why` is the errno, negative, of the last failure. */
+	bool read_fails, write_fails;
+	int why;
+	uint64_t errors; /* calls that failed since the mount */
+};
+
+/* A change of a device of a live tier to its state in the store. */
+enum kvc_tier_change {
+	KVC_TIER_ADD,    /* a new device */
+	KVC_TIER_GROW,   /* a larger size */
+	KVC_TIER_LEAVE,  /* dev[nr].leaving has changed */
+	KVC_TIER_REMOVE, /* the device is closed; it has no frames that the catalog knows */
 };
 
 enum {
@@ -139,6 +165,14 @@ struct kvc_tier_ops {
 	/* On return, all frames stored before are on stable storage. */
 	int (*sync)(struct kvc_tier *t);
 	void (*usage)(struct kvc_tier *t, struct kvc_tier_usage *u);
+	/*
+	 * The disk tier only; otherwise NULL. device: the state of device `nr`; returns 0, or
+	 * -ENOENT if the number is not used. change: applies a change; returns 0, or a negative
+	 * errno with one line in error[512]. REMOVE waits for calls to the device.
+	 */
+	int (*device)(struct kvc_tier *t, unsigned nr, struct kvc_tier_device *d);
+	int (*change)(struct kvc_tier *t, enum kvc_tier_change change, const struct kvc_store *s,
+		      unsigned nr, char *error);
 };
 
 struct kvc_tier {

@@ -94,9 +94,9 @@ static int open_keys(struct kvc *k, char *error)
 /* Copies the superblock to the catalog, for fsck in case both superblocks are lost. */
 static void save_super(struct kvc *k)
 {
-	char text[1400], known[1400];
+	char text[KVC_STORE_TEXT], known[KVC_STORE_TEXT];
 
-	kvc_super_text(k->store, text, sizeof text);
+	kvc_super_text(k->store, text);
 	kvc_catalog_lock(k->cat);
 	if (kvc_meta_get(k->cat, "store", known, sizeof known) || strcmp(known, text))
 		kvc_meta_set(k->cat, "store", text);
@@ -456,11 +456,11 @@ void kvc_cache_stop(struct kvc *k)
 				k->tier[t].t->ops->sync(k->tier[t].t);
 				k->tier[t].t->ops->usage(k->tier[t].t, &u);
 			}
-			u.uncleared += kvc_min(k->tier[t].deferred.bytes, u.used - u.uncleared);
+			u.uncleared += kvc_min(k->tier[t].deferred.bytes, u.stored - u.uncleared);
 			if (u.uncleared)
 				kvc_meta_set(k->cat, "killed", "1");
 			snprintf(key, sizeof key, "%s_used_bytes", k->tier[t].t->ops->name);
-			snprintf(value, sizeof value, "%" PRIu64, u.used - u.uncleared);
+			snprintf(value, sizeof value, "%" PRIu64, u.stored - u.uncleared);
 			kvc_meta_set(k->cat, key, value);
 		}
 	kvc_meta_set(k->cat, "clean", "1");

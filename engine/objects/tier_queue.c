@@ -5,7 +5,7 @@
  * a slow tier delays no other tier. One thread of each tier never makes copies, so that a load does
  * not wait for a copy.
  *
- * The breaker (limits/breaker.c) decides which calls may be made, separately for reads, writes,
+ * The breaker (frames/breaker.c) decides which calls may be made, separately for reads, writes,
  * lists and removals. Copies that it refuses are parked until it allows writes; refused removals
  * likewise.
  *

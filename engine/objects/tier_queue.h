@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tiers: their job queues and worker threads (tier_queue.c), and their circuit breakers
- * (limits/breaker.h). All under k->lock.
+ * (frames/breaker.h). All under k->lock.
  */
 #ifndef KVC_TIER_QUEUE_H
 #define KVC_TIER_QUEUE_H

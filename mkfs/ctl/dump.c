@@ -100,8 +100,12 @@ static void put_superblock(const struct dump *d, FILE *out)
 	if (err)
 		fprintf(out, "superblock: %s\n", kvc_why(-err));
 	else
-		fprintf(out, "store=%s\nuuid=%s\nversion=%u\ndata=%s\ndata_size=%" PRIu64 "\n",
-			s->dir, s->uuid_text, s->version, s->data, s->data_size);
+		fprintf(out, "store=%s\nuuid=%s\nversion=%u\n", s->dir, s->uuid_text, s->version);
+	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
+		if (s->dev[i].kind)
+			fprintf(out, "device_%u=%s\ndevice_%u_size=%" PRIu64 "%s\n", i,
+				s->dev[i].path, i, s->dev[i].size,
+				s->dev[i].leaving ? "\ndevice_leaves=1" : "");
 }
 
 /*

@@ -174,6 +174,30 @@ static int check_frame(const struct pass *p, const struct one *o, uint8_t *page,
 	return p->data ? check_payload(p->t, &o->p.where, f) : 0;
 }
 
+/* Removes the placements in devices that are not part of the store any more. */
+static int check_devices(struct pass *p)
+{
+	uint64_t n = 0;
+	int err = 0;
+
+	for (size_t i = 0; i < p->all.n && !err; i++) {
+		struct one *o = &p->all.v[i];
+		uint64_t nr = o->p.where.at >> KVC_DEVICE_BITS;
+
+		if (nr >= KVC_DEVICES || p->s->dev[nr].kind)
+			continue;
+		o->bad = true;
+		n++;
+		err = p->r->mend ? kvc_check_unplace(p->c, o->ino, 0) : 0;
+	}
+	if (n)
+		kvm_foundf(p->r, p->r->mend,
+			   "%" PRIu64 " files have their data in a device that is not part of the "
+			   "store",
+			   n);
+	return err;
+}
+
 static int check_frames(struct pass *p)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
@@ -188,6 +212,8 @@ static int check_frames(struct pass *p)
 	for (size_t i = 0; i < p->all.n && !err; i++) {
 		struct one *o = &p->all.v[i];
 
+		if (o->bad)
+			continue;
 		err = check_frame(p, o, page, f);
 		if (err == -EBADMSG) {
 			kvm_foundf(p->r, p->r->mend,
@@ -342,10 +368,10 @@ static int check_orphans(struct pass *p)
 		err = kvc_catalog_commit(p->c) ?: kvc_catalog_sync(p->c);
 	if (err)
 		return err;
-	kvct_disk_unread(p->t, kvm_hole, &holes);
+	kvct_devices_unread(p->t, kvm_hole, &holes);
 	err = p->t->ops->list(p->t, handle_orphan, p) ?: holes.err;
 	if (!err && p->r->mend)
-		err = (kvct_disk_clear(p->t), p->t->ops->sync(p->t));
+		err = (kvct_devices_clear(p->t), p->t->ops->sync(p->t));
 	if (p->expected && p->orphans)
 		printf("note: %u frames of a killed daemon are in free space%s\n", p->orphans,
 		       p->r->mend ? " and are cleared" : "; -y clears them");
@@ -379,16 +405,17 @@ static int run_checks(struct pass *p)
 		return err;
 	if (p->all.n)
 		qsort(p->all.v, p->all.n, sizeof *p->all.v, by_place);
-	return check_frames(p) ?: check_extents(p) ?: check_total(p) ?: check_orphans(p);
+	err = check_devices(p) ?: check_frames(p) ?: check_extents(p);
+	return err ?: check_total(p) ?: check_orphans(p);
 }
 
 /* Runs one pass. If it fails, its uncommitted changes are rolled back. */
 static int one_pass(struct pass *p, const char *path)
 {
 	char error[512] = "";
-	int err = kvct_disk_open(p->s, &p->t, error);
+	int err = kvct_devices_open(p->s, &p->t, error);
 
-	if (err == -ENOENT && !p->r->mend && !p->s->device)
+	if (err == -ENOENT && !p->r->mend)
 		return 0; /* the missing data was already reported */
 	if (err) {
 		kvm_fail("%s", error);
@@ -435,7 +462,8 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
 		before = r->found;
 		p.orphans = 0;
 		err = one_pass(&p, path);
-		s->lost_from = 0; /* this pass has handled the lost part */
+		for (unsigned j = 0; j < KVC_DEVICES; j++)
+			s->dev[j].lost_from = 0; /* this pass has handled the lost part */
 		if (!r->mend || r->found == before)
 			break;
 	}

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fsck.kvcachefs [-n|-y] [--data] [--rebuild] [--device PATH] STORE: checks a store that is not
- * mounted. It checks, in this order: the superblock, the size of the data, the pages of the
+ * fsck.kvcachefs [-n|-y] [--data] [--rebuild] [--device PATH]... [--forget DEVICE]... STORE: checks
+ * a store that is not mounted. It checks, in this order: the superblock, the labels and sizes of
+ * the devices, the pages of the
  * database, the rules of the catalog, each placement against its frame, overlapping extents, the
  * usage total, and frames without a placement. Exit status: 0 no problems, 1 all repaired, 4
  * problems remain; plus 8 if something could not be read or done.
  */
 #include "fsck.h"
 
+#include "device.h"
 #include "quote.h"
 #include "registry.h"
 #include "tool.h"
@@ -20,15 +22,16 @@
 static void usage(FILE *out)
 {
 	fprintf(out,
-		"usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] [--device PATH] STORE\n"
+		"usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] [--device PATH]...\n"
+		"                      [--forget DEVICE]... STORE\n"
 		"Checks a kvcachefs store that is not mounted.\n\n"
 		"  -n, --no-change    only check, and change nothing (the default)\n"
 		"  -y, --yes          repair all errors that can be repaired\n"
 		"      --data         also read all data in the disk tier and verify its "
 		"checksums\n"
 		"      --rebuild      build a new catalog, the list of files, from the disk tier\n"
-		"      --device PATH  block device of the disk tier, if its path in the store is "
-		"lost\n"
+		"      --device PATH  new path of a device of the store; its label tells which\n"
+		"      --forget DEVICE  remove a lost device, a path or a number, from the store\n"
 		"  -h, --help         show this help\n"
 		"  -V, --version      show the version\n");
 }
@@ -113,19 +116,52 @@ static void put_version(void)
 	kvct_put_version(stdout, kvm_name, &sqlite, 1);
 }
 
+/* Adds the argument of an option. Returns 0, or 1 after a message. */
+static int add_device(struct kvm_devices *d, const char *path)
+{
+	if (d->n == KVC_DEVICES)
+		return kvm_fail("a store has at most %d devices", KVC_DEVICES);
+	/* a number may be given, too */
+	if (*path >= '0' && *path <= '9' && strspn(path, "0123456789") == strlen(path)) {
+		snprintf(d->path[d->n++], sizeof d->path[0], "%s", path);
+		return 0;
+	}
+	return kvm_device_path(path, d->path[d->n++]);
+}
+
+/* Returns 1 after a message if the options do not fit together. */
+static int check_arguments(int stores, bool look, bool rebuild, bool forget,
+			   const struct kvm_report *r)
+{
+	if (stores != 1)
+		return kvm_fail("give one store, not %d arguments; see fsck.kvcachefs --help",
+				stores);
+	if (look && (r->mend || rebuild))
+		return kvm_fail("-n and %s exclude each other: give one of them",
+				rebuild ? "--rebuild" : "-y");
+	if (forget && !r->mend && !rebuild)
+		return kvm_fail("--forget changes the store: give -y with it");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
-	enum { DATA = 256, REBUILD, DEVICE };
+	enum { DATA = 256, REBUILD, DEVICE, FORGET };
 	static const struct option longs[] = {
-		{ "no-change", 0, 0, 'n' }, { "yes", 0, 0, 'y' },
-		{ "data", 0, 0, DATA },     { "rebuild", 0, 0, REBUILD },
-		{ "device", 1, 0, DEVICE }, { "help", 0, 0, 'h' },
-		{ "version", 0, 0, 'V' },   { 0 },
+		{ "no-change", 0, 0, 'n' },
+		{ "yes", 0, 0, 'y' },
+		{ "data", 0, 0, DATA },
+		{ "rebuild", 0, 0, REBUILD },
+		{ "device", 1, 0, DEVICE },
+		{ "forget", 1, 0, FORGET },
+		{ "help", 0, 0, 'h' },
+		{ "version", 0, 0, 'V' },
+		{ 0 },
 	};
 	struct kvm_report r = { 0 };
 	struct kvc_store s;
 	char error[512] = "", catalog[1280];
-	const char *device = NULL;
+	struct kvm_devices given = { .n = 0 }, lost = { .n = 0 };
 	bool data = false, rebuild = false, look = false;
 	int c, err;
 
@@ -137,7 +173,11 @@ int main(int argc, char **argv)
 		case 'a': r.mend = true; break;
 		case DATA: data = true; break;
 		case REBUILD: rebuild = true; break;
-		case DEVICE: device = optarg; break;
+		case DEVICE:
+		case FORGET:
+			if (add_device(c == DEVICE ? &given : &lost, optarg))
+				return 8;
+			break;
 		case 'T':
 		case 'M': break; /* fsck(8) passes these */
 		case 'h': usage(stdout); return 0;
@@ -147,18 +187,10 @@ int main(int argc, char **argv)
 			kvm_fail("%s", error);
 			return 8;
 		}
-	if (argc - optind != 1) {
-		kvm_fail("give one store, not %d arguments; see fsck.kvcachefs --help",
-			 argc - optind);
+	if (check_arguments(argc - optind, look, rebuild, lost.n, &r))
 		return 8;
-	}
-	if (look && (r.mend || rebuild)) {
-		kvm_fail("-n and %s exclude each other: give one of them",
-			 rebuild ? "--rebuild" : "-y");
-		return 8;
-	}
 	r.mend |= rebuild;
-	if ((err = kvm_open(&s, argv[optind], device, &r, error))) {
+	if ((err = kvm_open(&s, argv[optind], &given, &lost, &r, error))) {
 		kvm_fail("%s", *error ? error : kvc_why(-err));
 		return err == -EBADMSG ? 4 : 8;
 	}

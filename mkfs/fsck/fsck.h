@@ -36,19 +36,25 @@ struct kvm_holes {
 	int err; /* -ENOMEM */
 };
 /*
- * Adds a range: the callback of kvct_disk_unread, with the holes as its argument. The owner frees
- * v.
+ * Adds a range: the callback of kvct_devices_unread, with the holes as its argument. The owner
+ * frees v.
  */
 void kvm_hole(void *holes, uint64_t at, uint64_t len, int err);
 
+/* Paths of devices that the user gives. */
+struct kvm_devices {
+	char path[KVC_DEVICES][1024]; /* absolute; or a number, as text */
+	unsigned n;
+};
 /*
  * Opens the store. If its superblock is damaged, the store's properties are taken from the
- * superblock's copy, the catalog, or the frames. Problems are reported, and repaired if r->mend is
- * set. `device` is the data device if nothing else names it; NULL: none. Returns 0, or a negative
- * errno with one line in error[512].
+ * superblock's copy, the catalog, or the labels of the devices and the frames. Problems are
+ * reported, and repaired if r->mend is set. `given` has new names of devices, or the devices if
+ * nothing else names them; `lost` has devices to remove from the store, by path or number. Returns
+ * 0, or a negative errno with one line in error[512].
  */
-int kvm_open(struct kvc_store *s, const char *path, const char *device, struct kvm_report *r,
-	     char *error);
+int kvm_open(struct kvc_store *s, const char *path, const struct kvm_devices *given,
+	     const struct kvm_devices *lost, struct kvm_report *r, char *error);
 /*
  * Returns the path of the store's catalog in buf. While a replacement is not finished, that is the
  * new catalog.

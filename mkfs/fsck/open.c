@@ -37,7 +37,7 @@ static int data_size_of(const char *path, uint64_t *size)
 
 static int from_catalog(struct kvc_store *s)
 {
-	char path[1280], error[512], text[1400];
+	char path[1280], error[512], text[KVC_STORE_TEXT];
 	struct kvc_catalog *c;
 	int err = kvc_catalog_open_read(&c, kvm_catalog(s, path), error);
 
@@ -53,52 +53,163 @@ static int from_catalog(struct kvc_store *s)
 static int from_frames(struct kvc_store *s, char *error)
 {
 	struct kvc_tier *disk;
-	bool read_only = s->read_only;
-	int err = s->device ? 0 : data_size_of(s->data, &s->data_size);
+	bool read_only = s->read_only, own = s->dev[0].kind == KVC_DEVICE_OWN;
+	int err = own ? data_size_of(s->dev[0].path, &s->dev[0].size) : 0;
 
 	if (err) {
-		snprintf(error, 512, "cannot examine the data %s: %s", s->data, kvc_why(-err));
+		snprintf(error, 512, "cannot examine the data %s: %s", s->dev[0].path,
+			 kvc_why(-err));
 		return err;
 	}
 	s->read_only = true;
-	if ((err = kvct_disk_open(s, &disk, error)))
+	if ((err = kvct_devices_open(s, &disk, error)))
 		return err;
 	s->read_only = read_only;
-	err = s->device ? 0 : kvm_find_uuid(disk, s->uuid);
+	err = own && kvc_super_devices(s) == 1 ? kvm_find_uuid(disk, s->uuid) : 0;
 	disk->ops->close(disk);
 	if (err && err != -ENOENT)
-		snprintf(error, 512, "cannot read the data %s: %s", s->data, strerror(-err));
+		snprintf(error, 512, "cannot read the data %s: %s", s->dev[0].path, strerror(-err));
 	return err == -ENOENT ? 0 : err; /* without frames any id will do */
 }
 
-/* Takes the uuid and the size from the device's label; the device can then be opened. */
-static int from_label(struct kvc_store *s, char *error)
+/* Reads the label of a device that the user names. Returns 0, or an error with one line. */
+static int label_of(const char *path, struct kvc_label *l, enum kvc_device_kind *kind, char *error)
 {
-	struct kvc_label l;
+	KVC_MEM struct kvc_store *x = calloc(1, sizeof *x);
 	uint64_t size;
-	KVC_FD int fd = kvc_label_device_open(s, O_RDONLY, &size, error);
-	int err = fd < 0 ? fd : kvc_label_read(fd, &l);
+	struct stat st;
+	int err;
 
-	if (err && fd >= 0)
-		snprintf(error, 512, "the device %s has no label of a kvcachefs store", s->data);
-	if (!err) {
+	if (!x)
+		return -ENOMEM;
+	*kind = stat(path, &st) || !S_ISREG(st.st_mode) ? KVC_DEVICE_BLOCK : KVC_DEVICE_FILE;
+	x->dev[0].kind = *kind;
+	snprintf(x->dev[0].path, sizeof x->dev[0].path, "%s", path);
+	KVC_FD int fd = kvc_label_device_open(x, 0, O_RDONLY, &size, error);
+
+	if (fd < 0)
+		return fd;
+	err = kvc_label_read(fd, l);
+	if (!err && l->index >= KVC_DEVICES)
+		err = -EBADMSG;
+	if (err)
+		snprintf(error, 512, "the device %.300s has no label of a kvcachefs store", path);
+	return err;
+}
+
+/* Takes the uuid and the sizes from the labels of the devices; these can then be opened. */
+static int from_labels(struct kvc_store *s, const struct kvm_devices *given, char *error)
+{
+	for (unsigned i = 0; i < given->n; i++) {
+		enum kvc_device_kind kind;
+		struct kvc_label l;
+		struct kvc_device *d;
+		int err = label_of(given->path[i], &l, &kind, error);
+
+		if (err)
+			return err;
+		d = &s->dev[l.index];
+		if ((i && memcmp(s->uuid, l.uuid, sizeof s->uuid) != 0) ||
+		    d->kind > KVC_DEVICE_OWN) {
+			snprintf(error, 512, "%.300s %s", given->path[i],
+				 d->kind > KVC_DEVICE_OWN
+					 ? "has the same number in the store as another device"
+					 : "belongs to another store than the devices before it");
+			return -EXDEV;
+		}
 		memcpy(s->uuid, l.uuid, sizeof s->uuid);
-		s->data_size = l.size;
+		*d = (struct kvc_device){ .kind = kind, .size = l.size };
+		snprintf(d->path, sizeof d->path, "%s", given->path[i]);
 	}
+	return 0;
+}
+
+/* Gives each device of the store its path in `given`, by its label. */
+static int rename_devices(struct kvc_store *s, const struct kvm_devices *given,
+			  struct kvm_report *r, char *error)
+{
+	bool changed = false;
+	int err = 0;
+
+	for (unsigned i = 0; i < given->n; i++) {
+		enum kvc_device_kind kind;
+		struct kvc_label l;
+		struct kvc_device *d;
+
+		if ((err = label_of(given->path[i], &l, &kind, error)))
+			return err;
+		d = &s->dev[l.index];
+		if (!d->kind || memcmp(l.uuid, s->uuid, sizeof l.uuid) != 0) {
+			snprintf(error, 512, "the device %.300s is not one of this store",
+				 given->path[i]);
+			return -EXDEV;
+		}
+		if (d->kind == kind && !strcmp(d->path, given->path[i]))
+			continue;
+		kvm_foundf(r, r->mend, "device %u of the store was %s and is %s", l.index, d->path,
+			   given->path[i]);
+		d->kind = kind;
+		snprintf(d->path, sizeof d->path, "%s", given->path[i]);
+		changed = true;
+	}
+	if (!changed || !r->mend)
+		return 0;
+	err = kvc_super_fits(s, error);
+	if (!err && (err = kvc_super_update(s)))
+		snprintf(error, 512, "cannot write the superblock: %s", kvc_why(-err));
+	return err;
+}
+
+/*
+ * Removes lost devices from the store. The checks then remove the placements in them. Their files
+ * and labels stay, since they may be unreachable for now only.
+ */
+static int forget_devices(struct kvc_store *s, const struct kvm_devices *lost, struct kvm_report *r,
+			  char *error)
+{
+	int err = 0;
+
+	for (unsigned i = 0; i < lost->n; i++) {
+		unsigned nr = kvc_super_find(s, lost->path[i]);
+		char *end;
+
+		if (nr == KVC_DEVICES && lost->path[i][0] >= '0' && lost->path[i][0] <= '9') {
+			unsigned long x = strtoul(lost->path[i], &end, 10);
+
+			nr = *end || x >= KVC_DEVICES || !s->dev[x].kind ? KVC_DEVICES
+									 : (unsigned)x;
+		}
+		if (nr == KVC_DEVICES || kvc_super_devices(s) == 1) {
+			snprintf(error, 512, "--forget %.300s: %s", lost->path[i],
+				 nr == KVC_DEVICES ? "the store has no such device"
+						   : "it is the only device of the store");
+			return -EINVAL;
+		}
+		kvm_foundf(r, true, "device %u, %s, is removed from the store", nr,
+			   s->dev[nr].path);
+		s->dev[nr] = (struct kvc_device){ .kind = KVC_DEVICE_NONE };
+	}
+	if (lost->n && (err = kvc_super_update(s)))
+		snprintf(error, 512, "cannot write the superblock: %s", kvc_why(-err));
 	return err;
 }
 
 /* Determines the store's properties from the first source that has them. *who names that source. */
-static int find_properties(struct kvc_store *s, const char *device, const char **who, char *error)
+static int find_properties(struct kvc_store *s, const struct kvm_devices *given, const char **who,
+			   char *error)
 {
-	struct kvc_store empty = { .lock_fd = -1, .read_only = s->read_only };
+	KVC_MEM struct kvc_store *empty = calloc(1, sizeof *empty);
 	char path[1280];
 	bool known;
 	int err;
 
-	memcpy(empty.dir, s->dir, sizeof empty.dir);
-	kvc_super_path(&empty, KVC_STORE_DATA, empty.data);
-	*s = empty;
+	if (!empty)
+		return -ENOMEM;
+	empty->lock_fd = -1;
+	empty->read_only = s->read_only;
+	memcpy(empty->dir, s->dir, sizeof empty->dir);
+	kvc_super_own(empty, 0);
+	*s = *empty;
 	*who = "its copy";
 	err = kvc_super_load(s, KVC_STORE_COPY, &known);
 	if (!err || (err != -EBADMSG && err != -ENOENT)) {
@@ -107,27 +218,27 @@ static int find_properties(struct kvc_store *s, const char *device, const char *
 				 kvc_super_path(s, KVC_STORE_COPY, path), strerror(-err));
 		return err;
 	}
-	*s = empty;
+	*s = *empty;
 	*who = "the catalog";
-	if (!from_catalog(s) && (!device || s->device))
+	if (!from_catalog(s))
 		return 0;
-	*s = empty;
+	*s = *empty;
 	s->no_proof = true;
 	*who = "its frames";
-	if (device) {
-		s->device = true;
-		snprintf(s->data, sizeof s->data, "%s", device);
-		return from_label(s, error) ?: from_frames(s, error);
-	} else if (access(s->data, F_OK) && errno == ENOENT) {
+	known = !access(s->dev[0].path, F_OK) || errno != ENOENT;
+	if (!known && !given->n) {
 		snprintf(error, 512,
-			 "cannot find the data of %s: if the data is on a device, give --device",
+			 "cannot find the data of %s: if the data is on devices, give --device for "
+			 "each",
 			 s->dir);
 		return -EBADMSG;
 	}
-	return from_frames(s, error);
+	if (!known)
+		s->dev[0].kind = KVC_DEVICE_NONE;
+	return from_labels(s, given, error) ?: from_frames(s, error);
 }
 
-static int mend_super(struct kvc_store *s, const char *path, const char *device,
+static int mend_super(struct kvc_store *s, const char *path, const struct kvm_devices *given,
 		      struct kvm_report *r, char *error)
 {
 	char before[512];
@@ -136,7 +247,7 @@ static int mend_super(struct kvc_store *s, const char *path, const char *device,
 
 	snprintf(before, sizeof before, "%s", error);
 	s->read_only = !r->mend;
-	if ((err = find_properties(s, device, &who, error)) || (err = kvc_super_name(s)))
+	if ((err = find_properties(s, given, &who, error)) || (err = kvc_super_name(s)))
 		return err;
 	*strchrnul(before, ';') = 0;
 	/* without the secret it is repaired later (kvm_rebuild) */
@@ -149,90 +260,101 @@ static int mend_super(struct kvc_store *s, const char *path, const char *device,
 	return err == -EEXIST ? kvc_store_open(s, path, error) : err;
 }
 
-static int relabel(const struct kvc_store *s)
+static int relabel(const struct kvc_store *s, unsigned nr)
 {
 	char error[512];
 	uint64_t size;
-	KVC_FD int fd = kvc_label_device_open(s, O_RDWR, &size, error);
+	KVC_FD int fd = kvc_label_device_open(s, nr, O_RDWR, &size, error);
 
-	return fd < 0 ? fd : kvc_label_repair(s, fd);
+	return fd < 0 ? fd : kvc_label_repair(s, nr, fd);
 }
 
 /* Restores the file's length with holes. The checks find the files whose data was lost. */
-static int mend_size(struct kvc_store *s, uint64_t size)
+static int mend_size(struct kvc_store *s, unsigned nr, uint64_t size)
 {
+	struct kvc_device *d = &s->dev[nr];
 	KVC_FD int fd = -1;
 	int err = -ENOSPC;
 
-	if (!s->device) {
-		fd = kvc_open_own(s->data, O_RDWR | O_CREAT);
+	if (d->kind != KVC_DEVICE_BLOCK) {
+		fd = kvc_open_own(d->path, O_RDWR | O_CREAT);
 		if (fd < 0)
 			return -errno;
-		err = -posix_fallocate(fd, 0, (off_t)s->data_size);
+		err = -posix_fallocate(fd, 0, (off_t)d->size);
 		err = err ?: fsync(fd) ? -errno : kvc_super_sync_dir(s);
 	}
+	if (!err && d->kind == KVC_DEVICE_FILE)
+		err = kvc_label_write(s, nr, fd); /* its copy was lost */
 	if (err != -ENOSPC || size < KVC_STORE_MIN_SIZE)
 		return err;
 	if (fd >= 0 && ftruncate(fd, (off_t)size)) /* restore the former size */
 		return -errno;
-	s->data_size = size / KVC_PAGE * KVC_PAGE;
-	if (s->device && (err = relabel(s)))
+	d->size = size / KVC_PAGE * KVC_PAGE;
+	if (d->kind != KVC_DEVICE_OWN && (err = relabel(s, nr)))
 		return err;
-	if (kvc_store_unproven(s))
-		return 0;
-	return kvc_super_write(s, s->lock_fd) ?: kvc_super_save_copy(s);
+	return kvc_store_unproven(s) ? 0 : kvc_super_update(s);
 }
 
 /*
  * Checks the device's label. A device that does not belong to the store is never written: fsck
  * ends.
  */
-static int check_label(const struct kvc_store *s, struct kvm_report *r, char *error)
+static int check_label(const struct kvc_store *s, unsigned nr, struct kvm_report *r, char *error)
 {
 	uint64_t size;
-	KVC_FD int fd = kvc_label_device_open(s, r->mend ? O_RDWR : O_RDONLY, &size, error);
-	int err = fd < 0 ? fd : kvc_label_check(s, fd, error);
+	KVC_FD int fd = kvc_label_device_open(s, nr, r->mend ? O_RDWR : O_RDONLY, &size, error);
+	int err = fd < 0 ? fd : kvc_label_check(s, nr, fd, error);
 
 	if (err != -EBADMSG || !r->mend)
 		return err;
-	if (kvc_label_repair(s, fd))
+	if (kvc_label_repair(s, nr, fd))
 		return err;
 	*strchrnul(error, ';') = 0;
 	kvm_found(r, true, error);
 	return 0;
 }
 
-static int check_size(struct kvc_store *s, struct kvm_report *r, char *error)
+static int check_size(struct kvc_store *s, unsigned nr, struct kvm_report *r, char *error)
 {
+	struct kvc_device *d = &s->dev[nr];
 	char a[32], b[32];
 	uint64_t size = 0;
-	int err = data_size_of(s->data, &size);
+	int err = data_size_of(d->path, &size);
 
-	if (err == -ENOENT && !s->device)
+	if (err == -ENOENT && d->kind == KVC_DEVICE_OWN)
 		err = 0;
-	if (!err && size < s->data_size) {
-		err = r->mend ? mend_size(s, size) : 0;
-		s->lost_from = kvc_max(size, 1);
+	if (!err && size < d->size) {
+		uint64_t was = d->size;
+
+		err = r->mend ? mend_size(s, nr, size) : 0;
+		d->lost_from = kvc_max(size, 1);
 		kvm_foundf(r, r->mend && !err, "%s is shorter than at its creation: %s of %s",
-			   s->data, kvc_size_text(size, a), kvc_size_text(s->data_size, b));
+			   d->path, kvc_size_text(size, a), kvc_size_text(was, b));
 	}
 	if (err)
-		snprintf(error, 512, "%s: %s", s->data, strerror(-err));
+		snprintf(error, 512, "%s: %s", d->path, strerror(-err));
 	return err;
 }
 
-int kvm_open(struct kvc_store *s, const char *path, const char *device, struct kvm_report *r,
-	     char *error)
+int kvm_open(struct kvc_store *s, const char *path, const struct kvm_devices *given,
+	     const struct kvm_devices *lost, struct kvm_report *r, char *error)
 {
 	int err = r->mend ? kvc_store_open(s, path, error) : kvc_store_open_read(s, path, error);
 
 	if (err == -EBADMSG)
-		err = mend_super(s, path, device, r, error);
+		err = mend_super(s, path, given, r, error);
+	else if (!err)
+		err = rename_devices(s, given, r, error);
 	if (err)
 		return err;
-	if (s->device)
-		err = check_label(s, r, error);
-	if (err || (err = check_size(s, r, error)))
+	err = forget_devices(s, lost, r, error) ?: kvc_label_distinct(s, error);
+	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
+		if (s->dev[i].kind > KVC_DEVICE_OWN)
+			err = check_label(s, i, r, error);
+	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
+		if (s->dev[i].kind)
+			err = check_size(s, i, r, error);
+	if (err)
 		kvc_store_close(s);
 	return err;
 }

@@ -164,7 +164,7 @@ int kvm_find_uuid(struct kvc_tier *disk, uint8_t uuid[16])
 	uint64_t most = 0;
 	int err;
 
-	kvct_disk_unread(disk, kvm_hole, &holes);
+	kvct_devices_unread(disk, kvm_hole, &holes);
 	err = disk->ops->list(disk, vote, &all);
 	for (size_t i = 0; i < all.n && !err; i++)
 		if (all.v[i].n > most) {
@@ -448,7 +448,7 @@ static int clear_dropped(struct kvc_tier *disk, const struct frames *all, struct
 	for (size_t i = 0; i < all->n; i++)
 		if (all->v[i].dropped)
 			disk->ops->remove(disk, &all->v[i].place.where);
-	kvct_disk_clear(disk);
+	kvct_devices_clear(disk);
 	err = disk->ops->sync(disk);
 	disk->ops->usage(disk, &u);
 	if (u.uncleared)
@@ -524,12 +524,12 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 
 	if (err)
 		return err; /* reported at the end */
-	if ((err = kvct_disk_open(s, &disk, error))) {
+	if ((err = kvct_devices_open(s, &disk, error))) {
 		kvm_fail("%s", error);
 		return err;
 	}
 	all.disk = disk;
-	kvct_disk_unread(disk, kvm_hole, &holes);
+	kvct_devices_unread(disk, kvm_hole, &holes);
 	err = read_old_facts(s, &all.old, r) ?: disk->ops->list(disk, add_frame, &all) ?: holes.err;
 	err = err ?: tell_proofs(s, disk, &all, r) ?: make_new_catalog(s, &all, &files);
 	err = err ?: take_place(s);

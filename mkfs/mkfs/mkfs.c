@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mkfs.kvcachefs [--size SIZE] [--device PATH] [--force] STORE: makes a store. A store is a folder
- * with a data file (preallocated, so that the disk tier never meets a full filesystem) or the name
- * of a block device, a reserve file that the daemon truncates when the catalog finds no space, the
- * catalog, and the superblock.
+ * mkfs.kvcachefs [--size SIZE] [--device PATH]... [--file PATH]... [--force] STORE: makes a store.
+ * A store is a folder with a data file (preallocated, so that the disk tier never meets a full
+ * filesystem) or the names of its devices: block devices, and data files elsewhere. It also has a
+ * reserve file that the daemon truncates when the catalog finds no space, the catalog, and the
+ * superblock.
  *
  * mkfs changes no file that it has not made. It makes the files of a new store under names that
  * nothing else uses (KVC_STORE_MAKING), and then links each file to its own name, which fails if
@@ -16,6 +17,7 @@
 #include "tool.h"
 
 #include "catalog.h"
+#include "device.h"
 #include "label.h"
 #include "pools.h"
 #include "registry.h"
@@ -39,34 +41,49 @@ static const char *const files[] = {
 };
 #define FILES (sizeof files / sizeof files[0])
 
+static unsigned files_made; /* devices whose files this process has made, as a bit mask */
+
 static void usage(FILE *out)
 {
-	fprintf(out, "usage: mkfs.kvcachefs [--size SIZE] [--device PATH] [--force] STORE\n"
-		     "Creates a kvcachefs store in the folder STORE.\n\n"
-		     "  -s, --size SIZE    size of the disk tier (K, M, G, T; default: half of the "
-		     "free space,\n"
-		     "                     or all of --device)\n"
-		     "  -d, --device PATH  keep the disk tier's data on this block device\n"
-		     "  -F, --force        replace an existing store, or other contents of the "
-		     "device; all\n"
-		     "                     data in it is lost\n"
-		     "  -h, --help         show this help\n"
-		     "  -V, --version      show the version\n");
+	fprintf(out,
+		"usage: mkfs.kvcachefs [--size SIZE] [--device PATH]... [--file PATH]... "
+		"[--force] STORE\n"
+		"Creates a kvcachefs store in the folder STORE.\n\n"
+		"  -s, --size SIZE    size of the data, or of the data on each device and file\n"
+		"                     (K, M, G, T; default: half of the free space, or all of "
+		"a device)\n"
+		"  -d, --device PATH  keep data on this block device; give it once for each "
+		"device\n"
+		"  -f, --file PATH    keep data in a new file outside STORE, for example on "
+		"another disk\n"
+		"  -F, --force        replace an existing store, or other contents of the "
+		"devices; all\n"
+		"                     data in it is lost\n"
+		"  -h, --help         show this help\n"
+		"  -V, --version      show the version\n");
 }
 
-/* Gets the capacity of the device or of the folder's filesystem. */
-static int get_capacity(const struct kvc_store *s, uint64_t *bytes)
+static bool owns_data(const struct kvc_store *s)
 {
+	return s->dev[0].kind == KVC_DEVICE_OWN;
+}
+
+/* Gets the capacity of a device, or of the filesystem of its file. */
+static int get_capacity(const struct kvc_store *s, unsigned nr, uint64_t *bytes)
+{
+	const struct kvc_device *d = &s->dev[nr];
+	char dir[1280], error[512];
 	struct statvfs v;
 	KVC_FD int fd = -1;
-	char error[512];
 
-	if (s->device) {
-		fd = kvc_label_device_open(s, O_RDWR, bytes, error);
+	if (d->kind == KVC_DEVICE_BLOCK) {
+		fd = kvc_label_device_open(s, nr, O_RDWR, bytes, error);
 		return fd < 0 ? kvm_fail("%s", error) : 0;
 	}
-	if (statvfs(s->dir, &v))
-		return kvm_fail("%s: %s", s->dir, kvc_why(errno));
+	snprintf(dir, sizeof dir, "%s", d->path);
+	*strrchr(dir, '/') = 0;
+	if (statvfs(*dir ? dir : "/", &v))
+		return kvm_fail("%s: %s", *dir ? dir : "/", kvc_why(errno));
 	*bytes = (uint64_t)v.f_bavail * v.f_frsize;
 	return 0;
 }
@@ -114,11 +131,11 @@ static int make_data(const struct kvc_store *s)
 	int err;
 
 	if (fd < 0)
-		return kvm_fail("cannot make %s: %s", s->data, kvc_why(errno));
-	err = posix_fallocate(fd, 0, (off_t)s->data_size);
+		return kvm_fail("cannot make %s: %s", s->dev[0].path, kvc_why(errno));
+	err = posix_fallocate(fd, 0, (off_t)s->dev[0].size);
 	if (err)
-		return kvm_fail("cannot allocate the size of %s: %s", s->data, kvc_why(err));
-	return fsync(fd) ? kvm_fail("%s: %s", s->data, kvc_why(errno)) : 0;
+		return kvm_fail("cannot allocate the size of %s: %s", s->dev[0].path, kvc_why(err));
+	return fsync(fd) ? kvm_fail("%s: %s", s->dev[0].path, kvc_why(errno)) : 0;
 }
 
 /* The reserve is optional: without it, a full filesystem stays full until somebody frees space. */
@@ -139,14 +156,14 @@ static void make_reserve(const struct kvc_store *s)
 /* Makes a catalog, with a copy of the superblock's contents in it. */
 static int make_catalog(const struct kvc_store *s, const char *path)
 {
-	char error[512] = "", text[1400];
+	char error[512] = "", text[KVC_STORE_TEXT];
 	struct kvc_catalog *c;
 	int err = kvc_catalog_create(path) ?: kvc_catalog_open(&c, path, error);
 	KVC_FD int fd = -1;
 
 	if (!err) {
 		kvc_catalog_lock(c);
-		err = kvc_meta_set(c, "store", kvc_super_text(s, text, sizeof text));
+		err = kvc_meta_set(c, "store", kvc_super_text(s, text));
 		kvc_catalog_unlock(c);
 		err = kvc_catalog_close(c) ?: err;
 		/* belongs to a log that no longer exists */
@@ -158,72 +175,102 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 	return err ? kvm_fail("cannot create the catalog: %s", *error ? error : kvc_why(-err)) : 0;
 }
 
-/* ---- the device ---- */
+/* ---- devices ---- */
+
+/* Is it the label of a device of the store `there`? */
+static bool is_of(const struct kvc_label *l, const struct kvc_store *there)
+{
+	return l->index < KVC_DEVICES && there->dev[l->index].kind > KVC_DEVICE_OWN &&
+	       kvc_label_is(l, there, l->index);
+}
+
+/* Returns true if the device has a label of the store `there`. */
+static bool has_label(const struct kvc_store *s, unsigned nr, const struct kvc_store *there)
+{
+	char error[512];
+	struct kvc_label l;
+	uint64_t size;
+	KVC_FD int fd = kvc_label_device_open(s, nr, O_RDONLY, &size, error);
+
+	return fd >= 0 && !kvc_label_read(fd, &l) && is_of(&l, there);
+}
 
 /*
  * Refuses a device with other contents, unless --force is given or the device belongs to this
  * store.
  */
-static int check_device(const struct kvc_store *s, const struct kvc_store *there, bool force)
+static int check_device(const struct kvc_store *s, unsigned nr, const struct kvc_store *there,
+			bool force)
 {
+	const char *path = s->dev[nr].path;
 	char error[512] = "";
-	const char *type = NULL;
 	struct kvc_label l;
 	uint64_t size;
-	KVC_FD int fd = kvc_label_device_open(s, O_RDONLY, &size, error);
-	blkid_probe pr;
-	int err, found;
+	KVC_FD int fd = -1;
+	int err;
 
+	if (s->dev[nr].kind == KVC_DEVICE_FILE) {
+		if ((access(path, F_OK) && errno == ENOENT) || has_label(s, nr, there))
+			return 0;
+		return kvm_fail("%s exists and is not changed: give the name of a new file, or "
+				"remove it",
+				path);
+	}
+	fd = kvc_label_device_open(s, nr, O_RDONLY, &size, error);
 	if (fd < 0)
 		return kvm_fail("%s", error);
 	err = kvc_label_read(fd, &l);
-	if (force || (!err && there->device && kvc_label_is(&l, there)))
+	if (force || (!err && is_of(&l, there)))
 		return 0;
 	if (err != -ENODATA)
-		return err == -EIO ? kvm_fail("cannot read %s: %s", s->data, kvc_why(EIO))
+		return err == -EIO ? kvm_fail("cannot read %s: %s", path, kvc_why(EIO))
 				   : kvm_fail("%s has the data of a kvcachefs store; --force "
 					      "overwrites it",
-					      s->data);
-	pr = blkid_new_probe();
-	if (!pr || blkid_probe_set_device(pr, fd, 0, 0) || blkid_probe_enable_superblocks(pr, 1) ||
-	    blkid_probe_enable_partitions(pr, 1)) {
-		blkid_free_probe(pr);
-		return kvm_fail("cannot examine the contents of %s", s->data);
-	}
-	found = blkid_do_safeprobe(pr);
-	if (!found && blkid_probe_lookup_value(pr, "TYPE", &type, NULL) &&
-	    blkid_probe_lookup_value(pr, "PTTYPE", &type, NULL))
-		type = "something";
-	err = found == 1    ? 0
-	      : found == -1 ? kvm_fail("cannot examine the contents of %s; --force overwrites them",
-				       s->data)
-			    : kvm_fail("%s contains %s; --force overwrites it", s->data,
-				       type ?: "more than one filesystem");
-	blkid_free_probe(pr);
-	return err;
+					      path);
+	return kvm_device_empty(fd, path);
 }
 
-/* Writes the label and clears the rest of its area at both ends of the device. */
-static int make_label(const struct kvc_store *s)
+/* Makes the file or the label of each device that has no label of `there`. NULL: of all. */
+static int make_devices(const struct kvc_store *s, const struct kvc_store *there)
 {
-	KVC_MEM uint8_t *zeros = aligned_alloc(KVC_PAGE, KVC_LABEL_ROOM);
 	char error[512] = "";
-	uint64_t size;
-	KVC_FD int fd = kvc_label_device_open(s, O_RDWR, &size, error);
-	int err = fd < 0 ? fd : zeros ? 0 : -ENOMEM;
 
-	if (!err) {
-		memset(zeros, 0, KVC_LABEL_ROOM);
-		err = kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM, 0)
-			      ?: kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM,
-						(off_t)(s->data_size - KVC_LABEL_ROOM));
-		/* the location of a backup partition table */
-		if (!err && size >= s->data_size + KVC_LABEL_ROOM)
-			err = kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM,
-					     (off_t)((size - KVC_LABEL_ROOM) & ~4095ull));
-		err = err ?: kvc_label_write(s, fd);
+	for (unsigned i = 0; i < KVC_DEVICES; i++) {
+		const struct kvc_device *d = &s->dev[i];
+		uint64_t size;
+		KVC_FD int fd = -1;
+		int err;
+
+		if (d->kind <= KVC_DEVICE_OWN)
+			continue;
+		if (there && has_label(s, i, there)) {
+			/* it gets its new label after the new store has become valid */
+			fd = d->kind == KVC_DEVICE_FILE ? kvc_open_own(d->path, O_RDWR) : -1;
+			if (fd >= 0 && (err = posix_fallocate(fd, 0, (off_t)d->size)))
+				return kvm_fail("cannot allocate the size of %s: %s", d->path,
+						kvc_why(err));
+			continue;
+		}
+		if (d->kind == KVC_DEVICE_FILE) {
+			if (kvc_label_file_make(s, i, error))
+				return kvm_fail("%s", error);
+			files_made |= 1u << i;
+			continue;
+		}
+		fd = kvc_label_device_open(s, i, O_RDWR, &size, error);
+		err = fd < 0 ? fd : kvc_label_make(s, i, fd, size);
+		if (err)
+			return kvm_fail("cannot label the device %s: %s", d->path, kvc_why(-err));
 	}
-	return err ? kvm_fail("cannot label the device %s: %s", s->data, kvc_why(-err)) : 0;
+	return 0;
+}
+
+/* Removes the files of devices that this process has made. */
+static void remove_made(const struct kvc_store *s)
+{
+	for (unsigned i = 0; i < KVC_DEVICES; i++)
+		if (files_made & (1u << i))
+			unlink(s->dev[i].path);
 }
 
 /* ---- a new store ---- */
@@ -281,7 +328,7 @@ static int make_new_store(struct kvc_store *s)
 
 	if (check_names_free(s))
 		return 1;
-	if (s->device ? make_label(s) : make_data(s))
+	if (make_devices(s, NULL) || (owns_data(s) && make_data(s)))
 		return 1;
 	make_reserve(s);
 	if (make_catalog(s, making(s, KVC_STORE_CATALOG, path)))
@@ -302,17 +349,18 @@ static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 	KVC_FD int fd = -1;
 	int err;
 
-	if (s->device)
+	if (!owns_data(s))
 		return 0;
-	if (there->device || !kvc_super_exists(there, KVC_STORE_DATA))
+	if (!owns_data(there) || !kvc_super_exists(there, KVC_STORE_DATA))
 		return make_data(s);
-	fd = kvc_open_own(there->data, O_RDWR);
-	err = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)s->data_size);
+	fd = kvc_open_own(there->dev[0].path, O_RDWR);
+	err = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)s->dev[0].size);
 	if (!err && fsync(fd))
 		err = errno;
-	if (err && fd >= 0 && ftruncate(fd, (off_t)there->data_size))
+	if (err && fd >= 0 && ftruncate(fd, (off_t)there->dev[0].size))
 		err = errno;
-	return err ? kvm_fail("cannot allocate the size of %s: %s", s->data, kvc_why(err)) : 0;
+	return err ? kvm_fail("cannot allocate the size of %s: %s", s->dev[0].path, kvc_why(err))
+		   : 0;
 }
 
 /* Removes the new files if mkfs failed before they replaced the old ones. */
@@ -349,17 +397,6 @@ static int free_old_pool(void *arg, const struct kvm_pool *p)
 	return 0;
 }
 
-/* Returns true if s and `there` use the same device. */
-static bool has_label(const struct kvc_store *s, const struct kvc_store *there)
-{
-	char error[512];
-	struct kvc_label l;
-	uint64_t size;
-	KVC_FD int fd = there->device ? kvc_label_device_open(s, O_RDONLY, &size, error) : -1;
-
-	return fd >= 0 && !kvc_label_read(fd, &l) && kvc_label_is(&l, there);
-}
-
 static int make_instead(struct kvc_store *s, struct kvc_store *there)
 {
 	struct kvc_owner old = { .dir = "" };
@@ -368,9 +405,9 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 
 	if (kvc_store_bound(there, error))
 		return kvm_fail("%s", error);
-	if (s->device && !there->device && kvc_is_mounted(there->data))
+	if (!owns_data(s) && owns_data(there) && kvc_is_mounted(there->dev[0].path))
 		return kvm_fail("%s is a bind mount and cannot be removed; unmount it first",
-				there->data);
+				there->dev[0].path);
 	if (kvc_owner_of(there, there->lock_fd, &old))
 		*old.dir = 0;
 	if (grow_data(s, there))
@@ -382,8 +419,7 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 	}
 	if (make_catalog(s, kvc_super_path(s, KVC_STORE_CATALOG_NEW, path)))
 		return 1;
-	/* The old store's device gets its new label after the new store has become valid. */
-	if (s->device && !has_label(s, there) && make_label(s))
+	if (make_devices(s, there))
 		return 1;
 	err = kvc_super_save(s, KVC_STORE_SUPER_NEXT) ?: kvc_super_sync_dir(s);
 	if (!err && rename(path, kvc_super_path(s, KVC_STORE_CATALOG_NEXT, next)))
@@ -400,28 +436,56 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 
 /* ---- both cases ---- */
 
-static int check_size(struct kvc_store *s, uint64_t old)
+static int check_size(struct kvc_store *s, unsigned nr, uint64_t old)
 {
+	struct kvc_device *d = &s->dev[nr];
+	const char *where = d->kind == KVC_DEVICE_OWN ? s->dir : d->path;
 	char a[32], b[32];
 	uint64_t free_bytes;
 
-	if (get_capacity(s, &free_bytes))
+	if (get_capacity(s, nr, &free_bytes))
 		return 1;
 	free_bytes += old;
-	if (!s->data_size)
-		s->data_size = s->device ? free_bytes : free_bytes / 2;
-	if (s->data_size < KVC_STORE_MIN_SIZE)
+	if (!d->size)
+		d->size = d->kind == KVC_DEVICE_BLOCK ? free_bytes : free_bytes / 2;
+	if (d->size < KVC_STORE_MIN_SIZE)
 		return kvm_fail("a size of %s is too small; give at least %s",
-				kvc_size_text(s->data_size, a),
-				kvc_size_text(KVC_STORE_MIN_SIZE, b));
-	s->data_size = s->data_size / KVC_PAGE * KVC_PAGE;
-	if (s->data_size > free_bytes)
+				kvc_size_text(d->size, a), kvc_size_text(KVC_STORE_MIN_SIZE, b));
+	d->size = d->size / KVC_PAGE * KVC_PAGE;
+	if (d->size > free_bytes)
 		return kvm_fail(
 			"%s is more than the %s free on %s; give a smaller --size, or free space",
-			kvc_size_text(s->data_size, a), kvc_size_text(free_bytes, b),
-			s->device ? s->data : s->dir);
+			kvc_size_text(d->size, a), kvc_size_text(free_bytes, b), where);
+	if (d->size > KVC_DEVICE_MOST)
+		return kvm_fail("%s is more than the %s that a device can have; use partitions",
+				kvc_size_text(d->size, a), kvc_size_text(KVC_DEVICE_MOST, b));
+	return 0;
+}
+
+/* Checks the sizes and contents of all devices. */
+static int check_devices(struct kvc_store *s, const struct kvc_store *there, bool force)
+{
+	char error[512];
+	struct stat st;
+
 	if (access(s->dir, W_OK))
 		return kvm_fail("cannot write in %s: %s", s->dir, kvc_why(errno));
+	if (kvc_super_fits(s, error) || kvc_label_distinct(s, error))
+		return kvm_fail("%s", error);
+	for (unsigned i = 0; i < KVC_DEVICES; i++) {
+		unsigned old = kvc_super_find(there, s->dev[i].path);
+		uint64_t has = 0;
+
+		if (!s->dev[i].kind)
+			continue;
+		/* the space of the file that the new one replaces */
+		if (old < KVC_DEVICES && s->dev[i].kind != KVC_DEVICE_BLOCK &&
+		    !stat(s->dev[i].path, &st) && S_ISREG(st.st_mode))
+			has = (uint64_t)st.st_blocks * 512;
+		if (check_size(s, i, has) ||
+		    (s->dev[i].kind != KVC_DEVICE_OWN && check_device(s, i, there, force)))
+			return 1;
+	}
 	return 0;
 }
 
@@ -453,20 +517,15 @@ static int open_existing(struct kvc_store *there, const struct kvc_store *s, boo
 static int make(struct kvc_store *s, bool force)
 {
 	struct kvc_store there = { .lock_fd = -1 };
-	uint64_t old = 0;
-	struct stat st;
 	int err;
 
 	memcpy(there.dir, s->dir, sizeof there.dir);
 	if ((err = open_existing(&there, s, force)) > 0)
 		return err;
-	if (!err && !s->device && !there.device && !stat(there.data, &st))
-		old = (uint64_t)st.st_blocks * 512;
 	if (err < 0)
 		remove_unfinished(s);
 	s->created_ns = kvc_now_ns();
-	if (check_size(s, old) || (s->device && check_device(s, &there, force)) ||
-	    kvc_super_name(s)) {
+	if (check_devices(s, &there, force) || kvc_super_name(s)) {
 		err = 1;
 	} else if (err < 0) {
 		err = make_new_store(s);
@@ -477,16 +536,27 @@ static int make(struct kvc_store *s, bool force)
 		remove_unfinished(s);
 	else if (err)
 		remove_next(s);
+	if (err && !kvc_super_exists(s, KVC_STORE_CATALOG_NEXT))
+		remove_made(s);
 	kvc_store_close(&there);
 	return err;
 }
 
 static int print_store(const struct kvc_store *s)
 {
-	char a[32];
+	unsigned n = kvc_super_devices(s);
+	char a[32], many[32];
 
-	printf("%s: a store with %s on %s, uuid %s\n", s->dir, kvc_size_text(s->data_size, a),
-	       s->device ? s->data : "its own data file", s->uuid_text);
+	snprintf(many, sizeof many, "%u devices", n);
+	printf("%s: a store with %s on %s, uuid %s\n", s->dir, kvc_size_text(kvc_super_size(s), a),
+	       n > 1          ? many
+	       : owns_data(s) ? "its own data file"
+			      : s->dev[0].path,
+	       s->uuid_text);
+	for (unsigned i = 0; i < KVC_DEVICES && n > 1; i++)
+		if (s->dev[i].kind)
+			printf("  device %u: %s, %s\n", i, s->dev[i].path,
+			       kvc_size_text(s->dev[i].size, a));
 	return 0;
 }
 
@@ -548,25 +618,46 @@ static void put_version(void)
 	kvct_put_version(stdout, kvm_name, own, 2);
 }
 
+/* Adds a device to the store. Returns 0, or 1 after a message. */
+static int add_device(struct kvc_store *s, enum kvc_device_kind kind, const char *path)
+{
+	unsigned nr = kvc_super_devices(s);
+
+	if (nr == KVC_DEVICES)
+		return kvm_fail("a store has at most %d devices", KVC_DEVICES);
+	if (kvm_device_path(path, s->dev[nr].path))
+		return 1;
+	s->dev[nr].kind = kind;
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
-	static const struct option longs[] = { { "size", 1, 0, 's' },    { "device", 1, 0, 'd' },
-					       { "force", 0, 0, 'F' },   { "help", 0, 0, 'h' },
-					       { "version", 0, 0, 'V' }, { 0 } };
-	struct kvc_store s = { .lock_fd = -1 };
-	const char *device = NULL;
+	static const struct option longs[] = { { "size", 1, 0, 's' },
+					       { "device", 1, 0, 'd' },
+					       { "file", 1, 0, 'f' },
+					       { "force", 0, 0, 'F' },
+					       { "help", 0, 0, 'h' },
+					       { "version", 0, 0, 'V' },
+					       { 0 } };
+	static struct kvc_store s = { .lock_fd = -1 };
+	uint64_t size = 0;
 	bool force = false;
-	char *cwd, error[256];
+	char error[256];
 	int c;
 
 	kvm_name = "mkfs.kvcachefs";
-	while ((c = getopt_long(argc, argv, ":s:d:FhV", longs, NULL)) != -1)
+	while ((c = getopt_long(argc, argv, ":s:d:f:FhV", longs, NULL)) != -1)
 		switch (c) {
 		case 's':
-			if (kvc_size_parse(optarg, &s.data_size) || !s.data_size)
+			if (kvc_size_parse(optarg, &size) || !size)
 				return kvm_fail("--size: %s", kvc_size_why(optarg, error));
 			break;
-		case 'd': device = optarg; break;
+		case 'd':
+		case 'f':
+			if (add_device(&s, c == 'd' ? KVC_DEVICE_BLOCK : KVC_DEVICE_FILE, optarg))
+				return 1;
+			break;
 		case 'F': force = true; break;
 		case 'h': usage(stdout); return 0;
 		case 'V': put_version(); return 0;
@@ -579,19 +670,14 @@ int main(int argc, char **argv)
 				argc - optind);
 	if (strlen(argv[optind]) >= sizeof s.dir - 64)
 		return kvm_fail("the path of the store is too long");
-	if (!*argv[optind] || (device && !*device))
-		return kvm_fail("the path of %s is empty; check that the shell variable is set",
-				*argv[optind] ? "--device" : "the store");
+	if (!*argv[optind])
+		return kvm_fail("the path of the store is empty; check that the shell variable is "
+				"set");
 	snprintf(s.dir, sizeof s.dir, "%s", argv[optind]);
-	s.device = device != NULL;
-	kvc_super_path(&s, KVC_STORE_DATA, s.data);
-	if (device) {
-		/* Keep the name as given: links in /dev/disk/by-id follow their disk. */
-		cwd = *device == '/' ? NULL : getcwd(NULL, 0);
-		if ((size_t)snprintf(s.data, 1024, "%s%s%s", cwd ?: "", cwd ? "/" : "", device) >=
-		    1024)
-			return kvm_fail("the path of the device is too long");
-		free(cwd);
-	}
+	if (!kvc_super_devices(&s))
+		kvc_super_own(&s, 0);
+	for (unsigned i = 0; i < KVC_DEVICES; i++)
+		if (s.dev[i].kind)
+			s.dev[i].size = size;
 	return make_in_folder(&s, force);
 }

@@ -226,7 +226,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	snprintf(text, sizeof text, "cpu=16M,disk=off,prefault=off,run=%s", fuzz_folder());
 	fuzz_must(!kvc_options_parse(&o, text, error));
 	snprintf(store.dir, sizeof store.dir, "%s", fuzz_folder());
-	store.data_size = KVC_STORE_MIN_SIZE;
+	kvc_super_own(&store, KVC_STORE_MIN_SIZE);
 	fuzz_must(!kvc_super_create(&store));
 	fuzz_must(!kvc_catalog_create(kvc_super_path(&store, KVC_STORE_CATALOG, path)));
 	fuzz_must(!kvc_store_open(&store, fuzz_folder(), error));

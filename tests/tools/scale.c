@@ -141,7 +141,7 @@ static int make(const char *path, uint64_t n)
 	int err;
 
 	if ((err = kvc_store_open(&store, path, error)) ||
-	    (err = kvct_disk_open(&store, &disk, error)) ||
+	    (err = kvct_devices_open(&store, &disk, error)) ||
 	    (err = kvc_catalog_open(&cat, kvc_super_path(&store, KVC_STORE_CATALOG, file),
 				    error))) {
 		fprintf(stderr, "scale: %s\n", error);
@@ -209,8 +209,8 @@ static int resize(const char *path, uint64_t size)
 		fprintf(stderr, "scale: %s\n", error);
 		return 1;
 	}
-	store.data_size = size;
-	if (truncate(store.data, (off_t)size) || kvc_super_create(&store))
+	store.dev[0].size = size;
+	if (truncate(store.dev[0].path, (off_t)size) || kvc_super_create(&store))
 		return 1;
 	kvc_store_close(&store);
 	return 0;

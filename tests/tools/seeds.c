@@ -278,12 +278,13 @@ static void stores(void)
 {
 	const struct kvc_recipe none = { .codec = KVC_CODEC_NONE };
 	static struct seed s;
-	static struct kvc_store store = { .data_size = 4 * KVC_PAGE };
+	static struct kvc_store store;
 	static uint8_t page[KVC_FRAME_HEADER] __attribute__((aligned(8))), out[1 << 16];
 	char path[1280];
 	int fd;
 
 	snprintf(store.dir, sizeof store.dir, "%s", dir);
+	kvc_super_own(&store, 4 * KVC_PAGE);
 	if (kvc_super_create(&store))
 		die(dir);
 	fd = open(kvc_super_path(&store, KVC_STORE_SUPER, path), O_RDONLY | O_CLOEXEC);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tier's circuit breaker (engine/limits/breaker.c) without a tier. Reads, writes, lists and
+ * A tier's circuit breaker (engine/frames/breaker.c) without a tier. Reads, writes, lists and
  * removals fail separately. Refusals are not an outage. An error of one object counts as an answer
  * of the tier. A suspended class is probed, and restored.
  */

@@ -244,8 +244,7 @@ static int make_store(void **state)
 	if (!mkdtemp(dir))
 		return -1;
 	snprintf(store.dir, sizeof store.dir, "%s", dir);
-	kvc_super_path(&store, KVC_STORE_DATA, store.data);
-	store.data_size = SIZE;
+	kvc_super_own(&store, SIZE);
 	fd = open(kvc_super_path(&store, KVC_STORE_DATA, path), O_CREAT | O_RDWR, 0600);
 	if (fd < 0 || ftruncate(fd, SIZE))
 		return -1;

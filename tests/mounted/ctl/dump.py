@@ -70,7 +70,7 @@ assert p.stdout == f"{TMP}/dead.tar\n", p
 dead = {n[len("kvcachefs-dump/"):-len(".txt")]: t for n, t in members(f"{TMP}/dead.tar").items()}
 assert set(dead) == set(names) and "has ended" in dead["counters"], dead
 assert f"The daemon of the mount {s.mnt} has ended" in dead["config"], dead["config"]
-assert f"store={s.path}\nuuid=" in dead["config"] and "data_size=" in dead["config"]
+assert f"store={s.path}\nuuid=" in dead["config"] and "device_0_size=" in dead["config"]
 assert "remote=s3://***@h" in dead["config"] and "77G" not in dead["config"], dead["config"]
 assert "warn the last words" in dead["log"] and "catalog.sqlite " in dead["store"], dead
 assert b"hugo" not in open(f"{TMP}/dead.tar", "rb").read()

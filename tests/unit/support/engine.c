@@ -156,6 +156,7 @@ static void tier_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	pthread_mutex_lock(&tier_lock);
 	for (unsigned i = 0; i < HOUSE_SLOTS; i++)
 		u->used += engine_tier.used[i] ? HOUSE_SLOT : 0;
+	u->stored = u->used;
 	pthread_mutex_unlock(&tier_lock);
 }
 
@@ -232,7 +233,7 @@ void engine_new(const char *more)
 		fail_msg("%s", error);
 	memset(&store, 0, sizeof store);
 	snprintf(store.dir, sizeof store.dir, "%s", dir);
-	store.data_size = KVC_STORE_MIN_SIZE;
+	kvc_super_own(&store, KVC_STORE_MIN_SIZE);
 	assert_int_equal(kvc_super_create(&store), 0);
 	assert_int_equal(kvc_catalog_create(kvc_super_path(&store, KVC_STORE_CATALOG, path)), 0);
 	open_it();

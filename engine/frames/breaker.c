@@ -62,6 +62,7 @@ enum kvc_breaker_says kvc_breaker_says(unsigned caps, enum kvc_call call, int er
 	case -EFBIG:
 	case -ENOMEM:
 	case -EALREADY:
+	case -ENODEV: /* one device of several */
 	case -ECANCELED: return KVC_SAYS_NOTHING;
 	case -EACCES:
 	case -EPERM: return KVC_SAYS_OBJECT;

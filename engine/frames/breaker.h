@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tier's circuit breaker: which calls may be made to the tier now. Reads, writes, lists and
- * removals fail separately, so each class of calls has its own state (breaker.c). Nothing here
- * takes a lock or logs: the caller guards the struct (kvc_tier_state, under k->lock) and passes the
- * time, in nanoseconds of the monotonic clock.
+ * The circuit breaker of a tier, or of a device of the disk tier: which calls may be made to the
+ * tier now. Reads, writes, lists and removals fail separately, so each class of calls has its own
+ * state (breaker.c). Nothing here takes a lock or logs: the caller guards the struct (for a tier
+ * under k->lock) and passes the time, in nanoseconds of the monotonic clock.
  */
 #ifndef KVC_BREAKER_H
 #define KVC_BREAKER_H

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The disk tier: all devices of the store, each with its own driver (disk.c). A frame is in one
+ * device. `where.at` is the number of the device, from bit KVC_DEVICE_BITS on, and the offset in
+ * it.
+ *
+ * A new frame is stored in the device with the largest share of free space that has an extent for
+ * it, so that equal devices fill and work equally, and a new device catches up.
+ *
+ * If there are several devices, each has a circuit breaker, for its reads and its writes. While the
+ * breaker of a device is open, the device gets no new frames, its frames are not read, and the
+ * headers of removed frames in it are not cleared (fsck clears them). The caller gets -ENODEV, so
+ * that the breaker of the tier does not count these failures. When all devices fail, and in a store
+ * with one device, the caller gets the error itself.
+ *
+ * The lock guards the table and the breakers; no I/O is done while it is held. `users` keeps a
+ * device open during a call. The tier's workers, the syncer and the threads of jobs/devices.c
+ * enter.
+ */
+#include "breaker.h"
+#include "disk.h"
+#include "label.h"
+#include "log.h"
+#include "registry.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define OFFSET (KVC_DEVICE_MOST - 1)
+
+struct device {
+	struct kvc_tier *t; /* its driver; NULL: the number is not used */
+	char path[1280];
+	bool file, leaving;
+	unsigned users; /* calls that use the driver */
+	struct kvc_breaker breaker;
+	uint64_t errors;
+	uint64_t writes, synced; /* number of writes, and of those before the last good sync */
+	uint64_t uncleared;      /* bytes of removed frames whose headers were not cleared */
+};
+
+struct devices {
+	struct kvc_tier tier;
+	pthread_mutex_t lock;
+	pthread_cond_t idle; /* a device has no users any more */
+	struct device dev[KVC_DEVICES];
+	unsigned n;
+	/* of list() */
+	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
+	void *unread_arg;
+};
+
+static struct devices *devices_of(struct kvc_tier *t)
+{
+	return kvc_of(t, struct devices, tier);
+}
+
+static struct kvc_where global(unsigned nr, const struct kvc_where *w)
+{
+	return (struct kvc_where){ .at = (uint64_t)nr << KVC_DEVICE_BITS | w->at, .len = w->len };
+}
+
+static struct kvc_where local(const struct kvc_where *w)
+{
+	return (struct kvc_where){ .at = w->at & OFFSET, .len = w->len };
+}
+
+/* ---- calls ---- */
+
+/* Are all devices suspended for calls of this class? */
+static bool all_fail_locked(const struct devices *d, enum kvc_call call)
+{
+	for (unsigned i = 0; i < KVC_DEVICES; i++)
+		if (d->dev[i].t && d->dev[i].breaker.of[call].is == KVC_BREAKER_CLOSED)
+			return false;
+	return true;
+}
+
+/*
+ * Begins a call to the device with this number: sets *t to its driver. Returns 0, and the caller
+ * ends the call; -ENOENT (no such device); or an error if its breaker is open.
+ */
+static int begin(struct devices *d, uint64_t nr, enum kvc_call call, struct kvc_tier **t)
+{
+	struct device *x = nr < KVC_DEVICES ? &d->dev[nr] : NULL;
+	int err = 0;
+
+	pthread_mutex_lock(&d->lock);
+	if (!x || !x->t)
+		err = -ENOENT;
+	else if (d->n > 1 && !kvc_breaker_allows(&x->breaker, call, kvc_mono_ns()))
+		err = all_fail_locked(d, call) ? x->breaker.of[call].why : -ENODEV;
+	if (!err) {
+		x->users++;
+		*t = x->t;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return err;
+}
+
+static void report(const struct device *x, enum kvc_call call, enum kvc_breaker_event event,
+		   int err)
+{
+	switch (event) {
+	case KVC_BREAKER_TRIPPED:
+	case KVC_BREAKER_TRIPPED_ALL:
+		kvc_error("disk: the device %s fails (%s): %s. The files that only it has cannot "
+			  "be loaded; other devices are not affected",
+			  x->path, kvc_breaker_call_words[call], kvc_breaker_reason(err));
+		break;
+	case KVC_BREAKER_RESTORED: kvc_info("disk: the device %s works again", x->path); break;
+	case KVC_BREAKER_AGAIN:
+	case KVC_BREAKER_SAME: break;
+	}
+}
+
+/* Is the error one of the device, and not about a frame? */
+static bool is_failure(enum kvc_call call, int err)
+{
+	enum kvc_breaker_says says = kvc_breaker_says(KVC_TIER_BOUNDED | KVC_TIER_MEDIA, call, err);
+
+	return says != KVC_SAYS_ANSWER && says != KVC_SAYS_NOTHING;
+}
+
+/*
+ * Ends a call about a place in the device. Returns the error for the caller. `certain`: the error
+ * is known to concern the whole device.
+ */
+static int end(struct devices *d, uint64_t nr, enum kvc_call call, uint64_t at, int err,
+	       bool certain)
+{
+	const unsigned caps = KVC_TIER_BOUNDED | KVC_TIER_MEDIA;
+	enum kvc_breaker_event event = KVC_BREAKER_SAME;
+	struct device *x = &d->dev[nr];
+	bool fails = is_failure(call, err);
+
+	pthread_mutex_lock(&d->lock);
+	x->errors += fails;
+	x->writes += call == KVC_CALL_WRITE && !certain;
+	for (int i = 0;
+	     d->n > 1 && i < (certain && fails ? KVC_FAILURES : 1) && event == KVC_BREAKER_SAME;
+	     i++)
+		event = kvc_breaker_result(&x->breaker, caps, call, certain ? 0 : at + 1, err,
+					   kvc_mono_ns());
+	if (fails && d->n > 1 && !all_fail_locked(d, call)) {
+		if (event == KVC_BREAKER_SAME && x->breaker.of[call].is == KVC_BREAKER_CLOSED)
+			kvc_warn("disk: the device %s, %s at %llu: %s", x->path,
+				 kvc_breaker_call_words[call], (unsigned long long)at,
+				 strerror(-err));
+		report(x, call, event, err);
+		err = -ENODEV;
+	} else {
+		report(x, call, event, err);
+	}
+	if (!--x->users)
+		pthread_cond_broadcast(&d->idle);
+	pthread_mutex_unlock(&d->lock);
+	return err;
+}
+
+static int devices_claim(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct devices *d = devices_of(t);
+	struct kvc_where at = local(w);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+
+	if (nr >= KVC_DEVICES || !d->dev[nr].t)
+		return -ERANGE;
+	return d->dev[nr].t->ops->claim(d->dev[nr].t, &at);
+}
+
+/*
+ * Chooses the device for a frame, except those in the bit mask `tried`: first one whose breaker
+ * lets a call try whether it works again, then the one with the largest share of free space.
+ * Devices whose last write failed come last. Returns KVC_DEVICES if there is none.
+ */
+static unsigned pick_device(struct devices *d, unsigned tried)
+{
+	unsigned best = KVC_DEVICES;
+	double most = -1;
+
+	pthread_mutex_lock(&d->lock);
+	for (unsigned i = 0; i < KVC_DEVICES; i++) {
+		struct device *x = &d->dev[i];
+		const struct kvc_breaker_class *c = &x->breaker.of[KVC_CALL_WRITE];
+		struct kvc_tier_usage u;
+		double share;
+
+		if (!x->t || x->leaving || (tried & (1u << i)))
+			continue;
+		if (d->n > 1 && (kvc_breaker_refuses(&x->breaker, KVC_CALL_WRITE, kvc_mono_ns()) ||
+				 x->breaker.of[KVC_CALL_READ].is != KVC_BREAKER_CLOSED))
+			continue;
+		x->t->ops->usage(x->t, &u);
+		share = u.total ? (double)(u.total - u.used) / (double)u.total : 0;
+		if (c->is != KVC_BREAKER_CLOSED)
+			share = 2; /* the probe */
+		else if (c->failures)
+			share -= 1;
+		if (best == KVC_DEVICES || share > most) {
+			best = i;
+			most = share;
+		}
+	}
+	pthread_mutex_unlock(&d->lock);
+	return best;
+}
+
+static int devices_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
+{
+	struct devices *d = devices_of(t);
+	unsigned tried = 0, nr;
+	int full = 0, err = 0;
+
+	while ((nr = pick_device(d, tried)) < KVC_DEVICES) {
+		struct kvc_where w = { .at = 0 };
+		struct kvc_tier *x;
+
+		tried |= 1u << nr;
+		if ((err = begin(d, nr, KVC_CALL_WRITE, &x)))
+			continue;
+		err = x->ops->put(x, p, &w);
+		if (!err)
+			*out = global(nr, &w);
+		full = err == -ENOSPC ? err : full;
+		err = end(d, nr, KVC_CALL_WRITE, w.at, err, false);
+		if (err != -ENOSPC) /* with ENOSPC nothing of the payload was read */
+			return err;
+	}
+	if (full)
+		return full;
+	/* all devices fail or leave */
+	return err && err != -ENODEV ? err : -EIO;
+}
+
+static int devices_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		       const struct iovec *iov, int n)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+	struct kvc_where at = local(w);
+	struct kvc_tier *x;
+	int err = begin(d, nr, KVC_CALL_READ, &x);
+
+	if (err)
+		return err == -ENOENT ? -EBADMSG : err;
+	err = x->ops->get(x, &at, off, iov, n);
+	return end(d, nr, KVC_CALL_READ, at.at, err, false);
+}
+
+static int devices_rehead(struct kvc_tier *t, const struct kvc_where *w,
+			  const uint8_t page[KVC_FRAME_HEADER])
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+	struct kvc_where at = local(w);
+	struct kvc_tier *x;
+	int err = begin(d, nr, KVC_CALL_WRITE, &x);
+
+	return err ?: end(d, nr, KVC_CALL_WRITE, at.at, x->ops->rehead(x, &at, page), false);
+}
+
+/* The frame's space in a device that fails is not used until the next mount. */
+static int devices_remove(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+	struct kvc_where at = local(w);
+	struct kvc_tier *x;
+	int err = begin(d, nr, KVC_CALL_WRITE, &x);
+
+	if (!err)
+		err = end(d, nr, KVC_CALL_WRITE, at.at, x->ops->remove(x, &at), false);
+	else if (err == -ENODEV) {
+		pthread_mutex_lock(&d->lock);
+		d->dev[nr].uncleared += w->len;
+		pthread_mutex_unlock(&d->lock);
+	}
+	return err == -ENODEV ? 0 : err;
+}
+
+/* The callbacks of a list, with the number of the device. */
+struct listing {
+	struct devices *d;
+	unsigned nr;
+	int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f);
+	void *arg;
+};
+
+static int list_one(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	const struct listing *l = arg;
+	struct kvc_where at;
+
+	if (!w)
+		return l->fn(l->arg, NULL, NULL);
+	at = global(l->nr, w);
+	return l->fn(l->arg, &at, f);
+}
+
+static void unread_one(void *arg, uint64_t at, uint64_t len, int err)
+{
+	const struct listing *l = arg;
+
+	l->d->unread(l->d->unread_arg, (uint64_t)l->nr << KVC_DEVICE_BITS | at, len, err);
+}
+
+static int devices_list(struct kvc_tier *t,
+			int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+			void *arg)
+{
+	struct devices *d = devices_of(t);
+	struct listing l = { .d = d, .fn = fn, .arg = arg };
+	int err = 0;
+
+	for (; l.nr < KVC_DEVICES && !err; l.nr++) {
+		struct kvc_tier *x = d->dev[l.nr].t;
+
+		if (!x)
+			continue;
+		kvct_disk_unread(x, d->unread ? unread_one : NULL, &l);
+		err = x->ops->list(x, list_one, &l);
+		kvct_disk_unread(x, NULL, NULL);
+	}
+	return err;
+}
+
+/* A device whose sync failed is suspended at once: which of its frames it stored is not known. */
+static int devices_sync(struct kvc_tier *t)
+{
+	struct devices *d = devices_of(t);
+	int first = 0;
+
+	for (unsigned i = 0; i < KVC_DEVICES; i++) {
+		struct kvc_tier_usage u = { 0 };
+		uint64_t writes;
+		struct kvc_tier *x;
+		bool synced;
+		int err = begin(d, i, KVC_CALL_WRITE, &x);
+
+		if (err)
+			continue;
+		x->ops->usage(x, &u);
+		pthread_mutex_lock(&d->lock);
+		writes = d->dev[i].writes;
+		synced = d->dev[i].synced == writes && !u.uncleared;
+		pthread_mutex_unlock(&d->lock);
+		err = synced ? 0 : x->ops->sync(x);
+		pthread_mutex_lock(&d->lock);
+		if (!err)
+			d->dev[i].synced = kvc_max(d->dev[i].synced, writes);
+		pthread_mutex_unlock(&d->lock);
+		end(d, i, KVC_CALL_WRITE, 0, err, true);
+		first = first ?: err;
+	}
+	return first;
+}
+
+static bool fails(const struct device *x, enum kvc_call call)
+{
+	return x->breaker.of[call].is != KVC_BREAKER_CLOSED;
+}
+
+static void devices_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
+{
+	struct devices *d = devices_of(t);
+
+	memset(u, 0, sizeof *u);
+	pthread_mutex_lock(&d->lock);
+	for (unsigned i = 0; i < KVC_DEVICES; i++) {
+		struct device *x = &d->dev[i];
+		struct kvc_tier_usage one;
+
+		if (!x->t)
+			continue;
+		x->t->ops->usage(x->t, &one);
+		u->stored += one.stored;
+		u->uncleared += one.uncleared + x->uncleared;
+		if (fails(x, KVC_CALL_READ) || fails(x, KVC_CALL_WRITE))
+			continue; /* nothing can be stored in its space */
+		u->total += x->leaving ? 0 : one.total;
+		u->used += one.used; /* that of a leaving device must fit into the others */
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_device *out)
+{
+	struct devices *d = devices_of(t);
+	struct kvc_tier_usage u;
+	const struct device *x;
+
+	if (nr >= KVC_DEVICES)
+		return -ENOENT;
+	x = &d->dev[nr];
+	pthread_mutex_lock(&d->lock);
+	if (x->t) {
+		*out = (struct kvc_tier_device){
+			.file = x->file,
+			.leaving = x->leaving,
+			.read_fails = fails(x, KVC_CALL_READ),
+			.write_fails = fails(x, KVC_CALL_WRITE),
+			.why = x->breaker
+				       .of[fails(x, KVC_CALL_READ) ? KVC_CALL_READ : KVC_CALL_WRITE]
+				       .why,
+			.errors = x->errors,
+		};
+		memcpy(out->path, x->path, sizeof out->path);
+		x->t->ops->usage(x->t, &u);
+		out->total = u.total;
+		out->used = u.used;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return x->t ? 0 : -ENOENT;
+}
+
+/* ---- the set of devices ---- */
+
+static int add(struct devices *d, const struct kvc_store *s, unsigned nr, char *error)
+{
+	struct kvc_tier *t;
+	int err = kvct_disk_open(s, nr, &t, error);
+
+	if (err)
+		return err;
+	pthread_mutex_lock(&d->lock);
+	d->dev[nr] = (struct device){
+		.t = t,
+		.file = s->dev[nr].kind != KVC_DEVICE_BLOCK,
+		.leaving = s->dev[nr].leaving,
+	};
+	memcpy(d->dev[nr].path, s->dev[nr].path, sizeof d->dev[nr].path);
+	d->n++;
+	pthread_mutex_unlock(&d->lock);
+	return 0;
+}
+
+static void take_out(struct devices *d, unsigned nr)
+{
+	struct kvc_tier *t;
+
+	pthread_mutex_lock(&d->lock);
+	t = d->dev[nr].t;
+	d->dev[nr].t = NULL;
+	d->n -= t != NULL;
+	while (d->dev[nr].users)
+		pthread_cond_wait(&d->idle, &d->lock);
+	pthread_mutex_unlock(&d->lock);
+	if (t)
+		t->ops->close(t);
+}
+
+static int devices_change(struct kvc_tier *t, enum kvc_tier_change change,
+			  const struct kvc_store *s, unsigned nr, char *error)
+{
+	struct devices *d = devices_of(t);
+	int err = 0;
+
+	switch (change) {
+	case KVC_TIER_ADD: return add(d, s, nr, error);
+	case KVC_TIER_GROW:
+		err = kvct_disk_grow(d->dev[nr].t, s->dev[nr].size);
+		if (err)
+			snprintf(error, 512, "%s", kvc_why(-err));
+		break;
+	case KVC_TIER_LEAVE:
+		pthread_mutex_lock(&d->lock);
+		d->dev[nr].leaving = s->dev[nr].leaving;
+		pthread_mutex_unlock(&d->lock);
+		break;
+	case KVC_TIER_REMOVE: take_out(d, nr); break;
+	}
+	return err;
+}
+
+static void devices_close(struct kvc_tier *t)
+{
+	struct devices *d = devices_of(t);
+
+	for (unsigned i = 0; i < KVC_DEVICES; i++)
+		take_out(d, i);
+	pthread_cond_destroy(&d->idle);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+
+void kvct_devices_clear(struct kvc_tier *t)
+{
+	struct devices *d = devices_of(t);
+
+	for (unsigned i = 0; i < KVC_DEVICES; i++)
+		if (d->dev[i].t)
+			kvct_disk_clear(d->dev[i].t);
+}
+
+void kvct_devices_unread(struct kvc_tier *t,
+			 void (*fn)(void *arg, uint64_t at, uint64_t len, int err), void *arg)
+{
+	devices_of(t)->unread = fn;
+	devices_of(t)->unread_arg = arg;
+}
+
+static const struct kvc_tier_ops devices_ops = {
+	.name = "disk",
+	.caps = KVC_TIER_DURABLE | KVC_TIER_BOUNDED | KVC_TIER_MEDIA,
+	.close = devices_close,
+	.claim = devices_claim,
+	.put = devices_put,
+	.get = devices_get,
+	.rehead = devices_rehead,
+	.remove = devices_remove,
+	.list = devices_list,
+	.sync = devices_sync,
+	.usage = devices_usage,
+	.device = devices_device,
+	.change = devices_change,
+};
+
+int kvct_devices_open(const struct kvc_store *s, struct kvc_tier **out, char *error)
+{
+	struct devices *d = calloc(1, sizeof *d);
+	int err;
+
+	if (!d) {
+		snprintf(error, 512, "out of memory");
+		return -ENOMEM;
+	}
+	d->tier.ops = &devices_ops;
+	snprintf(d->tier.id, sizeof d->tier.id, "disk");
+	pthread_mutex_init(&d->lock, NULL);
+	pthread_cond_init(&d->idle, NULL);
+	err = kvc_label_distinct(s, error);
+	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
+		if (s->dev[i].kind)
+			err = add(d, s, i, error);
+	if (err)
+		devices_close(&d->tier);
+	else
+		*out = &d->tier;
+	return err;
+}

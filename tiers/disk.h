@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver of one device of a store: a block device or a preallocated file (disk.c). devices.c
+ * makes the disk tier of these drivers. In their struct kvc_where, `at` is an offset in the device.
+ */
+#ifndef KVCT_DISK_H
+#define KVCT_DISK_H
+
+#include "store.h"
+#include "tier.h"
+
+/*
+ * Opens device `nr` of the store and checks its label. Returns 0 and sets *out, or a negative errno
+ * with one line in error[512].
+ */
+int kvct_disk_open(const struct kvc_store *s, unsigned nr, struct kvc_tier **out, char *error);
+/*
+ * The device and its label have this new size, in bytes, which is a multiple of KVC_PAGE: uses the
+ * added space. Returns 0, -ERANGE (smaller than before) or -ENOMEM; after an error nothing has
+ * changed.
+ */
+int kvct_disk_grow(struct kvc_tier *t, uint64_t size);
+/* Tries once more to clear headers that could not be cleared. */
+void kvct_disk_clear(struct kvc_tier *t);
+/*
+ * list() then calls fn for places that cannot be read and continues. Without it, list() ends with
+ * the error.
+ */
+void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
+		      void *arg);
+
+#endif

@@ -108,8 +108,8 @@ PLOT = r"^conversation\n +1000 \|"
 
 
 def parts(first=TABLE):
-    """The manual up to its table, the table's lines, and the rest; or the same for another start
-    line."""
+    """The manual in three parts: the text before the table, the table's lines, and the text after
+    it. `first` matches the table's first line."""
     with open(MANUAL) as f:
         text = f.read()
     begin = re.search(first, text, re.M).start()

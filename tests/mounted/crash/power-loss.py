@@ -55,8 +55,8 @@ class Life:
         [t.start() for t in self.threads]
 
     def end(self):
-        """Ends the keepers first, and waits until their pins are committed: the second commit
-        after their end is of a batch that began after it."""
+        """Ends the keepers first, and waits for two commits, so that their pins are committed: the
+        first commit may be of a batch that began before the keepers ended."""
         self.quiet.set()
         [t.join() for t in self.threads[:2]]
         before = self.s.stats()["commits"]

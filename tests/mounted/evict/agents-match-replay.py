@@ -3,7 +3,7 @@
 # level: check
 """A mount keeps the chunks of agents' prompts that kvcachectl replay keeps: the policy decides when
 a chunk enters, however late the evictor works, and no matter whether a client creates the chunk or
-the disk tier has it. 260 requests of agents run on a mount with a told chain, and most of their
+the disk tier has it. 260 requests of agents run on a mount with a reported chain, and most of their
 chunks are loaded again. The replay gets the times at which the mount got the requests, since the
 policy's ages depend on them, so the speed of the machine has no influence. The policy draws its
 candidates at random: the mount is compared with the mean of replays of about as many chunks as the

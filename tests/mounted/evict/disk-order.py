@@ -2,9 +2,9 @@
 # ways: fast
 # level: check
 """A chunk in the disk tier stays in the eviction order after every kind of change: its folder was
-found to be a container or was set to one; it was renamed, exchanged, linked, written again, given
-another policy, or demoted. It is evicted before newer chunks, also under policies that keep the
-disk's order in memory. No chunk is forgotten until the next mount."""
+found to be a container or was set to be one; it was renamed, exchanged, linked, written again,
+given another policy, or demoted. It is evicted before newer chunks, also under policies that keep
+the disk's order in memory. No chunk is forgotten until the next mount."""
 import ctypes, os, time
 import faults
 from kvtest import *

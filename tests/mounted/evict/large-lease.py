@@ -61,7 +61,7 @@ def taken():
     return others, fds, answers
 
 
-for _ in range(100):  # the callers share one CPU, so it depends on the scheduler who runs
+for _ in range(100):  # the callers share one CPU, so the scheduler decides which runs
     others, fds, answers = taken()
     print(f"{others} other calls while the first lease was taken")
     if others > 1:

@@ -62,9 +62,9 @@ def store(name, options):
 
 
 def aligned(r, some):
-    """Writes the recording so that its second half, which counts, begins after the uses of the
-    requests `some`, as it does for the load. For that, other requests are added at the beginning,
-    or the first requests are left out. (If the machine pauses while a prompt is created, a learned
+    """Writes the recording so that its second half begins after the uses of the requests `some`, as
+    in the load: only hits in the second half count. For that, adds other requests at the beginning,
+    or leaves out the first requests. (If the machine pauses while a prompt is created, a learned
     prompt is split in two.)"""
     uses, before = sum(map(len, some)), []
     for l in r.lines:

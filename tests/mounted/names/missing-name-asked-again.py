@@ -66,7 +66,7 @@ os.unlink(f"{s.mnt}/m/readable")
 hides("m/readable", DAY)
 s.read("m/lived/b")
 
-os.rename(shared, away)  # the tier is out
+os.rename(shared, away)  # the tier is down
 misses("m/unread")
 os.unlink(f"{s.mnt}/m/unread")
 hides("m/unread", SOON)

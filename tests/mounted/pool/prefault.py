@@ -81,7 +81,7 @@ for i in range(160):
     assert s.read(f"h/{i}") == blob(i, MiB)
 s.umount()
 
-# a file that needs more than the memory beside the held part
+# a file that needs more memory than there is outside the held part
 s.mount("prefault=hold,passthrough=off", cpu="64M")
 wait_for(lambda: "held until" in s.config()["prefault_is"])
 with open(f"{s.mnt}/large", "wb") as f:

@@ -423,8 +423,8 @@ def files():
     done(s, a, b)
 
 
-# the texts of .kvcachefs/, which the daemon keeps while they are open: all users, including root,
-# may use a quarter of memory= beside its fixed part, and one user half of that
+# the texts of .kvcachefs/, which the daemon keeps while they are open: all users together (also
+# root) may use a quarter of the part of memory= that is not fixed, and one user half of that
 def of_texts():
     s, a, b, A, B = new("texts", cpu="32M", size="64M", options="memory=128M")
     size, st = a("read_text", s.mnt, "metrics"), s.stats()

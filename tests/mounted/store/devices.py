@@ -169,7 +169,7 @@ for name in PARTS[1], "1":
     r = s.fsck("-y", "--forget", name, ok=None)
     assert r.returncode == 1 and f"device 1, {PARTS[1]}, is removed" in r.stdout, r
     whole([f for f in FILES if where[f] != 1])
-# the same device again, which fsck -y has not written: it is refused as one of no store
+# the removed device returns with its label: it is refused, because the store no longer has it
 shutil.copy(f"{KEEP}/part1", PARTS[1])
 r = s.fsck("-y", "--device", PARTS[1], ok=None)
 assert r.returncode == 8 and "is not one of this store" in r.stdout, r

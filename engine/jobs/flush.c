@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sweep "flush": copies all dirty objects to their tiers, then commits, and syncs the catalog.
- * Copies that failed before are tried at once, each once; one that fails again returns to its
- * earlier delay. The sweep ends when each copy was made or has failed once, so a tier that is out
+ * Each copy that failed before is tried once, without delay; if it fails again, it returns to its
+ * earlier delay. The sweep ends when each copy was made or has failed once, so a tier that is down
  * does not delay it further. A file that is open for writing is not published and not included, but
  * a delayed copy that an fsync requested is tried.
  */

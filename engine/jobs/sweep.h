@@ -49,8 +49,8 @@ void kvc_sweeper_init(struct kvc_sweeper *x);
 int kvc_sweeper_wait(struct kvc_sweeper *x);
 
 /*
- * Waits until all placements so far are committed, where kvc_place_next finds them. Only the
- * committer knows the rows that belong to names in the overlay. Returns 0 or -EIO.
+ * Waits until all placements so far are committed, because kvc_place_next reads only committed
+ * rows. Returns 0 or -EIO.
  */
 int kvc_sweeper_commit(struct kvc_sweep *s);
 /*

@@ -32,7 +32,7 @@ struct kvc_users {
 struct kvc_user *kvc_user_find_locked(struct kvc *k, uint32_t uid);
 /* The same, but creates the user if needed. Returns NULL if out of memory. */
 struct kvc_user *kvc_user_get_locked(struct kvc *k, uint32_t uid);
-/* Frees the user if it has nothing any more. */
+/* Frees the user's record if it has no entry and no pin. */
 void kvc_user_settle_locked(struct kvc *k, struct kvc_user *u);
 /* Returns the bytes of the pool that the opens and leases of one user may keep. */
 uint64_t kvc_user_share(const struct kvc *k);

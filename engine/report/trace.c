@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * .kvcachefs/trace: the accesses to chunks since it was opened, as lines for kvcachectl trace. An
- * access is recorded as numbers under the lock (telemetry/rings.h). Names of chunks are
- * looked up when they are read, once each, and again when they may have changed.
+ * access is recorded as numbers under the lock (telemetry/rings.h). The name of a chunk is looked
+ * up when its first access is read, and again when it may have changed.
  *
  *   name ID PATH    before the first access to this chunk, and after a rename; special characters
  *                   are %XX

@@ -59,8 +59,8 @@ static struct asked_slot *slot_of(struct kvc *k, uint64_t key, uint32_t thread)
 }
 
 /*
- * Follows the folders up to the root. The kernel knows them all, so they are in memory. Sets *model
- * to KVC_UNSET if one is not. Returns false if no joint hold was possible.
+ * Follows the folders up to the root. The kernel knows them all, so they should be in memory. Sets
+ * *model to KVC_UNSET if one is not. Returns false if no joint hold was possible.
  */
 static bool joint_model(struct kvc *k, uint64_t folder, uint64_t *model)
 {
@@ -121,7 +121,7 @@ void kvc_asked_absent(struct kvc *k, uint64_t parent, const char *name, uint32_t
 	bool counts;
 
 	pthread_mutex_lock(&s->m);
-	/* mkdir looks up again the name that an exists() before it has just looked up */
+	/* not twice for one name: a program often calls exists() and then mkdir() */
 	counts = s->key && (s->key != key || now - s->when_ns >= MADE_NS);
 	before = s->model;
 	dropped_before = s->dropped;

@@ -315,8 +315,8 @@ static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uin
 }
 
 /*
- * Allocates a range. `need` bytes are reserved for it; the reservation is returned, and the pages
- * that were really allocated are counted.
+ * Allocates a range. `need` bytes are reserved for it. Releases the reservation, and counts the
+ * pages that were really allocated instead.
  */
 static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint64_t off,
 		       uint64_t len, uint64_t need, struct kvc_wait *w)

@@ -313,13 +313,13 @@ static int hint_one_both(struct kvc *k, struct kvc_lease *l, size_t i)
 {
 	uint64_t chunk = l->v[i].n->row.chunk, next = 0;
 
-	/* other files of this chunk, perhaps very many, precede the next; l->next only grows */
+	/* skips the other files of this chunk, which may be many; l->next only grows */
 	for (l->next = kvc_max(l->next, i + 1); l->next < l->n && !next; l->next++) {
 		pause_often_both(k, l->next);
 		if (l->v[l->next].n && l->v[l->next].n->row.chunk != chunk)
 			next = l->v[l->next--].n->row.chunk;
 	}
-	/* a use, as in lease_load_both; first, because a use ends other hints */
+	/* an access, as in lease_load_both; before the hints, because it ends earlier ones */
 	if (l->hint.prefetch && !kvc_membership_join_both(k, l->v[i].n))
 		lease_access_locked(k, l, i);
 	return kvc_hint_apply_both(k, &l->hint, l->v[i].n, next, l->uid);

@@ -128,7 +128,7 @@ int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int 
 		     uint64_t off, uint64_t len, uint64_t *done);
 /* Extends a file to at least this size (bytes). */
 int kvc_pages_size(int fd, uint64_t least);
-/* Truncates the segment, without the locks if many pages are freed; as kvc_pages_locked. */
+/* Truncates the segment like kvc_pages_locked, without the locks if many pages are freed. */
 int kvc_pages_truncate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
 			      uint64_t size);
 /*

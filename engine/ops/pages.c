@@ -135,7 +135,7 @@ int kvc_pages_truncate_locked(struct kvc *k, struct kvc_node *n, enum kvc_held h
 
 /*
  * Under the lock no writer can open the file, and its only writer is about to close it. Frees whole
- * huge pages: for a part of one the kernel would split it and clear the rest.
+ * huge pages: if only a part were freed, the kernel would split the page and clear that part.
  */
 void kvc_pages_trim_locked(struct kvc *k, struct kvc_node *n)
 {

@@ -134,7 +134,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	return 0;
 }
 
-/* n, one of the two of an exchange, has moved to `folder`. */
+/* Completes the move of n, one of two exchanged nodes, to `folder`. */
 static void exchanged_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
 	kvc_access_renamed_locked(k, n->row.ino);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory budget: one limit (memory=) for all memory beside the pool whose size is determined by
+ * The memory budget: one limit (memory=) for all memory outside the pool whose size depends on
  * users, files or remote services. A fixed part of it is for buffers that cannot be refused: those
  * of requests (the queues of io_uring) and of the threads that call tiers. The rest is taken when
  * needed and given back: buffers of tier work, codec contexts, responses of remote services, range

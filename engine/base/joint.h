@@ -2,7 +2,7 @@
 /*
  * Joint holds of a lock (lock.h). If a lock has a struct kvc_joint, many threads can hold it at the
  * same time (kvc_joint_begin). A joint hold is short work that changes only data with a lock of its
- * own. To begin and end a hold takes no mutex, and writes only to a cache line of the thread.
+ * own. Beginning and ending a hold takes no mutex, and writes only to a cache line of the thread.
  *
  * kvc_lock_acquire excludes joint holds: it closes them, and waits until the current ones have
  * ended. This takes a microsecond or two. Therefore they stay closed KVC_JOINT_TIMES times as long,

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* pauses before sleeping: to sleep and wake costs many times the length of most holds */
+/* pauses before sleeping: sleeping and waking takes many times as long as most holds */
 #define SPINS 240
 #define PAUSE_MOST 16u /* pauses between two tries, each of which takes the cache line */
 

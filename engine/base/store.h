@@ -86,8 +86,8 @@ struct kvc_store {
 	uint8_t secret[32];
 	bool has_secret;
 	/*
-	 * fsck found the properties in the frames. The secret is lost, unless kvc_super_name() made
-	 * the store's first one.
+	 * fsck took the fields from the frames, which do not contain the secret. If it found no
+	 * uuid either, kvc_super_name() has made both.
 	 */
 	bool no_proof;
 	int lock_fd; /* the locked superblock; -1: not open */
@@ -142,7 +142,7 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error);
  */
 int kvc_store_open_read(struct kvc_store *s, const char *dir, char *error);
 /*
- * True if the frames of a store that fsck repairs have no proofs yet. Until then the superblock
+ * True if fsck repairs a store whose frames have no proofs yet. Until they have, the superblock
  * must stay damaged: with a good one, a mount would make a secret that proves no frame.
  */
 static inline bool kvc_store_unproven(const struct kvc_store *s)

@@ -27,8 +27,8 @@
  * guesses, or that opens several prompts in turn, is not trusted: no parents are reported for
  * chunks that it creates, and chunks that it opens keep their parent only if the client opened the
  * parent just before. It is trusted again when its guesses would have been right for a long time.
- * A chunk that was evicted and is created again shows the same without an open: its parent was last
- * accessed a while ago, and other chunks since.
+ * A chunk that was evicted and is created again shows the same without being opened, if the client
+ * last accessed its parent a while ago, and other chunks since.
  * Threads that are clients of their own share the trust of their process, because they do the same
  * work: `whole` is the client whose trust counts: the process, or the client itself.
  *
@@ -269,10 +269,9 @@ static void judge_guess(const struct client *c, struct client *whole, uint64_t g
 }
 
 /*
- * The first chunk of a burst had been created before, within a burst after the chunk `guess`, and
- * was evicted before any client opened it. Its parent has not changed. So if the client has just
- * accessed another chunk, and accessed the former one not long ago, it works on several prompts in
- * turns.
+ * A burst begins with a chunk that was created before, within a burst after the chunk `guess`, and
+ * was evicted before any client opened it. Its parent is still `guess`. So if the client has just
+ * accessed another chunk, and accessed `guess` not long ago, it works on several prompts in turn.
  */
 static void judge_again(struct kvc_chain_infer *o, const struct client *c, struct client *whole,
 			uint64_t guess)

@@ -11,7 +11,7 @@
 #define SAVED_BYTES 15 /* bytes of a saved ghost */
 #define AGES 65536u    /* values of one half of an age */
 #define PARTS 256u     /* the table starts with one part of all its rows */
-#define FULL 1         /* ghosts per row above which a row is added: few rows then have many more */
+#define FULL 1         /* mean ghosts per row at which a row is added, so that few rows are full */
 #define ROW_BYTES (KVC_GHOST_ROW * sizeof(struct kvc_ghost))
 
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample)

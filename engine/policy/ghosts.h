@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ghosts: a few facts about chunks that are not in the cache any more. They are in a table of fixed
- * size, with rows of eight. A new ghost replaces the least recently accessed ghost of its row. Only
- * one in `sample` of all ids has a ghost, so that the same memory covers a longer time.
+ * size, with eight ghosts in a row. A new ghost replaces the least recently accessed ghost of its
+ * row. Only one in `sample` of all ids has a ghost, so that the same memory covers a longer time.
  *
  * The id of a ghost determines its row. At first the table has only the first rows, and it adds the
  * next row when there is one ghost per row on average (linear hashing): a small cache has a small

@@ -24,7 +24,7 @@
 
 #define MEMORY 1000. /* requests in the means */
 #define LEAD .05
-#define AHEAD 4        /* leads that earlier gains count, at most */
+#define AHEAD 4        /* maximum weight of earlier gains, in leads */
 #define LEAD_LEAST .01 /* hits a request */
 #define SHRINK 8       /* chunks evicted from a shadow for one new chunk, at most */
 

@@ -73,7 +73,7 @@ static void check_extent(void *arg, uint64_t at, uint64_t len)
 	s->end = at + len;
 }
 
-/* The lowest run of `len` free bytes; if there is one, in a free extent smaller than `keep`. */
+/* The lowest run of `len` free bytes, preferably in a free extent smaller than `keep`. */
 static uint64_t expected(const uint8_t *used, uint64_t len, uint64_t keep)
 {
 	uint64_t any = SIZE, end;

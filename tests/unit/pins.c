@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #define FILES 100
-#define PASSES 8 /* fewer passes than before the call is refused */
+#define PASSES 8 /* the call would be refused only after more passes */
 #define OLD_NS 1000000000ull
 
 static _Atomic unsigned met, passes;

@@ -237,7 +237,7 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 
 	holds(true);
 	base = until_anew(c, *i, &old);
-	/* the commit made no sync: without the mark it made one */
+	/* the commit made no sync; without the mark it would make one */
 	assert_int_equal(forced, 0);
 	db = load(path);
 	marks = load(mark);

@@ -21,6 +21,7 @@
 #include "disk.h"
 #include "label.h"
 #include "log.h"
+#include "pipeline.h"
 #include "registry.h"
 
 #include <pthread.h>
@@ -46,6 +47,7 @@ struct devices {
 	pthread_cond_t idle; /* a device has no users any more */
 	struct device dev[KVC_DEVICES];
 	unsigned n;
+	struct kvct_pipeline *pipeline; /* large frames of all devices */
 	/* of list() */
 	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
 	void *unread_arg;
@@ -420,7 +422,7 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 static int add(struct devices *d, const struct kvc_store *s, unsigned nr, char *error)
 {
 	struct kvc_tier *t;
-	int err = kvct_disk_open(s, nr, &t, error);
+	int err = kvct_disk_open(s, nr, d->pipeline, &t, error);
 
 	if (err)
 		return err;
@@ -474,12 +476,29 @@ static int devices_change(struct kvc_tier *t, enum kvc_tier_change change,
 	return err;
 }
 
+static int devices_start(struct kvc_tier *t)
+{
+	int err = kvct_pipeline_start(devices_of(t)->pipeline);
+
+	if (err)
+		kvc_warn("disk: cannot start the threads for large files: %s; copies of large "
+			 "files are slower",
+			 strerror(-err));
+	return 0;
+}
+
+static void devices_stop(struct kvc_tier *t)
+{
+	kvct_pipeline_stop(devices_of(t)->pipeline);
+}
+
 static void devices_close(struct kvc_tier *t)
 {
 	struct devices *d = devices_of(t);
 
 	for (unsigned i = 0; i < KVC_DEVICES; i++)
 		take_out(d, i);
+	kvct_pipeline_free(d->pipeline);
 	pthread_cond_destroy(&d->idle);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
@@ -504,6 +523,8 @@ void kvct_devices_unread(struct kvc_tier *t,
 static const struct kvc_tier_ops devices_ops = {
 	.name = "disk",
 	.caps = KVC_TIER_DURABLE | KVC_TIER_BOUNDED | KVC_TIER_MEDIA,
+	.start = devices_start,
+	.stop = devices_stop,
 	.close = devices_close,
 	.claim = devices_claim,
 	.put = devices_put,
@@ -522,7 +543,8 @@ int kvct_devices_open(const struct kvc_store *s, struct kvc_tier **out, char *er
 	struct devices *d = calloc(1, sizeof *d);
 	int err;
 
-	if (!d) {
+	if (!d || !(d->pipeline = kvct_pipeline_new())) {
+		free(d);
 		snprintf(error, 512, "out of memory");
 		return -ENOMEM;
 	}

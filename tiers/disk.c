@@ -19,6 +19,7 @@
 #include "extent.h"
 #include "label.h"
 #include "log.h"
+#include "pipeline.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,7 +29,7 @@
 #include <sys/stat.h>
 #include <linux/fs.h>
 
-#define PIECE (1u << 20)
+#define PIECE KVCT_PIPELINE_PIECE
 #define BUFFER (KVC_FRAME_HEADER + PIECE)
 #define SPARES 8
 #define READS 3                 /* attempts to read a page before it counts as unreadable */
@@ -64,6 +65,7 @@ struct disk {
 	/* buffers of BUFFER bytes for the next put; new memory would cost a page fault per page */
 	uint8_t *spare[SPARES];
 	unsigned nspare;
+	struct kvct_pipeline *pipeline; /* of all devices */
 	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
 	void *unread_arg;
 };
@@ -303,26 +305,55 @@ static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uin
 	return write_at(d, buf, KVC_FRAME_HEADER + padded, at, medium);
 }
 
+/* A frame while it is written. */
+struct writing {
+	struct disk *d;
+	const struct kvc_put *p;
+	uint64_t at; /* offset of the payload in the file or device */
+};
+
+static int writing_begin(void *arg, uint8_t *buf, void **p, size_t len, uint64_t off)
+{
+	const struct writing *w = arg;
+	const void *bytes;
+	int err;
+
+	if (w->p->bytes && len % KVC_PAGE == 0) {
+		if (!(err = w->p->bytes(w->p->arg, &bytes, len, off)))
+			*p = (void *)bytes;
+		return err;
+	}
+	err = w->p->read(w->p->arg, buf, len, off);
+	memset(buf + len, 0, kvc_round_up(len, KVC_PAGE) - len);
+	return err;
+}
+
+static int writing_move(void *arg, void *p, size_t len, uint64_t off)
+{
+	const struct writing *w = arg;
+
+	return kvc_pwrite_all(w->d->fd, p, kvc_round_up(len, KVC_PAGE), (off_t)(w->at + off));
+}
+
 /* Writes the payload in pieces, then the header. The last piece is padded to a page with zeros. */
 static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf,
 			bool *medium)
 {
-	uint64_t off = 0;
+	struct writing w = { d, p, at + KVC_FRAME_HEADER };
+	struct kvct_transfer t = {
+		.len = p->stored_len, .arg = &w, .begin = writing_begin, .move = writing_move
+	};
 	int err;
 
 	if (p->stored_len <= PIECE)
 		return write_small(d, p, at, buf, medium);
-	while (off < p->stored_len) {
-		size_t len = kvc_min(p->stored_len - off, PIECE),
-		       padded = kvc_round_up(len, KVC_PAGE);
-
-		if ((err = p->read(p->arg, buf, len, off)))
-			return err;
-		memset(buf + len, 0, padded - len);
-		if ((err = write_at(d, buf, padded, at + KVC_FRAME_HEADER + off, medium)))
-			return err;
-		off += len;
+	err = kvct_pipeline_run(d->pipeline, &t, buf, medium);
+	if (err == -EFAULT && *medium) {
+		*medium = false; /* the pages of p->bytes are gone */
+		return -ECANCELED;
 	}
+	if (err)
+		return *medium ? disk_error(err) : err;
 	if ((err = p->head(p->arg, buf)))
 		return err;
 	return write_at(d, buf, KVC_FRAME_HEADER, at, medium);
@@ -608,7 +639,8 @@ static int claim_label(struct disk *d, const struct kvc_device *dev)
 	return err;
 }
 
-int kvct_disk_open(const struct kvc_store *s, unsigned nr, struct kvc_tier **out, char *error)
+int kvct_disk_open(const struct kvc_store *s, unsigned nr, struct kvct_pipeline *pipeline,
+		   struct kvc_tier **out, char *error)
 {
 	const struct kvc_device *dev = &s->dev[nr];
 	struct disk *d = calloc(1, sizeof *d);
@@ -621,6 +653,7 @@ int kvct_disk_open(const struct kvc_store *s, unsigned nr, struct kvc_tier **out
 		return -ENOMEM;
 	}
 	d->tier.ops = &disk_ops;
+	d->pipeline = pipeline;
 	snprintf(d->tier.id, sizeof d->tier.id, "disk");
 	err = open_data(d, s, nr, &size, error);
 	d->lost_from = size < dev->size ? size : dev->lost_from ?: UINT64_MAX;

@@ -9,11 +9,14 @@
 #include "store.h"
 #include "tier.h"
 
+struct kvct_pipeline;
 /*
- * Opens device `nr` of the store and checks its label. Returns 0 and sets *out, or a negative errno
- * with one line in error[512].
+ * Opens device `nr` of the store and checks its label. Large frames are moved with the help of
+ * `pipeline`, which must outlive the driver. Returns 0 and sets *out, or a negative errno with one
+ * line in error[512].
  */
-int kvct_disk_open(const struct kvc_store *s, unsigned nr, struct kvc_tier **out, char *error);
+int kvct_disk_open(const struct kvc_store *s, unsigned nr, struct kvct_pipeline *pipeline,
+		   struct kvc_tier **out, char *error);
 /*
  * The device and its label have this new size, in bytes, which is a multiple of KVC_PAGE: uses the
  * added space. Returns 0, -ERANGE (smaller than before) or -ENOMEM; after an error nothing has

@@ -74,6 +74,13 @@ struct kvc_put {
 	uint64_t ttl_ms;
 	void *arg;
 	int (*read)(void *arg, void *buf, size_t len, uint64_t off);
+	/*
+	 * Like `read`, but sets *p to the bytes themselves, aligned to a page, instead of copying
+	 * them. They stay valid until put returns, and can only change if the caller then rejects
+	 * the frame. A write from them may fail with EFAULT; then this call has failed with
+	 * -ECANCELED. NULL: the driver uses `read`, also for parts of the payload.
+	 */
+	int (*bytes)(void *arg, const void **p, size_t len, uint64_t off);
 	int (*head)(void *arg, uint8_t page[KVC_FRAME_HEADER]);
 };
 
@@ -83,6 +90,11 @@ struct kvc_put {
  * memory from the budget.
  */
 #define KVC_TIER_CALL_BYTES ((1u << 20) + (128u << 10))
+/*
+ * Threads of the driver of a tier that only this node uses, which help other threads with large
+ * frames. memory= includes KVC_TIER_CALL_BYTES for each.
+ */
+#define KVC_TIER_HELPERS 4u
 
 struct kvc_tier_usage {
 	uint64_t total, used; /* in bytes */

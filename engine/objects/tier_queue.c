@@ -524,7 +524,8 @@ uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n)
 	uint64_t threads = COMMON_WORKERS + OTHER_THREADS;
 
 	for (unsigned t = 0; t < n; t++)
-		threads += threads_of(tiers[t]);
+		threads += threads_of(tiers[t]) +
+			   (tiers[t]->ops->caps & KVC_TIER_SHARED ? 0 : KVC_TIER_HELPERS);
 	return threads * KVC_TIER_CALL_BYTES;
 }
 

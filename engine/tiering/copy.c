@@ -3,7 +3,14 @@
  * One copy of an object into a tier. The segment is read through a separate descriptor and not
  * through a mapping, because a client may truncate the file at the same time. The bytes are summed
  * as they are read, then compressed and sealed if the recipe says so (payload.h). The driver writes
- * the header last. The tier's worker threads enter; every lock is taken and released inside.
+ * the header last. The tier's worker threads, and helpers of the driver, enter; every lock is taken
+ * and released inside.
+ *
+ * The bytes of a published object are not copied before they are written: the tier writes from the
+ * pages of the segment. The caller knows then that no client has the file open for writing, or a
+ * mapping to write through, and that it discards the copy if one opens the file for writing. A
+ * copy of a file that is open (a snapshot) goes through buffers, so that the sum is always that of
+ * the stored bytes, even if a client changes them at the same time.
  */
 #include "copy.h"
 
@@ -17,9 +24,12 @@
 #include "tier_queue.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #define SPARSE_GAIN (256u << 10) /* a range table pays off if the holes have this many bytes */
 #define MORE_RANGES 64u
+#define STEP (64u << 10)      /* bytes that are read, and summed while the CPU's cache has them */
+#define MAPPED_MIN (4u << 20) /* for smaller objects a mapping costs more than it saves */
 
 /*
  * Finds the next range of the file that holds data, starting at r->off + r->len. Returns 1 and sets
@@ -75,51 +85,100 @@ static int find_ranges(struct kvc_copy *c, uint64_t size)
 }
 
 /*
+ * Reads bytes of the segment and sums them, step by step. The bytes are written to `to` if keep is
+ * true. Otherwise only STEP bytes of `to` are used.
+ */
+static int read_and_sum(struct kvc_copy *c, uint8_t *to, bool keep, size_t len, uint64_t off)
+{
+	for (size_t at = 0; at < len; at += STEP) {
+		size_t n = kvc_min(len - at, STEP);
+		uint8_t *p = keep ? to + at : to;
+		int err = kvc_pread_all(c->fd, p, n, (off_t)(off + at));
+
+		if (err)
+			return err == -ENODATA ? -ECANCELED : err; /* truncated by a client */
+		XXH3_128bits_update(c->sum, p, n);
+	}
+	return 0;
+}
+
+/* Gives the next bytes of the table and the ranges of a sparse object. */
+static int read_sparse(struct kvc_copy *c, uint8_t *p, size_t len, uint64_t off)
+{
+	int err = 0;
+
+	if (off < c->table_len) {
+		size_t n = kvc_min(len, c->table_len - off);
+
+		memcpy(p, c->table + off, n);
+		XXH3_128bits_update(c->sum, p, n);
+		p += n;
+		len -= n;
+	}
+	while (len && !err) {
+		struct kvc_range *r = &c->ranges[c->at];
+		size_t n = kvc_min(len, r->len - c->at_off);
+
+		err = read_and_sum(c, p, true, n, r->off + c->at_off);
+		p += n;
+		len -= n;
+		c->at_off += n;
+		if (c->at_off == r->len) {
+			c->at++;
+			c->at_off = 0;
+		}
+	}
+	return err;
+}
+
+/*
  * Gives the raw payload in order: the bytes of a dense object, or the table and the ranges of a
  * sparse one.
  */
 static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
 {
 	struct kvc_copy *c = arg;
-	uint8_t *p = buf;
-	size_t left = len;
-	int err;
 
 	if (!off) { /* the first call, or payload.h starts a second pass */
 		XXH3_128bits_reset(c->sum);
 		c->at = 0;
 		c->at_off = 0;
 	}
-	if (!c->table) {
-		err = kvc_pread_all(c->fd, p, len, (off_t)off);
-		if (err)
-			return err == -ENODATA ? -ECANCELED : err; /* truncated by a client */
-	} else {
-		if (off < c->table_len) {
-			size_t n = kvc_min(left, c->table_len - off);
+	return c->table ? read_sparse(c, buf, len, off) : read_and_sum(c, buf, true, len, off);
+}
 
-			memcpy(p, c->table + off, n);
-			p += n;
-			left -= n;
-		}
-		while (left) {
-			struct kvc_range *r = &c->ranges[c->at];
-			size_t n = kvc_min(left, r->len - c->at_off);
+/*
+ * Sums a piece and gives the segment's own pages. The sum is made of bytes that are read, because a
+ * client that truncates the file would end a read through the mapping with SIGBUS.
+ */
+static int copy_bytes(void *arg, const void **p, size_t len, uint64_t off)
+{
+	struct kvc_copy *c = arg;
 
-			err = kvc_pread_all(c->fd, p, n, (off_t)(r->off + c->at_off));
-			if (err)
-				return err == -ENODATA ? -ECANCELED : err;
-			p += n;
-			left -= n;
-			c->at_off += n;
-			if (c->at_off == r->len) {
-				c->at++;
-				c->at_off = 0;
-			}
-		}
-	}
-	XXH3_128bits_update(c->sum, buf, len);
-	return 0;
+	*p = c->map + off;
+	return read_and_sum(c, c->step, false, len, off);
+}
+
+/*
+ * Maps the segment, so that the tier can write from its pages. Not if the file has holes: a write
+ * from a hole would allocate a page that nobody has reserved.
+ */
+static void map_segment(struct kvc_copy *c, uint64_t size, uint64_t blocks)
+{
+	if (!c->stable || c->shared || c->table || c->enc || size < MAPPED_MIN ||
+	    blocks * 512 < kvc_round_up(size, KVC_PAGE) || !(c->step = malloc(STEP)))
+		return;
+	c->map_len = size;
+	c->map = mmap(NULL, size, PROT_READ, MAP_SHARED, c->fd, 0);
+	if (c->map == MAP_FAILED)
+		c->map = NULL; /* it is copied through buffers */
+}
+
+static void unmap_segment(struct kvc_copy *c)
+{
+	if (c->map)
+		munmap(c->map, c->map_len);
+	c->map = NULL;
 }
 
 static int copy_read(void *arg, void *buf, size_t len, uint64_t off)
@@ -272,7 +331,10 @@ int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blo
 		return err;
 	put.name = c->name;
 	put.stored_len = c->f->stored_len;
+	map_segment(c, size, blocks);
+	put.bytes = c->map ? copy_bytes : NULL;
 	err = t->ops->put(t, &put, where);
+	unmap_segment(c);
 	if (!err && c->enc) {
 		kvc_count_by(&k->stats, coded_bytes, c->f->raw_len);
 		kvc_count_by(&k->stats, coded_stored_bytes, c->f->stored_len);
@@ -296,7 +358,7 @@ void kvc_copy_unname_locked(struct kvc_copy *c)
 
 int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum)
 {
-	KVC_MEM uint8_t *buf = malloc(1 << 20);
+	KVC_MEM uint8_t *buf = malloc(STEP);
 	XXH3_state_t *x = XXH3_createState();
 	uint64_t off = 0;
 	int err = buf && x ? 0 : -ENOMEM;
@@ -304,7 +366,7 @@ int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum)
 	if (!err)
 		XXH3_128bits_reset(x);
 	while (!err && off < size) {
-		size_t len = kvc_min(size - off, 1 << 20);
+		size_t len = kvc_min(size - off, STEP);
 
 		err = kvc_pread_all(fd, buf, len, (off_t)off);
 		if (!err)
@@ -331,5 +393,6 @@ void kvc_copy_fini(struct kvc_copy *c)
 	XXH3_freeState(c->stored_sum);
 	kvc_payload_encoder_free(c->enc);
 	free(c->f);
+	free(c->step);
 	kvc_budget_buffer_free(&c->memory);
 }

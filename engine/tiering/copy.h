@@ -17,6 +17,14 @@ struct kvc_copy {
 	unsigned tier;
 	int fd; /* the segment; this struct owns the descriptor; -1: not open yet */
 	/*
+	 * The caller knows that nobody can change the segment's bytes, or discards the copy if
+	 * somebody does. So the tier may write from the segment's pages.
+	 */
+	bool stable;
+	/* for that: the segment's mapping, NULL while it is not mapped, and a buffer for the sum */
+	uint8_t *map, *step;
+	size_t map_len;
+	/*
 	 * The data ranges of a sparse file and their encoded table, in one allocation. table is
 	 * NULL if the object is copied as a dense file.
 	 */

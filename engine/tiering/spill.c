@@ -341,6 +341,11 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 		sync_begun_locked(n, s->tier);
 		mark_locked(s);
 	}
+	/*
+	 * No writer has the segment, which was checked above, and a new one changes the epoch.
+	 * After a failure the copy is made through buffers, in case the pages were the cause.
+	 */
+	s->c.stable = !s->snapshot_copy && !k->stopping && !n->spill.failures;
 	here = !s->snapshot_copy && n->segment.verify && n->in[s->tier].place.gen == n->object.gen;
 	s->check = here && n->object.has_sum;
 	s->doubt = here && !n->object.has_sum;

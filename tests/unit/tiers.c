@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One suite for every tier, plain and behind a shim: put, get, rehead, remove, list, full, claims.
+ * One suite for every tier, plain and behind a shim, with and without the driver's threads: put,
+ * get, rehead, remove, list, full, claims; and frames that are written from the caller's pages.
  */
 #include "registry.h"
 
@@ -10,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -23,7 +25,8 @@ static char dir[] = "/tmp/kvc-unit-XXXXXX";
 struct body {
 	const uint8_t *data;
 	struct kvc_frame f;
-	int fail; /* the error of reads after the first; 0: none */
+	int fail;       /* the error of reads after the first; 0: none */
+	unsigned given; /* calls of body_bytes */
 };
 
 static int body_read(void *arg, void *buf, size_t len, uint64_t off)
@@ -34,6 +37,16 @@ static int body_read(void *arg, void *buf, size_t len, uint64_t off)
 		return b->fail;
 	memcpy(buf, b->data + off, len);
 	return 0;
+}
+
+static int body_bytes(void *arg, const void **p, size_t len, uint64_t off)
+{
+	struct body *b = arg;
+
+	(void)len;
+	b->given++;
+	*p = b->data + off;
+	return b->fail && off ? b->fail : 0;
 }
 
 static int body_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
@@ -160,6 +173,63 @@ static void disk(void **state)
 	conformance(open_tier(""), true);
 }
 
+static void disk_with_helpers(void **state)
+{
+	struct kvc_tier *t = open_tier("");
+
+	(void)state;
+	assert_int_equal(t->ops->start(t), 0);
+	conformance(t, true);
+}
+
+/* The frame's bytes are the caller's pages, except for the last piece, which is padded. */
+static void own_pages(void **state)
+{
+	size_t len = (3 << 20) + 100;
+	struct kvc_tier *t = open_tier("");
+	uint8_t *data = mmap(NULL, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			     0),
+		*back = aligned_alloc(4096, 4 << 20);
+	struct iovec iov = { back, kvc_round_up(len, 4096) };
+	struct body b = { .data = data };
+	struct kvc_put p = {
+		.ino = 30,
+		.gen = 1,
+		.stored_len = len,
+		.arg = &b,
+		.read = body_read,
+		.bytes = body_bytes,
+		.head = body_head,
+	};
+	struct kvc_tier_usage u;
+	struct kvc_where w;
+
+	(void)state;
+	assert_ptr_not_equal(data, MAP_FAILED);
+	memset(data, 7, 4 << 20);
+	assert_int_equal(t->ops->start(t), 0);
+	assert_int_equal(t->ops->put(t, &p, &w), 0);
+	assert_int_equal(b.given, 3);
+	assert_int_equal(t->ops->get(t, &w, 4096, &iov, 1), 0);
+	assert_memory_equal(back, data, len);
+	for (size_t i = len; i < iov.iov_len; i++)
+		assert_int_equal(back[i], 0);
+	assert_int_equal(t->ops->remove(t, &w), 0);
+	/* pages that are gone concern this frame, not the tier, and its extent is used again */
+	munmap(data + (1 << 20), 1 << 20);
+	assert_int_equal(t->ops->put(t, &p, &w), -ECANCELED);
+	t->ops->usage(t, &u);
+	assert_int_equal(u.used, 0);
+	b.fail = -EIO;
+	assert_int_equal(t->ops->put(t, &p, &w), -EIO);
+	t->ops->usage(t, &u);
+	assert_int_equal(u.used, 0);
+	t->ops->close(t);
+	munmap(data, 1 << 20);
+	munmap(data + (2 << 20), 2 << 20);
+	free(back);
+}
+
 static void disk_behind_delay(void **state)
 {
 	(void)state;
@@ -265,10 +335,9 @@ static int remove_store(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(disk),
-		cmocka_unit_test(disk_behind_delay),
-		cmocka_unit_test(faults),
-		cmocka_unit_test(bad_places),
+		cmocka_unit_test(disk),      cmocka_unit_test(disk_with_helpers),
+		cmocka_unit_test(own_pages), cmocka_unit_test(disk_behind_delay),
+		cmocka_unit_test(faults),    cmocka_unit_test(bad_places),
 	};
 
 	return cmocka_run_group_tests(tests, make_store, remove_store);

@@ -9,8 +9,8 @@ import os, threading
 from kvtest import *
 import faults
 
-SIZE = 3 * MiB  # read in three pieces
-READS = f"calls=read path={TMP}/run/* nth={faults.FAR} count={faults.FAR} do=delay:400"
+SIZE = 3 * MiB  # read in 48 steps
+READS = f"calls=read path={TMP}/run/* nth={faults.FAR} count={faults.FAR} do=delay:25"
 DISK = f"calls=write path={TMP}/s/data* nth={faults.FAR} count={faults.FAR} do=EIO"
 REMOTE = f"{TMP}/remote"
 OPTIONS = "settle=3600000,unit=file"

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pieces of a long transfer, moved by several threads (pipeline.c). The thread that has the
+ * transfer works on its pieces itself, and threads of the pipeline that are idle help it: while a
+ * piece is being written, the next one is read and summed.
+ */
+#ifndef KVCT_PIPELINE_H
+#define KVCT_PIPELINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVCT_PIPELINE_PIECE (1u << 20) /* bytes of a piece; the last one may be shorter */
+
+/*
+ * A transfer. Its functions return 0 or a negative errno, which ends the transfer: pieces that are
+ * being moved are finished, and no others begin. `off` is the offset of the piece in the transfer.
+ */
+struct kvct_transfer {
+	uint64_t len; /* bytes */
+	void *arg;
+	/*
+	 * Prepares a piece. Called in order, by one thread at a time. buf has KVCT_PIPELINE_PIECE
+	 * bytes, aligned to a page; *p is buf at the call, and the function may set *p to bytes of
+	 * its own instead, which must stay valid until the end of the transfer. NULL: nothing to
+	 * prepare.
+	 */
+	int (*begin)(void *arg, uint8_t *buf, void **p, size_t len, uint64_t off);
+	/* Moves a piece to or from p. Called in any order, by several threads at the same time. */
+	int (*move)(void *arg, void *p, size_t len, uint64_t off);
+	/* Completes a piece. Called in order, by one thread at a time. NULL: nothing to do. */
+	int (*end)(void *arg, void *p, size_t len, uint64_t off);
+	/* a caller waits for it: it gets help before the transfers for which this is false */
+	bool urgent;
+};
+
+struct kvct_pipeline;
+/* Creates a pipeline without threads. Returns NULL if out of memory. */
+struct kvct_pipeline *kvct_pipeline_new(void);
+/*
+ * Starts the threads, KVC_TIER_HELPERS of them (tier.h). Returns 0 or a negative errno; the
+ * pipeline can be used in both cases, and with fewer threads it is slower.
+ */
+int kvct_pipeline_start(struct kvct_pipeline *l);
+/* Stops the threads. Transfers that are under way, and later ones, are made without helpers. */
+void kvct_pipeline_stop(struct kvct_pipeline *l);
+/* Stops the threads and frees the pipeline; NULL is allowed. */
+void kvct_pipeline_free(struct kvct_pipeline *l);
+/*
+ * Makes the transfer and returns when all its pieces are finished: 0, or the first error of its
+ * functions. buf is as for `begin`, and may be NULL if `begin` is NULL. *moving, which may be NULL,
+ * is set to whether the error is one of `move`. Blocks; no lock may be held.
+ */
+int kvct_pipeline_run(struct kvct_pipeline *l, const struct kvct_transfer *t, uint8_t *buf,
+		      bool *moving);
+
+#endif

@@ -19,7 +19,8 @@ _pattern = numpy.random.Generator(numpy.random.PCG64(11)).integers(
 
 
 def content(number, size):
-    """The bytes of an object, which differ for each number. Made faster than a disk writes."""
+    """The bytes of an object, which differ for each number. Generated faster than
+    a disk can write them."""
     at = (number * 7919 * 64) % (len(_pattern) - size - 64) if size < len(_pattern) - 64 else 0
     data = _pattern[at : at + size].copy()
     data[:16] = numpy.frombuffer(hashlib.md5(b"%d/%d" % (number, size)).digest(), numpy.uint8)
@@ -37,7 +38,8 @@ class Client:
     batch      chunks that are handed over in one call
     own        subfolders that it makes once and relies on ("" is the client's folder itself)
     remembers  its index lives in its memory, so only the process that stored can load
-    database   not a cache of files: what it wrote must stay, so it is not driven beyond the disk
+    database   a database, not a cache of files: none of its files may be evicted, so no test stores
+               more than the disk holds
     partial    it reports a hit for a chunk that it has not written completely
     depths     the depths below the root, in folders, at which it is tested
     connector  it is our own connector, which works only on our mounts

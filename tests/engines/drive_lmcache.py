@@ -334,7 +334,7 @@ class Gds(InProcess):
 
 
 class GdsBuckets(Gds):
-    """As after long use: each folder of the second level has had many chunks."""
+    """The folders after long use: each folder of the second level has had many chunks."""
 
     name, depths = "lmcache GdsBackend, many chunks a folder", (1,)
 

@@ -254,7 +254,7 @@ def step_names(mount):
     new(dtype=torch.float8_e4m3fn, start_layer=0)
     new(dtype=torch.float8_e5m2, start_layer=0)  # SGLang keeps both as bytes
     new(dtype=torch.float8_e5m2, start_layer=1)
-    for size in 2, 4:  # rank 1 of 4 has another head than rank 1 of 2: two ranks share one
+    for size in 2, 4:  # the heads of rank 1 depend on the number of ranks, which may share a head
         KvcachefsLinker._tp = lambda *_: (1, size)
         new()
     assert len(seen) == 5, seen

@@ -3,11 +3,12 @@
 vLLM once and forks a process for each connection, which executes commands, one JSON line each, so
 that every engine is a process of its own without the cost of the import.
 
-start  folder (of the model's config.json), model (changes of the tiny Llama), transfer (arguments
+start  folder (of the model's config.json), model (changes to the tiny Llama), transfer (arguments
        of KVTransferConfig), llm (arguments of LLM), env, images (a model with images: LLaVA with
        the tiny Llama), events (the address to which vLLM publishes its KV events)
-run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (tokens), together,
-       params, lora (a folder): for each prompt the number of cached tokens and the generated tokens
+run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (number of tokens
+       to generate), together (all prompts in one call), params, lora (a folder): for each prompt
+       the number of cached tokens and the generated tokens
 session  the same, for one prompt; params, and more arguments of the engine's add_request() such as
        session_id
 adapter  folder: makes a LoRA adapter there

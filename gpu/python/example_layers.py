@@ -40,7 +40,7 @@ class Memory:
 
 
 def make_cache():
-    """[K and V, block, slot, head, element] a layer, as FlashAttention has it."""
+    """A tensor [K and V, block, slot, head, element] for each layer, as in FlashAttention."""
     shape = (2, BLOCKS, BLOCK_SIZE, HEADS, HEAD_SIZE)
     try:
         import torch

@@ -101,8 +101,8 @@ class Reports:
 
 class Known:
     """Keys that are stored, as far as this process knows: the last 262,144 that it stored or
-    found, without those that were missed since. A key that is being stored counts as known until
-    its store fails."""
+    found, except keys that were found missing since. A key that is being stored counts as known
+    until its store fails."""
 
     def __init__(self, most: int = KNOWN_MOST) -> None:
         self._most = most

@@ -68,7 +68,7 @@ def safe_name(text: str) -> str:
 
 def values() -> list[str]:
     """The options of the server that change the values in a page but not its size: SGLang keeps
-    both kinds of fp8 as bytes. Nothing outside of a server."""
+    both kinds of fp8 as bytes. An empty list outside of a server."""
     try:
         model = get_model()
     except ValueError:

@@ -38,7 +38,7 @@ class Tensor(Protocol):
 class _Format(NamedTuple):
     pointers: str
     dims: str
-    guess: bool = True  # whether the shape alone may determine it
+    guess: bool = True  # whether the shape alone may determine the format
 
 
 _FORMATS = {

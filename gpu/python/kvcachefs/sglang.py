@@ -21,8 +21,9 @@ that the bytes depend on: the pool's layout, element type, page size, the sizes 
 and the model's revision and quantization. Servers that differ in one of these do not read each
 other's files.
 
-A call that fails is a miss for SGLang, or a page that is not stored: the daemon was stopped, a
-file was evicted between the lookup and the load, has another size, or cannot be read. Errors are
+To SGLang, a failed load is a miss, and after a failed store the page is not stored. Calls fail if
+the daemon was stopped, or if a file was evicted between the lookup and the load, has another size,
+or cannot be read. Errors are
 logged, at most one message of a kind in ten seconds.
 """
 from __future__ import annotations

@@ -154,8 +154,8 @@ def _chunk_blocks(vllm_config: Any, kv_cache_config: Any) -> int:
 
 
 def _complete(vllm_config: Any, kv_cache_config: Any = None) -> Options:
-    """Checks the options and adds those that vLLM reads, in place: in this process vLLM asks for
-    them again."""
+    """Checks the options, and adds those that vLLM reads to its configuration, because vLLM reads
+    them from there later in this process."""
     extra = vllm_config.kv_transfer_config.kv_connector_extra_config
     options = Options.of(extra)
     extra.setdefault("spec_name", "KvcachefsSpec")

@@ -6,11 +6,11 @@
  * [TIME, [EVENT...]]. The pool is medium CPU; every tier is medium STORAGE with the locality LOCAL
  * (disk) or REMOTE, and its name is the ownership.
  *
- * A block's parent is the block of the chunk's parent, if a client reported it
- * (user.kvcachefs.parent) and the parent is such a file too, or a folder that has one of them.
- *
  * A file is a block if its name has a form that an engine uses (kvcachefs_names.h), at the
  * top of the mount or in a folder, and its key is a hash in hex.
+ *
+ * A block's parent is the block of the chunk's parent, if a client reported it
+ * (user.kvcachefs.parent) and the parent is a file that is a block, or a folder with one block.
  */
 #ifndef KVM_PUBLISH_H
 #define KVM_PUBLISH_H
@@ -29,7 +29,7 @@ struct kvm_publish_options {
 	/* ZeroMQ address; "*", "[::]" and ipc:// are bound, others connected */
 	const char *address;
 	const char *topic;
-	bool arrays;         /* events as arrays, as vLLM up to 0.23 and llm-d, instead of maps */
+	bool arrays;         /* events as arrays, which vLLM up to 0.23 and llm-d use, not maps */
 	bool bytes;          /* whole hashes, instead of their last 8 bytes as a number */
 	uint32_t block_size; /* tokens of a block; 0: not known */
 	const char *mnt;     /* the mount, in which parents are looked up */

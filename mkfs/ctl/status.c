@@ -160,7 +160,7 @@ static const char *const reasons[] = {
 };
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-/* What clients asked for since `first`, and how many of their opens hit the pool. */
+/* Chunks that clients asked for since `first`, and how many of their opens hit the pool. */
 struct hits {
 	uint64_t asked, found, opens, hits, loaded, stored;
 	double seconds;

@@ -25,7 +25,7 @@ static const char *const columns[COLUMNS] = {
 struct model {
 	const char *name; /* points into the text */
 	uint64_t v[COLUMNS];
-	uint64_t uses; /* in the interval: opens, and what was not found */
+	uint64_t uses; /* in the interval: opens, and requests for names that do not exist */
 	double rate[COLUMNS];
 };
 

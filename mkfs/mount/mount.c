@@ -29,8 +29,8 @@ static void beside(char *path, size_t capacity)
 }
 
 /*
- * Finds the words of the call, which mount(8) writes in this form. Returns true if it asks for a
- * remount.
+ * Finds STORE and MOUNTPOINT (words) and the options, in the form in which mount(8) passes them.
+ * Returns true if the call asks for a remount.
  */
 static bool is_remount(int argc, char **argv, const char *words[2], const char **options)
 {

@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-#define KEYS 8 /* keys of an object; bytes of a name */
-#define NAME 32
-#define DIGITS 18
+#define KEYS 8    /* maximum number of keys of an object */
+#define NAME 32   /* bytes for the name of a key */
+#define DIGITS 18 /* of a number */
 
 void kvm_line_fini(struct kvm_line *l)
 {

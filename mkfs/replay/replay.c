@@ -275,8 +275,8 @@ static int parse_replay_options(struct replay *o, int *argc, char **argv)
 }
 
 /*
- * Makes the configuration of a replacer. Policies that use the number of chunks that fit get it;
- * for a capacity in bytes, it is computed from the mean size.
+ * Makes the configuration of a replacer, with the number of chunks that fit, for the policies that
+ * use it. For a capacity in bytes, the number is computed from the mean size.
  */
 static struct kvc_replacer_conf conf_of(const struct replay *o, const struct kvm_trace *t,
 					unsigned policy, uint64_t capacity)

@@ -39,11 +39,7 @@ struct kvm_trace {
 int kvm_trace_read(struct kvm_trace *t, const char *path);
 void kvm_trace_free(struct kvm_trace *t);
 
-/*
- * Hit ratios of the chunks accessed in the last half of the requests; the first half fills the
- * caches. A chunk counts as a hit only if all chunks before it in its request are hits too. disk:
- * hits that are only on disk.
- */
+/* How well the prefix chains were learned. */
 struct kvm_learned {
 	uint64_t made; /* created chunks */
 	/* created chunks without an observed parent, and with a wrong parent */
@@ -52,6 +48,11 @@ struct kvm_learned {
 	uint64_t begun;  /* requests, as inferred */
 };
 
+/*
+ * Hit ratios of the chunks accessed in the last half of the requests; the first half fills the
+ * caches. A chunk counts as a hit only if all chunks before it in its request are hits too. disk:
+ * hits that are only on disk.
+ */
 struct kvm_share {
 	double pool, disk;
 	double accesses_per_s;

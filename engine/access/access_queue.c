@@ -76,7 +76,7 @@ static void record_item_locked(struct kvc *k, const struct access_item *item)
 	k->chunks->happened_mono_ns = item->when_mono_ns;
 	if (kvc_access_record_locked(k, n->chunk, n->row.ino, item->client, true) &&
 	    !n->refs.leases)
-		kvc_model_stats_found_locked(k, n->model, 1); /* a lease has counted it */
+		kvc_model_stats_found_locked(k, n->model, 1); /* a lease counts its files itself */
 	k->chunks->happened_ns = k->chunks->happened_mono_ns = 0;
 }
 

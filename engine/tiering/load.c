@@ -282,7 +282,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	};
 	mtime = n->row.mtime_ns;
 	bool wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
-	/* since the job was queued; the next tier is tried */
+	/* the tier may have hung since the job was queued: then the next tier is tried */
 	bool hangs = kvc_tier_hangs_locked(k, j->tier);
 
 	if (!wanted || hangs)

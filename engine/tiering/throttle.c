@@ -33,7 +33,7 @@
 #define WORTH_NS 100000ull /* shorter waits cost more than they bring */
 
 struct zone {
-	/* bytes without a copy: the current number, the start of delays, the end of stores */
+	/* bytes without a copy: now, when delays start, and when no store may go on */
 	uint64_t at, from, to;
 };
 

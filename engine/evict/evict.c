@@ -74,12 +74,10 @@ struct pass {
 	uint64_t unlinked_bytes;
 	bool progress;
 	bool overdue; /* a store has waited longer than pace= */
-	/*
-	 * chunks that stay because of hints; nothing else can be evicted, so hints have no effect
-	 */
+	/* chunks that stay because of hints: their number and bytes */
 	unsigned nhinted;
 	uint64_t hinted_bytes;
-	bool ignores_hints;
+	bool ignores_hints; /* nothing else can be evicted */
 };
 
 /*
@@ -271,7 +269,10 @@ static bool exclude_locked(struct pass *p, struct kvc_chunk *c, enum kvc_verdict
 	return true;
 }
 
-/* A chunk that left the policy's order must stay: excludes it from the order as others. */
+/*
+ * A chunk that left the policy's order must stay: returns it to the order and excludes it there,
+ * like the other chunks that stay.
+ */
 static void back_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (c->standing != KVC_LEAVES)

@@ -6,7 +6,8 @@
  * is at low= of the quota. If nothing can be dropped, it refuses the first waiting store with
  * EDQUOT. Models take turns, those with waiters first, and so do expired chunks. There is no pause
  * between turns, and however much one model has to lose, the stores of the other models wait for
- * one turn of it. The thread also stamps the ancestors of accessed chunks (access/access.h).
+ * at most one of its turns. The thread also stamps the ancestors of accessed chunks
+ * (access/access.h).
  */
 #include "chunk.h"
 #include "clock.h"

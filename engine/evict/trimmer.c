@@ -169,7 +169,7 @@ static bool has_children(const struct kvc_trimmer *t, const struct kvc_chunk_row
 	return false;
 }
 
-/* Does the chunk count to the trimmer's model or tenant? */
+/* Does the chunk count towards the quota of the trimmer's model or tenant? */
 static bool belongs(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
 	return t->model & KVC_TRIM_TENANT ? r->tenant == (t->model & ~KVC_TRIM_TENANT)

@@ -145,7 +145,7 @@ struct kvc_tier_ops {
 	/* Frees t. */
 	void (*close)(struct kvc_tier *t);
 	/*
-	 * Reports a stored frame that the catalog knows, before the first other call. -EEXIST: it
+	 * Reports a stored frame that the catalog knows, before any other call. -EEXIST: it
 	 * overlaps another frame; -ERANGE: it is outside the tier.
 	 */
 	int (*claim)(struct kvc_tier *t, const struct kvc_where *w);

@@ -66,8 +66,8 @@ struct kvc_object_row {
 #define KVC_PLACE_CODED 256u
 /*
  * The copy is in a shared tier under an earlier name of the object, where a copy of another object
- * may replace it at any time. After a restart without the segment it is the only copy; it counts as
- * a copy for nothing else.
+ * may replace it at any time. It counts as a copy only after a restart without the segment, when
+ * no other copy exists.
  */
 #define KVC_PLACE_LEFT 512u
 struct kvc_place {
@@ -431,8 +431,8 @@ int kvc_catalog_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *
 			     uint64_t *bytes);
 /*
  * Returns in *r the next chunk after r's own pair in ascending order of (rank, id); begin with rank
- * INT64_MIN. The first function returns chunks of r's policy class, the second chunks that count to
- * the quota of a model, the third chunks of a tenant.
+ * INT64_MIN. The first function returns chunks of r's policy class, the second chunks that count
+ * towards the quota of a model, the third chunks of a tenant.
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);

@@ -232,8 +232,8 @@ struct kvc_catalog {
 	_Atomic size_t changes; /* copy of over.nactive */
 	_Atomic int failing;    /* errno of the last commit, or 0 */
 	/*
-	 * a commit failed because the filesystem is full; until there is space and the reserve is
-	 * whole
+	 * set when a commit fails because the filesystem is full, and cleared when there is space
+	 * and the reserve is complete
 	 */
 	_Atomic bool full;
 	bool trouble_logged; /* trouble was logged */

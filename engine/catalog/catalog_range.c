@@ -455,7 +455,7 @@ int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
 	return kvc_chunk_ranked(c, r, 1, r, &n);
 }
 
-/* The next chunk of a model or tenant, by an index of these. */
+/* The next chunk of an owner, a model or a tenant, in an order that begins with the owner. */
 static int next_owned(struct kvc_catalog *c, enum kvc_statement which, enum kvc_order index,
 		      uint64_t owner, struct kvc_chunk_row *r)
 {

@@ -74,9 +74,9 @@ struct kvc_name_value {
 
 /*
  * A cache of committed names: the inode of a name, or that the name does not exist. Removed names
- * are worth caching because the filter cannot exclude them, and a cache is asked for dropped
- * entries more than for anything else. Existing names are worth caching because a name that is
- * looked up is often removed or renamed soon. The overlay adds a name when it drops a committed
+ * are worth caching because the filter cannot exclude them, and engines ask for dropped files
+ * more often than for any other missing name. Existing names are worth caching because a name that
+ * is looked up is often removed or renamed soon. The overlay adds a name when it drops a committed
  * change of it, and removes it when it gets a new change of it. A lookup adds a name that SQLite
  * has returned under the catalog's lock. Unlike the filter, the cache may forget any name.
  */

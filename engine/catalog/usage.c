@@ -219,8 +219,9 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 }
 
 /*
- * Computes by how much a change of an attribute changes an account, and whose. len: length of the
- * new value, or -1 for a removal. Runs before the change, which fails if the cost is unknown.
+ * Computes the owner of an attribute (*uid) and what a change of it adds to the owner's account
+ * (*by). len: length of the new value, or -1 for a removal. Runs before the change, which fails if
+ * the cost is unknown.
  */
 static int attr_change(struct kvc_catalog *c, uint64_t ino, const char *name, ssize_t len,
 		       uint32_t *uid, int64_t *by)

@@ -23,8 +23,8 @@
  *      pool's tmpfs (open, rename, unlink of a name whose pages stay, fstat, fallocate and
  *      ftruncate of few pages: ops/pages.c), never for tier I/O, a commit, a reply or a wake. Long
  *      work releases it in between (kvc_pause_locked). Calls on files that are in the pool hold it
- *      jointly (ops/hit.c; joint.h describes it). They change only a node, with its stripe of
- *      k->joint, the users, with k->joint->users, and the access queue.
+ *      jointly (ops/hit.c; joint.h describes it). They change only a node (under its stripe
+ *      of k->joint), the users (under k->joint->users) and the access queue.
  *   3. leaf locks inside tiers and the notifier.
  * A function that needs k->lock ends in _locked; a function that needs both ends in _both.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waits and the answerer. The answerer is one thread that runs all wakes, without locks, and ends
- * waits at their deadlines. It never blocks, because a late reply over io_uring makes the sending
- * thread serve the next request of that ring entry.
+ * waits at their deadlines. It must never block: over io_uring, the thread that sends a late reply
+ * also serves the next request of that ring entry.
  */
 #include "wait.h"
 

@@ -284,8 +284,8 @@ static bool probe_settled(struct kvc *k, const struct probe *x, uint64_t now)
 }
 
 /*
- * A client has just looked it up, and gets time to use it. Clients that look it up repeatedly get
- * no more time, but it is not dropped between a mkdir that returns EEXIST and a lookup of its
+ * True if a client has just looked the folder up, and gets time to use it. Repeated lookups get no
+ * more time, but the folder is not dropped between a mkdir that returns EEXIST and a lookup of its
  * contents either.
  */
 static bool probe_delays_locked(const struct probe *x, uint64_t now)

@@ -108,7 +108,7 @@ void kvc_dir_drop_folder_both(struct kvc *k, struct kvc_node *folder);
 /* Removes the names of a folder and the folder. After an error nothing has changed. */
 int kvc_dir_unname_both(struct kvc *k, struct kvc_node *folder);
 /*
- * Says whether a folder may be dropped whose chunk was last accessed at last_ns: 0 if so, -EAGAIN
+ * Says whether a folder, whose chunk was last accessed at last_ns, may be dropped: 0 if so, -EAGAIN
  * if not yet, 1 if it has to be probed first (its files, then the folder).
  */
 int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns);

@@ -133,7 +133,7 @@ static int peeked_row_both(struct kvc *k, const struct kvc_read_ahead *a, uint64
 	return 0;
 }
 
-/* Same as kvc_node_model_both, but without an error if a node can be made all the same. */
+/* Same as kvc_node_model_both, but -ENOENT is not an error: a node can be made anyway. */
 static int peeked_model_both(struct kvc *k, const struct kvc_read_ahead *a, uint64_t folder,
 			     uint64_t *model)
 {

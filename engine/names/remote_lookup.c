@@ -265,7 +265,7 @@ static void ask_forget_locked(struct ask *a)
 	free(a);
 }
 
-/* The tier does not have the name: continues with the next tier, in memory of its own. */
+/* The tier does not have the name: moves the lookup to a new struct, for the next tier. */
 static bool ask_next_tier_locked(struct kvc *k, struct ask *a)
 {
 	struct ask *next = malloc(sizeof *next);
@@ -554,7 +554,7 @@ void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const cha
 	    shared == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->in[t].place.gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
-				if (moved) { /* once another copy exists */
+				if (moved) { /* the frame is removed once another copy exists */
 					if (kvc_tier_same_name(&n->in[t].place.where, &w))
 						kvc_file_set_old_name_locked(n, t, true);
 					soon |= n->copies.old_name & (1u << t) &&

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #define KVM_PATH 4096
+#define KVM_TIME_MAX 7000000000ull /* seconds; now plus this time must fit in a timestamp */
 
 /* Prints "NAME: message" and a hint to the help, and returns 2. */
 int kvm_misused(const char *format, ...) __attribute__((format(printf, 1, 2)));

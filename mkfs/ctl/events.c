@@ -132,15 +132,13 @@ static bool parse_block_size(const char *text, uint32_t *tokens)
 int kvm_run_events(int argc, char **argv)
 {
 	const char *text = NULL, *size = NULL;
+	bool json = false; /* accepted; the output has no other form */
 	struct kvm_publish_options zmq = { .topic = "" };
 	const struct kvm_option options[] = {
-		{ "for", NULL, &text },
-		{ "zmq", NULL, &zmq.address },
-		{ "topic", NULL, &zmq.topic },
-		{ "arrays", &zmq.arrays, NULL },
-		{ "bytes", &zmq.bytes, NULL },
-		{ "tokens", NULL, &size },
-		{ 0 },
+		{ "for", NULL, &text },        { "zmq", NULL, &zmq.address },
+		{ "topic", NULL, &zmq.topic }, { "arrays", &zmq.arrays, NULL },
+		{ "bytes", &zmq.bytes, NULL }, { "tokens", NULL, &size },
+		{ "json", &json, NULL },       { 0 },
 	};
 	static struct events e;
 	uint64_t seconds = 0;
@@ -156,6 +154,8 @@ int kvm_run_events(int argc, char **argv)
 				   kvm_shown(size));
 	if (!zmq.address && (*zmq.topic || zmq.arrays || zmq.bytes || size))
 		return kvm_misused("--topic, --arrays, --bytes and --tokens need --zmq");
+	if (zmq.address && json)
+		return kvm_misused("--json and --zmq cannot be combined");
 	zmq.mnt = e.mnt;
 	if (kvm_mount_of(argc ? argv[0] : NULL, e.mnt) ||
 	    (e.fd = kvm_mount_open(e.mnt, "events", O_RDONLY)) < 0)

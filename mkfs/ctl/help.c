@@ -25,6 +25,9 @@ static const struct {
 	{ "ls", "--recursive", NULL, "list the chunks in all folders below; the same as -r" },
 	{ "ls", "-r", NULL, "list the chunks in all folders below" },
 	{ "ls", "-l", NULL, "no effect: ls always prints one line for each file or chunk" },
+	{ "trace", "--json", NULL, "no effect: the output is always JSON" },
+	{ "events", "--json", NULL, "no effect: the output is always JSON" },
+	{ "ttl", "--chunks", NULL, "set the ttl of the present chunks at and below PATH" },
 	{ "pin", "--for", "TIME", "remove the pin after this time, at least 2s (default: never)" },
 	{ "tenant", "--quota", "SIZE|none", "limit of the tenant's chunks in all tiers together" },
 	{ "tenant", "--share", "SIZE|none",
@@ -128,10 +131,10 @@ static const struct {
 	{ "pin", "pin /mnt/kv/llama-70b/system-prompt", "pin --for 2h /mnt/kv/llama-70b/chunk-1" },
 	{ "unpin", "unpin /mnt/kv/llama-70b/system-prompt", "unpin /mnt/kv/llama-70b/*" },
 	{ "pins", "pins /mnt/kv", "pins --json" },
-	{ "ttl", "ttl 7d /mnt/kv/llama-70b", "ttl never /mnt/kv/llama-70b/chunk-1" },
+	{ "ttl", "ttl 7d /mnt/kv/llama-70b", "ttl --chunks --yes 1d /mnt/kv/llama-70b" },
 	{ "quota", "quota 500G /mnt/kv/llama-70b", "quota --yes none /mnt/kv/llama-70b" },
 	{ "quotas", "quotas /mnt/kv", "quotas --json" },
-	{ "policy", "policy lru /mnt/kv/llama-70b", "policy none /mnt/kv/llama-70b" },
+	{ "policy", "policy lru /mnt/kv/llama-70b", "policy --yes none /mnt/kv" },
 	{ "tenants", "tenants /mnt/kv", "tenants --json" },
 	{ "tenant", "tenant --quota 500G --share 16G acme /mnt/kv",
 	  "tenant --folder /mnt/kv/acme acme" },
@@ -218,7 +221,9 @@ void kvm_print_help(const struct kvm_command *c)
 		puts("PATH is any path in the mount. Without it, the command uses the only mount "
 		     "or, if there are\nseveral, the one around the working directory.");
 	if (usage_has(c->args, "MODEL..."))
-		puts("MODEL is the path of a folder directly under the mount.");
+		puts("MODEL is the path of a folder directly under the mount, or the mount: all "
+		     "its "
+		     "models.");
 	for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++)
 		if (!strcmp(examples[i].command, c->name))
 			printf("Examples:\n  kvcachectl %s\n  kvcachectl %s\n", examples[i].first,

@@ -5,6 +5,8 @@
  */
 #include "ctl.h"
 
+#include "json.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,8 +30,8 @@ static int print_hinted_path(FILE *out, const char *mnt, const char *path, const
 	return 0;
 }
 
-/* Reports the lines of the answer that have an error. */
-static int print_errors(char *text)
+/* Reports the lines of the answer that have an error. Returns their number. */
+static unsigned print_errors(char *text)
 {
 	static const struct {
 		const char *name, *text;
@@ -41,7 +43,7 @@ static int print_errors(char *text)
 		{ "EDQUOT", "the loads exceed the user's share of the pool (share=)" },
 	};
 	char *save = NULL;
-	int failed = 0;
+	unsigned failed = 0;
 
 	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
 		char *state = strrchr(l, ' ');
@@ -56,36 +58,58 @@ static int print_errors(char *text)
 			*state = 0;
 			state = strrchr(l, ' ');
 		}
-		failed = kvm_fail("%s: %s", l, says);
+		kvm_fail("%s: %s", l, says);
+		failed++;
 	}
 	return failed;
 }
 
-static int send_hint(const char *mnt, const char *list, size_t len)
+static void print_hinted(const char *mnt, int paths, unsigned failed)
+{
+	struct kvm_json j = { stdout, false };
+
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "mount", mnt);
+	kvm_json_number(&j, "paths", (uint64_t)paths);
+	kvm_json_number(&j, "failed", failed);
+	kvm_json_end(&j, '}');
+	putchar('\n');
+}
+
+/* Returns 0, or 1 after a message. *failed: the number of refused paths. */
+static int send_hint(const char *mnt, const char *list, size_t len, unsigned *failed)
 {
 	KVC_FD int fd = kvm_mount_open(mnt, "lease", O_RDWR);
 	KVC_MEM char *text = NULL;
 
 	if (fd < 0 || kvm_lease_ask(fd, "hint", list, len) || kvm_lease_read(fd, "hint", &text))
 		return 1;
-	return print_errors(text);
+	*failed = print_errors(text);
+	return *failed > 0;
 }
 
 int kvm_run_hint(int argc, char **argv)
 {
 	const char *priority = NULL, *pause = NULL, *newer = NULL, *tenant = NULL;
 	const char *ended = NULL, *returns = NULL;
-	bool finished = false, prefetch = false, demote = false;
+	bool finished = false, prefetch = false, demote = false, json = false;
 	const struct kvm_option options[] = {
-		{ "finished", &finished, NULL }, { "superseded", NULL, &newer },
-		{ "pause", NULL, &pause },       { "priority", NULL, &priority },
-		{ "prefetch", &prefetch, NULL }, { "demote", &demote, NULL },
-		{ "tenant", NULL, &tenant },     { "ended", NULL, &ended },
-		{ "returns", NULL, &returns },   { 0 },
+		{ "finished", &finished, NULL },
+		{ "superseded", NULL, &newer },
+		{ "pause", NULL, &pause },
+		{ "priority", NULL, &priority },
+		{ "prefetch", &prefetch, NULL },
+		{ "demote", &demote, NULL },
+		{ "tenant", NULL, &tenant },
+		{ "ended", NULL, &ended },
+		{ "returns", NULL, &returns },
+		{ "json", &json, NULL },
+		{ 0 },
 	};
 	KVC_MEM char *list = NULL;
 	size_t len = 0;
 	uint64_t seconds = 0, returns_s = 0;
+	unsigned failed = 0;
 	char mnt[KVM_PATH];
 	FILE *out;
 	int err = kvm_options(&argc, argv, options);
@@ -140,5 +164,10 @@ int kvm_run_hint(int argc, char **argv)
 		err = print_hinted_path(out, mnt, argv[i], "\n");
 	if (fclose(out))
 		return kvm_fail("out of memory");
-	return err ?: send_hint(mnt, list, len);
+	if (err)
+		return err;
+	err = send_hint(mnt, list, len, &failed);
+	if (json && (!err || failed))
+		print_hinted(mnt, argc, failed);
+	return err;
 }

@@ -141,6 +141,7 @@ static int hold_lease(int fd, bool json)
  */
 static int request_lease(char **paths, int n, bool hold, bool json)
 {
+	struct kvm_json j = { stdout, false };
 	KVC_MEM char *list = NULL;
 	size_t len = 0;
 	char mnt[KVM_PATH];
@@ -160,14 +161,25 @@ static int request_lease(char **paths, int n, bool hold, bool json)
 	fd = kvm_mount_open(mnt, "lease", O_RDWR);
 	if (fd < 0 || kvm_lease_ask(fd, "lease", list, len))
 		return 1;
-	return hold ? hold_lease(fd, json) : 0;
+	if (hold)
+		return hold_lease(fd, json);
+	if (json) {
+		kvm_json_begin(&j, NULL, '{');
+		kvm_json_text(&j, "mount", mnt);
+		kvm_json_number(&j, "paths", (uint64_t)n);
+		kvm_json_end(&j, '}');
+		putchar('\n');
+	}
+	return 0;
 }
 
 int kvm_run_prefetch(int argc, char **argv)
 {
-	int err = kvm_plain(&argc, argv);
+	bool json = false;
+	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
+	int err = kvm_options(&argc, argv, options);
 
-	return err ?: request_lease(argv, argc, false, false);
+	return err ?: request_lease(argv, argc, false, json);
 }
 
 int kvm_run_lease(int argc, char **argv)

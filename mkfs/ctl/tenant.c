@@ -161,13 +161,32 @@ static int give_folder(const char *folder, const char *name)
 	return kvm_fail("%s: %s", folder, kvc_why(errno));
 }
 
+static void print_changed_tenant(const char *mnt, const char *name, const char *folder,
+				 bool removed)
+{
+	struct kvm_json j = { stdout, false };
+
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "mount", mnt);
+	kvm_json_text(&j, "tenant", name);
+	kvm_json_text(&j, "folder", folder);
+	kvm_json_bool(&j, "removed", removed);
+	kvm_json_end(&j, '}');
+	putchar('\n');
+}
+
 int kvm_run_tenant(int argc, char **argv)
 {
 	const char *quota = NULL, *share = NULL, *user = NULL, *folder = NULL, *name;
-	bool gone = false;
+	bool gone = false, json = false;
 	const struct kvm_option options[] = {
-		{ "quota", NULL, &quota },   { "share", NULL, &share }, { "user", NULL, &user },
-		{ "folder", NULL, &folder }, { "remove", &gone, NULL }, { 0 },
+		{ "quota", NULL, &quota },
+		{ "share", NULL, &share },
+		{ "user", NULL, &user },
+		{ "folder", NULL, &folder },
+		{ "remove", &gone, NULL },
+		{ "json", &json, NULL },
+		{ 0 },
 	};
 	char mnt[KVM_PATH], text[512];
 	int err = kvm_options(&argc, argv, options);
@@ -190,5 +209,8 @@ int kvm_run_tenant(int argc, char **argv)
 	if ((!folder || quota || share || user) &&
 	    setxattr(mnt, "user.kvcachefs.tenants", text, strlen(text), 0))
 		return refused(mnt, name, errno);
-	return folder ? give_folder(folder, name) : 0;
+	err = folder ? give_folder(folder, name) : 0;
+	if (!err && json)
+		print_changed_tenant(mnt, name, folder, gone);
+	return err;
 }

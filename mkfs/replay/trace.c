@@ -138,12 +138,11 @@ static int record(struct trace *t, int fd, FILE *out)
 static int parse_trace_options(struct trace *t, int *argc, char **argv)
 {
 	const char *seconds = NULL;
+	bool json = false; /* accepted; the output has no other form */
 	const struct kvm_option options[] = {
-		{ "o", NULL, &t->file },
-		{ "output", NULL, &t->file },
-		{ "paths", &t->paths, NULL },
-		{ "seconds", NULL, &seconds },
-		{ 0 },
+		{ "o", NULL, &t->file },      { "output", NULL, &t->file },
+		{ "paths", &t->paths, NULL }, { "seconds", NULL, &seconds },
+		{ "json", &json, NULL },      { 0 },
 	};
 	char *end = NULL;
 	int err = kvm_options(argc, argv, options);

@@ -100,7 +100,7 @@ for words in (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS),
               ("stat", f"{s.mnt}/nothing"), ("dump", "-o", FILE, s.mnt),
               ("top", "--count", "0", s.mnt)):
     w.tell(CTL, *words)
-for words in (("evict", "--from", "disk", PATH), ("quota", "2M", f"{s.mnt}/m")):
+for words in (("evict", "--from", "disk", PATH), ("ttl", "--chunks", "1h", f"{s.mnt}/m")):
     p = run(CTL, *words)  # describes the effect, and cannot ask
     assert p.returncode == 1 and "nothing is changed" in p.stdout and "--yes" in p.stdout, p
 w.told()

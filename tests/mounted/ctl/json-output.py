@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl --json for the commands without their own case: lease, dump, gpus, hash, newkey and
-replay. The JSON has the same content as the text, and every command that prints accepts --json."""
+"""Every command of kvcachectl accepts --json and then prints only JSON. For the commands without
+their own case (lease, dump, gpus, hash, newkey and replay) the JSON has the same content as the
+text."""
 import json, os, re
 from kvtest import *
 
@@ -18,12 +19,9 @@ def both(*words):
 
 help_ = run(CTL, "--help", ok=True).stdout
 names = re.findall(r"^  ([a-z]+)(?: |$)", help_, re.M)
-# commands without --json: most print nothing, and trace and events print only JSON
-quiet = {"pin", "unpin", "ttl", "quota", "policy", "tenant", "hint", "evict", "prefetch", "trace",
-         "events"}
 for n in names:
     usage = run(CTL, n, "--help", ok=True).stdout.splitlines()[0]
-    assert ("--json" in usage) == (n not in quiet), usage
+    assert "--json" in usage, usage
 
 with open(f"{TMP}/tokens", "w") as f:
     f.write(" ".join(map(str, range(64))))
@@ -64,7 +62,11 @@ for s, line in zip(t["shares"], text[2:]):
         parts = [float(x) for x in w.split("+")]
         assert all(abs(a - b) < 0.001 for a, b in zip(parts, (g["pool"], g["disk"]))), (line, s)
 
-s = Store(options="settle=0").mount()
+with open(f"{TMP}/mount.keys", "w") as f:
+    f.write("1 " + "5a" * 32 + "\n")
+os.chmod(f"{TMP}/mount.keys", 0o600)
+os.mkdir(f"{TMP}/shared")
+s = Store(options=f"settle=0,keyfile={TMP}/mount.keys,remote=dir://{TMP}/shared").mount()
 s.write("m/a b/l 1", bytes(5000))
 s.settle()
 p = subprocess.Popen([CTL, "lease", "--json", s.mnt, "m/a b", "none"], stdout=subprocess.PIPE,
@@ -78,4 +80,31 @@ assert e["m/a b/l 1"] == {"path": "m/a b/l 1", "bytes": 5000, "state": "resident
 assert e["none"]["state"] == "ENOENT", e
 j = json.loads(run(CTL, "dump", "--json", "-o", f"{TMP}/d.tar", s.mnt, ok=True).stdout)
 assert j == {"mount": s.mnt, "file": f"{TMP}/d.tar"} and os.path.exists(f"{TMP}/d.tar"), j
+
+# every command: one object, or one for each line
+CHUNK, MODEL, FOREVER = f"{s.mnt}/m/a b", f"{s.mnt}/m", ("lease",)
+WORDS = {"top": ["--count", "2", "--interval", "1s", s.mnt], "reload": ["-o", "high=91", s.mnt],
+         "log": ["info", s.mnt], "stat": [CHUNK], "pin": [CHUNK], "unpin": [CHUNK],
+         "ttl": ["1h", CHUNK], "quota": ["1G", MODEL], "policy": ["lru", MODEL],
+         "tenant": ["acme", s.mnt], "evict": [CHUNK], "prefetch": [CHUNK],
+         "hint": ["--finished", CHUNK], "lease": [CHUNK], "dump": ["-o", f"{TMP}/e.tar", s.mnt],
+         "gpus": [f"{TMP}/pci"], "hash": ["vllm-sha256", f"{TMP}/tokens"], "pools": [f"{TMP}/run"],
+         "replay": ["--policy", "lru", "--capacity", "3", f"{TMP}/trace"],
+         "trace": ["--seconds", "1", s.mnt], "events": ["--for", "1s", s.mnt],
+         "newkey": [f"{TMP}/more.keys"]}
+for n in names:
+    p = subprocess.Popen([CTL, n, "--json", *WORDS.get(n, [s.mnt])], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    if n in FOREVER:
+        text = p.stdout.readline()
+        p.terminate()
+    else:
+        while n in ("trace", "events") and p.poll() is None:
+            s.write(f"m/{n}{time.monotonic_ns()}/l", bytes(5000))
+            time.sleep(0.1)
+        text, err = p.communicate(timeout=HANG)
+        assert p.returncode == 0 and (not err or n == "trace"), (n, p.returncode, err)
+    objects = [json.loads(line) for line in text.splitlines()]
+    assert objects and all(isinstance(o, dict) and o for o in objects), (n, text)
+    assert n in ("top", "trace", "events") or len(objects) == 1, (n, text)
 s.umount()

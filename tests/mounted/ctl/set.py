@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """kvcachectl pin, unpin, ttl, quota, policy and evict: values with units, the resulting attributes,
-the confirmation prompts, and one clear line for each refusal."""
-import json
-import os
+the questions and their numbers, whole models and mounts, and one clear line for each refusal."""
+import json, os, re, shutil
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -40,8 +39,11 @@ for text, least in (("2h", 7000), ("7d", 604000), ("4w", 2419000), ("600", 500),
     quietly("pin", f"{M}/a", "--for", text)
     assert least < int(s.attr("m/a", "pin")) <= least * 1.2 + 100, (text, s.attr("m/a", "pin"))
 quietly("unpin", f"{M}/a")
-for text in ("", "1", "0", "1s", "2x", "h", "-2", "1.5h", "2hh", "99999999w", "9" * 30):
-    said(ctl("pin", f"--for={text}", f"{M}/a"), 2, "such as 90s")
+for text in ("", "2x", "h", "-2", "1.5h", "2hh"):
+    said(ctl("pin", f"--for={text}", f"{M}/a"), 2, f"--for: '{text}' is not a time", "such as 90s")
+for text in ("1", "0", "1s", "99999999w"):
+    said(ctl("pin", f"--for={text}", f"{M}/a"), 2, f"--for {text}: give a time from 2s to 11574w")
+said(ctl("pin", f"--for={'9' * 30}", f"{M}/a"), 2, "is too large for a time")
 os.mkdir(f"{s.mnt}/empty")
 said(ctl("pin", f"{s.mnt}/empty"), 1, "no chunks", "ls --recursive")
 os.mkfifo(f"{s.mnt}/fifo")
@@ -71,9 +73,39 @@ quietly("ttl", "never", f"{M}/a", M)
 assert s.attr("m/a", "ttl") == "0"
 with fails(errno.ENODATA):
     s.attr("m", "ttl")
-for text in ("0", "soon", "3y", "99999999999", ""):
-    said(ctl("ttl", text, f"{M}/a"), 2, "or never")
-said(ctl("ttl", "3d", s.mnt), 1, "a model's folder")
+for text in ("0", "99999999999"):
+    said(ctl("ttl", text, f"{M}/a"), 2, f"ttl {text}: give a time from 1s to 11574w", "or never")
+for text in ("soon", "3y", "4 d", ""):
+    said(ctl("ttl", text, f"{M}/a"), 2, f"ttl: '{text}' is not a time")
+s.write("m/folder/x/l", blob("x", N))
+s.settle()
+said(ctl("ttl", "3d", f"{M}/folder"), 1, "a model's folder", "--chunks")
+j = json.loads(run(CTL, "ttl", "--json", "--chunks", "--yes", "3d", f"{M}/folder",
+                   ok=True).stdout.splitlines()[-1])
+assert j["paths"][0]["chunks"] == 1 and s.attr("m/folder/x", "ttl") == "259200", j
+shutil.rmtree(f"{M}/folder")
+# the mount: all models
+p = ctl("ttl", "3d", s.mnt)
+assert p.returncode == 1 and "--yes" in p.stdout and p.stdout.startswith(
+    f"{s.mnt}: 2 models: chunks that are created from now on are dropped after 3 d.\n"), p
+code, seen = asked(b"y\n", CTL, "ttl", "3d", s.mnt)
+assert code == 0 and s.attr("m", "ttl") == s.attr("empty", "ttl") == "259200", seen
+assert s.attr("m/a", "ttl") == "0"
+p = ctl("ttl", "--yes", "never", s.mnt)
+assert p.returncode == 0 and p.stdout == \
+    f"{s.mnt}: 2 models: chunks that are created from now on have no ttl.\n", p
+with fails(errno.ENODATA):
+    s.attr("m", "ttl")
+# the present chunks of a model
+p = ctl("ttl", "--chunks", "2d", M)
+assert p.returncode == 1 and f"{M}: 4 chunks, 3.4 MiB: dropped 2 d from now.\n" in p.stdout, p
+assert s.attr("m/a", "ttl") == "0"
+code, seen = asked(b"y\n", CTL, "ttl", "--chunks", "2d", M)
+assert code == 0 and [s.attr(f"m/{c}", "ttl") for c in "abcd"] == ["172800"] * 4, seen
+j = json.loads(run(CTL, "ttl", "--chunks", "--json", "never", M, ok=True).stdout)
+assert j == {"command": "ttl", "paths": [{"path": M, "chunks": 4, "bytes": 12 * N, "models": 0,
+                                          "failed": 0}]}, j
+assert s.attr("m/d", "ttl") == "0"
 
 # a policy
 quietly("policy", "lfu", M)
@@ -84,20 +116,31 @@ with fails(errno.ENODATA):
     s.attr("m", "policy")
 said(ctl("policy", "best", M), 2, "unknown policy best", "s3fifo")
 said(ctl("policy", "lfu", f"{M}/a"), 1, "it is not a model")
+code, seen = asked(b"n\n", CTL, "policy", "lfu", s.mnt)
+assert code == 1 and "2 models: each gets the policy lfu." in seen, seen
+p = ctl("policy", "--yes", "lfu", s.mnt)
+assert p.returncode == 0 and s.attr("m", "policy") == s.attr("empty", "policy") == "lfu", p
+p = ctl("policy", "--yes", "none", s.mnt)
+assert p.returncode == 0 and "each gets the policy of the mount" in p.stdout, p
+with fails(errno.ENODATA):
+    s.attr("m", "policy")
 
 # a quota: asks if it may drop something
 os.mkdir(f"{s.mnt}/new")
 quietly("quota", "500M", f"{s.mnt}/new")
 assert s.attr("new", "quota") == str(500 * MiB)
 p = ctl("quota", "2M", M)
-assert p.returncode == 1 and "no quota yet" in p.stdout and "--yes" in p.stdout, p
+assert p.returncode == 1 and f"{M}: 4 chunks, 3.4 MiB: at least 1.4 MiB are dropped, the coldest " \
+    "chunks first.\n" in p.stdout and "--yes" in p.stdout, p
 with fails(errno.ENODATA):
     s.attr("m", "quota")
-assert ctl("quota", "--yes", "1G", M).returncode == 0 and s.attr("m", "quota") == str(1 << 30)
+quietly("quota", "1G", M)  # more than the model has
+assert s.attr("m", "quota") == str(1 << 30)
 wait_for(lambda: int(s.attr("m", "used")) >= 12 * N)
 quietly("quota", "0.5G", M)  # lower, but still above the used bytes
 code, seen = asked(b"n\n", CTL, "quota", "2M", M)
-assert code == 1 and "are dropped, the coldest" in seen and "3.5 MiB" in seen, seen
+assert code == 1 and \
+    re.search(r"4 chunks, 3\.[45] MiB: at least 1\.[45] MiB are dropped", seen), seen
 assert s.attr("m", "quota") == str(512 * MiB) and len(os.listdir(M)) == 4
 code, seen = asked(b"y\n", CTL, "quota", "2MiB", M)
 assert code == 0 and s.attr("m", "quota") == str(2 * MiB), seen
@@ -106,6 +149,15 @@ quietly("quota", "64M", M)
 quietly("quota", "none", M, f"{s.mnt}/new")
 with fails(errno.ENODATA):
     s.attr("m", "quota")
+code, seen = asked(b"n\n", CTL, "quota", "60M", s.mnt)
+assert code == 1 and f"{s.mnt}: 3 models: each gets a quota of 60.0 MiB." in seen, seen
+p = ctl("quota", "--yes", "60M", s.mnt)
+assert p.returncode == 0 and [s.attr(m, "quota") for m in ("m", "new", "empty")] == \
+    [str(60 * MiB)] * 3, p
+j = json.loads(run(CTL, "quota", "--yes", "--json", "none", s.mnt, ok=True).stdout.splitlines()[-1])
+assert j["paths"] == [{"path": s.mnt, "chunks": 0, "bytes": 0, "models": 3, "failed": 0}], j
+with fails(errno.ENODATA):
+    s.attr("new", "quota")
 for text in ("0", "100K"):
     said(ctl("quota", text, M), 2, "or none")
 for text in ("much", "1e9", ""):

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Every example that kvcachectl COMMAND --help prints works as it is printed. The case gives it the
+mount, the models and the files that its words name, runs it with a shell, and ends it if it would
+run for minutes or until a signal."""
+import os, re, signal, subprocess, threading
+from kvtest import *
+
+CTL = binary("kvcachectl")
+# what differs here from the words of the examples
+PLACES = [("/mnt/kv", "MNT"), ("/etc/kvcachefs/keys", f"{TMP}/new.keys"),
+          ("tcp://*:5557", "tcp://127.0.0.1:*")]
+# examples that run until a signal, or for minutes: they are ended after this output
+UNTIL = {"top /mnt/kv": "(all)", "top --interval 5s --count 12 --json": '"models"',
+         "status --interval 10s": "evicted, by reason",
+         "lease /mnt/kv/llama-70b/chunk-1": "chunk-1",
+         "lease --json /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2": "chunk-2",
+         "events --for 1m /mnt/kv": '"',
+         "events --zmq 'tcp://*:5557' --tokens 256 /mnt/kv": None,
+         "trace -o trace.jsonl /mnt/kv": None, "trace --seconds 600 /mnt/kv > trace.jsonl": None}
+CHUNKS = ("llama-70b/chunk-1", "llama-70b/chunk-9", "llama-70b/system-prompt", "m/chunk-1",
+          "m/chunk-2", "old-model/c", "acme/c")
+
+here = f"{TMP}/cwd"
+os.mkdir(here)
+with open(f"{TMP}/mount.keys", "w") as f:
+    f.write("1 " + "5a" * 32 + "\n")
+os.chmod(f"{TMP}/mount.keys", 0o600)
+os.mkdir(f"{TMP}/shared")
+s = Store(options=f"settle=0,keyfile={TMP}/mount.keys,remote=dir://{TMP}/shared").mount()
+names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
+examples = []
+for name in names:
+    found = re.findall(r"^  kvcachectl (.*)$", run(CTL, name, "--help", ok=True).stdout, re.M)
+    assert len(found) == 2, (name, found)
+    examples += found
+assert set(UNTIL) <= set(examples), set(UNTIL) - set(examples)
+
+
+def prepare(example):
+    """Makes what the example names. Earlier examples may have dropped or changed it."""
+    for c in CHUNKS:
+        if not os.path.exists(f"{s.mnt}/{c}/layer"):
+            s.write(f"{c}/layer", blob(c, 20000))
+    s.settle()
+    if "acme" in example:
+        run(CTL, "tenant", "acme", s.mnt, ok=True)
+    if example.startswith(("replay", "hash")):
+        with open(f"{here}/trace.jsonl", "w") as f:
+            f.write('{"hash_ids": [1, 2, 3]}\n' * 20)
+        with open(f"{here}/tokens.txt", "w") as f:
+            f.write(" ".join(map(str, range(64))))
+    if example.startswith("unpin"):
+        run(CTL, "pin", f"{s.mnt}/llama-70b", ok=True)
+    if example.startswith("verify --stop"):  # something to stop
+        subprocess.Popen([CTL, "verify", "--rate", "1K", s.mnt], stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL)
+        wait_for(lambda: "verify" in open(f"{s.mnt}/.kvcachefs/control").read())
+
+
+def command_of(example):
+    for word, place in PLACES:
+        example = example.replace(word, s.mnt if place == "MNT" else place)
+    # pools that are here for other reasons are not the example's to free
+    hide = "unshare --mount sh -c 'mkdir -p /run/kvcachefs; " \
+        'mount -t tmpfs none /run/kvcachefs; exec "$0" "$@"\' '
+    return f"exec {hide if example.startswith('pools') else ''}{CTL} {example}"
+
+
+bad, run_by = [], 0
+for example in examples:
+    prepare(example)
+    p = subprocess.Popen(["bash", "-c", command_of(example)], cwd=here, text=True,
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT)
+    watch = threading.Timer(HANG, p.kill)
+    watch.start()
+    try:
+        if example in UNTIL and UNTIL[example] is not None:
+            out = ""
+            if example.startswith("events"):
+                time.sleep(1)  # it prints events from its start on
+                s.write("llama-70b/event/layer", blob(0, 20000))
+            while UNTIL[example] not in out and (more := p.stdout.readline()):
+                out += more
+        elif example in UNTIL:  # prints nothing, or to a file, until it is ended
+            out = ""
+            time.sleep(1)
+            assert p.poll() is None, p.stdout.read()
+        if example in UNTIL:
+            p.send_signal(signal.SIGINT)
+            p.communicate(timeout=HANG)
+            ended = p.returncode in (0, -signal.SIGINT, 130)
+            good = ended and (UNTIL[example] is None or UNTIL[example] in out)
+        else:
+            out, _ = p.communicate(timeout=HANG)
+            good = p.returncode == 0
+    finally:
+        watch.cancel()
+        p.kill()
+    run_by += 1
+    if not good or "usage" in out or "see kvcachectl --help" in out:
+        bad.append(f"kvcachectl {example}: {p.returncode} {out[-300:]}")
+assert not bad, "\n".join(bad)
+assert run_by == 2 * len(names), run_by
+assert os.path.getsize(f"{here}/chart.svg") and os.path.exists(f"{here}/bug.tar")
+assert os.path.exists(f"{TMP}/new.keys")
+s.umount()

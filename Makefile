@@ -83,9 +83,10 @@ inc_tiers  := -Itiers $(call upto,frames)
 inc_fs     := -Ifs $(call upto,catalog) -Iengine/ops -Iengine/jobs -Iengine/report -Iengine/mount -Itiers
 inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers
 # a folder for each tool; kvcachectl consists of ctl and replay, and contains the library of gpu
-$(foreach t,mkfs fsck mount ctl replay,$(eval inc_mkfs/$t := $(inc_mkfs)))
+$(foreach t,mkfs fsck mount ctl replay doctor,$(eval inc_mkfs/$t := $(inc_mkfs)))
 inc_mkfs/ctl += -Igpu
 inc_mkfs/replay += -Imkfs/ctl
+inc_mkfs/doctor += -Imkfs/ctl -Imkfs/replay
 inc_gpu    := -Igpu
 inc_tests  := $(call upto,mount) -Itiers -Ifs -Igpu
 inc_tests/unit := $(inc_tests) -Itests/unit/catalog -Itests/unit/support
@@ -168,7 +169,7 @@ TIDY += build/lint/$(1).ok
 endef
 CLANG_TIDY := clang-tidy-19
 $(eval $(call compile,engine/policy,$(opt_policy)))
-$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(LAYERS))) mkfs $(addprefix mkfs/,mkfs fsck mount ctl replay) tests/unit tests/unit/catalog tests/unit/support,$(eval $(call compile,$(d))))
+$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(LAYERS))) mkfs $(addprefix mkfs/,mkfs fsck mount ctl replay doctor) tests/unit tests/unit/catalog tests/unit/support,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
@@ -183,7 +184,7 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 $(B)/bin/mkfs.kvcachefs: $(call obj,$(call src,mkfs/mkfs) $(addprefix mkfs/,device.c mounts.c pools.c tool.c))
 $(B)/bin/fsck.kvcachefs: $(call obj,$(call src,mkfs/fsck) $(addprefix mkfs/,device.c tool.c))
 $(B)/bin/mount.kvcachefs: $(call obj,$(call src,mkfs/mount) mkfs/mounts.c mkfs/tool.c)
-$(B)/bin/kvcachectl: $(call obj,$(call src,mkfs/ctl) $(call src,mkfs/replay) $(call src,mkfs)) $(B)/lib/libkvcachefs.a
+$(B)/bin/kvcachectl: $(call obj,$(call src,mkfs/ctl) $(call src,mkfs/replay) $(call src,mkfs/doctor) $(call src,mkfs)) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %/mount.kvcachefs,$@),,-lblkid) \

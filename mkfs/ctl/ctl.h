@@ -165,5 +165,6 @@ int kvm_run_tenants(int argc, char **argv);
 int kvm_run_evict(int argc, char **argv);
 int kvm_run_replay(int argc, char **argv);
 int kvm_run_trace(int argc, char **argv);
+int kvm_run_doctor(int argc, char **argv);
 
 #endif

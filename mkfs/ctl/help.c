@@ -19,6 +19,8 @@ static const struct {
 	{ NULL, "--interval", "TIME", "also show the changes over this time, from 1s to 1h" },
 	{ "top", "--interval", "TIME", "time between two tables, from 1s to 1h (default 2s)" },
 	{ "top", "--count", "N", "end after this number of tables" },
+	{ "doctor", "--for", "TIME", "record requests for this time, from 1s to 1d (default 10s)" },
+	{ "doctor", "--trace", "FILE", "replay this trace of the mount instead of a recording" },
 	{ "reload", "-o", "OPTIONS", "options and their new values, separated by commas" },
 	{ "reload", "--save", "FILE", "also write the new values to the OPTIONS= line of FILE" },
 	{ "reload", "--file", "FILE", "take the options from the OPTIONS= line of FILE" },
@@ -122,6 +124,7 @@ static const struct {
 } examples[] = {
 	{ "status", "status /mnt/kv", "status --interval 10s" },
 	{ "top", "top /mnt/kv", "top --interval 5s --count 12 --json" },
+	{ "doctor", "doctor /mnt/kv", "doctor --for 10m --json /mnt/kv" },
 	{ "stats", "stats /mnt/kv", "stats --json" },
 	{ "config", "config /mnt/kv", "config --json" },
 	{ "reload", "reload -o high=95,low=85 /mnt/kv", "reload /mnt/kv" },

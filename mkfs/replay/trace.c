@@ -135,6 +135,25 @@ static int record(struct trace *t, int fd, FILE *out)
 	return err;
 }
 
+int kvm_trace_record(const char *mnt, uint64_t seconds, FILE *to, struct kvm_join **out)
+{
+	struct trace t = { .file = "temporary file", .seconds = seconds };
+	int fd = kvm_mount_open(mnt, "trace", O_RDONLY), err;
+
+	if (fd < 0)
+		return 1;
+	err = kvm_join_open(&t.join, to, false);
+	if (err)
+		err = kvm_fail("%s", kvc_why(-err));
+	else if ((err = record(&t, fd, to)))
+		kvm_join_close(t.join);
+	else
+		*out = t.join;
+	free(t.text);
+	close(fd);
+	return err;
+}
+
 static int parse_trace_options(struct trace *t, int *argc, char **argv)
 {
 	const char *seconds = NULL;

@@ -43,4 +43,10 @@ void kvm_join_show(const struct kvm_join *j, struct kvm_joined *to);
  */
 const char *kvm_join_model(const struct kvm_join *j, size_t nr, uint64_t *requests);
 
+/*
+ * Records the requests to the mount for this time, and writes them to `to`. *out has the names of
+ * the models then; the caller closes it. Returns 0, or 1 after a message.
+ */
+int kvm_trace_record(const char *mnt, uint64_t seconds, FILE *to, struct kvm_join **out);
+
 #endif

@@ -21,9 +21,10 @@ may |= {"tiers": {"tiers", "engine/base", "engine/frames"},
         "mkfs/mkfs": {"mkfs/mkfs", "mkfs", "tiers"} | seen,
         "mkfs/fsck": {"mkfs/fsck", "mkfs", "tiers"} | seen,
         "mkfs/mount": {"mkfs/mount", "mkfs", "tiers"} | seen,
-        # The table of commands in ctl names those of replay.
-        "mkfs/ctl": {"mkfs/ctl", "mkfs/replay", "mkfs", "tiers", "gpu"} | seen,
+        # The table of commands in ctl names those of replay and doctor.
+        "mkfs/ctl": {"mkfs/ctl", "mkfs/replay", "mkfs/doctor", "mkfs", "tiers", "gpu"} | seen,
         "mkfs/replay": {"mkfs/replay", "mkfs/ctl", "mkfs", "tiers", "engine/policy"} | seen,
+        "mkfs/doctor": {"mkfs/doctor", "mkfs/replay", "mkfs/ctl", "mkfs"} | seen,
         "fs": {"fs", "tiers", "engine/ops", "engine/jobs", "engine/report", "engine/mount"} | seen}
 
 objects = [p for d in may for p in glob.glob(f"{BUILD}/obj/{d}/*.o")

@@ -352,12 +352,13 @@ int kvc_catalog_flush(struct kvc_catalog *c, unsigned tables);
 bool kvc_wiped(struct kvc_catalog *c, uint64_t ino);
 
 /*
- * checkpoint.c. kvc_checkpoint_gate: the committer waits here briefly if the log is about to
- * restart. The caller holds no locks.
+ * checkpoint.c. kvc_checkpoint_gate: the committer waits here if the log is about to restart. The
+ * caller holds no locks. kvc_checkpoint_gate_leave: the commit before which it waited has ended.
  */
 int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_checkpoint_stop(struct kvc_catalog *c);
 void kvc_checkpoint_gate(struct kvc_catalog *c);
+void kvc_checkpoint_gate_leave(struct kvc_catalog *c);
 /*
  * Asks the thread to sync the log after its restart. `catalog` is a struct kvc_catalog. The
  * committer calls it.

@@ -234,6 +234,7 @@ int kvc_catalog_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *
 		atomic_fetch_add(&c->age, 1); /* the held snapshots are older than these rows */
 	}
 	pthread_mutex_unlock(&c->writer);
+	kvc_checkpoint_gate_leave(c);
 	return err;
 }
 
@@ -376,6 +377,7 @@ int kvc_catalog_write(struct kvc_catalog *c)
 	bool all;
 
 	pthread_mutex_unlock(&c->writer);
+	kvc_checkpoint_gate_leave(c);
 	do {
 		kvc_catalog_lock(c);
 		/* a flush by another thread may have applied the result and sealed a new batch */

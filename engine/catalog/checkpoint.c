@@ -6,25 +6,35 @@
  * more, and its fsyncs block nobody. The log restarts by itself at the first commit after a
  * checkpoint that has copied all of it. If commits follow each other closely, there is always a
  * frame that is not copied. Therefore, when the log exceeds half of its limit, the committer waits
- * for one such checkpoint (kvc_checkpoint_gate), but at most GATE_NS, so that a busy disk does not
- * delay a commit too long for promise 1 of kvcachefs-design(7). If the log reaches its limit
- * nevertheless, the committer waits until all of the log is copied, or until that has failed
- * (because of a long read, or because the disk does not accept it).
+ * for a checkpoint (kvc_checkpoint_gate): at most GATE_NS, so that a busy disk does not delay a
+ * commit too long for promise 1 of kvcachefs-design(7). On a disk with slow syncs that can fail
+ * each time. When the log exceeds three quarters of its limit, the committer therefore waits
+ * until the checkpoint ends.
+ *
+ * Such a checkpoint syncs the log, copies frames, and syncs the database, one after the other. The
+ * committer must wait for as little of that as possible. So the thread first copies and syncs all
+ * that it can while commits go on (prepare), and then closes the gate. What is left is a sync of
+ * the log and one of the database, each with the few pages of the last commits. The gate does not
+ * close for a checkpoint that is under way already, so the log may exceed its limit by the commits
+ * of that time; at twice its limit the committer waits in any case. After a checkpoint that could
+ * not copy all of the log (because of a long read, or because the disk does not accept it) the gate
+ * stays open for a while.
  *
  * This thread also syncs a log that has restarted, and writes the mark that permits the restart
  * (wal_restart.c).
  *
- * When there are few commits, the thread truncates the log's file. That takes SQLite's write lock,
- * but only briefly, because a PASSIVE checkpoint has run before.
+ * When there are few commits, the thread truncates the log's file, with the gate closed. That takes
+ * SQLite's write lock, but only briefly, because a PASSIVE checkpoint has copied all of the log.
  *
  * c->checkpoint's own lock guards its fields. It is a leaf lock.
  */
 #include "catalog_priv.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define GATE_NS 25000000ull
+#define AGAIN_NS 250000000ull /* the gate stays open after it was closed in vain */
+#define FEW 64u               /* frames that are not worth a checkpoint before the gate closes */
 #define LOOK_NS 1000000000ull
 #define TIDY_NS 5000000000ull   /* all of the log is copied at least this often */
 #define QUIET 16                /* maximum number of commits since the last pass to count as idle */
@@ -41,14 +51,16 @@ struct kvc_checkpoint {
 	pthread_cond_t wake, open;
 	struct kvc_conn conn;
 	bool started, stop, asked;
-	bool gate; /* the committer waits until gate_until_ns */
-	uint64_t gate_until_ns;
-	uint64_t rounds;       /* number of checkpoints so far */
-	_Atomic bool clean;    /* all of the log is copied: the next commit restarts it */
-	_Atomic uint64_t seq;  /* number of commits that the hook has seen */
-	uint64_t bound, half;  /* limits of the log in bytes */
-	_Atomic uint64_t done; /* number of frames that the last checkpoint had copied */
-	uint64_t step;         /* number of new frames that wakes the thread */
+	bool gate;              /* the committer waits, but not longer than gate_until_ns */
+	uint64_t gate_until_ns; /* 0: no limit */
+	bool inside;            /* the committer passed the gate and has not committed yet */
+	uint64_t again_ns;      /* from then on the gate may close again */
+	uint64_t rounds;        /* number of checkpoints for which the gate was closed */
+	_Atomic bool clean;     /* all of the log is copied: the next commit restarts it */
+	_Atomic uint64_t seq;   /* number of commits that the hook has seen */
+	uint64_t bound;         /* limit of the log in bytes */
+	_Atomic uint64_t done;  /* number of frames that the last checkpoint had copied */
+	uint64_t step;          /* number of new frames that wakes the thread */
 };
 
 static uint64_t bytes_of(uint64_t frames)
@@ -84,67 +96,108 @@ static int committed(void *arg, sqlite3 *db, const char *name, int frames)
 
 void kvc_checkpoint_watch(struct kvc_catalog *c)
 {
-	char sql[64];
-
 	sqlite3_wal_hook(c->w.db, committed, c);
-	if (!c->checkpoint)
+}
+
+/* Is the log larger than this, and will the next commit not restart it? */
+static bool is_above(struct kvc_catalog *c, uint64_t bytes)
+{
+	return bytes_of(atomic_load(&c->log_pages)) > bytes && !atomic_load(&c->checkpoint->clean);
+}
+
+void kvc_checkpoint_gate_leave(struct kvc_catalog *c)
+{
+	struct kvc_checkpoint *p = c->checkpoint;
+
+	if (!p)
 		return;
-	snprintf(sql, sizeof sql, "PRAGMA journal_size_limit=%llu",
-		 (unsigned long long)c->checkpoint->bound);
-	sqlite3_exec(c->w.db, sql, NULL, NULL, NULL);
+	pthread_mutex_lock(&p->lock);
+	p->inside = false;
+	if (p->gate)
+		pthread_cond_broadcast(&p->open);
+	pthread_mutex_unlock(&p->lock);
 }
 
 void kvc_checkpoint_gate(struct kvc_catalog *c)
 {
 	struct kvc_checkpoint *p = c->checkpoint;
 	uint64_t first;
-	struct timespec t;
 
 	if (!p)
 		return;
+	kvc_checkpoint_gate_leave(c); /* if the last commit failed before it began to write */
 	pthread_mutex_lock(&p->lock);
 	first = p->rounds;
 	while (!p->stop) {
-		if (bytes_of(atomic_load(&c->log_pages)) > p->bound && !atomic_load(&p->clean) &&
-		    p->rounds < first + 3) {
+		bool full = !p->gate && is_above(c, p->bound / 4 * 3) &&
+			    kvc_mono_ns() >= p->again_ns;
+		struct timespec t = kvc_timespec(p->gate_until_ns);
+
+		if (full) {
 			p->asked = true;
 			pthread_cond_signal(&p->wake);
-			pthread_cond_wait(&p->open, &p->lock);
-			continue;
 		}
-		if (!p->gate)
+		if (!p->gate && !(full && p->rounds == first && is_above(c, p->bound * 2)))
 			break;
-		t = kvc_timespec(p->gate_until_ns);
-		if (pthread_cond_timedwait(&p->open, &p->lock, &t))
+		if (!p->gate || !p->gate_until_ns)
+			pthread_cond_wait(&p->open, &p->lock);
+		else if (pthread_cond_timedwait(&p->open, &p->lock, &t))
 			break;
 	}
+	p->inside = true;
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Returns true if all of the log is in the database now. */
-static bool checkpoint(struct kvc_catalog *c, int mode)
+/*
+ * Copies the log into the database. The caller has released the readers' snapshots. Returns true if
+ * all of the log is in the database now. *copied is set to the number of frames that are there, or
+ * to 0 after a failure.
+ */
+static bool copy_released(struct kvc_catalog *c, int mode, uint64_t *copied)
 {
 	struct kvc_checkpoint *p = c->checkpoint;
 	int log = 0, done = 0, rc;
 	uint64_t seq = atomic_load(&p->seq);
-	struct kvc_salts salts = kvc_wal_restart_salts(c->restart);
 	bool clean;
 
-	kvc_readers_release(c, true);
+	*copied = 0;
 	rc = sqlite3_wal_checkpoint_v2(p->conn.db, NULL, mode, &log, &done);
-	kvc_readers_release(c, false);
-	if (done > 0)
-		kvc_wal_restart_copied(c->restart, &salts, (uint64_t)done);
 	pthread_mutex_lock(&p->lock);
 	/* a commit between this comparison and the store makes one gate end in vain */
 	clean = !rc && log >= 0 && log == done && seq == atomic_load(&p->seq);
 	atomic_store(&p->clean, clean);
 	if (done >= 0)
-		atomic_store(&p->done, (uint64_t)done);
-	p->rounds++;
+		atomic_store(&p->done, *copied = (uint64_t)done);
 	pthread_cond_broadcast(&p->open);
 	pthread_mutex_unlock(&p->lock);
 	return clean;
+}
+
+/* The same while commits go on. Returns the number of frames that are in the database, or 0. */
+static uint64_t copy_beside_commits(struct kvc_catalog *c)
+{
+	uint64_t copied;
+
+	kvc_readers_release(c, true);
+	copy_released(c, SQLITE_CHECKPOINT_PASSIVE, &copied);
+	kvc_readers_release(c, false);
+	return copied;
+}
+
+static uint64_t not_copied(struct kvc_catalog *c)
+{
+	uint64_t frames = atomic_load(&c->log_pages), done = atomic_load(&c->checkpoint->done);
+
+	return frames - (done > frames ? 0 : done);
+}
+
+/* Syncs the database, through the checkpoint's own connection. Returns false if that failed. */
+static bool sync_database(struct kvc_checkpoint *p)
+{
+	sqlite3_file *f = NULL;
+
+	return !sqlite3_file_control(p->conn.db, "main", SQLITE_FCNTL_FILE_POINTER, &f) && f &&
+	       f->pMethods && !f->pMethods->xSync(f, SQLITE_SYNC_NORMAL);
 }
 
 void kvc_checkpoint_ask(void *catalog)
@@ -159,35 +212,82 @@ void kvc_checkpoint_ask(void *catalog)
 	pthread_mutex_unlock(&p->lock);
 }
 
-static void gated(struct kvc_catalog *c)
+/*
+ * Copies and syncs, while commits go on, so that the checkpoint with the gate closed has little to
+ * do. It also writes the mark without which the log does not restart. The mark covers about half
+ * of the log, so that the commits after the restart do not wait for a sync of the log's header.
+ * Returns false if the database could not be synced; then the next pass tries again.
+ */
+static bool prepare(struct kvc_catalog *c)
 {
-	struct kvc_checkpoint *p = c->checkpoint;
+	struct kvc_salts salts = kvc_wal_restart_salts(c->restart);
+	uint64_t copied = copy_beside_commits(c);
 
-	pthread_mutex_lock(&p->lock);
-	p->gate = true;
-	p->gate_until_ns = kvc_mono_ns() + GATE_NS;
-	pthread_mutex_unlock(&p->lock);
-	checkpoint(c, SQLITE_CHECKPOINT_PASSIVE);
+	if (!sync_database(c->checkpoint))
+		return false;
+	if (copied)
+		kvc_wal_restart_copied(c->restart, &salts, copied);
+	if (not_copied(c) > FEW)
+		copy_beside_commits(c);
+	return true;
+}
+
+/* Opens the gate; in_vain: and keeps it open for a while. */
+static void open_gate(struct kvc_checkpoint *p, bool in_vain)
+{
 	pthread_mutex_lock(&p->lock);
 	p->gate = false;
+	p->rounds++;
+	if (in_vain)
+		p->again_ns = kvc_mono_ns() + AGAIN_NS;
 	pthread_cond_broadcast(&p->open);
 	pthread_mutex_unlock(&p->lock);
+}
+
+/*
+ * A checkpoint with the gate closed, for at most GATE_NS unless the log is almost full. If all of
+ * the log is copied, and `truncate` is set or the log has exceeded its limit, the log is truncated.
+ * SQLite would truncate it in the commit that restarts it (PRAGMA journal_size_limit), but that
+ * needs a sync of the new header first (wal_restart.c).
+ */
+static void copy_gated(struct kvc_catalog *c, bool truncate)
+{
+	struct kvc_checkpoint *p = c->checkpoint;
+	struct timespec t;
+	uint64_t limit_ns, copied;
+	bool all;
+
+	if (!prepare(c)) {
+		open_gate(p, true);
+		return;
+	}
+	limit_ns = is_above(c, p->bound / 4 * 3) ? 0 : GATE_NS;
+	kvc_readers_release(c, true); /* before the gate, because it waits for reads */
+	pthread_mutex_lock(&p->lock);
+	p->gate = true;
+	p->gate_until_ns = limit_ns ? kvc_mono_ns() + limit_ns : 0;
+	t = kvc_timespec(kvc_mono_ns() + LOOK_NS);
+	while (p->inside && !p->stop && !pthread_cond_timedwait(&p->open, &p->lock, &t))
+		;
+	pthread_mutex_unlock(&p->lock);
+	all = copy_released(c, SQLITE_CHECKPOINT_PASSIVE, &copied);
+	if (all && (truncate || kvc_wal_restart_bytes(c->restart) > p->bound))
+		copy_released(c, SQLITE_CHECKPOINT_TRUNCATE, &copied);
+	open_gate(p, !all && !limit_ns);
+	kvc_readers_release(c, false);
 }
 
 /* One pass. `tidy`: it is time to copy all of the log. */
 static void checkpoint_pass(struct kvc_catalog *c, bool tidy, bool quiet)
 {
 	struct kvc_checkpoint *p = c->checkpoint;
-	uint64_t frames = atomic_load(&c->log_pages), done = atomic_load(&p->done);
 
-	done = done > frames ? 0 : done;
-	if (frames - done > p->step || (tidy && frames > done))
-		checkpoint(c, SQLITE_CHECKPOINT_PASSIVE);
-	if (bytes_of(atomic_load(&c->log_pages)) > p->half && !atomic_load(&p->clean))
-		gated(c);
-	if (tidy && quiet && kvc_wal_restart_bytes(c->restart) > KEEP_BYTES &&
-	    checkpoint(c, SQLITE_CHECKPOINT_PASSIVE))
-		checkpoint(c, SQLITE_CHECKPOINT_TRUNCATE);
+	if (is_above(c, p->bound / 2) && kvc_mono_ns() >= p->again_ns)
+		copy_gated(c, false);
+	else if (not_copied(c) > p->step || (tidy && not_copied(c)))
+		copy_beside_commits(c);
+	if (tidy && quiet && kvc_wal_restart_bytes(c->restart) > KEEP_BYTES)
+		copy_gated(c, true);
 }
 
 static void *checkpointer(void *arg)
@@ -244,7 +344,6 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 	pthread_cond_init(&p->open, &attr);
 	pthread_condattr_destroy(&attr);
 	p->bound = log_bytes;
-	p->half = log_bytes / 2;
 	p->step = log_bytes / 4 / bytes_of(1);
 	rc = kvc_conn_open(c, &p->conn, false);
 	err = rc ? kvc_sql_errno(p->conn.db, rc) : 0;
@@ -265,6 +364,8 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 	if (!err)
 		err = -pthread_create(&p->thread, NULL, checkpointer, c);
 	p->started = !err;
+	if (!err)
+		pthread_setname_np(p->thread, "kv-checkpoint"); /* the tests look for it */
 	return err;
 }
 

@@ -3,10 +3,36 @@
 cover that time. A process next to the daemon does the minimum work of a commit, without a sync: it
 sleeps for 10 ms and writes a page to a file on the same filesystem. It also records how long each
 thread of the daemon was ready to run and did not run. The delay is measured, not assumed, and a
-commit that waits for a sync or a lock is not excused by it."""
+commit that waits for a lock is not excused by it.
+
+While the catalog's log restarts, a commit may wait for two syncs of the catalog's files by the
+thread kv-checkpoint. The witness sees in /proc how long each of them takes."""
 import os, signal, time
 
 TURN = 0.01
+COMMIT = 0.03  # seconds between a change and its commit, if nothing waits: commit= and the writing
+SYNCS = ("74", "75", "82", "83")  # fsync and fdatasync on x86-64 and on other machines
+
+
+def checkpointer(pid):
+    """The daemon's thread that restarts the log, or None."""
+    try:
+        for t in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{t}/comm") as f:
+                if f.read() == "kv-checkpoint\n":
+                    return t
+    except OSError:
+        pass
+
+
+def synced(pid, thread):
+    """The descriptor that this thread syncs at this moment, or ''."""
+    try:
+        with open(f"/proc/{pid}/task/{thread}/syscall") as f:
+            call, first, *_ = f.read().split() + ["", ""]
+        return str(int(first, 16)) if call in SYNCS else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def waited(pid):
@@ -34,7 +60,7 @@ class Witness:
     def look(self, daemon):
         out = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         fd = os.open(f"{self.path}.page", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        page, n, late = os.urandom(4096), 0, 0.0
+        page, n, late, syncer = os.urandom(4096), 0, 0.0, checkpointer(daemon)
         while True:
             began = time.monotonic()
             time.sleep(TURN)
@@ -43,20 +69,37 @@ class Witness:
             threads = " ".join(f"{t}:{s:.6f}" for t, s in waited(daemon).items())
             now = time.monotonic()
             late += now - began - TURN
-            os.write(out, f"{now:.6f} {late:.6f} {threads}\n".encode())
+            fd = synced(daemon, syncer) if syncer else ""
+            os.write(out, f"{now:.6f} {late:.6f} {fd or '-'} {threads}\n".encode())
 
     def end(self):
-        """Ends the measurement; after it, excused() can be called. Returns self."""
+        """Ends the measurement; after it, the functions below can be called. Returns self."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        self.seen = []
+        self.seen, self.syncs, under_way, begun = [], [], "-", 0
         with open(self.path) as f:
             for line in f:
-                at, late, *threads = line.split()
+                at, late, fd, *threads = line.split()
                 if line.endswith("\n"):
                     pairs = (t.split(":") for t in threads)
                     self.seen.append((float(at), float(late), {t: float(s) for t, s in pairs}))
+                    if fd != under_way and under_way != "-":
+                        self.syncs.append((begun, float(at)))
+                    if fd != under_way:
+                        under_way, begun = fd, float(at) - TURN
+        if under_way != "-":
+            self.syncs.append((begun, self.seen[-1][0]))
         return self
+
+    def longest_sync(self, since, until):
+        """Seconds of the longest sync of the catalog between the two times, 0 if it was short."""
+        return max((b - a for a, b in self.syncs if b > since and a < until and b - a > 2 * TURN),
+                   default=0)
+
+    def may_be_lost(self, at, killed, promise):
+        """Whether promise 1 allows that a change, whose call returned at this time, is lost."""
+        most = max(promise, 2 * self.longest_sync(at, killed) + COMMIT)
+        return killed - at <= most + self.excused(at, killed)
 
     def excused(self, since, until):
         """Seconds between the two times in which the machine did not run the daemon."""

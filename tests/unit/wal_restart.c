@@ -10,6 +10,9 @@
  * The test replaces fdatasync and fsync, for the catalog and for SQLite. They write nothing to a
  * disk. Syncs of the log by other threads wait while its header is not synced and `hold` is set;
  * those by the committing thread are counted.
+ *
+ * A second test (slow) commits without a pause on a disk whose syncs are slower than a commit, and
+ * counts the syncs for which one commit waits.
  */
 #include "catalog_check.h"
 #include "catalog_priv.h"
@@ -30,6 +33,8 @@
 #define HEADER 32
 #define SECTOR 512
 #define IMAGES 40
+#define WAIT_MS 100
+#define RESTARTS 6
 
 static char dir[] = "/dev/shm/kvc-anew-XXXXXX"; /* in memory: the test makes a thousand stores */
 static char path[128], wal[160], mark[160], image[160];
@@ -39,6 +44,12 @@ static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
 static bool hold;
 static uint8_t synced[HEADER];
 static unsigned forced; /* syncs of the log by the committing thread */
+/* in the test `slow`: number of commits; is the committing thread in kvc_catalog_gate()? */
+static bool slow_disk;
+static _Atomic unsigned commits;
+static _Atomic bool in_gate;
+static char state_file[64];     /* of the committing thread */
+static unsigned in_a_row, most; /* syncs during which no commit ended */
 
 struct bytes {
 	uint8_t *b;
@@ -88,10 +99,45 @@ static bool is_log(int fd)
 	return !fstat(fd, &a) && !stat(wal, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+/* Does the committing thread wait before a commit? A thread that has no CPU does not wait. */
+static bool waits(void)
+{
+	KVC_FD int fd = open(state_file, O_RDONLY | O_CLOEXEC);
+	char stat[256] = "", *end;
+
+	if (!atomic_load(&in_gate) || fd < 0 || read(fd, stat, sizeof stat - 1) <= 0)
+		return false;
+	end = strrchr(stat, ')');
+	return end && end[1] && end[2] == 'S';
+}
+
+/*
+ * A sync of a slow disk: it ends when a commit has ended since it began, or when the committing
+ * thread has waited for WAIT_MS and may be waiting for this sync.
+ */
+static void sync_slowly(void)
+{
+	unsigned began = atomic_load(&commits);
+	bool forces = pthread_equal(pthread_self(), committer);
+
+	for (unsigned ms = 0; !forces && atomic_load(&commits) == began && ms < WAIT_MS; ms++) {
+		usleep(1000);
+		ms = waits() ? ms : 0;
+	}
+	pthread_mutex_lock(&lock);
+	in_a_row = atomic_load(&commits) == began ? in_a_row + 1 : 0;
+	most = kvc_max(most, in_a_row);
+	pthread_mutex_unlock(&lock);
+}
+
 int fdatasync(int fd)
 {
 	uint8_t now[HEADER];
 
+	if (slow_disk) {
+		sync_slowly();
+		return 0;
+	}
 	if (!*wal || !is_log(fd))
 		return 0;
 	header(now);
@@ -130,14 +176,18 @@ static void commit(struct kvc_catalog *c, unsigned i)
 	value[VALUE] = 0;
 	snprintf(value, sizeof value, "%08u", i);
 	value[8] = ' ';
+	atomic_store(&in_gate, true);
 	kvc_catalog_gate(c);
+	atomic_store(&in_gate, false);
 	kvc_catalog_lock(c);
 	for (int k = 0; k < KEYS; k++) {
 		snprintf(key, sizeof key, "key%02d", k);
 		assert_int_equal(kvc_meta_set(c, key, value), 0);
 	}
-	assert_int_equal(kvc_catalog_commit(c), 0);
+	kvc_catalog_seal(c);
 	kvc_catalog_unlock(c);
+	assert_int_equal(kvc_catalog_write(c), 0);
+	atomic_fetch_add(&commits, 1);
 }
 
 static void found(void *arg, bool mended, const char *what)
@@ -317,15 +367,11 @@ static void torn_mark(struct kvc_catalog *c, unsigned i)
 	free(log.b);
 }
 
-static void anew(void **state)
+static struct kvc_catalog *open_catalog(uint64_t log_bytes)
 {
-	unsigned seed = getenv("SEED") ? (unsigned)atoi(getenv("SEED")) : (unsigned)time(NULL);
-	unsigned i = 1, dangerous = 0;
 	struct kvc_catalog *c;
 	char error[512];
 
-	(void)state;
-	print_message("SEED=%u\n", seed);
 	committer = pthread_self();
 	assert_non_null(mkdtemp(dir));
 	snprintf(path, sizeof path, "%s/catalog", dir);
@@ -334,15 +380,14 @@ static void anew(void **state)
 	snprintf(image, sizeof image, "%s/image", dir);
 	assert_int_equal(kvc_catalog_create(path), 0);
 	assert_int_equal(kvc_catalog_open(&c, path, error), 0);
-	assert_int_equal(kvc_catalog_start(c, 1 << 20), 0);
-	commit(c, i++); /* the first log overwrites nothing */
-	for (int round = 0; round < 2; round++)
-		power_fails(c, &i, &seed, &dangerous);
-	assert_true(dangerous > 0);
-	torn_mark(c, i);
+	assert_int_equal(kvc_catalog_start(c, log_bytes), 0);
+	return c;
+}
+
+static void close_catalog(struct kvc_catalog *c)
+{
 	kvc_catalog_close(c);
 	*wal = 0;
-	snprintf(error, sizeof error, "%s", dir);
 	for (const char *const *n = (const char *const[]){ "catalog", "catalog-mark", "image",
 							   "image-mark", NULL };
 	     *n; n++) {
@@ -352,11 +397,56 @@ static void anew(void **state)
 		unlink(name);
 	}
 	rmdir(dir);
+	memcpy(dir + sizeof dir - 7, "XXXXXX", 6);
+}
+
+static void anew(void **state)
+{
+	unsigned seed = getenv("SEED") ? (unsigned)atoi(getenv("SEED")) : (unsigned)time(NULL);
+	unsigned i = 1, dangerous = 0;
+	struct kvc_catalog *c = open_catalog(1 << 20);
+
+	(void)state;
+	print_message("SEED=%u\n", seed);
+	commit(c, i++); /* the first log overwrites nothing */
+	for (int round = 0; round < 2; round++)
+		power_fails(c, &i, &seed, &dangerous);
+	assert_true(dangerous > 0);
+	torn_mark(c, i);
+	close_catalog(c);
+}
+
+/*
+ * Commits follow each other closely, so the log restarts only because a commit waits. It waits for
+ * a sync of the log and one of the database, and not for more.
+ */
+static void slow(void **state)
+{
+	struct kvc_catalog *c = open_catalog(8 << 20);
+	uint8_t was[HEADER], is[HEADER];
+	unsigned restarts = 0, i = 1;
+
+	(void)state;
+	snprintf(state_file, sizeof state_file, "/proc/self/task/%d/stat", gettid());
+	commit(c, i++);
+	header(was);
+	slow_disk = true;
+	while (restarts < RESTARTS && i < 100000) {
+		commit(c, i++);
+		header(is);
+		restarts += !!memcmp(was, is, HEADER);
+		memcpy(was, is, HEADER);
+	}
+	slow_disk = false;
+	print_message("%u commits, %u restarts, a commit waited for %u syncs\n", i, restarts, most);
+	assert_int_equal(restarts, RESTARTS);
+	assert_in_range(most, 1, 2);
+	close_catalog(c);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(anew) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(anew), cmocka_unit_test(slow) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,7 +121,7 @@ for round_ in range(KILLS):
                     continue  # the last line, cut by the kill
                 assert what not in ("WRONG", "ERROR"), line
                 late = t > killed - 0.05 or (t > killed - 3 and
-                                             killed - t <= 0.05 + witness.excused(t, killed))
+                                             witness.may_be_lost(t, killed, 0.05))
                 if what == "put":
                     old = known.get(path, [None])
                     known[path] = [(version, size)] + (old if late else [])

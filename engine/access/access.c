@@ -9,6 +9,7 @@
 #include "admission.h"
 #include "clock.h"
 #include "committer.h"
+#include "disk_retention.h"
 #include "leaving.h"
 #include "node.h"
 #include "retention.h"
@@ -122,10 +123,8 @@ static void request_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 			continue;
 		if (i == KVC_CACHE_POOL)
 			kvc_retention_used_locked(k, r, c, made, u->id);
-		else if (made)
-			kvc_replacers_claim_locked(k, (enum kvc_cache)i, c, r);
 		else
-			kvc_replacer_access(k->replacers->replacer[i][u->class], r, c->id);
+			kvc_disk_retention_used_locked(k, r, c, made, u->id);
 	}
 }
 
@@ -171,19 +170,22 @@ static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 static void report_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made,
 		       uint64_t ns)
 {
-	bool again = u->serial && c->last_request == u->serial, begins, refused = false;
+	bool again = u->serial && c->last_request == u->serial, begins;
+	bool refused[KVC_CACHES] = { false };
 
 	ring_record(k, u, c, made ? 0 : c->first_file, made, ns);
 	begins = find_parent(k, u, c, made, ns) || again;
 
 	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST)) {
 		/* a request cut at LONGEST continues in the next one, which inherits the refusal */
-		refused = !begins && u->class == c->policy && u->request[KVC_CACHE_POOL].refused;
+		for (int i = 0; i < KVC_CACHES; i++)
+			refused[i] = !begins && u->class == c->policy && u->request[i].refused;
 		request_end(k, u);
 	}
 	if (!u->serial) {
 		request_begin(k, u, c->policy);
-		u->request[KVC_CACHE_POOL].refused = refused;
+		for (int i = 0; i < KVC_CACHES; i++)
+			u->request[i].refused = refused[i];
 	}
 	request_use(k, u, c, made && c->nnodes && !c->detached);
 }
@@ -444,6 +446,14 @@ void kvc_access_tick_locked(struct kvc *k)
 		if ((u->fresh || u->serial) && now - u->last_ns > PAUSE_NS)
 			client_idle(k, u);
 	}
+}
+
+bool kvc_access_is_last_locked(const struct kvc *k, const struct kvc_chunk *c)
+{
+	for (int i = 0; i < KVC_CLIENTS; i++)
+		if (k->access->client[i].serial && k->access->client[i].noted == c->id)
+			return true;
+	return false;
 }
 
 bool kvc_access_end_all_locked(struct kvc *k)

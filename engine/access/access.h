@@ -90,6 +90,11 @@ void kvc_access_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t p
 void kvc_access_settle_locked(struct kvc *k, struct kvc_chunk *c);
 /* The client's request has ended. */
 void kvc_access_request_end_locked(struct kvc *k, uint64_t caller);
+/*
+ * Is the chunk the last one that a request under way has used? Its client may be about to report it
+ * as a parent.
+ */
+bool kvc_access_is_last_locked(const struct kvc *k, const struct kvc_chunk *c);
 /* Called periodically: ends the requests of clients that pause. */
 void kvc_access_tick_locked(struct kvc *k);
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Admission to the disk tier, whose flash wears. The pool accepts everything. The disk accepts all
- * chunks, or (admit=) only chunks that were requested twice, and (daily=) a limited number of bytes
- * a day. Shared tiers accept all copies.
+ * chunks that its policy keeps (disk_retention.c), or (admit=) only chunks that were requested
+ * twice, and (daily=) a limited number of bytes a day. Shared tiers accept all copies.
  *
  * The state is in memory only. c->requests is the number of requests for the chunk, at most 2:
  *
@@ -26,8 +26,9 @@
  *   - a file for which a call waits (fsync, demote) or that a call names (rekey, a pinned chunk);
  *   - a file of a chunk that is already on the disk in part, so that the chunk becomes complete
  *     and files that an fsync brought there are not dropped with the others;
- *   - otherwise a file of a chunk that was requested twice (any chunk with admit=all, and at
- *     unmount, when the whole pool is copied), while the day's bytes suffice.
+ *   - otherwise a file of a chunk that the disk's policy keeps and that was requested twice (any
+ *     chunk with admit=all, and all chunks at unmount, when the whole pool is copied), while the
+ *     day's bytes suffice.
  *
  * Refused files stay in the pool. No copy of them is queued, the throttle does not count them as
  * pending (n->refused), and the evictor drops their chunk whole if no other tier accepts it. They
@@ -44,9 +45,11 @@
 #include "account.h"
 #include "clock.h"
 #include "committer.h"
+#include "disk_victims.h"
 #include "file.h"
 #include "payload.h"
 #include "pin.h"
+#include "replacers.h"
 #include "tier_queue.h"
 
 #define AGAIN 512        /* nodes of a chunk that are checked in one call */
@@ -79,9 +82,12 @@ static bool always_admitted(const struct kvc_node *n, unsigned tier)
 enum kvc_refusal kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	uint64_t most = k->opt.daily_bytes;
+	bool refused = n->chunk && n->chunk->disk.refused && !k->stopping;
 
-	if (tier != KVC_DISK || !has_limits(k) || always_admitted(n, tier))
+	if (tier != KVC_DISK || (!refused && !has_limits(k)) || always_admitted(n, tier))
 		return KVC_ADMISSION_OK;
+	if (refused)
+		return KVC_REFUSED_worth;
 	if (k->opt.admit == KVC_ADMISSION_TWICE && n->chunk->requests < 2 && !k->stopping)
 		return KVC_REFUSED_twice;
 	if (most && kvc_wear_show_locked(k, tier).today + k->admission->under_way + frame_cost(n) +
@@ -153,9 +159,9 @@ void kvc_admission_requested_locked(struct kvc *k, struct kvc_chunk *c)
 		request_ancestors(k, c);
 }
 
-void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
+static void retry_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (!has_limits(k) || c->detached)
+	if (c->detached)
 		return;
 	for (unsigned i = kvc_min(c->nnodes, AGAIN); i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, part.link);
@@ -169,6 +175,57 @@ void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
 		kvc_admission_refused_locked(k, n, false);
 		k->hooks->published_locked(k, n);
 	}
+}
+
+void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	if (has_limits(k))
+		retry_locked(k, c);
+}
+
+void kvc_admission_kept_locked(struct kvc *k, struct kvc_chunk *c, uint64_t bytes)
+{
+	const struct kvc_node *n = c->nnodes ? kvc_of(c->nodes.next, struct kvc_node, part.link)
+					     : NULL;
+	bool was = c->disk.refused;
+
+	kvc_disk_victims_kept_locked(k, c, 0);
+	/* a copy that another rule refuses is not awaited */
+	if (n && bytes && !kvc_admission_check_locked(k, n, KVC_DISK))
+		kvc_disk_victims_kept_locked(k, c, bytes);
+	if (was)
+		retry_locked(k, c);
+}
+
+void kvc_admission_given_up_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	unsigned done = 0;
+
+	kvc_disk_victims_refused_locked(k, c);
+	if (k->ntiers > 1)
+		return; /* other tiers take it */
+	kvc_list_each(e, &c->nodes) {
+		struct kvc_node *n = kvc_of(e, struct kvc_node, part.link);
+
+		if (n->state == KVC_RESIDENT && !n->copying &&
+		    kvc_admission_check_locked(k, n, KVC_DISK))
+			kvc_admission_refused_locked(k, n, true);
+		if (++done == AGAIN)
+			return;
+	}
+}
+
+void kvc_admission_stored_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	struct kvc_disk_victim v = { c->id, c->saved_state[KVC_CACHE_DISK], c->policy };
+
+	kvc_disk_victims_arrived_locked(k, c);
+	if (c->fresh || !kvc_replacers_has_order(k, KVC_CACHE_DISK, c->policy))
+		return;
+	if (!c->disk.refused)
+		kvc_replacers_add_locked(k, KVC_CACHE_DISK, c);
+	else if (!kvc_disk_victims_has_locked(k, c->id))
+		kvc_disk_victims_add_locked(k, &v, c->peak_bytes, true);
 }
 
 /* Remembers as many names as the disk may hold chunks, within bounds; each takes 12 bytes. */

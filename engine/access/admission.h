@@ -42,6 +42,15 @@ void kvc_admission_requested_locked(struct kvc *k, struct kvc_chunk *c);
  */
 void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c);
 /*
+ * The disk tier's policy keeps the chunk: requests the copies that it had refused. bytes: their
+ * size, if none is made yet. kvc_admission_given_up_locked: the policy does not keep it; no more
+ * copies are made.
+ */
+void kvc_admission_kept_locked(struct kvc *k, struct kvc_chunk *c, uint64_t bytes);
+void kvc_admission_given_up_locked(struct kvc *k, struct kvc_chunk *c);
+/* The disk tier has a copy of a file of the chunk. */
+void kvc_admission_stored_locked(struct kvc *k, struct kvc_chunk *c);
+/*
  * kvc_admission_dropped_locked: remembers the name (a hash; 0: none) of a chunk that was requested
  * once and leaves the pool by being dropped. kvc_admission_was_dropped_locked: returns true if a
  * chunk of this name was dropped before; the chunk, which is about to be dropped, is then admitted.

@@ -44,6 +44,7 @@
 	X(spill_stale, "writes to a tier undone because the object had changed")                  \
 	X(evictions, "objects evicted from the pool that remain in a tier")                       \
 	X(evicted_chunks, "chunks evicted from the pool")                                         \
+	X(disk_refusals, "uses of chunks that the disk's policy refused to keep on the disk")     \
 	X(pool_refusals, "new chunks that the policy refused to keep; they leave the pool first") \
 	X(drops, "objects dropped from their last tier")                                          \
 	X(dropped_chunks, "chunks dropped")                                                       \
@@ -115,8 +116,9 @@
 	X(refused, "the disk tier did not admit it")
 
 /* Reasons for which the disk tier refused a chunk that was evicted from the pool. */
-#define KVC_REFUSALS(X)                       \
-	X(twice, "it was accessed only once") \
+#define KVC_REFUSALS(X)                                  \
+	X(twice, "it was accessed only once")            \
+	X(worth, "the disk's policy keeps other chunks") \
 	X(daily, "the daily= limit of written bytes was reached")
 
 /* in powers of two of a second */

@@ -44,6 +44,8 @@ uint64_t kvc_trimmer_model(const struct kvc_trimmer *t);
 void kvc_trimmer_set_filling(struct kvc_trimmer *t, bool filling);
 /* Returns true if chunks were probed, which the next turns will drop. */
 bool kvc_trimmer_is_probing(const struct kvc_trimmer *t);
+/* Returns true if it trims the disk tier, and for the tier's own size. */
+bool kvc_trimmer_is_of_disk(const struct kvc_trimmer *t);
 /* No space is needed for now: the probed chunks may stay. */
 void kvc_trimmer_rest(struct kvc_trimmer *t);
 /*

@@ -14,6 +14,7 @@
  */
 #include "evict.h"
 
+#include "disk_victims.h"
 #include "replacers.h"
 #include "tier_queue.h"
 
@@ -137,6 +138,7 @@ static void *trim_thread(void *arg)
 	if (!x->tier)
 		fill_replacers(x);
 	kvc_lock(k);
+	k->disk_victims->ready |= !x->tier && kvc_trimmer_is_of_disk(x->t);
 	while (!k->evict->over) {
 		if (!again) {
 			bool more = ts->trim.active || kvc_tier_refuses_locked(ts) ||

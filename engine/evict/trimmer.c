@@ -27,6 +27,7 @@
 #include "chunk.h"
 #include "committer.h"
 #include "dir_invalidate.h"
+#include "disk_victims.h"
 #include "evict.h"
 #include "replacers.h"
 #include "tenant.h"
@@ -61,6 +62,7 @@ struct walk {
 	int replacer_state;
 	unsigned class, others;
 	enum kvc_cache cache;
+	uint64_t given_up; /* the latest victim that the disk's policy had given up */
 	/*
 	 * The parents of chunks that stay. Used for classes in the catalog's order, since the
 	 * catalog does not protect parents.
@@ -106,11 +108,16 @@ static void put_back_locked(struct kvc *k, struct walk *w)
 {
 	while (w->nexcluded) {
 		const struct excluded *o = &w->excluded[--w->nexcluded];
+		struct kvc_chunk *c;
 
 		if (!o->taken) {
 			kvc_replacers_exclude_locked(k, w->cache, o->row.id, o->row.policy, false);
 			continue;
 		}
+		c = w->cache == KVC_CACHE_DISK ? kvc_chunk_find_locked(k, o->row.id) : NULL;
+		if (c)
+			kvc_disk_victims_kept_locked(k, c, 0);
+		kvc_disk_victims_remove_locked(k, o->row.id);
 		kvc_replacers_restore_locked(k, w->cache, &o->row, 0);
 		kvc_replacers_join_locked(k, w->cache, &o->row);
 	}
@@ -291,6 +298,44 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 	return may ? 0 : -EAGAIN;
 }
 
+/*
+ * Sets *r to the next chunk that the disk's policy has given up (objects/disk_victims.c). If it
+ * stays, the next walk returns it to its replacer. Returns like next_ordered. The caller holds the
+ * catalog's lock.
+ */
+static int next_given_up(struct kvc_trimmer *t, struct kvc_chunk_row *r)
+{
+	struct walk *w = &t->walk;
+	struct kvc_disk_victim v;
+	struct kvc *k = t->k;
+	int err = -ENOENT;
+
+	kvc_lock(k);
+	for (unsigned i = 0; err == -ENOENT && i < CHECKED; i++) {
+		struct kvc_chunk *c;
+
+		if (kvc_grow(&w->excluded, w->nexcluded, &w->excluded_capacity,
+			     sizeof *w->excluded) ||
+		    !kvc_disk_victims_take_locked(k, &v))
+			break;
+		c = kvc_chunk_find_locked(k, v.id);
+		err = 0;
+		if (c)
+			kvc_chunk_row(k, c, r);
+		else
+			err = kvc_chunk_get(k->cat, v.id, r);
+		r->id = v.id;
+		r->policy = v.class;
+		r->facts = v.facts;
+	}
+	if (!err) {
+		w->excluded[w->nexcluded++] = (struct excluded){ .row = *r, .taken = true };
+		w->given_up = v.id;
+	}
+	kvc_unlock(k);
+	return err;
+}
+
 /* Sets *r to the next victim. Returns like next_ordered. The caller holds the catalog's lock. */
 static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 {
@@ -301,6 +346,8 @@ static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 
 	if (t->model)
 		return next_of_model(t, r);
+	if (kvc_trimmer_is_of_disk(t) && !next_given_up(t, r))
+		return 0;
 	for (int i = 0; i < KVC_CLASSES; i++) {
 		if (w->head_state[i] == UNKNOWN) {
 			w->head[i].policy = (unsigned)i;
@@ -363,7 +410,7 @@ static void spare_parent(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 	uint64_t parent = r->parent & ~KVC_TOLD;
 	struct walk *w = &t->walk;
 
-	if (!parent || w->spares_none || has_replacer(t, r->policy))
+	if (!parent || w->spares_none || (has_replacer(t, r->policy) && r->id != w->given_up))
 		return;
 	w->spared[parent % SPARED] = parent;
 	w->has_spared = true;
@@ -626,6 +673,11 @@ uint64_t kvc_trimmer_model(const struct kvc_trimmer *t)
 void kvc_trimmer_set_filling(struct kvc_trimmer *t, bool filling)
 {
 	t->filling = filling;
+}
+
+bool kvc_trimmer_is_of_disk(const struct kvc_trimmer *t)
+{
+	return !t->model && t->tier == KVC_DISK && t->walk.cache == KVC_CACHE_DISK;
 }
 
 bool kvc_trimmer_is_probing(const struct kvc_trimmer *t)

@@ -5,6 +5,7 @@
  */
 #include "victim.h"
 
+#include "access.h"
 #include "committer.h"
 #include "file.h"
 #include "pin.h"
@@ -151,7 +152,8 @@ enum kvc_verdict kvc_victim_judge_locked(struct kvc *k, struct kvc_chunk *c, str
 	kvc_victim_walk_locked(k, c, judge_node_locked, &j);
 	if (is_protected_locked(k, c))
 		return KVC_VICTIM_KEEP;
-	if (j.v == KVC_VICTIM_DROP && kvc_chunk_young(k, c->use.last_ns))
+	if (j.v == KVC_VICTIM_DROP && (kvc_chunk_young(k, c->use.last_ns) ||
+				       (c->disk.refused && kvc_access_is_last_locked(k, c))))
 		return KVC_VICTIM_YOUNG;
 	return j.v == KVC_VICTIM_DROP && kvc_victim_unfinished_locked(k, c) ? KVC_VICTIM_LATER
 									    : j.v;

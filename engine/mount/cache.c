@@ -13,6 +13,7 @@
 #include "memory.h"
 #include "prefault.h"
 #include "spill.h"
+#include "disk_victims.h"
 #include "tenant_set.h"
 #include "tmpfile.h"
 
@@ -172,6 +173,7 @@ int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_sto
 	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
 	err = err ?: kvc_table_init(&k->tenants->table) ?: kvc_table_init(&k->tenants->folders);
 	err = err ?: kvc_table_init(&k->model_stats->table) ?: kvc_quotas_init(&k->quotas);
+	err = err ?: kvc_table_init(&k->disk_victims->table);
 	if (err)
 		snprintf(error, 512, "out of memory");
 	else

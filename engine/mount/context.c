@@ -73,6 +73,7 @@ static void init_lists(struct kvc *k)
 		&k->chunks->finished,
 		&k->chunks->unwanted,
 		&k->chunks->victims,
+		&k->disk_victims->list,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,
@@ -136,6 +137,7 @@ struct kvc *kvc_context_new(void)
 	h->k.nodes = &h->nodes;
 	h->k.chunks = &h->chunks;
 	h->k.replacers = &h->replacers;
+	h->k.disk_victims = &h->disk_victims;
 	h->k.access = &h->access;
 	h->k.users = &h->users;
 	h->k.pins = &h->pins;
@@ -169,6 +171,7 @@ void kvc_context_empty(struct kvc *k)
 	kvc_access_free(k);
 	kvc_chunks_free(k);
 	kvc_replacers_free(k);
+	kvc_disk_victims_free(k);
 	kvc_admission_free(k);
 	kvc_pins_free(k);
 	kvc_tenants_free(k);

@@ -12,6 +12,7 @@
 #include "demote.h"
 #include "committer.h"
 #include "dir_invalidate.h"
+#include "disk_victims.h"
 #include "evict.h"
 #include "folders.h"
 #include "ino.h"
@@ -43,6 +44,7 @@ struct kvc_context {
 	struct kvc_nodes nodes;
 	struct kvc_chunks chunks;
 	struct kvc_replacers replacers;
+	struct kvc_disk_victims disk_victims;
 	struct kvc_access_tracker access;
 	struct kvc_users users;
 	struct kvc_pins pins;

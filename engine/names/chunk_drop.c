@@ -332,6 +332,14 @@ static int remove_copy_both(struct kvc *k, struct kvc_node *n, unsigned tier, bo
 	return 0;
 }
 
+static bool has_copy(const struct kvc_drop *d, unsigned tier)
+{
+	for (size_t i = 0; i < d->count; i++)
+		if (kvc_file_placed_in(d->files[i], tier))
+			return true;
+	return false;
+}
+
 /* Checks each file again, because the locks were released. */
 static int remove_copies_both(struct kvc *k, struct kvc_drop *d)
 {
@@ -348,6 +356,8 @@ static int remove_copies_both(struct kvc *k, struct kvc_drop *d)
 			d->bytes += len;
 		count_and_pause_both(k, d);
 	}
+	if (d->tier == (int)KVC_DISK && d->count <= AT_ONCE && !has_copy(d, KVC_DISK))
+		d->c->on_disk = false; /* a larger chunk counts as one that the disk has in part */
 	return d->bytes ? 0 : -EBUSY;
 }
 

@@ -8,6 +8,7 @@
 #include "access_state.h"
 #include "clock.h"
 #include "committer.h"
+#include "disk_victims.h"
 #include "file.h"
 #include "hinted.h"
 #include "leaving.h"
@@ -181,6 +182,7 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 	if (c->refs || (c->dirty && !kvc_committer_access_release_locked(k, c)))
 		return;
 	kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
+	kvc_disk_victims_arrived_locked(k, c);
 	end_exclusion(c);
 	kvc_list_del(&c->tenant.link);
 	kvc_list_del(&c->hints.link);
@@ -245,6 +247,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 		end_exclusion(n->chunk);
 		kvc_tenant_count_locked(k, n->chunk);
 		kvc_leaving_left_locked(k, n->chunk);
+		kvc_disk_victims_arrived_locked(k, n->chunk);
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
 	}
 }
@@ -312,6 +315,7 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 	kvc_chunk_del(k->cat, id);
 	kvc_pin_forget_both(k, id);
 	kvc_replacers_forget_locked(k, id);
+	kvc_disk_victims_remove_locked(k, id);
 	if (!c)
 		return;
 	c->row_deleted = true;
@@ -371,6 +375,7 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 
 		kvc_chunk_row(k, c, &r);
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
+		kvc_disk_victims_remove_locked(k, c->id);
 		kvc_replacers_reclass_locked(k, &r, class);
 		c->policy = class;
 		/* the state of another policy means nothing here */

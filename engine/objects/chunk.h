@@ -71,6 +71,14 @@ struct kvc_chunk {
 	unsigned requests;
 	uint64_t requested_ns;
 	bool on_disk; /* the disk tier has a copy of at least one of its files */
+	/*
+	 * the disk tier's policy does not keep it; bytes of its copy that are awaited
+	 * (objects/disk_victims.h)
+	 */
+	struct {
+		bool refused;
+		uint64_t awaited;
+	} disk;
 	/* dirty: must be written; known: its row in the catalog is current but for accesses */
 	bool dirty, known;
 	/* dirty only because of its accesses (access_save.c); then `queue` is its list */

@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "committer.h"
+#include "disk_victims.h"
 #include "file.h"
 #include "replacers.h"
 #include "model.h"
@@ -83,6 +84,7 @@ static int chunk_get_both(struct kvc *k, uint64_t id, uint64_t model,
 		if ((err = kvc_model_ttl_both(k, model, &ttl_s)))
 			return err;
 		c->row_deleted = c->on_disk = false;
+		kvc_disk_victims_kept_locked(k, c, 0);
 		c->known = false;
 		kvc_tenant_count_locked(k, c);
 		begin_ttl(k, c, ttl_s);
@@ -121,7 +123,8 @@ void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 		r.facts = r.pool_facts = 0;
 	if (r.pool_facts && has && k->replacers->ready)
 		kvc_replacers_restore_locked(k, KVC_CACHE_POOL, &r, 0);
-	if (!placed || c->fresh || !kvc_replacers_has_order(k, KVC_CACHE_DISK, c->policy))
+	if (!placed || c->fresh || kvc_disk_victims_has_locked(k, c->id) ||
+	    !kvc_replacers_has_order(k, KVC_CACHE_DISK, c->policy))
 		return;
 	if (r.facts)
 		kvc_replacers_restore_locked(k, KVC_CACHE_DISK, &r, 0);

@@ -112,6 +112,7 @@ struct kvc {
 	struct kvc_nodes *nodes;
 	struct kvc_chunks *chunks;
 	struct kvc_replacers *replacers;
+	struct kvc_disk_victims *disk_victims;
 	struct kvc_access_tracker *access;
 	struct kvc_event_ring *event_ring;   /* NULL if no reader is open */
 	struct kvc_access_ring *access_ring; /* NULL if no reader is open */

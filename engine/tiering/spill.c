@@ -199,9 +199,8 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	put_rows_both(k, n, tier);
 	if (n->state == KVC_RESIDENT)
 		kvc_file_become_locked(k, n, KVC_BOTH);
-	if (!tier && n->chunk && !n->chunk->fresh &&
-	    kvc_replacers_has_order(k, KVC_CACHE_DISK, n->chunk->policy))
-		kvc_replacers_add_locked(k, KVC_CACHE_DISK, n->chunk);
+	if (!tier && n->chunk)
+		kvc_admission_stored_locked(k, n->chunk);
 	n->spill.failing = false;
 	n->spill.failures = 0;
 	if (kvc_tier_is_durable_locked(k, tier))

@@ -42,6 +42,7 @@ enum virtual {
 	V_TIERS,
 	V_LOCKS,
 	V_TENANTS,
+	V_DEVICES,
 	V_COUNT
 };
 
@@ -76,6 +77,7 @@ static const struct {
 	[V_TIERS] = { "tiers", S_IFREG | 0444, kvc_status_print_tiers },
 	[V_LOCKS] = { "locks", S_IFREG | 0444, kvc_text_locks },
 	[V_TENANTS] = { "tenants", S_IFREG | 0400, kvc_print_tenants, NULL, true },
+	[V_DEVICES] = { "devices", S_IFREG | 0444, kvc_status_print_devices },
 };
 
 static enum virtual file_of(uint64_t ino)

@@ -101,20 +101,25 @@ static int begin(struct devices *d, uint64_t nr, enum kvc_call call, struct kvc_
 	return err;
 }
 
+static bool fails(const struct device *x, enum kvc_call call)
+{
+	return x->breaker.of[call].is != KVC_BREAKER_CLOSED;
+}
+
+/* Names the device once in the log when it begins to fail, and when it works again. */
 static void report(const struct device *x, enum kvc_call call, enum kvc_breaker_event event,
 		   int err)
 {
-	switch (event) {
-	case KVC_BREAKER_TRIPPED:
-	case KVC_BREAKER_TRIPPED_ALL:
+	bool other = fails(x, call == KVC_CALL_READ ? KVC_CALL_WRITE : KVC_CALL_READ);
+
+	if (other)
+		return;
+	if (event == KVC_BREAKER_TRIPPED || event == KVC_BREAKER_TRIPPED_ALL)
 		kvc_error("disk: the device %s fails (%s): %s. The files that only it has cannot "
 			  "be loaded; other devices are not affected",
 			  x->path, kvc_breaker_call_words[call], kvc_breaker_reason(err));
-		break;
-	case KVC_BREAKER_RESTORED: kvc_info("disk: the device %s works again", x->path); break;
-	case KVC_BREAKER_AGAIN:
-	case KVC_BREAKER_SAME: break;
-	}
+	else if (event == KVC_BREAKER_RESTORED)
+		kvc_info("disk: the device %s works again", x->path);
 }
 
 /* Is the error one of the device, and not about a frame? */
@@ -135,25 +140,23 @@ static int end(struct devices *d, uint64_t nr, enum kvc_call call, uint64_t at, 
 	const unsigned caps = KVC_TIER_BOUNDED | KVC_TIER_MEDIA;
 	enum kvc_breaker_event event = KVC_BREAKER_SAME;
 	struct device *x = &d->dev[nr];
-	bool fails = is_failure(call, err);
+	bool failed = is_failure(call, err);
 
 	pthread_mutex_lock(&d->lock);
-	x->errors += fails;
+	x->errors += failed;
 	x->writes += call == KVC_CALL_WRITE && !certain;
 	for (int i = 0;
-	     d->n > 1 && i < (certain && fails ? KVC_FAILURES : 1) && event == KVC_BREAKER_SAME;
+	     d->n > 1 && i < (certain && failed ? KVC_FAILURES : 1) && event == KVC_BREAKER_SAME;
 	     i++)
 		event = kvc_breaker_result(&x->breaker, caps, call, certain ? 0 : at + 1, err,
 					   kvc_mono_ns());
-	if (fails && d->n > 1 && !all_fail_locked(d, call)) {
-		if (event == KVC_BREAKER_SAME && x->breaker.of[call].is == KVC_BREAKER_CLOSED)
+	report(x, call, event, err);
+	if (failed && d->n > 1 && !all_fail_locked(d, call)) {
+		if (event == KVC_BREAKER_SAME && x->breaker.of[call].failures == 1)
 			kvc_warn("disk: the device %s, %s at %llu: %s", x->path,
 				 kvc_breaker_call_words[call], (unsigned long long)at,
 				 strerror(-err));
-		report(x, call, event, err);
 		err = -ENODEV;
-	} else {
-		report(x, call, event, err);
 	}
 	if (!--x->users)
 		pthread_cond_broadcast(&d->idle);
@@ -272,9 +275,11 @@ static int devices_remove(struct kvc_tier *t, const struct kvc_where *w)
 	struct kvc_tier *x;
 	int err = begin(d, nr, KVC_CALL_WRITE, &x);
 
-	if (!err)
+	if (err == -ENOENT)
+		return 0; /* the device is no longer part of the store */
+	if (!err) {
 		err = end(d, nr, KVC_CALL_WRITE, at.at, x->ops->remove(x, &at), false);
-	else if (err == -ENODEV) {
+	} else if (err == -ENODEV) {
 		pthread_mutex_lock(&d->lock);
 		d->dev[nr].uncleared += w->len;
 		pthread_mutex_unlock(&d->lock);
@@ -359,11 +364,6 @@ static int devices_sync(struct kvc_tier *t)
 	return first;
 }
 
-static bool fails(const struct device *x, enum kvc_call call)
-{
-	return x->breaker.of[call].is != KVC_BREAKER_CLOSED;
-}
-
 static void devices_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {
 	struct devices *d = devices_of(t);
@@ -412,6 +412,7 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 		x->t->ops->usage(x->t, &u);
 		out->total = u.total;
 		out->used = u.used;
+		out->uncleared = u.uncleared + x->uncleared;
 	}
 	pthread_mutex_unlock(&d->lock);
 	return x->t ? 0 : -ENOENT;

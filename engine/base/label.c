@@ -59,15 +59,15 @@ static int open_file(const struct kvc_store *s, unsigned nr, int flags, uint64_t
 	return refuse(s, nr, err, error);
 }
 
-int kvc_label_device_open(const struct kvc_store *s, unsigned nr, int flags, uint64_t *size,
-			  char *error)
+static int open_device(const struct kvc_store *s, unsigned nr, int flags, uint64_t *size,
+		       char *error)
 {
 	const char *path = s->dev[nr].path;
 	struct stat st;
 	int fd, err;
 
-	if (s->dev[nr].kind == KVC_DEVICE_FILE)
-		return open_file(s, nr, flags, size, error);
+	if (s->dev[nr].kind != KVC_DEVICE_BLOCK)
+		return open_file(s, nr, flags & ~O_EXCL, size, error);
 	if (stat(path, &st))
 		return refuse(s, nr, -errno, error);
 	if (!S_ISBLK(st.st_mode)) {
@@ -77,7 +77,7 @@ int kvc_label_device_open(const struct kvc_store *s, unsigned nr, int flags, uin
 			 path);
 		return -ENOTBLK;
 	}
-	fd = open(path, flags | O_EXCL | O_NONBLOCK | O_CLOEXEC);
+	fd = open(path, flags | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st) || !S_ISBLK(st.st_mode) || ioctl(fd, BLKGETSIZE64, size)) {
 		err = errno ? -errno : -ENOTBLK;
 		if (fd >= 0)
@@ -85,6 +85,18 @@ int kvc_label_device_open(const struct kvc_store *s, unsigned nr, int flags, uin
 		return refuse(s, nr, err, error);
 	}
 	return fd;
+}
+
+int kvc_label_device_open(const struct kvc_store *s, unsigned nr, int flags, uint64_t *size,
+			  char *error)
+{
+	return open_device(s, nr, flags | O_EXCL, size, error);
+}
+
+int kvc_label_device_again(const struct kvc_store *s, unsigned nr, int flags, uint64_t *size,
+			   char *error)
+{
+	return open_device(s, nr, flags, size, error);
 }
 
 static bool same_device(const struct stat *a, const struct stat *b)
@@ -165,9 +177,9 @@ int kvc_label_clear(const struct kvc_store *s, unsigned nr, int fd)
 	return write_both(s, nr, fd, p);
 }
 
-int kvc_label_write(const struct kvc_store *s, unsigned nr, int fd)
+static int encode(const struct kvc_store *s, unsigned nr, struct label **out)
 {
-	KVC_MEM struct label *p = aligned_alloc(KVC_PAGE, sizeof *p);
+	struct label *p = aligned_alloc(KVC_PAGE, sizeof *p);
 	struct kvc_sum sum;
 
 	if (!p)
@@ -180,7 +192,24 @@ int kvc_label_write(const struct kvc_store *s, unsigned nr, int fd)
 	p->size = htole64(s->dev[nr].size);
 	sum = kvc_sum_of(p, offsetof(struct label, sum));
 	memcpy(p->sum, sum.b, 16);
-	return write_both(s, nr, fd, p);
+	*out = p;
+	return 0;
+}
+
+int kvc_label_write(const struct kvc_store *s, unsigned nr, int fd)
+{
+	KVC_MEM struct label *p = NULL;
+
+	return encode(s, nr, &p) ?: write_both(s, nr, fd, p);
+}
+
+int kvc_label_write_copy(const struct kvc_store *s, unsigned nr, int fd)
+{
+	KVC_MEM struct label *p = NULL;
+	int err = encode(s, nr, &p);
+
+	err = err ?: kvc_pwrite_all(fd, p, sizeof *p, (off_t)(s->dev[nr].size - sizeof *p));
+	return err ?: fsync(fd) ? -errno : 0;
 }
 
 int kvc_label_make(const struct kvc_store *s, unsigned nr, int fd, uint64_t size)

@@ -31,6 +31,9 @@ struct kvc_label {
  */
 int kvc_label_device_open(const struct kvc_store *s, unsigned nr, int flags, uint64_t *size,
 			  char *error);
+/* The same for a device that this process has open already, so that it cannot be in other use. */
+int kvc_label_device_again(const struct kvc_store *s, unsigned nr, int flags, uint64_t *size,
+			   char *error);
 /*
  * Checks that no two names of the store lead to one device. Returns 0, or -EEXIST with one line in
  * error[512]. Names that lead to nothing are not examined.
@@ -61,6 +64,8 @@ int kvc_label_file_make(const struct kvc_store *s, unsigned nr, char *error);
  * negative errno.
  */
 int kvc_label_write(const struct kvc_store *s, unsigned nr, int fd);
+/* Writes only the copy, before a device grows. It is on stable storage on return. */
+int kvc_label_write_copy(const struct kvc_store *s, unsigned nr, int fd);
 /* Overwrites the label and its copy. Returns 0 or a negative errno. */
 int kvc_label_clear(const struct kvc_store *s, unsigned nr, int fd);
 /*

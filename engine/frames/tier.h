@@ -109,6 +109,7 @@ struct kvc_tier_device {
 	char path[1280];
 	bool file;            /* or a block device */
 	uint64_t total, used; /* in bytes */
+	uint64_t uncleared;   /* as in struct kvc_tier_usage */
 	bool leaving;         /* it is being removed and gets no more frames */
 	/* calls fail: reads, and writes. `why` is the errno, negative, of the last failure. */
 	bool read_fails, write_fails;

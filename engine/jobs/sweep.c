@@ -21,6 +21,10 @@ static const struct kvc_sweep_kind kinds[] = {
 	{ "rekey", "looked at", "changed", "failed", kvc_rekey_run, NULL },
 	{ "flush", "to copy", "copied", "failed", kvc_flush_run, NULL },
 	{ "verify", "looked at", "damaged", "unreadable", kvc_verify_run, kvc_verify_words },
+	{ "grow", "looked at", "grown", "failed", kvc_devices_grow, kvc_devices_words },
+	{ "add", "looked at", "added", "failed", kvc_devices_add, kvc_devices_words },
+	{ "remove", "looked at", "moved", "failed", kvc_devices_remove, kvc_devices_words },
+	{ "stay", "looked at", "changed", "failed", kvc_devices_stay, kvc_devices_words },
 };
 
 static void sweep_line(const struct kvc_sweep *s, char *line, size_t capacity)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sweeps (sweep.c): long operations that an operator starts by .kvcachefs/control. One runs at a
- * time, in its own thread. Each has a file: import.c, rekey.c, flush.c and verify.c. All results
- * are in the catalog, so an interrupted sweep is simply started again.
+ * time, in its own thread. Each has a file: import.c, rekey.c, flush.c and verify.c; devices.c has
+ * four. All results are in the catalog and the superblock, so an interrupted sweep is simply
+ * started again.
  */
 #ifndef KVC_SWEEP_H
 #define KVC_SWEEP_H
@@ -28,6 +29,9 @@ struct kvc_sweep {
 	/* verify only: */
 	unsigned tiers; /* tiers to read; one bit per tier */
 	uint64_t rate;  /* bytes per second; 0: no limit */
+	/* grow, add, remove and stay only: */
+	struct kvc_device device; /* path, kind and size as the user gave them */
+	bool force;
 };
 
 /* Start a sweep, and stop the one of this name. Same results as kvc_control. */
@@ -66,6 +70,13 @@ int kvc_import_run(struct kvc_sweep *s);
 int kvc_rekey_run(struct kvc_sweep *s);
 int kvc_flush_run(struct kvc_sweep *s);
 int kvc_verify_run(struct kvc_sweep *s);
+/* Change the devices of the store (devices.c). */
+int kvc_devices_grow(struct kvc_sweep *s);
+int kvc_devices_add(struct kvc_sweep *s);
+int kvc_devices_remove(struct kvc_sweep *s);
+int kvc_devices_stay(struct kvc_sweep *s);
+/* Parses their arguments: "KIND SIZE FORCE PATH", where PATH is the rest of the line. */
+int kvc_devices_words(struct kvc_sweep *s, char *words, FILE *answer);
 /* Parses the arguments of verify: "tier=NAME", "rate=SIZE". */
 int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer);
 

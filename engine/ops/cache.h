@@ -302,6 +302,8 @@ void kvc_print_tenants(struct kvc *k, FILE *out);
 void kvc_status_print_slowest(struct kvc *k, FILE *out);
 /* The state of each tier, one line per class of calls. */
 void kvc_status_print_tiers(struct kvc *k, FILE *out);
+/* The devices of the disk tier, one per line. */
+void kvc_status_print_devices(struct kvc *k, FILE *out);
 void kvc_sweep_print(struct kvc *k, FILE *out);
 
 /*

@@ -139,3 +139,19 @@ void kvc_tier_gauges(struct kvc *k, struct kvc_tier_gauges v[KVC_TIERS])
 		kvc_unlock(k);
 	}
 }
+
+bool kvc_gauges_device(struct kvc *k, unsigned nr, struct kvc_tier_device *d)
+{
+	struct kvc_tier *t = k->tier[KVC_DISK].t;
+
+	return t && t->ops->device && !t->ops->device(t, nr, d);
+}
+
+const char *kvc_gauges_device_state(const struct kvc_tier_device *d)
+{
+	return d->read_fails && d->write_fails ? "fails"
+	       : d->read_fails                 ? "reads-fail"
+	       : d->write_fails                ? "writes-fail"
+	       : d->leaving                    ? "leaving"
+					       : "up";
+}

@@ -97,6 +97,10 @@ struct kvc_tier_gauges {
 	} call[KVC_CALLS];
 	uint64_t bytes, used, written, today, up, waiting, failing, running, removals;
 };
+/* Sets *d to device `nr` of the disk tier. Returns false if there is none. */
+bool kvc_gauges_device(struct kvc *k, unsigned nr, struct kvc_tier_device *d);
+/* Returns "up", "leaving", "reads-fail", "writes-fail" or "fails". */
+const char *kvc_gauges_device_state(const struct kvc_tier_device *d);
 /* Fills v, indexed by the number of the tier. The label of an unused number is empty. */
 void kvc_tier_gauges(struct kvc *k, struct kvc_tier_gauges v[KVC_TIERS]);
 

@@ -82,6 +82,40 @@ static void metrics_tiers(struct kvc *k, const struct kvc_tier_gauges *tier, FIL
 	}
 }
 
+/* The devices of the disk tier. Their paths are in .kvcachefs/devices. */
+static void metrics_devices(struct kvc *k, FILE *out)
+{
+	static const struct {
+		const char *name, *type, *what;
+	} rows[] = {
+		{ "device_up", "gauge",
+		  "1 if the device of the disk tier can be read and written" },
+		{ "device_leaving", "gauge", "1 while the device is being removed" },
+		{ "device_bytes", "gauge", "size of a device of the disk tier" },
+		{ "device_used_bytes", "gauge", "bytes in use in a device of the disk tier" },
+		{ "device_errors", "counter", "calls to a device that failed since the mount" },
+	};
+	struct kvc_tier_device d;
+
+	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+		family(out, rows[i].name, rows[i].type, rows[i].what);
+		for (unsigned nr = 0; nr < KVC_DEVICES; nr++) {
+			if (!kvc_gauges_device(k, nr, &d))
+				continue;
+			const uint64_t v[] = {
+				!d.read_fails && !d.write_fails,
+				d.leaving,
+				d.total,
+				d.used,
+				d.errors,
+			};
+
+			fprintf(out, P "%s%s{device=\"%u\"} %" PRIu64 "\n", rows[i].name,
+				strcmp(rows[i].type, "counter") ? "" : "_total", nr, v[i]);
+		}
+	}
+}
+
 /* The breaker, by class of calls. */
 static void metrics_calls(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
@@ -348,6 +382,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 	}
 	metrics_tiers(k, tier, out);
 	metrics_calls(k, tier, out);
+	metrics_devices(k, out);
 	metrics_reasons(k, tier, out);
 	metrics_latency(k, tier, out);
 	metrics_locks(k, out);

@@ -66,6 +66,49 @@ static void status_tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 	fputs("],\n", out);
 }
 
+/* Prints a text as JSON. Bytes that are not printable ASCII become '?'. */
+static void put_path(FILE *out, const char *text)
+{
+	putc('"', out);
+	for (; *text; text++) {
+		if (*text == '"' || *text == '\\')
+			putc('\\', out);
+		putc(*text >= ' ' && *text <= '~' ? *text : '?', out);
+	}
+	putc('"', out);
+}
+
+static void status_devices(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_device d;
+	bool any = false;
+
+	fputs("\"devices\":[", out);
+	for (unsigned i = 0; i < KVC_DEVICES; i++) {
+		if (!kvc_gauges_device(k, i, &d))
+			continue;
+		fprintf(out, "%s{\"device\":%u,\"path\":", any ? "," : "", i);
+		put_path(out, d.path);
+		fprintf(out,
+			",\"state\":\"%s\",\"bytes\":%" PRIu64 ",\"used_bytes\":%" PRIu64
+			",\"errors\":%" PRIu64 "}",
+			kvc_gauges_device_state(&d), d.total, d.used, d.errors);
+		any = true;
+	}
+	fputs("],\n", out);
+}
+
+void kvc_status_print_devices(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_device d;
+
+	fputs("device state bytes used_bytes errors path\n", out);
+	for (unsigned i = 0; i < KVC_DEVICES; i++)
+		if (kvc_gauges_device(k, i, &d))
+			fprintf(out, "%u %s %" PRIu64 " %" PRIu64 " %" PRIu64 " %s\n", i,
+				kvc_gauges_device_state(&d), d.total, d.used, d.errors, d.path);
+}
+
 void kvc_status_print_tiers(struct kvc *k, FILE *out)
 {
 	struct kvc_tier_gauges tier[KVC_TIERS];
@@ -200,6 +243,7 @@ void kvc_print_status(struct kvc *k, FILE *out)
 	kvc_asked_settle(k);
 	kvc_gauges(k, &g);
 	status_tiers(k, &g, out);
+	status_devices(k, out);
 	fputs("\"gauges\":{\"tiers\":", out);
 	fprintf(out, "%u", k->ntiers);
 #define X(name, metric, what) fprintf(out, ",\n\"" #metric "\":%" PRIu64, g.name);

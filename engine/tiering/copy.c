@@ -304,8 +304,27 @@ static uint64_t ttl_ms_locked(const struct kvc_copy *c)
 	return !at ? 0 : at > now ? (at - now + 999999) / 1000000 : 1;
 }
 
-int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
-		   struct kvc_where *where)
+/* Frees the results of an attempt. */
+static void copy_reset(struct kvc_copy *c)
+{
+	XXH3_freeState(c->sum);
+	XXH3_freeState(c->stored_sum);
+	kvc_payload_encoder_free(c->enc);
+	free(c->f);
+	free(c->step);
+	kvc_budget_buffer_free(&c->memory);
+	c->step = NULL;
+	c->sum = c->stored_sum = NULL;
+	c->enc = NULL;
+	c->f = NULL;
+	c->ranges = NULL;
+	c->table = NULL;
+	c->nranges = c->table_len = c->at = 0;
+	c->at_off = 0;
+}
+
+static int write_once(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
+		      struct kvc_where *where)
 {
 	struct kvc *k = c->k;
 	struct kvc_tier *t = k->tier[c->tier].t;
@@ -338,6 +357,19 @@ int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blo
 	if (!err && c->enc) {
 		kvc_count_by(&k->stats, coded_bytes, c->f->raw_len);
 		kvc_count_by(&k->stats, coded_stored_bytes, c->f->stored_len);
+	}
+	return err;
+}
+
+int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
+		   struct kvc_where *where)
+{
+	int err = write_once(c, gen, size, blocks, where);
+
+	/* a device of the tier failed: another one gets the frame */
+	for (unsigned i = 1; i < KVC_DEVICES && err == -ENODEV && !c->shared; i++) {
+		copy_reset(c);
+		err = write_once(c, gen, size, blocks, where);
 	}
 	return err;
 }
@@ -389,10 +421,5 @@ void kvc_copy_close(struct kvc_copy *c)
 void kvc_copy_fini(struct kvc_copy *c)
 {
 	kvc_copy_close(c);
-	XXH3_freeState(c->sum);
-	XXH3_freeState(c->stored_sum);
-	kvc_payload_encoder_free(c->enc);
-	free(c->f);
-	free(c->step);
-	kvc_budget_buffer_free(&c->memory);
+	copy_reset(c);
 }

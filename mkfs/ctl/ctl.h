@@ -125,6 +125,11 @@ void kvm_calls_json(struct kvm_json *j, const struct kvm_calls *c, unsigned tier
 void kvm_calls_print(const struct kvm_calls *c);
 
 /*
+ * Starts the job `name` in the daemon of the mount around `inside` (NULL: the only mount) with
+ * these words, shows its progress on a terminal, and prints its result. Returns the exit status.
+ */
+int kvm_sweep(const char *name, const char *inside, const char *words, bool json);
+/*
  * Writes a command to .kvcachefs/control and reads its immediate answer. Returns 0, or 1 after a
  * message.
  */
@@ -145,6 +150,14 @@ int kvm_run_dump(int argc, char **argv);
 int kvm_run_top(int argc, char **argv);
 int kvm_run_flush(int argc, char **argv);
 int kvm_run_verify(int argc, char **argv);
+int kvm_run_devices(int argc, char **argv);
+struct kvm_json;
+/* Print the contents of .kvcachefs/devices: a member, and a line for each device not in order. */
+void kvm_devices_json(struct kvm_json *j, char *text);
+void kvm_devices_print(char *text);
+int kvm_run_add(int argc, char **argv);
+int kvm_run_grow(int argc, char **argv);
+int kvm_run_remove(int argc, char **argv);
 int kvm_run_gpus(int argc, char **argv);
 int kvm_run_hash(int argc, char **argv);
 int kvm_run_newkey(int argc, char **argv);

@@ -32,6 +32,7 @@ struct mount {
 	struct kvm_slow slowest[KVM_SLOWEST];
 	size_t slow;
 	struct kvm_calls calls;
+	char *devices;             /* .kvcachefs/devices; NULL: an older daemon lacks it */
 	struct figures first, now; /* `first` is empty without an interval */
 };
 
@@ -239,6 +240,8 @@ static void print_status_json(const struct mount *m, const struct hits *all,
 	for (size_t i = 0; i < COUNT(settings); i++)
 		kvm_json_text(&j, settings[i], setting(m, settings[i], text, sizeof text));
 	json_tiers(&j, &m->now, &m->calls);
+	if (m->devices)
+		kvm_devices_json(&j, m->devices);
 	kvm_json_begin(&j, "hits", '{');
 	json_hits(&j, "since_start", all, false);
 	if (lately)
@@ -341,6 +344,8 @@ static void print_status(const struct mount *m, const struct hits *all, const st
 	       setting(m, "served_by", a, sizeof a), setting(m, "requests_by", b, sizeof b),
 	       setting(m, "policy", c, sizeof c), setting(m, "sealing", when, sizeof when));
 	print_tiers(&m->now, &m->calls);
+	if (m->devices)
+		kvm_devices_print(m->devices);
 	printf("\n%-14s %8s %9s %8s %9s %9s %9s\n", "chunks", "asked", "found", "opens",
 	       "in memory", "loaded", "copied");
 	if (lately) {
@@ -373,6 +378,7 @@ int kvm_run_status(int argc, char **argv)
 					      { 0 } };
 	static const struct figures none;
 	struct mount m = { .config = NULL };
+	char file[KVM_PATH + 32];
 	struct hits all, lately;
 	uint64_t s = 0;
 	int err = kvm_options(&argc, argv, options);
@@ -390,6 +396,9 @@ int kvm_run_status(int argc, char **argv)
 	}
 	err = err ?: read_figures(m.path, &m.now) ?: kvm_mount_text(m.path, "config", &m.config);
 	err = err ?: kvm_calls(m.path, &m.calls);
+	snprintf(file, sizeof file, "%s/.kvcachefs/devices", m.path);
+	if (!err && !access(file, F_OK))
+		err = kvm_mount_text(m.path, "devices", &m.devices);
 	err = err ?: kvm_slowest(m.path, m.slowest, &m.slow);
 	if (!err) {
 		all = hits_of(&m.now, &none);
@@ -399,5 +408,6 @@ int kvm_run_status(int argc, char **argv)
 	free(m.first.v);
 	free(m.now.v);
 	free(m.config);
+	free(m.devices);
 	return err;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl import, rekey, flush and verify: start long work in the daemon through
- * .kvcachefs/control and wait for its end. That file also shows the progress: a line for people,
- * then lines of "name value". Interrupting the command does not stop the work.
+ * kvcachectl import, rekey, flush, verify, and the commands in devices.c: start long work in the
+ * daemon through .kvcachefs/control and wait for its end. That file also shows the progress: a line
+ * for people, then lines of "name value". Interrupting the command does not stop the work.
  */
 #include "ctl.h"
 
@@ -165,6 +165,9 @@ static int print_result(const struct sweep *s)
 		return kvm_fail(
 			"%s has ended, but its result is unknown, because another job has started",
 			s->name);
+	if (value_of(s, "error") && !strstr(s->text, "\nseen "))
+		return kvm_fail("%s: %.*s", s->name, head - (int)strlen(s->name) - 7,
+				s->text + strlen(s->name) + 7); /* " done: " */
 	if (s->json)
 		print_sweep_json(s);
 	else if (verify)
@@ -206,8 +209,9 @@ static int await(struct sweep *s)
 		fputs("\r\033[K", stderr);
 	if (left && strstr(s->text, " running: "))
 		return kvm_fail("%s continues in the daemon%s", s->name,
-				strcmp(s->name, "verify") ? ""
-							  : "; kvcachectl verify --stop stops it");
+				!strcmp(s->name, "verify")   ? "; kvcachectl verify --stop stops it"
+				: !strcmp(s->name, "remove") ? "; kvcachectl remove --stop stops it"
+							     : "");
 	return print_result(s);
 }
 
@@ -218,6 +222,13 @@ static int run_sweep(struct sweep *s, const char *inside, const char *words)
 
 	return kvm_mount_of(inside, s->mnt)
 		       ?: kvm_control(s->mnt, words, answer, sizeof answer) ?: await(s);
+}
+
+int kvm_sweep(const char *name, const char *inside, const char *words, bool json)
+{
+	struct sweep s = { .name = name, .json = json };
+
+	return run_sweep(&s, inside, words);
 }
 
 static int simple(const char *name, int argc, char **argv)

@@ -22,7 +22,7 @@ for path, text in ((FILE, "somebody's\n"), (TOKENS, "1 2 3\n"),
 # a valid word for each operand, and invalid ones for operands that are not paths in a mount
 RIGHT = {"PATH...": PATH, "MODEL...": f"{s.mnt}/m", "TIME|never": "1h", "SIZE|none": "none",
          "NAME|none": "none", "SCHEME": "vllm-sha256", "FILE": TOKENS, "TRACE...": TRACE,
-         "NAME": "acme", "-o": "-o", "OPTIONS": "high=91"}
+         "NAME": "acme", "DEVICE": f"{TMP}/no-such-device", "-o": "-o", "OPTIONS": "high=91"}
 WRONG = {"TIME|never": VALUES["TIME"], "SIZE|none": VALUES["SIZE"], "NAME|none": ["", "best"],
          "SCHEME": ["", "md5", "vllm-sha256:0", "vllm-sha256:x", "vllm-sha256:9999999999"],
          "FILE": ["", f"{TMP}/nothing", EMPTY], "TRACE...": ["", f"{TMP}/nothing", EMPTY, FILE]}
@@ -30,7 +30,7 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "OPTIONS": ["", "polcy=lru", "cpu=1G", "high=x", "high=10,low=20", "keyfile=/x"],
          "SIZE|none": ["", "x", "1", "5Q"], "UID|none": ["", "me", "-1", "1x"],
          "FOLDER": ["", f"{TMP}/nothing"], "NAMING": ["", "nothing"],
-         "FILE": ["", f"{TMP}/no/such"],
+         "FILE": ["", f"{TMP}/no/such"], "DEVICE": ["", f"{TMP}/no-such-device", "99"],
          "NAME,...": ["", "best", ","],
          "ADDRESS": ["", "nonsense", "tcp://*:x"], "CHUNKS,...": ["", "x", "0", "2,1", "1:x"],
          "told|learned|none": ["", "best"], "low|normal|high": ["", "best"],

@@ -91,6 +91,7 @@ WORDS = {"top": ["--count", "2", "--interval", "1s", s.mnt], "reload": ["-o", "h
          "gpus": [f"{TMP}/pci"], "hash": ["vllm-sha256", f"{TMP}/tokens"], "pools": [f"{TMP}/run"],
          "replay": ["--policy", "lru", "--capacity", "3", f"{TMP}/trace"],
          "trace": ["--seconds", "1", s.mnt], "events": ["--for", "1s", s.mnt],
+         "add": ["--size", "16M", f"{TMP}/part", s.mnt], "remove": [f"{TMP}/part", s.mnt],
          "newkey": [f"{TMP}/more.keys"]}
 for n in names:
     p = subprocess.Popen([CTL, n, "--json", *WORDS.get(n, [s.mnt])], stdout=subprocess.PIPE,

@@ -73,6 +73,43 @@ try:
     s.mount()
     assert s.read("m/c/l") == blob(1, 4 * MiB)
     s.umount()
+    # a device that has grown, one that is added while the store is in use, and its removal
+    s.mount()
+    CTL = binary("kvcachectl")
+    os.truncate(f"{TMP}/a", 96 * MiB)
+    run("losetup", "--set-capacity", a, ok=True)
+    run(CTL, "grow", s.mnt, ok=True)
+    p = run(CTL, "devices", s.mnt, ok=True)
+    assert "94.0 MiB" in p.stdout and p.stdout.rstrip().endswith(name), p
+    run("mkfs.ext4", "-q", b, ok=True)
+    before = digest(b)
+    r = run(CTL, "add", b, s.mnt)
+    assert r.returncode == 1 and "ext4" in r.stdout and "--force" in r.stdout, r
+    assert digest(b) == before
+    run(CTL, "add", "--force", b, s.mnt, ok=True)
+    r = run(CTL, "add", b, s.mnt)
+    assert r.returncode == 1 and "in use" in r.stdout, r
+    for i in range(20):
+        s.write(f"m/more{i}/l", blob(i, MiB))
+    s.settle()
+    s.umount()
+    s.drop_pool()
+    s.fsck("-n", "--data")
+    s.mount()
+    run(CTL, "remove", "0", s.mnt, ok=True)
+    assert s.read("m/c/l") == blob(1, 4 * MiB)
+    s.umount()
+    assert run("blkid", "-p", a).returncode == 2 and digest(a) != digest(b)
+    with open(a, "rb") as f:
+        assert f.read(4096) == bytes(4096)
+    s.drop_pool()
+    s.mount()
+    assert all(s.read(f"m/more{i}/l") == blob(i, MiB) for i in range(20))
+    run(CTL, "add", a, s.mnt, ok=True)
+    run(CTL, "remove", b, s.mnt, ok=True)
+    s.umount()
+    s.drop_pool()
+    s.fsck("-n", "--data")
     # a new store replaces the old one on the same device
     run(MKFS, "--force", "--device", name, store, ok=True)
     s.mount()

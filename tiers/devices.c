@@ -254,6 +254,22 @@ static int devices_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t o
 	return end(d, nr, KVC_CALL_READ, at.at, err, false);
 }
 
+static int devices_load(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *to,
+			uint64_t len,
+			int (*arrived)(void *arg, uint8_t *p, size_t len, uint64_t off), void *arg)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+	struct kvc_where at = local(w);
+	struct kvc_tier *x;
+	int err = begin(d, nr, KVC_CALL_READ, &x);
+
+	if (err)
+		return err == -ENOENT ? -EBADMSG : err;
+	err = x->ops->load(x, &at, off, to, len, arrived, arg);
+	return end(d, nr, KVC_CALL_READ, at.at, err, false);
+}
+
 static int devices_rehead(struct kvc_tier *t, const struct kvc_where *w,
 			  const uint8_t page[KVC_FRAME_HEADER])
 {
@@ -530,6 +546,7 @@ static const struct kvc_tier_ops devices_ops = {
 	.claim = devices_claim,
 	.put = devices_put,
 	.get = devices_get,
+	.load = devices_load,
 	.rehead = devices_rehead,
 	.remove = devices_remove,
 	.list = devices_list,

@@ -444,6 +444,51 @@ static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 	return 0;
 }
 
+/* A frame while it is read. */
+struct loading {
+	struct disk *d;
+	uint64_t at;
+	uint8_t *to;
+	int (*arrived)(void *arg, uint8_t *p, size_t len, uint64_t off);
+	void *arg;
+};
+
+static int loading_move(void *arg, void *p, size_t len, uint64_t off)
+{
+	const struct loading *l = arg;
+	int err = kvc_pread_all(l->d->fd, l->to + off, len, (off_t)(l->at + off));
+
+	(void)p;
+	return err == -ENODATA ? -EBADMSG : disk_error(err); /* -ENODATA: the file became shorter */
+}
+
+static int loading_end(void *arg, void *p, size_t len, uint64_t off)
+{
+	const struct loading *l = arg;
+
+	(void)p;
+	return l->arrived(l->arg, l->to + off, len, off);
+}
+
+static int disk_load(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *to,
+		     uint64_t len, int (*arrived)(void *arg, uint8_t *p, size_t len, uint64_t off),
+		     void *arg)
+{
+	struct disk *d = disk_of(t);
+	struct loading l = { d, w->at + off, to, arrived, arg };
+	struct kvct_transfer transfer = {
+		.len = len,
+		.arg = &l,
+		.move = loading_move,
+		.end = loading_end,
+		.urgent = true,
+	};
+
+	if (!valid(d, w) || off > w->len || len > w->len - off)
+		return -EBADMSG;
+	return kvct_pipeline_run(d->pipeline, &transfer, NULL, NULL);
+}
+
 static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w,
 		       const uint8_t page[KVC_FRAME_HEADER])
 {
@@ -560,6 +605,7 @@ static const struct kvc_tier_ops disk_ops = {
 	.claim = disk_claim,
 	.put = disk_put,
 	.get = disk_get,
+	.load = disk_load,
 	.rehead = disk_rehead,
 	.remove = disk_remove,
 	.list = disk_list,

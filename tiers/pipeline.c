@@ -20,8 +20,6 @@
  */
 #include "pipeline.h"
 
-#include "tier.h"
-
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>

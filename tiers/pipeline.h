@@ -7,11 +7,9 @@
 #ifndef KVCT_PIPELINE_H
 #define KVCT_PIPELINE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tier.h"
 
-#define KVCT_PIPELINE_PIECE (1u << 20) /* bytes of a piece; the last one may be shorter */
+#define KVCT_PIPELINE_PIECE KVC_TIER_PIECE /* bytes of a piece; the last one may be shorter */
 
 /*
  * A transfer. Its functions return 0 or a negative errno, which ends the transfer: pieces that are

@@ -223,6 +223,7 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.claim = below->ops->claim ? shim_claim : NULL;
 	s->ops.put = shim_put;
 	s->ops.get = shim_get;
+	s->ops.load = NULL; /* so that each read is a get */
 	s->ops.rehead = below->ops->rehead ? shim_rehead : NULL;
 	s->ops.remove = shim_remove;
 	s->ops.list = below->ops->list ? shim_list : NULL;

@@ -95,6 +95,7 @@ struct kvc_put {
  * frames. memory= includes KVC_TIER_CALL_BYTES for each.
  */
 #define KVC_TIER_HELPERS 4u
+#define KVC_TIER_PIECE (1u << 20) /* bytes that such a thread moves at once */
 
 struct kvc_tier_usage {
 	uint64_t total, used; /* in bytes */
@@ -162,6 +163,15 @@ struct kvc_tier_ops {
 	 */
 	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n);
+	/*
+	 * Optional: reads as get does, `len` bytes to `to`, both in whole pages, by several threads
+	 * in pieces of KVC_TIER_PIECE bytes. Calls arrived for each piece when its bytes are in
+	 * `to`, in order and one at a time, but from any thread; off counts from `to`. An error of
+	 * arrived ends the call, and is returned.
+	 */
+	int (*load)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *to,
+		    uint64_t len, int (*arrived)(void *arg, uint8_t *p, size_t len, uint64_t off),
+		    void *arg);
 	/* Rewrites the header of a stored frame, whose name part has changed. */
 	int (*rehead)(struct kvc_tier *t, const struct kvc_where *w,
 		      const uint8_t page[KVC_FRAME_HEADER]);

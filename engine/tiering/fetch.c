@@ -21,7 +21,8 @@
 #define PIECE (2u << 20) /* bytes per read */
 /* bytes per read from a service, if the memory budget allows it */
 #define PIECE_SHARED (8u << 20)
-#define SLOWEST (4ull << 20) /* bytes per second; sets the deadline of a fetch */
+#define SLOWEST (4ull << 20)               /* bytes per second; sets the deadline of a fetch */
+#define PIECES_MIN (4ull * KVC_TIER_PIECE) /* for the threads of tier.h's `load` */
 
 /* The state of one fetch. */
 struct fetch {
@@ -33,6 +34,7 @@ struct fetch {
 	uint8_t *map;  /* the segment, span bytes; NULL while not mapped */
 	uint64_t span;
 	int fd;
+	bool summed; /* the sum in the catalog was compared */
 };
 
 /* Is this the frame that the catalog describes? Returns 0, -EBADMSG, -ESTALE or -ENOKEY. */
@@ -118,21 +120,121 @@ static int sum_is(const void *p, uint64_t len, const struct kvc_sum *want)
 	return memcmp(s.b, want->b, 16) ? -EBADMSG : 0;
 }
 
-/* The frame is expected to be dense and not coded: reads header and bytes in one call. */
+/* A sum that is made while pieces arrive. */
+struct summing {
+	XXH3_state_t *state;
+	uint64_t len; /* bytes; those behind them are padding */
+};
+
+static int sum_piece(void *arg, uint8_t *p, size_t len, uint64_t off)
+{
+	const struct summing *s = arg;
+
+	if (off < s->len)
+		XXH3_128bits_update(s->state, p, kvc_min(len, s->len - off));
+	return 0;
+}
+
+/* Reads the rest of a plain payload, whose first bytes are in the segment, and checks its sum. */
+static int load_rest(struct fetch *x, uint64_t first)
+{
+	struct summing s = { XXH3_createState(), x->w->size - first };
+	struct kvc_sum sum;
+	int err = s.state ? 0 : -ENOMEM;
+
+	if (!err) {
+		XXH3_128bits_reset(s.state);
+		XXH3_128bits_update(s.state, x->map, first);
+		err = x->t->ops->load(x->t, &x->w->place.where, KVC_FRAME_HEADER + first,
+				      x->map + first, x->span - first, sum_piece, &s);
+	}
+	if (!err) {
+		sum = kvc_sum_digest(s.state);
+		err = memcmp(sum.b, x->f->stored_sum.b, 16) ? -EBADMSG : 0;
+	}
+	XXH3_freeState(s.state);
+	return err;
+}
+
+/* Is the object large enough to be read by several threads? */
+static bool in_pieces(const struct fetch *x)
+{
+	return x->t->ops->load && x->span >= PIECES_MIN;
+}
+
+/*
+ * The frame is expected to be dense and not coded: reads the header and the bytes in one call. The
+ * bytes of a large object are read by several threads after the first piece.
+ */
 static int fetch_plain(struct fetch *x)
 {
-	struct iovec iov[2] = { { x->page, KVC_FRAME_HEADER }, { NULL, x->span } };
+	uint64_t first = in_pieces(x) ? KVC_TIER_PIECE : x->span;
+	struct iovec iov[2] = { { x->page, KVC_FRAME_HEADER }, { NULL, first } };
 	int err = prepare_dense(x);
 
 	iov[1].iov_base = x->map;
 	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 2 : 1);
 	err = err ?: check_frame(x);
 	if (!err && !(x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
-		err = sum_is(x->map, x->w->size, &x->f->stored_sum);
+		err = first < x->span ? load_rest(x, first)
+				      : sum_is(x->map, x->w->size, &x->f->stored_sum);
 	return err;
 }
 
 static int fetch_through(struct fetch *x, bool have_header);
+
+/* Is the frame that was read sealed, dense and without codec? */
+static bool only_sealed(const struct fetch *x)
+{
+	return (x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) == KVC_FRAME_CODED &&
+	       x->f->codec == KVC_CODEC_NONE;
+}
+
+/* Opens the block of a sealed payload that has arrived, and sums its bytes if the sum is known. */
+struct opening {
+	struct kvc_decoder *d;
+	struct summing sum;
+};
+
+static int open_piece(void *arg, uint8_t *p, size_t len, uint64_t off)
+{
+	struct opening *o = arg;
+	size_t stored, raw;
+	int err = kvc_payload_decoder_next(o->d, &stored, &raw);
+
+	if (err <= 0 || stored != kvc_min(len, o->sum.len - off) || raw != stored)
+		return err < 0 ? err : -EBADMSG;
+	err = kvc_payload_decoder_block(o->d, p, p);
+	return err || !o->sum.state ? err : sum_piece(&o->sum, p, len, off);
+}
+
+/* Reads a large sealed payload: a piece is decrypted while the next ones are being read. */
+static int load_sealed(struct fetch *x, const uint8_t *table)
+{
+	struct opening o = { .sum.len = x->w->size };
+	struct kvc_sum sum;
+	int err = kvc_payload_decoder_new(&o.d, x->f, x->k->keys, table);
+
+	_Static_assert(KVC_TIER_PIECE == KVC_BLOCK, "a piece is a block");
+	if (!err && x->w->has_sum) {
+		if ((o.sum.state = XXH3_createState()))
+			XXH3_128bits_reset(o.sum.state);
+		else
+			err = -ENOMEM;
+	}
+	err = err
+		      ?: x->t->ops->load(x->t, &x->w->place.where, KVC_FRAME_HEADER, x->map,
+					 x->span, open_piece, &o);
+	err = err ?: kvc_payload_decoder_end(o.d);
+	if (!err && o.sum.state) {
+		sum = kvc_sum_digest(o.sum.state);
+		err = memcmp(sum.b, x->w->sum.b, 16) ? -EBADMSG : 0;
+		x->summed = true;
+	}
+	XXH3_freeState(o.sum.state);
+	kvc_payload_decoder_free(o.d);
+	return err;
+}
 
 /*
  * The frame is expected to be sealed, dense and without codec: reads it into the segment's pages
@@ -141,6 +243,7 @@ static int fetch_through(struct fetch *x, bool have_header);
 static int fetch_sealed(struct fetch *x)
 {
 	uint64_t table_len = kvc_payload_table(x->w->size);
+	bool pieces = in_pieces(x);
 	KVC_BUFFER table = { 0 };
 	struct iovec iov[3] = { { x->page, KVC_FRAME_HEADER },
 				{ NULL, x->span },
@@ -151,17 +254,19 @@ static int fetch_sealed(struct fetch *x)
 	iov[2].iov_base = table.p;
 	if (!x->span)
 		iov[1] = iov[2];
-	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2);
+	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, pieces ? 1 : x->span ? 3 : 2);
 	err = err ?: check_frame(x);
 	if (err)
 		return err;
-	if ((x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
-	    x->f->codec != KVC_CODEC_NONE) {
+	if (!only_sealed(x)) {
 		kvc_budget_buffer_free(&table);
 		/* the frame is of another kind but as long as a dense one */
 		return fetch_through(x, true);
 	}
-	return kvc_payload_decode(x->f, x->k->keys, x->map, table.p, x->map);
+	if (!pieces)
+		return kvc_payload_decode(x->f, x->k->keys, x->map, table.p, x->map);
+	return x->t->ops->get(x->t, &x->w->place.where, KVC_FRAME_HEADER + x->span, &iov[2], 1)
+		       ?: load_sealed(x, table.p);
 }
 
 /* ---- piece by piece ---- */
@@ -513,8 +618,8 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w,
 	 * The header of a sealed frame has no sum of the raw bytes, so the sum from the catalog is
 	 * compared.
 	 */
-	if (!err && w->has_sum && (f->flags & KVC_FRAME_SEALED) && !(f->flags & KVC_FRAME_SPARSE) &&
-	    (x.map || !w->size))
+	if (!err && w->has_sum && !x.summed && (f->flags & KVC_FRAME_SEALED) &&
+	    !(f->flags & KVC_FRAME_SPARSE) && (x.map || !w->size))
 		err = sum_is(x.map, w->size, &w->sum);
 	/* No sum covers the tail of the last page, which a mapping shows. */
 	if (!err && x.map && !(f->flags & KVC_FRAME_SPARSE))

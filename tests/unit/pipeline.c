@@ -6,8 +6,6 @@
  */
 #include "pipeline.h"
 
-#include "tier.h"
-
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

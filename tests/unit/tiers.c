@@ -182,6 +182,60 @@ static void disk_with_helpers(void **state)
 	conformance(t, true);
 }
 
+struct arrivals {
+	const uint8_t *to, *want;
+	uint64_t n, fail; /* bytes so far; the offset of the piece with an error */
+};
+
+static int arrived(void *arg, uint8_t *p, size_t len, uint64_t off)
+{
+	struct arrivals *a = arg;
+
+	assert_int_equal(off, a->n);
+	assert_ptr_equal(p, a->to + off);
+	assert_memory_equal(p, a->want + off, len);
+	a->n += len;
+	return off == a->fail ? -ENOKEY : 0;
+}
+
+/* Pieces that several threads read arrive in order; an error of the caller ends the call. */
+static void loads(void **state)
+{
+	struct kvc_tier *t = open_tier("");
+	uint8_t *data = aligned_alloc(4096, 3 << 20), *back = aligned_alloc(4096, 3 << 20);
+	struct arrivals a = { back, data, 0, UINT64_MAX };
+	struct kvc_where w, beyond;
+
+	(void)state;
+	for (int i = 0; i < 3 << 20; i++)
+		data[i] = (uint8_t)(i * 31 >> 5);
+	assert_int_equal(put(t, 40, data, 3 << 20, 0, &w), 0);
+	for (int helpers = 0; helpers < 2; helpers++) {
+		for (int i = 0; i < 20; i++) {
+			a = (struct arrivals){ back, data, 0, UINT64_MAX };
+			memset(back, 0, 3 << 20);
+			assert_int_equal(t->ops->load(t, &w, 4096, back, 3 << 20, arrived, &a), 0);
+			assert_int_equal(a.n, 3 << 20);
+			a.n = 0;
+			a.fail = 1 << 20;
+			assert_int_equal(t->ops->load(t, &w, 4096, back, 3 << 20, arrived, &a),
+					 -ENOKEY);
+			assert_int_equal(a.n, 2 << 20);
+		}
+		if (!helpers)
+			assert_int_equal(t->ops->start(t), 0);
+	}
+	a.n = 0;
+	assert_int_equal(t->ops->load(t, &w, 8192, back, 3 << 20, arrived, &a), -EBADMSG);
+	beyond = (struct kvc_where){ .at = w.at + SIZE, .len = w.len };
+	assert_int_equal(t->ops->load(t, &beyond, 4096, back, 1 << 20, arrived, &a), -EBADMSG);
+	assert_int_equal(a.n, 0);
+	t->ops->remove(t, &w);
+	t->ops->close(t);
+	free(data);
+	free(back);
+}
+
 /* The frame's bytes are the caller's pages, except for the last piece, which is padded. */
 static void own_pages(void **state)
 {
@@ -335,9 +389,13 @@ static int remove_store(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(disk),      cmocka_unit_test(disk_with_helpers),
-		cmocka_unit_test(own_pages), cmocka_unit_test(disk_behind_delay),
-		cmocka_unit_test(faults),    cmocka_unit_test(bad_places),
+		cmocka_unit_test(disk),
+		cmocka_unit_test(disk_with_helpers),
+		cmocka_unit_test(own_pages),
+		cmocka_unit_test(loads),
+		cmocka_unit_test(disk_behind_delay),
+		cmocka_unit_test(faults),
+		cmocka_unit_test(bad_places),
 	};
 
 	return cmocka_run_group_tests(tests, make_store, remove_store);

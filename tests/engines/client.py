@@ -33,7 +33,7 @@ def digest(number):
 
 class Client:
     """One way of one engine to keep chunks in a folder. A subclass defines:
-    name       of the rows
+    name       its name in the rows of the table
     size       bytes of a chunk
     batch      chunks that are handed over in one call
     own        subfolders that it makes once and relies on ("" is the client's folder itself)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's cache linker and failure injector with kvcachefs.sglang and kvcachefs.sglang_linker,
-step by step on real device pool groups in host memory. linker_sglang.py MOUNT STEP: reads lines
-from stdin after each printed line, so that the caller can act in between."""
+"""linker_sglang.py MOUNT STEP: runs one step of the tests of kvcachefs.sglang_linker with SGLang's
+cache linker, and of kvcachefs.sglang with SGLang's failure injector. The device pool groups (the
+objects in which SGLang describes the KV cache of a GPU) are SGLang's own, with tensors in host
+memory. Some steps print a line and then wait for a line on stdin, so that the caller can act in
+between."""
 
 import os, sys, types
 
@@ -241,7 +243,7 @@ def step_injector(mount):
 
 
 def step_names(mount):
-    """Servers with pages of equal sizes but other contents do not share files."""
+    """Servers whose pages have equal sizes but different contents do not share files."""
     from kvcachefs import _sglang, sglang
 
     seen = set()
@@ -254,7 +256,7 @@ def step_names(mount):
     new(dtype=torch.float8_e4m3fn, start_layer=0)
     new(dtype=torch.float8_e5m2, start_layer=0)  # SGLang keeps both as bytes
     new(dtype=torch.float8_e5m2, start_layer=1)
-    for size in 2, 4:  # the heads of rank 1 depend on the number of ranks, which may share a head
+    for size in 2, 4:  # the number of ranks decides which heads rank 1 has
         KvcachefsLinker._tp = lambda *_: (1, size)
         new()
     assert len(seen) == 5, seen

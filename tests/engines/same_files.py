@@ -74,7 +74,7 @@ def compare(layers, page, padded, slots, mla=False, world=1):
     ids = numpy.random.permutation(BLOCKS)[: CHUNKS * slots].tolist()
     blocks = base.GPULoadStoreSpec(ids, [len(ids)], [2 * slots])
 
-    # vLLM: GPU blocks to a row of the region for each chunk, and the file tier
+    # vLLM copies the GPU blocks of each chunk to a row of the region; the file tier stores it
     size = -(-layers * padded * slots // 4096) * 4096
     region = SharedOffloadRegion(str(uuid.uuid4()), CHUNKS, 0, size, layers * padded * slots)
     rows = [region.create_next_worker_view(padded * slots) for _ in range(layers)]

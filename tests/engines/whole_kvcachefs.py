@@ -380,7 +380,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                 left = {what: inside(what) for what in held}
                 want = {"finished": 0, "low": 0, "plain": 0, "session": 2, "high": 2, "paused": 2}
                 need(left == want, f"files in the pool: {left}")
-                # the session's newer state, of another prompt, makes the older worthless
+                # the session's next request supersedes the chunks of its first request
                 v("session", prompts=prompts(1, first=40), session_id="a",
                   params=tell(supersedes=True))
                 v("session", prompts=prompts(1, first=50))  # vLLM reports an end in a later step

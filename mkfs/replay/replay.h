@@ -70,7 +70,7 @@ enum kvm_chain { KVM_NONE, KVM_TOLD, KVM_LEARNED };
 struct kvm_setup {
 	enum kvm_chain chain;
 	/*
-	 * For learned chains: requests that run concurrently, up to KVM_CLIENTS, and the threads
+	 * Requests that run concurrently, up to KVM_CLIENTS, and, for learned chains, the threads
 	 * that make their calls.
 	 */
 	uint32_t clients, threads;

@@ -2,10 +2,11 @@
 /*
  * Replays a trace against a policy. See replay.h.
  *
- * With told chains or without chains, the chunks of a request are accessed one after another. With
- * learned chains, the trace becomes the calls of a process: it opens the cached chunks of a prompt
- * in order, computes, and then creates the other chunks in order. chain_infer.h decides where a
- * request begins and which chunk is the parent of which.
+ * With told chains or without chains, the chunks of a request are accessed one after another, or,
+ * if there are several clients, the chunks that were not cached in steps, in turn with the others.
+ * With learned chains, the trace becomes the calls of a process: it opens the cached chunks of a
+ * prompt in order, computes, and then creates the other chunks in order. chain_infer.h decides
+ * where a request begins and which chunk is the parent of which.
  *
  * As in the daemon, models with their own policies are in classes. Each class has its own replacer
  * in each cache, and the classes give victims in turns (replacer.h).
@@ -36,9 +37,9 @@ struct cache {
 	struct kvc_request requests[1 + KVM_THREADS]; /* the process's and its threads' */
 	unsigned class[1 + KVM_THREADS];              /* the class for each current request */
 	uint64_t capacity, used;
-	const uint64_t *bytes; /* sizes of chunks; NULL: each counts as 1 */
-	bool whole;            /* the request's chunks so far are all in this cache */
-	uint64_t refused;      /* chunks that the policy did not keep */
+	const uint64_t *bytes;       /* sizes of chunks; NULL: each counts as 1 */
+	bool whole[1 + KVM_THREADS]; /* the chunks of each request so far are all in this cache */
+	uint64_t refused;            /* chunks that the policy did not keep */
 };
 
 struct run {
@@ -78,6 +79,12 @@ static int open_cache(struct cache *c, const struct kvc_replacer_conf *conf, uns
 			err = kvc_replacer_open(&c->replacers[i], &own);
 		}
 	return err;
+}
+
+/* Returns the flag of the current request. */
+static bool *whole_of(struct cache *c)
+{
+	return &c->whole[c->request - c->requests];
 }
 
 static uint64_t chunk_size(const struct cache *c, uint64_t id)
@@ -151,16 +158,16 @@ static int access_chunk(struct cache *c, uint64_t id, uint64_t parent)
 	bytes = chunk_size(c, id);
 	if (kvc_replacer_access(c->replacer, c->request, id))
 		return 1;
-	if (parent && !c->whole)
+	if (parent && !*whole_of(c))
 		return 0; /* useless in this cache, because its parent is not in it */
 	if (c->used + bytes > c->capacity && kvc_replacer_refuses(c->replacer, c->request, bytes)) {
 		c->refused++;
-		c->whole = false;
+		*whole_of(c) = false;
 		return 0;
 	}
 	while (c->used + bytes > c->capacity)
 		if (!evict_chunk(c)) {
-			c->whole = false;
+			*whole_of(c) = false;
 			return 0;
 		}
 	err = kvc_replacer_add(c->replacer, c->request, id, parent, bytes);
@@ -188,18 +195,18 @@ static void begin_request(struct run *u, uint64_t now_ms)
 		if (c->replacer)
 			kvc_replacer_begin(c->replacer, c->request, now_ms);
 		c->class[c->request - c->requests] = u->class;
-		c->whole = true;
+		*whole_of(c) = true;
 	}
 }
 
 /* The prompt goes on in a new request, as in the daemon. */
 static void continue_request(struct run *u, uint64_t now_ms)
 {
-	bool whole[2] = { u->cache[0].whole, u->cache[1].whole };
+	bool whole[2] = { *whole_of(&u->cache[0]), *whole_of(&u->cache[1]) };
 
 	begin_request(u, now_ms);
 	for (int i = 0; i < 2; i++)
-		u->cache[i].whole = whole[i];
+		*whole_of(&u->cache[i]) = whole[i];
 }
 
 /* Accesses a chunk in both tiers. *all: all chunks of the prompt so far were hits; updated. */
@@ -233,21 +240,81 @@ static void tell_outlook(struct run *u, uint32_t r)
 						  t->outlook[r]);
 }
 
-static int replay_told(struct run *u, uint32_t r, bool chains)
+static bool is_cached(const struct run *u, uint64_t a)
+{
+	uint64_t id = u->trace->id[a] + 1ull;
+
+	return has_chunk(&u->cache[0], id) || has_chunk(&u->cache[1], id);
+}
+
+/* Requests that run concurrently; at[i] is the next access of the i-th. */
+struct batch {
+	uint32_t first, n;
+	uint64_t at[KVM_CLIENTS];
+	uint64_t late[KVM_THREADS]; /* accesses that a thread has taken and not yet made */
+	bool all[KVM_CLIENTS];      /* all accesses so far were hits */
+};
+
+/* Makes the calls of the i-th request of a batch the next ones. */
+static void set_request(struct run *u, const struct batch *b, uint32_t i)
+{
+	for (int j = 0; j < 2; j++)
+		u->cache[j].request = &u->cache[j].requests[i];
+	set_model(u, b->first + i);
+}
+
+/* Accesses the next chunks of the i-th request: up to `to`, or all that are cached. */
+static int access_told(struct run *u, struct batch *b, uint32_t i, uint64_t to, bool cached)
 {
 	const struct kvm_trace *t = u->trace;
-	bool all = true;
+	bool chains = u->setup->chain == KVM_TOLD;
+	uint64_t from = t->at[b->first + i];
 	int err = 0;
 
-	set_model(u, r);
-	begin_request(u, (uint64_t)t->ms[r]);
-	for (uint64_t a = t->at[r]; a < t->at[r + 1] && !err; a++) {
-		if (chains && a > t->at[r] && (a - t->at[r]) % LONGEST == 0)
-			continue_request(u, (uint64_t)t->ms[r]);
-		err = access_tiers(u, r, t->id[a] + 1ull,
-				   chains && a > t->at[r] ? t->id[a - 1] + 1ull : 0, &all);
+	for (uint64_t a; !err && (a = b->at[i]) < to && (!cached || is_cached(u, a)); b->at[i]++) {
+		if (chains && a > from && (a - from) % LONGEST == 0)
+			continue_request(u, (uint64_t)t->ms[b->first + i]);
+		err = access_tiers(u, b->first + i, t->id[a] + 1ull,
+				   chains && a > from ? t->id[a - 1] + 1ull : 0, &b->all[i]);
 	}
-	tell_outlook(u, r);
+	return err;
+}
+
+/*
+ * Replays n concurrent requests. Each loads its cached chunks, and then they compute and store the
+ * others in turn, one step at a time.
+ */
+static int replay_told(struct run *u, uint32_t first, uint32_t n)
+{
+	const struct kvm_trace *t = u->trace;
+	struct batch b = { .first = first, .n = n };
+	bool more = true;
+	int err = 0;
+
+	for (uint32_t i = 0; i < n && !err; i++) {
+		set_request(u, &b, i);
+		begin_request(u, (uint64_t)t->ms[first + i]);
+		b.at[i] = t->at[first + i];
+		b.all[i] = true;
+		err = access_told(u, &b, i, t->at[first + i + 1], true);
+	}
+	while (more && !err) {
+		more = false;
+		for (uint32_t i = 0; i < n && !err; i++) {
+			uint64_t end = t->at[first + i + 1];
+
+			set_request(u, &b, i);
+			b.all[i] = false;
+			err = access_told(u, &b, i, n == 1 ? end : kvc_min(b.at[i] + STEP, end),
+					  false);
+			more |= b.at[i] < end;
+		}
+	}
+	for (uint32_t i = 0; i < n && !err; i++) {
+		set_request(u, &b, i);
+		tell_outlook(u, first + i);
+		end_request(u);
+	}
 	return err;
 }
 
@@ -318,16 +385,9 @@ static int make_call(struct run *u, uint32_t r, uint64_t a, bool known, bool *al
 		u->learned.wrong += seen.parent && seen.parent != truth;
 	}
 	for (int i = 0; i < 2; i++)
-		u->cache[i].whole = !seen.parent || !u->cache[i].replacer ||
-				    has_chunk(&u->cache[i], seen.parent);
+		*whole_of(&u->cache[i]) = !seen.parent || !u->cache[i].replacer ||
+					  has_chunk(&u->cache[i], seen.parent);
 	return access_tiers(u, r, id, seen.parent, all);
-}
-
-static bool is_cached(const struct run *u, uint64_t a)
-{
-	uint64_t id = u->trace->id[a] + 1ull;
-
-	return has_chunk(&u->cache[0], id) || has_chunk(&u->cache[1], id);
 }
 
 /* Returns a random time between half and twice ns. */
@@ -335,14 +395,6 @@ static uint64_t jitter(struct run *u, uint64_t ns)
 {
 	return (uint64_t)((double)ns * exp2((double)random_below(u, 1 << 24) / (1 << 23) - 1));
 }
-
-/* Requests that run concurrently; at[i] is the next access of the i-th. */
-struct batch {
-	uint32_t first, n;
-	uint64_t at[KVM_CLIENTS];
-	uint64_t late[KVM_THREADS]; /* accesses that a thread has taken and not yet made */
-	bool all[KVM_CLIENTS];      /* all accesses so far were hits */
-};
 
 static int open_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
 {
@@ -445,11 +497,8 @@ static int replay_batches(struct run *u, const struct kvm_setup *setup)
 	int err = 0;
 
 	for (uint32_t r = 0; r < u->trace->requests && !err; r += n) {
-		n = setup->chain == KVM_LEARNED
-			    ? (uint32_t)kvc_min(setup->clients, u->trace->requests - r)
-			    : 1;
-		err = setup->chain == KVM_LEARNED ? replay_learned(u, r, n)
-						  : replay_told(u, r, setup->chain == KVM_TOLD);
+		n = (uint32_t)kvc_min(setup->clients, u->trace->requests - r);
+		err = setup->chain == KVM_LEARNED ? replay_learned(u, r, n) : replay_told(u, r, n);
 	}
 	for (int j = 0; j <= KVM_THREADS; j++) {
 		for (int i = 0; i < 2; i++)

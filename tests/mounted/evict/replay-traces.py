@@ -80,6 +80,57 @@ for n in SIZES:
         want, = model((n, name == "lru"))
         assert abs(got[n][name] - want) < 0.0002, (n, name, got[n], want)
 
+
+
+def model_clients(room, clients, step=16):
+    """The hit rate of lru if so many requests run at the same time: each loads its cached chunks,
+    then they store the others in steps, in turn. Chunks of requests under way are not evicted."""
+    cache, hits, asked = OrderedDict(), 0, 0
+    for first in range(0, len(requests), clients):
+        busy = set()
+
+        def access(i):
+            if i not in cache and len(cache) >= room:
+                victim = next((v for v in cache if v not in busy), None)
+                if victim is None:
+                    return
+                del cache[victim]
+            cache[i] = True
+            cache.move_to_end(i)
+            busy.add(i)
+
+        left = []
+        for nr, ids in enumerate(requests[first:first + clients], first):
+            had = next((n for n, i in enumerate(ids) if i not in cache), len(ids))
+            for i in ids[:had]:
+                access(i)
+            left.append(ids[had:])
+            if nr >= len(requests) // 2:
+                asked += len(ids)
+                hits += had
+        while any(left):
+            for n, ids in enumerate(left):
+                for i in ids[:step]:
+                    access(i)
+                left[n] = ids[step:]
+    return hits / asked
+
+
+for chain in ("none", "told"):
+    same = [table("--chain", chain, "--policy", "lru,prefix", "--capacity", "50,200,800", *n,
+                  TRACE) for n in ((), ("--clients", 1))]
+    assert same[0] == same[1], same
+for clients in (3, 8):
+    got = table("--chain", "none", "--policy", "lru", "--capacity", "200,800", "--clients",
+                clients, TRACE)
+    for n in (200, 800):
+        want = model_clients(n, clients)
+        assert abs(got[n]["lru"] - want) < .0002, (n, clients, got[n], want)
+one, many = (table("--chain", "told", "--policy", "prefix", "--capacity", "800", "--clients", n,
+                   TRACE)[800]["prefix"] for n in (1, 8))
+print(f"told, one client {one}, eight {many}")
+assert many != one and abs(many - one) < .03, (one, many)
+
 svg = f"{TMP}/curves.svg"
 got = table("--svg", svg, "--capacity", "50,200,800,100K", TRACE)
 for n, shares in got.items():

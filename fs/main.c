@@ -182,7 +182,7 @@ static int run_daemon(const struct kvc_options *o, const char *store_path, const
 	kvfs_service_notify("STATUS=recovering the pool");
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
-		kvfs_choose_modes(&f, o, kvc_cache_memory_least(tiers, n));
+		kvfs_choose_modes(&f, o, kvc_cache_memory_least(o, tiers, n));
 		err = kvc_cache_open(&f.k, o, &store, tiers, n, f.request_bytes, error);
 		if (err)
 			kvct_close_all(tiers, n);

@@ -303,7 +303,9 @@ int kvc_label_check(const struct kvc_store *s, unsigned nr, int fd, char *error)
 	else
 		snprintf(error, 512,
 			 "the device %.300s does not have this store's label and is not changed: "
-			 "its name now refers to another disk, or the disk was overwritten",
+			 "its name now refers to another disk, or the disk was overwritten. If the "
+			 "names of disks have changed, give the new one to fsck.kvcachefs -y "
+			 "--device",
 			 path);
 	return err == -EBADMSG ? err : -EXDEV;
 }

@@ -79,6 +79,8 @@ static const struct row rows[] = {
 	  CHOICE, AT(write), write_names, 0, 0, "through", FIXED },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on",
 	  FIXED },
+	{ "disk_workers", "N", "threads that read and write each device of the disk tier", NUMBER,
+	  AT(disk_workers), NULL, 1, 16, "4", FIXED },
 	{ "admit", ONE_OF, "copy all chunks to the disk tier, or only chunks requested twice",
 	  CHOICE, AT(admit), admit_names, 0, 0, "all", LIVE },
 	{ "daily", "SIZE", "maximum bytes written to the disk tier per day; 0: no limit", SIZE,

@@ -31,6 +31,7 @@ struct kvc_options {
 	uint64_t partial;               /* enum kvc_incomplete_mode */
 	uint64_t write;                 /* enum kvc_write_mode */
 	uint64_t disk;                  /* bool */
+	uint64_t disk_workers;          /* threads of the disk tier for each device */
 	uint64_t admit;                 /* enum kvc_admission_mode of the disk tier */
 	uint64_t daily_bytes;           /* bytes written to the disk tier per day; 0: no limit */
 	uint64_t passthrough, io_uring; /* enum kvc_auto */

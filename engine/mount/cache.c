@@ -124,9 +124,10 @@ static int set_root_owner(struct kvc *k)
 	return set ? kvc_io_setattr(k, KVC_ROOT, set, &r, &none) ?: kvc_commit_once(k) : 0;
 }
 
-uint64_t kvc_cache_memory_least(struct kvc_tier *const *tiers, unsigned ntiers)
+uint64_t kvc_cache_memory_least(const struct kvc_options *o, struct kvc_tier *const *tiers,
+				unsigned ntiers)
 {
-	return kvc_tiers_bytes(tiers, ntiers) + KVC_BUDGET_MIN;
+	return kvc_tiers_bytes(tiers, ntiers, o->disk_workers) + KVC_BUDGET_MIN;
 }
 
 /*
@@ -137,7 +138,8 @@ static int start_budget(struct kvc *k, struct kvc_tier **tiers, unsigned ntiers,
 			uint64_t caller_bytes, char *error)
 {
 	const struct kvc_options *o = &k->opt;
-	uint64_t tier_bytes = kvc_tiers_bytes(tiers, ntiers), fixed = caller_bytes + tier_bytes;
+	uint64_t tier_bytes = kvc_tiers_bytes(tiers, ntiers, o->disk_workers);
+	uint64_t fixed = caller_bytes + tier_bytes;
 	uint64_t limit = o->memory_bytes ?: kvc_budget_default(o->cpu_bytes) + fixed;
 
 	if (limit < fixed + KVC_BUDGET_MIN) {

@@ -42,7 +42,6 @@
 #define SLOWEST (4ull << 20)
 #define OUT_NS 10000000ull    /* between two checks of a tier that is out */
 #define STUCK_NS 100000000ull /* between two checks of a tier that may hang */
-#define OWN_WORKERS 5u        /* of a tier that only this node uses */
 #define COMMON_WORKERS 2u     /* of the common queue */
 /* other threads that call tiers: sweeps, and a verify beside them */
 #define OTHER_THREADS 2u
@@ -514,17 +513,29 @@ void kvc_tiers_wake_locked(struct kvc *k)
 	}
 }
 
-static unsigned threads_of(const struct kvc_tier *t)
+/*
+ * A tier that only this node uses has disk_workers= threads for each of its devices, and one that
+ * makes no copies, so that loads do not wait for copies. A device that is added gets its threads at
+ * the next mount.
+ */
+static unsigned threads_of(struct kvc_tier *t, uint64_t disk_workers)
 {
-	return t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS : OWN_WORKERS;
+	struct kvc_tier_device d;
+	uint64_t devices = 0;
+
+	if (t->ops->caps & KVC_TIER_SHARED)
+		return KVC_WORKERS;
+	for (unsigned i = 0; i < KVC_DEVICES && t->ops->device; i++)
+		devices += !t->ops->device(t, i, &d);
+	return 1 + (unsigned)kvc_min(kvc_max(devices, 1) * disk_workers, KVC_THREADS_MAX - 1);
 }
 
-uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n)
+uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n, uint64_t disk_workers)
 {
 	uint64_t threads = COMMON_WORKERS + OTHER_THREADS;
 
 	for (unsigned t = 0; t < n; t++)
-		threads += threads_of(tiers[t]) +
+		threads += threads_of(tiers[t], disk_workers) +
 			   (tiers[t]->ops->caps & KVC_TIER_SHARED ? 0 : KVC_TIER_HELPERS);
 	return threads * KVC_TIER_CALL_BYTES;
 }
@@ -549,7 +560,9 @@ int kvc_tiers_start(struct kvc *k)
 
 	for (unsigned t = 0; t <= KVC_COMMON && !err; t++) {
 		struct kvc_tier_state *ts = &k->tier[t];
-		unsigned want = t == KVC_COMMON ? COMMON_WORKERS : ts->t ? threads_of(ts->t) : 0;
+		unsigned want = t == KVC_COMMON ? COMMON_WORKERS
+				: ts->t         ? threads_of(ts->t, k->opt.disk_workers)
+						: 0;
 
 		kvc_lock(k); /* threads that have started read threads.wanted */
 		while (ts->threads.wanted < want && !err)

@@ -10,7 +10,8 @@
 #include "node.h"
 #include "wear.h"
 
-#define KVC_WORKERS 8        /* maximum number of threads of a tier */
+#define KVC_WORKERS 8        /* threads of a shared tier */
+#define KVC_THREADS_MAX 64   /* maximum number of threads of a tier */
 #define KVC_COMMON KVC_TIERS /* the queue of jobs that belong to no tier */
 
 #define KVC_AGAINS 8 /* the number of delays of a failing copy: 1 s, 2 s, 4 s, ... 128 s */
@@ -69,12 +70,12 @@ struct kvc_tier_state {
 	/* Written by objects/tier_queue.c. */
 	struct {
 		unsigned wanted, started;
-		pthread_t ids[KVC_WORKERS];
+		pthread_t ids[KVC_THREADS_MAX];
 		/*
 		 * the time by which each thread's current call should return; 0: it is in no call
 		 * that may hang
 		 */
-		uint64_t overdue_ns[KVC_WORKERS];
+		uint64_t overdue_ns[KVC_THREADS_MAX];
 		bool stuck;         /* a call is overdue, and that was logged */
 		unsigned running;   /* jobs that run */
 		unsigned removing;  /* those of them that are removals */
@@ -146,9 +147,9 @@ struct kvc_work {
 
 /*
  * Returns the size, in bytes, of the buffers of all threads that call these tiers
- * (KVC_TIER_CALL_BYTES each).
+ * (KVC_TIER_CALL_BYTES each). disk_workers is the option of that name.
  */
-uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n);
+uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n, uint64_t disk_workers);
 /* Initializes all elements of k->tier; attr is for their conditions. */
 void kvc_tiers_init(struct kvc *k, const pthread_condattr_t *attr);
 /* Starts the tiers' threads. Returns 0 or a negative errno. */

@@ -29,10 +29,11 @@ struct kvc;
  */
 
 /*
- * The minimum value of memory= (bytes) for an engine with these tiers, without the memory that the
- * caller needs for requests.
+ * The minimum value of memory= (bytes) for an engine with these options and tiers, without the
+ * memory that the caller needs for requests.
  */
-uint64_t kvc_cache_memory_least(struct kvc_tier *const *tiers, unsigned ntiers);
+uint64_t kvc_cache_memory_least(const struct kvc_options *o, struct kvc_tier *const *tiers,
+				unsigned ntiers);
 /*
  * Opens the engine on an open store: checks it, mounts the pool and recovers the state of an
  * earlier daemon. caller_bytes is the caller's part of memory=. After success the engine owns the

@@ -151,6 +151,10 @@ int kvm_run_top(int argc, char **argv);
 int kvm_run_flush(int argc, char **argv);
 int kvm_run_verify(int argc, char **argv);
 int kvm_run_devices(int argc, char **argv);
+/* Returns the number after "name " at the start of a line of .kvcachefs/control, or 0. */
+uint64_t kvm_sweep_value(const char *text, const char *name);
+/* Prints the result of a job of devices.c, from .kvcachefs/control. False: it is another job. */
+bool kvm_devices_result(const char *name, const char *text);
 struct kvm_json;
 /* Print the contents of .kvcachefs/devices: a member, and a line for each device not in order. */
 void kvm_devices_json(struct kvm_json *j, char *text);

@@ -171,6 +171,30 @@ static int change(const char *name, const char *inside, enum kvc_device_kind kin
 	return kvm_sweep(name, inside, words, json);
 }
 
+bool kvm_devices_result(const char *name, const char *text)
+{
+	uint64_t changed = kvm_sweep_value(text, "changed"), lost = kvm_sweep_value(text, "lost");
+	char size[32];
+
+	kvc_size_text(kvm_sweep_value(text, "bytes"), size);
+	if (!strcmp(name, "add"))
+		printf("added %s\n", size);
+	else if (!strcmp(name, "grow") && changed)
+		printf("%" PRIu64 " %s grown, to %s\n", changed,
+		       changed == 1 ? "device has" : "devices have", size);
+	else if (!strcmp(name, "grow"))
+		puts("no device has more space than before");
+	else if (!strcmp(name, "remove"))
+		printf("removed; %" PRIu64 " files, %s, were moved\n", changed, size);
+	else if (!strcmp(name, "stay"))
+		puts(changed ? "the device stays" : "the device was not being removed");
+	else
+		return false;
+	if (lost)
+		printf("%" PRIu64 " files could not be read and were dropped\n", lost);
+	return true;
+}
+
 static int device_arg(const char *text, char path[1024])
 {
 	if (*text >= '0' && *text <= '9' && strspn(text, "0123456789") == strlen(text)) {

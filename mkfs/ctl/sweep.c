@@ -74,15 +74,19 @@ static int read_progress(struct sweep *s)
 		   : 0;
 }
 
-/* Returns the number after "name " at the start of a line, or 0. */
-static uint64_t value_of(const struct sweep *s, const char *name)
+uint64_t kvm_sweep_value(const char *text, const char *name)
 {
 	size_t n = strlen(name);
 
-	for (const char *at = s->text; (at = strchr(at, '\n')); at++)
+	for (const char *at = text; (at = strchr(at, '\n')); at++)
 		if (!strncmp(at + 1, name, n) && at[1 + n] == ' ')
 			return strtoull(at + 1 + n, NULL, 10);
 	return 0;
+}
+
+static uint64_t value_of(const struct sweep *s, const char *name)
+{
+	return kvm_sweep_value(s->text, name);
 }
 
 /* Calls fn with the number of missing copies of each tier. */
@@ -173,6 +177,8 @@ static int print_result(const struct sweep *s)
 	else if (verify)
 		printf("%.*s, %" PRIu64 " good\n", head, s->text,
 		       value_of(s, "seen") - changed - failed);
+	else if (!value_of(s, "error") && kvm_devices_result(s->name, s->text))
+		; /* it is printed */
 	else
 		printf("%.*s\n", head, s->text);
 	if (value_of(s, "error"))

@@ -271,13 +271,14 @@ static void prefix_close(struct kvc_replacer *k)
 static int prefix_open(struct kvc_replacer *k)
 {
 	struct prefix *p = calloc(1, sizeof *p);
-	uint64_t n = kvc_max(k->conf.chunks, 1), ghosts;
+	/* a chain has no slots for more chunks, so no history is allocated for them */
+	uint64_t n = kvc_min(kvc_max(k->conf.chunks, 1), KVC_CHAIN_EXCLUDED), ghosts;
 	int err = 0;
 
 	if (!p)
 		return -ENOMEM;
 	k->own = p;
-	p->fits = kvc_min(n, KVC_CHAIN_EXCLUDED);
+	p->fits = n;
 	p->old_up = KVC_NO_SLOT;
 	p->sample = kvc_prefix_sample(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
 	ghosts = GHOSTS_LEAST;

@@ -321,7 +321,7 @@ class Store:
             return sum(map(int, re.findall(r"^disk \w+\n +chunks (\d+)$", f.read(), re.M)))
 
     def on_disk(self):
-        """The number of chunks in the disk tier, from the catalog of an unmounted store."""
+        """The number of chunks in the disk tier, by the committed rows of the catalog."""
         catalog = f"file:{self.path}/catalog.sqlite?mode=ro"
         with contextlib.closing(sqlite3.connect(catalog, uri=True)) as c:
             return c.execute("SELECT count(DISTINCT chunk) FROM placements JOIN nodes USING(ino) "

@@ -543,13 +543,19 @@ def campaign(name):
     assert st["corrupt"] == 0 and st["behind_drops"] == 0, st
     watch.grown()
     shared = compare(s, tops, counts, kind, ends, "at the end")
-    time.sleep(2.5)  # the newest chunks enter the order once no process uses them
     s.settle()
-    ordered = steady(lambda: (time.sleep(1), s.in_order())[1])
+    counted = []
+
+    def all_in_order():
+        """A chunk enters the order once its request has ended. Both numbers are of the mounted
+        store, since an unmount may copy more chunks to the disk."""
+        counted[:] = s.on_disk(), steady(s.in_order)
+        return counted[0] <= counted[1] <= counted[0] + counted[0] // 10 + 5
+    try:
+        wait_for(all_in_order, every=0.5)
+    finally:
+        print(f"{name}: %d chunks on the disk, %d in its order" % tuple(counted), flush=True)
     s.umount()
-    there = s.on_disk()
-    print(f"{name}: {there} chunks on the disk, {ordered} in its order", flush=True)
-    assert there <= ordered <= there + there // 10 + 5, (there, ordered)
     assert "without waiting" not in s.log() and "are lost" not in s.log(), s.log()[-3000:]
     p = s.fsck("-n", "--data", ok=None)
     assert p.returncode == 0, p.stdout

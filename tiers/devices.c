@@ -572,6 +572,11 @@ int kvct_devices_open(const struct kvc_store *s, struct kvc_tier **out, char *er
 	pthread_cond_init(&d->idle, NULL);
 	err = kvc_label_distinct(s, error);
 	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
+		if (s->dev[i].leaving)
+			kvc_info("disk: the device %s is being removed and gets no new files; "
+				 "kvcachectl remove continues",
+				 s->dev[i].path);
+	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
 		if (s->dev[i].kind)
 			err = add(d, s, i, error);
 	if (err)

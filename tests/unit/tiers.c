@@ -3,6 +3,7 @@
  * One suite for every tier, plain and behind a shim, with and without the driver's threads: put,
  * get, rehead, remove, list, full, claims; and frames that are written from the caller's pages.
  */
+#include "label.h"
 #include "registry.h"
 
 #include <fcntl.h>
@@ -359,6 +360,94 @@ static void faults(void **state)
 	free(page);
 }
 
+static int put_small(struct kvc_tier *t, uint64_t ino, struct kvc_where *w)
+{
+	static const uint8_t data[100 << 10] __attribute__((aligned(4096)));
+
+	return put(t, ino, data, sizeof data, 0, w);
+}
+
+/* The device of a place. */
+static unsigned device_of(const struct kvc_where *w)
+{
+	return (unsigned)(w->at >> KVC_DEVICE_BITS);
+}
+
+/* Frames go to the device with the largest share of free space, and none to one that leaves. */
+static void several_devices(void **state)
+{
+	uint8_t *page = aligned_alloc(4096, KVC_FRAME_HEADER);
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+	unsigned in[3] = { 0 };
+	static struct kvc_store s;
+	struct kvc_where w[12], absent = { .at = 7ull << KVC_DEVICE_BITS, .len = 4096 };
+	struct kvc_tier_usage u;
+	struct kvc_tier_device d;
+	struct kvc_tier *t;
+	uint64_t total;
+	char error[512] = "";
+
+	(void)state;
+	s = store;
+	for (unsigned i = 1; i < 3; i++) {
+		s.dev[i] = (struct kvc_device){ .kind = KVC_DEVICE_FILE, .size = 2 * SIZE };
+		snprintf(s.dev[i].path, sizeof s.dev[i].path, "%s/part%u", dir, i);
+		assert_int_equal(kvc_label_file_make(&s, i, error), 0);
+		assert_int_equal(kvc_label_file_make(&s, i, error), -EEXIST);
+	}
+	assert_int_equal(kvct_devices_open(&s, &t, error), 0);
+	t->ops->usage(t, &u);
+	total = u.total;
+	for (unsigned i = 0; i < 12; i++) {
+		assert_int_equal(put_small(t, 100 + i, &w[i]), 0);
+		in[device_of(&w[i])]++;
+		assert_int_equal(t->ops->get(t, &w[i], 0, &iov, 1), 0);
+	}
+	/* 4, 6 and 6 MiB: device 0 gets a quarter */
+	assert_in_range(in[0], 2, 4);
+	assert_in_range(in[1], 4, 5);
+	assert_in_range(in[2], 4, 5);
+	assert_int_equal(t->ops->get(t, &absent, 0, &iov, 1), -EBADMSG);
+	assert_int_equal(t->ops->claim(t, &absent), -ERANGE);
+	assert_int_equal(t->ops->device(t, 7, &d), -ENOENT);
+	/* device 1 leaves: its size is not part of the total, but its frames need space */
+	s.dev[1].leaving = true;
+	assert_int_equal(t->ops->change(t, KVC_TIER_LEAVE, &s, 1, error), 0);
+	assert_int_equal(t->ops->device(t, 1, &d), 0);
+	assert_true(d.leaving && d.used > 0);
+	t->ops->usage(t, &u);
+	assert_int_equal(u.total, total - d.total);
+	assert_int_equal(u.used, u.stored);
+	for (unsigned i = 0; i < 12; i++)
+		if (device_of(&w[i]) == 1) {
+			struct kvc_where to;
+
+			assert_int_equal(put_small(t, 100 + i, &to), 0);
+			assert_int_not_equal(device_of(&to), 1);
+			assert_int_equal(t->ops->remove(t, &w[i]), 0);
+			w[i] = to;
+		}
+	assert_int_equal(t->ops->device(t, 1, &d), 0);
+	assert_int_equal(d.used, 0);
+	assert_int_equal(t->ops->change(t, KVC_TIER_REMOVE, &s, 1, error), 0);
+	absent.at = 1ull << KVC_DEVICE_BITS;
+	assert_int_equal(t->ops->remove(t, &absent), 0);
+	/* device 2 grows: the space of the label at its old end is used */
+	s.dev[2].size += SIZE;
+	assert_int_equal(truncate(s.dev[2].path, (off_t)s.dev[2].size), 0);
+	assert_int_equal(t->ops->change(t, KVC_TIER_GROW, &s, 2, error), 0);
+	assert_int_equal(t->ops->device(t, 2, &d), 0);
+	assert_int_equal(d.total, 3 * SIZE - 2 * KVC_LABEL_ROOM);
+	for (unsigned i = 0; i < 12; i++)
+		assert_int_equal(t->ops->remove(t, &w[i]), 0);
+	t->ops->usage(t, &u);
+	assert_int_equal(u.used, 0);
+	t->ops->close(t);
+	for (unsigned i = 1; i < 3; i++)
+		unlink(s.dev[i].path);
+	free(page);
+}
+
 static int make_store(void **state)
 {
 	char path[1280];
@@ -396,6 +485,7 @@ int main(void)
 		cmocka_unit_test(disk_behind_delay),
 		cmocka_unit_test(faults),
 		cmocka_unit_test(bad_places),
+		cmocka_unit_test(several_devices),
 	};
 
 	return cmocka_run_group_tests(tests, make_store, remove_store);

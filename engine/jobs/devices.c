@@ -458,7 +458,7 @@ static int drain(struct kvc_sweep *s, unsigned nr)
 		}
 		if (x.left)
 			usleep(BUSY_US); /* in use for a moment */
-		/* space that is not freed by now is that of a failed write */
+					 /* space that is still in use belongs to a failed write */
 	} while (x.left || (!is_empty(s, nr) && ++walks < 3));
 	return s->stop ? -ECANCELED : 0;
 }

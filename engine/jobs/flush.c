@@ -3,8 +3,8 @@
  * The sweep "flush": copies all dirty objects to their tiers, then commits, and syncs the catalog.
  * Each copy that failed before is tried once, without delay; if it fails again, it returns to its
  * earlier delay. The sweep ends when each copy was made or has failed once, so a tier that is down
- * does not delay it further. A file that is open for writing is not published and not included, but
- * a delayed copy that an fsync requested is tried.
+ * does not delay it further. A file that is open for writing is skipped, unless an fsync requested
+ * a copy of it and the copy is delayed: this copy is tried.
  */
 #include "admission.h"
 #include "ops.h"
@@ -38,7 +38,7 @@ static enum copy_state copy_state_locked(struct kvc *k, const struct kvc_node *n
 										: COPY_PENDING;
 	if (n->copying & (1u << tier))
 		return COPY_PENDING;
-	/* given up without an error: the tier is not meant to have it */
+	/* no copy is queued and none failed: the tier is not meant to have one */
 	return n->spill.failing ? COPY_FAILED : COPY_DONE;
 }
 
@@ -156,7 +156,7 @@ static void await_copies(struct kvc_sweep *s, struct kvc_stack *asked)
 	}
 }
 
-/* Brings all commits to stable storage. Continues after a wait that reached its deadline. */
+/* Brings all commits to stable storage. Repeats a wait that reached deadline=. */
 static int sync_all(struct kvc_sweep *s)
 {
 	int err = -ETIMEDOUT;

@@ -28,8 +28,8 @@ static bool valid_name(const char *name)
 
 /*
  * Finds the folder of a path. Returns 0 and sets *parent to the folder, and *rest to the name in
- * it. If a folder of the path does not exist, returns -ENOENT, ends the path with that folder's
- * name, and sets *parent to the folder that lacks it.
+ * it. If a folder of the path does not exist, returns -ENOENT, cuts the path after the name of that
+ * folder, and sets *parent to the folder above it.
  */
 static int find_folder_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
 {

@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-/* Loads an object into the pool and keeps it there by n->refs.leases. */
+/* Loads an object into the pool and keeps it there with a lease (n->refs.leases). */
 static int load_and_lease(struct kvc *k, uint64_t ino, struct kvc_node **n)
 {
 	struct kvc_sweeper x;
@@ -150,7 +150,7 @@ int kvc_rekey_run(struct kvc_sweep *s)
 
 	if (err)
 		return err;
-	/* Other nodes may have stored names with an old key in the meantime. */
+	/* Other nodes may have stored files with an old key in the meantime. */
 	do {
 		before = s->changed;
 		err = kvc_sweeper_commit(s) ?: kvc_sweeper_each_placed(s, rekey_placed, &first);

@@ -34,7 +34,10 @@ struct kvc_sweep {
 	bool force;
 };
 
-/* Start a sweep, and stop the one of this name. Same results as kvc_control. */
+/*
+ * kvc_sweep_begin starts the sweep with this name. kvc_sweep_end asks the running sweep to stop if
+ * it has this name. Both return as kvc_control does.
+ */
 int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer);
 int kvc_sweep_end(struct kvc *k, const char *name);
 /* Ends the running sweep at the end of a mount. The caller has set k->stopping. */
@@ -47,9 +50,12 @@ struct kvc_sweeper {
 	pthread_cond_t cond;
 	bool woken;
 };
-/* Initializes x before each call that it is passed to. */
+/* Initializes x. Call it before each call that may keep &x->w. */
 void kvc_sweeper_init(struct kvc_sweeper *x);
-/* Waits until x->w is woken, after it was parked; returns x->w.err. The caller holds no lock. */
+/*
+ * After a call has parked x->w: waits until x->w is woken, and returns x->w.err. The caller holds
+ * no lock.
+ */
 int kvc_sweeper_wait(struct kvc_sweeper *x);
 
 /*
@@ -65,7 +71,7 @@ int kvc_sweeper_each_placed(struct kvc_sweep *s,
 			    int (*fn)(struct kvc_sweep *s, const struct kvc_placed *p, void *arg),
 			    void *arg);
 
-/* Run a sweep. Return 0, or the errno, negative, that kept it from beginning or completing. */
+/* Run a sweep. Return 0, or a negative errno if it could not begin or complete. */
 int kvc_import_run(struct kvc_sweep *s);
 int kvc_rekey_run(struct kvc_sweep *s);
 int kvc_flush_run(struct kvc_sweep *s);

@@ -4,8 +4,8 @@
  * device. `where.at` is the number of the device, from bit KVC_DEVICE_BITS on, and the offset in
  * it.
  *
- * A new frame is stored in the device with the largest share of free space that has an extent for
- * it, so that equal devices fill and work equally, and a new device catches up.
+ * A new frame is stored in one of the devices that have an extent for it: in the one with the
+ * largest share of free space. So equal devices fill and work equally, and a new device catches up.
  *
  * If there are several devices, each has a circuit breaker, for its reads and its writes. While the
  * breaker of a device is open, the device gets no new frames, its frames are not read, and the
@@ -37,7 +37,7 @@ struct device {
 	unsigned users; /* calls that use the driver */
 	struct kvc_breaker breaker;
 	uint64_t errors;
-	uint64_t writes, synced; /* number of writes, and of those before the last good sync */
+	uint64_t writes, synced; /* writes so far, and writes before the last good sync */
 	uint64_t uncleared;      /* bytes of removed frames whose headers were not cleared */
 };
 
@@ -48,7 +48,7 @@ struct devices {
 	struct device dev[KVC_DEVICES];
 	unsigned n;
 	struct kvct_pipeline *pipeline; /* large frames of all devices */
-	/* of list() */
+	/* for devices_list(), see kvct_devices_unread() */
 	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
 	void *unread_arg;
 };
@@ -122,7 +122,7 @@ static void report(const struct device *x, enum kvc_call call, enum kvc_breaker_
 		kvc_info("disk: the device %s works again", x->path);
 }
 
-/* Is the error one of the device, and not about a frame? */
+/* Is the device failing, rather than one frame? */
 static bool is_failure(enum kvc_call call, int err)
 {
 	enum kvc_breaker_says says = kvc_breaker_says(KVC_TIER_BOUNDED | KVC_TIER_MEDIA, call, err);
@@ -176,9 +176,9 @@ static int devices_claim(struct kvc_tier *t, const struct kvc_where *w)
 }
 
 /*
- * Chooses the device for a frame, except those in the bit mask `tried`: first one whose breaker
- * lets a call try whether it works again, then the one with the largest share of free space.
- * Devices whose last write failed come last. Returns KVC_DEVICES if there is none.
+ * Chooses a device for a frame, but none in the bit mask `tried`. A device whose breaker is due for
+ * a probe is chosen first, then the device with the largest share of free space. Devices whose last
+ * write failed come last. Returns KVC_DEVICES if no device is left.
  */
 static unsigned pick_device(struct devices *d, unsigned tried)
 {
@@ -303,7 +303,7 @@ static int devices_remove(struct kvc_tier *t, const struct kvc_where *w)
 	return err == -ENODEV ? 0 : err;
 }
 
-/* The callbacks of a list, with the number of the device. */
+/* A call of devices_list(): the device that it lists, and its callback. */
 struct listing {
 	struct devices *d;
 	unsigned nr;
@@ -349,7 +349,10 @@ static int devices_list(struct kvc_tier *t,
 	return err;
 }
 
-/* A device whose sync failed is suspended at once: which of its frames it stored is not known. */
+/*
+ * Syncs all devices. A failed sync suspends its device at once, because any of the frames that were
+ * written since the last sync may be lost.
+ */
 static int devices_sync(struct kvc_tier *t)
 {
 	struct devices *d = devices_of(t);
@@ -398,7 +401,7 @@ static void devices_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 		if (fails(x, KVC_CALL_READ) || fails(x, KVC_CALL_WRITE))
 			continue; /* nothing can be stored in its space */
 		u->total += x->leaving ? 0 : one.total;
-		u->used += one.used; /* that of a leaving device must fit into the others */
+		u->used += one.used; /* frames of a leaving device must fit into the others */
 	}
 	pthread_mutex_unlock(&d->lock);
 }

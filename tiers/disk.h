@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver of one device of a store: a block device or a preallocated file (disk.c). devices.c
- * makes the disk tier of these drivers. In their struct kvc_where, `at` is an offset in the device.
+ * combines these drivers into the disk tier. In their struct kvc_where, `at` is an offset in the
+ * device.
  */
 #ifndef KVCT_DISK_H
 #define KVCT_DISK_H
@@ -26,8 +27,8 @@ int kvct_disk_grow(struct kvc_tier *t, uint64_t size);
 /* Tries once more to clear headers that could not be cleared. */
 void kvct_disk_clear(struct kvc_tier *t);
 /*
- * list() then calls fn for places that cannot be read and continues. Without it, list() ends with
- * the error.
+ * Sets a function that list() calls for each place that cannot be read, and then continues. With
+ * NULL, list() ends with the error.
  */
 void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
 		      void *arg);

@@ -52,7 +52,7 @@ enum kvc_breaker_says kvc_breaker_says(unsigned caps, enum kvc_call call, int er
 	case -ENOENT:
 	case -ESTALE:
 	case -EPROTO: return KVC_SAYS_ANSWER;
-	case -ENOSPC: /* a tier of this node is trimmed; in a read, the pool is full */
+	case -ENOSPC: /* a bounded tier evicts to make space; in a read, the pool is full */
 		return call == KVC_CALL_READ || (caps & KVC_TIER_BOUNDED) ? KVC_SAYS_ANSWER
 									  : KVC_SAYS_REFUSED;
 	case -EINVAL:

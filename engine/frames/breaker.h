@@ -42,7 +42,7 @@ struct kvc_breaker_class {
 	enum kvc_breaker_is is;
 	int why;           /* the errno, negative, of the last refusal or failure; 0: none yet */
 	unsigned failures; /* in a row */
-	/* the objects of those failures, if the error may concern one object only; or 0 */
+	/* the objects of these failures; 0 if the error does not concern one object */
 	uint64_t failed[KVC_FAILURES];
 	bool probing;        /* the probe is in progress */
 	uint64_t until_ns;   /* not closed: no call before this time */
@@ -69,12 +69,12 @@ enum kvc_breaker_event {
 
 /* The meaning of an error for the tier. */
 enum kvc_breaker_says {
-	KVC_SAYS_ANSWER,      /* the tier answers; the answer may be about one object */
-	KVC_SAYS_NOTHING,     /* the tier was not asked, or its answer does not count */
-	KVC_SAYS_MEDIA,       /* these bytes cannot be read or written; others may be */
-	KVC_SAYS_OBJECT,      /* this object is refused; if others are too, the class is */
-	KVC_SAYS_REFUSED,     /* the class is refused */
-	KVC_SAYS_FAILURE,     /* a failure of the class */
+	KVC_SAYS_ANSWER,  /* the tier answers; the answer may be about one object */
+	KVC_SAYS_NOTHING, /* the tier was not asked, or its answer does not count */
+	KVC_SAYS_MEDIA,   /* these bytes cannot be read or written; others may be */
+	KVC_SAYS_OBJECT,  /* this object is refused; KVC_FAILURES such objects suspend the class */
+	KVC_SAYS_REFUSED, /* the class is refused */
+	KVC_SAYS_FAILURE, /* a failure of the class */
 	KVC_SAYS_UNREACHABLE, /* a failure of all classes */
 };
 /* caps: KVC_TIER_* of the tier. err: 0 or a negative errno, by the contract in tier.h. */

@@ -47,7 +47,7 @@ int kvc_label_read(int fd, struct kvc_label *l);
 /* True if the label names this store and number. */
 bool kvc_label_is(const struct kvc_label *l, const struct kvc_store *s, unsigned nr);
 /*
- * Clears the label's space at both ends of a new device, and what may be a backup partition table
+ * Clears the label's space at both ends of a new device, and the place of a backup partition table
  * at the end of a block device of `size` bytes; then writes the label. Returns 0 or a negative
  * errno.
  */
@@ -55,8 +55,8 @@ int kvc_label_make(const struct kvc_store *s, unsigned nr, int fd, uint64_t size
 /*
  * Makes the file of a device (KVC_DEVICE_FILE) with all its space and its label, and puts it on
  * stable storage. Returns 0, or a negative errno with one line in error[512]; -EEXIST: a file of
- * that name exists, and is not changed. After another error no file is left. May block for long on
- * a filesystem that cannot reserve space.
+ * that name exists, and is not changed. After any other error no file is left. May block for long
+ * on a filesystem that cannot reserve space.
  */
 int kvc_label_file_make(const struct kvc_store *s, unsigned nr, char *error);
 /*
@@ -75,9 +75,9 @@ int kvc_label_clear(const struct kvc_store *s, unsigned nr, int fd);
  */
 int kvc_label_check(const struct kvc_store *s, unsigned nr, int fd, char *error);
 /*
- * For fsck: writes the label again if its first page is damaged and the copy is the store's, or if
- * it has another size. Returns 0, or -EXDEV or another negative errno if the device is not this
- * store's.
+ * For fsck: writes the label again if the first page is damaged and the copy names this store, or
+ * if the label has another size than the store. Returns 0, or -EXDEV or another negative errno if
+ * the device is not this store's.
  */
 int kvc_label_repair(const struct kvc_store *s, unsigned nr, int fd);
 

@@ -142,8 +142,9 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error);
  */
 int kvc_store_open_read(struct kvc_store *s, const char *dir, char *error);
 /*
- * True if fsck repairs a store whose frames have no proofs yet. Until they have, the superblock
- * must stay damaged: with a good one, a mount would make a secret that proves no frame.
+ * True if fsck repairs a store whose secret is lost. Until fsck has proven the frames with a new
+ * secret, the superblock must stay damaged: with a good superblock, a mount would make a secret
+ * that proves no frame.
  */
 static inline bool kvc_store_unproven(const struct kvc_store *s)
 {
@@ -181,8 +182,8 @@ bool kvc_store_signs(const struct kvc_store *s);
 
 struct stat;
 /*
- * Checks whether the folder dir, with these attributes, may be a store's. Returns 0,
- * or -EPERM (it belongs to another user, or others can write in it) with one line in error[512].
+ * Checks whether the folder dir, with these attributes, may be a store's. Returns 0, or -EPERM (it
+ * belongs to another user, or others can write in it) with one line in error[512].
  */
 int kvc_store_folder_check(const char *dir, const struct stat *st, char *error);
 /*

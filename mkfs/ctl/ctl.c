@@ -26,8 +26,9 @@ static const struct kvm_command commands[] = {
 	{ "config", "[--json] [PATH]", "show the options of a mount and the modes in use", 0, 1,
 	  kvm_run_config },
 	{ "reload", "[-o OPTIONS [--save FILE]] [--file FILE] [--json] [PATH]",
-	  "change options of a mount in use; without -o and --file, read its key file again", 0, 1,
-	  kvm_run_reload },
+	  "change options of a mount; without -o and --file, read its key file and reopen its log "
+	  "file",
+	  0, 1, kvm_run_reload },
 	{ "log", "[--json] [error|warn|info|debug] [PATH]",
 	  "show or set the log level of the daemon", 0, 2, kvm_run_log },
 	{ "ls", "[--recursive] [-r] [-l] [--json] [PATH]",
@@ -77,7 +78,8 @@ static const struct kvm_command commands[] = {
 	{ "add", "[--size SIZE] [--force] [--json] DEVICE [PATH]",
 	  "add a block device, or a new data file, to the store", 1, 2, kvm_run_add },
 	{ "grow", "[--device DEVICE] [--size SIZE] [--json] [PATH]",
-	  "use more space of the devices: all that they have now, or a size", 0, 1, kvm_run_grow },
+	  "use more space of the devices: all that a device has now, or --size of a file", 0, 1,
+	  kvm_run_grow },
 	{ "remove", "[--force | --cancel | --stop] [--json] DEVICE [PATH]",
 	  "move the files of a device to the others, and remove it from the store", 1, 2,
 	  kvm_run_remove },
@@ -128,7 +130,7 @@ static void usage(FILE *out)
 	}
 	fprintf(out,
 		"\nPATH is any path in a mount. Without [PATH], the command uses the only "
-		"mounted kvcachefs\nor, if there are several, the one around the working "
+		"mounted kvcachefs\nor, if there are several, the one that contains the working "
 		"directory.\nMODEL is the path of a folder "
 		"directly under the mount; for hash and "
 		"newkey, only its name.\nA SIZE takes a suffix K, M, G or T, and a TIME s, m, h, "

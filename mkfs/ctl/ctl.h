@@ -67,8 +67,8 @@ const char *kvm_time_text(uint64_t seconds, char *buf);
 
 /*
  * Finds the root of the kvcachefs mount that contains the path `inside`. NULL: the only mounted
- * kvcachefs or, if there are several, the one around the working directory. Returns 0, or 1 after a
- * message; mnt is then unchanged.
+ * kvcachefs or, if there are several, the one that contains the working directory. Returns 0, or 1
+ * after a message; mnt is then unchanged.
  */
 int kvm_mount_of(const char *inside, char mnt[KVM_PATH]);
 /*

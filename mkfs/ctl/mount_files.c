@@ -133,7 +133,7 @@ static bool around_cwd(char mnt[KVM_PATH])
 	return kvm_mounts_each(match_device, &s) >= 0 && s.found;
 }
 
-/* The only mount, or among several the one around the working directory. */
+/* The only mount, or among several the one that contains the working directory. */
 static int the_only_one(char mnt[KVM_PATH])
 {
 	KVC_MEM char *text = NULL;

@@ -30,8 +30,9 @@ static void usage(FILE *out)
 		"      --data         also read all data in the disk tier and verify its "
 		"checksums\n"
 		"      --rebuild      build a new catalog, the list of files, from the disk tier\n"
-		"      --device PATH  new path of a device of the store; its label tells which\n"
-		"      --forget DEVICE  remove a lost device, a path or a number, from the store\n"
+		"      --device PATH  new path of a device; its label shows which device it is\n"
+		"      --forget DEVICE  remove a lost device from the store; give its path or "
+		"number\n"
 		"  -h, --help         show this help\n"
 		"  -V, --version      show the version\n");
 }

@@ -49,7 +49,7 @@ static void usage(FILE *out)
 		"usage: mkfs.kvcachefs [--size SIZE] [--device PATH]... [--file PATH]... "
 		"[--force] STORE\n"
 		"Creates a kvcachefs store in the folder STORE.\n\n"
-		"  -s, --size SIZE    size of the data, or of the data on each device and file\n"
+		"  -s, --size SIZE    size of the disk tier, or of each of its devices and files\n"
 		"                     (K, M, G, T; default: half of the free space, or all of "
 		"a device)\n"
 		"  -d, --device PATH  keep data on this block device; give it once for each "

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #define SOON_NS 1000000000ull
+#define LOOKS 32 /* tenants that one search looks at */
 
 struct kvc_tenant *kvc_tenant_of_locked(const struct kvc *k, uint64_t number)
 {
@@ -52,14 +53,33 @@ struct kvc_tenant *kvc_tenant_add_locked(struct kvc *k, uint64_t number, const c
 	snprintf(t->name, sizeof t->name, "%s", name);
 	t->uid = KVC_TENANT_NOBODY;
 	kvc_list_init(&t->order);
+	kvc_list_init(&t->over);
 	t->slot.key = number;
 	kvc_table_add(&k->tenants->table, &t->slot);
 	k->tenants->last = kvc_max(k->tenants->last, number);
 	return t;
 }
 
+/* The tenant's share or its bytes in the pool have changed. */
+static void sort_locked(struct kvc *k, struct kvc_tenant *t)
+{
+	uint64_t excess = t->share && t->pool > t->share ? t->pool - t->share : 0;
+	struct kvc_list *to = excess ? &k->tenants->over[63 - __builtin_clzll(excess)] : NULL;
+
+	kvc_list_del(&t->over);
+	if (to)
+		kvc_list_add_tail(to, &t->over);
+}
+
+void kvc_tenant_share_locked(struct kvc *k, struct kvc_tenant *t, uint64_t share)
+{
+	t->share = share;
+	sort_locked(k, t);
+}
+
 void kvc_tenant_remove_locked(struct kvc *k, struct kvc_tenant *t)
 {
+	kvc_list_del(&t->over);
 	kvc_list_splice(&k->tenants->orphans, &t->order); /* in one step, however many they are */
 	kvc_table_del(&k->tenants->table, &t->slot);
 	free(t);
@@ -93,6 +113,8 @@ void kvc_tenant_count_locked(struct kvc *k, struct kvc_chunk *c)
 		return;
 	t->used += used - c->tenant.used;
 	t->pool += pool - c->tenant.pool;
+	if (pool != c->tenant.pool)
+		sort_locked(k, t);
 	c->tenant.used = used;
 	c->tenant.pool = pool;
 	if (c->nnodes && c->standing != KVC_LEAVES && kvc_list_empty(&c->tenant.link) &&
@@ -107,6 +129,7 @@ void kvc_tenant_move_locked(struct kvc *k, struct kvc_chunk *c, uint64_t number)
 	if (t) {
 		t->used -= c->tenant.used;
 		t->pool -= c->tenant.pool;
+		sort_locked(k, t);
 	}
 	kvc_list_del(&c->tenant.link);
 	c->tenant.used = c->tenant.pool = 0;
@@ -146,14 +169,17 @@ uint64_t kvc_tenant_wanted(const struct kvc *k, struct kvc_tenant *t)
 struct kvc_tenant *kvc_tenant_over_locked(const struct kvc *k)
 {
 	struct kvc_tenant *most = NULL;
+	unsigned looks = 0;
 
-	kvc_table_each(&k->tenants->table, s) {
-		struct kvc_tenant *t = kvc_of(s, struct kvc_tenant, slot);
+	for (int i = 63; i >= 0 && !most; i--)
+		kvc_list_each(e, &k->tenants->over[i]) {
+			struct kvc_tenant *t = kvc_of(e, struct kvc_tenant, over);
 
-		if (t->share && t->pool > t->share &&
-		    (!most || t->pool - t->share > most->pool - most->share))
-			most = t;
-	}
+			if (!most || t->pool - t->share > most->pool - most->share)
+				most = t;
+			if (++looks == LOOKS)
+				break;
+		}
 	return most;
 }
 

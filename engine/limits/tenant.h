@@ -31,6 +31,7 @@ struct kvc_tenant {
 	uint64_t used; /* bytes: the sum of the largest sizes that its chunks had in the pool */
 	uint64_t pool; /* bytes that its chunks have in the pool now */
 	struct kvc_list order; /* its chunks in the pool, the next victim first */
+	struct kvc_list over;  /* in k->tenants->over, while it is above its share */
 	bool trimming;         /* it was above high= of its quota and has not reached low= yet */
 	uint64_t looked_ns;    /* evict/quota_keeper.c: time of the last turn that freed nothing */
 #define X(name, what) uint64_t name;
@@ -42,8 +43,13 @@ struct kvc_tenants {
 	struct kvc_table table;
 	struct kvc_table folders; /* objects/tenant_set.c */
 	struct kvc_list orphans;  /* chunks of removed tenants, until they leave the pool */
-	uint64_t last;            /* the newest number */
-	uint64_t at;              /* evict/quota_keeper.c: the tenant whose turn was last */
+	/*
+	 * Tenants above their shares, by log2 of the excess in bytes, so that the search for the
+	 * one that is most above does not look at all tenants.
+	 */
+	struct kvc_list over[64];
+	uint64_t last; /* the newest number */
+	uint64_t at;   /* evict/quota_keeper.c: the tenant whose turn was last */
 };
 
 /* Return the tenant with this number or name, or NULL. */
@@ -76,7 +82,12 @@ void kvc_tenant_accessed_locked(struct kvc *k, struct kvc_chunk *c, struct kvc_c
 	} while (0)
 /* Returns how many bytes the tenant should lose now, from above high= down to low= of its quota. */
 uint64_t kvc_tenant_wanted(const struct kvc *k, struct kvc_tenant *t);
-/* Returns the tenant that is most above its share of the pool, or NULL. */
+/* The tenant's share was set. */
+void kvc_tenant_share_locked(struct kvc *k, struct kvc_tenant *t, uint64_t share);
+/*
+ * Returns the tenant that is most above its share of the pool, or NULL. If many tenants are above
+ * it by similar amounts, one of those that are above it by at least half as much as the most.
+ */
 struct kvc_tenant *kvc_tenant_over_locked(const struct kvc *k);
 /*
  * The chunk, which is the next victim, leaves its tenant's order until kvc_tenant_back_locked, so

@@ -155,7 +155,7 @@ int kvc_tenant_set_both(struct kvc *k, const char *text)
 		return err;
 	}
 	t->quota = to.quota;
-	t->share = to.share;
+	kvc_tenant_share_locked(k, t, to.share);
 	t->uid = to.uid;
 	return 0;
 }
@@ -215,7 +215,7 @@ int kvc_tenants_load_both(struct kvc *k, bool clean)
 		if (!(t = kvc_tenant_add_locked(k, number, value + name)))
 			return -ENOMEM;
 		t->quota = quota;
-		t->share = share;
+		kvc_tenant_share_locked(k, t, share);
 		t->uid = uid;
 		t->used = clean ? used : 0;
 	}

@@ -158,6 +158,7 @@ void kvfs_http_stop(struct kvfs *f);
 /* status.c. Why the mount does not accept stores now; NULL if it does. */
 const char *kvfs_unready(struct kvfs *f);
 void kvfs_print_status(struct kvfs *f, FILE *out);
+void kvfs_print_metrics(struct kvfs *f, FILE *out);
 /* ops.c, xattr.c, io.c, write.c: handlers */
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops);
 void kvfs_ops_xattrs(struct fuse_lowlevel_ops *ops);

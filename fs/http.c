@@ -39,7 +39,7 @@ typedef enum MHD_Result mhd_result;
 
 static unsigned get_metrics(struct kvfs *f, FILE *out)
 {
-	kvc_print_metrics(f->k, out);
+	kvfs_print_metrics(f, out);
 	return MHD_HTTP_OK;
 }
 

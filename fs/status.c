@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /status.json: the engine's part (engine/report/status.c), and the state of fs/. */
+/*
+ * /status.json and the metrics: the engine's parts (engine/report/), and the state of fs/.
+ */
 #include "fs.h"
 
 #include "quote.h"
@@ -63,4 +65,18 @@ void kvfs_print_status(struct kvfs *f, FILE *out)
 	fputs("\"history\":", out);
 	kvfs_history_print(h, &now, out);
 	fputs("}\n", out);
+}
+
+void kvfs_print_metrics(struct kvfs *f, FILE *out)
+{
+	kvc_print_metrics(f->k, out);
+	fprintf(out,
+		"# HELP kvcachefs_passthrough 1 if the kernel moves data between callers and the "
+		"pool, 0 if the daemon does\n"
+		"# TYPE kvcachefs_passthrough gauge\nkvcachefs_passthrough %d\n"
+		"# HELP kvcachefs_io_uring 1 if requests arrive through io_uring, 0 if through "
+		"/dev/fuse\n"
+		"# TYPE kvcachefs_io_uring gauge\nkvcachefs_io_uring %d\n",
+		f->passthrough, kvfs_uses_uring(f));
+	kvc_print_process(out);
 }

@@ -64,7 +64,7 @@ static const struct {
 } files[V_COUNT] = {
 	[V_DIR] = { ".", S_IFDIR | 0555 },
 	[V_STATS] = { "stats", S_IFREG | 0444, kvc_text_stats },
-	[V_METRICS] = { "metrics", S_IFREG | 0444, kvc_print_metrics },
+	[V_METRICS] = { "metrics", S_IFREG | 0444, .print_own = kvfs_print_metrics },
 	[V_CONFIG] = { "config", S_IFREG | 0444, .print_own = print_config },
 	[V_LEASE] = { "lease", S_IFREG | 0666 },
 	[V_CONTROL] = { "control", S_IFREG | 0600, kvc_sweep_print },

@@ -287,6 +287,7 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l);
 /* .kvcachefs/stats, /metrics and the engine's part of /config. */
 void kvc_text_stats(struct kvc *k, FILE *out);
 void kvc_print_metrics(struct kvc *k, FILE *out);
+void kvc_print_process(FILE *out); /* the metrics process_* */
 void kvc_text_config(struct kvc *k, FILE *out);
 /* Members of /status.json, each followed by a comma. */
 void kvc_print_status(struct kvc *k, FILE *out);

@@ -64,6 +64,7 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
 	g->pins = k->pins->table.n;
 	g->pinned_pool_bytes = k->pins->pool;
 	g->pinned_disk_bytes = k->pins->disk;
+	g->daily = k->opt.daily_bytes;
 	g->trace_readers = k->access_ring ? k->access_ring->readers : 0;
 	kvc_list_each(e, &k->reservations.waiters)
 		g->room_waiters++;

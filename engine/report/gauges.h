@@ -43,6 +43,8 @@
 	X(catalog_attribute_bytes, catalog_attribute_bytes,                                       \
 	  "bytes of attributes that count towards catalog=")                                      \
 	X(catalog_limit, catalog_limit_bytes, "limit of both together (catalog=); 0: no limit")   \
+	X(daily, daily_limit_bytes,                                                               \
+	  "limit of the bytes written to the disk tier per day (daily=); 0: no limit")            \
 	X(trace_readers, trace_readers, "running recordings of accesses (kvcachectl trace)")      \
 	X(prefault_bytes, prefault_bytes, "bytes of the pool prefaulted so far")                  \
 	X(prefault_total, prefault_goal_bytes, "bytes of the pool to prefault")                   \
@@ -95,6 +97,7 @@ struct kvc_tier_gauges {
 		const char *state;
 		char reason[64];
 	} call[KVC_CALLS];
+	/* bytes and used are both 0 if the tier does not know them */
 	uint64_t bytes, used, written, today, up, waiting, failing, running, removals;
 };
 /* Sets *d to device `nr` of the disk tier. Returns false if there is none. */

@@ -47,14 +47,15 @@ static void histogram(FILE *out, const char *name, const char *labels, uint64_t 
 		(double)kvc_gauges_read(&h->sum_ns) / per, name, open, labels, end, n);
 }
 
-/* One row per gauge of a tier. */
+/* One row per gauge of a tier. The first SIZES are left out for tiers that do not know them. */
+#define SIZES 2
 static const struct {
 	const char *name, *type, *what;
 	size_t at;
 } tier_rows[] = {
 #define AT(field) offsetof(struct kvc_tier_gauges, field)
-	{ "tier_bytes", "gauge", "size of a tier; 0 if it is not known", AT(bytes) },
-	{ "tier_used_bytes", "gauge", "bytes in use in a tier", AT(used) },
+	{ "tier_bytes", "gauge", "size of a tier, if it is known", AT(bytes) },
+	{ "tier_used_bytes", "gauge", "bytes in use in a tier, if they are known", AT(used) },
 	{ "tier_up", "gauge",
 	  "1 if the tier is in use, 0 if its circuit breaker has suspended calls", AT(up) },
 	{ "tier_copies_waiting", "gauge", "waiting copies to a tier", AT(waiting) },
@@ -75,10 +76,13 @@ static void metrics_tiers(struct kvc *k, const struct kvc_tier_gauges *tier, FIL
 		const char *total = strcmp(tier_rows[i].type, "counter") ? "" : "_total";
 
 		family(out, tier_rows[i].name, tier_rows[i].type, tier_rows[i].what);
-		kvc_tier_each(k, t)
+		kvc_tier_each(k, t) {
+			if (i < SIZES && !tier[t].bytes && !tier[t].used)
+				continue; /* not known */
 			fprintf(out, P "%s%s{tier=\"%s\"} %" PRIu64 "\n", tier_rows[i].name, total,
 				tier[t].label,
 				*(const uint64_t *)((const char *)&tier[t] + tier_rows[i].at));
+		}
 	}
 }
 
@@ -259,6 +263,15 @@ static void metrics_locks(struct kvc *k, FILE *out)
 			(double)kvc_gauges_read(&v[i].lock->longest_ns) / 1e9);
 }
 
+/* The longest commit of the last minutes, so that an alert ends when commits are fast again. */
+static void metrics_commits(struct kvc *k, FILE *out)
+{
+	family(out, "commit_longest_seconds", "gauge",
+	       "the longest catalog transaction of the last ten minutes");
+	fprintf(out, P "commit_longest_seconds %.9f\n",
+		(double)kvc_latency_longest(k, KVC_OP_commit) / 1e9);
+}
+
 static void metrics_model(FILE *out, const char *family_name, const char *name, const char *result,
 			  uint64_t n)
 {
@@ -385,6 +398,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 	metrics_devices(k, out);
 	metrics_reasons(k, tier, out);
 	metrics_latency(k, tier, out);
+	metrics_commits(k, out);
 	metrics_locks(k, out);
 	metrics_models(k, out);
 	metrics_tenants(k, out);

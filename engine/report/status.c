@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Prints a limit; null if it is unknown. */
-static void put_limit(FILE *out, uint64_t bytes)
+/* Prints a number, or null if it is not known. */
+static void put_known(FILE *out, uint64_t bytes, bool known)
 {
-	if (bytes)
+	if (known)
 		fprintf(out, "%" PRIu64, bytes);
 	else
 		fputs("null", out);
@@ -50,10 +50,10 @@ static void status_tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 	for (unsigned i = 0; i < k->ntiers; i++) {
 		const struct kvc_tier_gauges *t = &tier[k->order[i]];
 
-		fprintf(out,
-			",{\"name\":\"%s\",\"used_bytes\":%" PRIu64 ",\"limit_bytes\":", t->label,
-			t->used);
-		put_limit(out, t->bytes);
+		fprintf(out, ",{\"name\":\"%s\",\"used_bytes\":", t->label);
+		put_known(out, t->used, t->bytes || t->used);
+		fputs(",\"limit_bytes\":", out);
+		put_known(out, t->bytes, t->bytes);
 		fprintf(out,
 			",\"breaker\":\"%s\",\"up\":%s,\"waiting\":%" PRIu64 ",\"failing\":%" PRIu64
 			",\"running\":%" PRIu64 ",\"removals\":%" PRIu64

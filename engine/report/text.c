@@ -77,6 +77,8 @@ void kvc_text_stats(struct kvc *k, FILE *out)
 	for (size_t i = 0; i < kvc_gauges_counter_rows_n; i++)
 		fprintf(out, "%-22s %" PRIu64 "\n", kvc_gauges_counter_rows[i].name,
 			kvc_gauges_counter(k, i));
+	fprintf(out, "%-22s %" PRIu64 "\n", "commit_longest_ms",
+		(kvc_latency_longest(k, KVC_OP_commit) + 999999) / 1000000);
 	print_reasons(k, tier, out);
 	kvc_lock_profile_print(out);
 }

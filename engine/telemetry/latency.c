@@ -82,3 +82,16 @@ size_t kvc_latency_slowest(struct kvc *k, struct kvc_latency_slow v[KVC_SLOWEST]
 	qsort(v, n, sizeof *v, slower);
 	return n;
 }
+
+uint64_t kvc_latency_longest(struct kvc *k, enum kvc_operation op)
+{
+	struct kvc_latency *t = k->latency;
+	uint64_t now = kvc_mono_ns(), longest = 0;
+
+	pthread_mutex_lock(&t->lock);
+	for (unsigned i = 0; i < KVC_SLOW_EACH; i++)
+		if (!is_old(&t->of[op].v[i], now))
+			longest = kvc_max(longest, t->of[op].v[i].took_ns);
+	pthread_mutex_unlock(&t->lock);
+	return longest;
+}

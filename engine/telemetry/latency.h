@@ -39,5 +39,7 @@ void kvc_latency_record(struct kvc *k, enum kvc_operation op, unsigned tier, uin
  * Copies the slowest operations of the last ten minutes to v, slowest first. Returns their number.
  */
 size_t kvc_latency_slowest(struct kvc *k, struct kvc_latency_slow v[KVC_SLOWEST]);
+/* Returns the longest duration of an operation in the last ten minutes, in ns; 0: none. */
+uint64_t kvc_latency_longest(struct kvc *k, enum kvc_operation op);
 
 #endif

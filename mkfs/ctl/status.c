@@ -100,7 +100,7 @@ static const char *setting(const struct mount *m, const char *name, char *buf, s
 
 struct tier {
 	char name[48];
-	uint64_t used, limit, written, today; /* limit 0: no known limit */
+	uint64_t used, limit, written, today; /* used and limit 0: not known */
 	bool up, pool;
 };
 
@@ -213,7 +213,10 @@ static void json_tiers(struct kvm_json *j, const struct figures *all, const stru
 	for (unsigned i = 0; tier_at(all, i, &t); i++) {
 		kvm_json_begin(j, NULL, '{');
 		kvm_json_text(j, "tier", t.name);
-		kvm_json_number(j, "used_bytes", t.used);
+		if (t.used || t.limit)
+			kvm_json_number(j, "used_bytes", t.used);
+		else
+			kvm_json_text(j, "used_bytes", NULL);
 		kvm_json_number(j, "limit_bytes", t.limit);
 		kvm_json_bool(j, "up", t.up);
 		if (!t.pool) {
@@ -288,7 +291,8 @@ static void print_tiers(const struct figures *all, const struct kvm_calls *c)
 	printf("\n%-8s %10s %10s %6s  %-8s %14s\n", "tier", "used", "of", "full", "is",
 	       "written today");
 	for (unsigned i = 0; tier_at(all, i, &t); i++) {
-		printf("%-8s %10s %10s", t.name, kvc_size_text(t.used, used),
+		printf("%-8s %10s %10s", t.name,
+		       t.used || t.limit ? kvc_size_text(t.used, used) : "-",
 		       t.limit ? kvc_size_text(t.limit, limit) : "-");
 		if (t.limit)
 			printf(" %5.1f%%", 100 * (double)t.used / (double)t.limit);

@@ -3,6 +3,7 @@
 import http.client, math, os, re
 
 PREFIX = "kvcachefs_"
+OF_PROCESS = "process_"  # the names of Prometheus' client libraries
 SAMPLE = re.compile(r'([a-z_:][a-z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\["\\n])*)"')
 UNITS = ("milliseconds", "microseconds", "nanoseconds", "minutes", "hours", "kilobytes",
@@ -59,7 +60,7 @@ def check(text):
     for name, _, value in m.samples:
         family = m.family(name)
         assert family in m.types and family in m.helps, f"{family} lacks TYPE or HELP"
-        assert name.startswith(PREFIX), name
+        assert name.startswith((PREFIX, OF_PROCESS)), name
         assert value >= 0 and not math.isnan(value), (name, value)
     for name, kind in m.types.items():
         assert any(m.family(n) == name for n, _, _ in m.samples), f"{name} has no sample"

@@ -54,6 +54,28 @@ for name, kind in m.types.items():
     real[name] = kind, labels
 assert {n: (k, set(by.split(" and ")) - {""}) for n, (k, by) in said.items()} == real
 
+# the daemon's process, as its own /proc shows it
+raw = {n: v for n, _, v in m.samples if n.startswith("process_")}
+pid = s.daemon.pid
+with open(f"/proc/{pid}/statm") as f:
+    size, resident = (int(w) * os.sysconf("SC_PAGE_SIZE") for w in f.read().split()[:2])
+assert 0.5 < raw["process_virtual_memory_bytes"] / size < 2, (raw, size)
+assert 0.3 < raw["process_resident_memory_bytes"] / resident < 3, (raw, resident)
+assert abs(raw["process_open_fds"] - len(os.listdir(f"/proc/{pid}/fd"))) <= 8, raw
+assert 0 < raw["process_open_fds"] < raw["process_max_fds"], raw
+assert abs(raw["process_start_time_seconds"] - os.stat(f"/proc/{pid}").st_ctime) < 60, raw
+assert raw["process_cpu_seconds_total"] > 0, raw
+assert m.value("passthrough") == (s.config()["served_by"] == "passthrough")
+assert m.value("io_uring") == (s.config()["requests_by"] == "io_uring")
+assert m.value("daily_limit_bytes") == 0
+run(binary("kvcachectl"), "reload", "-o", "daily=3G", s.mnt, ok=True)
+s.write("commit/c/l", b"x")
+s.settle()
+m = look()
+assert m.value("daily_limit_bytes") == 3 << 30 and m.value("commit_longest_seconds") > 0
+assert s.stats()["commit_longest_ms"] >= 1
+run(binary("kvcachectl"), "reload", "-o", "daily=0", s.mnt, ok=True)
+
 # names that would end a label, or are not valid text
 ODD = [b'a"b', b"a\\b", b"a\nb", b"\xff\xfe", b"\xef\xbf\xbd\\xFF", "größe".encode(),
        b'{x="1"} 2', b"\x1b[2Jb", "\u009bx".encode(), b"\xc0\xaf"]

@@ -37,7 +37,7 @@ def cells(page, table):
 s = Store(cpu="64M", options="metrics=127.0.0.1:0,settle=0").mount()
 page = show(port_of(s), 1200)
 assert 'data-shown="yes"' in page and s.mnt in page
-assert cells(page, "models") == [["nothing was opened yet"]]
+assert cells(page, "models") == [["nothing was asked for yet"]]
 assert [r[:2] for r in cells(page, "tiers")] == [["cpu", "works"], ["disk", "works"]]
 
 # names that would be HTML, and more models than are shown

@@ -215,7 +215,8 @@ void kvc_checkpoint_ask(void *catalog)
 /*
  * Copies and syncs, while commits go on, so that the checkpoint with the gate closed has little to
  * do. It also writes the mark without which the log does not restart. The mark covers about half
- * of the log, so that the commits after the restart do not wait for a sync of the log's header.
+ * of the log, so that the commits after the restart do not wait for a sync of the log's header, and
+ * at most the log's limit: before a log becomes larger, a commit syncs its header.
  * Returns false if the database could not be synced; then the next pass tries again.
  */
 static bool prepare(struct kvc_catalog *c)
@@ -226,7 +227,8 @@ static bool prepare(struct kvc_catalog *c)
 	if (!sync_database(c->checkpoint))
 		return false;
 	if (copied)
-		kvc_wal_restart_copied(c->restart, &salts, copied);
+		kvc_wal_restart_copied(c->restart, &salts,
+				       kvc_min(copied, c->checkpoint->bound / bytes_of(1)));
 	if (not_copied(c) > FEW)
 		copy_beside_commits(c);
 	return true;

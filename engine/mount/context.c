@@ -7,6 +7,7 @@
 #include "ops.h"
 #include "incomplete.h"
 #include "remove.h"
+#include "tenant_set.h"
 
 #include <string.h>
 
@@ -176,6 +177,7 @@ void kvc_context_empty(struct kvc *k)
 	kvc_disk_victims_free(k);
 	kvc_admission_free(k);
 	kvc_pins_free(k);
+	kvc_tenant_set_free(k);
 	kvc_tenants_free(k);
 	kvc_users_free(k);
 	kvc_quotas_free(k);

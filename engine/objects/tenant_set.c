@@ -442,3 +442,10 @@ struct kvc_chunk *kvc_tenant_victim_locked(struct kvc *k)
 	}
 	return NULL;
 }
+
+void kvc_tenant_set_free(struct kvc *k)
+{
+	kvc_table_each(&k->tenants->folders, s)
+		free(kvc_of(s, struct tenant_folder, slot));
+	kvc_table_fini(&k->tenants->folders);
+}

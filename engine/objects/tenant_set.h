@@ -51,5 +51,7 @@ bool kvc_tenant_salt(const char *name, char salt[KVC_TENANT_NAME]);
  */
 int kvc_tenants_load_both(struct kvc *k, bool clean);
 void kvc_tenants_save_both(struct kvc *k);
+/* At unmount: frees the folders of tenants. */
+void kvc_tenant_set_free(struct kvc *k);
 
 #endif

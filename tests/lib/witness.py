@@ -55,7 +55,7 @@ class Witness:
             try:
                 self.look(daemon)
             finally:
-                os._exit(0)
+                os._exit(1)
 
     def look(self, daemon):
         out = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
@@ -69,13 +69,13 @@ class Witness:
             threads = " ".join(f"{t}:{s:.6f}" for t, s in waited(daemon).items())
             now = time.monotonic()
             late += now - began - TURN
-            fd = synced(daemon, syncer) if syncer else ""
-            os.write(out, f"{now:.6f} {late:.6f} {fd or '-'} {threads}\n".encode())
+            sync = synced(daemon, syncer) if syncer else ""
+            os.write(out, f"{now:.6f} {late:.6f} {sync or '-'} {threads}\n".encode())
 
     def end(self):
         """Ends the measurement; after it, the functions below can be called. Returns self."""
         os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        assert os.WIFSIGNALED(os.waitpid(self.pid, 0)[1]), "the witness has ended by itself"
         self.seen, self.syncs, under_way, begun = [], [], "-", 0
         with open(self.path) as f:
             for line in f:
@@ -96,10 +96,19 @@ class Witness:
         return max((b - a for a, b in self.syncs if b > since and a < until and b - a > 2 * TURN),
                    default=0)
 
-    def may_be_lost(self, at, killed, promise):
-        """Whether promise 1 allows that a change, whose call returned at this time, is lost."""
+    def longest_pause(self, since, until):
+        """Seconds of the longest delay of one turn between the two times."""
+        seen = [s for s in self.seen if since < s[0] <= until]
+        if not seen:
+            return until - since
+        return max([b[1] - a[1] for a, b in zip(seen, seen[1:])] + [until - seen[-1][0] - TURN, 0])
+
+    def may_be_lost(self, at, killed, promise, excused=None):
+        """Whether promise 1 allows that a change, whose call returned at this time, is lost.
+        excused: instead of all the time since the change in which the machine did not run the
+        daemon."""
         most = max(promise, 2 * self.longest_sync(at, killed) + COMMIT)
-        return killed - at <= most + self.excused(at, killed)
+        return killed - at <= most + (self.excused(at, killed) if excused is None else excused)
 
     def excused(self, since, until):
         """Seconds between the two times in which the machine did not run the daemon."""

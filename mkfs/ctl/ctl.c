@@ -15,9 +15,9 @@
 #define MANY (1 << 20)
 
 static const struct kvm_command commands[] = {
-	{ "status", "[--interval TIME] [--json] [PATH]", "show the state of a mount on one screen",
-	  0, 1, kvm_run_status },
-	{ "top", "[--interval TIME] [--count N] [--json] [PATH]",
+	{ "status", "[--interval TIME [--count N]] [--json] [PATH]",
+	  "show the state of a mount on one screen", 0, 1, kvm_run_status },
+	{ "top", "[--interval TIME] [--count N] [--sort COLUMN] [--json] [PATH]",
 	  "show the current activity of each model", 0, 1, kvm_run_top },
 	{ "doctor", "[--for TIME] [--trace FILE] [--json] [PATH]",
 	  "say why the hit share is what it is, and which options to change", 0, 1,

@@ -21,6 +21,10 @@ static const struct {
 	{ "top", "--count", "N", "end after this number of tables" },
 	{ "doctor", "--for", "TIME", "record requests for this time, from 1s to 1d (default 10s)" },
 	{ "doctor", "--trace", "FILE", "replay this trace of the mount instead of a recording" },
+	{ "top", "--sort", "COLUMN",
+	  "use, asked, found, opens, memory, creates, loaded, copied, pool, name" },
+	{ "status", "--interval", "TIME", "show it again after each interval, from 1s to 1h" },
+	{ "status", "--count", "N", "end after this number of intervals" },
 	{ "reload", "-o", "OPTIONS", "options and their new values, separated by commas" },
 	{ "reload", "--save", "FILE", "also write the new values to the OPTIONS= line of FILE" },
 	{ "reload", "--file", "FILE", "take the options from the OPTIONS= line of FILE" },
@@ -136,9 +140,9 @@ static const struct {
 static const struct {
 	const char *command, *first, *second;
 } examples[] = {
-	{ "status", "status /mnt/kv", "status --interval 10s" },
-	{ "top", "top /mnt/kv", "top --interval 5s --count 12 --json" },
 	{ "doctor", "doctor /mnt/kv", "doctor --for 10m --json /mnt/kv" },
+	{ "status", "status /mnt/kv", "status --interval 10s --count 1" },
+	{ "top", "top /mnt/kv", "top --sort found --interval 5s --count 12 --json" },
 	{ "stats", "stats /mnt/kv", "stats --json" },
 	{ "config", "config /mnt/kv", "config --json" },
 	{ "reload", "reload -o high=95,low=85 /mnt/kv", "reload /mnt/kv" },

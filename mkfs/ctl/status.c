@@ -2,8 +2,8 @@
 /*
  * kvcachectl status: a mount on one screen, from .kvcachefs/stats, .kvcachefs/config, the classes
  * of calls (calls.c) and the slowest operations (slowest.c). A figure that an older daemon lacks
- * counts as 0. With --interval the figures are read twice, and the output shows their difference
- * too.
+ * counts as 0. With --interval the figures are read again and again, and the output also shows the
+ * difference of two readings.
  */
 #include "ctl.h"
 
@@ -373,18 +373,59 @@ static void print_status(const struct mount *m, const struct hits *all, const st
 						     "store's filesystem, or check its disk.\n");
 }
 
+/* Reads the present state, and prints it. m->first: the state before an interval, or nothing. */
+static int show_status(struct mount *m, bool json)
+{
+	static const struct figures none;
+	char file[KVM_PATH + 32];
+	struct hits all, lately;
+	int err = read_figures(m->path, &m->now) ?: kvm_mount_text(m->path, "config", &m->config);
+
+	m->calls = (struct kvm_calls){ 0 };
+	err = err ?: kvm_calls(m->path, &m->calls);
+	snprintf(file, sizeof file, "%s/.kvcachefs/devices", m->path);
+	if (!err && !access(file, F_OK))
+		err = kvm_mount_text(m->path, "devices", &m->devices);
+	err = err ?: kvm_slowest(m->path, m->slowest, &m->slow);
+	if (err)
+		return err;
+	all = hits_of(&m->now, &none);
+	lately = hits_of(&m->now, &m->first);
+	(json ? print_status_json : print_status)(m, &all, m->first.v ? &lately : NULL);
+	return fflush(stdout) ? kvm_fail("stdout: %s", kvc_why(errno)) : 0;
+}
+
+/* Prints the state after each interval. count: number of intervals; 0: until a signal. */
+static int follow_status(struct mount *m, uint64_t s, uint64_t count, bool json)
+{
+	int err = read_figures(m->path, &m->first);
+
+	for (uint64_t i = 0; !err && (!count || i < count); i++) {
+		sleep((unsigned)s);
+		if (i && !json)
+			putchar('\n');
+		err = show_status(m, json);
+		free(m->first.v);
+		free(m->config);
+		free(m->devices);
+		m->first = m->now;
+		m->now = (struct figures){ 0 };
+		m->config = m->devices = NULL;
+	}
+	return err;
+}
+
 int kvm_run_status(int argc, char **argv)
 {
 	bool json = false;
-	const char *interval = NULL;
+	const char *interval = NULL, *count = NULL;
 	const struct kvm_option options[] = { { "json", &json, NULL },
 					      { "interval", NULL, &interval },
+					      { "count", NULL, &count },
 					      { 0 } };
-	static const struct figures none;
 	struct mount m = { .config = NULL };
-	char file[KVM_PATH + 32];
-	struct hits all, lately;
-	uint64_t s = 0;
+	uint64_t s = 0, n = 0;
+	char *end = NULL;
 	int err = kvm_options(&argc, argv, options);
 
 	if (err)
@@ -392,23 +433,15 @@ int kvm_run_status(int argc, char **argv)
 	if (interval &&
 	    (err = kvm_time_arg("--interval", interval, 3600, "a time from 1s to 1h", &s)))
 		return err;
+	if (count)
+		n = strtoull(count, &end, 10);
+	if (count && (*count < '0' || *count > '9' || *end || !n))
+		return kvm_misused("--count %s: give a number, 1 or more", kvm_shown(count));
+	if (count && !interval)
+		return kvm_misused("--count %s needs --interval", count);
 	err = kvm_mount_of(argc ? argv[0] : NULL, m.path);
-	if (!err && s) {
-		err = read_figures(m.path, &m.first);
-		if (!err)
-			sleep((unsigned)s);
-	}
-	err = err ?: read_figures(m.path, &m.now) ?: kvm_mount_text(m.path, "config", &m.config);
-	err = err ?: kvm_calls(m.path, &m.calls);
-	snprintf(file, sizeof file, "%s/.kvcachefs/devices", m.path);
-	if (!err && !access(file, F_OK))
-		err = kvm_mount_text(m.path, "devices", &m.devices);
-	err = err ?: kvm_slowest(m.path, m.slowest, &m.slow);
-	if (!err) {
-		all = hits_of(&m.now, &none);
-		lately = hits_of(&m.now, &m.first);
-		(json ? print_status_json : print_status)(&m, &all, s ? &lately : NULL);
-	}
+	if (!err)
+		err = s ? follow_status(&m, s, n, json) : show_status(&m, json);
 	free(m.first.v);
 	free(m.now.v);
 	free(m.config);

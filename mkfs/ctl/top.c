@@ -2,14 +2,15 @@
 /*
  * kvcachectl top: the activity of each model per second, from two or more readings of
  * .kvcachefs/models (engine/report/models.c). On a terminal, the screen is refreshed in place and
- * restored at the end. Otherwise each interval is printed as a block of lines, or as a line of
- * JSON.
+ * restored at the end, keys choose the order, and columns that do not fit are left out. Otherwise
+ * each interval is printed as a block of lines, or as a line of JSON.
  */
 #include "ctl.h"
 
 #include "json.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,7 +41,8 @@ struct top {
 	char mnt[KVM_PATH];
 	struct sample before, now;
 	double seconds;
-	bool json, screen, keys;
+	const char *sort; /* one of sorts[].name */
+	bool json, screen, keys, colour;
 	struct termios was;
 };
 
@@ -55,19 +57,6 @@ static void restore_terminal(int sig)
 static int by_name(const void *a, const void *b)
 {
 	return strcmp(((const struct model *)a)->name, ((const struct model *)b)->name);
-}
-
-/* Sorts by uses and files created, then by bytes in the pool. */
-static int by_use(const void *a, const void *b)
-{
-	const struct model *x = a, *y = b;
-	double dx = (double)x->uses + x->rate[CREATES], dy = (double)y->uses + y->rate[CREATES];
-
-	if (dx != dy)
-		return dx < dy ? 1 : -1;
-	if (x->v[POOL] != y->v[POOL])
-		return x->v[POOL] < y->v[POOL] ? 1 : -1;
-	return by_name(a, b);
 }
 
 static void sample_free(struct sample *s)
@@ -162,52 +151,196 @@ static void compute_rates(struct top *t)
 	}
 }
 
-static const char *share(double part, double rest, char *buf)
+/* ---- columns and orders ---- */
+
+enum shown { ASKED, FOUND_SHARE, OPENS, MEMORY, CREATED, LOADED_RATE, COPIED_RATE, POOL_SIZE };
+
+/* Columns with a higher rank are left out first on a narrow terminal. */
+static const struct {
+	const char *title;
+	int width;
+	unsigned rank;
+} shown[] = {
+	[ASKED] = { "asked/s", 8, 1 },        [FOUND_SHARE] = { "found", 6, 0 },
+	[OPENS] = { "opens/s", 8, 3 },        [MEMORY] = { "in memory", 9, 4 },
+	[CREATED] = { "creates/s", 9, 7 },    [LOADED_RATE] = { "loaded/s", 9, 5 },
+	[COPIED_RATE] = { "copied/s", 9, 6 }, [POOL_SIZE] = { "pool", 9, 2 },
+};
+#define SHOWN (sizeof shown / sizeof shown[0])
+#define NAME_LEAST 12 /* columns of the name of a model */
+
+/* Orders: by use (opens, absent names and created files), by a column, or by name. */
+enum { BY_USE = SHOWN, BY_NAME };
+static const struct {
+	char key;
+	const char *name;
+	unsigned by;
+} sorts[] = {
+	{ 'u', "use", BY_USE },         { 'a', "asked", ASKED },
+	{ 'f', "found", FOUND_SHARE },  { 'o', "opens", OPENS },
+	{ 'm', "memory", MEMORY },      { 'c', "creates", CREATED },
+	{ 'l', "loaded", LOADED_RATE }, { 'w', "copied", COPIED_RATE },
+	{ 'p', "pool", POOL_SIZE },     { 'n', "name", BY_NAME },
+};
+#define SORTS (sizeof sorts / sizeof sorts[0])
+
+/* The share in percent, or -1 if both are 0. */
+static double percent(double part, double rest)
 {
-	if (part + rest > 0)
-		snprintf(buf, 32, "%.1f%%", 100 * part / (part + rest));
-	else
-		snprintf(buf, 32, "-");
-	return buf;
+	return part + rest > 0 ? 100 * part / (part + rest) : -1;
 }
 
-static void print_model(const struct model *m, const char *name, const char *end)
+static double column_value(const struct model *m, unsigned column)
 {
-	char found[32], hits[32], loaded[32], copied[32], pool[32];
-
-	printf("%8.1f %6s %8.1f %9s %9.1f %9s %9s %9s  %.60s%s\n", m->rate[FOUND] + m->rate[ABSENT],
-	       share(m->rate[FOUND], m->rate[ABSENT], found), m->rate[HITS] + m->rate[MISSES],
-	       share(m->rate[HITS], m->rate[MISSES], hits), m->rate[CREATES],
-	       kvc_size_text((uint64_t)m->rate[LOADED], loaded),
-	       kvc_size_text((uint64_t)m->rate[COPIED], copied), kvc_size_text(m->v[POOL], pool),
-	       name, end);
-}
-
-/* Prints up to `capacity` models. */
-static void print_top(struct top *t, size_t capacity, const char *end)
-{
-	struct model all = { .name = "" };
-
-	for (size_t i = 0; i < t->now.n; i++)
-		for (int c = 0; c < COLUMNS; c++) {
-			all.rate[c] += t->now.v[i].rate[c];
-			all.v[c] += t->now.v[i].v[c];
-		}
-	printf("%8s %6s %8s %9s %9s %9s %9s %9s  %s%s\n", "asked/s", "found", "opens/s",
-	       "in memory", "creates/s", "loaded/s", "copied/s", "pool", "model", end);
-	print_model(&all, "(all)", end);
-	for (size_t i = 0; i < t->now.n && i < capacity; i++) {
-		const char *name = t->now.v[i].name;
-
-		print_model(&t->now.v[i],
-			    !strcmp(name, "/")    ? "(files in the root)"
-			    : !strcmp(name, "//") ? "(others)"
-						  : name,
-			    end);
+	switch (column) {
+	case ASKED: return m->rate[FOUND] + m->rate[ABSENT];
+	case FOUND_SHARE: return percent(m->rate[FOUND], m->rate[ABSENT]);
+	case OPENS: return m->rate[HITS] + m->rate[MISSES];
+	case MEMORY: return percent(m->rate[HITS], m->rate[MISSES]);
+	case CREATED: return m->rate[CREATES];
+	case LOADED_RATE: return m->rate[LOADED];
+	case COPIED_RATE: return m->rate[COPIED];
+	case POOL_SIZE: return (double)m->v[POOL];
+	default: return (double)m->uses + m->rate[CREATES];
 	}
 }
 
-static void print_top_json(struct top *t)
+/*
+ * The largest value comes first, but the smallest share: this is the model to look at. Models of
+ * the same value are ordered by their bytes in the pool, and then by name.
+ */
+static int by_column(const void *a, const void *b, void *arg)
+{
+	const struct model *x = a, *y = b;
+	unsigned by = *(const unsigned *)arg;
+	double dx = column_value(x, by), dy = column_value(y, by);
+
+	if (by == BY_NAME)
+		return by_name(a, b);
+	if ((by == FOUND_SHARE || by == MEMORY) && dx >= 0 && dy >= 0) {
+		dx = -dx;
+		dy = -dy;
+	} else if (by == FOUND_SHARE || by == MEMORY) { /* without a share: last */
+		dx = dx >= 0;
+		dy = dy >= 0;
+	}
+	if (dx != dy)
+		return dx < dy ? 1 : -1;
+	if (x->v[POOL] != y->v[POOL])
+		return x->v[POOL] < y->v[POOL] ? 1 : -1;
+	return by_name(a, b);
+}
+
+static unsigned order_of(const struct top *t)
+{
+	for (size_t i = 0; i < SORTS; i++)
+		if (!strcmp(sorts[i].name, t->sort))
+			return sorts[i].by;
+	return BY_USE;
+}
+
+static const char *cell(const struct model *m, unsigned column, char buf[32])
+{
+	double v = column_value(m, column);
+
+	if (column == FOUND_SHARE || column == MEMORY)
+		snprintf(buf, 32, v < 0 ? "-" : "%.1f%%", v);
+	else if (column == LOADED_RATE || column == COPIED_RATE || column == POOL_SIZE)
+		kvc_size_text((uint64_t)v, buf);
+	else
+		snprintf(buf, 32, "%.1f", v);
+	return buf;
+}
+
+/* Red, yellow or green for a share; NULL: no colour. */
+static const char *colour_of(const struct top *t, unsigned column, double v)
+{
+	if (!t->colour || (column != FOUND_SHARE && column != MEMORY) || v < 0)
+		return NULL;
+	return v < 50 ? "\033[31m" : v < 80 ? "\033[33m" : "\033[32m";
+}
+
+/* The layout of a screen: the columns that fit, and the width of the names. */
+struct layout {
+	bool has[SHOWN];
+	int name;
+	const char *end; /* of each line */
+};
+
+static struct layout fit(const struct top *t, int width)
+{
+	struct layout l = { .name = 60, .end = t->screen ? "\033[K" : "" };
+	int left = t->screen ? width - 2 - NAME_LEAST : INT_MAX;
+
+	for (unsigned rank = 0; rank < SHOWN; rank++)
+		for (unsigned c = 0; c < SHOWN; c++)
+			if (shown[c].rank == rank && left >= shown[c].width + (rank > 0)) {
+				l.has[c] = true;
+				left -= shown[c].width + (rank > 0);
+			} else if (shown[c].rank == rank) {
+				left = 0; /* columns of a higher rank are left out, too */
+			}
+	if (t->screen)
+		l.name = kvc_min(60, left + NAME_LEAST);
+	return l;
+}
+
+static void print_model(const struct top *t, const struct layout *l, const struct model *m,
+			const char *name)
+{
+	const char *space = "", *colour;
+	char buf[32];
+
+	for (unsigned c = 0; c < SHOWN; c++) {
+		if (!l->has[c])
+			continue;
+		colour = colour_of(t, c, column_value(m, c));
+		printf("%s%s%*s%s", space, colour ?: "", shown[c].width, cell(m, c, buf),
+		       colour ? "\033[0m" : "");
+		space = " ";
+	}
+	if ((int)strlen(name) > l->name)
+		printf("  %.*s~%s\n", l->name - 1, name, l->end);
+	else
+		printf("  %s%s\n", name, l->end);
+}
+
+/* Prints up to `capacity` models. */
+static void print_top(const struct top *t, const struct sample *s, size_t capacity, int width)
+{
+	struct layout l = fit(t, width);
+	struct model all = { .name = "" };
+	unsigned by = order_of(t);
+	const char *space = "";
+
+	for (size_t i = 0; i < s->n; i++)
+		for (int c = 0; c < COLUMNS; c++) {
+			all.rate[c] += s->v[i].rate[c];
+			all.v[c] += s->v[i].v[c];
+		}
+	if (t->colour)
+		fputs("\033[1m", stdout);
+	for (unsigned c = 0; c < SHOWN; c++)
+		if (l.has[c]) {
+			/* the column of the order is underlined */
+			printf("%s%*s%s%s%s", space, shown[c].width - (int)strlen(shown[c].title),
+			       "", t->colour && by == c ? "\033[4m" : "", shown[c].title,
+			       t->colour && by == c ? "\033[24m" : "");
+			space = " ";
+		}
+	printf("  %s%s%s\n", "model", t->colour ? "\033[0m" : "", l.end);
+	print_model(t, &l, &all, "(all)");
+	for (size_t i = 0; i < s->n && i < capacity; i++) {
+		const char *name = s->v[i].name;
+
+		print_model(t, &l, &s->v[i],
+			    !strcmp(name, "/")    ? "(files in the root)"
+			    : !strcmp(name, "//") ? "(others)"
+						  : name);
+	}
+}
+
+static void print_top_json(const struct top *t, const struct sample *s)
 {
 	struct kvm_json j = { stdout, false };
 
@@ -215,8 +348,8 @@ static void print_top_json(struct top *t)
 	kvm_json_text(&j, "mount", t->mnt);
 	kvm_json_share(&j, "seconds", t->seconds);
 	kvm_json_begin(&j, "models", '[');
-	for (size_t i = 0; i < t->now.n; i++) {
-		const struct model *m = &t->now.v[i];
+	for (size_t i = 0; i < s->n; i++) {
+		const struct model *m = &s->v[i];
 		double opens = m->rate[HITS] + m->rate[MISSES];
 		double asked = m->rate[FOUND] + m->rate[ABSENT];
 
@@ -243,25 +376,42 @@ static void print_top_json(struct top *t)
 	putchar('\n');
 }
 
-static void show_top(struct top *t)
+/* The two lines above the table. */
+static void print_heading(const struct top *t, int width)
 {
-	struct winsize w = { .ws_row = 24 };
+	char line[160];
+	size_t n = strlen(t->mnt);
+	int most = kvc_min(width, 150);
 
-	qsort(t->now.v, t->now.n, sizeof *t->now.v, by_use);
+	/* the end of a long path says more than its beginning */
+	printf("\033[H%s%s\033[K\n", n > (size_t)most ? "~" : "",
+	       n > (size_t)most ? t->mnt + n - (size_t)most + 1 : t->mnt);
+	snprintf(line, sizeof line, "%.1f s by %s; q quits%s", t->seconds, t->sort,
+		 t->keys ? "; keys uafomclwpn sort" : "");
+	printf("%.*s\033[K\n", width, line);
+}
+
+static void show_top(const struct top *t, struct sample *s)
+{
+	struct winsize w = { .ws_row = 24, .ws_col = 80 };
+	unsigned by = order_of(t);
+
+	qsort_r(s->v, s->n, sizeof *s->v, by_column, &by);
 	if (t->json) {
-		print_top_json(t);
+		print_top_json(t, s);
 	} else if (t->screen) {
 		if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || w.ws_row < 8)
 			w.ws_row = 24;
-		printf("\033[H%.70s, over %.1f s; press q to quit\033[K\n\033[K\n", t->mnt,
-		       t->seconds);
-		print_top(t, w.ws_row - 5u, "\033[K");
+		if (w.ws_col < 20)
+			w.ws_col = 80;
+		print_heading(t, w.ws_col);
+		print_top(t, s, w.ws_row - 5u, w.ws_col);
 		printf("\033[J");
 	} else {
-		print_top(t, SIZE_MAX, "");
+		print_top(t, s, SIZE_MAX, 0);
 		putchar('\n');
 	}
-	qsort(t->now.v, t->now.n, sizeof *t->now.v, by_name);
+	qsort(s->v, s->n, sizeof *s->v, by_name);
 }
 
 /* Prepares the terminal: the alternate screen, and keys without Enter. */
@@ -269,7 +419,10 @@ static void screen_open(struct top *t)
 {
 	struct termios raw;
 
+	const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
+
 	t->screen = !t->json && isatty(STDOUT_FILENO);
+	t->colour = t->screen && !(no_colour && *no_colour) && !(term && !strcmp(term, "dumb"));
 	t->keys = t->screen && !tcgetattr(STDIN_FILENO, &t->was);
 	if (t->keys) {
 		raw = t->was;
@@ -290,8 +443,23 @@ static void screen_close(struct top *t)
 		tcsetattr(STDIN_FILENO, TCSANOW, &t->was);
 }
 
+/* Returns false if the key ends the command. Another order is shown at once, of the last sample. */
+static bool press_key(struct top *t, char key)
+{
+	if (key == 'q' || key == 'Q' || key == 4)
+		return false;
+	for (size_t i = 0; i < SORTS; i++)
+		if (sorts[i].key == key && t->sort != sorts[i].name) {
+			t->sort = sorts[i].name;
+			if (t->seconds > 0)
+				show_top(t, &t->before);
+			(void)fflush(stdout);
+		}
+	return true;
+}
+
 /* Waits for s seconds. Returns false if the command should end. */
-static bool wait_interval(const struct top *t, uint64_t s)
+static bool wait_interval(struct top *t, uint64_t s)
 {
 	uint64_t until = kvc_mono_ns() + s * 1000000000, now;
 	struct pollfd in = { STDIN_FILENO, POLLIN, 0 };
@@ -299,7 +467,7 @@ static bool wait_interval(const struct top *t, uint64_t s)
 
 	while (!leaving && (now = kvc_mono_ns()) < until)
 		if (poll(&in, t->keys, (int)((until - now) / 1000000) + 1) > 0 &&
-		    (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q' || key == 4))
+		    (read(STDIN_FILENO, &key, 1) != 1 || !press_key(t, key)))
 			return false;
 	return !leaving;
 }
@@ -318,7 +486,7 @@ static int run_top(struct top *t, uint64_t interval, uint64_t count)
 		if (err)
 			break;
 		compute_rates(t);
-		show_top(t);
+		show_top(t, &t->now);
 		if (fflush(stdout))
 			err = kvm_fail("stdout: %s", kvc_why(errno));
 	}
@@ -329,10 +497,11 @@ int kvm_run_top(int argc, char **argv)
 {
 	struct sigaction act = { .sa_handler = restore_terminal };
 	struct top t = { .json = false };
-	const char *interval = "2", *count = NULL;
+	const char *interval = "2", *count = NULL, *sort = "use";
 	const struct kvm_option options[] = { { "json", &t.json, NULL },
 					      { "interval", NULL, &interval },
 					      { "count", NULL, &count },
+					      { "sort", NULL, &sort },
 					      { 0 } };
 	uint64_t s = 0, n = 0;
 	char *end = NULL;
@@ -346,6 +515,13 @@ int kvm_run_top(int argc, char **argv)
 		n = strtoull(count, &end, 10);
 	if (count && (*count < '0' || *count > '9' || *end || !n))
 		return kvm_misused("--count %s: give a number, 1 or more", kvm_shown(count));
+	for (size_t i = 0; i < SORTS; i++)
+		if (!strcmp(sorts[i].name, sort))
+			t.sort = sorts[i].name;
+	if (!t.sort)
+		return kvm_misused("--sort %s: give use, asked, found, opens, memory, creates, "
+				   "loaded, copied, pool or name",
+				   kvm_shown(sort));
 	err = kvm_mount_of(argc ? argv[0] : NULL, t.mnt);
 	if (err)
 		return err;

@@ -36,7 +36,7 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "told|learned|none": ["", "best"], "low|normal|high": ["", "best"],
          "tool|turn|closed": ["", "best"],
          "NAME|none": ["", "a b"],
-         "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": []}
+         "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": [], "COLUMN": ["", "best"]}
 ALONE = ("gpus", "hash", "pools", "replay", "newkey")  # commands that use no mount
 names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 usages = {n: " ".join(run(CTL, n, "--help").stdout.splitlines()[0].split()[3:]) for n in names}

@@ -3,7 +3,7 @@
 """kvcachectl status shows the figures of a mount on one screen, as text and as JSON, for now and
 since the start. It distinguishes two tiers of one kind, and shows a suspended tier, and a tier that
 refuses one class of calls, with the reason and the time to the next probe."""
-import json, os, re, threading
+import json, os, re, subprocess, threading
 from fakes import Redis
 from kvtest import *
 
@@ -89,7 +89,8 @@ try:
     def lately():
         """Returns the status over a second in which the reader ran, or a false value: on a busy
         machine it may not run for a second."""
-        j, text = status("--interval", "1s", s.mnt), ctl("status", "--interval=1", s.mnt).stdout
+        j, text = status("--interval", "1s", "--count", "1", s.mnt), \
+            ctl("status", "--interval=1", "--count=1", s.mnt).stdout
         return j["hits"]["lately"]["opens"] and "100.0%" in text and (j, text)
     j, text = wait_for(lately)
 finally:
@@ -140,7 +141,20 @@ assert re.search(r"^redis: write calls (are refused|are being probed) \(full\)",
 o.umount()
 
 # wrong arguments
-for words in (("--interval", "0"), ("--interval=2x",), ("--interval", "2d"), ("--interval",),
+# --interval streams: a block, or a line of JSON, after each interval, until a signal
+lines = run(CTL, "status", "--interval", "1s", "--count", "3", "--json", s.mnt,
+            ok=True).stdout.splitlines()
+assert len(lines) == 3 and all(json.loads(x)["mount"] == s.mnt for x in lines), lines
+assert all(json.loads(x)["hits"]["lately"]["seconds"] >= 1 for x in lines), lines
+p = subprocess.Popen([CTL, "status", "--interval", "1s", s.mnt], stdout=subprocess.PIPE, text=True)
+seen = ""
+while seen.count("chunks evicted, by reason") < 2:
+    seen += p.stdout.readline()
+assert p.poll() is None and seen.count("last 1.") == 2 and "\n\n" + s.mnt in seen, seen
+p.terminate()
+p.communicate()
+for words in (("--count", "1"), ("--interval", "1s", "--count", "x"),
+              ("--interval", "0"), ("--interval=2x",), ("--interval", "2d"), ("--interval",),
               ("--all",), (s.mnt, s.mnt)):
     said(ctl("status", *words), 2, "--help")
 said(ctl("status", TMP), 1, "not in a kvcachefs mount")

@@ -2,8 +2,10 @@
 # ways: fast
 # level: check
 """kvcachectl top prints rates by model as lines and as JSON, most active first. On a terminal it
-updates in place; q or Ctrl-C restores the terminal."""
-import fcntl, json, os, pty, signal, struct, termios, threading
+updates in place; q or Ctrl-C restores the terminal. --sort and keys choose the order. Screens of
+40, 60 and 80 columns have the columns that fit. Colours appear on terminals only, and not with
+NO_COLOR."""
+import fcntl, json, os, pty, re, signal, struct, termios, threading
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -37,13 +39,13 @@ def use():
             s.read("lame duck/c/l")
 
 
-def at_terminal(screens, end, *words):
+def at_terminal(screens, end, *words, width=100, env=None):
     """The output until a number of screens is complete; then the exit status, and the state of the
     terminal."""
     pid, fd = pty.fork()
     if not pid:
-        os.execv(CTL, [CTL, *words])
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        os.execve(CTL, [CTL, *words], {**os.environ, "TERM": "xterm", **(env or {})})
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
     was, seen = termios.tcgetattr(fd), b""
     while seen.count(b"\033[J") < screens:
         seen += os.read(fd, 65536)
@@ -114,9 +116,67 @@ for code, seen, was, during, after in screens:
     assert code == 0 and after == was and during != was, (code, was, during, after)
     assert seen.startswith("\033[?1049h") and seen.endswith("\033[?1049l"), seen[-80:]
     screen = seen.split("\033[H")[1].split("\033[J")[0]
-    assert screen.count("\n") <= 29 and "press q to quit" in screen and "busy" in screen, screen
+    assert screen.count("\n") <= 29 and " by use; q quits" in screen and "busy" in screen, screen
 
-for words in (("--interval", "0"), ("--count", "x"), (s.mnt, s.mnt)):
+# the columns that fit, in their order; names are cut, and no line is longer than the screen
+def plain(screen):
+    return re.sub(r"\033\[[0-9;?]*[A-Za-z]", "", screen).replace("\r", "").split("\n")
+
+
+HEADS = {40: ["asked/s", "found", "pool", "model"],
+         60: ["asked/s", "found", "opens/s", "in memory", "pool", "model"],
+         80: ["asked/s", "found", "opens/s", "in memory", "loaded/s", "copied/s", "pool", "model"],
+         100: ["asked/s", "found", "opens/s", "in memory", "creates/s", "loaded/s", "copied/s",
+               "pool", "model"]}
+s.write(f"{'n' * 70}/c/l", blob("n", 4 * N))
+s.settle()
+for width, heads in HEADS.items():
+    screen = plain(at_terminal(1, lambda pid, fd: os.write(fd, b"q"), "top", "--interval", "1s",
+                               "--sort", "pool", s.mnt, width=width)[1])
+    assert all(len(l) <= width for l in screen), (width, screen)
+    assert re.split(r"\s{1,}", screen[2].replace("in memory", "in_memory").strip()) == \
+        [h.replace(" ", "_") for h in heads], (width, screen)
+    assert screen[3].endswith("  (all)") and re.search(r"  n+~?$", screen[4]), (width, screen)
+    assert (screen[4][-1] == "~") and screen[0] in (s.mnt, "~" + s.mnt[-width + 1:]), screen
+
+# colours
+red, bold = "\033[31m", "\033[1m"
+
+
+def press(keys):
+    """Returns the end of at_terminal: it presses keys, waits for a screen after each, and quits."""
+    def end(pid, fd):
+        for key in keys:
+            os.write(fd, key.encode())
+            time.sleep(0.2)
+        os.write(fd, b"q")
+    return end
+
+
+for env, colour in (({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True),
+                    ({"TERM": "dumb"}, False)):
+    seen = at_terminal(1, press(""), "top", "--interval", "1s", s.mnt, env=env)[1]
+    assert (bold in seen) == colour, (env, seen[:300])
+
+# keys: another order at once, without another sample
+seen = at_terminal(1, press("pnp"), "top", "--interval", "1s", s.mnt)[1]
+screens = [plain(x) for x in seen.split("\033[H")[1:]]
+assert [re.search(r" by (\w+);", x[1])[1] for x in screens] == ["use", "pool", "name", "pool"]
+names = [[l.split("  ")[-1].rstrip("~") for l in x[4:20]] for x in screens]
+assert names[1] == names[3] and names[1][0].startswith("nnn"), names
+assert names[2] == sorted(names[2]) and names[2] != names[1], names
+
+# --sort: shares from the lowest one, models without requests last
+for name, key in (("name", lambda x: x["model"]), ("pool", lambda x: -x["pool_bytes"]),
+                  ("found", lambda x: (x["found_share"] is None, x["found_share"] or 0)),
+                  ("asked", lambda x: -x["asked_s"])):
+    os.path.exists(f"{s.mnt}/idle/none")
+    line = run(CTL, "top", "--interval", "1", "--count", "1", "--json", "--sort", name, s.mnt,
+               ok=True).stdout
+    order = json.loads(line)["models"]
+    assert order == sorted(order, key=key), (name, order)
+
+for words in (("--interval", "0"), ("--sort", "size"), ("--count", "x"), (s.mnt, s.mnt)):
     p = run(CTL, "top", *words)
     assert p.returncode == 2 and p.stdout.count("\n") == 1, p
 # it ends with the mount

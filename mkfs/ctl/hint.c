@@ -88,78 +88,101 @@ static int send_hint(const char *mnt, const char *list, size_t len, unsigned *fa
 	return *failed > 0;
 }
 
+/* The hints of a command line, as given; NULL or false: not given. */
+struct hints {
+	const char *priority, *pause, *superseded, *tenant, *ended, *returns;
+	bool finished, prefetch, demote;
+	uint64_t pause_s, returns_s;
+	bool leaves, keeps; /* the chunks should leave sooner; or stay longer */
+};
+
+/* Checks the hints. Returns 0, or the exit status after a message. */
+static int check_hints(struct hints *h)
+{
+	const char *p = h->priority, *e = h->ended;
+	int err;
+
+	if (p && strcmp(p, "low") && strcmp(p, "normal") && strcmp(p, "high"))
+		return kvm_misused("--priority %s: give low, normal or high", kvm_shown(p));
+	if (h->pause && (err = kvm_time_arg("--pause", h->pause, PAUSE_MOST, "a time from 1s to 1h",
+					    &h->pause_s)))
+		return err;
+	if (e && strcmp(e, "tool") && strcmp(e, "turn") && strcmp(e, "closed"))
+		return kvm_misused("--ended %s: give tool, turn or closed", kvm_shown(e));
+	if (h->returns && (err = kvm_time_arg("--returns", h->returns, PAUSE_MOST,
+					      "a time from 1s to 1h", &h->returns_s)))
+		return err;
+	if (e && h->returns)
+		return kvm_misused("give one of --ended and --returns");
+	if (h->tenant && (!*h->tenant || strchr(h->tenant, ' ') || strchr(h->tenant, '\n')))
+		return kvm_misused("--tenant %s: give the name of a tenant, or none",
+				   kvm_shown(h->tenant));
+	h->leaves = h->finished || h->superseded || h->demote || (p && *p == 'l');
+	h->keeps = h->pause || h->prefetch || (p && *p != 'l');
+	if ((h->leaves && h->keeps) || (h->pause && p))
+		return kvm_misused("these hints contradict each other");
+	return 0;
+}
+
+/* Prints the first line of the command. Returns 0, or 1 after a message. */
+static int print_hints(FILE *out, const struct hints *h, const char *mnt)
+{
+	int err = 0;
+
+	fprintf(out, "hint%s%s%s", h->finished ? " finished" : "", h->prefetch ? " prefetch" : "",
+		h->demote ? " demote" : "");
+	if (h->priority)
+		fprintf(out, " priority=%s", h->priority);
+	if (h->pause)
+		fprintf(out, " pause=%llu", (unsigned long long)h->pause_s);
+	if (h->ended)
+		fprintf(out, " %s%s", strcmp(h->ended, "closed") ? "ended=" : "", h->ended);
+	if (h->returns)
+		fprintf(out, " returns=%llu", (unsigned long long)h->returns_s);
+	if (h->tenant)
+		fprintf(out, " tenant=%s", h->tenant);
+	if (h->superseded) {
+		fputs(" superseded=", out);
+		err = print_hinted_path(out, mnt, h->superseded, "");
+	}
+	fputc('\n', out);
+	return err;
+}
+
 int kvm_run_hint(int argc, char **argv)
 {
-	const char *priority = NULL, *pause = NULL, *newer = NULL, *tenant = NULL;
-	const char *ended = NULL, *returns = NULL;
-	bool finished = false, prefetch = false, demote = false, json = false;
+	struct hints h = { NULL };
+	bool json = false;
 	const struct kvm_option options[] = {
-		{ "finished", &finished, NULL },
-		{ "superseded", NULL, &newer },
-		{ "pause", NULL, &pause },
-		{ "priority", NULL, &priority },
-		{ "prefetch", &prefetch, NULL },
-		{ "demote", &demote, NULL },
-		{ "tenant", NULL, &tenant },
-		{ "ended", NULL, &ended },
-		{ "returns", NULL, &returns },
+		{ "finished", &h.finished, NULL },
+		{ "superseded", NULL, &h.superseded },
+		{ "pause", NULL, &h.pause },
+		{ "priority", NULL, &h.priority },
+		{ "prefetch", &h.prefetch, NULL },
+		{ "demote", &h.demote, NULL },
+		{ "tenant", NULL, &h.tenant },
+		{ "ended", NULL, &h.ended },
+		{ "returns", NULL, &h.returns },
 		{ "json", &json, NULL },
 		{ 0 },
 	};
 	KVC_MEM char *list = NULL;
 	size_t len = 0;
-	uint64_t seconds = 0, returns_s = 0;
 	unsigned failed = 0;
 	char mnt[KVM_PATH];
 	FILE *out;
 	int err = kvm_options(&argc, argv, options);
-	bool leaves, keeps;
 
+	err = err ?: check_hints(&h);
 	if (err)
 		return err;
-	if (priority && strcmp(priority, "low") && strcmp(priority, "normal") &&
-	    strcmp(priority, "high"))
-		return kvm_misused("--priority %s: give low, normal or high", kvm_shown(priority));
-	if (pause &&
-	    (err = kvm_time_arg("--pause", pause, PAUSE_MOST, "a time from 1s to 1h", &seconds)))
-		return err;
-	if (ended && strcmp(ended, "tool") && strcmp(ended, "turn") && strcmp(ended, "closed"))
-		return kvm_misused("--ended %s: give tool, turn or closed", kvm_shown(ended));
-	if (returns && (err = kvm_time_arg("--returns", returns, PAUSE_MOST, "a time from 1s to 1h",
-					   &returns_s)))
-		return err;
-	if (ended && returns)
-		return kvm_misused("give one of --ended and --returns");
-	if (tenant && (!*tenant || strchr(tenant, ' ') || strchr(tenant, '\n')))
-		return kvm_misused("--tenant %s: give the name of a tenant, or none",
-				   kvm_shown(tenant));
-	leaves = finished || newer || demote || (priority && *priority == 'l');
-	keeps = pause || prefetch || (priority && *priority != 'l');
-	if ((leaves && keeps) || (pause && priority))
-		return kvm_misused("these hints contradict each other");
 	if (kvm_mount_of(argv[0], mnt))
 		return 1;
-	if (!leaves && !keeps && !tenant && !ended && !returns)
+	if (!h.leaves && !h.keeps && !h.tenant && !h.ended && !h.returns)
 		return kvm_misused("give a hint, such as --finished");
 	if (!(out = open_memstream(&list, &len)))
 		return kvm_fail("out of memory");
-	fprintf(out, "hint%s%s%s", finished ? " finished" : "", prefetch ? " prefetch" : "",
-		demote ? " demote" : "");
-	if (priority)
-		fprintf(out, " priority=%s", priority);
-	if (pause)
-		fprintf(out, " pause=%llu", (unsigned long long)seconds);
-	if (ended)
-		fprintf(out, " %s%s", strcmp(ended, "closed") ? "ended=" : "", ended);
-	if (returns)
-		fprintf(out, " returns=%llu", (unsigned long long)returns_s);
-	if (tenant)
-		fprintf(out, " tenant=%s", tenant);
-	if (newer) {
-		fputs(" superseded=", out);
-		err = print_hinted_path(out, mnt, newer, "");
-	}
-	fputc('\n', out);
+	err = print_hints(out, &h, mnt);
 	for (int i = 0; i < argc && !err; i++)
 		err = print_hinted_path(out, mnt, argv[i], "\n");
 	if (fclose(out))

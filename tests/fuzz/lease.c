@@ -106,6 +106,11 @@ const char *fuse_pkgversion(void)
 	return "none";
 }
 
+void kvfs_print_metrics(struct kvfs *f, FILE *out)
+{
+	kvc_print_metrics(f->k, out);
+}
+
 /* Behaves like fs/ops.c, except that no call waits, because everything is resident. */
 int kvfs_errno(int err)
 {

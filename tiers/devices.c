@@ -38,6 +38,7 @@ struct device {
 	struct kvc_breaker breaker;
 	uint64_t errors;
 	uint64_t writes, synced; /* writes so far, and writes before the last good sync */
+	bool unsynced;           /* a sync of the tier left out writes of this device, or failed */
 	uint64_t uncleared;      /* bytes of removed frames whose headers were not cleared */
 };
 
@@ -349,9 +350,20 @@ static int devices_list(struct kvc_tier *t,
 	return err;
 }
 
+/* Notes that a sync of the tier has left out a device, which its breaker suspends. */
+static void skip_sync(struct devices *d, unsigned nr)
+{
+	struct device *x = &d->dev[nr];
+
+	pthread_mutex_lock(&d->lock);
+	x->unsynced |= x->t && x->writes != x->synced;
+	pthread_mutex_unlock(&d->lock);
+}
+
 /*
  * Syncs all devices. A failed sync suspends its device at once, because any of the frames that were
- * written since the last sync may be lost.
+ * written since the last sync may be lost. A device that is suspended is left out, so that files in
+ * the others can be synced; devices_device() then says that its frames are not.
  */
 static int devices_sync(struct kvc_tier *t)
 {
@@ -365,8 +377,10 @@ static int devices_sync(struct kvc_tier *t)
 		bool synced;
 		int err = begin(d, i, KVC_CALL_WRITE, &x);
 
-		if (err)
+		if (err) {
+			skip_sync(d, i);
 			continue;
+		}
 		x->ops->usage(x, &u);
 		pthread_mutex_lock(&d->lock);
 		writes = d->dev[i].writes;
@@ -374,6 +388,7 @@ static int devices_sync(struct kvc_tier *t)
 		pthread_mutex_unlock(&d->lock);
 		err = synced ? 0 : x->ops->sync(x);
 		pthread_mutex_lock(&d->lock);
+		d->dev[i].unsynced = err != 0;
 		if (!err)
 			d->dev[i].synced = kvc_max(d->dev[i].synced, writes);
 		pthread_mutex_unlock(&d->lock);
@@ -422,6 +437,7 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 			.leaving = x->leaving,
 			.read_fails = fails(x, KVC_CALL_READ),
 			.write_fails = fails(x, KVC_CALL_WRITE),
+			.unsynced = x->unsynced,
 			.why = x->breaker
 				       .of[fails(x, KVC_CALL_READ) ? KVC_CALL_READ : KVC_CALL_WRITE]
 				       .why,

@@ -114,6 +114,8 @@ struct kvc_tier_device {
 	bool leaving;         /* it is being removed and gets no more frames */
 	/* calls fail: reads, and writes. `why` is the errno, negative, of the last failure. */
 	bool read_fails, write_fails;
+	/* the last sync() left out writes of this device, because it fails, or failed there */
+	bool unsynced;
 	int why;
 	uint64_t errors; /* calls that failed since the mount */
 };

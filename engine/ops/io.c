@@ -413,9 +413,41 @@ int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len
 }
 
 /*
+ * Returns whether the only durable copies of a file are in devices that the last sync has left out
+ * because they fail. Then the sync of the tier says nothing about them.
+ */
+static bool copy_not_synced(struct kvc *k, uint64_t ino)
+{
+	struct kvc_node *n;
+	bool found = false, good = false;
+
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (n && S_ISREG(n->row.mode)) {
+		kvc_tier_each(k, t) {
+			struct kvc_tier *tier = k->tier[t].t;
+			struct kvc_tier_device d;
+
+			if (!kvc_file_placed_in(n, t) || !kvc_tier_is_durable_locked(k, t))
+				continue;
+			if (tier->ops->device &&
+			    !tier->ops->device(
+				    tier, (unsigned)(n->in[t].place.where.at >> KVC_DEVICE_BITS),
+				    &d) &&
+			    (d.unsynced || d.write_fails))
+				found = true;
+			else
+				good = true;
+		}
+	}
+	kvc_unlock(k);
+	return found && !good;
+}
+
+/*
  * First the bytes of a file have to be in a durable tier: requests a copy and waits for it. Then
  * waits for a commit that is on stable storage (w->stage: enum kvc_sync). Without a durable tier,
- * only the catalog is made durable.
+ * only the catalog is made durable. Returns -EIO if the device that has the copy fails.
  */
 int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 {
@@ -425,7 +457,7 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	int err = 0;
 
 	if (w->stage == KVC_SYNC_DONE)
-		return 0;
+		return copy_not_synced(k, ino) ? -EIO : 0;
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
 	kvc_tier_each(k, t)

@@ -2,10 +2,10 @@
 # ways: none
 # level: check
 """One device of three fails while the store is in use. Its files cannot be opened; all others are
-read, and new ones are stored and synced. Nothing wrong is read. The device is named once in the
-log, and in status and metrics. It is used again when it works, and it can be removed if it does
-not."""
-import json, os
+read, and new ones are stored and synced. An fsync of a file whose copy is in it is an error.
+Nothing wrong is read. The device is named once in the log, and in status and metrics. It is used
+again when it works, and it can be removed if it does not."""
+import errno, json, os
 from faults import FAR, Rules
 from kvtest import *
 
@@ -54,8 +54,27 @@ def logged(text):
 assert [d["state"] for d in devices()] == ["up"] * 3
 used = [d["used_bytes"] for d in devices()]
 assert min(used) > 10 * N, used
+# copies that no sync has covered yet: some are in the device that fails now
+fresh = {f"m/fresh{i}/l": f"fresh {i}" for i in range(12)}
+for f, seed in fresh.items():
+    s.write(f, blob(seed, N))
+s.settle()
 rules.begin()
 good = readable(old)
+failed = set()
+for i in range(3):  # the first sync fails, and suspends the device; the others leave it out
+    for f in fresh:
+        fd = os.open(f"{s.mnt}/{f}", os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        except OSError as e:
+            assert e.errno == errno.EIO, e
+            failed.add((i, f))
+        os.close(fd)
+last = {f for i, f in failed if i == 2}
+assert 2 <= len(last) <= 8, sorted(failed)
+for f in fresh:
+    os.unlink(f"{s.mnt}/{f}")
 lost = sorted(set(old) - set(good))
 assert 10 <= len(lost) <= 20 and len(good) + len(lost) == len(old), (len(good), len(lost))
 assert devices()[1]["state"] in ("reads-fail", "fails") and devices()[1]["errors"] >= 5

@@ -56,8 +56,11 @@ int kvc_load_bad_copy_both(struct kvc *k, uint64_t ino, unsigned tier, bool *los
 		if (n->state == KVC_BOTH || n->state == KVC_RESIDENT)
 			kvc_spill_queue_locked(k, n, false);
 		*lost = n->state == KVC_LOWER && !kvc_file_placed_anywhere(k, n);
-		if (*lost)
+		if (*lost) {
+			kvc_node_ref_locked(n); /* the hook settles the node */
 			k->hooks->lost_both(k, n);
+			kvc_node_unref_locked(n);
+		}
 	}
 	kvc_node_settle_locked(k, n);
 	return err;

@@ -97,8 +97,10 @@ int kvm_set_folder(struct kvm_set *s, const char *path)
 {
 	char name[64], mnt[KVM_PATH];
 
-	if (kvm_mount_of(path, mnt))
+	if (kvm_mount_of(path, mnt)) {
+		s->failed++;
 		return 1;
+	}
 	snprintf(name, sizeof name, PREFIX "%s", s->attr);
 	if (s->value ? !setxattr(path, name, s->value, strlen(s->value), 0)
 		     : !removexattr(path, name) || errno == ENODATA) {

@@ -13,6 +13,7 @@
 #include "replay.h"
 #include "trace.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
@@ -30,6 +31,21 @@ struct kvm_traffic {
 	bool empty;
 };
 
+/* Returns a file without a name, which its close removes, or NULL after a message. */
+static FILE *temporary_file(void)
+{
+	const char *dir = getenv("TMPDIR");
+	int fd = open(dir && *dir ? dir : "/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "w+");
+
+	if (!f) {
+		kvm_fail("no temporary file: %s", kvc_why(errno));
+		if (fd >= 0)
+			close(fd);
+	}
+	return f;
+}
+
 int kvm_traffic_open(struct kvm_traffic **out, const struct kvm_facts *f, const char *file,
 		     uint64_t seconds)
 {
@@ -44,9 +60,8 @@ int kvm_traffic_open(struct kvm_traffic **out, const struct kvm_facts *f, const 
 	if (file)
 		return kvm_trace_read(&t->trace, file);
 	t->seconds = seconds;
-	t->file = tmpfile();
-	if (!t->file)
-		return kvm_fail("no temporary file: %s", kvc_why(errno));
+	if (!(t->file = temporary_file()))
+		return 1;
 	if (kvm_trace_record(f->mnt, seconds, t->file, &t->join))
 		return 1;
 	if (fflush(t->file))

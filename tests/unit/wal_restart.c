@@ -397,7 +397,7 @@ static void close_catalog(struct kvc_catalog *c)
 		unlink(name);
 	}
 	rmdir(dir);
-	memcpy(dir + sizeof dir - 7, "XXXXXX", 6);
+	memset(dir + sizeof dir - 7, 'X', 6);
 }
 
 static void anew(void **state)
@@ -440,7 +440,9 @@ static void slow(void **state)
 	slow_disk = false;
 	print_message("%u commits, %u restarts, a commit waited for %u syncs\n", i, restarts, most);
 	assert_int_equal(restarts, RESTARTS);
-	assert_in_range(most, 1, 2);
+	/* on a busy machine a third was seen; without the thread that syncs before, it is 4 and
+	 * more */
+	assert_in_range(most, 1, 3);
 	close_catalog(c);
 }
 

@@ -87,15 +87,15 @@ if WAY == "plain":
 before = s.stats()["evictions"]
 metrics = open(f"{s.mnt}/.kvcachefs/metrics").read()
 for line in metrics.splitlines():
-    assert re.fullmatch(r"# (HELP|TYPE) kvcachefs_\w+ .+|"
-                        r"kvcachefs_\w+(\{\w+=\"[^\"]*\"(,\w+=\"[^\"]*\")*\})? \d+(\.\d+)?",
-                        line), line
+    labels = r"(\{\w+=\"[^\"]*\"(,\w+=\"[^\"]*\")*\})?"
+    assert re.fullmatch(r"# (HELP|TYPE) (kvcachefs|process)_\w+ .+|"
+                        rf"(kvcachefs|process)_\w+{labels} \d+(\.\d+)?", line), line
 told = int(re.search(r"^kvcachefs_evictions_total (\d+)$", metrics, re.M)[1])
 assert before <= told <= s.stats()["evictions"]
 with fails(errno.EACCES):
     os.open(f"{s.mnt}/.kvcachefs/stats", os.O_WRONLY)
 assert sorted(os.listdir(f"{s.mnt}/.kvcachefs")) == [
-    "config", "control", "events", "lease", "locks", "log", "metrics", "models", "policies",
-    "slowest", "stats", "tenants", "tiers", "trace"]
+    "config", "control", "devices", "events", "lease", "locks", "log", "metrics", "models",
+    "policies", "slowest", "stats", "tenants", "tiers", "trace"]
 assert s.log().count("serving by") == 1, s.log()
 s.umount()

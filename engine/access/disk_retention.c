@@ -60,8 +60,8 @@ static struct kvc_replacer *replacer_of(const struct kvc *k, const struct kvc_ch
 	return k->replacers->replacer[KVC_CACHE_DISK][c->policy];
 }
 
-static bool refuses_locked(struct kvc *k, struct kvc_request *r, const struct kvc_chunk *c,
-			   bool is_full)
+static bool disk_refuses_locked(struct kvc *k, struct kvc_request *r, const struct kvc_chunk *c,
+				bool is_full)
 {
 	if (c->pin || kvc_hints_worth(&c->hints, kvc_mono_ns()) != KVC_WORTH_NORMAL)
 		return false;
@@ -69,8 +69,8 @@ static bool refuses_locked(struct kvc *k, struct kvc_request *r, const struct kv
 }
 
 /* The policy does not keep the chunk, which is in no replacer. first: it was refused. */
-static void give_up_locked(struct kvc *k, const struct kvc_disk_victim *v, uint64_t mean,
-			   bool first)
+static void disk_give_up_locked(struct kvc *k, const struct kvc_disk_victim *v, uint64_t mean,
+				bool first)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, v->id);
 
@@ -88,8 +88,8 @@ static void give_up_locked(struct kvc *k, const struct kvc_disk_victim *v, uint6
  * Returns the next victim of the disk. Pinned chunks on the way to it are excluded, so that their
  * ancestors stay too; *npinned of them are in pinned[].
  */
-static bool find_victim_locked(struct kvc *k, struct kvc_disk_victim *v,
-			       struct kvc_disk_victim *pinned, unsigned *npinned)
+static bool disk_find_victim_locked(struct kvc *k, struct kvc_disk_victim *v,
+				    struct kvc_disk_victim *pinned, unsigned *npinned)
 {
 	struct kvc_replacer *const *all = k->replacers->replacer[KVC_CACHE_DISK];
 
@@ -115,12 +115,12 @@ static void give_up_others_locked(struct kvc *k, const struct kvc_chunk *than)
 	for (unsigned i = 0; i < VICTIMS && l.kept > l.low; i++) {
 		uint64_t before = d->bytes, awaited = d->awaited;
 
-		if (!find_victim_locked(k, &v, pinned, &npinned) || v.id == than->id)
+		if (!disk_find_victim_locked(k, &v, pinned, &npinned) || v.id == than->id)
 			break;
 		kvc_replacer_turns_advance(&d->turns, v.class, kvc_replacer_chunks(all[v.class]));
 		v.facts = kvc_replacer_saved_state(all[v.class], v.id);
 		kvc_replacer_del(all[v.class], v.id, true);
-		give_up_locked(k, &v, l.mean, false);
+		disk_give_up_locked(k, &v, l.mean, false);
 		l.kept -= kvc_min(l.kept, d->bytes - before + awaited - d->awaited);
 	}
 	while (npinned--)
@@ -128,8 +128,8 @@ static void give_up_others_locked(struct kvc *k, const struct kvc_chunk *than)
 }
 
 /* The policy does not have the chunk, which is in the pool, on the disk, or about to be loaded. */
-static void decide_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk *c,
-			  bool may_refuse)
+static void disk_decide_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk *c,
+			       bool may_refuse)
 {
 	uint64_t more = c->on_disk ? 0 : copy_bytes(c);
 	struct kvc_disk_victim v = { .id = c->id, .class = c->policy };
@@ -138,10 +138,10 @@ static void decide_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk
 	kvc_disk_victims_remove_locked(k, c->id);
 	kvc_replacers_claim_locked(k, KVC_CACHE_DISK, c, r);
 	l = level_locked(k);
-	if (may_refuse && refuses_locked(k, r, c, l.kept + more > l.low)) {
+	if (may_refuse && disk_refuses_locked(k, r, c, l.kept + more > l.low)) {
 		v.facts = kvc_replacers_saved_state_locked(k, KVC_CACHE_DISK, c);
 		kvc_replacers_remove_locked(k, KVC_CACHE_DISK, c, false);
-		give_up_locked(k, &v, l.mean, true);
+		disk_give_up_locked(k, &v, l.mean, true);
 		kvc_count(&k->stats, disk_refusals);
 		return;
 	}
@@ -155,7 +155,7 @@ void kvc_disk_retention_used_locked(struct kvc *k, struct kvc_request *r, struct
 	bool has = kvc_replacer_has(replacer_of(k, c), c->id);
 
 	if (!has && k->disk_victims->ready && !c->detached && (c->nnodes || c->on_disk))
-		decide_locked(k, r, c, may_refuse);
+		disk_decide_locked(k, r, c, may_refuse);
 	else if (made)
 		kvc_replacers_claim_locked(k, KVC_CACHE_DISK, c, r);
 	else

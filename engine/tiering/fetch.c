@@ -93,7 +93,7 @@ static int check_frame(const struct fetch *x)
 		       : 0;
 }
 
-static int map_segment(struct fetch *x)
+static int map_target(struct fetch *x)
 {
 	x->map = mmap(NULL, x->span, PROT_READ | PROT_WRITE, MAP_SHARED, x->fd, 0);
 	if (x->map == MAP_FAILED) {
@@ -110,7 +110,7 @@ static int prepare_dense(struct fetch *x)
 		return 0;
 	if (fallocate(x->fd, 0, 0, (off_t)x->w->size))
 		return -errno;
-	return x->map ? 0 : map_segment(x);
+	return x->map ? 0 : map_target(x);
 }
 
 static int sum_is(const void *p, uint64_t len, const struct kvc_sum *want)
@@ -425,7 +425,7 @@ static int spread_begin(struct spread *s)
 	}
 	if (ftruncate(x->fd, 0) || ftruncate(x->fd, (off_t)x->f->size))
 		return -errno;
-	return x->span ? map_segment(x) : 0;
+	return x->span ? map_target(x) : 0;
 }
 
 /* Copies the table's part of p[len] to the table. Sets *took to its length. */

@@ -211,7 +211,7 @@ static bool applies(const struct kvm_command *c, size_t i)
 	return true;
 }
 
-static void print_row(bool *any, const char *left, const char *text)
+static void print_help_row(bool *any, const char *left, const char *text)
 {
 	printf("%s  %-27s %s\n", *any ? "" : "\n", left, text);
 	*any = true;
@@ -230,11 +230,11 @@ void kvm_print_help(const struct kvm_command *c)
 			continue;
 		snprintf(left, sizeof left, "%s%s%s", options[i].option,
 			 options[i].value ? " " : "", options[i].value ?: "");
-		print_row(&any, left, options[i].text);
+		print_help_row(&any, left, options[i].text);
 	}
 	for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
 		if (!strcmp(operands[i].command, c->name))
-			print_row(&any, operands[i].operand, operands[i].text);
+			print_help_row(&any, operands[i].operand, operands[i].text);
 	putchar('\n');
 	if (usage_has(c->args, "SIZE"))
 		puts("A SIZE is a number of bytes, or takes a suffix K, M, G or T (powers of "

@@ -53,7 +53,7 @@ static int trouble(const char *path, const char *attr, int err)
 
 #define SHOWN 10u /* errors that are shown one by one */
 
-static void print_row(struct kvm_set *s, const char *path)
+static void print_setting_row(struct kvm_set *s, const char *path)
 {
 	kvm_json_begin(&s->j, NULL, '{');
 	kvm_json_text(&s->j, "path", path);
@@ -82,7 +82,7 @@ int kvm_set_paths(struct kvm_set *s, int n, char **paths,
 			s->failed += !s->failed;
 		}
 		if (s->json)
-			print_row(s, paths[i]);
+			print_setting_row(s, paths[i]);
 	}
 	if (s->json) {
 		kvm_json_end(&s->j, ']');

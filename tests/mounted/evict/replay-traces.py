@@ -126,10 +126,11 @@ for clients in (3, 8):
     for n in (200, 800):
         want = model_clients(n, clients)
         assert abs(got[n]["lru"] - want) < .0002, (n, clients, got[n], want)
-one, many = (table("--chain", "told", "--policy", "prefix", "--capacity", "800", "--clients", n,
-                   TRACE)[800]["prefix"] for n in (1, 8))
+one, many = (table("--chain", "told", "--policy", "prefix", "--capacity", "50,200,800",
+                   "--clients", n, TRACE) for n in (1, 8))
 print(f"told, one client {one}, eight {many}")
-assert many != one and abs(many - one) < .03, (one, many)
+assert many != one, one  # one size alone may have the same share by chance
+assert abs(many[800]["prefix"] - one[800]["prefix"]) < .03, (one, many)
 
 svg = f"{TMP}/curves.svg"
 got = table("--svg", svg, "--capacity", "50,200,800,100K", TRACE)

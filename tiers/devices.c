@@ -29,6 +29,8 @@
 #include <string.h>
 
 #define OFFSET (KVC_DEVICE_MOST - 1)
+/* longer than an fsync waits: the kernel reports a failed sync once, and a later one succeeds */
+#define UNSYNCED_NS 60000000000ull
 
 struct device {
 	struct kvc_tier *t; /* its driver; NULL: the number is not used */
@@ -38,8 +40,10 @@ struct device {
 	struct kvc_breaker breaker;
 	uint64_t errors;
 	uint64_t writes, synced; /* writes so far, and writes before the last good sync */
-	bool unsynced;           /* a sync of the tier left out writes of this device, or failed */
-	uint64_t uncleared;      /* bytes of removed frames whose headers were not cleared */
+	/* a sync of the tier left out writes of this device, or failed: fsyncs are refused so long
+	 */
+	uint64_t unsynced_until_ns;
+	uint64_t uncleared; /* bytes of removed frames whose headers were not cleared */
 };
 
 struct devices {
@@ -82,7 +86,8 @@ static bool all_fail_locked(const struct devices *d, enum kvc_call call)
 
 /*
  * Begins a call to the device with this number: sets *t to its driver. Returns 0, and the caller
- * ends the call; -ENOENT (no such device); or an error if its breaker is open.
+ * ends the call; -ENOENT (no such device); or an error if its breaker is open. Reads of a device
+ * that is being removed are always tried, because what cannot be read then is dropped.
  */
 static int begin(struct devices *d, uint64_t nr, enum kvc_call call, struct kvc_tier **t)
 {
@@ -92,7 +97,8 @@ static int begin(struct devices *d, uint64_t nr, enum kvc_call call, struct kvc_
 	pthread_mutex_lock(&d->lock);
 	if (!x || !x->t)
 		err = -ENOENT;
-	else if (d->n > 1 && !kvc_breaker_allows(&x->breaker, call, kvc_mono_ns()))
+	else if (d->n > 1 && !(x->leaving && call == KVC_CALL_READ) &&
+		 !kvc_breaker_allows(&x->breaker, call, kvc_mono_ns()))
 		err = all_fail_locked(d, call) ? x->breaker.of[call].why : -ENODEV;
 	if (!err) {
 		x->users++;
@@ -196,13 +202,13 @@ static unsigned pick_device(struct devices *d, unsigned tried)
 		if (!x->t || x->leaving || (tried & (1u << i)))
 			continue;
 		if (d->n > 1 && (kvc_breaker_refuses(&x->breaker, KVC_CALL_WRITE, kvc_mono_ns()) ||
-				 x->breaker.of[KVC_CALL_READ].is != KVC_BREAKER_CLOSED))
+				 kvc_breaker_refuses(&x->breaker, KVC_CALL_READ, kvc_mono_ns())))
 			continue;
 		x->t->ops->usage(x->t, &u);
 		share = u.total ? (double)(u.total - u.used) / (double)u.total : 0;
 		if (c->is != KVC_BREAKER_CLOSED)
 			share = 2; /* the probe */
-		else if (c->failures)
+		else if (c->failures || fails(x, KVC_CALL_READ))
 			share -= 1;
 		if (best == KVC_DEVICES || share > most) {
 			best = i;
@@ -211,6 +217,16 @@ static unsigned pick_device(struct devices *d, unsigned tried)
 	}
 	pthread_mutex_unlock(&d->lock);
 	return best;
+}
+
+static bool is_leaving(struct devices *d, unsigned nr)
+{
+	bool leaving;
+
+	pthread_mutex_lock(&d->lock);
+	leaving = d->dev[nr].leaving;
+	pthread_mutex_unlock(&d->lock);
+	return leaving;
 }
 
 static int devices_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
@@ -227,6 +243,12 @@ static int devices_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_w
 		if ((err = begin(d, nr, KVC_CALL_WRITE, &x)))
 			continue;
 		err = x->ops->put(x, p, &w);
+		if (!err && is_leaving(d, nr)) {
+			/* since then its removal began, which may not see this frame */
+			x->ops->remove(x, &w);
+			end(d, nr, KVC_CALL_WRITE, w.at, 0, false);
+			return -ENODEV;
+		}
 		if (!err)
 			*out = global(nr, &w);
 		full = err == -ENOSPC ? err : full;
@@ -350,13 +372,21 @@ static int devices_list(struct kvc_tier *t,
 	return err;
 }
 
+/* Notes that a sync of the tier says nothing about a device. */
+static void note_unsynced_locked(struct devices *d, unsigned nr)
+{
+	if (d->n > 1)
+		d->dev[nr].unsynced_until_ns = kvc_mono_ns() + UNSYNCED_NS;
+}
+
 /* Notes that a sync of the tier has left out a device, which its breaker suspends. */
 static void skip_sync(struct devices *d, unsigned nr)
 {
 	struct device *x = &d->dev[nr];
 
 	pthread_mutex_lock(&d->lock);
-	x->unsynced |= x->t && x->writes != x->synced;
+	if (x->t && x->writes != x->synced)
+		note_unsynced_locked(d, nr);
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -388,8 +418,9 @@ static int devices_sync(struct kvc_tier *t)
 		pthread_mutex_unlock(&d->lock);
 		err = synced ? 0 : x->ops->sync(x);
 		pthread_mutex_lock(&d->lock);
-		d->dev[i].unsynced = err != 0;
-		if (!err)
+		if (err)
+			note_unsynced_locked(d, i);
+		else
 			d->dev[i].synced = kvc_max(d->dev[i].synced, writes);
 		pthread_mutex_unlock(&d->lock);
 		end(d, i, KVC_CALL_WRITE, 0, err, true);
@@ -426,18 +457,20 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 	struct devices *d = devices_of(t);
 	struct kvc_tier_usage u;
 	const struct device *x;
+	int err;
 
 	if (nr >= KVC_DEVICES)
 		return -ENOENT;
 	x = &d->dev[nr];
 	pthread_mutex_lock(&d->lock);
-	if (x->t) {
+	err = x->t ? 0 : -ENOENT;
+	if (!err) {
 		*out = (struct kvc_tier_device){
 			.file = x->file,
 			.leaving = x->leaving,
 			.read_fails = fails(x, KVC_CALL_READ),
 			.write_fails = fails(x, KVC_CALL_WRITE),
-			.unsynced = x->unsynced,
+			.unsynced = kvc_mono_ns() < x->unsynced_until_ns,
 			.why = x->breaker
 				       .of[fails(x, KVC_CALL_READ) ? KVC_CALL_READ : KVC_CALL_WRITE]
 				       .why,
@@ -450,7 +483,7 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 		out->uncleared = u.uncleared + x->uncleared;
 	}
 	pthread_mutex_unlock(&d->lock);
-	return x->t ? 0 : -ENOENT;
+	return err;
 }
 
 /* ---- the set of devices ---- */
@@ -482,6 +515,9 @@ static void take_out(struct devices *d, unsigned nr)
 	t = d->dev[nr].t;
 	d->dev[nr].t = NULL;
 	d->n -= t != NULL;
+	for (unsigned i = 0; i < KVC_DEVICES && d->n == 1; i++)
+		if (d->dev[i].t) /* the breaker of the tier is its breaker now */
+			memset(&d->dev[i].breaker, 0, sizeof d->dev[i].breaker);
 	while (d->dev[nr].users)
 		pthread_cond_wait(&d->idle, &d->lock);
 	pthread_mutex_unlock(&d->lock);

@@ -114,7 +114,7 @@ struct kvc_tier_device {
 	bool leaving;         /* it is being removed and gets no more frames */
 	/* calls fail: reads, and writes. `why` is the errno, negative, of the last failure. */
 	bool read_fails, write_fails;
-	/* the last sync() left out writes of this device, because it fails, or failed there */
+	/* a sync() of the last minute left out writes of this device, or failed there */
 	bool unsynced;
 	int why;
 	uint64_t errors; /* calls that failed since the mount */
@@ -206,5 +206,17 @@ struct kvc_tier {
 	/* enum kvc_codec requested in its URL; KVC_CODECS: the codec of compress= */
 	uint64_t codec;
 };
+
+/*
+ * Call it after sync() has returned 0, before an fsync is acknowledged or an older copy is freed.
+ * Returns whether the sync says nothing about a frame, because its device was left out or is gone.
+ */
+static inline bool kvc_tier_left_out(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct kvc_tier_device d;
+
+	return t->ops->device && (t->ops->device(t, (unsigned)(w->at >> KVC_DEVICE_BITS), &d) ||
+				  d.unsynced || d.write_fails);
+}
 
 #endif

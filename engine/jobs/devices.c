@@ -294,8 +294,11 @@ static int grow_one(struct kvc_sweep *s, unsigned nr, uint64_t size)
 		return err;
 	d->size = size;
 	err = labelled ? kvc_label_write_copy(next, nr, fd) : 0;
-	if ((err = err ?: store_save(s->k, next, nr)))
+	if ((err = err ?: store_save(s->k, next, nr))) {
+		if (d->kind != KVC_DEVICE_BLOCK && ftruncate(fd, (off_t)has))
+			kvc_warn("%s: cannot restore its length: %s", d->path, strerror(errno));
 		return why(s, err, "cannot write the label or the superblock");
+	}
 	err = labelled ? kvc_label_write(next, nr, fd) : 0;
 	if (err)
 		kvc_warn("%s: cannot write the new size to its label: %s; fsck.kvcachefs -y does "
@@ -437,6 +440,7 @@ static int drain(struct kvc_sweep *s, unsigned nr)
 	struct kvc_tier_device d;
 	struct drain x;
 	int err = 0, walks = 0;
+	bool empty;
 
 	if (!t->ops->device(t, nr, &d))
 		s->all_bytes = d.used;
@@ -459,8 +463,16 @@ static int drain(struct kvc_sweep *s, unsigned nr)
 		if (x.left)
 			usleep(BUSY_US); /* in use for a moment */
 					 /* space that is still in use belongs to a failed write */
-	} while (x.left || (!is_empty(s, nr) && ++walks < 3));
-	return s->stop ? -ECANCELED : 0;
+		empty = !x.left && is_empty(s, nr);
+	} while (x.left || (!empty && ++walks < 3));
+	if (!empty && !s->force && !s->stop) {
+		snprintf(s->why, sizeof s->why,
+			 "a write to the device does not end; give the command again, or use "
+			 "--force");
+		return -EBUSY;
+	}
+	/* the superblock may forget the device only after the catalog has */
+	return kvc_sweeper_commit(s) ?: s->stop ? -ECANCELED : 0;
 }
 
 static bool others_stay(const struct kvc_store *s, unsigned nr)

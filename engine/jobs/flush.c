@@ -156,6 +156,26 @@ static void await_copies(struct kvc_sweep *s, struct kvc_stack *asked)
 	}
 }
 
+/* Names a device whose copies the sync has left out. Returns 0 if there is none, or -EIO. */
+static int check_devices(struct kvc_sweep *s)
+{
+	struct kvc_tier_device d;
+
+	kvc_tier_each(s->k, t) {
+		struct kvc_tier *tier = s->k->tier[t].t;
+
+		for (unsigned nr = 0; tier->ops->device && nr < KVC_DEVICES; nr++) {
+			if (tier->ops->device(tier, nr, &d) || !d.unsynced)
+				continue;
+			snprintf(s->why, sizeof s->why,
+				 "the device %.300s fails: copies in it are not on stable storage",
+				 d.path);
+			return -EIO;
+		}
+	}
+	return 0;
+}
+
 /* Brings all commits to stable storage. Repeats a wait that reached deadline=. */
 static int sync_all(struct kvc_sweep *s)
 {
@@ -180,5 +200,8 @@ int kvc_flush_run(struct kvc_sweep *s)
 	if (!err)
 		await_copies(s, &asked);
 	free(asked.v);
-	return err ?: kvc_sweeper_commit(s) ?: s->stop ? 0 : sync_all(s);
+	err = err ?: kvc_sweeper_commit(s);
+	if (!err && !s->stop)
+		err = sync_all(s) ?: check_devices(s);
+	return err;
 }

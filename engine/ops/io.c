@@ -425,16 +425,9 @@ static bool copy_not_synced(struct kvc *k, uint64_t ino)
 	n = kvc_node_find_locked(k, ino);
 	if (n && S_ISREG(n->row.mode)) {
 		kvc_tier_each(k, t) {
-			struct kvc_tier *tier = k->tier[t].t;
-			struct kvc_tier_device d;
-
 			if (!kvc_file_placed_in(n, t) || !kvc_tier_is_durable_locked(k, t))
 				continue;
-			if (tier->ops->device &&
-			    !tier->ops->device(
-				    tier, (unsigned)(n->in[t].place.where.at >> KVC_DEVICE_BITS),
-				    &d) &&
-			    (d.unsynced || d.write_fails))
+			if (kvc_tier_left_out(k->tier[t].t, &n->in[t].place.where))
 				found = true;
 			else
 				good = true;

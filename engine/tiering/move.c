@@ -93,7 +93,12 @@ static int copy_frame(struct kvc *k, uint64_t ino, const struct kvc_place *p, st
 		if (err != -ENODEV)
 			break;
 	}
-	if (!err && (err = m->t->ops->sync(m->t)))
+	if (err)
+		return err;
+	err = m->t->ops->sync(m->t);
+	if (!err && kvc_tier_left_out(m->t, to))
+		err = -EIO;
+	if (err)
 		m->t->ops->remove(m->t, to);
 	return err;
 }

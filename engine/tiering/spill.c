@@ -398,8 +398,13 @@ static void copy(struct kvc *k, struct spill *s)
 	if (!s->err)
 		kvc_latency_record(k, KVC_OP_spill, s->tier, s->model, begun);
 	/* The copy that this one replaces may be the only one that an fsync has stored. */
-	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)) && !s->c.shared)
-		t->ops->remove(t, &s->where);
+	if (!s->err && s->reseal && t->ops->sync) {
+		s->err = t->ops->sync(t);
+		if (!s->err && kvc_tier_left_out(t, &s->where))
+			s->err = -ENODEV;
+		if (s->err && !s->c.shared)
+			t->ops->remove(t, &s->where);
+	}
 	/*
 	 * A segment without the mark is not needed any more, and is closed while no caller waits
 	 * for k->lock.

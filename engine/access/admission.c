@@ -179,7 +179,7 @@ static void retry_locked(struct kvc *k, struct kvc_chunk *c)
 
 void kvc_admission_retry_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (has_limits(k))
+	if (has_limits(k) || c->disk.refused)
 		retry_locked(k, c);
 }
 

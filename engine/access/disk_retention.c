@@ -112,7 +112,7 @@ static void give_up_others_locked(struct kvc *k, const struct kvc_chunk *than)
 	struct level l = level_locked(k);
 	unsigned npinned = 0;
 
-	for (unsigned i = 0; i < VICTIMS && l.kept > l.low; i++) {
+	for (unsigned i = 0; i < VICTIMS && l.low && l.kept > l.low; i++) {
 		uint64_t before = d->bytes, awaited = d->awaited;
 
 		if (!disk_find_victim_locked(k, &v, pinned, &npinned) || v.id == than->id)
@@ -138,6 +138,10 @@ static void disk_decide_locked(struct kvc *k, struct kvc_request *r, struct kvc_
 	kvc_disk_victims_remove_locked(k, c->id);
 	kvc_replacers_claim_locked(k, KVC_CACHE_DISK, c, r);
 	l = level_locked(k);
+	if (!l.low) { /* all devices fail: nothing is known of their space */
+		kvc_admission_kept_locked(k, c, 0);
+		return;
+	}
 	if (may_refuse && disk_refuses_locked(k, r, c, l.kept + more > l.low)) {
 		v.facts = kvc_replacers_saved_state_locked(k, KVC_CACHE_DISK, c);
 		kvc_replacers_remove_locked(k, KVC_CACHE_DISK, c, false);

@@ -328,6 +328,8 @@ static int next_given_up(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 		r->policy = v.class;
 		r->facts = v.facts;
 	}
+	if (err && err != -ENOENT) /* the catalog fails: it is the next one again */
+		kvc_disk_victims_add_locked(k, &v, 0, true);
 	if (!err) {
 		w->excluded[w->nexcluded++] = (struct excluded){ .row = *r, .taken = true };
 		w->given_up = v.id;

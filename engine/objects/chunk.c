@@ -376,6 +376,7 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 		kvc_chunk_row(k, c, &r);
 		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
 		kvc_disk_victims_remove_locked(k, c->id);
+		kvc_disk_victims_kept_locked(k, c, 0); /* the new policy has refused nothing yet */
 		kvc_replacers_reclass_locked(k, &r, class);
 		c->policy = class;
 		/* the state of another policy means nothing here */

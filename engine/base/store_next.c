@@ -76,6 +76,8 @@ static int label_device(const struct kvc_store *s, const struct kvc_store *next,
 	KVC_FD int fd = kvc_label_device_open(next, nr, O_RDWR, &size, error);
 	int err = fd < 0 ? fd : kvc_label_read(fd, &l);
 
+	if (err == -EBADMSG) /* a kill tore the first page; the copy is written before it */
+		err = kvc_label_repair(next, nr, fd) ?: kvc_label_read(fd, &l);
 	if (!err && !kvc_label_is(&l, next, nr))
 		err = has_label(s, &l) ? kvc_label_write(next, nr, fd) : -EXDEV;
 	else if (err == -ENODATA)

@@ -2,7 +2,8 @@
 /*
  * The sweeps "grow", "add", "remove" and "stay": change the devices of the store while it is in
  * use. At each moment the superblock describes a store that can be mounted, so a kill loses
- * nothing and the command can be given again:
+ * nothing and the command can be given again (an add with --force, or after the new file was
+ * removed, if the kill came before the superblock named the device):
  *
  *   add      the file or the label is made, then the superblock names the device, then it is used
  *   grow     the file is extended, the copy of the label is written at its new end, then the
@@ -183,15 +184,15 @@ static void unmake_device(const struct kvc_store *next, unsigned nr)
 {
 	char error[512];
 	uint64_t size;
-	KVC_FD int fd = -1;
+	KVC_FD int fd = kvc_label_device_again(next, nr, O_RDWR, &size, error);
 
-	if (next->dev[nr].kind == KVC_DEVICE_FILE) {
+	/* its name may be that of another disk or file by now */
+	if (fd < 0 || kvc_label_check(next, nr, fd, error))
+		kvc_warn("%s; nothing was written to it", error);
+	else if (next->dev[nr].kind == KVC_DEVICE_FILE)
 		unlink(next->dev[nr].path);
-		return;
-	}
-	fd = kvc_label_device_again(next, nr, O_RDWR, &size, error);
-	if (fd >= 0)
-		kvc_label_clear(next, nr, fd);
+	else if (kvc_label_clear(next, nr, fd))
+		kvc_warn("%s: cannot clear its label", next->dev[nr].path);
 }
 
 int kvc_devices_add(struct kvc_sweep *s)
@@ -273,6 +274,9 @@ static int grow_one(struct kvc_sweep *s, unsigned nr, uint64_t size)
 
 	if (fd < 0)
 		return fd;
+	/* its name may be that of another disk by now */
+	if (labelled && (err = kvc_label_check(s->k->store, nr, fd, s->why)))
+		return err;
 	if (!size)
 		size = kvc_max(has / KVC_PAGE * KVC_PAGE, d->size);
 	if (size < d->size || size > KVC_DEVICE_MOST ||
@@ -288,8 +292,8 @@ static int grow_one(struct kvc_sweep *s, unsigned nr, uint64_t size)
 				 : "");
 		return -EINVAL;
 	}
-	if (size == d->size)
-		return 0;
+	if (size == d->size) /* a grow before may have ended between the two */
+		return t->ops->change(t, KVC_TIER_GROW, next, nr, s->why);
 	if (d->kind != KVC_DEVICE_BLOCK && (err = extend(s, d, fd, size)))
 		return err;
 	d->size = size;

@@ -152,7 +152,7 @@ static int rename_devices(struct kvc_store *s, const struct kvm_devices *given,
 		snprintf(d->path, sizeof d->path, "%s", given->path[i]);
 		changed = true;
 	}
-	if (!changed || !r->mend)
+	if (!changed || !r->mend || kvc_store_unproven(s))
 		return 0;
 	err = kvc_super_fits(s, error);
 	if (!err && (err = kvc_super_update(s)))
@@ -189,7 +189,8 @@ static int forget_devices(struct kvc_store *s, const struct kvm_devices *lost, s
 			   s->dev[nr].path);
 		s->dev[nr] = (struct kvc_device){ .kind = KVC_DEVICE_NONE };
 	}
-	if (lost->n && (err = kvc_super_update(s)))
+	/* an unproven superblock is written when its frames were proven */
+	if (lost->n && !kvc_store_unproven(s) && (err = kvc_super_update(s)))
 		snprintf(error, 512, "cannot write the superblock: %s", kvc_why(-err));
 	return err;
 }
@@ -343,7 +344,7 @@ int kvm_open(struct kvc_store *s, const char *path, const struct kvm_devices *gi
 
 	if (err == -EBADMSG)
 		err = mend_super(s, path, given, r, error);
-	else if (!err)
+	if (!err)
 		err = rename_devices(s, given, r, error);
 	if (err)
 		return err;

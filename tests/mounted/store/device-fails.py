@@ -129,7 +129,9 @@ p = run(CTL, "remove", BAD, s.mnt)
 assert p.returncode == 1 and "cannot be read; --force drops them" in p.stdout, p
 assert devices()[1]["state"] in ("leaving", "reads-fail", "fails")
 run(CTL, "remove", "--force", "1", s.mnt, ok=True)
-assert [d["device"] for d in devices()] == [0, 2] and not os.path.exists(BAD)
+assert [d["device"] for d in devices()] == [0, 2]
+# its label cannot be read, so it might be another file under this name, and stays
+assert os.path.exists(BAD) and "nothing was written to it" in s.log(), s.log()
 assert [f for f in both if os.path.exists(f"{s.mnt}/{f}")] == good
 assert readable(both) == good
 s.umount()

@@ -36,6 +36,12 @@ static void sweep_line(const struct kvc_sweep *s, char *line, size_t capacity)
 		 s->done && s->err ? ": " : "", s->done && s->err ? strerror(-s->err) : "");
 }
 
+/* The line by which a caller knows the answers about its own job from those about a later one. */
+static void print_number(uint64_t number, FILE *out)
+{
+	fprintf(out, "number %" PRIu64 "\n", number);
+}
+
 static void *sweep_thread(void *arg)
 {
 	struct kvc_sweep *s = arg;
@@ -67,6 +73,7 @@ static int sweep_begin_locked(struct kvc *k, struct kvc_sweep *s, struct kvc_swe
 		return -ESHUTDOWN;
 	if (k->sweep && !k->sweep->done)
 		return -EBUSY;
+	s->number = kvc_mono_ns();
 	err = -pthread_create(&s->thread, NULL, sweep_thread, s);
 	if (err)
 		return err;
@@ -80,6 +87,7 @@ int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer)
 	const struct kvc_sweep_kind *kind = sweep_kind_of(name);
 	struct kvc_sweep *s = calloc(1, sizeof *s), *old = NULL;
 	int err = !kind ? -EINVAL : s ? 0 : -ENOMEM;
+	uint64_t number;
 
 	if (!err) {
 		s->k = k;
@@ -89,7 +97,10 @@ int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer)
 	if (!err) {
 		kvc_lock(k);
 		err = sweep_begin_locked(k, s, &old);
+		number = s->number; /* the next sweep frees this one */
 		kvc_unlock(k);
+		if (!err)
+			print_number(number, answer);
 	}
 	if (err)
 		free(s);
@@ -132,6 +143,8 @@ void kvc_sweep_print(struct kvc *k, FILE *out)
 			"\nlost %" PRIu64 "\nbytes %" PRIu64 "\nall_bytes %" PRIu64 "\n",
 			s->kind->name, s->done ? "done:" : "running:", line, s->done ? -s->err : 0,
 			s->seen, s->changed, s->failed, s->lost, s->bytes, s->all_bytes);
+	if (s)
+		print_number(s->number, out);
 	kvc_tier_each(k, t)
 		if (s && s->tier_failed[t])
 			fprintf(out, "failed_in %s %" PRIu64 "\n", k->tier[t].t->ops->name,

@@ -17,6 +17,7 @@ struct kvc_sweep {
 	struct kvc *k;
 	pthread_t thread;
 	const struct kvc_sweep_kind *kind;
+	uint64_t number; /* the time of its start: no other sweep has it */
 	_Atomic bool stop, done;
 	/* counters: items, items changed, items failed (also by tier) */
 	_Atomic uint64_t seen, changed, failed, tier_failed[KVC_TIERS];

@@ -20,6 +20,7 @@ struct sweep {
 	const char *name;
 	char mnt[KVM_PATH], text[4096]; /* contents of .kvcachefs/control */
 	bool json;
+	uint64_t number; /* of the job in the daemon */
 };
 
 static volatile sig_atomic_t left;
@@ -150,6 +151,12 @@ static void print_sweep_json(const struct sweep *s)
 	putchar('\n');
 }
 
+/* Is the text about another job? Then the one that this command began has ended. */
+static bool is_other(const struct sweep *s)
+{
+	return value_of(s, "number") != s->number;
+}
+
 /* Prints the result of the finished sweep. Returns the exit status. */
 static int print_result(const struct sweep *s)
 {
@@ -158,6 +165,10 @@ static int print_result(const struct sweep *s)
 	uint64_t changed = value_of(s, "changed"), failed = value_of(s, "failed");
 	char tiers[256] = "";
 
+	if (is_other(s))
+		return kvm_fail(
+			"%s has ended, but its result is unknown, because another job has started",
+			s->name);
 	if (!strncmp(s->text, "import done", 11) && value_of(s, "error") == ENODEV)
 		return kvm_fail("import: this mount has no shared tier; mount with remote=");
 	if (!strncmp(s->text, "rekey done", 10) && value_of(s, "error") == ENOKEY)
@@ -165,10 +176,6 @@ static int print_result(const struct sweep *s)
 	if (!strncmp(s->text, "rekey done: ", 12) && value_of(s, "error") &&
 	    !strstr(s->text, "\nseen "))
 		return kvm_fail("rekey: %.*s; the keys are unchanged", head - 12, s->text + 12);
-	if (strncmp(s->text, s->name, strlen(s->name)) != 0)
-		return kvm_fail(
-			"%s has ended, but its result is unknown, because another job has started",
-			s->name);
 	if (value_of(s, "error") && !strstr(s->text, "\nseen "))
 		return kvm_fail("%s: %.*s", s->name, head - (int)strlen(s->name) - 7,
 				s->text + strlen(s->name) + 7); /* " done: " */
@@ -205,6 +212,8 @@ static int await(struct sweep *s)
 	for (;;) {
 		if (read_progress(s))
 			return 1;
+		if (is_other(s))
+			break;
 		if (people)
 			progress(s);
 		if (left || !strstr(s->text, " running: "))
@@ -213,7 +222,7 @@ static int await(struct sweep *s)
 	}
 	if (people)
 		fputs("\r\033[K", stderr);
-	if (left && strstr(s->text, " running: "))
+	if (left && !is_other(s) && strstr(s->text, " running: "))
 		return kvm_fail("%s continues in the daemon%s", s->name,
 				!strcmp(s->name, "verify")   ? "; kvcachectl verify --stop stops it"
 				: !strcmp(s->name, "remove") ? "; kvcachectl remove --stop stops it"
@@ -225,9 +234,15 @@ static int await(struct sweep *s)
 static int run_sweep(struct sweep *s, const char *inside, const char *words)
 {
 	char answer[512];
+	int err = kvm_mount_of(inside, s->mnt) ?: kvm_control(s->mnt, words, answer, sizeof answer);
 
-	return kvm_mount_of(inside, s->mnt)
-		       ?: kvm_control(s->mnt, words, answer, sizeof answer) ?: await(s);
+	if (err)
+		return err;
+	if (sscanf(answer, "number %" SCNu64, &s->number) != 1)
+		return kvm_fail("%s has begun, but the daemon's answer has no number; use the "
+				"kvcachectl of its version",
+				s->name);
+	return await(s);
 }
 
 int kvm_sweep(const char *name, const char *inside, const char *words, bool json)

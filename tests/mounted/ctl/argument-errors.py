@@ -30,7 +30,7 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "OPTIONS": ["", "polcy=lru", "cpu=1G", "high=x", "high=10,low=20", "keyfile=/x"],
          "SIZE|none": ["", "x", "1", "5Q"], "UID|none": ["", "me", "-1", "1x"],
          "FOLDER": ["", f"{TMP}/nothing"], "NAMING": ["", "nothing"],
-         "FILE": ["", f"{TMP}/no/such"], "DEVICE": ["", f"{TMP}/no-such-device"],
+         "FILE": ["", f"{TMP}/no/such"], "DEVICE": ["", f"{TMP}/no-such-device", "99"],
          "NAME,...": ["", "best", ","],
          "ADDRESS": ["", "nonsense", "tcp://*:x"], "CHUNKS,...": ["", "x", "0", "2,1", "1:x"],
          "told|learned|none": ["", "best"], "low|normal|high": ["", "best"],

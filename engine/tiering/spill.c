@@ -385,6 +385,18 @@ static bool is_hopeless(int err)
 	return err == -ENOKEY || err == -E2BIG || err == -EFBIG || err == -EINVAL;
 }
 
+/* Puts the new copy on stable storage, or removes it. Returns 0 or an error of the tier. */
+static int sync_copy(struct spill *s, struct kvc_tier *t)
+{
+	int err = t->ops->sync(t);
+
+	if (!err && kvc_tier_left_out(t, &s->where))
+		err = -ENODEV;
+	if (err && !s->c.shared)
+		t->ops->remove(t, &s->where);
+	return err;
+}
+
 /* Copies the object. Takes k->lock and returns with it held. */
 static void copy(struct kvc *k, struct spill *s)
 {
@@ -398,13 +410,8 @@ static void copy(struct kvc *k, struct spill *s)
 	if (!s->err)
 		kvc_latency_record(k, KVC_OP_spill, s->tier, s->model, begun);
 	/* The copy that this one replaces may be the only one that an fsync has stored. */
-	if (!s->err && s->reseal && t->ops->sync) {
-		s->err = t->ops->sync(t);
-		if (!s->err && kvc_tier_left_out(t, &s->where))
-			s->err = -ENODEV;
-		if (s->err && !s->c.shared)
-			t->ops->remove(t, &s->where);
-	}
+	if (!s->err && s->reseal && t->ops->sync)
+		s->err = sync_copy(s, t);
 	/*
 	 * A segment without the mark is not needed any more, and is closed while no caller waits
 	 * for k->lock.

@@ -68,8 +68,12 @@ static bool joint_model(struct kvc *k, uint64_t folder, uint64_t *model)
 		return false;
 	*model = 0;
 	for (unsigned depth = 0; folder != KVC_ROOT && *model != KVC_UNSET; depth++) {
-		struct kvc_node *n = depth < DEPTH ? kvc_node_find_locked(k, folder) : NULL;
+		struct kvc_node *n = kvc_node_find_locked(k, folder);
 
+		if (depth == DEPTH) { /* it is counted without a model */
+			*model = 0;
+			break;
+		}
 		*model = n ? folder : KVC_UNSET;
 		folder = n ? n->row.parent : folder;
 	}

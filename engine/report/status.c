@@ -66,18 +66,6 @@ static void status_tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 	fputs("],\n", out);
 }
 
-/* Prints a text as JSON. Bytes that are not printable ASCII become '?'. */
-static void put_path(FILE *out, const char *text)
-{
-	putc('"', out);
-	for (; *text; text++) {
-		if (*text == '"' || *text == '\\')
-			putc('\\', out);
-		putc(*text >= ' ' && *text <= '~' ? *text : '?', out);
-	}
-	putc('"', out);
-}
-
 static void status_devices(struct kvc *k, FILE *out)
 {
 	struct kvc_tier_device d;
@@ -88,7 +76,7 @@ static void status_devices(struct kvc *k, FILE *out)
 		if (!kvc_gauges_device(k, i, &d))
 			continue;
 		fprintf(out, "%s{\"device\":%u,\"path\":", any ? "," : "", i);
-		put_path(out, d.path);
+		kvc_quote(out, d.path);
 		fprintf(out,
 			",\"state\":\"%s\",\"bytes\":%" PRIu64 ",\"used_bytes\":%" PRIu64
 			",\"errors\":%" PRIu64 "}",

@@ -167,16 +167,24 @@ struct hits {
 	double seconds;
 };
 
+/* The increase of a counter; a counter of a daemon that was started in between begins at 0. */
+static uint64_t increase(const struct figures *now, const struct figures *first, const char *name)
+{
+	uint64_t v = figure(now, name), was = figure(first, name);
+
+	return v >= was ? v - was : v;
+}
+
 static struct hits hits_of(const struct figures *now, const struct figures *first)
 {
 	struct hits h;
 
-	h.found = figure(now, "found") - figure(first, "found");
-	h.asked = h.found + figure(now, "absent") - figure(first, "absent");
-	h.hits = figure(now, "pool_hits") - figure(first, "pool_hits");
-	h.opens = h.hits + figure(now, "pool_misses") - figure(first, "pool_misses");
-	h.loaded = figure(now, "load_bytes") - figure(first, "load_bytes");
-	h.stored = figure(now, "spill_bytes") - figure(first, "spill_bytes");
+	h.found = increase(now, first, "found");
+	h.asked = h.found + increase(now, first, "absent");
+	h.hits = increase(now, first, "pool_hits");
+	h.opens = h.hits + increase(now, first, "pool_misses");
+	h.loaded = increase(now, first, "load_bytes");
+	h.stored = increase(now, first, "spill_bytes");
 	h.seconds = (double)(now->at_ns - first->at_ns) / 1e9;
 	return h;
 }

@@ -26,7 +26,7 @@ static const char *const columns[COLUMNS] = {
 struct model {
 	const char *name; /* points into the text */
 	uint64_t v[COLUMNS];
-	uint64_t uses; /* in the interval: opens, and requests for names that do not exist */
+	uint64_t uses; /* in the interval: opens, missing names and created files */
 	double rate[COLUMNS];
 };
 
@@ -147,7 +147,7 @@ static void compute_rates(struct top *t)
 			d[c] = m->v[c] - (b ? kvc_min(b->v[c], m->v[c]) : 0);
 			m->rate[c] = (double)d[c] / t->seconds;
 		}
-		m->uses = d[HITS] + d[MISSES] + d[ABSENT];
+		m->uses = d[HITS] + d[MISSES] + d[ABSENT] + d[CREATES];
 	}
 }
 
@@ -201,7 +201,7 @@ static double column_value(const struct model *m, unsigned column)
 	case LOADED_RATE: return m->rate[LOADED];
 	case COPIED_RATE: return m->rate[COPIED];
 	case POOL_SIZE: return (double)m->v[POOL];
-	default: return (double)m->uses + m->rate[CREATES];
+	default: return (double)m->uses;
 	}
 }
 

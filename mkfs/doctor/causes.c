@@ -78,9 +78,9 @@ static void remedy_of_size(struct kvm_diagnosis *d, struct kvm_finding *v, bool 
 		kvm_doctor_remedy(v, "cpu", size, "Mount with the option cpu=%s.", size);
 	else
 		kvm_doctor_remedy(
-			v, "--size", size,
-			"Give the store a disk tier of %s (mkfs.kvcachefs --size), or add "
-			"a shared tier with the option remote=.",
+			v, "grow", size,
+			"Give the store a disk tier of %s (kvcachectl grow enlarges a device, and "
+			"kvcachectl add adds one), or add a shared tier with the option remote=.",
 			size);
 }
 

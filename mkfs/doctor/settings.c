@@ -53,10 +53,13 @@ static void judge_modes(struct kvm_diagnosis *d)
 static void judge_memory(struct kvm_diagnosis *d)
 {
 	const struct kvm_facts *f = d->f;
-	uint64_t pool = kvm_fact(f, "pool_bytes"), used = kvm_fact(f, "pool_used_bytes");
-	uint64_t free = kvc_memory_available(), rest = pool - kvc_min(pool, used);
+	uint64_t pool = kvm_fact(f, "pool_bytes"), used;
+	uint64_t free = kvc_memory_available(), rest;
 	char a[32], b[32], value[32];
 
+	/* pages that prefault= holds are allocated, and not in what is free */
+	used = kvm_fact(f, "pool_used_bytes") + kvm_fact(f, "prefault_held");
+	rest = pool - kvc_min(pool, used);
 	if (free != UINT64_MAX && rest > free)
 		kvm_doctor_find(
 			d, "pool-exceeds-memory", 3000, "cpu",

@@ -249,8 +249,9 @@ static void judge_size(struct kvm_diagnosis *d, const struct trial *now, const s
 		pool ? in_pool(x) : found(x), pool ? in_pool(now) : found(now),
 		pool && now->disk ? " in memory" : "");
 	if (!pool)
-		kvm_doctor_remedy(v, "--size", value,
-				  "Give the store a disk tier of %s (mkfs.kvcachefs --size).",
+		kvm_doctor_remedy(v, "grow", value,
+				  "Give the store a disk tier of %s (kvcachectl grow enlarges a "
+				  "device, and kvcachectl add adds one).",
 				  value);
 }
 

@@ -129,7 +129,7 @@ head = f"{share:.1f}% of the requested names ({len(gone)} of "
 assert disk["text"].startswith(head), (disk, head)
 assert "the disk tier was full. A disk tier of " in disk["text"], disk
 assert 0.7 * share <= points(disk["text"]) <= share + 0.1, (disk, share)
-assert disk["option"] == "--size" and disk["value"] in ("96M", "128M", "192M"), disk
+assert disk["option"] == "grow" and disk["value"] in ("96M", "128M", "192M"), disk
 assert pool["option"] == "cpu" and pool["value"] in ("48M", "64M", "96M"), pool
 assert points(pool["text"]) >= 3 and "A pool of " in pool["text"], pool
 s.umount()

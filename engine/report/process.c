@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The metrics process_*, with the names and meanings of Prometheus' client libraries. They describe
- * the daemon's own process: the pool's pages belong to its tmpfs and are not in resident memory.
+ * the daemon's own process: the pool's pages belong to its tmpfs and are subtracted.
  */
 #include "cache.h"
 
@@ -67,14 +67,14 @@ static double seconds(const struct timeval *t)
 
 void kvc_print_process(FILE *out)
 {
-	unsigned long long size = 0, resident = 0;
+	unsigned long long size = 0, resident = 0, shared = 0;
 	double page = (double)sysconf(_SC_PAGESIZE);
 	FILE *f = fopen("/proc/self/statm", "re");
 	struct rusage u = { 0 };
 	struct rlimit r = { 0 };
 
-	if (f && fscanf(f, "%llu %llu", &size, &resident) != 2)
-		size = resident = 0;
+	if (f && fscanf(f, "%llu %llu %llu", &size, &resident, &shared) != 3)
+		size = resident = shared = 0;
 	if (f)
 		fclose(f);
 	getrusage(RUSAGE_SELF, &u);
@@ -82,7 +82,8 @@ void kvc_print_process(FILE *out)
 	one(out, "cpu_seconds_total", "counter", "user and system CPU time of the daemon",
 	    seconds(&u.ru_utime) + seconds(&u.ru_stime));
 	one(out, "resident_memory_bytes", "gauge",
-	    "resident memory of the daemon, without the pool", (double)resident * page);
+	    "resident memory of the daemon, without pages of files and of the pool",
+	    (double)(resident - kvc_min(resident, shared)) * page);
 	one(out, "virtual_memory_bytes", "gauge", "virtual memory of the daemon",
 	    (double)size * page);
 	one(out, "open_fds", "gauge", "open file descriptors of the daemon", descriptors());

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sweeps "grow", "add", "remove" and "stay": change the devices of the store while it is in
- * use. At each moment the superblock describes a store that can be mounted, so a kill loses
- * nothing and the command can be given again (an add with --force, or after the new file was
- * removed, if the kill came before the superblock named the device):
+ * The sweeps "grow", "add", "remove" and "stay" change the devices of the store while it is in use.
+ * The superblock always describes a store that can be mounted, so a kill loses nothing and the
+ * command can be repeated. If an add is killed before the superblock names the device, the new file
+ * must be deleted before the add is repeated; for a block device, --force may be needed.
  *
- *   add      the file or the label is made, then the superblock names the device, then it is used
- *   grow     the file is extended, the copy of the label is written at its new end, then the
- *            superblock has the new size, then the first page of the label
- *   remove   the superblock says that the device leaves, and it gets no new frames. Its frames are
+ *   add      The file or the label is made. Then the superblock names the device. Then the tier
+ *            uses the device.
+ *   grow     The file is extended, and the copy of the label is written at its new end. Then the
+ *            new size is written to the superblock, and last to the first page of the label.
+ *   remove   The superblock says that the device leaves, and it gets no new frames. Its frames are
  *            moved (tiering/move.c). When it has none, the superblock no longer names it. Then it
  *            is closed, and its label is cleared or its file deleted.
- *   stay     takes back a remove that was not completed
+ *   stay     A remove that has not completed is cancelled.
  *
  * Only the thread of a sweep changes k->store->dev, and one sweep runs at a time.
  */
@@ -67,7 +68,7 @@ static int why(struct kvc_sweep *s, int err, const char *what)
 	return err;
 }
 
-/* A copy of the store to be changed; NULL: out of memory. */
+/* Returns a copy of the store, which the caller changes and frees; NULL: out of memory. */
 static struct kvc_store *store_copy(const struct kvc_store *s)
 {
 	struct kvc_store *next = malloc(sizeof *next);
@@ -99,7 +100,7 @@ static int store_save(struct kvc *k, const struct kvc_store *next, unsigned nr)
 	return 0;
 }
 
-/* The size of the disk tier has changed: pins and waiting copies depend on it. */
+/* Tells pins, waiting copies and the trimmer that the size of the disk tier has changed. */
 static void size_changed(struct kvc *k)
 {
 	struct kvc_tier *t = k->tier[KVC_DISK].t;
@@ -226,7 +227,7 @@ int kvc_devices_add(struct kvc_sweep *s)
 	} else if ((err = t->ops->change(t, KVC_TIER_ADD, next, nr, s->why))) {
 		next->dev[nr].kind = KVC_DEVICE_NONE;
 		if (store_save(s->k, next, nr))
-			return err; /* the next mount uses it */
+			return err; /* the superblock names it: the next mount uses it */
 		next->dev[nr].kind = s->device.kind;
 	}
 	if (err) {
@@ -256,7 +257,7 @@ static int extend(struct kvc_sweep *s, const struct kvc_device *d, int fd, uint6
 	return why(s, err, "cannot allocate the new size");
 }
 
-/* Grows one device to `size` bytes, or to its present size if that is 0. */
+/* Grows one device to `size` bytes; 0: to the size that its file or block device has now. */
 static int grow_one(struct kvc_sweep *s, unsigned nr, uint64_t size)
 {
 	struct kvc_tier *t = s->k->tier[KVC_DISK].t;
@@ -292,7 +293,7 @@ static int grow_one(struct kvc_sweep *s, unsigned nr, uint64_t size)
 				 : "");
 		return -EINVAL;
 	}
-	if (size == d->size) /* a grow before may have ended between the two */
+	if (size == d->size) /* an earlier grow may have failed after it wrote the superblock */
 		return t->ops->change(t, KVC_TIER_GROW, next, nr, s->why);
 	if (d->kind != KVC_DEVICE_BLOCK && (err = extend(s, d, fd, size)))
 		return err;
@@ -465,8 +466,8 @@ static int drain(struct kvc_sweep *s, unsigned nr)
 			return x.err;
 		}
 		if (x.left)
-			usleep(BUSY_US); /* in use for a moment */
-					 /* space that is still in use belongs to a failed write */
+			usleep(BUSY_US); /* these frames are in use for a moment */
+		/* space in use without a frame belongs to a write that failed or has not ended */
 		empty = !x.left && is_empty(s, nr);
 	} while (x.left || (!empty && ++walks < 3));
 	if (!empty && !s->force && !s->stop) {

@@ -2,9 +2,9 @@
 /*
  * The sweep "flush": copies all dirty objects to their tiers, then commits, and syncs the catalog.
  * Each copy that failed before is tried once, without delay; if it fails again, it returns to its
- * earlier delay. The sweep ends when each copy was made or has failed once, so a tier that is down
- * does not delay it further. A file that is open for writing is skipped, unless an fsync requested
- * a copy of it and the copy is delayed: this copy is tried.
+ * earlier delay. The sweep ends when each copy has been made or has failed once, so it does not
+ * wait for a tier that is down. Files that are open for writing are skipped, except that a delayed
+ * copy that an fsync requested is tried.
  */
 #include "admission.h"
 #include "ops.h"
@@ -42,7 +42,7 @@ static enum copy_state copy_state_locked(struct kvc *k, const struct kvc_node *n
 	return n->spill.failing ? COPY_FAILED : COPY_DONE;
 }
 
-/* The worst state of all tiers. */
+/* The state of all copies together: pending if one is pending, otherwise failed if one failed. */
 static enum copy_state worst_copy_locked(struct kvc *k, const struct kvc_node *n)
 {
 	enum copy_state worst = COPY_DONE;
@@ -156,7 +156,7 @@ static void await_copies(struct kvc_sweep *s, struct kvc_stack *asked)
 	}
 }
 
-/* Names a device whose copies the sync has left out. Returns 0 if there is none, or -EIO. */
+/* Returns 0, or -EIO with a message that names a device whose copies the sync has left out. */
 static int check_devices(struct kvc_sweep *s)
 {
 	struct kvc_tier_device d;

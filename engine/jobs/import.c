@@ -92,7 +92,7 @@ static int import_file(struct import *im, const struct kvc_where *w, const struc
 		memcpy(path, f->path, sizeof path);
 		kvc_lock_both(k);
 		missing = kvc_gone_get(k->cat, w, kvc_clock_ns(k));
-		if (missing != -ENOENT) { /* deleted here, or the catalog cannot tell now */
+		if (missing != -ENOENT) { /* deleted here, or the catalog cannot be read */
 			kvc_unlock_both(k);
 			return missing ?: -EEXIST;
 		}

@@ -36,7 +36,7 @@ static void sweep_line(const struct kvc_sweep *s, char *line, size_t capacity)
 		 s->done && s->err ? ": " : "", s->done && s->err ? strerror(-s->err) : "");
 }
 
-/* The line by which a caller knows the answers about its own job from those about a later one. */
+/* Prints the number by which a caller recognizes the status of the sweep that it started. */
 static void print_number(uint64_t number, FILE *out)
 {
 	fprintf(out, "number %" PRIu64 "\n", number);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sweeps (sweep.c): long operations that an operator starts by .kvcachefs/control. One runs at a
- * time, in its own thread. Each has a file: import.c, rekey.c, flush.c and verify.c; devices.c has
- * four. All results are in the catalog and the superblock, so an interrupted sweep is simply
- * started again.
+ * Sweeps (sweep.c): long operations that an operator starts through .kvcachefs/control. One sweep
+ * runs at a time, in its own thread. import.c, rekey.c, flush.c and verify.c contain one sweep
+ * each; devices.c contains four. All results are in the catalog and the superblock, so an
+ * interrupted sweep is simply started again.
  */
 #ifndef KVC_SWEEP_H
 #define KVC_SWEEP_H
@@ -61,7 +61,7 @@ int kvc_sweeper_wait(struct kvc_sweeper *x);
 
 /*
  * Waits until all placements so far are committed, because kvc_place_next reads only committed
- * rows. Returns 0 or -EIO.
+ * rows. Returns 0, or -EIO if a commit failed. If the sweep is asked to stop, returns 0 at once.
  */
 int kvc_sweeper_commit(struct kvc_sweep *s);
 /*

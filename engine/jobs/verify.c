@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sweep "verify": reads every copy in the tiers and checks it, at a limited rate. It is not an
- * access: nothing enters the pool, and the order of eviction does not change. Copies are read one
- * at a time, into memory of their own.
+ * The sweep "verify": reads every copy in the tiers and checks it. rate= limits the bytes per
+ * second. A verification is not an access: nothing enters the pool, and the order of eviction does
+ * not change. Copies are read one at a time, into memory outside the pool.
  *
  * A copy that is damaged is read a second time, because its header may just have been rewritten. If
  * it is still damaged, it is treated as in a load: it is discarded, and made again if the pool or
@@ -93,8 +93,8 @@ static bool is_damage(int err)
 }
 
 /*
- * Reads a copy once. Returns -EAGAIN if the copy was replaced or removed since, so that the result
- * means nothing.
+ * Reads a copy once. Returns -EAGAIN if the copy was replaced or removed during the read, because
+ * the result is then useless.
  */
 static int read_once(struct kvc *k, unsigned tier, struct kvc_fetch_want *want, int fd)
 {

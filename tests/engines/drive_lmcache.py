@@ -143,7 +143,7 @@ class Kvcachefs(Adapter):
     def options(self, folder):
         mount = folder
         while not os.path.exists(f"{mount}/.kvcachefs"):
-            if mount == "/":  # no mount here now; the tests have folders of at most 3 levels
+            if mount == "/":  # no folder above is a mount, because the daemon is away
                 raise FileNotFoundError(folder)
             mount = os.path.dirname(mount)
         return adapter("kvcachefs", mount, folder)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's HiCache: the storage backends file and nixl (with the POSIX plugin and O_DIRECT, its
-default) and ours (kvcachefs.sglang), with a host pool in place of the model's; and a third party's
-file linker if it can be built."""
+"""SGLang's HiCache: the storage backends file, nixl (with the POSIX plugin and O_DIRECT, its
+default) and kvcachefs.sglang. A class of this file takes the place of the model's host pool. The
+file linker sglang-fs-linker, by a third party, is skipped with the reason."""
 
 import os, types
 
@@ -101,7 +101,7 @@ class Pool:
 
 
 class Nixl(Client):
-    """256 folders, made once, files written in place."""
+    """The backend makes 256 folders once, and writes files in place."""
 
     name, extra = "sglang HiCacheNixl", {
         "plugin": {"posix": {"active": True}},
@@ -157,7 +157,7 @@ class NixlBuffered(Nixl):
 
 
 class AddressedPool(Pool):
-    """Pages of K and V that are apart in memory, as in a host pool of the layout layer_first."""
+    """K and V of a page have separate addresses, as in a host pool of the layout layer_first."""
 
     dtype, layer_num, head_num, head_dim = torch.uint8, 1, 1, 1
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python environment of the engines: created once in build/engines, or in KV_ENGINES_ENV, and
-kept. A package that imports is not installed again; NEWEST=1 checks the registry for newer
-versions."""
+kept. Packages are installed when the files packages or requirements.txt have changed. NEWEST=1
+checks the registry for newer versions."""
 
 import hashlib, json, os, shutil, subprocess, sys
 
@@ -55,7 +55,7 @@ class Environment:
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
     def ready(self):
-        """Installs missing packages. Returns "", or the reason why no engine can run."""
+        """Installs the packages if necessary. Returns "", or the reason why no engine can run."""
         try:
             with open(self.stamp) as f:
                 kept = json.load(f)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linker_sglang.py MOUNT STEP: runs one step of the tests of kvcachefs.sglang_linker with SGLang's
-cache linker, and of kvcachefs.sglang with SGLang's failure injector. The device pool groups (the
-objects in which SGLang describes the KV cache of a GPU) are SGLang's own, with tensors in host
-memory. Some steps print a line and then wait for a line on stdin, so that the caller can act in
-between."""
+"""linker_sglang.py MOUNT STEP: runs one step of the tests of kvcachefs.sglang_linker, a cache
+linker for SGLang. (The step "injector" tests kvcachefs.sglang with SGLang's failure injector.)
+The device pool groups (the objects in which SGLang describes the KV cache of a GPU) are SGLang's
+own, with tensors in host memory. Some steps print a line and then wait for a line on stdin, so that
+the caller can act in between."""
 
 import os, sys, types
 
@@ -147,7 +147,7 @@ def step_store(mount):
 def step_load(mount):
     l = linker(mount, 7)
     lengths = l.lookup("r", transfers(keys))
-    # of the sliding window, only the last two pages were stored
+    # only the last two pages of the sliding window were stored
     assert lengths == [40], lengths
     assert l.lookup("r", transfers(keys)) == lengths
     assert load(l, 40)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """requests_lmcache.py PORT: sends requests to LMCache's multiprocess server, through the client of
-`lmcache bench server`, which moves data as an engine's worker does. It reads commands, one JSON
-line each:
+`lmcache bench server`, which moves data as an engine's worker does. The program reads commands, one
+JSON line each:
 
 store  sequences: stores the data of these sequences, if a lookup does not find all of it
 load   sequences: answers for each sequence how many of its CHUNKS chunks were found and loaded, and

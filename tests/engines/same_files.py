@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """same_files.py MOUNT: checks that the connector's files of a model with one KV cache group have
-the names and the bytes of vLLM's file tier, and that each loads the other's files. The addresses of
-the copies, the memory region, the names, the stores and the loads of the file tier are vLLM's own
-code; only the copy itself, which vLLM does on a GPU, is a memmove here. The last line is "same"."""
+the names and the bytes of vLLM's file tier, and that each loads the other's files. vLLM's own
+code makes the memory region, computes the addresses to copy, and runs the file tier. Only the copy
+itself, which vLLM does on a GPU, is a memmove here. The last line is "same"."""
 
 import ctypes, dataclasses, os, sys, time, types, uuid
 
@@ -142,8 +142,9 @@ def compare(layers, page, padded, slots, mla=False, world=1):
 
 
 def stages():
-    """vLLM 0.32 runs no pipeline on the CPU. The scheduler must know the files of all stages, whose
-    layers differ; another test covers tensor parallelism."""
+    """Compares only names, because vLLM 0.32 has no pipeline parallelism on the CPU. The scheduler
+    must know the files of all stages, whose layers differ. Another test covers tensor
+    parallelism."""
     specs = []
     for rank in range(4):
         one = configuration(4, 4096, 2, False, 4, "stages")
@@ -181,9 +182,9 @@ def groups():
 
 
 def contexts():
-    """vLLM 0.32 runs no context parallelism on the CPU. The workers of decode context parallelism
-    have files of their own, which depend on the interleaving; prefill context parallelism is
-    refused."""
+    """Compares only names, because vLLM 0.32 has no context parallelism on the CPU. With decode
+    context parallelism each worker has its own files, whose names depend on the interleaving.
+    Prefill context parallelism is refused."""
     none = types.SimpleNamespace(
         decode_context_parallel_size=1,
         prefill_context_parallel_size=1,

@@ -7,8 +7,8 @@ start  folder (of the model's config.json), model (changes to the tiny Llama), t
        of KVTransferConfig), llm (arguments of LLM), env, images (a model with images: LLaVA with
        the tiny Llama), events (the address to which vLLM publishes its KV events)
 run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (number of tokens
-       to generate), together (all prompts in one call), params, lora (a folder): for each prompt
-       the number of cached tokens and the generated tokens
+       to generate), together (all prompts in one call), params (sampling parameters), lora (a
+       folder): for each prompt the number of cached tokens and the generated tokens
 session  the same, one prompt after another, with params and more arguments of the engine's
        add_request() such as session_id
 adapter  folder: makes a LoRA adapter there
@@ -27,21 +27,22 @@ IMAGE_TOKEN, IMAGE_SIZE, PATCH = 1023, 56, 14
 
 
 def prompt(n, len, shared=0, image=None, **more):
-    """Tokens of prompt n; the first `shared` are those of prompt 0. After 20 tokens an image."""
+    """Prompt n of `len` tokens, of which the first `shared` are those of prompt 0. `image` is the
+    number of an image to insert after 20 tokens."""
     tokens = [(i * 7 + 11 * (0 if i < shared else n)) % 1000 + 10 for i in range(len)]
     if image is not None:
         import random
         from PIL import Image
 
         pixels = random.Random(image).randbytes(3 * IMAGE_SIZE**2)
-        tokens.insert(20, IMAGE_TOKEN)  # vLLM replaces it by a token for each patch
+        tokens.insert(20, IMAGE_TOKEN)  # vLLM replaces it with a token for each patch
         picture = Image.frombytes("RGB", (IMAGE_SIZE, IMAGE_SIZE), pixels)
         more["multi_modal_data"] = {"image": picture}
     return {"prompt_token_ids": tokens, **more}
 
 
 def with_images(folder, text):
-    """Writes the processor of a tiny LLaVA, whose words are numbers; returns its configuration."""
+    """Writes the processor of a tiny LLaVA and returns the configuration of the model."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import CLIPImageProcessor, LlavaProcessor, PreTrainedTokenizerFast
 

@@ -64,7 +64,7 @@ def main(folder, mount=None):
             sampling_params={"max_new_tokens": 8, "temperature": 0},
         )
         made.append((got["meta_info"]["cached_tokens"], got["output_ids"]))
-    end = time.monotonic() + 60  # stores go on after the answers
+    end = time.monotonic() + 60  # stores continue after the answers
     while mount and stored(mount) < PROMPTS * LENGTH // PAGE and time.monotonic() < end:
         time.sleep(0.1)
     engine.shutdown()

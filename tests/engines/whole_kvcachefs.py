@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Complete vLLMs (serve_vllm.py) with the connector of this package, kvcachefs.vllm. Each row
-compares the generated tokens with those of a vLLM without a cache. KV_N is the number of requests
-at the same time (default 8)."""
+"""Complete vLLMs (serve_vllm.py) with the connector kvcachefs.vllm. The generated tokens are
+compared with those of a vLLM without a cache. KV_N is the number of requests at the same time
+(default 8)."""
 
 import contextlib, json, os, shutil, signal, socket, subprocess, threading, time, urllib.request
 
@@ -233,7 +233,7 @@ def rows(env, base, mounted, folder, need, row, asked):
         store.mount()
 
     def twice(start=None, extra=None, least=512, asks=None, between=again, space=512, **more):
-        """Stores in one engine, kills and mounts the daemon, and hits in another."""
+        """Stores in one engine, kills and mounts the daemon, and expects hits in another engine."""
 
         def run():
             mine = asks or prompts()
@@ -383,7 +383,8 @@ def rows(env, base, mounted, folder, need, row, asked):
                 # the session's next request supersedes the chunks of its first request
                 v("session", prompts=prompts(1, first=40), session_id="a",
                   params=tell(supersedes=True))
-                v("session", prompts=prompts(1, first=50))  # vLLM reports an end in a later step
+                # vLLM reports the end of a request in a step of the next request
+                v("session", prompts=prompts(1, first=50))
                 end = time.time() + 30
                 while store.stats()["hints"] < 7 and time.time() < end:
                     time.sleep(0.1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's programs on a mount: `lmcache bench l2`, which compares the data that it loads, its
-multiprocess server with kvcachefs.lmcache, and the unit tests of its file storage, from its source
-package, with their temporary folders on the mount."""
+"""LMCache's programs on a mount: `lmcache bench l2`, which compares the loaded data with the stored
+data; LMCache's multiprocess server with kvcachefs.lmcache; and the unit tests of LMCache's file
+storage, from its source package, with their temporary folders on the mount."""
 
 import contextlib, glob, json, os, re, shutil, signal, subprocess, tarfile, time
 from server_lmcache import Server, adapter, ended

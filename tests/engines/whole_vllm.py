@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A complete vLLM (tiny_vllm.py) stores its KV cache on a mount, through ExampleConnector and
-through LMCache's server with its L2 adapters. After the daemon is killed, the store is mounted
-again, and LMCache's server is restarted, a second vLLM must find its prompts in the cache and
+through LMCache's server with its L2 adapters. Then the daemon is killed, the store is mounted
+again, and LMCache's server is restarted. A second vLLM must find its prompts in the cache and
 generate the tokens of a vLLM without a cache."""
 
 import json, os, subprocess, time

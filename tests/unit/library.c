@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcachefs without a mount: layouts compared with a naive index, and invalid input. */
+/* libkvcachefs without a mount: layouts compared with independent code, and invalid input. */
 #include "kvcachefs_gpu.h"
 #include "kvcachefs_layout.h"
 #include "kvcachefs_rope.h"

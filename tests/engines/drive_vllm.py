@@ -108,8 +108,8 @@ class FileTier(Client):
             result = self.run(self.tier.submit_load, have, [slots[n] for n in have], True)
             if result.success:
                 break
-            # If a chunk is dropped between lookup and load, the load stops there. The tier reports the
-            # chunks that it loaded before.
+            # If a chunk is dropped between lookup and load, the load stops there, and the tier
+            # reports the chunks that it loaded before.
             lost = have[len(result.successful_keys or ())]
             hits[lost] = False
             have = have[have.index(lost) + 1 :]

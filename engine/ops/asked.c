@@ -2,8 +2,9 @@
 /*
  * Names that clients ask for and do not find. The kernel looks up a name before it creates it, so
  * not every lookup of a missing name is a question: a lookup is part of a store if the same thread
- * creates the name within MADE_NS. Therefore a lookup is counted only when the thread looks up
- * another name, or when the counters are read. A counter never decreases.
+ * creates the name within MADE_NS. (The two requests follow each other at once, but on a busy
+ * machine the thread may wait in between.) Therefore a lookup is counted only when the thread looks
+ * up another name, or when the counters are read. A counter never decreases.
  *
  * The kernel caches missing names until they are created (miss timeout: fs/session.c). It answers
  * repeated lookups of them itself, and they are not counted.
@@ -17,7 +18,9 @@
 
 #define SLOTS 1024u
 #define DEPTH 64 /* folders above a name that are followed in memory */
-#define MADE_NS 100000000ull
+#define MADE_NS 1000000000ull
+#define AGAIN_NS 100000000ull /* a thread that asks again after this time asks a second question \
+			       */
 #define SETTLED_NS 1000000ull /* a report counts lookups that are at least this old */
 
 struct kvc_asked {
@@ -126,7 +129,7 @@ void kvc_asked_absent(struct kvc *k, uint64_t parent, const char *name, uint32_t
 
 	pthread_mutex_lock(&s->m);
 	/* not twice for one name: a program often calls exists() and then mkdir() */
-	counts = s->key && (s->key != key || now - s->when_ns >= MADE_NS);
+	counts = s->key && (s->key != key || now - s->when_ns >= AGAIN_NS);
 	before = s->model;
 	dropped_before = s->dropped;
 	s->dropped = dropped;

@@ -527,8 +527,12 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 		kvc_count(&k->stats, spill_failures);
 		n->spill.failing = true;
 	}
+	/*
+	 * While unmounting, a tier that failed is not tried again, but a copy is that became stale:
+	 * unmounting does not queue another copy of an object that is being copied.
+	 */
 	s->retry = s->retry && !n->commit.lost &&
-		   (!k->stopping || ((makes_room || s->name_taken) && !k->draining));
+		   (!k->stopping || ((makes_room || !failed) && !k->draining));
 	if (s->retry)
 		copy_again_locked(k, s, makes_room);
 	if (s->retry && failed && !full && !s->refused)

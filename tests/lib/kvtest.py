@@ -157,10 +157,29 @@ def in_process(said, part, *args):
         code = e.code if isinstance(e.code, int) else int(e.code is not None)
         print(part.__name__, args, e.code)
     except BaseException:
+        print_log()
         print(part.__name__, args, traceback.format_exc())
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def print_log():
+    """Prints the end of the log of this process's daemons: what they said before a case failed."""
+    try:
+        with open(LOG, errors="replace") as f:
+            print("the end of the daemons' log:", *f.read().splitlines()[-15:], sep="\n  ",
+                  flush=True)
+    except FileNotFoundError:
+        pass
+
+
+def on_error(*what):
+    print_log()  # before the error, because the runner shows the end of the output
+    sys.__excepthook__(*what)
+
+
+sys.excepthook = on_error
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Samples of a few counters over the last hour, for the status page. A thread takes a sample every
- * KVFS_EVERY_S seconds and stores it in a ring buffer. Any thread may read.
+ * Samples of a few counters over the last hour, and of the durations of all operations over the
+ * last ten minutes, for the status page. A thread takes a sample every KVFS_EVERY_S seconds and
+ * stores it in a ring buffer. Any thread may read.
  */
 #ifndef KVFS_HISTORY_H
 #define KVFS_HISTORY_H
+
+#include "stats.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -31,7 +34,12 @@ struct kvfs_sample {
 	KVFS_SAMPLED(X)
 #undef X
 	uint64_t pool_used_bytes;
+	uint64_t reasons[KVC_REASONS_N]; /* chunks that left the pool or a tier, by reason */
+	uint64_t opens[KVC_SPANS];       /* durations of opens, in microseconds (KVC_OPERATIONS) */
 };
+
+#define KVFS_DURATIONS_S 60u /* interval of the samples of durations */
+#define KVFS_DURATIONS_N 11u /* ten minutes, with both ends */
 
 struct kvfs_history {
 	pthread_mutex_t lock; /* guards all members below */
@@ -40,6 +48,8 @@ struct kvfs_history {
 	bool runs, ends;
 	struct kvfs_sample v[KVFS_SAMPLES_N];
 	size_t n; /* samples taken so far; the last one is v[(n - 1) % KVFS_SAMPLES_N] */
+	struct kvc_stats_durations durations[KVFS_DURATIONS_N];
+	size_t durations_n; /* the same for durations */
 };
 
 struct kvc;
@@ -52,6 +62,8 @@ void kvfs_history_init(struct kvfs_history *h);
 int kvfs_history_start(struct kvfs_history *h, struct kvc *k);
 void kvfs_history_stop(struct kvfs_history *h);
 void kvfs_history_add(struct kvfs_history *h, const struct kvfs_sample *s);
+/* Adds a sample of durations if the last one is KVFS_DURATIONS_S old. */
+void kvfs_history_add_durations(struct kvfs_history *h, const struct kvc_stats_durations *d);
 struct kvfs_sample kvfs_sample_now(struct kvc *k);
 /*
  * Returns the newest sample that is at least `seconds` older than `now`. If all samples are
@@ -59,7 +71,16 @@ struct kvfs_sample kvfs_sample_now(struct kvc *k);
  */
 struct kvfs_sample kvfs_history_before(struct kvfs_history *h, const struct kvfs_sample *now,
 				       unsigned seconds);
-/* Prints a JSON object with an array for each field, from the oldest sample to `now`. */
+/*
+ * Copies the oldest sample of durations to *d. If there are no samples, d->n is 0 and d->ns the
+ * time of *now.
+ */
+void kvfs_history_durations(struct kvfs_history *h, const struct kvfs_sample *now,
+			    struct kvc_stats_durations *d);
+/*
+ * Prints a JSON object with an array for each field, from the oldest sample to `now`. The quantiles
+ * of the opens are of the minute before each sample, null if it had no opens.
+ */
 void kvfs_history_print(struct kvfs_history *h, const struct kvfs_sample *now, FILE *out);
 
 #endif

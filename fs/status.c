@@ -45,6 +45,7 @@ void kvfs_print_status(struct kvfs *f, FILE *out)
 	struct kvfs_history *h = &f->http->history;
 	struct kvfs_sample now = kvfs_sample_now(f->k), none = { .ns = f->http->begun_ns }, then;
 	const char *unready = kvfs_unready(f);
+	struct kvc_stats_durations durations;
 
 	then = kvfs_history_before(h, &now, NOW_S);
 	fputs("{\"version\":\"" KVC_VERSION "\",\n\"mountpoint\":", out);
@@ -61,7 +62,8 @@ void kvfs_print_status(struct kvfs *f, FILE *out)
 		kvfs_uses_uring(f) ? "io_uring" : "/dev/fuse");
 	print_hits(out, "now", &now, &then, ",");
 	print_hits(out, "since_start", &now, &none, "},\n");
-	kvc_print_status(f->k, out);
+	kvfs_history_durations(h, &now, &durations);
+	kvc_print_status(f->k, &durations, out);
 	fputs("\"history\":", out);
 	kvfs_history_print(h, &now, out);
 	fputs("}\n", out);

@@ -42,3 +42,34 @@ void kvc_stats_took(const struct kvc_stats *s, enum kvc_operation op, unsigned p
 		atomic_store_explicit(&sum->n[j], n[j], memory_order_relaxed);
 	atomic_store_explicit(&sum->sum_ns, sum_ns, memory_order_relaxed);
 }
+
+void kvc_stats_durations(const struct kvc_stats *s, struct kvc_stats_durations *d)
+{
+	struct kvc_histogram sum;
+
+	for (unsigned op = 0; op < KVC_OPERATIONS_N; op++)
+		for (unsigned place = 0; place < KVC_PLACES; place++) {
+			kvc_stats_took(s, (enum kvc_operation)op, place, &sum);
+			for (unsigned i = 0; i < KVC_SPANS; i++)
+				d->n[op][place][i] = sum.n[i];
+		}
+}
+
+double kvc_histogram_quantile(const uint64_t n[KVC_SPANS], double part)
+{
+	uint64_t total = 0, below = 0;
+	double need, least, most;
+
+	for (unsigned i = 0; i < KVC_SPANS; i++)
+		total += n[i];
+	need = part * (double)total;
+	for (unsigned i = 0; i < KVC_SPANS - 1; i++) {
+		if (n[i] && (double)(below + n[i]) >= need) {
+			most = (double)(1u << i);
+			least = i ? most / 2 : 0;
+			return least + (most - least) * (need - (double)below) / (double)n[i];
+		}
+		below += n[i];
+	}
+	return total ? (double)(1u << (KVC_SPANS - 2)) : 0;
+}

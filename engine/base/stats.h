@@ -191,6 +191,14 @@ static inline void kvc_histogram_add(struct kvc_histogram *h, uint64_t unit_ns, 
 	atomic_fetch_add_explicit(&h->sum_ns, ns, memory_order_relaxed);
 }
 
+/*
+ * Estimates the duration, in units of the histogram, that this part (0 to 1) of the counted
+ * operations did not exceed; 0 if nothing was counted. Like histogram_quantile of Prometheus, it
+ * assumes that the durations of an element are spread evenly, and that none exceeds the end of the
+ * last but one element.
+ */
+double kvc_histogram_quantile(const uint64_t n[KVC_SPANS], double part);
+
 #define KVC_PLACES 5 /* the tiers by number; the last is the pool, or no tier */
 
 #define KVC_SHARDS 16u
@@ -237,6 +245,14 @@ uint64_t kvc_stats_sum(const struct kvc_stats *s, size_t at);
 /* Adds up the copies of the histogram of an operation in a place. */
 void kvc_stats_took(const struct kvc_stats *s, enum kvc_operation op, unsigned place,
 		    struct kvc_histogram *sum);
+
+/* The durations of all operations so far, by operation and place. */
+struct kvc_stats_durations {
+	uint64_t ns; /* the time when they were read, by kvc_mono_ns */
+	uint64_t n[KVC_OPERATIONS_N][KVC_PLACES][KVC_SPANS];
+};
+/* Sets n of *d; the caller sets ns. */
+void kvc_stats_durations(const struct kvc_stats *s, struct kvc_stats_durations *d);
 
 #define kvc_count(stats, name) kvc_count_by(stats, name, 1)
 #define kvc_count_by(stats, name, n) \

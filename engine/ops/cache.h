@@ -289,8 +289,11 @@ void kvc_text_stats(struct kvc *k, FILE *out);
 void kvc_print_metrics(struct kvc *k, FILE *out);
 void kvc_print_process(FILE *out); /* the metrics process_* */
 void kvc_text_config(struct kvc *k, FILE *out);
-/* Members of /status.json, each followed by a comma. */
-void kvc_print_status(struct kvc *k, FILE *out);
+/*
+ * Members of /status.json, each followed by a comma. then: the durations at an earlier time; the
+ * member latency also has quantiles of the operations since.
+ */
+void kvc_print_status(struct kvc *k, const struct kvc_stats_durations *then, FILE *out);
 /* The reason why stores are refused now, in one line; NULL if they are accepted. */
 const char *kvc_status_unready(struct kvc *k);
 /* Bytes of the pool in use. */

@@ -146,6 +146,21 @@ static void status_models(struct kvc *k, FILE *out)
 	free(list.v);
 }
 
+static const char *const operation_names[] = {
+#define X(name, by, what) #name,
+	KVC_OPERATIONS(X)
+#undef X
+};
+
+/* Returns the name of the place of an operation, or NULL if the operation belongs to no tier. */
+static const char *place_name(enum kvc_operation op, unsigned place,
+			      const struct kvc_tier_gauges tier[KVC_TIERS])
+{
+	if (place != KVC_OF_POOL)
+		return tier[place].label;
+	return op == KVC_OP_commit || op == KVC_OP_rename ? NULL : "cpu";
+}
+
 /* One of the slowest operations, as text. */
 struct slow_text {
 	const char *operation, *tier; /* tier NULL: no tier */
@@ -157,24 +172,15 @@ struct slow_text {
 static size_t slowest_as_text(struct kvc *k, struct slow_text w[KVC_SLOWEST],
 			      struct kvc_tier_gauges tier[KVC_TIERS])
 {
-	static const char *const names[] = {
-#define X(name, by, what) #name,
-		KVC_OPERATIONS(X)
-#undef X
-	};
 	struct kvc_latency_slow v[KVC_SLOWEST];
 	size_t n = kvc_latency_slowest(k, v);
 	uint64_t now = kvc_mono_ns();
 
 	kvc_tier_gauges(k, tier);
 	for (size_t i = 0; i < n; i++) {
-		bool none = v[i].op == KVC_OP_commit || v[i].op == KVC_OP_rename;
-
 		w[i] = (struct slow_text){
-			.operation = names[v[i].op],
-			.tier = v[i].tier != KVC_OF_POOL ? tier[v[i].tier].label
-				: none                   ? NULL
-							 : "cpu",
+			.operation = operation_names[v[i].op],
+			.tier = place_name(v[i].op, v[i].tier, tier),
 			.seconds = (double)v[i].took_ns / 1e9,
 			.ago_seconds = (double)(now - kvc_min(now, v[i].ended_ns)) / 1e9,
 		};
@@ -224,7 +230,83 @@ void kvc_status_print_slowest(struct kvc *k, FILE *out)
 	}
 }
 
-void kvc_print_status(struct kvc *k, FILE *out)
+/* Why chunks left the pool or a tier, and for which reasons requested names had been dropped. */
+static void status_reasons(struct kvc *k, FILE *out)
+{
+	static const char *const what[] = {
+#define X(name, what) what,
+		KVC_REASONS(X)
+#undef X
+	};
+
+	fputs("\"reasons\":[", out);
+	for (size_t i = 0; i < KVC_REASONS_N; i++)
+		fprintf(out,
+			"%s{\"reason\":\"%s\",\"what\":\"%s\",\"evicted_chunks\":%" PRIu64
+			",\"absent_after\":%" PRIu64 "}",
+			i ? ",\n" : "", kvc_gauges_reason_names[i], what[i],
+			kvc_gauges_read(&k->stats.evicted_for[i]),
+			kvc_gauges_read(&k->stats.absent_after[i]));
+	fputs("],\n", out);
+}
+
+static void put_quantiles(FILE *out, const char *name, const uint64_t n[KVC_SPANS])
+{
+	static const struct {
+		const char *name;
+		double part;
+	} rows[] = { { "p50", .5 }, { "p90", .9 }, { "p99", .99 } };
+	uint64_t total = 0;
+
+	for (unsigned i = 0; i < KVC_SPANS; i++)
+		total += n[i];
+	fprintf(out, ",\"%s\":{\"count\":%" PRIu64, name, total);
+	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+		if (total)
+			fprintf(out, ",\"%s_seconds\":%.9f", rows[i].name,
+				kvc_histogram_quantile(n, rows[i].part) / 1e6);
+		else
+			fprintf(out, ",\"%s_seconds\":null", rows[i].name);
+	fputs("}", out);
+}
+
+/* Quantiles of the durations of operations, of those that occurred. */
+static void status_latency(struct kvc *k, const struct kvc_stats_durations *then, FILE *out)
+{
+	struct kvc_tier_gauges tier[KVC_TIERS];
+	struct kvc_stats_durations now;
+	const char *space = "";
+
+	kvc_tier_gauges(k, tier);
+	kvc_stats_durations(&k->stats, &now);
+	fprintf(out, "\"latency\":{\"seconds\":%.1f,\"operations\":[",
+		(double)(kvc_mono_ns() - then->ns) / 1e9);
+	for (unsigned op = 0; op < KVC_OPERATIONS_N; op++)
+		for (unsigned i = 0; i < KVC_PLACES; i++) {
+			/* the pool first */
+			unsigned place = i ? i - 1 : KVC_OF_POOL;
+			const uint64_t *all = now.n[op][place];
+			uint64_t recent[KVC_SPANS], total = 0;
+			const char *label = place_name((enum kvc_operation)op, place, tier);
+
+			for (unsigned j = 0; j < KVC_SPANS; j++) {
+				recent[j] = all[j] - then->n[op][place][j];
+				total += all[j];
+			}
+			if (!total)
+				continue;
+			fprintf(out, "%s{\"operation\":\"%s\",\"tier\":", space,
+				operation_names[op]);
+			fprintf(out, label ? "\"%s\"" : "null", label);
+			put_quantiles(out, "recent", recent);
+			put_quantiles(out, "since_start", all);
+			fputs("}", out);
+			space = ",\n";
+		}
+	fputs("]},\n", out);
+}
+
+void kvc_print_status(struct kvc *k, const struct kvc_stats_durations *then, FILE *out)
 {
 	struct kvc_gauges g;
 
@@ -242,7 +324,9 @@ void kvc_print_status(struct kvc *k, FILE *out)
 		fprintf(out, "%s\"%s\":%" PRIu64, i ? ",\n" : "", kvc_gauges_counter_rows[i].name,
 			kvc_gauges_counter(k, i));
 	fputs("},\n", out);
+	status_reasons(k, out);
 	status_models(k, out);
+	status_latency(k, then, out);
 	status_slowest(k, out);
 }
 

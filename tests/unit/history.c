@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring buffer of counter samples: which samples it has, and which sample is a minute old. */
+/*
+ * The ring buffers of counter samples and of durations: which samples they have, which sample is a
+ * minute old, and the quantiles computed from them.
+ */
 #include "history.h"
 #include "util.h"
 
@@ -94,9 +97,92 @@ static void printed(void **state)
 	}
 }
 
+/* Quantiles of opens are of the minute before each sample. */
+static void opens(void **state)
+{
+	double p50[16], p99[16];
+	struct kvfs_history h;
+	struct kvfs_sample s = { .ns = NS(1000) };
+	char *text;
+	size_t len;
+	FILE *out = open_memstream(&text, &len);
+
+	(void)state;
+	kvfs_history_init(&h);
+	for (unsigned i = 0; i < 14; i++, s.ns += NS(KVFS_EVERY_S)) {
+		s.opens[1] += 100; /* above 1 and up to 2 us */
+		if (i == 3)
+			s.opens[11] += 50; /* above 1024 and up to 2048 us */
+		kvfs_history_add(&h, &s);
+	}
+	kvfs_history_print(&h, &s, out);
+	assert_int_equal(fclose(out), 0);
+	/* nothing is known of the time before the first sample */
+	assert_non_null(strstr(text, "\"open_p50_seconds\":[null,"));
+	assert_non_null(strstr(text, "\"open_p99_seconds\":[null,"));
+	for (char *none; (none = strstr(text, "null"));)
+		memcpy(none, "-1.0", 4);
+	assert_int_equal(numbers(text, "\"open_p50_seconds\"", p50, 16), 15);
+	assert_int_equal(numbers(text, "\"open_p99_seconds\"", p99, 16), 15);
+	for (unsigned i = 1; i < 15; i++) {
+		/* sample 9 is compared with sample 3, which has the slow opens already */
+		bool slow = i >= 3 && i < 3 + 60 / KVFS_EVERY_S;
+
+		assert_true(p50[i] > 1e-6 && p50[i] <= 2e-6);
+		assert_true(slow ? p99[i] > 1024e-6 && p99[i] <= 2048e-6
+				 : p99[i] > 1e-6 && p99[i] <= 2e-6);
+	}
+	free(text);
+}
+
+/* The durations of ten minutes, taken once a minute. */
+static void durations(void **state)
+{
+	struct kvfs_history h;
+	struct kvfs_sample now = { .ns = NS(77) };
+	struct kvc_stats_durations d = { .ns = NS(1) };
+
+	(void)state;
+	kvfs_history_init(&h);
+	kvfs_history_durations(&h, &now, &d); /* none yet */
+	assert_true(d.ns == NS(77) && !d.n[0][0][0]);
+	for (unsigned i = 0; i < 500; i++) {
+		struct kvc_stats_durations one = { .ns = NS(1000 + i * KVFS_EVERY_S) };
+
+		one.n[KVC_OP_commit][KVC_PLACES - 1][3] = i;
+		kvfs_history_add_durations(&h, &one);
+		kvfs_history_durations(&h, &now, &d);
+		/* the newest is from the begin of the minute, and the oldest ten minutes older */
+		assert_int_equal(d.n[KVC_OP_commit][KVC_PLACES - 1][3],
+				 i / 6 >= KVFS_DURATIONS_N ? (i / 6 - 10) * 6 : 0);
+	}
+}
+
+static void quantile(void **state)
+{
+	uint64_t n[KVC_SPANS] = { 0 };
+
+	(void)state;
+	assert_true(kvc_histogram_quantile(n, .5) == 0);
+	n[0] = 100; /* up to 1 */
+	assert_true(kvc_histogram_quantile(n, .5) == .5);
+	assert_true(kvc_histogram_quantile(n, 1) == 1);
+	n[4] = 100; /* above 8 and up to 16 */
+	assert_true(kvc_histogram_quantile(n, .5) == 1);
+	assert_true(kvc_histogram_quantile(n, .75) == 12);
+	assert_true(kvc_histogram_quantile(n, 1) == 16);
+	n[KVC_SPANS - 1] = 800; /* above 2^24, without an end */
+	assert_true(kvc_histogram_quantile(n, .99) == 1 << (KVC_SPANS - 2));
+	n[0] = UINT64_MAX / 2000; /* many */
+	assert_true(kvc_histogram_quantile(n, .5) > .49 && kvc_histogram_quantile(n, .5) < .51);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(before), cmocka_unit_test(printed) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(before),    cmocka_unit_test(printed),  cmocka_unit_test(opens),
+		cmocka_unit_test(durations), cmocka_unit_test(quantile),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

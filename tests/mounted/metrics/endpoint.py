@@ -4,7 +4,7 @@
 address that other machines can reach, and /readyz while the catalog cannot be written."""
 import errno, json, os, socket
 from kvtest import *
-from prometheus import ask, check, port_of
+from prometheus import ask, check, parse, port_of
 
 s = Store(options="metrics=127.0.0.1:0").mount()
 port = port_of(s)
@@ -52,10 +52,27 @@ assert {"open", "create"} <= {o["operation"] for o in state["slowest"]}
 took = [o["seconds"] for o in state["slowest"]]
 assert took == sorted(took, reverse=True) and {"m", 'o"d\\d\n', "größe"} >= \
     {o["model"] for o in state["slowest"] if o["operation"] == "create"}
+reasons = {r["reason"]: r for r in state["reasons"]}
+assert {k: r["evicted_chunks"] for k, r in reasons.items()} == \
+    {k[len("evicted_for_"):]: v for k, v in st.items() if k.startswith("evicted_for_")}
+samples = parse(ask(port, "/metrics")[2].decode())
+assert {o["operation"] for o in state["latency"]["operations"]} >= {"open", "create", "spill"}
+for o in state["latency"]["operations"]:
+    tier = {"tier": o["tier"]} if o["tier"] else {}
+    counted = samples.value("operation_seconds_count", operation=o["operation"], **tier)
+    now, ever = o["recent"], o["since_start"]
+    assert 0 < ever["count"] <= counted and now["count"] <= ever["count"], o
+    assert 0 < ever["p50_seconds"] <= ever["p90_seconds"] <= ever["p99_seconds"], o
+    assert (now["p50_seconds"] is None) == (now["count"] == 0), o
+    if o["operation"] in ("open", "create"):  # no more of them in the meantime
+        assert ever["count"] == counted and now["count"] == ever["count"], (o, counted)
 history = state["history"]
+assert history["reasons"].keys() == reasons.keys()
 n = len(history["ago_seconds"])
 assert n >= 2 and history["ago_seconds"][-1] == 0 and history["hits"][0] == 0
 assert history["hits"][-1] == 6 and all(len(v) == n for v in history.values() if type(v) is list)
+assert all(len(v) == n for v in history["reasons"].values())
+assert history["open_p50_seconds"][0] is None and history["open_p99_seconds"][-1] > 0
 assert all(state["counters"][k] == v for k, v in st.items()
            if k in ("creates", "opens", "publishes", "corrupt"))
 

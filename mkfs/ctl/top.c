@@ -43,6 +43,7 @@ struct top {
 	double seconds;
 	const char *sort; /* one of sorts[].name */
 	bool json, screen, keys, colour;
+	bool key_list; /* the keys are listed above the table */
 	struct termios was;
 };
 
@@ -168,6 +169,7 @@ static const struct {
 };
 #define SHOWN (sizeof shown / sizeof shown[0])
 #define NAME_LEAST 12 /* columns of the name of a model */
+#define NAME_MOST 60
 
 /* Orders: by use (opens, absent names and created files), by a column, or by name. */
 enum { BY_USE = SHOWN, BY_NAME };
@@ -269,7 +271,7 @@ struct layout {
 
 static struct layout fit(const struct top *t, int width)
 {
-	struct layout l = { .name = 60, .end = t->screen ? "\033[K" : "" };
+	struct layout l = { .name = NAME_MOST, .end = t->screen ? "\033[K" : "" };
 	int left = t->screen ? width - 2 - NAME_LEAST : INT_MAX;
 
 	for (unsigned rank = 0; rank < SHOWN; rank++)
@@ -281,15 +283,29 @@ static struct layout fit(const struct top *t, int width)
 				left = 0; /* columns of a higher rank are left out, too */
 			}
 	if (t->screen)
-		l.name = kvc_min(60, left + NAME_LEAST);
+		l.name = kvc_min(NAME_MOST, left + NAME_LEAST);
 	return l;
+}
+
+/*
+ * Cuts a name to a width, in its middle, because names of models often differ at their ends. Names
+ * are escaped and have ASCII characters only.
+ */
+static const char *cut_name(const char *name, size_t width, char cut[NAME_MOST + 1])
+{
+	size_t n = strlen(name), end = width / 2;
+
+	if (n <= width)
+		return name;
+	snprintf(cut, NAME_MOST + 1, "%.*s~%s", (int)(width - 1 - end), name, name + n - end);
+	return cut;
 }
 
 static void print_model(const struct top *t, const struct layout *l, const struct model *m,
 			const char *name)
 {
 	const char *space = "", *colour;
-	char buf[32];
+	char buf[32], cut[NAME_MOST + 1];
 
 	for (unsigned c = 0; c < SHOWN; c++) {
 		if (!l->has[c])
@@ -299,10 +315,7 @@ static void print_model(const struct top *t, const struct layout *l, const struc
 		       colour ? "\033[0m" : "");
 		space = " ";
 	}
-	if ((int)strlen(name) > l->name)
-		printf("  %.*s~%s\n", l->name - 1, name, l->end);
-	else
-		printf("  %s%s\n", name, l->end);
+	printf("  %s%s\n", cut_name(name, (size_t)l->name, cut), l->end);
 }
 
 /* Prints up to `capacity` models. */
@@ -376,8 +389,29 @@ static void print_top_json(const struct top *t, const struct sample *s)
 	putchar('\n');
 }
 
-/* The two lines above the table. */
-static void print_heading(const struct top *t, int width)
+/* The keys and their orders, in lines of this width. Returns the number of lines. */
+static unsigned print_keys(int width)
+{
+	unsigned lines = 1;
+	int at = 0, n;
+	char one[32];
+
+	for (size_t i = 0; i < SORTS; i++) {
+		n = snprintf(one, sizeof one, "%c %s", sorts[i].key, sorts[i].name);
+		if (at && at + 2 + n > width) {
+			printf("\033[K\n");
+			at = 0;
+			lines++;
+		}
+		printf("%s%s", at ? "  " : "", one);
+		at += n + (at ? 2 : 0);
+	}
+	printf("\033[K\n");
+	return lines;
+}
+
+/* The lines above the table. Returns their number. */
+static unsigned print_heading(const struct top *t, int width)
 {
 	char line[160];
 	size_t n = strlen(t->mnt);
@@ -387,14 +421,15 @@ static void print_heading(const struct top *t, int width)
 	printf("\033[H%s%s\033[K\n", n > (size_t)most ? "~" : "",
 	       n > (size_t)most ? t->mnt + n - (size_t)most + 1 : t->mnt);
 	snprintf(line, sizeof line, "%.1f s by %s; q quits%s", t->seconds, t->sort,
-		 t->keys ? "; keys uafomclwpn sort" : "");
+		 t->keys ? ", ? keys" : "");
 	printf("%.*s\033[K\n", width, line);
+	return 2 + (t->key_list ? print_keys(width) : 0);
 }
 
 static void show_top(const struct top *t, struct sample *s)
 {
 	struct winsize w = { .ws_row = 24, .ws_col = 80 };
-	unsigned by = order_of(t);
+	unsigned by = order_of(t), above;
 
 	qsort_r(s->v, s->n, sizeof *s->v, by_column, &by);
 	if (t->json) {
@@ -404,8 +439,8 @@ static void show_top(const struct top *t, struct sample *s)
 			w.ws_row = 24;
 		if (w.ws_col < 20)
 			w.ws_col = 80;
-		print_heading(t, w.ws_col);
-		print_top(t, s, w.ws_row - 5u, w.ws_col);
+		above = print_heading(t, w.ws_col) + 3; /* and the titles, the sum, the cursor */
+		print_top(t, s, w.ws_row > above ? w.ws_row - above : 0, w.ws_col);
 		printf("\033[J");
 	} else {
 		print_top(t, s, SIZE_MAX, 0);
@@ -443,18 +478,26 @@ static void screen_close(struct top *t)
 		tcsetattr(STDIN_FILENO, TCSANOW, &t->was);
 }
 
-/* Returns false if the key ends the command. Another order is shown at once, of the last sample. */
+/*
+ * Returns false if the key ends the command. Another order, or the list of the keys, is shown at
+ * once, with the last sample.
+ */
 static bool press_key(struct top *t, char key)
 {
+	bool change = key == '?' || key == 'h';
+
 	if (key == 'q' || key == 'Q' || key == 4)
 		return false;
+	if (change)
+		t->key_list = !t->key_list;
 	for (size_t i = 0; i < SORTS; i++)
 		if (sorts[i].key == key && t->sort != sorts[i].name) {
 			t->sort = sorts[i].name;
-			if (t->seconds > 0)
-				show_top(t, &t->before);
-			(void)fflush(stdout);
+			change = true;
 		}
+	if (change && t->seconds > 0)
+		show_top(t, &t->before);
+	(void)fflush(stdout);
 	return true;
 }
 

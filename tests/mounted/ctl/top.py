@@ -128,7 +128,7 @@ HEADS = {40: ["asked/s", "found", "pool", "model"],
          80: ["asked/s", "found", "opens/s", "in memory", "loaded/s", "copied/s", "pool", "model"],
          100: ["asked/s", "found", "opens/s", "in memory", "creates/s", "loaded/s", "copied/s",
                "pool", "model"]}
-s.write(f"{'n' * 70}/c/l", blob("n", 4 * N))
+s.write(f"{'n' * 70}-8b/c/l", blob("n", 4 * N))
 s.settle()
 for width, heads in HEADS.items():
     screen = plain(at_terminal(1, lambda pid, fd: os.write(fd, b"q"), "top", "--interval", "1s",
@@ -136,8 +136,10 @@ for width, heads in HEADS.items():
     assert all(len(l) <= width for l in screen), (width, screen)
     assert re.split(r"\s{1,}", screen[2].replace("in memory", "in_memory").strip()) == \
         [h.replace(" ", "_") for h in heads], (width, screen)
-    assert screen[3].endswith("  (all)") and re.search(r"  n+~?$", screen[4]), (width, screen)
-    assert (screen[4][-1] == "~") and screen[0] in (s.mnt, "~" + s.mnt[-width + 1:]), screen
+    assert screen[3].endswith("  (all)"), (width, screen)
+    # a long name is cut in its middle
+    assert re.search(r"  n{5,}~n{3,}-8b$", screen[4]), (width, screen)
+    assert screen[0] in (s.mnt, "~" + s.mnt[-width + 1:]), screen
 
 # colours
 red, bold = "\033[31m", "\033[1m"
@@ -165,6 +167,17 @@ assert [re.search(r" by (\w+);", x[1])[1] for x in screens] == ["use", "pool", "
 names = [[l.split("  ")[-1].rstrip("~") for l in x[4:20]] for x in screens]
 assert names[1] == names[3] and names[1][0].startswith("nnn"), names
 assert names[2] == sorted(names[2]) and names[2] != names[1], names
+
+# ? lists the keys above the table, which stays within the screen, and hides them again
+for width, lines in ((40, 3), (60, 2), (120, 1)):
+    seen = at_terminal(1, press("??"), "top", "--interval", "1s", s.mnt, width=width)[1]
+    off, on, again = (plain(x) for x in seen.split("\033[H")[1:4])
+    keys = " ".join(on[2:2 + lines]).split()
+    assert keys[::2] == list("uafomclwpn") and keys[1::2] == \
+        "use asked found opens memory creates loaded copied pool name".split(), (width, on)
+    assert on[2 + lines] == off[2] and off == again and len(on) == len(off) <= 30, (width, on, off)
+    assert all(len(l) <= width for l in on), (width, on)
+    assert off[1].endswith("q quits, ? keys"), off
 
 # --sort: shares from the lowest one, models without requests last
 for name, key in (("name", lambda x: x["model"]), ("pool", lambda x: -x["pool_bytes"]),

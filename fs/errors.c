@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts the engine's errors to the errnos that applications get (kvcachefs(8)). */
+/* Converts the engine's errors to the errnos that applications get (kvcachefs-errors(7)). */
 #include "fs.h"
 
 int kvfs_errno(int err)

@@ -252,7 +252,7 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wa
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
 
 /*
- * LEASES (kvcachefs(8)). A lease keeps the objects named by `paths` in the pool until it is
+ * LEASES (kvcachefs-files(5)). A lease keeps the objects named by `paths` in the pool until it is
  * freed. Paths are separated by newlines and relative to the mount; a folder stands for all files
  * in it. KVC_LEASE_PREFETCH loads objects but does not keep them; KVC_LEASE_LOOK only reports their
  * state. With KVC_LEASE_HINT the first line has the words of a hint (hint.h), which is applied to

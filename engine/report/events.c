@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * .kvcachefs/events: changes of files since it was opened (telemetry/rings.h), one JSON object
- * per line (kvcachefs(8) describes the members). An event is recorded as numbers under the lock;
- * its path is looked up when it is read. Sequence numbers have no gaps, except that lost events are
- * skipped; a line says how many.
+ * per line (kvcachefs-files(5) describes the members). An event is recorded as numbers under the
+ * lock; its path is looked up when it is read. Sequence numbers have no gaps, except that lost
+ * events are skipped; a line says how many.
  */
 #include "rings.h"
 #include "path.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvcachectl ls and stat: the state of files and chunks, from the attributes user.kvcachefs.*
- * (table `attrs`; kvcachefs(8) describes them). Listing does not load objects and does not count as
- * an access.
+ * (table `attrs`; kvcachefs-attributes(7) describes them). Listing does not load objects and does
+ * not count as an access.
  */
 #include "item.h"
 

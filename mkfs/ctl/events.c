@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl events: prints the file events of a mount from .kvcachefs/events (kvcachefs(8)) until
- * a signal, or publishes them to routers (publish.h). A read of that file never blocks, so the
- * command polls it.
+ * kvcachectl events: prints the file events of a mount from .kvcachefs/events (kvcachefs-files(5))
+ * until a signal, or publishes them to routers (publish.h). A read of that file never blocks, so
+ * the command polls it.
  *
  * After a router subscribes, or after events were lost, all stored files are published. During that
  * walk, new events are still read and are published after the files, because they are newer.

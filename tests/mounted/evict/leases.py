@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 # level: check
-"""Leases (kvcachefs(8)): the client writes a list and reads a line per object once all are
+"""Leases (kvcachefs-files(5)): the client writes a list and reads a line per object once all are
 resident. They are held until the descriptor is closed or the process dies. The case covers
 prefetch, pins and ttl, and errors in a list."""
 import errno, os, signal, time

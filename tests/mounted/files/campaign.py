@@ -333,7 +333,7 @@ class Client:
         try:
             got = self.load(path)
         except OSError as e:
-            # ESTALE: replaced twice, each time while its copy was being loaded (kvcachefs(8))
+            # ESTALE: replaced twice, each time while its copy was loaded (kvcachefs-errors(7))
             if e.errno not in (errno.ENOENT, errno.ESTALE):
                 raise
         else:
@@ -497,7 +497,7 @@ def campaign(name):
     kind = {"quotas": [], "may": (), "rules": None} | KINDS[name]
     if WAY == "fast" and MODE in ("asan", "tsan"):
         # Sanitizers slow down the daemon, but not its clients. With passthrough, clients can then
-        # grow files by more than the pool's reserve before the daemon checks (kvcachefs(8), NOTES).
+        # grow files by more than the pool's reserve before the daemon checks (kvcachefs-errors(7)).
         kind["may"] += (errno.ENOSPC,)
     s = Store(name, size="256M", cpu="24M", options=f"{COMMON},{kind['options']}".rstrip(","))
     os.makedirs(REMOTE, exist_ok=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain (passthrough)
-"""Names, files and attributes behave as kvcachefs(8) says, call by call, also after a remount."""
+"""Names, files and attributes behave as kvcachefs-attributes(7) and kvcachefs-errors(7) say, call
+by call, also after a remount."""
 import ctypes, errno, fcntl, mmap, os, random, stat, subprocess, threading, time
 from kvtest import *
 

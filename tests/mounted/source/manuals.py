@@ -13,7 +13,8 @@ assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mo
                       "libkvcachefs.3", "kvcachefs-gpu.7", "kvcachefs-python.7",
                       "kvcachefs-engines.7", "kvcachefs-policies.7", "kvcachefs-metrics.7",
                       "kvcachefs-performance.7", "kvcachefs-tutorial.7",
-                      "kvcachefs-troubleshooting.7"}
+                      "kvcachefs-troubleshooting.7", "kvcachefs-attributes.7", "kvcachefs-files.5",
+                      "kvcachefs-errors.7", "kvcachefs-sizing.7"}
 for name in pages:
     p = run("mandoc", "-T", "lint", "-W", "error", f"{man}/{name}")
     assert p.returncode == 0, p.stdout
@@ -89,5 +90,33 @@ for page in ("kvcachefs-design.7", "kvcachefs-security.7"):
     assert len([p for p, _ in promises if p == page]) >= 30, f"PROMISES: too few for {page}"
 numbered = pages["kvcachefs-design.7"].split(".SH PROMISES")[1].split(".SH")[0]
 assert len(re.findall(r"^\.IP \d", numbered, re.M)) == 9
-for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit", "codec", "shared"):
-    assert n in pages["kvcachefs.8"]
+# kvcachefs-attributes(7) has the attributes of the table. The attribute of the root (tenants) is a
+# part of kvcachectl tenant.
+source = open(os.path.join(man, "../engine/ops/virtuals.c")).read()
+attributes = re.findall(r'^\t\{ "(\w+)", ON_(?!ROOT)[^{]*\},$', source, re.M)
+described = re.findall(r"^\.B user\.kvcachefs\.(\w+)$", pages["kvcachefs-attributes.7"], re.M)
+assert len(attributes) > 15 and set(attributes) == set(described), \
+    f"kvcachefs-attributes.7: {set(attributes) ^ set(described)}"
+# kvcachefs-files(5) has the virtual files; it marks those that only root and the daemon can read
+source = open(os.path.join(man, "../fs/virtual.c")).read()
+files = {n: int(mode, 8) for n, mode in
+         re.findall(r'^\t\[V_\w+\] = \{ "(\w+)", S_IFREG \| (\d+)', source, re.M)}
+section = pages["kvcachefs-files.5"].split(".SH VIRTUAL FILES\n")[1].split(".SH")[0]
+described = {n: bool(private) for n, private in
+             re.findall(r"^\.TP\n\.I (\w+)\n(\(private\) )?", section, re.M)}
+assert len(files) > 10 and described == {n: not mode & 0o044 for n, mode in files.items()}, \
+    f"kvcachefs-files.5: {described}, {files}"
+# references to sections
+sections = {n: set(re.findall(r'^\.S[SH] "?(.*?)"?$', t, re.M)) for n, t in pages.items()}
+references = 0
+for name, t in pages.items():
+    flat = re.sub(r"\n(?!\.)", " ", t)
+    for words, page, number in re.findall(
+            r"^(?!\.).*?\b([A-Z_]{2,}(?: [A-Z]+)*)(?: in| of)?\n\.BR (\S+) \((\d)\)", flat,
+            re.M):
+        references += 1
+        assert words in sections[f"{page}.{number}"], f"{name}: {page}({number}) has no {words}"
+    for words in re.findall(r"\b[Ss]ee ([A-Z_]{2,}(?: [A-Z]+)*)(?: below| above)?[.,;)]", flat):
+        references += 1
+        assert words in sections[name], f"{name} has no section {words}"
+assert references > 15, references

@@ -114,11 +114,11 @@ static int open_all(struct kvc_catalog *c, char *error)
 			 strerror(-err));
 		return err;
 	}
-	rc = kvc_conn_open(c, &c->w, true);
+	rc = kvc_conn_open(c, &c->w, KVC_CONN_WRITES);
 	db = c->w.db;
 
 	for (unsigned i = 0; i <= c->readers && !rc; i++) {
-		rc = kvc_conn_open(c, &c->reader[i], false);
+		rc = kvc_conn_open(c, &c->reader[i], KVC_CONN_READS);
 		db = rc ? c->reader[i].db : db;
 	}
 	if (!rc && (err = kvc_schema_format(c->w.db, c->path, error)))

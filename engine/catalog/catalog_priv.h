@@ -281,7 +281,9 @@ int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg);
 
 /* conn.c */
 int kvc_conn_settings(sqlite3 *db); /* for a connection that writes */
-int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes);
+/* COPIES: it makes checkpoints. Only the writer's connection and that one may sync a file. */
+enum kvc_conn_use { KVC_CONN_READS, KVC_CONN_WRITES, KVC_CONN_COPIES };
+int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, enum kvc_conn_use use);
 void kvc_conn_close(struct kvc_conn *n);
 /*
  * Opens a connection that only reads and changes no file. Returns an SQLite code. Close the

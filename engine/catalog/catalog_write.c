@@ -154,7 +154,8 @@ static int write_all(struct kvc_conn *n, struct kvc_overlay *o)
 
 static int open_writer(struct kvc_catalog *c)
 {
-	int rc = kvc_conn_open(c, &c->w, true), err = rc ? kvc_sql_errno(c->w.db, rc) : 0;
+	int rc = kvc_conn_open(c, &c->w, KVC_CONN_WRITES),
+	    err = rc ? kvc_sql_errno(c->w.db, rc) : 0;
 
 	if (err)
 		kvc_conn_close(&c->w);

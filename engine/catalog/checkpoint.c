@@ -23,6 +23,10 @@
  * This thread also syncs a log that has restarted, and writes the mark that permits the restart
  * (wal_restart.c).
  *
+ * After a failed sync of the database, the kernel may have lost any page that was written to it
+ * since the last good sync. So nothing of the log counts as copied any more (wal_restart.c), the
+ * log does not restart, and the next checkpoint copies all of it again.
+ *
  * When there are few commits, the thread truncates the log's file, with the gate closed. That takes
  * SQLite's write lock, but only briefly, because a PASSIVE checkpoint has copied all of the log.
  *
@@ -30,6 +34,9 @@
  */
 #include "catalog_priv.h"
 
+#include "log.h"
+
+#include <errno.h>
 #include <string.h>
 
 #define GATE_NS 25000000ull
@@ -55,6 +62,8 @@ struct kvc_checkpoint {
 	uint64_t gate_until_ns; /* 0: no limit */
 	bool inside;            /* the committer passed the gate and has not committed yet */
 	uint64_t again_ns;      /* from then on the gate may close again */
+	uint64_t retry_ns;      /* from then on a checkpoint is tried again after a failure */
+	bool failing;           /* the last checkpoint failed, and that was logged */
 	uint64_t rounds;        /* number of checkpoints for which the gate was closed */
 	_Atomic bool clean;     /* all of the log is copied: the next commit restarts it */
 	_Atomic uint64_t seq;   /* number of commits that the hook has seen */
@@ -148,6 +157,25 @@ void kvc_checkpoint_gate(struct kvc_catalog *c)
 	pthread_mutex_unlock(&p->lock);
 }
 
+/* A checkpoint, or a sync of the database, has ended: err is 0 or a negative errno. */
+static void note_result(struct kvc_checkpoint *p, int err)
+{
+	if (err && !p->failing)
+		kvc_error("catalog: cannot copy its log into the database: %s; the log grows until "
+			  "that succeeds",
+			  strerror(-err));
+	else if (!err && p->failing)
+		kvc_info("catalog: its log is copied into the database again");
+	p->failing = err;
+	if (!err)
+		return;
+	p->retry_ns = kvc_mono_ns() + AGAIN_NS;
+	pthread_mutex_lock(&p->lock);
+	atomic_store(&p->clean, false);
+	atomic_store(&p->done, 0); /* all of it is copied again */
+	pthread_mutex_unlock(&p->lock);
+}
+
 /*
  * Copies the log into the database. The caller has released the readers' snapshots. Returns true if
  * all of the log is in the database now. *copied is set to the number of frames that are there, or
@@ -170,6 +198,8 @@ static bool copy_released(struct kvc_catalog *c, int mode, uint64_t *copied)
 		atomic_store(&p->done, *copied = (uint64_t)done);
 	pthread_cond_broadcast(&p->open);
 	pthread_mutex_unlock(&p->lock);
+	if (!rc || (rc & 0xff) != SQLITE_BUSY) /* busy: it was not tried */
+		note_result(p, rc ? kvc_sql_errno(p->conn.db, rc) : 0);
 	return clean;
 }
 
@@ -192,12 +222,17 @@ static uint64_t not_copied(struct kvc_catalog *c)
 }
 
 /* Syncs the database, through the checkpoint's own connection. Returns false if that failed. */
-static bool sync_database(struct kvc_checkpoint *p)
+static bool sync_copied(struct kvc_checkpoint *p)
 {
 	sqlite3_file *f = NULL;
+	bool synced;
 
-	return !sqlite3_file_control(p->conn.db, "main", SQLITE_FCNTL_FILE_POINTER, &f) && f &&
-	       f->pMethods && !f->pMethods->xSync(f, SQLITE_SYNC_NORMAL);
+	errno = 0;
+	synced = !sqlite3_file_control(p->conn.db, "main", SQLITE_FCNTL_FILE_POINTER, &f) && f &&
+		 f->pMethods && !f->pMethods->xSync(f, SQLITE_SYNC_NORMAL);
+	if (!synced)
+		note_result(p, -(errno ?: EIO));
+	return synced;
 }
 
 void kvc_checkpoint_ask(void *catalog)
@@ -217,14 +252,15 @@ void kvc_checkpoint_ask(void *catalog)
  * do. It also writes the mark without which the log does not restart. The mark covers about half
  * of the log, so that the commits after the restart do not wait for a sync of the log's header, and
  * at most the log's limit: before a log becomes larger, a commit syncs its header.
- * Returns false if the database could not be synced; then the next pass tries again.
+ * Returns false if the database could not be synced; then the next pass copies all of the log
+ * again.
  */
 static bool prepare(struct kvc_catalog *c)
 {
 	struct kvc_salts salts = kvc_wal_restart_salts(c->restart);
 	uint64_t copied = copy_beside_commits(c);
 
-	if (!sync_database(c->checkpoint))
+	if (!sync_copied(c->checkpoint))
 		return false;
 	if (copied)
 		kvc_wal_restart_copied(c->restart, &salts,
@@ -286,7 +322,8 @@ static void checkpoint_pass(struct kvc_catalog *c, bool tidy, bool quiet)
 
 	if (is_above(c, p->bound / 2) && kvc_mono_ns() >= p->again_ns)
 		copy_gated(c, false);
-	else if (not_copied(c) > p->step || (tidy && not_copied(c)))
+	else if ((not_copied(c) > p->step && kvc_mono_ns() >= p->retry_ns) ||
+		 (tidy && not_copied(c)))
 		copy_beside_commits(c);
 	if (tidy && quiet && kvc_wal_restart_bytes(c->restart) > KEEP_BYTES)
 		copy_gated(c, true);
@@ -311,7 +348,7 @@ static void *checkpointer(void *arg)
 		p->asked = false;
 		pthread_mutex_unlock(&p->lock);
 		if (kvc_wal_restart_unsynced(c->restart))
-			/* the next checkpoint reports errors */
+			/* an error is logged, and stays until the log is written again */
 			kvc_wal_restart_sync(c->restart);
 		if (kvc_mono_ns() - look_ns >= LOOK_NS) {
 			uint64_t n = atomic_load(&c->commits);
@@ -347,7 +384,7 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 	pthread_condattr_destroy(&attr);
 	p->bound = log_bytes;
 	p->step = log_bytes / 4 / bytes_of(1);
-	rc = kvc_conn_open(c, &p->conn, false);
+	rc = kvc_conn_open(c, &p->conn, KVC_CONN_COPIES);
 	err = rc ? kvc_sql_errno(p->conn.db, rc) : 0;
 	if (!err)
 		sqlite3_busy_timeout(p->conn.db,

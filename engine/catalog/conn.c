@@ -144,15 +144,17 @@ int kvc_conn_open_read(const char *path, sqlite3 **db)
 	return rc;
 }
 
-int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
+int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, enum kvc_conn_use use)
 {
+	bool writes = use == KVC_CONN_WRITES;
 	int rc;
 
 	n->c = c;
 	if (c->read_only)
 		return kvc_conn_open_read(c->path, &n->db);
 	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
-			     writes ? kvc_wal_restart_vfs(c->restart) : NULL);
+			     use == KVC_CONN_READS ? NULL
+						   : kvc_wal_restart_vfs(c->restart, writes));
 	if (!rc)
 		rc = kvc_schema_restrict(n->db);
 	if (!rc)

@@ -25,7 +25,7 @@
  *   included.
  *
  * The committing connection uses a VFS that passes all calls on to the default VFS, with these
- * exceptions:
+ * exceptions (and with those below, under FAILED SYNCS):
  * - A commit locks all readers' marks to check that it may restart the log. This lock fails until
  *   there is a mark, so that the commit appends to the log instead.
  * - The sync after the header is skipped, and the checkpoint thread is asked to do it. Any sync of
@@ -35,12 +35,23 @@
  *   a log, and filesystems keep the order of sizes: later writes are not on the medium if the
  *   truncation is not.
  *
+ * FAILED SYNCS. The kernel reports a failed sync once, and a later one succeeds without the bytes.
+ * The connections that commit and that checkpoint use the VFS, so that
+ * - a failed sync of the log is made good (wal_sync.c) before any sync of it succeeds;
+ * - after a failed sync of the database, none of the log counts as copied to the database. The log
+ *   has all pages that were written to the database since the last good sync: SQLite restarts and
+ *   truncates the log, and deletes it at the close, only if all of it is copied, and syncs the
+ *   database before it says so. Setting the number of copied frames to 0 in the log's index
+ *   (nBackfill, at a fixed place: https://www.sqlite.org/walformat.html) therefore suffices: the
+ *   next checkpoint copies all frames again, and syncs.
+ *
  * `limit` belongs to the committing thread (under c->writer), the mark's file to the checkpoint
  * thread.
  */
 #include "wal_restart.h"
 
 #include "log.h"
+#include "wal_sync.h"
 
 #include <endian.h>
 #include <fcntl.h>
@@ -51,15 +62,16 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#define LOG_HEADER 32
-#define FRAME_HEADER 24
-#define PAGE_MAX 65536u
 /*
  * size of a slot of the mark file; it has two, so that one stays valid while the other is written
  */
 #define SLOT 4096
 /* SQLite's locks of the readers' marks, from the second reader on: offset and number */
 #define READERS 4
+/* The log's index, as 32-bit integers: the place of its version, and of the copied frames. */
+#define INDEX_VERSION 0
+#define INDEX_COPIED 24
+#define INDEX_VERSION_IS 3007000u
 
 struct mark {
 	char magic[8];
@@ -71,12 +83,14 @@ _Static_assert(sizeof(struct mark) == 32, "kvcachefs-format(5)");
 static const char magic[8] = "KVCMARK";
 
 struct kvc_wal_restart {
-	sqlite3_vfs vfs, *below;
+	/* for the committing connection, and for the one that copies the log; and the default */
+	sqlite3_vfs vfs, copying, *below;
 	sqlite3_io_methods methods;
-	char path[1280], name[32];
+	char path[1280], name[32], copying_name[40];
 	void (*ask)(void *arg);
 	void *arg;
-	int log_fd, mark_fd;
+	struct kvc_wal_sync sync; /* of the log */
+	int mark_fd;
 	unsigned slot;           /* the slot that is written next */
 	_Atomic uint64_t frames; /* frames that a mark covers; 0: not in use */
 	_Atomic uint64_t marked; /* frames of the valid mark; 0: there is no mark */
@@ -85,13 +99,18 @@ struct kvc_wal_restart {
 	/* number of headers written, and number of headers synced */
 	_Atomic uint64_t began, synced;
 	uint64_t limit; /* size in bytes up to which the log may be written while began != synced */
+	struct kvc_salts next; /* salts of the header for which the limit was set */
 };
 
 struct file {
 	sqlite3_file base;
 	struct kvc_wal_restart *a;
-	bool log;   /* the file is the log */
-	bool fresh; /* the last write was a header over a log with a mark */
+	bool commits;  /* opened by the committing connection */
+	bool log;      /* the file is the log */
+	bool database; /* the file is the database */
+	bool fresh;    /* the last write was a header over a log with a mark */
+	/* the beginning of the log's index, shared with other processes; NULL: not mapped */
+	volatile uint32_t *index;
 	sqlite3_file *below;
 };
 
@@ -111,7 +130,7 @@ struct kvc_salts kvc_wal_restart_salts(const struct kvc_wal_restart *a)
 {
 	struct kvc_salts s = { { 0 } };
 
-	if (kvc_pread_all(a->log_fd, &s, sizeof s, 16))
+	if (kvc_pread_all(a->sync.fd[0], &s, sizeof s, 16))
 		memset(&s, 0, sizeof s);
 	return s;
 }
@@ -120,7 +139,7 @@ uint64_t kvc_wal_restart_bytes(const struct kvc_wal_restart *a)
 {
 	struct stat st;
 
-	return fstat(a->log_fd, &st) ? 0 : (uint64_t)st.st_size;
+	return fstat(a->sync.fd[0], &st) ? 0 : (uint64_t)st.st_size;
 }
 
 bool kvc_wal_restart_unsynced(const struct kvc_wal_restart *a)
@@ -140,11 +159,11 @@ static void header_synced(struct kvc_wal_restart *a, uint64_t upto)
 int kvc_wal_restart_sync(struct kvc_wal_restart *a)
 {
 	uint64_t upto = atomic_load(&a->began);
+	int err = kvc_wal_sync_run(&a->sync);
 
-	if (fdatasync(a->log_fd))
-		return -errno;
-	header_synced(a, upto);
-	return 0;
+	if (!err)
+		header_synced(a, upto);
+	return err;
 }
 
 static uint64_t sum_of(const struct mark *m)
@@ -199,60 +218,27 @@ static uint64_t marked_frames(const char *path, const struct kvc_salts *salts)
 	return most;
 }
 
-/* The checksum chain of an SQLite log. */
-struct chain {
-	uint32_t s0, s1;
-	bool big;
-};
-
-static void chain_add(struct chain *c, const uint8_t *p, size_t len)
+static int ignore_frame(void *arg, const uint8_t *p, size_t len, uint64_t at)
 {
-	for (size_t i = 0; i < len; i += 8) {
-		uint32_t x[2];
-
-		memcpy(x, p + i, 8);
-		for (int k = 0; k < 2; k++)
-			x[k] = c->big ? be32toh(x[k]) : le32toh(x[k]);
-		c->s0 += x[0] + c->s1;
-		c->s1 += x[1] + c->s0;
-	}
-}
-
-static bool chain_is(const struct chain *c, const uint8_t *p)
-{
-	return get_be32(p) == c->s0 && get_be32(p + 4) == c->s1;
+	(void)arg;
+	(void)p;
+	(void)len;
+	(void)at;
+	return 0;
 }
 
 /* Are the first `frames` frames of the log intact? Returns 1, 0 or -errno. */
-static int frames_intact(int fd, const uint8_t header[LOG_HEADER], uint64_t frames)
+static int frames_intact(int fd, uint64_t frames)
 {
-	struct chain c = { .big = header[3] & 1 };
-	size_t page = get_be32(header + 8), len = FRAME_HEADER + page;
-	KVC_MEM uint8_t *f = NULL;
+	uint64_t n;
+	int err = kvc_wal_sync_frames(fd, frames, ignore_frame, NULL, &n);
 
-	chain_add(&c, header, LOG_HEADER - 8);
-	if (page < 512 || page > PAGE_MAX || page & (page - 1) || !chain_is(&c, header + 24))
-		return 1; /* no header: SQLite, too, takes this for an empty log */
-	if (!(f = malloc(len)))
-		return -ENOMEM;
-	for (uint64_t i = 0; i < frames; i++) {
-		int err = kvc_pread_all(fd, f, len, (off_t)(LOG_HEADER + i * len));
-
-		if (err && err != -ENODATA)
-			return err;
-		if (err || memcmp(f + 8, header + 16, 8))
-			return 0;
-		chain_add(&c, f, 8);
-		chain_add(&c, f + FRAME_HEADER, page);
-		if (!chain_is(&c, f + 16))
-			return 0;
-	}
-	return 1;
+	return err == -ENODATA ? 1 /* an empty log */ : err ?: n == frames;
 }
 
 int kvc_wal_restart_stale(const char *path)
 {
-	uint8_t header[LOG_HEADER];
+	uint8_t header[KVC_WAL_HEADER];
 	char name[1300];
 	KVC_FD int fd = -1;
 	struct kvc_salts salts;
@@ -267,7 +253,7 @@ int kvc_wal_restart_stale(const char *path)
 		return is == -ENODATA ? 0 : is;
 	memcpy(&salts, header + 16, sizeof salts);
 	frames = marked_frames(path, &salts);
-	is = frames ? frames_intact(fd, header, frames) : 1;
+	is = frames ? frames_intact(fd, frames) : 1;
 	return is < 0 ? is : !is;
 }
 
@@ -304,63 +290,82 @@ static int x_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
 	return b->pMethods->xRead(b, p, n, at);
 }
 
+/* Syncs the log through the connection's descriptor. */
+static int sync_log(struct file *f, int flags)
+{
+	uint64_t upto = atomic_load(&f->a->began);
+	int rc = f->below->pMethods->xSync(f->below, flags), err = rc ? -(errno ?: EIO) : 0;
+
+	if ((err = kvc_wal_sync_ended(&f->a->sync, err))) {
+		errno = -err; /* SQLite asks for it */
+		return rc ?: SQLITE_IOERR_FSYNC;
+	}
+	header_synced(f->a, upto);
+	return SQLITE_OK;
+}
+
+/* Syncs the database. If that fails, none of the log counts as copied to it. */
+static int sync_database(struct file *f, int flags)
+{
+	int rc = f->below->pMethods->xSync(f->below, flags);
+
+	if (rc && f->index && f->index[INDEX_VERSION] == INDEX_VERSION_IS)
+		__atomic_store_n(&f->index[INDEX_COPIED], 0, __ATOMIC_SEQ_CST);
+	return rc;
+}
+
 /* Syncs the header now if it is not on stable storage. */
 static int sync_header(struct file *f)
 {
-	uint64_t upto = atomic_load(&f->a->began);
-	int rc;
-
-	if (!kvc_wal_restart_unsynced(f->a))
-		return SQLITE_OK;
-	rc = f->below->pMethods->xSync(f->below, SQLITE_SYNC_NORMAL);
-	if (!rc)
-		header_synced(f->a, upto);
-	return rc;
+	return kvc_wal_restart_unsynced(f->a) ? sync_log(f, SQLITE_SYNC_NORMAL) : SQLITE_OK;
 }
 
 /*
  * Before a header overwrites an old log: sets the limit up to which the log may be written before a
- * sync.
+ * sync. If the same header is written once more, because the commit before failed, its limit stays.
  */
-static void set_limit(struct file *f)
+static void set_limit(struct file *f, const uint8_t *header)
 {
 	struct kvc_wal_restart *a = f->a;
-	struct kvc_salts now = kvc_wal_restart_salts(a);
+	struct kvc_salts now = kvc_wal_restart_salts(a), next;
 	uint64_t marked = atomic_exchange(&a->marked, 0);
 	sqlite3_int64 size = -1;
 	uint8_t page[4];
 
+	memcpy(&next, header + 16, sizeof next);
 	f->fresh = true;
 	if (!atomic_load(&a->frames))
 		f->fresh = false;
 	else if (!f->below->pMethods->xFileSize(f->below, &size) && !size)
 		a->limit = UINT64_MAX;
 	else if (marked && !memcmp(&now, &a->salts, sizeof now) &&
-		 !kvc_pread_all(a->log_fd, page, sizeof page, 8))
-		a->limit = LOG_HEADER + marked * (FRAME_HEADER + get_be32(page));
-	else if (!kvc_wal_restart_unsynced(
-			 /*
-			  * otherwise this is a second attempt, and the limit of the first attempt
-			  * stays
-			  */
-			 a))
-		f->fresh = false;
+		 !kvc_pread_all(a->sync.fd[0], page, sizeof page, 8))
+		a->limit = KVC_WAL_HEADER + marked * (KVC_WAL_FRAME + get_be32(page));
+	else if (!kvc_wal_restart_unsynced(a) || memcmp(&next, &a->next, sizeof next))
+		f->fresh = false; /* SQLite syncs the header */
+	if (f->fresh)
+		a->next = next;
 }
 
 static int x_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 {
 	struct file *x = of(f);
 	int rc = SQLITE_OK;
+	bool steady;
 
-	if (x->log && !at) {
-		set_limit(x);
-	} else if (x->log) {
+	if (!x->log)
+		return x->below->pMethods->xWrite(x->below, p, n, at);
+	if (at) {
 		x->fresh = false;
-		if ((uint64_t)at + (uint64_t)n > x->a->limit)
-			rc = sync_header(x);
+		if ((uint64_t)at + (uint64_t)n > x->a->limit && (rc = sync_header(x)))
+			return rc;
 	}
-	if (!rc)
-		rc = x->below->pMethods->xWrite(x->below, p, n, at);
+	steady = kvc_wal_sync_begin(&x->a->sync, (uint64_t)at);
+	if (!at)
+		set_limit(x, p);
+	rc = x->below->pMethods->xWrite(x->below, p, n, at);
+	/* a failed write of the header, too, may have changed the log, which is empty then */
+	kvc_wal_sync_end(&x->a->sync, steady, rc && at ? 0 : (uint64_t)at + (uint64_t)n);
 	if (x->fresh) /* a failed write, too, may have changed the file */
 		atomic_fetch_add(&x->a->began, 1);
 	x->fresh &= !rc;
@@ -370,17 +375,28 @@ static int x_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 static int x_truncate(sqlite3_file *f, sqlite3_int64 size)
 {
 	struct file *x = of(f);
-	int rc = x->log && (uint64_t)size >= x->a->limit ? sync_header(x) : SQLITE_OK;
+	int rc = x->log && x->commits && (uint64_t)size >= x->a->limit ? sync_header(x) : SQLITE_OK;
 
-	return rc ? rc : x->below->pMethods->xTruncate(x->below, size);
+	if (rc)
+		return rc;
+	if (x->log)
+		kvc_wal_sync_truncates(&x->a->sync);
+	rc = x->below->pMethods->xTruncate(x->below, size);
+	if (x->log)
+		kvc_wal_sync_truncated(&x->a->sync);
+	return rc;
 }
 
 static int x_sync(sqlite3_file *f, int flags)
 {
 	struct file *x = of(f);
 
-	if (!x->log || !x->fresh)
+	if (x->database)
+		return sync_database(x, flags);
+	if (!x->log)
 		return x->below->pMethods->xSync(x->below, flags);
+	if (!x->fresh)
+		return sync_log(x, flags);
 	x->fresh = false;
 	x->a->ask(x->a->arg);
 	return SQLITE_OK;
@@ -438,8 +454,11 @@ static int x_device(sqlite3_file *f)
 static int x_shm_map(sqlite3_file *f, int page, int size, int extend, void volatile **out)
 {
 	sqlite3_file *b = of(f)->below;
+	int rc = b->pMethods->xShmMap(b, page, size, extend, out);
 
-	return b->pMethods->xShmMap(b, page, size, extend, out);
+	if (!rc && !page)
+		of(f)->index = *out;
+	return rc;
 }
 
 static int x_shm_lock(sqlite3_file *f, int at, int n, int flags)
@@ -447,8 +466,9 @@ static int x_shm_lock(sqlite3_file *f, int at, int n, int flags)
 	struct kvc_wal_restart *a = of(f)->a;
 	sqlite3_file *b = of(f)->below;
 
-	if (at == READERS && n == READERS && flags == (SQLITE_SHM_LOCK | SQLITE_SHM_EXCLUSIVE) &&
-	    atomic_load(&a->frames) && !atomic_load(&a->marked) && !atomic_load(&a->broken))
+	if (of(f)->commits && at == READERS && n == READERS &&
+	    flags == (SQLITE_SHM_LOCK | SQLITE_SHM_EXCLUSIVE) && atomic_load(&a->frames) &&
+	    !atomic_load(&a->marked) && !atomic_load(&a->broken))
 		return SQLITE_BUSY;
 	return b->pMethods->xShmLock(b, at, n, flags);
 }
@@ -464,6 +484,7 @@ static int x_shm_unmap(sqlite3_file *f, int del)
 {
 	sqlite3_file *b = of(f)->below;
 
+	of(f)->index = NULL;
 	return b->pMethods->xShmUnmap(b, del);
 }
 
@@ -475,12 +496,25 @@ static int x_open(sqlite3_vfs *v, const char *name, sqlite3_file *f, int flags, 
 
 	memset(x, 0, sizeof *x);
 	x->a = a;
+	x->commits = v == &a->vfs;
 	x->log = flags & SQLITE_OPEN_WAL;
+	x->database = flags & SQLITE_OPEN_MAIN_DB;
 	x->below = (sqlite3_file *)(x + 1);
 	rc = a->below->xOpen(a->below, name, x->below, flags, out);
 	if (x->below->pMethods)
 		x->base.pMethods = &a->methods;
 	return rc;
+}
+
+void kvc_wal_restart_free(struct kvc_wal_restart *a)
+{
+	if (!a)
+		return;
+	sqlite3_vfs_unregister(&a->vfs);
+	sqlite3_vfs_unregister(&a->copying);
+	kvc_wal_sync_fini(&a->sync);
+	kvc_close_fd(&a->mark_fd);
+	free(a);
 }
 
 struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *arg), void *arg)
@@ -492,10 +526,12 @@ struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *
 	a->below = sqlite3_vfs_find(NULL);
 	a->ask = ask;
 	a->arg = arg;
-	a->log_fd = a->mark_fd = -1;
+	kvc_wal_sync_init(&a->sync);
+	a->mark_fd = -1;
 	a->limit = UINT64_MAX;
 	snprintf(a->path, sizeof a->path, "%s", path);
 	snprintf(a->name, sizeof a->name, "kvcachefs-%p", (void *)a);
+	snprintf(a->copying_name, sizeof a->copying_name, "%s-copying", a->name);
 	a->vfs = *a->below;
 	a->vfs.zName = a->name;
 	a->vfs.szOsFile = (int)sizeof(struct file) + a->below->szOsFile;
@@ -520,26 +556,18 @@ struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *
 		.xShmBarrier = x_shm_barrier,
 		.xShmUnmap = x_shm_unmap,
 	};
-	if (sqlite3_vfs_register(&a->vfs, 0)) {
-		free(a);
+	a->copying = a->vfs;
+	a->copying.zName = a->copying_name;
+	if (sqlite3_vfs_register(&a->vfs, 0) || sqlite3_vfs_register(&a->copying, 0)) {
+		kvc_wal_restart_free(a);
 		return NULL;
 	}
 	return a;
 }
 
-void kvc_wal_restart_free(struct kvc_wal_restart *a)
+const char *kvc_wal_restart_vfs(const struct kvc_wal_restart *a, bool commits)
 {
-	if (!a)
-		return;
-	sqlite3_vfs_unregister(&a->vfs);
-	kvc_close_fd(&a->log_fd);
-	kvc_close_fd(&a->mark_fd);
-	free(a);
-}
-
-const char *kvc_wal_restart_vfs(const struct kvc_wal_restart *a)
-{
-	return a->name;
+	return commits ? a->name : a->copying_name;
 }
 
 int kvc_wal_restart_open(struct kvc_wal_restart *a)
@@ -547,11 +575,11 @@ int kvc_wal_restart_open(struct kvc_wal_restart *a)
 	static const uint8_t none[2 * SLOT];
 	char name[1300];
 	struct stat st;
+	int err;
 
 	snprintf(name, sizeof name, "%s-wal", a->path);
-	a->log_fd = kvc_open_own(name, O_RDWR);
-	if (a->log_fd < 0)
-		return -errno;
+	if ((err = kvc_wal_sync_open(&a->sync, name)))
+		return err;
 	snprintf(name, sizeof name, "%s-mark", a->path);
 	a->mark_fd = kvc_open_own(name, O_RDWR | O_CREAT);
 	/*

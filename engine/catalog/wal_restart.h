@@ -17,8 +17,11 @@ struct kvc_wal_restart;
 struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *arg), void *arg);
 /* call it after all connections are closed; NULL does nothing */
 void kvc_wal_restart_free(struct kvc_wal_restart *a);
-/* Returns the name of the VFS with which the committing connection is opened. */
-const char *kvc_wal_restart_vfs(const struct kvc_wal_restart *a);
+/*
+ * Returns the name of the VFS with which the committing connection is opened, or the connection
+ * that copies the log into the database.
+ */
+const char *kvc_wal_restart_vfs(const struct kvc_wal_restart *a, bool commits);
 /*
  * Empties a log whose beginning a power failure has left inconsistent. All of its contents are in
  * the database. Call it before any process opens the database. Returns 0, also if there is no log,
@@ -38,10 +41,12 @@ int kvc_wal_restart_open(struct kvc_wal_restart *a);
  * sync.
  */
 void kvc_wal_restart_use(struct kvc_wal_restart *a, uint64_t frames);
-/*
- * Returns the log's size in bytes; syncs the log and returns 0 or -errno. Any thread may call them.
- */
+/* Returns the log's size in bytes. Any thread may call it. */
 uint64_t kvc_wal_restart_bytes(const struct kvc_wal_restart *a);
+/*
+ * Syncs the log. Returns 0; or -errno, and later calls fail, too, until the log was written again
+ * (wal_sync.h). Any thread may call it.
+ */
 int kvc_wal_restart_sync(struct kvc_wal_restart *a);
 /* Has the log restarted since its last sync? */
 bool kvc_wal_restart_unsynced(const struct kvc_wal_restart *a);

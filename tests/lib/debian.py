@@ -2,11 +2,20 @@
 """Makes a Debian package kvcachefs from the files that this build installs, with the contents that
 scripts/debian lists, so that dpkg can install and purge it below another root. make deb builds the
 real packages."""
-import os, shutil
+import contextlib, fcntl, os, shutil
 from kvtest import BUILD, MODE, TMP, run
 
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 NAMES = ("kvcachefs.install",)
+
+
+@contextlib.contextmanager
+def installing():
+    """Excludes other cases that run make install in this build: an install writes its folders into
+    files of the build (kvcachefs.pc, kvcachefs@.service), and then copies these files."""
+    with open(f"{BUILD}/installing", "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
 
 
 def build(version, skip):
@@ -17,8 +26,11 @@ def build(version, skip):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     with open(f"{BUILD}/flags") as f:
         cuda = f.read().split()[-1]
-    run("make", "-s", "-C", TOP, "install-built", f"MODE={MODE}", f"CUDA={cuda}", "PREFIX=/usr",
-        "ZSHDIR=/usr/share/zsh/vendor-completions", f"DESTDIR={tree}.all", env=env, ok=True)
+    with installing():
+        run("make", "-s", "-C", TOP, "install-built", f"MODE={MODE}", f"CUDA={cuda}", "PREFIX=/usr",
+            "ZSHDIR=/usr/share/zsh/vendor-completions", f"DESTDIR={tree}.all", env=env, ok=True)
+        for p in (f"build/{MODE}/lib/kvcachefs.pc", f"build/{MODE}/lib/kvcachefs@.service"):
+            run("make", "-s", "-C", TOP, p, f"MODE={MODE}", f"CUDA={cuda}", env=env, ok=True)
     os.mkdir(tree)
     for name in NAMES:
         with open(f"{TOP}/scripts/debian/{name}") as f:
@@ -31,8 +43,6 @@ def build(version, skip):
     run("dpkg-deb", "--build", "--root-owner-group", "-Znone", tree, out, ok=True)
     shutil.rmtree(tree)
     shutil.rmtree(f"{tree}.all")
-    for p in (f"build/{MODE}/lib/kvcachefs.pc", f"build/{MODE}/lib/kvcachefs@.service"):
-        run("make", "-s", "-C", TOP, p, f"MODE={MODE}", f"CUDA={cuda}", env=env, ok=True)
     return out
 
 

@@ -3,7 +3,8 @@
 """make install puts every file where it is found, below /usr/local by default, and uninstall
 removes the same files. A program builds and runs with the flags from pkg-config, and the packages
 contain each file. Nothing is rebuilt for that."""
-import fnmatch, os, sys
+import contextlib, fnmatch, os, sys
+from debian import installing
 from kvtest import *
 
 top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
@@ -40,6 +41,8 @@ def below(prefix, lib="/lib"):
     return {prefix + f for f in shared | {lib + f for f in library}}
 
 
+alone = contextlib.ExitStack()  # until the end of the case
+alone.enter_context(installing())
 # the defaults: /usr/local, and the links in /sbin for mount(8) and fsck(8)
 make("install-built", f"DESTDIR={root}")
 assert there(root) == below("/usr/local") | helpers, there(root) ^ (below("/usr/local") | helpers)

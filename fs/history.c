@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define MINUTE_NS 60000000000ull
+#define MINUTE_NS (KVFS_DURATIONS_S * 1000000000ull)
 
 static const char *const reason_names[] = {
 #define X(name, what) #name,
@@ -56,7 +56,8 @@ void kvfs_history_add_durations(struct kvfs_history *h, const struct kvc_stats_d
 
 	pthread_mutex_lock(&h->lock);
 	last = h->durations[(h->durations_n + KVFS_DURATIONS_N - 1) % KVFS_DURATIONS_N].ns;
-	if (!h->durations_n || d->ns - kvc_min(d->ns, last) >= KVFS_DURATIONS_S * 1000000000ull)
+	/* the thread is never exactly on time: a sample that is nearly due is taken */
+	if (!h->durations_n || d->ns + KVFS_EVERY_S * 500000000ull >= last + MINUTE_NS)
 		h->durations[h->durations_n++ % KVFS_DURATIONS_N] = *d;
 	pthread_mutex_unlock(&h->lock);
 }

@@ -38,7 +38,7 @@ struct kvfs_sample {
 	uint64_t opens[KVC_SPANS];       /* durations of opens, in microseconds (KVC_OPERATIONS) */
 };
 
-#define KVFS_DURATIONS_S 60u /* interval of the samples of durations */
+#define KVFS_DURATIONS_S 60u /* interval of the samples of durations; the period of a quantile */
 #define KVFS_DURATIONS_N 11u /* ten minutes, with both ends */
 
 struct kvfs_history {
@@ -62,7 +62,7 @@ void kvfs_history_init(struct kvfs_history *h);
 int kvfs_history_start(struct kvfs_history *h, struct kvc *k);
 void kvfs_history_stop(struct kvfs_history *h);
 void kvfs_history_add(struct kvfs_history *h, const struct kvfs_sample *s);
-/* Adds a sample of durations if the last one is KVFS_DURATIONS_S old. */
+/* Adds a sample of durations if the last one is about KVFS_DURATIONS_S old. */
 void kvfs_history_add_durations(struct kvfs_history *h, const struct kvc_stats_durations *d);
 struct kvfs_sample kvfs_sample_now(struct kvc *k);
 /*

@@ -72,8 +72,9 @@ static const struct row rows[] = {
 	  "file",
 	  CHOICE, AT(unit), unit_names, 0, 0, "auto", FIXED },
 	{ "partial", ONE_OF,
-	  "files of a chunk that does not have all its layers yet; miss: they are hidden", CHOICE,
-	  AT(partial), partial_names, 0, 0, "show", FIXED },
+	  "show or hide the files of a chunk that does not have all its layers yet; miss: hide "
+	  "them",
+	  CHOICE, AT(partial), partial_names, 0, 0, "show", FIXED },
 	{ "write", ONE_OF,
 	  "copy files to the tiers soon after their last close, or only when they are evicted",
 	  CHOICE, AT(write), write_names, 0, 0, "through", FIXED },
@@ -118,8 +119,9 @@ static const struct row rows[] = {
 	{ "numa", "POLICY", "NUMA policy of the pool, as in mpol= of tmpfs(5), with ; instead of ,",
 	  TEXT, AT(numa), NULL, 0, 64, "", FIXED },
 	{ "prefault", ONE_OF,
-	  "touch the pool's memory before writers need it; auto: if first accesses are slow; hold: "
-	  "also keep it",
+	  "touch the pool's memory before writers need it; auto: only if first accesses are slow; "
+	  "hold: "
+	  "also keep the touched memory until writers take it",
 	  CHOICE, AT(prefault), prefault_names, 0, 0, "auto", FIXED },
 	{ "keep_pool", NULL, "keep the pool in memory at unmount, for a warm start", FLAG,
 	  AT(keep_pool), NULL, 0, 0, "0", LIVE },

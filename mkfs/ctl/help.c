@@ -15,21 +15,27 @@ static const struct {
 	const char *option, *value, *text;
 } options[] = {
 	{ NULL, "--json", NULL, "print JSON; kvcachectl(8) lists the members" },
-	{ NULL, "--yes", NULL, "confirm in advance; required without a terminal" },
-	{ NULL, "--interval", "TIME", "also show the changes over this time, from 1s to 1h" },
+	{ NULL, "--yes", NULL, "do not ask for confirmation, for example in a script" },
 	{ "top", "--interval", "TIME", "time between two tables, from 1s to 1h (default 2s)" },
 	{ "top", "--count", "N", "end after this number of tables" },
 	{ "doctor", "--for", "TIME", "record requests for this time, from 1s to 1d (default 10s)" },
-	{ "doctor", "--trace", "FILE", "replay this trace of the mount instead of a recording" },
+	{ "doctor", "--trace", "FILE",
+	  "replay this trace of the mount instead of recording requests" },
 	{ "top", "--sort", "COLUMN",
-	  "use, asked, found, opens, memory, creates, loaded, copied, pool, name" },
-	{ "status", "--interval", "TIME", "show it again after each interval, from 1s to 1h" },
+	  "order of the models: use (all activity; default), asked, found,\n"
+	  "opens, memory, creates, loaded, copied, pool or name" },
+	{ "status", "--interval", "TIME",
+	  "show the state and the activity after each interval, from 1s to 1h" },
 	{ "status", "--count", "N", "end after this number of intervals" },
 	{ "reload", "-o", "OPTIONS", "options and their new values, separated by commas" },
-	{ "reload", "--save", "FILE", "also write the new values to the OPTIONS= line of FILE" },
-	{ "reload", "--file", "FILE", "take the options from the OPTIONS= line of FILE" },
-	{ "ls", "--recursive", NULL, "list the chunks in all folders below; the same as -r" },
-	{ "ls", "-r", NULL, "list the chunks in all folders below" },
+	{ "reload", "--save", "FILE",
+	  "also write the new values to the OPTIONS= line of FILE,\n"
+	  "a file such as /etc/kvcachefs/NAME.conf" },
+	{ "reload", "--file", "FILE",
+	  "take the options from the OPTIONS= line of FILE,\n"
+	  "a file such as /etc/kvcachefs/NAME.conf" },
+	{ "ls", "--recursive", NULL, "list the chunks in all folders below PATH; the same as -r" },
+	{ "ls", "-r", NULL, "list the chunks in all folders below PATH" },
 	{ "ls", "-l", NULL, "no effect: ls always prints one line for each file or chunk" },
 	{ "trace", "--json", NULL, "no effect: the output is always JSON" },
 	{ "events", "--json", NULL, "no effect: the output is always JSON" },
@@ -43,7 +49,8 @@ static const struct {
 	{ "tenant", "--folder", "FOLDER", "new chunks in this folder belong to the tenant" },
 	{ "tenant", "--remove", NULL, "remove the tenant; its chunks stay" },
 	{ "evict", "--from", "TIER",
-	  "cpu (the pool; default), disk, dir, redis or s3; all drops chunks" },
+	  "tier to remove the copies from: cpu (the pool; default), disk,\n"
+	  "dir, redis or s3; with all, the chunks are dropped" },
 	{ "hint", "--finished", NULL, "the prompt has ended: evict its chunks first" },
 	{ "hint", "--superseded", "FOLDER",
 	  "a newer prompt, which ends in FOLDER, replaces this prompt" },
@@ -52,10 +59,11 @@ static const struct {
 	{ "hint", "--pause", "TIME",
 	  "the session pauses: keep the chunks for this time, at most 1h" },
 	{ "hint", "--ended", "tool|turn|closed",
-	  "the request ended with a tool call, an answer, or the session" },
+	  "how the request ended: with a tool call, with an answer, or\n"
+	  "with the end of the session" },
 	{ "hint", "--returns", "TIME", "the session's next request is expected after this time" },
 	{ "hint", "--prefetch", NULL, "load the chunks into the pool" },
-	{ "hint", "--demote", NULL, "evict the chunks from the pool; the tiers keep them" },
+	{ "hint", "--demote", NULL, "copy the chunks to the tiers now, and evict them first" },
 	{ "hint", "--tenant", "NAME|none", "assign the chunks to this tenant" },
 	{ "dump", "-o", "FILE", "name of the new tar file; - means stdout" },
 	{ "dump", "--names", NULL, "keep the names of models; default: numbers replace them" },
@@ -66,26 +74,28 @@ static const struct {
 	  "bytes to use; required for a file (default: the whole device)" },
 	{ "add", "--force", NULL, "overwrite a filesystem or another store on the device" },
 	{ "grow", "--device", "DEVICE", "grow only this device; give its path or number" },
-	{ "grow", "--size", "SIZE", "new size, for a file (default: all that the device has now)" },
+	{ "grow", "--size", "SIZE", "new size of a data file (default: all space of the device)" },
 	{ "remove", "--force", NULL, "drop files that cannot be read from the device" },
 	{ "remove", "--cancel", NULL, "cancel a removal that was not completed: keep the device" },
 	{ "remove", "--stop", NULL,
-	  "interrupt a removal: move no more files; it gets no new files" },
+	  "interrupt a removal: move no more files; the device still gets\n"
+	  "no new files" },
 	{ "hash", "--as", "NAMING",
 	  "print an engine's file names; kvcachectl(8) lists the NAMINGs" },
 	{ "pools", "--free", NULL, "free the pools whose stores are deleted, or the named ones" },
 	{ "replay", "--policy", "NAME,...",
-	  "policies to compare (default: all); POOL:DISK: another for the disk" },
+	  "policies to compare (default: all); with NAME:DISK, the disk\n"
+	  "uses the policy DISK" },
 	{ "replay", "--model", "NAME=POLICY,...", "set the policies of these models in the trace" },
 	{ "replay", "--capacity", "CHUNKS,...",
-	  "sizes of the pool, in chunks or such as 8GiB; POOL:DISK: with a disk" },
+	  "sizes of the pool: numbers of chunks, or bytes such as 8GiB;\n"
+	  "with CHUNKS:DISK, a disk of the size DISK is below the pool" },
 	{ "replay", "--tiers", NULL, "add a disk of ten times the capacity" },
 	{ "replay", "--chain", "told|learned|none",
 	  "parents of chunks: as in the trace (default), inferred, or unknown" },
-	{ "replay", "--clients", "N",
-	  "with --chain learned: prompts that run at the same time (1 to 64)" },
+	{ "replay", "--clients", "N", "prompts that run at the same time (1 to 64; default 1)" },
 	{ "replay", "--threads", "N",
-	  "with --chain learned: threads of the simulated engine (1 to 64)" },
+	  "with --chain learned: threads of the engine (1 to 64; default 1)" },
 	{ "replay", "--seed", "N", "seed of the random numbers" },
 	{ "replay", "--jobs", "N", "replays in parallel (default: the number of CPUs)" },
 	{ "replay", "--svg", "FILE", "draw a chart of the hit ratios" },
@@ -109,27 +119,39 @@ static const struct {
 	{ "log", "error|warn|info|debug", "the new level; without it, show the level" },
 	{ "ls", "PATH", "the folder or file to list (default: the root of the mount)" },
 	{ "stat", "PATH", "a file, a chunk, the folder of a model, or another folder" },
-	{ "pin", "PATH", "a chunk or a file in it; a folder: all chunks now in it" },
-	{ "unpin", "PATH", "a chunk or a file in it; a folder: all chunks in it" },
+	{ "pin", "PATH",
+	  "a chunk, a file (its whole chunk), or a folder (all its present\n"
+	  "chunks)" },
+	{ "unpin", "PATH", "a chunk, a file (its whole chunk), or a folder (all its chunks)" },
 	{ "ttl", "TIME|never", "time until the chunks are dropped; never: no ttl" },
-	{ "ttl", "PATH", "a chunk, a file in it, or the folder of a model" },
+	{ "ttl", "PATH",
+	  "a chunk, a file (its whole chunk), the folder of a model, or the\n"
+	  "mount (all its models); with --chunks, also any other folder" },
 	{ "quota", "SIZE|none", "the new limit, at least 1M; none: remove the quota" },
 	{ "policy", "NAME|none", "a policy of kvcachefs-policies(7), such as prefix or lru" },
-	{ "tenant", "NAME", "name of the tenant; with --folder, none ends the assignment" },
-	{ "evict", "PATH", "a chunk or a file in it; a folder: all chunks in it" },
+	{ "tenant", "NAME",
+	  "name of the tenant; with --folder, the name none ends the\n"
+	  "assignment of the folder" },
+	{ "evict", "PATH", "a chunk, a file (its whole chunk), or a folder (all its chunks)" },
 	{ "prefetch", "PATH",
-	  "files or folders; or the root of the mount, then paths relative to it" },
+	  "files or folders; if the first is the root of the mount, the\n"
+	  "others are relative to the root" },
 	{ "hint", "PATH", "the chunks of one prompt, in order from its beginning" },
 	{ "lease", "PATH",
-	  "files or folders; or the root of the mount, then paths relative to it" },
+	  "files or folders; if the first is the root of the mount, the\n"
+	  "others are relative to the root" },
+	{ "add", "DEVICE", "path of a block device, or of the data file to create" },
+	{ "remove", "DEVICE", "path or number of the device; kvcachectl devices lists both" },
 	{ "gpus", "PCI-FOLDER", "folder to read instead of /sys/bus/pci/devices" },
 	{ "hash", "SCHEME",
-	  "an engine's hash, such as vllm-sha256; SCHEME:N: N tokens in a chunk" },
+	  "an engine's hash, such as vllm-sha256; a suffix such as :32\n"
+	  "sets the number of tokens in a chunk" },
 	{ "hash", "FILE", "the token ids as decimal numbers; - means stdin" },
 	{ "hash", "MODEL", "name of the model" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
-	  "also list the pools in this folder, such as the run= of a user's mount" },
+	  "also list the pools in this folder, such as the value of the\n"
+	  "option run= of a mount" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
 	{ "newkey", "FILE", "the key file; if it is missing, it is created" },
@@ -211,9 +233,16 @@ static bool applies(const struct kvm_command *c, size_t i)
 	return true;
 }
 
+/* Prints a row of the help. Further lines of its text are indented to the column of the first. */
 static void print_help_row(bool *any, const char *left, const char *text)
 {
-	printf("%s  %-27s %s\n", *any ? "" : "\n", left, text);
+	int n = (int)strcspn(text, "\n");
+
+	printf("%s  %-27s %.*s\n", *any ? "" : "\n", left, n, text);
+	while (*(text += n)) {
+		n = (int)strcspn(++text, "\n");
+		printf("%30s%.*s\n", "", n, text);
+	}
 	*any = true;
 }
 
@@ -246,9 +275,8 @@ void kvm_print_help(const struct kvm_command *c)
 		puts("PATH is any path in the mount. Without it, the command uses the only mount "
 		     "or, if there are\nseveral, the one that contains the working directory.");
 	if (usage_has(c->args, "MODEL..."))
-		puts("MODEL is the path of a folder directly under the mount, or the mount: all "
-		     "its "
-		     "models.");
+		puts("MODEL is the path of a folder directly under the mount. The path of the "
+		     "mount means all its\nmodels.");
 	for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++)
 		if (!strcmp(examples[i].command, c->name))
 			printf("Examples:\n  kvcachectl %s\n  kvcachectl %s\n", examples[i].first,

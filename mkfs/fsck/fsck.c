@@ -29,10 +29,13 @@ static void usage(FILE *out)
 		"  -y, --yes          repair all errors that can be repaired\n"
 		"      --data         also read all data in the disk tier and verify its "
 		"checksums\n"
-		"      --rebuild      build a new catalog, the list of files, from the disk tier\n"
-		"      --device PATH  new path of a device; its label shows which device it is\n"
-		"      --forget DEVICE  remove a lost device from the store; give its path or "
-		"number\n"
+		"      --rebuild      build a new catalog (the list of files) from the disk tier\n"
+		"      --device PATH  new path of a device of the store; the device is recognized "
+		"by\n"
+		"                     its label\n"
+		"      --forget DEVICE  with -y: remove a lost device, given by its path or "
+		"number,\n"
+		"                     from the store\n"
 		"  -h, --help         show this help\n"
 		"  -V, --version      show the version\n");
 }

@@ -65,7 +65,7 @@ void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, 
 		for (unsigned i = 0; i < ncapacity; i++)
 			most = fmax(most, curve[c].share[i]);
 	most = ceil(most * 20) / 20;
-	fprintf(out, "<g transform=\"translate(0 %d)\">\n<text x=\"%d\" y=\"20\">hit share, ", top,
+	fprintf(out, "<g transform=\"translate(0 %d)\">\n<text x=\"%d\" y=\"20\">hit ratio, ", top,
 		LEFT);
 	print_escaped(out, title);
 	fprintf(out, "</text>\n");

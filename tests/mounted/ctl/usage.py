@@ -27,6 +27,10 @@ for name in names:
     for _, words in examples:
         for option in re.findall(r"(?<![\w-])(--?[a-z]+)", words):
             assert option in dict(explained), (name, words)
+    # each operand is explained, by a line of its own or by a common paragraph
+    rest = re.sub(r"(?<![\w-])--?[a-z]+( [A-Za-z][^]\s]*)?", "", usage.replace("[:DISK]", ""))
+    for operand in re.findall(r"(?<![\w|-])[A-Z][\w|=-]*", rest.split(f" {name}", 1)[1]):
+        assert re.search(rf"^(  )?{re.escape(operand)} ", body, re.M), (name, operand)
     assert ("A SIZE is" in body) == ("SIZE" in usage) and ("A TIME is" in body) == ("TIME" in usage)
     assert all(len(l) <= 100 for l in body.splitlines()), body
     assert run(CTL, name, "x", "-h", "y", "z", ok=True).stdout == first, name

@@ -266,8 +266,8 @@ static int vllm_build(const struct kvcachefs_name *n, struct text *t)
 		return kvcachefs_fail(-EINVAL, "'%s' is not a hexadecimal key of whole bytes",
 				      n->key);
 	if (!is_hex(n->config, 12, 12))
-		return kvcachefs_fail(-EINVAL, "config must be the 12 hex digits at the end of the "
-					       "name of the folder with config.json");
+		return kvcachefs_fail(-EINVAL, "the member config must be the 12 hex digits at the "
+					       "end of the name of the folder with config.json");
 	add_flat(t, n->model, "_");
 	addf(t, "_%s_r%u/%.3s/%.2s_g%u/%s.bin", n->config, n->rank, n->key, n->key + 3, n->group,
 	     n->key);

@@ -232,7 +232,7 @@ const char *kvc_why(int err)
 		{ EIO, "Input/output error; see the kernel's log (dmesg)" },
 		{ EMFILE, "Too many open files; raise the limit (ulimit -n)" },
 		{ ENFILE, "Too many open files in system; raise fs.file-max" },
-		{ ENOMEM, "Cannot allocate memory; free memory, or raise its limit" },
+		{ ENOMEM, "Cannot allocate memory; free memory, or raise the memory limit" },
 		{ EBUSY, "Device or resource busy; stop the program that uses it" },
 	};
 
@@ -257,7 +257,8 @@ void kvc_getopt_error(int got, char *const argv[], const struct option *longs, c
 	if (got == ':')
 		snprintf(error, 256, "%.64s needs a value; see %s --help", word, program);
 	else if (known)
-		snprintf(error, 256, "%.64s does not take a value; see %s --help", word, program);
+		snprintf(error, 256, "%.*s does not take a value; see %s --help",
+			 (int)kvc_min(strcspn(word, "="), 64), word, program);
 	else {
 		bool is_long = !strncmp(word, "--", 2);
 

@@ -129,7 +129,8 @@ static int find(struct kvc_sweep *s, unsigned *nr)
 	if (*nr < KVC_DEVICES)
 		return 0;
 	snprintf(s->why, sizeof s->why,
-		 "%.300s is not a device of this store; kvcachectl devices lists them", path);
+		 "%.300s is not a device of this store; kvcachectl devices lists the devices",
+		 path);
 	return -ENOENT;
 }
 
@@ -248,13 +249,15 @@ static int extend(struct kvc_sweep *s, const struct kvc_device *d, int fd, uint6
 {
 	struct stat st;
 	int err = fstat(fd, &st) ? -errno : -posix_fallocate(fd, 0, (off_t)size);
+	char what[400];
 
 	err = err ?: fsync(fd) ? -errno : 0;
 	if (!err)
 		return 0;
 	if ((uint64_t)st.st_size < size && ftruncate(fd, kvc_max(st.st_size, (off_t)d->size)))
 		kvc_warn("%s: cannot restore its length: %s", d->path, strerror(errno));
-	return why(s, err, "cannot allocate the new size");
+	snprintf(what, sizeof what, "cannot extend %.300s", d->path);
+	return why(s, err, what);
 }
 
 /* Grows one device to `size` bytes; 0: to the size that its file or block device has now. */

@@ -12,26 +12,27 @@ const struct kvm_command *kvm_command;
 
 int kvm_misused(const char *format, ...)
 {
+	char end[64] = "; see kvcachectl --help";
 	va_list ap;
 
+	if (kvm_command)
+		snprintf(end, sizeof end, "; see kvcachectl %s --help", kvm_command->name);
 	va_start(ap, format);
-	kvm_say(format, ap, "; see kvcachectl --help");
+	kvm_say(format, ap, end);
 	va_end(ap);
 	return 2;
 }
 
-/* Returns the row for "--NAME", "--NAME=VALUE", "-N" or "-NVALUE", or NULL. */
-static const struct kvm_option *option_of(const char *word, const struct kvm_option *o)
+/* Returns the row of an option, or NULL. name: the n characters after the dashes. */
+static const struct kvm_option *option_of(const char *name, size_t n, const struct kvm_option *o)
 {
-	size_t n = word[1] == '-' ? strcspn(word + 2, "=") : 0;
-
 	for (; o->name; o++)
-		if (n > 1 ? strlen(o->name) == n && !strncmp(o->name, word + 2, n)
-			  : !n && o->name[0] == word[1] && !o->name[1])
+		if (strlen(o->name) == n && !strncmp(o->name, name, n))
 			return o;
 	return NULL;
 }
 
+/* word: the option with its dashes */
 static int refuse_option(const char *word, const struct kvm_option *o)
 {
 	char name[64], text[96];
@@ -42,49 +43,79 @@ static int refuse_option(const char *word, const struct kvm_option *o)
 	for (; o->name; o++)
 		if (o->name[1])
 			kvc_near_try(&near, o->name);
-	return kvm_misused("%s does not have the option %s%s", kvm_command->name, word,
-			   kvc_near_text(&near, text));
+	return kvm_misused("%s does not have the option %.*s%s", kvm_command->name,
+			   (int)strcspn(word, "="), word, kvc_near_text(&near, text));
 }
 
-/* Returns the value in the option's own word, or NULL. */
-static const char *value_in(const char *word)
+/*
+ * Sets an option. value: the value in the option's own word, or NULL; the value is then *next, and
+ * next is advanced. Returns 0, or 2 after a message.
+ */
+static int apply_option(const struct kvm_option *o, const char *name, const char *value,
+			char ***next, char *const *end)
 {
-	const char *equals = strchr(word, '=');
+	if (o->flag && value)
+		return kvm_misused("%s does not take a value", name);
+	if (o->flag)
+		*o->flag = true;
+	else if (value)
+		*o->value = value;
+	else if (*next < end)
+		*o->value = *(*next)++;
+	else
+		return kvm_misused("%s needs a value", name);
+	return 0;
+}
 
-	if (word[1] != '-')
-		return word[2] ? word + 2 : NULL;
-	return equals ? equals + 1 : NULL;
+/* Sets "--NAME" or "--NAME=VALUE". */
+static int set_long(const char *word, const struct kvm_option *options, char ***next,
+		    char *const *end)
+{
+	size_t n = strcspn(word + 2, "=");
+	const struct kvm_option *o = n > 1 ? option_of(word + 2, n, options) : NULL;
+	char name[64];
+
+	if (!o)
+		return refuse_option(word, options);
+	snprintf(name, sizeof name, "--%s", o->name);
+	return apply_option(o, name, word[2 + n] ? word + 3 + n : NULL, next, end);
+}
+
+/* Sets "-N", "-NVALUE", or several letters such as "-lr", of which the last may have a value. */
+static int set_letters(const char *word, const struct kvm_option *options, char ***next,
+		       char *const *end)
+{
+	for (const char *at = word + 1; *at; at++) {
+		const char name[3] = { '-', *at, 0 };
+		const struct kvm_option *o = option_of(at, 1, options);
+		const char *value = o && !o->flag && at[1] ? at + 1 : NULL;
+
+		if (!o)
+			return refuse_option(name, options);
+		if (apply_option(o, name, value, next, end))
+			return 2;
+		if (!o->flag)
+			return 0;
+	}
+	return 0;
 }
 
 int kvm_options(int *argc, char **argv, const struct kvm_option *options)
 {
-	int left = 0, n = *argc, i;
+	char **at = argv, **end = argv + *argc;
+	int left = 0;
 
-	for (i = 0; i < n && strcmp(argv[i], "--") != 0; i++) {
-		const char *word = argv[i], *value;
-		const struct kvm_option *o;
+	while (at < end && strcmp(*at, "--") != 0) {
+		char *word = *at++;
 
-		if (*word != '-' || !word[1]) {
-			argv[left++] = argv[i];
-			continue;
-		}
-		o = option_of(word, options);
-		if (!o)
-			return refuse_option(word, options);
-		value = value_in(word);
-		if (o->flag && value)
-			return kvm_misused("%s does not take a value", word);
-		if (o->flag)
-			*o->flag = true;
-		else if (value)
-			*o->value = value;
-		else if (i + 1 < n)
-			*o->value = argv[++i];
-		else
-			return kvm_misused("%s needs a value", word);
+		if (*word != '-' || !word[1])
+			argv[left++] = word;
+		else if (word[1] == '-' ? set_long(word, options, &at, end)
+					: set_letters(word, options, &at, end))
+			return 2;
 	}
-	for (i++; i < n; i++)
-		argv[left++] = argv[i];
+	while (at < end && ++at < end) /* the arguments after "--" */
+		argv[left++] = *at;
 	*argc = left;
 	if (left < kvm_command->min)
 		return kvm_misused("too few arguments; usage: kvcachectl %s %s", kvm_command->name,

@@ -190,6 +190,9 @@ static int refuse_command(const char *name)
 	struct kvc_near near = { .word = name };
 	char text[96];
 
+	if (*name == '-')
+		return kvm_misused("%s is not a command; give the command first, then its options",
+				   name);
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
 		kvc_near_try(&near, commands[i].name);
 	return kvm_misused("unknown command '%s'%s", name, kvc_near_text(&near, text));

@@ -22,8 +22,10 @@ static int print_hinted_path(FILE *out, const char *mnt, const char *path, const
 
 	if (!whole)
 		return kvm_fail("%s: %s", kvm_shown(path), kvc_why(errno));
+	if (!strcmp(whole, mnt))
+		return kvm_fail("%s is the root of the mount; give chunks in the mount", path);
 	if (strncmp(whole, mnt, n) != 0 || whole[n] != '/')
-		return kvm_fail("%s is not a file or folder in the mount %s", path, mnt);
+		return kvm_fail("%s is not in the mount %s", path, mnt);
 	if (strchr(whole, '\n'))
 		return kvm_fail("a path with a newline cannot have hints");
 	fprintf(out, "%s%s", whole + n + 1, end);
@@ -36,8 +38,8 @@ static unsigned print_errors(char *text)
 	static const struct {
 		const char *name, *text;
 	} why[] = {
-		{ "EPERM", "it belongs to another user, or the tenant does" },
-		{ "EINVAL", "the tenant does not exist; kvcachectl tenants lists them" },
+		{ "EPERM", "it or the tenant belongs to another user" },
+		{ "EINVAL", "the tenant does not exist; kvcachectl tenants lists the tenants" },
 		{ "ENOENT", "No such file or directory" },
 		{ "EACCES", "Permission denied" },
 		{ "EDQUOT", "the loads exceed the user's share of the pool (share=)" },
@@ -96,6 +98,26 @@ struct hints {
 	bool leaves, keeps; /* the chunks should leave sooner; or stay longer */
 };
 
+/* Refuses hints of which one evicts the chunks sooner and another keeps them longer. */
+static int check_agreement(const struct hints *h)
+{
+	const char *leaves = h->finished     ? "--finished"
+			     : h->superseded ? "--superseded"
+			     : h->demote     ? "--demote"
+					     : "--priority low";
+	const char *keeps = h->pause ? "--pause" : h->prefetch ? "--prefetch" : NULL;
+	char priority[32];
+
+	snprintf(priority, sizeof priority, "--priority %s", h->priority ?: "");
+	if (h->leaves && h->keeps)
+		return kvm_misused("%s and %s contradict each other: give one of them", leaves,
+				   keeps ?: priority);
+	if (h->pause && h->priority)
+		return kvm_misused("--pause and %s contradict each other: give one of them",
+				   priority);
+	return 0;
+}
+
 /* Checks the hints. Returns 0, or the exit status after a message. */
 static int check_hints(struct hints *h)
 {
@@ -119,9 +141,7 @@ static int check_hints(struct hints *h)
 				   kvm_shown(h->tenant));
 	h->leaves = h->finished || h->superseded || h->demote || (p && *p == 'l');
 	h->keeps = h->pause || h->prefetch || (p && *p != 'l');
-	if ((h->leaves && h->keeps) || (h->pause && p))
-		return kvm_misused("these hints contradict each other");
-	return 0;
+	return check_agreement(h);
 }
 
 /* Prints the first line of the command. Returns 0, or 1 after a message. */

@@ -183,15 +183,17 @@ static int read_naming(struct naming *n, const char *as, int left, char **v)
 	if (as && kvcachefs_naming_find(as, &n->how))
 		return kvm_fail("%s", kvcachefs_error());
 	if (as && left < 3)
-		return kvm_fail("--as needs SCHEME FILE MODEL");
+		return kvm_fail("--as needs MODEL after SCHEME and FILE");
 	n->model = left > 2 ? v[2] : NULL;
 	if (n->model && n->as && kvcachefs_name_set(&n->name, "model", n->model))
 		return kvm_fail("%s", kvcachefs_error());
 	for (int i = 3; i < left; i++) {
 		char *value = strchr(v[i], '=');
 
-		if (!n->as || !value)
-			return kvm_fail("%s: give MEMBER=VALUE, with --as", v[i]);
+		if (!n->as)
+			return kvm_fail("%s: MEMBER=VALUE needs --as NAMING", v[i]);
+		if (!value)
+			return kvm_fail("%s: give MEMBER=VALUE, such as rank=0", v[i]);
 		*value++ = 0;
 		if (kvcachefs_name_set(&n->name, v[i], value))
 			return kvm_fail("%s", kvcachefs_error());
@@ -243,7 +245,7 @@ static int read_scheme(char *text, struct kvcachefs_keys *keys)
 	keys->block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
 	if (!keys->block_tokens || *end || colon[1] < '0' || colon[1] > '9' ||
 	    keys->block_tokens > 1 << 20)
-		return kvm_fail("%s:%s: a block has 1 to 1048576 tokens", text, colon + 1);
+		return kvm_fail("%s:%s: a chunk has 1 to 1048576 tokens", text, colon + 1);
 	return kvcachefs_scheme_find(text, &keys->scheme) ? kvm_fail("%s", kvcachefs_error()) : 0;
 }
 

@@ -37,7 +37,9 @@ static int print_paths(FILE *out, char mnt[KVM_PATH], int n, char **paths)
 	if (!stat(paths[0], &first) && !stat(mnt, &root) && first.st_ino == root.st_ino &&
 	    first.st_dev == root.st_dev) {
 		if (n == 1)
-			return kvm_misused("%s: after the mount, give the paths in it", paths[0]);
+			return kvm_misused("%s is the root of the mount; add the paths to load, "
+					   "relative to it",
+					   paths[0]);
 		for (int i = 1; i < n; i++)
 			fprintf(out, "%s\n", paths[i]);
 		return 0;

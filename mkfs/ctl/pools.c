@@ -55,7 +55,8 @@ static void print_pools(const struct kvm_pool *p)
 	char size[32], old[32];
 
 	kvc_quote_line(stdout, p->path);
-	printf(" %s, %llu objects, ", kvc_size_text(p->bytes, size), (unsigned long long)p->files);
+	printf(" %s, %llu object%s, ", kvc_size_text(p->bytes, size), (unsigned long long)p->files,
+	       p->files == 1 ? "" : "s");
 	if (!p->lives)
 		printf("last changed %s ago, ", kvm_time_text(age(p), old));
 	if (!p->marked)

@@ -417,7 +417,7 @@ int kvm_publish_open(struct kvm_publish **out, const struct kvm_publish_options 
 	      set_option(p, ZMQ_LINGER, LINGER_MS) ||
 	      (bind ? zmq_bind : zmq_connect)(p->socket, o->address);
 	if (bad) {
-		bad = kvm_fail("--zmq %s: %s; an address is such as tcp://*:5557",
+		bad = kvm_fail("--zmq %s: %s; give an address such as tcp://*:5557",
 			       kvm_shown(o->address), zmq_strerror(zmq_errno()));
 		kvm_publish_close(p);
 		return bad;

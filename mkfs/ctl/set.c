@@ -125,12 +125,6 @@ static int set_chunk(void *arg, const char *path, const struct kvm_item *it)
 	}
 	if (errno == ENOENT || errno == ESTALE) /* dropped in between */
 		return 0;
-	if (errno == EINVAL && !strcmp(s->attr, "demote")) {
-		s->failed++;
-		return kvm_fail("%s: this mount has no tier %s; give cpu, all, or a tier that "
-				"kvcachectl config lists",
-				path, s->value);
-	}
 	err = errno;
 	if (s->failed++ < SHOWN)
 		trouble(path, s->attr, err);
@@ -215,6 +209,24 @@ int kvm_run_unpin(int argc, char **argv)
 	return err ?: kvm_set_paths(&set, argc, argv, kvm_set_chunks);
 }
 
+/* Checks that the mount has a tier of this name, or that the name is cpu or all. */
+static int check_tier(const char *mnt, const char *name)
+{
+	KVC_MEM char *text = NULL;
+	char figure[80];
+
+	if (!strcmp(name, "cpu") || !strcmp(name, "all"))
+		return 0;
+	if (kvm_mount_text(mnt, "stats", &text))
+		return 1;
+	snprintf(figure, sizeof figure, "tier_%.60s_up ", name);
+	if (strstr(text, figure))
+		return 0;
+	return kvm_fail("--from %s: the mount %s has no tier %s; give cpu, all, or a tier that "
+			"kvcachectl config lists",
+			name, mnt, name);
+}
+
 /*
  * Prints what will be evicted, and asks. Evicting from the pool loses nothing, because a copy is
  * made first.
@@ -256,7 +268,7 @@ int kvm_run_evict(int argc, char **argv)
 	if (!*set.value)
 		return kvm_misused("--from: give a tier such as disk, or cpu, or all");
 	for (int i = 0; i < argc; i++) /* checks all paths before it changes anything */
-		if (kvm_mount_of(argv[i], mnt))
+		if (kvm_mount_of(argv[i], mnt) || check_tier(mnt, set.value))
 			return 1;
 	if (confirm_evict(argc, argv, set.value, yes))
 		return 1;

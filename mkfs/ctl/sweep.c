@@ -31,6 +31,22 @@ static void on_sweep_signal(int sig)
 	left = 1;
 }
 
+/* Reports that a job is running in the daemon, which runs one job at a time. */
+static int refuse_busy(const char *mnt, const char *words)
+{
+	char job[32] = "";
+	KVC_FD int fd = kvm_mount_open(mnt, "control", O_RDONLY);
+	ssize_t n = fd < 0 ? 0 : read(fd, job, sizeof job - 1);
+
+	if (fd < 0)
+		return 1;
+	job[n > 0 ? n : 0] = 0;
+	job[strcspn(job, " \n")] = 0;
+	return kvm_fail("%.*s: kvcachectl %s is running; try again when it has ended",
+			(int)strcspn(words, " "), words,
+			strcmp(job, "stay") != 0 ? job : "remove --cancel");
+}
+
 int kvm_control(const char *mnt, const char *words, char *answer, size_t capacity)
 {
 	int fd = kvm_mount_open(mnt, "control", O_RDWR), err, unread;
@@ -50,10 +66,13 @@ int kvm_control(const char *mnt, const char *words, char *answer, size_t capacit
 	answer[strcspn(answer, err ? "\n" : "")] = 0;
 	if (!err)
 		return 0;
+	if (err == EBUSY && !*answer)
+		return refuse_busy(mnt, words);
+	if (err == ESRCH && !*answer)
+		return kvm_fail("%s --stop: %s is not running", words + strlen("stop "),
+				words + strlen("stop "));
 	return kvm_fail("%.*s: %s", (int)strcspn(words, " "), words,
 			*answer         ? answer
-			: err == EBUSY  ? "another job of this kind is running"
-			: err == ESRCH  ? "no job of this kind is running"
 			: err == EINVAL ? "the daemon of this mount does not have this command; "
 					  "use the kvcachectl of its version"
 					: kvc_why(err));

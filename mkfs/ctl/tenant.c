@@ -128,11 +128,11 @@ static int add_user(char *to, size_t capacity, const char *uid)
 static int refused(const char *what, const char *name, int err)
 {
 	if (err == EINVAL)
-		return kvm_fail("tenant %s: a name has up to 128 characters without spaces, /, = "
-				"and quotes, and is not none",
+		return kvm_fail("tenant %s: a name has 1 to 128 characters other than spaces, /, = "
+				"and quotes, and the name none is reserved",
 				kvm_shown(name));
 	if (err == ENOENT)
-		return kvm_fail("tenant %s does not exist; kvcachectl tenants lists them",
+		return kvm_fail("tenant %s does not exist; kvcachectl tenants lists the tenants",
 				kvm_shown(name));
 	if (err == EPERM || err == EACCES)
 		return kvm_fail("%s: only root and the user that runs the daemon may change "
@@ -156,8 +156,9 @@ static int give_folder(const char *folder, const char *name)
 		 : !setxattr(folder, attr, name, strlen(name), 0))
 		return 0;
 	if (errno == EINVAL)
-		return kvm_fail("%s: tenant %s does not exist; kvcachectl tenants lists them",
-				folder, kvm_shown(name));
+		return kvm_fail(
+			"%s: tenant %s does not exist; kvcachectl tenants lists the tenants",
+			folder, kvm_shown(name));
 	return kvm_fail("%s: %s", folder, kvc_why(errno));
 }
 
@@ -195,7 +196,8 @@ int kvm_run_tenant(int argc, char **argv)
 		return err;
 	name = argv[0];
 	if (gone && (quota || share || user || folder))
-		return kvm_misused("--remove has no other options beside it");
+		return kvm_misused(
+			"--remove cannot be combined with --quota, --share, --user or --folder");
 	/* a space would begin a word of the request */
 	if (!*name || strlen(name) > 256 || strchr(name, ' '))
 		return refused(name, name, EINVAL);

@@ -219,7 +219,7 @@ int kvm_run_doctor(int argc, char **argv)
 	int err = kvm_options(&argc, argv, options);
 
 	if (!err && time && file)
-		err = kvm_misused("--for is for a recording; leave it out with --trace");
+		err = kvm_misused("--for and --trace cannot be combined: give one of them");
 	err = err ?: kvm_time_arg("--for", time ?: LISTEN, 86400, "a time from 1s to 1d", &seconds);
 	if (err)
 		return err;

@@ -141,7 +141,7 @@ static int check_arguments(int stores, bool look, bool rebuild, bool forget,
 		return kvm_fail("give one store, not %d arguments; see fsck.kvcachefs --help",
 				stores);
 	if (look && (r->mend || rebuild))
-		return kvm_fail("-n and %s exclude each other: give one of them",
+		return kvm_fail("-n and %s cannot be combined: give one of them",
 				rebuild ? "--rebuild" : "-y");
 	if (forget && !r->mend && !rebuild)
 		return kvm_fail("--forget changes the store: give -y with it");

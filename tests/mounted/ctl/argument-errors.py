@@ -60,13 +60,13 @@ for name, usage in usages.items():
         joined = [f"{flag}="] if flag.startswith("--") else []
         if not value:
             for j in joined:
-                w.tell(CTL, name, j + "x", *right, says=[flag, "--help"], code=2)
+                w.tell(CTL, name, j + "x", *right, says=[f"{flag} does not", f"{name} --help"],
+                       code=2)
             continue
         assert value in VALUE, f"argument-errors.py knows no wrong value of {name} {flag} {value}"
         w.tell(CTL, name, *[r for r in right if r not in ("-o", "high=91")], flag,
                says=[flag, "--help"], code=2)
-        # (evict describes its effect before the mount reports that it has no such tier)
-        for v in VALUE[value][:1 if name == "evict" else None]:
+        for v in VALUE[value]:
             rest = [r for r in right if r not in ("-o", "high=91")] + ["--yes"] * (name == "evict")
             w.tell(CTL, name, flag, v, *rest, *([] if needed[-1:] != ["OPTIONS"] and needed or
                                                 name in ALONE else [s.mnt]),
@@ -100,6 +100,20 @@ for words in (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS),
               ("stat", f"{s.mnt}/nothing"), ("dump", "-o", FILE, s.mnt),
               ("top", "--count", "0", s.mnt)):
     w.tell(CTL, *words)
+for words, says in (
+        (("--json", "status"), ["--json is not a command"]),
+        (("ls", "-lx", s.mnt), ["option -x", "ls --help"]), (("dump", "-o",), ["-o needs a value"]),
+        (("hint", "--finished", "--prefetch", PATH), ["--finished and --prefetch"]),
+        (("hint", "--superseded", PATH, "--pause", "1m", PATH), ["--superseded and --pause"]),
+        (("hint", "--demote", "--priority", "normal", PATH), ["--demote and --priority normal"]),
+        (("hint", "--priority", "high", "--pause", "1m", PATH), ["--pause and --priority high"]),
+        (("hint", "--finished", s.mnt), [f"{s.mnt} is the root of the mount"]),
+        (("prefetch", s.mnt), [f"{s.mnt} is the root of the mount"]),
+        (("hash", "vllm-sha256", TOKENS, "m", "rank=1"), ["rank=1", "needs --as"]),
+        (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS, "m", "rank"), ["rank: give MEMBER="]),
+        (("remove", "--stop", "0", s.mnt), ["remove --stop: remove is not running"]),
+        (("tenant", "--remove", "--user", "1", "acme", s.mnt), ["cannot be combined"])):
+    w.tell(CTL, *words, says=says)
 for words in (("evict", "--from", "disk", PATH), ("ttl", "--chunks", "1h", f"{s.mnt}/m")):
     p = run(CTL, *words)  # describes the effect, and cannot ask
     assert p.returncode == 1 and "nothing is changed" in p.stdout and "--yes" in p.stdout, p

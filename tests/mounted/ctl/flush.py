@@ -61,9 +61,9 @@ p = subprocess.Popen([CTL, "flush", s.mnt], stdout=subprocess.PIPE, stderr=subpr
                      text=True)
 wait_for(lambda: "running" in open(f"{s.mnt}/.kvcachefs/control").read())
 q = run(CTL, "verify", s.mnt)
-assert q.returncode == 1 and "verify: another job of this kind is running" in q.stdout, q
+assert q.returncode == 1 and "verify: kvcachectl flush is running" in q.stdout, q
 q = run(CTL, "verify", "--stop", s.mnt)
-assert q.returncode == 1 and "no job of this kind is running" in q.stdout, q
+assert q.returncode == 1 and "verify --stop: verify is not running" in q.stdout, q
 p.send_signal(signal.SIGINT)
 out = p.communicate()[0]
 assert p.returncode == 1 and out == "kvcachectl: flush continues in the daemon\n", out

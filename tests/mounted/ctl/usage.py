@@ -38,7 +38,8 @@ for name in names:
         p = run(CTL, name, *words)
         assert p.returncode == 2 and p.stdout.count("\n") == 1, (name, p)
         option = [w for w in words if "-" in w][0]
-        assert f"{name} does not have the option {option}" in p.stdout, (name, p)
+        assert f"{name} does not have the option {option.split('=')[0]}" in p.stdout, (name, p)
+        assert p.stdout.endswith(f"; see kvcachectl {name} --help\n"), (name, p)
     entry = re.findall(rf"^\.TP\n\.(?:BI|BR|B) \"?{name}\b.*?(?=^\.TP\n\.(?:BI|BR) \"?[a-z]|^\.SH)",
                        man, re.M | re.S)
     assert entry, f"kvcachectl.8 lacks {name}"
@@ -54,5 +55,12 @@ for words, meant in ((("staus",), "status"), (("evcit",), "evict"), (("ls", "--r
     assert p.returncode == 2 and f"(did you mean '{meant}'?)" in p.stdout, p
 p = run(CTL, "ls", "--wrong")
 assert p.returncode == 2 and "did you mean" not in p.stdout, p
+# letters in one word: flags, and at the end an option with a value
+assert "not in a kvcachefs mount" in run(CTL, "ls", "-lr", TMP).stdout
+for words, letter in ((("ls", "-lrx"), "-x"), (("ls", "-xlr"), "-x"), (("trace", "-xo"), "-x")):
+    p = run(CTL, *words)
+    assert p.returncode == 2 and f"does not have the option {letter};" in p.stdout, p
+p = run(CTL, "dump", f"-o{TMP}/x.tar", "--", TMP, "-x")
+assert p.returncode == 2 and "unexpected argument -x;" in p.stdout, p
 p = run(CTL, "prefetch", "--", "--help")
 assert p.returncode == 1 and "--help: No such file" in p.stdout, p

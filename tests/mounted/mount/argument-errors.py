@@ -83,7 +83,8 @@ for program, operand in ((KV, s.path), (MOUNT, s.path), (MKFS, f"{TMP}/new"), (F
             if value:
                 w.tell(program, operand, given, says=[given, "--help"], name=name)
             elif given.startswith("--"):
-                w.tell(program, operand, given + "=x", says=[given, "--help"], name=name)
+                w.tell(program, operand, given + "=x", says=[f"{given} does not", "--help"],
+                       name=name)
 for v in VALUES["SIZE"] + ["0"]:
     w.tell(MKFS, "--size", v, f"{TMP}/new", says=[f"'{v}'"] if v and v[0] != "9" else [])
 w.told()

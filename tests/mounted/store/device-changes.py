@@ -171,6 +171,15 @@ assert [d[1] for d in devices()] == [C]
 there = sum(s.read(f"more/c{i}/l") == blob(f"more {i}", N) for i in range(160)
             if os.path.exists(f"{MNT}/more/c{i}/l"))
 assert there > 20, there
+# the file of a device cannot be extended: the message names the file
+tiny = f"{TMP}/tiny"
+os.mkdir(tiny)
+run("mount", "-t", "tmpfs", "-o", "size=24m", "none", tiny, ok=True)
+ctl("add", "--size", "16M", f"{tiny}/d", MNT)
+refused("grow", "--device", f"{tiny}/d", "--size", "64M", MNT,
+        says=f"grow: cannot extend {tiny}/d: No space left")
+ctl("remove", f"{tiny}/d", MNT)
+run("umount", tiny, ok=True)
 s.umount()
 s.drop_pool()
 s.fsck("-n", "--data")

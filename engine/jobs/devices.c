@@ -9,9 +9,10 @@
  *            uses the device.
  *   grow     The file is extended, and the copy of the label is written at its new end. Then the
  *            new size is written to the superblock, and last to the first page of the label.
- *   remove   The superblock says that the device leaves, and it gets no new frames. Its frames are
- *            moved (tiering/move.c). When it has none, the superblock no longer names it. Then it
- *            is closed, and its label is cleared or its file deleted.
+ *   remove   The superblock marks the device as leaving, so that the device gets no new frames. Its
+ *            frames are moved (tiering/move.c). When the device has no frames, it is removed from
+ *            the superblock. Then the device is closed, and its label is cleared or its file
+ *            deleted.
  *   stay     A remove that has not completed is cancelled.
  *
  * Only the thread of a sweep changes k->store->dev, and one sweep runs at a time.
@@ -37,7 +38,7 @@
 #define FULL_TRIES 100 /* tries to move a frame while the trimmer makes space */
 #define FULL_US 50000
 #define BUSY_US 20000
-#define EMPTY_TRIES 1500 /* waits for the last extents of an empty device to be freed */
+#define EMPTY_TRIES 1500 /* waits for the last extents of a device without frames to be freed */
 
 int kvc_devices_words(struct kvc_sweep *s, char *words, FILE *answer)
 {
@@ -78,7 +79,11 @@ static struct kvc_store *store_copy(const struct kvc_store *s)
 	return next;
 }
 
-/* Writes the superblock with the device of `next`, and its text to the catalog. */
+/*
+ * Writes the superblock of `next`, which differs from k->store in device nr. Then copies this
+ * device to k->store, and stores the text of the superblock in the catalog. If the write fails,
+ * writes the old superblock again.
+ */
 static int store_save(struct kvc *k, const struct kvc_store *next, unsigned nr)
 {
 	KVC_MEM char *text = malloc(KVC_STORE_TEXT);

@@ -38,7 +38,7 @@ static enum copy_state copy_state_locked(struct kvc *k, const struct kvc_node *n
 										: COPY_PENDING;
 	if (n->copying & (1u << tier))
 		return COPY_PENDING;
-	/* no copy is queued and none failed: the tier is not meant to have one */
+	/* no copy is queued: the last copy failed, or the tier is not meant to have one */
 	return n->spill.failing ? COPY_FAILED : COPY_DONE;
 }
 

@@ -19,10 +19,13 @@ struct kvc_sweep {
 	const struct kvc_sweep_kind *kind;
 	uint64_t number; /* the time of its start: no other sweep has it */
 	_Atomic bool stop, done;
-	/* counters: items, items changed, items failed (also by tier) */
+	/*
+	 * Counters: items, items changed, items failed; by tier, items failed and, in verify, also
+	 * damaged copies.
+	 */
 	_Atomic uint64_t seen, changed, failed, tier_failed[KVC_TIERS];
 	_Atomic uint64_t bytes, all_bytes; /* processed, and total (0: unknown) */
-	/* verify: discarded copies that were the last of a file */
+	/* verify and remove: discarded copies that were the last of a file */
 	_Atomic uint64_t lost;
 	int err;
 	/* message for the user, written before `done`; empty: err describes the failure */
@@ -31,7 +34,7 @@ struct kvc_sweep {
 	unsigned tiers; /* tiers to read; one bit per tier */
 	uint64_t rate;  /* bytes per second; 0: no limit */
 	/* grow, add, remove and stay only: */
-	struct kvc_device device; /* path, kind and size as the user gave them */
+	struct kvc_device device; /* the user's path, kind and size (in whole pages) */
 	bool force;
 };
 

@@ -43,6 +43,8 @@ class Client:
     partial    it reports a hit for a chunk that it has not written completely
     depths     the depths below the root, in folders, at which it is tested
     connector  it is our own connector, which works only on our mounts
+    A subclass may also define prepare(numbers), which makes the data of the next store() in memory,
+    so that the measured time does not include it.
     """
 
     name, size, batch, own, depths = "", MiB, 8, ("",), (0, 1, 2, 3)
@@ -107,8 +109,8 @@ class Session:
         return {"missed": missed, "wrong": wrong, "seconds": seconds}
 
     def press(self, first, count, hot):
-        """Stores count chunks from first on, and loads the chunks 0 to hot - 1 again after every
-        batch."""
+        """Stores the chunks from number `first` to first + count - 1, and loads the chunks 0 to
+        hot - 1 after each batch."""
         failed, lost, wrong, where = [], set(), set(), None
         for numbers in self._batches(first, count):
             done = self.client.store(numbers)

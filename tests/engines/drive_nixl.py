@@ -50,7 +50,7 @@ class Posix(Client):
                 return state == "DONE"
             finally:
                 self.agent.release_xfer_handle(request)
-        except Exception as e:  # the backend raises its errors
+        except Exception as e:  # the agent raises the errors of the POSIX plugin
             print(direction, e)
             return False
         finally:

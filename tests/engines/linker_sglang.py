@@ -110,8 +110,8 @@ def store(l, n):
 
 
 def load(l, n, rid="r"):
-    """Loads pages 0 to n - 1, which seed 1 stored, into pages n - 1 to 0, and checks their bytes.
-    Returns False if the load fails."""
+    """Loads pages 0 to n - 1, which a linker with seed 1 stored, into pages n - 1 to 0, and checks
+    their bytes. Returns False if the load fails."""
     places = list(range(n))[::-1]
     assert l.load(rid, transfers(keys[:n], places))
     index = l.start_layer_wise_loading()

@@ -143,8 +143,8 @@ def compare(layers, page, padded, slots, mla=False, world=1):
 
 def stages():
     """Compares only names, because vLLM 0.32 has no pipeline parallelism on the CPU. The scheduler
-    must know the files of all stages, whose layers differ. Another test covers tensor
-    parallelism."""
+    must know the files of all stages, whose layers differ. The row "two workers (TP)" of
+    whole_kvcachefs.py covers tensor parallelism."""
     specs = []
     for rank in range(4):
         one = configuration(4, 4096, 2, False, 4, "stages")

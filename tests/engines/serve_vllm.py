@@ -9,11 +9,12 @@ start  folder (of the model's config.json), model (changes to the tiny Llama), t
 run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (number of tokens
        to generate), together (all prompts in one call), params (sampling parameters), lora (a
        folder): for each prompt the number of cached tokens and the generated tokens
-session  the same, one prompt after another, with params and more arguments of the engine's
-       add_request() such as session_id
+session  prompts, out, params and arguments of the engine's add_request(), such as session_id: runs
+       one prompt after another through add_request(), and answers as run does
 adapter  folder: makes a LoRA adapter there
-counts the counters and gauges of vLLM's Prometheus metrics whose names contain a word
-before_loads  from now on, removes all files of a folder before each load of the connector
+counts  the counters and gauges of vLLM's Prometheus metrics whose names contain a word
+before_loads  do_what ("remove"), folder: from now on, removes all chunk files (*.bin) of the folder
+       before each load of the connector
 end    stops the engine
 """
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tiny_sglang.py FOLDER [MOUNT]: a complete SGLang on the CPU with a tiny random model (only a
 config.json; load_format=dummy makes the same weights each time), with torch's attention and
-stand_in/sgl_kernel.py. MOUNT: with hierarchical cache and kvcachefs.sglang. Its last line gives,
-for each prompt, the number of cached tokens and the generated tokens."""
+stand_in/sgl_kernel.py. If MOUNT is given, SGLang uses its hierarchical cache with kvcachefs.sglang
+on this mount. The last line of the output gives, for each prompt, the number of cached tokens and
+the generated tokens."""
 
 import json, os, sys, time
 

@@ -138,7 +138,8 @@ class Vllm:
         return answer["is"]
 
     def run(self, prompts, **more):
-        """The cached tokens of each prompt, and the generated tokens."""
+        """Returns two lists: the number of cached tokens of each prompt, and the tokens generated
+        for each prompt."""
         made = self("run", prompts=prompts, **more)
         return [c for c, _ in made], [t for _, t in made]
 
@@ -233,7 +234,8 @@ def rows(env, base, mounted, folder, need, row, asked):
         store.mount()
 
     def twice(start=None, extra=None, least=512, asks=None, between=again, space=512, **more):
-        """Stores in one engine, kills and mounts the daemon, and expects hits in another engine."""
+        """Stores in one engine, kills the daemon, mounts again, and expects hits in another
+        engine."""
 
         def run():
             mine = asks or prompts()

@@ -14,7 +14,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     names = {
         "pages return in another process": returns,
         "leased pages outlast a full mount": pressed,
-        "leases that nobody waits for end": forgotten,
+        "leases of forgotten requests end": forgotten,
         "truncated files are misses": truncated,
         "the daemon killed after the lookup": killed,
         "SGLang's failure injector": injector,

@@ -27,7 +27,8 @@ def rows(env, base, mounted, folder, need, row, asked):
     os.makedirs(model, exist_ok=True)
 
     def vllm(transfer):
-        """The cached tokens of each prompt, and the generated tokens."""
+        """Returns two lists: the number of cached tokens of each prompt, and the tokens generated
+        for each prompt."""
         p = subprocess.run(
             [env.python, f"{here}/tiny_vllm.py", model, json.dumps(transfer)],
             stdin=subprocess.DEVNULL,

@@ -13,6 +13,12 @@
  * that the breaker of the tier does not count these failures. When all devices fail, and in a store
  * with one device, the caller gets the error itself.
  *
+ * Failed syncs. Each put has a number in its device. After a failed sync, or one that left the
+ * device out, the frames with the numbers since the last good sync count as lost (synced(),
+ * tier.h), also after a later sync has succeeded. So does a frame that was being written at that
+ * time. The syncs of a device run one after the other, because the kernel reports an error to one
+ * of them.
+ *
  * The lock guards the table and the breakers; no I/O is done while it is held. `users` keeps a
  * device open during a call. The tier's workers, the syncer and the threads of jobs/devices.c
  * enter.
@@ -29,8 +35,7 @@
 #include <string.h>
 
 #define OFFSET (KVC_DEVICE_MOST - 1)
-/* longer than an fsync waits: the kernel reports a failed sync once, and a later one succeeds */
-#define UNSYNCED_NS 60000000000ull
+#define LOST 16 /* ranges of lost frames; more failures extend the last range */
 
 struct device {
 	struct kvc_tier *t; /* its driver; NULL: the number is not used */
@@ -39,17 +44,27 @@ struct device {
 	unsigned users; /* calls that use the driver */
 	struct kvc_breaker breaker;
 	uint64_t errors;
-	uint64_t writes, synced; /* writes so far, and writes before the last good sync */
-	/* a sync of the tier left out writes of this device, or failed: fsyncs are refused so long
+	/*
+	 * Number of the last write, and of the last write before the last good sync. The first
+	 * number stands for all writes of earlier mounts.
 	 */
-	uint64_t unsynced_until_ns;
+	uint64_t writes, synced;
+	bool syncing;  /* a thread syncs the device */
+	bool unsynced; /* the last sync failed, or left the device out although it had writes */
+	/* The lost writes: those after `from`, up to `to`. In order, and separate. */
+	struct lost {
+		uint64_t from, to;
+	} lost[LOST];
+	unsigned nlost;
+	uint64_t failed;    /* syncs that failed or left writes out */
 	uint64_t uncleared; /* bytes of removed frames whose headers were not cleared */
 };
 
 struct devices {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
-	pthread_cond_t idle; /* a device has no users any more */
+	pthread_cond_t idle;   /* a device has no users any more */
+	pthread_cond_t synced; /* a thread has ended a sync of a device */
 	struct device dev[KVC_DEVICES];
 	unsigned n;
 	struct kvct_pipeline *pipeline; /* large frames of all devices */
@@ -229,6 +244,32 @@ static bool is_leaving(struct devices *d, unsigned nr)
 	return leaving;
 }
 
+static uint64_t failed_syncs(struct devices *d, unsigned nr)
+{
+	uint64_t failed;
+
+	pthread_mutex_lock(&d->lock);
+	failed = d->dev[nr].failed;
+	pthread_mutex_unlock(&d->lock);
+	return failed;
+}
+
+/*
+ * Returns the number of a put that has ended just now; end() counts it. `failed`: the number of
+ * failed syncs before it began. If a sync has failed since, parts of the frame may be lost, so it
+ * gets a lost number.
+ */
+static uint64_t number_of_put(struct devices *d, unsigned nr, uint64_t failed)
+{
+	struct device *x = &d->dev[nr];
+	uint64_t number;
+
+	pthread_mutex_lock(&d->lock);
+	number = x->failed == failed ? x->writes + 1 : x->lost[x->nlost - 1].to;
+	pthread_mutex_unlock(&d->lock);
+	return number;
+}
+
 static int devices_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
 	struct devices *d = devices_of(t);
@@ -238,10 +279,12 @@ static int devices_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_w
 	while ((nr = pick_device(d, tried)) < KVC_DEVICES) {
 		struct kvc_where w = { .at = 0 };
 		struct kvc_tier *x;
+		uint64_t failed;
 
 		tried |= 1u << nr;
 		if ((err = begin(d, nr, KVC_CALL_WRITE, &x)))
 			continue;
+		failed = failed_syncs(d, nr);
 		err = x->ops->put(x, p, &w);
 		if (!err && is_leaving(d, nr)) {
 			/* since then its removal began, which may not see this frame */
@@ -249,8 +292,10 @@ static int devices_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_w
 			end(d, nr, KVC_CALL_WRITE, w.at, 0, false);
 			return -ENODEV;
 		}
-		if (!err)
+		if (!err) {
 			*out = global(nr, &w);
+			out->write = number_of_put(d, nr, failed);
+		}
 		full = err == -ENOSPC ? err : full;
 		err = end(d, nr, KVC_CALL_WRITE, w.at, err, false);
 		if (err != -ENOSPC) /* with ENOSPC nothing of the payload was read */
@@ -372,11 +417,21 @@ static int devices_list(struct kvc_tier *t,
 	return err;
 }
 
-/* Notes that a sync of the tier says nothing about a device. */
-static void note_unsynced_locked(struct devices *d, unsigned nr)
+/*
+ * Notes that a sync of a device failed or left it out: its writes since the last good sync count as
+ * lost.
+ */
+static void note_unsynced_locked(struct device *x)
 {
-	if (d->n > 1)
-		d->dev[nr].unsynced_until_ns = kvc_mono_ns() + UNSYNCED_NS;
+	struct lost *last = x->nlost ? &x->lost[x->nlost - 1] : NULL;
+
+	x->unsynced = true;
+	x->failed++;
+	x->writes++; /* the number of puts that end now */
+	if (last && (x->nlost == LOST || last->to >= x->synced))
+		last->to = x->writes;
+	else
+		x->lost[x->nlost++] = (struct lost){ x->synced, x->writes };
 }
 
 /* Notes that a sync of the tier has left out a device, which its breaker suspends. */
@@ -386,14 +441,49 @@ static void skip_sync(struct devices *d, unsigned nr)
 
 	pthread_mutex_lock(&d->lock);
 	if (x->t && x->writes != x->synced)
-		note_unsynced_locked(d, nr);
+		note_unsynced_locked(x);
 	pthread_mutex_unlock(&d->lock);
+}
+
+/* Syncs a device if it has writes that are not synced. The caller is one of its users. */
+static int sync_device(struct devices *d, unsigned nr)
+{
+	struct device *x = &d->dev[nr];
+	struct kvc_tier_usage u = { 0 };
+	uint64_t writes;
+	bool needed;
+	int err = 0;
+
+	x->t->ops->usage(x->t, &u);
+	pthread_mutex_lock(&d->lock);
+	writes = x->writes;
+	/* a sync that began after these writes covers them; one that runs now may not */
+	while (x->syncing)
+		pthread_cond_wait(&d->synced, &d->lock);
+	needed = x->synced < writes || u.uncleared;
+	x->syncing = needed;
+	writes = x->writes;
+	pthread_mutex_unlock(&d->lock);
+	if (!needed)
+		return 0;
+	err = x->t->ops->sync(x->t);
+	pthread_mutex_lock(&d->lock);
+	if (err) {
+		note_unsynced_locked(x);
+	} else {
+		x->synced = writes;
+		x->unsynced = false;
+	}
+	x->syncing = false;
+	pthread_cond_broadcast(&d->synced);
+	pthread_mutex_unlock(&d->lock);
+	return err;
 }
 
 /*
  * Syncs all devices. A failed sync suspends its device at once, because any of the frames that were
  * written since the last sync may be lost. A device that is suspended is left out, so that files in
- * the others can be synced; devices_device() then says that its frames are not.
+ * the others can be synced; devices_synced() then says that its frames are not.
  */
 static int devices_sync(struct kvc_tier *t)
 {
@@ -401,32 +491,42 @@ static int devices_sync(struct kvc_tier *t)
 	int first = 0;
 
 	for (unsigned i = 0; i < KVC_DEVICES; i++) {
-		struct kvc_tier_usage u = { 0 };
-		uint64_t writes;
 		struct kvc_tier *x;
-		bool synced;
 		int err = begin(d, i, KVC_CALL_WRITE, &x);
 
 		if (err) {
 			skip_sync(d, i);
 			continue;
 		}
-		x->ops->usage(x, &u);
-		pthread_mutex_lock(&d->lock);
-		writes = d->dev[i].writes;
-		synced = d->dev[i].synced == writes && !u.uncleared;
-		pthread_mutex_unlock(&d->lock);
-		err = synced ? 0 : x->ops->sync(x);
-		pthread_mutex_lock(&d->lock);
-		if (err)
-			note_unsynced_locked(d, i);
-		else
-			d->dev[i].synced = kvc_max(d->dev[i].synced, writes);
-		pthread_mutex_unlock(&d->lock);
+		err = sync_device(d, i);
 		end(d, i, KVC_CALL_WRITE, 0, err, true);
 		first = first ?: err;
 	}
 	return first;
+}
+
+static enum kvc_tier_synced devices_synced(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS, write = kvc_max(w->write, 1);
+	enum kvc_tier_synced is;
+	struct device *x;
+
+	if (nr >= KVC_DEVICES)
+		return KVC_TIER_LOST;
+	x = &d->dev[nr];
+	pthread_mutex_lock(&d->lock);
+	if (!x->t || fails(x, KVC_CALL_WRITE))
+		is = KVC_TIER_LOST;
+	else if (!w->write && x->nlost)
+		is = KVC_TIER_UNKNOWN;
+	else
+		is = write <= x->synced ? KVC_TIER_SYNCED : KVC_TIER_PENDING;
+	for (unsigned i = 0; i < x->nlost && is != KVC_TIER_UNKNOWN; i++)
+		if (write > x->lost[i].from && write <= x->lost[i].to)
+			is = KVC_TIER_LOST;
+	pthread_mutex_unlock(&d->lock);
+	return is;
 }
 
 static void devices_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
@@ -470,7 +570,7 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 			.leaving = x->leaving,
 			.read_fails = fails(x, KVC_CALL_READ),
 			.write_fails = fails(x, KVC_CALL_WRITE),
-			.unsynced = kvc_mono_ns() < x->unsynced_until_ns,
+			.unsynced = x->unsynced,
 			.why = x->breaker
 				       .of[fails(x, KVC_CALL_READ) ? KVC_CALL_READ : KVC_CALL_WRITE]
 				       .why,
@@ -500,6 +600,7 @@ static int add(struct devices *d, const struct kvc_store *s, unsigned nr, char *
 		.t = t,
 		.file = s->dev[nr].kind != KVC_DEVICE_BLOCK,
 		.leaving = s->dev[nr].leaving,
+		.writes = 1,
 	};
 	memcpy(d->dev[nr].path, s->dev[nr].path, sizeof d->dev[nr].path);
 	d->n++;
@@ -572,6 +673,7 @@ static void devices_close(struct kvc_tier *t)
 		take_out(d, i);
 	kvct_pipeline_free(d->pipeline);
 	pthread_cond_destroy(&d->idle);
+	pthread_cond_destroy(&d->synced);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
 }
@@ -606,6 +708,7 @@ static const struct kvc_tier_ops devices_ops = {
 	.remove = devices_remove,
 	.list = devices_list,
 	.sync = devices_sync,
+	.synced = devices_synced,
 	.usage = devices_usage,
 	.device = devices_device,
 	.change = devices_change,
@@ -625,6 +728,7 @@ int kvct_devices_open(const struct kvc_store *s, struct kvc_tier **out, char *er
 	snprintf(d->tier.id, sizeof d->tier.id, "disk");
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_cond_init(&d->idle, NULL);
+	pthread_cond_init(&d->synced, NULL);
 	err = kvc_label_distinct(s, error);
 	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
 		if (s->dev[i].leaving)

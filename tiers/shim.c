@@ -149,6 +149,13 @@ static void shim_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	s->below->ops->usage(s->below, u);
 }
 
+static enum kvc_tier_synced shim_synced(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct shim *s = shim_of(t);
+
+	return s->below->ops->synced(s->below, w);
+}
+
 static int shim_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_device *d)
 {
 	struct shim *s = shim_of(t);
@@ -228,6 +235,7 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.remove = shim_remove;
 	s->ops.list = below->ops->list ? shim_list : NULL;
 	s->ops.sync = below->ops->sync ? shim_sync : NULL;
+	s->ops.synced = below->ops->synced ? shim_synced : NULL;
 	s->ops.usage = shim_usage;
 	s->ops.device = below->ops->device ? shim_device : NULL;
 	s->ops.change = below->ops->change ? shim_change : NULL;

@@ -51,6 +51,11 @@ struct kvc_where {
 	uint64_t at;
 	uint64_t len; /* occupied bytes, including the header */
 	uint64_t hi;
+	/*
+	 * for synced(): the driver's number of the put, which the catalog does not record; 0: not
+	 * known, since the row was read from the catalog
+	 */
+	uint64_t write;
 };
 static inline bool kvc_tier_same_name(const struct kvc_where *a, const struct kvc_where *b)
 {
@@ -114,8 +119,7 @@ struct kvc_tier_device {
 	bool leaving;         /* it is being removed and gets no more frames */
 	/* calls fail: reads, and writes. `why` is the errno, negative, of the last failure. */
 	bool read_fails, write_fails;
-	/* a sync() of the last minute left out writes of this device, or failed there */
-	bool unsynced;
+	bool unsynced; /* the last sync() left out writes of this device, or failed there */
 	int why;
 	uint64_t errors; /* calls that failed since the mount */
 };
@@ -126,6 +130,19 @@ enum kvc_tier_change {
 	KVC_TIER_GROW,   /* a larger size */
 	KVC_TIER_LEAVE,  /* dev[nr].leaving has changed */
 	KVC_TIER_REMOVE, /* the device is closed; it has no frames that the catalog knows */
+};
+
+/*
+ * Is a frame on stable storage? After a failed sync the kernel and the device may have lost any
+ * byte that was written since the last good sync, and a later sync succeeds without these bytes. So
+ * the frame counts as a copy only until then, and must be stored again.
+ */
+enum kvc_tier_synced {
+	KVC_TIER_SYNCED,
+	KVC_TIER_PENDING, /* the next good sync puts it there */
+	/* a sync has failed in this mount, and it is not known whether before or after the put */
+	KVC_TIER_UNKNOWN,
+	KVC_TIER_LOST, /* a sync failed or left it out, or its device fails or is gone */
 };
 
 enum {
@@ -187,8 +204,13 @@ struct kvc_tier_ops {
 	int (*list)(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg);
-	/* On return, all frames stored before are on stable storage. */
+	/*
+	 * On return, all frames stored before are on stable storage, except for those that synced()
+	 * names.
+	 */
 	int (*sync)(struct kvc_tier *t);
+	/* The disk tier only; otherwise NULL. Does not block. */
+	enum kvc_tier_synced (*synced)(struct kvc_tier *t, const struct kvc_where *w);
 	void (*usage)(struct kvc_tier *t, struct kvc_tier_usage *u);
 	/*
 	 * The disk tier only; otherwise NULL. device: the state of device `nr`; returns 0, or
@@ -207,16 +229,9 @@ struct kvc_tier {
 	uint64_t codec;
 };
 
-/*
- * Call it after sync() has returned 0, before an fsync is acknowledged or an older copy is freed.
- * Returns whether the sync says nothing about a frame, because its device was left out or is gone.
- */
-static inline bool kvc_tier_left_out(struct kvc_tier *t, const struct kvc_where *w)
+static inline enum kvc_tier_synced kvc_tier_synced(struct kvc_tier *t, const struct kvc_where *w)
 {
-	struct kvc_tier_device d;
-
-	return t->ops->device && (t->ops->device(t, (unsigned)(w->at >> KVC_DEVICE_BITS), &d) ||
-				  d.unsynced || d.write_fails);
+	return t->ops->synced ? t->ops->synced(t, w) : KVC_TIER_SYNCED;
 }
 
 #endif

@@ -4,7 +4,7 @@
  * Each copy that failed before is tried once, without delay; if it fails again, it returns to its
  * earlier delay. The sweep ends when each copy has been made or has failed once, so it does not
  * wait for a tier that is down. Files that are open for writing are skipped, except that a delayed
- * copy that an fsync requested is tried.
+ * copy that an fsync requested is tried. Copies that a failed sync may have lost are made again.
  */
 #include "admission.h"
 #include "ops.h"
@@ -67,6 +67,7 @@ static int request_copies_locked(struct kvc_sweep *s, struct kvc_node *n, struct
 		kvc_spill_now_locked(s->k, n);
 	if (!published(n))
 		return 0;
+	kvc_spill_lost_locked(s->k, n, KVC_TIER_LOST);
 	kvc_tier_each(s->k, t)
 		lacks |= kvc_spill_needed(s->k, n, t) && !kvc_admission_check_locked(s->k, n, t);
 	if (!lacks)

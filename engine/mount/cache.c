@@ -406,6 +406,20 @@ void kvc_cache_detach(struct kvc *k)
 	kvc_cache_set_events(k, &(struct kvc_events){ 0 });
 }
 
+static void sync_last(struct kvc *k)
+{
+	kvc_tier_each(k, t) {
+		struct kvc_tier *tier = k->tier[t].t;
+		int err = tier->ops->sync && !k->tier[t].threads.abandoned ? tier->ops->sync(tier)
+									   : 0;
+
+		if (err)
+			kvc_error("tier %s: the last sync has failed: %s; a power failure may lose "
+				  "files that were never synced",
+				  tier->ops->name, strerror(-err));
+	}
+}
+
 void kvc_cache_stop(struct kvc *k)
 {
 	if (!k->started)
@@ -417,6 +431,7 @@ void kvc_cache_stop(struct kvc *k)
 
 		kvc_file_set_snapshot_locked(n, false);
 		if (n->state == KVC_RESIDENT ||
+		    (n->state == KVC_BOTH && kvc_spill_lost_locked(k, n, KVC_TIER_LOST)) ||
 		    ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->segment.verify))
 			kvc_spill_queue_locked(k, n, true);
 		if (n->commit.touched)
@@ -470,9 +485,7 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
 	commit_final(k);
-	kvc_tier_each(k, t)
-		if (k->tier[t].t->ops->sync && !k->tier[t].threads.abandoned)
-			k->tier[t].t->ops->sync(k->tier[t].t);
+	sync_last(k);
 	stop_tiers(k);
 	kvc_replacers_save(k);
 	k->started = false;

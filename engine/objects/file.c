@@ -101,7 +101,8 @@ bool kvc_file_placed(const struct kvc *k, const struct kvc_node *n)
 bool kvc_file_placed_durably(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_file_placed_in(n, t) && kvc_tier_is_durable_locked(k, t))
+		if (kvc_file_placed_in(n, t) && kvc_tier_is_durable_locked(k, t) &&
+		    kvc_tier_synced(k->tier[t].t, &n->in[t].place.where) < KVC_TIER_UNKNOWN)
 			return true;
 	return false;
 }

@@ -29,7 +29,10 @@ void kvc_file_mark_old_name_both(struct kvc *k, struct kvc_node *n, unsigned tie
  */
 bool kvc_file_placed(const struct kvc *k, const struct kvc_node *n);
 bool kvc_file_placed_anywhere(const struct kvc *k, const struct kvc_node *n);
-/* Returns true if a tier that survives power loss has the current generation. */
+/*
+ * Returns true if a tier that survives power loss has the current generation, and no failed sync
+ * may have lost it.
+ */
 bool kvc_file_placed_durably(const struct kvc *k, const struct kvc_node *n);
 /* Creates an empty segment for a file that has none. Returns 0 or -errno. */
 int kvc_file_segment_new_locked(struct kvc *k, struct kvc_node *n);

@@ -413,34 +413,29 @@ int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len
 }
 
 /*
- * Returns whether the only durable copies of a file are in devices that the last sync has left out
- * because they fail. Then the sync of the tier says nothing about them.
+ * Returns whether the file has durable copies, and all of them may be lost: the last sync has
+ * failed for their devices, or left them out.
  */
-static bool copy_not_synced(struct kvc *k, uint64_t ino)
+static bool copies_lost(struct kvc *k, uint64_t ino)
 {
 	struct kvc_node *n;
-	bool found = false, good = false;
+	bool found = false;
 
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (n && S_ISREG(n->row.mode)) {
-		kvc_tier_each(k, t) {
-			if (!kvc_file_placed_in(n, t) || !kvc_tier_is_durable_locked(k, t))
-				continue;
-			if (kvc_tier_left_out(k->tier[t].t, &n->in[t].place.where))
-				found = true;
-			else
-				good = true;
-		}
+	if (n && S_ISREG(n->row.mode) && !kvc_file_placed_durably(k, n)) {
+		kvc_tier_each(k, t)
+			found |= kvc_file_placed_in(n, t) && kvc_tier_is_durable_locked(k, t);
 	}
 	kvc_unlock(k);
-	return found && !good;
+	return found;
 }
 
 /*
  * First the bytes of a file have to be in a durable tier: requests a copy and waits for it. Then
  * waits for a commit that is on stable storage (w->stage: enum kvc_sync). Without a durable tier,
- * only the catalog is made durable. Returns -EIO if the device that has the copy fails.
+ * only the catalog is made durable. A copy that a failed sync may have lost is no copy: if the last
+ * sync has failed, the call returns its error, or -EIO, and the next fsync makes a new copy.
  */
 int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 {
@@ -450,7 +445,7 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	int err = 0;
 
 	if (w->stage == KVC_SYNC_DONE)
-		return copy_not_synced(k, ino) ? -EIO : 0;
+		return copies_lost(k, ino) ? -EIO : 0;
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
 	kvc_tier_each(k, t)
@@ -466,6 +461,8 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 				 !kvc_file_placed_durably(k, n);
 		else if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
 			needed = !kvc_file_placed_durably(k, n) || n->segment.verify;
+		if (needed && (n->state == KVC_RESIDENT || n->state == KVC_BOTH))
+			kvc_spill_lost_locked(k, n, KVC_TIER_UNKNOWN);
 	}
 	if (!err && needed) {
 		w->stage = KVC_SYNC_ASKED;

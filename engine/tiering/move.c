@@ -96,7 +96,7 @@ static int copy_frame(struct kvc *k, uint64_t ino, const struct kvc_place *p, st
 	if (err)
 		return err;
 	err = m->t->ops->sync(m->t);
-	if (!err && kvc_tier_left_out(m->t, to))
+	if (!err && kvc_tier_synced(m->t, to) != KVC_TIER_SYNCED)
 		err = -EIO;
 	if (err)
 		m->t->ops->remove(m->t, to);

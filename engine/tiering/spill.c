@@ -5,6 +5,10 @@
  * object changed in between, which its epoch tells, the copy is undone. Copies that the disk tier
  * does not admit (access/admission.c) are not queued for it.
  *
+ * A copy that a failed sync may have lost (kvc_tier_synced) does not count for an fsync, a flush or
+ * an unmount. It is made again, as for another key: the new copy is synced before it replaces the
+ * old one.
+ *
  * One job per object and tier: n->copying has a bit for each tier with a queued or running job. A
  * copy that failed is queued again, later after each failure.
  */
@@ -390,7 +394,7 @@ static int sync_copy(struct spill *s, struct kvc_tier *t)
 {
 	int err = t->ops->sync(t);
 
-	if (!err && kvc_tier_left_out(t, &s->where))
+	if (!err && kvc_tier_synced(t, &s->where) != KVC_TIER_SYNCED)
 		err = -ENODEV;
 	if (err && !s->c.shared)
 		t->ops->remove(t, &s->where);
@@ -541,7 +545,7 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 	if (failed ? kvc_spill_takes_snapshot(k, n, s->tier) && (!s->retry || !full) &&
 			     !(s->refused && copying_durably_elsewhere(k, s))
 		   : !s->retry || s->err)
-		kvc_node_wake_sync_locked(k, n, failed ? s->err : 0);
+		kvc_node_wake_sync_locked(k, n, !failed ? 0 : s->err == -ENODEV ? -EIO : s->err);
 	kvc_reservation_wake_evictor_locked(k); /* the evictor may have more to evict */
 }
 
@@ -611,6 +615,20 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 		queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
 	}
 	kvc_admission_refused_locked(k, n, refused && !asked);
+}
+
+bool kvc_spill_lost_locked(struct kvc *k, struct kvc_node *n, enum kvc_tier_synced least)
+{
+	bool any = false;
+
+	kvc_tier_each(k, t) {
+		if (!kvc_file_placed_in(n, t) ||
+		    kvc_tier_synced(k->tier[t].t, &n->in[t].place.where) < least)
+			continue;
+		any = true;
+		kvc_file_set_resealing_locked(n, t, true);
+	}
+	return any;
 }
 
 void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n)

@@ -15,6 +15,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -23,9 +25,22 @@
 static struct kvc_store store;
 static char dir[] = "/tmp/kvc-unit-XXXXXX";
 
+static unsigned fail_syncs, syncs;
+
+int fdatasync(int fd)
+{
+	syncs++;
+	if (!fail_syncs)
+		return (int)syscall(SYS_fdatasync, fd);
+	fail_syncs--;
+	errno = EIO;
+	return -1;
+}
+
 struct body {
 	const uint8_t *data;
 	struct kvc_frame f;
+	struct kvc_tier *tier;
 	int fail;       /* the error of reads after the first; 0: none */
 	unsigned given; /* calls of body_bytes */
 };
@@ -448,6 +463,94 @@ static void several_devices(void **state)
 	free(page);
 }
 
+/* The frame is stored while a sync of the device fails. */
+static int head_beside_failed_sync(void *arg, uint8_t page[KVC_FRAME_HEADER])
+{
+	struct body *b = arg;
+
+	fail_syncs = 1;
+	assert_int_equal(b->tier->ops->sync(b->tier), -EIO);
+	return body_head(b, page);
+}
+
+static enum kvc_tier_synced is(struct kvc_tier *t, const struct kvc_where *w)
+{
+	return t->ops->synced(t, w);
+}
+
+/*
+ * After a failed sync the next one succeeds, and says nothing about the frames that were written
+ * before: they are lost, now and later. All others are not.
+ */
+static void failed_syncs(void **state)
+{
+	struct kvc_tier *t = open_tier("delay-get:0");
+	struct kvc_where w[5], old;
+	struct body b = { .tier = t };
+	struct kvc_put p = {
+		.ino = 9, .gen = 1, .arg = &b, .read = body_read, .head = head_beside_failed_sync
+	};
+
+	(void)state;
+	assert_int_equal(put_small(t, 1, &w[0]), 0);
+	old = (struct kvc_where){ .at = w[0].at, .len = w[0].len };
+	assert_int_equal(is(t, &w[0]), KVC_TIER_PENDING);
+	/*
+	 * an earlier mount may have written without a sync, so the first sync is one of the device
+	 */
+	assert_int_equal(is(t, &old), KVC_TIER_PENDING);
+	assert_int_equal(t->ops->sync(t), 0);
+	assert_int_equal(is(t, &w[0]), KVC_TIER_SYNCED);
+	assert_int_equal(is(t, &old), KVC_TIER_SYNCED);
+	assert_int_equal(put_small(t, 2, &w[1]), 0);
+	fail_syncs = 1;
+	assert_int_equal(t->ops->sync(t), -EIO);
+	assert_int_equal(is(t, &w[1]), KVC_TIER_LOST);
+	assert_int_equal(t->ops->sync(t), 0);
+	assert_int_equal(is(t, &w[1]), KVC_TIER_LOST);
+	assert_int_equal(is(t, &w[0]), KVC_TIER_SYNCED);
+	assert_int_equal(is(t, &old), KVC_TIER_UNKNOWN);
+	assert_int_equal(put_small(t, 3, &w[2]), 0);
+	assert_int_equal(t->ops->sync(t), 0);
+	assert_int_equal(is(t, &w[2]), KVC_TIER_SYNCED);
+	assert_int_equal(put_small(t, 5, &w[4]), 0); /* so that the sync has something to do */
+	assert_int_equal(t->ops->put(t, &p, &w[3]), 0);
+	assert_int_equal(t->ops->remove(t, &w[4]), 0);
+	assert_int_equal(t->ops->sync(t), 0);
+	assert_int_equal(is(t, &w[3]), KVC_TIER_LOST);
+	/* more failures than ranges */
+	for (int i = 0; i < 40; i++) {
+		assert_int_equal(put_small(t, 4, &w[4]), 0);
+		fail_syncs = 1;
+		assert_int_equal(t->ops->sync(t), -EIO);
+		assert_int_equal(is(t, &w[4]), KVC_TIER_LOST);
+		assert_int_equal(t->ops->remove(t, &w[4]), 0);
+		assert_int_equal(put_small(t, 4, &w[4]), 0);
+		assert_int_equal(t->ops->sync(t), 0);
+		assert_int_equal(is(t, &w[4]), KVC_TIER_SYNCED);
+		assert_int_equal(is(t, &w[1]), KVC_TIER_LOST);
+		assert_int_equal(is(t, &w[0]), KVC_TIER_SYNCED);
+		assert_int_equal(t->ops->remove(t, &w[4]), 0);
+	}
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(t->ops->remove(t, &w[i]), 0);
+	t->ops->close(t);
+}
+
+/* An earlier mount may have been killed before a sync, so the first sync is not left out. */
+static void first_sync(void **state)
+{
+	struct kvc_tier *t = open_tier("");
+
+	(void)state;
+	syncs = 0;
+	assert_int_equal(t->ops->sync(t), 0);
+	assert_int_equal(syncs, 1);
+	assert_int_equal(t->ops->sync(t), 0);
+	assert_int_equal(syncs, 1); /* nothing was written */
+	t->ops->close(t);
+}
+
 static int make_store(void **state)
 {
 	char path[1280];
@@ -472,6 +575,7 @@ static int remove_store(void **state)
 	(void)state;
 	unlink(kvc_super_path(&store, KVC_STORE_DATA, path));
 	unlink(kvc_super_path(&store, KVC_STORE_SUPER, path));
+	unlink(kvc_super_path(&store, KVC_STORE_COPY, path));
 	return rmdir(dir);
 }
 
@@ -486,6 +590,8 @@ int main(void)
 		cmocka_unit_test(faults),
 		cmocka_unit_test(bad_places),
 		cmocka_unit_test(several_devices),
+		cmocka_unit_test(failed_syncs),
+		cmocka_unit_test(first_sync),
 	};
 
 	return cmocka_run_group_tests(tests, make_store, remove_store);

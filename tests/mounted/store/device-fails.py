@@ -2,7 +2,8 @@
 # ways: none
 # level: check
 """One device of three fails while the store is in use. Its files cannot be opened; all others are
-read, and new ones are stored and synced. An fsync of a file whose copy is in it is an error.
+read, and new ones are stored and synced. An fsync of a file whose copy is in it is an error once;
+the next one makes a new copy in another device.
 Nothing wrong is read. The device is named once in the log, and in status and metrics. It is used
 again when it works, and it can be removed if it does not."""
 import errno, json, os
@@ -71,8 +72,9 @@ for i in range(3):  # the first sync fails, and suspends the device; the others 
             assert e.errno == errno.EIO, e
             failed.add((i, f))
         os.close(fd)
-last = {f for i, f in failed if i == 2}
-assert 2 <= len(last) <= 8, sorted(failed)
+# a copy that the failed sync may have lost is made again, in another device
+assert failed and {i for i, f in failed} == {0}, sorted(failed)
+assert sorted(readable(fresh)) == sorted(fresh)
 for f in fresh:
     os.unlink(f"{s.mnt}/{f}")
 lost = sorted(set(old) - set(good))

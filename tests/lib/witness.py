@@ -5,8 +5,8 @@ sleeps for 10 ms and writes a page to a file on the same filesystem. It also rec
 thread of the daemon was ready to run and did not run. The delay is measured, not assumed, and a
 commit that waits for a lock is not excused by it.
 
-While the catalog's log restarts, a commit may wait for two syncs of the catalog's files by the
-thread kv-checkpoint. The witness sees in /proc how long each of them takes."""
+While the catalog's log restarts, a commit may wait for two syncs by the thread kv-checkpoint, one
+of the log and one of the database. The witness sees in /proc how long each of them takes."""
 import os, signal, time
 
 TURN = 0.01
@@ -26,11 +26,18 @@ def checkpointer(pid):
 
 
 def synced(pid, thread):
-    """The descriptor that this thread syncs at this moment, or ''."""
+    """The file that this thread syncs at this moment (log, database or mark), and how many reads
+    and writes it had made before, which tells two syncs of a file apart; or ''."""
     try:
         with open(f"/proc/{pid}/task/{thread}/syscall") as f:
             call, first, *_ = f.read().split() + ["", ""]
-        return str(int(first, 16)) if call in SYNCS else ""
+        if call not in SYNCS:
+            return ""
+        name = os.readlink(f"/proc/{pid}/fd/{int(first, 16)}")
+        with open(f"/proc/{pid}/task/{thread}/io") as f:
+            made = sum(int(line.split()[1]) for line in f if line.startswith("sysc"))
+        kind = {"wal": "log", "mark": "mark"}.get(name.rpartition("-")[2], "database")
+        return f"{kind}:{made}"
     except (OSError, ValueError):
         return ""
 
@@ -69,32 +76,39 @@ class Witness:
             threads = " ".join(f"{t}:{s:.6f}" for t, s in waited(daemon).items())
             now = time.monotonic()
             late += now - began - TURN
-            sync = synced(daemon, syncer) if syncer else ""
+            sync = synced(daemon, syncer) if syncer else ""  # KIND:NUMBER
             os.write(out, f"{now:.6f} {late:.6f} {sync or '-'} {threads}\n".encode())
 
     def end(self):
         """Ends the measurement; after it, the functions below can be called. Returns self."""
         os.kill(self.pid, signal.SIGKILL)
         assert os.WIFSIGNALED(os.waitpid(self.pid, 0)[1]), "the witness has ended by itself"
+        self.read()
+        return self
+
+    def read(self):
+        """Reads what the process has recorded."""
         self.seen, self.syncs, under_way, begun = [], [], "-", 0
         with open(self.path) as f:
             for line in f:
-                at, late, fd, *threads = line.split()
+                at, late, sync, *threads = line.split()
                 if line.endswith("\n"):
                     pairs = (t.split(":") for t in threads)
                     self.seen.append((float(at), float(late), {t: float(s) for t, s in pairs}))
-                    if fd != under_way and under_way != "-":
-                        self.syncs.append((begun, float(at)))
-                    if fd != under_way:
-                        under_way, begun = fd, float(at) - TURN
+                    if sync != under_way and under_way != "-":
+                        self.syncs.append((begun, float(at), under_way.split(":")[0]))
+                    if sync != under_way:
+                        under_way, begun = sync, float(at) - TURN
         if under_way != "-":
-            self.syncs.append((begun, self.seen[-1][0]))
-        return self
+            self.syncs.append((begun, self.seen[-1][0], under_way.split(":")[0]))
 
-    def longest_sync(self, since, until):
-        """Seconds of the longest sync of the catalog between the two times, 0 if it was short."""
-        return max((b - a for a, b in self.syncs if b > since and a < until and b - a > 2 * TURN),
-                   default=0)
+    def longest_syncs(self, since, until):
+        """Seconds of the longest sync of the log and of the longest one of the database between the
+        two times, together; 0 if both were short."""
+        log, database = (max((b - a for a, b, kind in self.syncs
+                              if kind == which and b > since and a < until), default=0)
+                         for which in ("log", "database"))
+        return log + database if max(log, database) > 2 * TURN else 0
 
     def longest_pause(self, since, until):
         """Seconds of the longest delay of one turn between the two times."""
@@ -107,7 +121,7 @@ class Witness:
         """Whether promise 1 allows that a change, whose call returned at this time, is lost.
         excused: instead of all the time since the change in which the machine did not run the
         daemon."""
-        most = max(promise, 2 * self.longest_sync(at, killed) + COMMIT)
+        most = max(promise, self.longest_syncs(at, killed) + COMMIT)
         return killed - at <= most + (self.excused(at, killed) if excused is None else excused)
 
     def excused(self, since, until):

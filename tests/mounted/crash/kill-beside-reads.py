@@ -128,7 +128,7 @@ while told < KILLS and round_ < 3 * KILLS + 5:
     excused = witness.excused(killed - 0.1, killed)
     files, lost = check(journal, killed, witness)
     print(f"round {round_}: {files} names, {before} opens, {excused * 1000:.0f} ms excused in the "
-          f"last 100 ms, a sync took {witness.longest_sync(killed - 3, killed) * 1000:.0f} ms, "
+          f"last 100 ms, syncs took {witness.longest_syncs(killed - 3, killed) * 1000:.0f} ms, "
           f"the log had {log >> 10} KiB, {len(lost)} lost", flush=True)
     assert not lost, f"SEED={SEED}: {len(lost)} of {files} lost: {lost[:5]}"
     os.unlink(journal)

@@ -142,8 +142,8 @@ for round_ in range(KILLS):
         files, late = sum(a[0] for a in all), sum(a[1] for a in all)
         print(f"round {name}: {files} files, {late} of them too late to count, "
               f"{st['commits']} commits, log {st['catalog_log_bytes'] >> 10} KiB; "
-              f"excused {excused * 1000:.0f} ms, a sync took "
-              f"{witness.longest_sync(killed - 1, killed) * 1000:.0f} ms, with {flooders} flooders"
+              f"excused {excused * 1000:.0f} ms, the longest two syncs took "
+              f"{witness.longest_syncs(killed - 1, killed) * 1000:.0f} ms, with {flooders} flooders"
               f"{', the log has just restarted' if anew else ''}",
               flush=True)
         assert not lost, (

@@ -298,7 +298,7 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
  * Makes the next mount count what users have (usage.c). It must run before the repairs: once the
  * rows are correct, no later run would do it.
  */
-static const char *const uncounted = "DELETE FROM meta WHERE key = 'usage'";
+static const char *const uncounted = "DELETE FROM meta WHERE key IN ('usage', 'models')";
 
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg)
 {
@@ -327,7 +327,7 @@ static const char *const finish[] = {
 	"DELETE FROM placements WHERE ino IN (SELECT ino FROM dropped)",
 	"DELETE FROM xattrs WHERE ino IN (SELECT ino FROM dropped)",
 	"DELETE FROM nodes WHERE ino IN (SELECT ino FROM dropped)",
-	"DELETE FROM meta WHERE key GLOB 'dropping:*' OR key = 'usage'",
+	"DELETE FROM meta WHERE key GLOB 'dropping:*' OR key IN ('usage', 'models')",
 	"DROP TABLE dropped",
 };
 
@@ -390,9 +390,10 @@ int kvc_check_unplace(struct kvc_catalog *c, uint64_t ino, unsigned tier)
 {
 	struct kvc_object_row o;
 	struct kvc_place left[KVC_TIERS];
-	int err = kvc_place_del(c, ino, tier) ?: kvc_object_get(c, ino, &o);
+	/* the next mount counts the bytes of models again */
+	int err = kvc_meta_del(c, "models") ?: kvc_place_del(c, ino, tier);
 
-	err = err ?: kvc_place_get(c, ino, left);
+	err = err ?: kvc_object_get(c, ino, &o) ?: kvc_place_get(c, ino, left);
 	if (err)
 		return err;
 	o.lower = false;

@@ -81,7 +81,7 @@ static uint64_t sum(uint64_t a, int64_t by)
 static void mark_stale(struct kvc_catalog *c)
 {
 	if (!c->stale)
-		c->stale = !kvc_meta_del(c, "usage");
+		c->stale = !kvc_meta_del(c, "usage") && !kvc_meta_del(c, "models");
 }
 
 /*

@@ -34,6 +34,7 @@
 #include "pin.h"
 #include "spill.h"
 #include "tier_queue.h"
+#include "model_stats.h"
 #include "victim.h"
 
 #include <fcntl.h>
@@ -174,6 +175,8 @@ static bool is_uncommitted(struct kvc *k, struct kvc_node *n, void *arg)
 
 static int demote_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
+	uint64_t model = kvc_victim_model(c);
+
 	if (kvc_victim_walk_locked(k, c, is_lacking, NULL))
 		return start_copies_locked(k, d, c);
 	if (kvc_victim_walk_locked(k, c, is_uncommitted, NULL)) {
@@ -190,6 +193,7 @@ static int demote_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chun
 		return AGAIN;
 	kvc_count(&k->stats, evicted_chunks);
 	kvc_replacers_evicted(k, KVC_FOR_demote, KVC_FROM_POOL, c->policy);
+	kvc_model_stats_evicted_locked(k, model, KVC_FOR_demote);
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 	return 0;
 }

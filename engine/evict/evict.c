@@ -34,6 +34,7 @@
 #include "gone.h"
 #include "hinted.h"
 #include "leaving.h"
+#include "model_stats.h"
 #include "victim.h"
 #include "rings.h"
 #include "throttle.h"
@@ -122,6 +123,8 @@ static void free_unlinked_locked(struct kvc *k, struct pass *p)
 /* Evicts the chunk. Nodes that come into use during the walk stay. */
 static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
+	uint64_t model = kvc_victim_model(c);
+
 	kvc_gone_chunk_put(k, c->id, c->bytes);
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_victim_rotate_locked(c);
@@ -134,6 +137,7 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	kvc_chunk_push_locked(k, c);
 	kvc_count(&k->stats, evicted_chunks);
 	kvc_replacers_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
+	kvc_model_stats_evicted_locked(k, model, KVC_FOR_pool);
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 }
 

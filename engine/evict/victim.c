@@ -19,6 +19,12 @@
 #define WALK 128    /* nodes of one chunk per hold of the lock */
 #define CLOSE_AT 16 /* segments that are closed per hold of the lock */
 
+uint64_t kvc_victim_model(const struct kvc_chunk *c)
+{
+	return kvc_list_empty(&c->nodes) ? 0
+					 : kvc_of(c->nodes.next, struct kvc_node, part.link)->model;
+}
+
 struct kvc_node *kvc_victim_rotate_locked(struct kvc_chunk *c)
 {
 	struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, part.link);

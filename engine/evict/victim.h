@@ -12,6 +12,8 @@ struct kvc;
 struct kvc_chunk;
 struct kvc_node;
 
+/* Returns the model of a chunk in the pool; 0 if it has no node there. */
+uint64_t kvc_victim_model(const struct kvc_chunk *c);
 /*
  * Moves the first node of the chunk to the end of its list and returns it. So a walk over the nodes
  * can release k->lock although others change the list.

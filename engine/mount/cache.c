@@ -9,6 +9,7 @@
 #include "commit_batch.h"
 #include "context.h"
 #include "keyring.h"
+#include "model_count.h"
 #include "log.h"
 #include "memory.h"
 #include "prefault.h"
@@ -174,7 +175,7 @@ int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_sto
 	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
 	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
 	err = err ?: kvc_table_init(&k->tenants->table) ?: kvc_table_init(&k->tenants->folders);
-	err = err ?: kvc_table_init(&k->model_stats->table) ?: kvc_quotas_init(&k->quotas);
+	err = err ?: kvc_model_stats_init(k) ?: kvc_quotas_init(&k->quotas);
 	err = err ?: kvc_table_init(&k->disk_victims->table);
 	if (err)
 		snprintf(error, 512, "out of memory");
@@ -459,6 +460,7 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_access_save_all(k);
 	kvc_lock_both(k);
 	kvc_model_quotas_save_both(k);
+	kvc_model_count_save_both(k);
 	kvc_tenants_save_both(k);
 	kvc_ino_save_both(k);
 	kvc_clock_save_both(k);

@@ -6,6 +6,7 @@
 #include "gone.h"
 #include "ops.h"
 #include "incomplete.h"
+#include "model_use.h"
 #include "remove.h"
 #include "tenant_set.h"
 
@@ -182,6 +183,7 @@ void kvc_context_empty(struct kvc *k)
 	kvc_users_free(k);
 	kvc_quotas_free(k);
 	kvc_model_layers_free(k);
+	kvc_model_use_end_locked(k);
 	kvc_model_stats_free(k);
 	kvc_model_rescan_free(k);
 }

@@ -15,6 +15,7 @@
 #include "proof.h"
 #include "ino.h"
 #include "model.h"
+#include "model_count.h"
 #include "model_quota.h"
 #include "log.h"
 #include "membership.h"
@@ -85,6 +86,8 @@ static int claim_all(struct kvc *k, unsigned tier, char *error)
 		err = err ?: kvc_object_put(k->cat, c.bad[i], &o);
 	}
 	free(c.bad);
+	if (c.n)
+		kvc_model_count_ask_locked(k);
 	return err;
 }
 
@@ -192,6 +195,7 @@ int kvc_recover(struct kvc *k, char *error)
 	err = err ?: kvc_chunk_drop_recover_both(k, &dropped);
 	err = err ?: kvc_model_quotas_load_both(k, clean && !dropped);
 	err = err ?: kvc_tenants_load_both(k, clean && !dropped);
+	err = err ?: kvc_model_count_load_both(k, clean && !dropped);
 	err = err ?: kvc_model_rescan_load_both(k);
 	err = err ?: kvc_remove_recover_both(k) ?: kvc_proof_identity_start_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0") ?: kvc_pins_load_both(k);

@@ -51,6 +51,7 @@
 #include "committer.h"
 #include "dir_invalidate.h"
 #include "file.h"
+#include "model_stats.h"
 #include "gone.h"
 #include "folder.h"
 #include "replacers.h"
@@ -322,7 +323,7 @@ static int remove_copy_both(struct kvc *k, struct kvc_node *n, unsigned tier, bo
 		kvc_deferred_free_shared_locked(k, tier, n->row.ino, &n->in[tier].place);
 	kvc_file_set_old_name_locked(n, tier, false);
 	kvc_deferred_free_extent_locked(k, tier, &n->in[tier].place);
-	kvc_file_set_place_locked(n, tier, NULL);
+	kvc_file_set_place_locked(k, n, tier, NULL);
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_evicted, (int)tier, n);
 	kvc_file_update_lower_locked(k, n);
 	if (n->state == KVC_BOTH && !kvc_file_placed(k, n))
@@ -633,6 +634,19 @@ void kvc_chunk_drop_free(struct kvc *k)
 		drop_free(kvc_of(e, struct kvc_drop, link));
 }
 
+/* Gets the model of the chunk. An empty folder is part of the model of the folder above. */
+static int drop_model_both(struct kvc *k, const struct kvc_drop *d, uint64_t *model)
+{
+	int err;
+
+	if (d->count || !drops_folder(d)) {
+		*model = d->count ? d->files[0]->model : d->self->model;
+		return 0;
+	}
+	err = kvc_node_model_both(k, d->self->row.ino, model);
+	return err == -ENOENT || err == -ELOOP ? 0 : err;
+}
+
 static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none, enum kvc_reason why,
 		      const struct kvc_chunk_row *seen, uint64_t *bytes)
 {
@@ -653,7 +667,10 @@ static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none, en
 	kvc_lock_both(k);
 	err = drop_begin_both(k, d, id, seen);
 	if (!err) {
+		uint64_t model = 0;
+
 		err = drops_folder(d) ? scan_folder_both(k, d) : scan_single_both(k, d);
+		err = err ?: drop_model_both(k, d, &model);
 		if (!err && !d->any_copy && tier >= 0)
 			err = -ENOENT;
 		if (!err && all_or_none && d->only_copy)
@@ -665,6 +682,8 @@ static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none, en
 			kvc_clock_since(k, &k->stats.eviction_age, d->c->use.created_ns);
 		if (!err && (tier < 0 || d->only_copy))
 			kvc_gone_dropped(k, why, d->bytes);
+		if (!err)
+			kvc_model_stats_evicted_locked(k, model, why);
 		if (!err && tier >= 0 && !all_or_none)
 			kvc_replacers_evicted(k, KVC_FOR_tier, tier, d->c->policy);
 		if (!d->detached)

@@ -31,6 +31,7 @@
 #include "keyring.h"
 #include "membership.h"
 #include "model.h"
+#include "model_use.h"
 #include "node.h"
 #include "path.h"
 #include "proof.h"
@@ -493,6 +494,8 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 	if (!err) {
 		kvc_folder_touch_locked(k, folder, is_folder ? 1 : 0);
 		kvc_account_quota_count_locked(k, n);
+		if (!is_folder)
+			kvc_model_use_place_locked(k, n, tier, 0, n->in[tier].place.where.len);
 	}
 	kvc_node_settle_locked(k, n);
 	return err;

@@ -10,6 +10,7 @@
  */
 #include "tmpfile.h"
 
+#include "account.h"
 #include "file.h"
 
 #include <inttypes.h>
@@ -40,6 +41,7 @@ void kvc_tmpfile_named_both(struct kvc *k, struct kvc_node *n)
 	char key[40];
 
 	n->unnamed = false;
+	kvc_account_quota_count_locked(k, n);
 	kvc_meta_del(k->cat, tmpfile_key(n->row.ino, key));
 	kvc_file_publish_if_closed_locked(k, n); /* if it was closed before */
 }

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Accounting of a file's bytes, updated when its state or its size in the pool changes:
- * n->acct.reserved in the pool, n->acct.uncopied without a copy, n->acct.charged in its model's
- * quota. The sums are in k->reservations and in the quotas.
+ * n->acct.reserved in the pool, n->acct.uncopied without a copy, n->acct.charged in its model and
+ * in the model's quota. The sums are in k->reservations, in telemetry/model_use.c and in the
+ * quotas.
  *
- * A file is charged to its quota with the size that stat reports; while it is written, with the
- * bytes that are reserved for it; after its last unlink, with nothing.
+ * A file is charged with the size that stat reports; while it is written, with the bytes that are
+ * reserved for it; after its last unlink, with nothing.
  */
 #include "account.h"
 
 #include "user.h"
 #include "node.h"
 #include "pin.h"
-#include "model_stats.h"
+#include "model_use.h"
 #include "tier_queue.h"
 
 void kvc_account_set_reserved_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
@@ -119,17 +120,26 @@ uint64_t kvc_account_quota_bytes(const struct kvc_node *n)
 	return n->state == KVC_OPEN ? n->acct.reserved : n->row.blocks * 512;
 }
 
+/* A file without a name is none of its model's files. */
+static bool is_file(const struct kvc_node *n)
+{
+	return S_ISREG(n->row.mode) && !n->commit.lost && n->state != KVC_GONE && !n->unnamed;
+}
+
 void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL
-							      : kvc_quota_of_locked(k, n->model);
-	uint64_t now = q ? kvc_account_quota_bytes(n) : 0, before = n->acct.charged;
+	struct kvc_quota *q;
+	uint64_t now = kvc_account_quota_bytes(n), before = n->acct.charged;
+	bool file = is_file(n);
 
 	kvc_pin_count_locked(k, n);
-	if (!q || now == before)
-		return;
+	kvc_model_use_file_locked(k, n, file - n->acct.file, (int64_t)(now - before));
+	n->acct.file = file;
 	n->acct.charged = now;
-	if (kvc_quota_counts(q, n->row.ino))
+	if (now == before || kvc_list_empty(&k->quotas.list))
+		return;
+	q = kvc_quota_of_locked(k, n->model);
+	if (q && kvc_quota_counts(q, n->row.ino))
 		kvc_quota_changed_locked(k, q, (int64_t)(now - before));
 }
 
@@ -145,12 +155,16 @@ void kvc_account_set_model_locked(struct kvc_node *n, uint64_t model)
 
 void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
 {
+	const struct kvc_model_use u = kvc_model_use_of(k, n);
 	struct kvc_quota *q = kvc_quota_of_locked(k, n->model);
 
 	if (q && kvc_quota_counts(q, n->row.ino))
 		kvc_quota_changed_locked(k, q, -(int64_t)n->acct.charged);
-	n->acct.charged = 0;
+	kvc_model_use_move_locked(k, n->row.ino, n->model, model, &u);
 	n->model = model;
+	q = kvc_quota_of_locked(k, model);
+	if (q && kvc_quota_counts(q, n->row.ino))
+		kvc_quota_changed_locked(k, q, (int64_t)n->acct.charged);
 	kvc_model_stats_pool_bytes_locked(k, n);
 	kvc_account_quota_count_locked(k, n);
 }

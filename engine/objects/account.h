@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Accounting of a file's bytes: in the pool, without a copy in a tier, and in its model's quota.
+ * Accounting of a file's bytes: in the pool, without a copy in a tier, in its model, and in the
+ * model's quota.
  * All under k->lock.
  */
 #ifndef KVC_ACCOUNT_H
@@ -46,15 +47,15 @@ void kvc_account_uncopied_locked(struct kvc *k, struct kvc_node *n);
 /* Returns the bytes that a quota charges the file with, whether or not its model has a quota. */
 uint64_t kvc_account_quota_bytes(const struct kvc_node *n);
 /*
- * Updates the file's bytes in its model's quota and in the pin of its chunk. Cheap if the file has
- * neither.
+ * Updates the file and its bytes in the figures of its model, in the model's quota and in the pin
+ * of its chunk. Called after its state, its bytes or its names changed.
  */
 void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n);
 /* The file was counted in its quota with these bytes. */
 void kvc_account_charged_locked(struct kvc_node *n, uint64_t bytes);
 /* Sets the model of a file that is charged no bytes yet, or whose quota is counted again. */
 void kvc_account_set_model_locked(struct kvc_node *n, uint64_t model);
-/* Moves the file, with its bytes, to another model. */
+/* Moves the file, with its bytes and copies, to another model. */
 void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model);
 
 #endif

@@ -12,7 +12,7 @@
 #include "log.h"
 #include "model.h"
 #include "rings.h"
-#include "model_stats.h"
+#include "model_use.h"
 #include "tier_queue.h"
 #include "deferred_free.h"
 
@@ -241,6 +241,16 @@ void kvc_file_close_segment_locked(struct kvc *k, struct kvc_node *n)
 	kvc_file_close_fd_locked(n);
 }
 
+void kvc_file_set_place_locked(struct kvc *k, struct kvc_node *n, unsigned tier,
+			       const struct kvc_place *p)
+{
+	const struct kvc_place none = { 0 }, *was = &n->in[tier].place, *now = p ?: &none;
+
+	kvc_model_use_place_locked(k, n, tier, was->gen ? was->where.len : 0,
+				   now->gen ? now->where.len : 0);
+	n->in[tier].place = *now;
+}
+
 void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n)
 {
 	for (unsigned t = 0; t < k->tier_slots; t++)
@@ -248,7 +258,7 @@ void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n)
 			if (n->copies.old_name & (1u << t))
 				kvc_deferred_free_shared_locked(k, t, n->row.ino, &n->in[t].place);
 			kvc_deferred_free_extent_locked(k, t, &n->in[t].place);
-			n->in[t].place = (struct kvc_place){ 0 };
+			kvc_file_set_place_locked(k, n, t, NULL);
 		}
 	n->copies.old_name = 0;
 	n->object.lower = false;

@@ -116,11 +116,8 @@ static inline void kvc_file_snapshot_copied_locked(struct kvc_node *n, uint64_t 
 }
 
 /* Sets the placement in this tier; NULL: none. */
-static inline void kvc_file_set_place_locked(struct kvc_node *n, unsigned tier,
-					     const struct kvc_place *p)
-{
-	n->in[tier].place = p ? *p : (struct kvc_place){ 0 };
-}
+void kvc_file_set_place_locked(struct kvc *k, struct kvc_node *n, unsigned tier,
+			       const struct kvc_place *p);
 
 /* A copy was made, and this transaction records it. */
 static inline void kvc_file_copied_locked(struct kvc_node *n, uint64_t txn)
@@ -142,7 +139,10 @@ static inline void kvc_file_unrecorded_locked(struct kvc_node *n)
 	n->copies.recorded = false;
 }
 
-/* Makes a file of another node LOWER, with a copy in this tier. */
+/*
+ * Makes a file of another node LOWER, with a copy in this tier. The caller counts the copy
+ * (kvc_model_use_place_locked) once the file has a name.
+ */
 static inline void kvc_file_adopted_locked(struct kvc_node *n, unsigned tier,
 					   const struct kvc_object_row *object,
 					   const struct kvc_place *place)

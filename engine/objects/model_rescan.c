@@ -18,10 +18,14 @@
  * younger than the rescan. All others are counted when the rescan reaches them. Inode numbers are
  * never used twice, and folders do not move in or out of a model that has a quota or a policy. A
  * request during a rescan starts another one, which counts no file twice.
+ *
+ * The same thread counts what the files of all models use (model_count.c) while no rescan runs.
  */
 #include "model_rescan.h"
 
 #include "account.h"
+#include "model_count.h"
+#include "model_use.h"
 #include "commit_batch.h"
 #include "committer.h"
 #include "ino.h"
@@ -135,10 +139,14 @@ int kvc_model_rescan_park(struct kvc *k, struct kvc_wait *w)
 void kvc_model_rescan_wait(struct kvc *k)
 {
 	struct timespec until = kvc_timespec(kvc_mono_ns() + SMALL_MS * 1000000ull);
+	uint64_t inodes, attrs, limit;
 	int rc = 0;
 
+	kvc_usage_show(k->cat, &inodes, &attrs, &limit);
 	kvc_lock(k);
-	while (!kvc_list_empty(&k->model_rescan->asked) && !k->stopping && !rc)
+	while ((!kvc_list_empty(&k->model_rescan->asked) ||
+		(k->model_stats->count.running && inodes <= SMALL)) &&
+	       !k->stopping && !rc)
 		rc = kvc_lock_wait(&k->lock, &k->model_rescan->cond, &until);
 	kvc_unlock(k);
 }
@@ -289,16 +297,36 @@ static struct rescan *rescan_next_locked(struct kvc *k)
 	return NULL;
 }
 
+/* Continues the count of all files. Releases and takes k->lock. */
+static void count_some_locked(struct kvc *k, bool *warned)
+{
+	int err;
+
+	kvc_unlock(k);
+	err = kvc_model_count_some(k);
+	if (err && !*warned)
+		kvc_warn("cannot count the files of models: %s; retrying", strerror(-err));
+	*warned = err;
+	if (err)
+		usleep(AGAIN_NS / 1000);
+	kvc_lock(k);
+}
+
 static void *rescan_thread(void *arg)
 {
 	struct kvc *k = arg;
+	bool warned = false;
 
 	kvc_lock(k);
 	while (!k->stopping) {
 		struct timespec until = kvc_timespec(kvc_mono_ns() + AGAIN_NS);
 		struct rescan *s = rescan_next_locked(k);
 
-		if (kvc_list_empty(&k->model_rescan->asked)) {
+		if (!s && kvc_model_count_due_locked(k)) {
+			count_some_locked(k, &warned);
+			continue;
+		}
+		if (kvc_list_empty(&k->model_rescan->asked) && !k->model_stats->count.running) {
 			kvc_lock_wait(&k->lock, &k->model_rescan->cond, NULL);
 			continue;
 		}

@@ -103,6 +103,7 @@ static int node_load_locked(struct kvc *k, const struct kvc_row *row,
 			n->copies.recorded |= place[t].gen != 0;
 		}
 		n->acct.charged = row->blocks * 512;
+		n->acct.file = row->nlink > 0;
 		n->model = model;
 		kvc_pin_node_loaded_locked(k, n);
 	}

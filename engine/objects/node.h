@@ -209,7 +209,8 @@ struct kvc_node {
 		uint64_t reserved; /* for the segment: its part of k->reservations.used */
 		uint64_t copied;   /* its part of k->reservations.copied */
 		uint64_t uncopied; /* its part of k->reservations.uncopied */
-		uint64_t charged;  /* to its model's quota */
+		uint64_t charged;  /* to its model, and to the model's quota if it has one */
+		bool file;         /* it is one of its model's files */
 		/* preallocated when it was opened to be rewritten: part of k->reservations.ahead */
 		uint64_t preallocated;
 		/* write=back: on k->account->uncopied until a copy is requested */

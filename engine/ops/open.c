@@ -19,7 +19,7 @@
 #include "incomplete.h"
 #include "remote_lookup.h"
 #include "gone.h"
-#include "model_stats.h"
+#include "model_use.h"
 #include "latency.h"
 #include "buckets.h"
 #include "chunking.h"
@@ -386,6 +386,7 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 		kvc_file_registered_locked(k, n, backing);
 	kvc_access_made_locked(k, n->chunk, c->client);
 	kvc_file_become_locked(k, n, KVC_OPEN);
+	kvc_model_use_enters_locked(k, n->row.ino);
 	kvc_account_quota_count_locked(k, n);
 	kvc_node_dirty_locked(k, n);
 	if (name) {

@@ -8,6 +8,8 @@
 #include "folder.h"
 #include "model_quota.h"
 #include "model.h"
+#include "model_count.h"
+#include "dir_invalidate.h"
 #include "incomplete.h"
 #include "header_rewrite.h"
 #include "remote_lookup.h"
@@ -63,6 +65,27 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 		return apart > 0 ? -EXDEV : apart;
 	}
 	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, bytes) : 0;
+}
+
+/* A folder has moved: the figures of its files move to its new model. */
+static void folder_moved_both(struct kvc *k, struct kvc_node *n, uint64_t from, uint64_t to)
+{
+	uint64_t from_model = n->row.ino, to_model = n->row.ino;
+	int err = 0;
+
+	if (!S_ISDIR(n->row.mode))
+		return;
+	if (from != KVC_ROOT)
+		err = kvc_node_model_both(k, from, &from_model);
+	if (to != KVC_ROOT)
+		err = err ?: kvc_node_model_both(k, to, &to_model);
+	if (!err && from_model == to_model)
+		return;
+	/* the files of a chunk that is being dropped may have no names already */
+	if (err || k->drops->ndetached)
+		kvc_model_count_ask_locked(k);
+	else
+		kvc_model_count_moved_both(k, n->row.ino, from_model, to_model);
 }
 
 static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
@@ -124,6 +147,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		kvc_chunking_folder_arrived_both(k, to_folder);
 	kvc_node_dirty_locked(k, n);
 	kvc_header_rewrite_both(k, n);
+	folder_moved_both(k, n, parent, to);
 	kvc_folder_touch_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
 	kvc_folder_touch_locked(k, to_folder, S_ISDIR(kind) ? 1 : 0);
 	kvc_incomplete_after_both(k, from_folder, whole);
@@ -223,6 +247,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 	kvc_file_set_unshared_locked(b, a->copies.unshared);
 	exchanged_both(k, a, to_folder);
 	exchanged_both(k, b, from_folder);
+	folder_moved_both(k, a, parent, to);
+	folder_moved_both(k, b, to, parent);
 	kvc_folder_touch_locked(k, from_folder, -moved);
 	kvc_folder_touch_locked(k, to_folder, moved);
 	return 0;

@@ -15,6 +15,7 @@
 #include "pin.h"
 #include "pin_set.h"
 #include "model_rescan.h"
+#include "model_use.h"
 #include "tenant_set.h"
 #include "tier_queue.h"
 #include "chunking.h"
@@ -411,6 +412,78 @@ static int get_used(struct kvc *k, struct kvc_subject *s, char *value)
 	return q ? 0 : -ENODATA;
 }
 
+/* What the files of the model use. -ENODATA while that is not known. */
+static int get_use(struct kvc *k, struct kvc_subject *s, struct kvc_model_use *u)
+{
+	return kvc_model_use_get_locked(k, s->n->row.ino, u) ? 0 : -ENODATA;
+}
+
+static int get_files(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	struct kvc_model_use u;
+	int err = get_use(k, s, &u);
+
+	if (!err)
+		snprintf(value, 128, "%" PRIu64, u.files);
+	return err;
+}
+
+static int get_bytes(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	struct kvc_model_use u;
+	int err = get_use(k, s, &u);
+
+	if (!err)
+		snprintf(value, 128, "%" PRIu64, u.bytes);
+	return err;
+}
+
+/* The bytes in the pool and in each tier: "cpu=N,disk=N,..." */
+static int get_tier_bytes(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	struct kvc_model_use u;
+	int err = get_use(k, s, &u), len;
+
+	if (err)
+		return err;
+	len = snprintf(value, 128, "cpu=%" PRIu64, kvc_model_use_pool_locked(k, s->n->row.ino));
+	kvc_tier_each(k, t)
+		len += snprintf(value + len, 128 - (size_t)len, ",%s=%" PRIu64,
+				k->tier[t].t->ops->name, u.tier[t]);
+	return 0;
+}
+
+/* The chunks that left the pool or a tier since the mount, by reason: "pool=N,tier=N,..." */
+static int get_evicted(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	static const char *const names[] = {
+#define X(name, what) #name,
+		KVC_REASONS(X)
+#undef X
+	};
+	uint64_t evicted[KVC_REASONS_N];
+	int len = 0;
+
+	kvc_model_stats_evicted_get_locked(k, s->n->row.ino, evicted);
+	for (unsigned r = 0; r < KVC_REASONS_N; r++)
+		len += snprintf(value + len, KVC_VIRTUAL_MAX - (size_t)len, "%s%s=%" PRIu64,
+				r ? "," : "", names[r], evicted[r]);
+	return 0;
+}
+
+/* The bytes of a file in the pool, and of its copies in the tiers. */
+static int get_file_tier_bytes(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	const struct kvc_model_use u = kvc_model_use_of(k, s->n);
+	int len = snprintf(value, 128, "cpu=%" PRIu64,
+			   kvc_node_has_segment(s->n) ? s->n->acct.reserved : 0);
+
+	kvc_tier_each(k, t)
+		len += snprintf(value + len, 128 - (size_t)len, ",%s=%" PRIu64,
+				k->tier[t].t->ops->name, u.tier[t]);
+	return 0;
+}
+
 static int set_quota(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	uint64_t limit = 0;
@@ -492,9 +565,12 @@ static int get_survey(struct kvc *k, struct kvc_subject *s, char *value)
 
 /* If two rows have the same name, the first that fits the kind of the inode is used. */
 const struct kvc_virtual kvc_virtuals[] = {
+	{ "bytes", ON_MODEL, get_bytes, NULL },
 	{ "checksum", ON_FILE, get_checksum, NULL },
 	{ "codec", ON_MODEL, get_codec, put_codec },
 	{ "demote", ON_FILE | ON_CHUNK_FOLDER, NULL, set_demote },
+	{ "evicted", ON_MODEL, get_evicted, NULL },
+	{ "files", ON_MODEL, get_files, NULL },
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER | EACH, get_hits, NULL },
 	{ "layers", ON_MODEL, get_layers, set_layers },
 	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },
@@ -508,6 +584,8 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "tenant", ON_FILE, get_tenant, set_tenant },
 	{ "tenant", ON_FOLDER, get_folder_tenant, set_folder_tenant },
 	{ "tenants", ON_ROOT, NULL, set_tenants },
+	{ "tier_bytes", ON_FILE | EACH, get_file_tier_bytes, NULL },
+	{ "tier_bytes", ON_MODEL, get_tier_bytes, NULL },
 	{ "tiers", ON_FILE | ON_CHUNK_FOLDER | EACH, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
 	{ "ttl", ON_MODEL, get_default_ttl, set_default_ttl },

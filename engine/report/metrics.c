@@ -292,7 +292,103 @@ static void metrics_model_opens(FILE *out, const char *name, const struct kvc_op
 	metrics_model(out, "model_opens", name, "miss", n->misses);
 }
 
-static void metrics_models(struct kvc *k, FILE *out)
+/* One row per gauge of what the files of a model use. */
+static const struct {
+	const char *name, *what;
+	size_t at;
+} use_rows[] = {
+	{ "model_files", "files of a model", offsetof(struct kvc_model_use, files) },
+	{ "model_bytes", "size of the files of a model, as a quota counts it",
+	  offsetof(struct kvc_model_use, bytes) },
+};
+
+static void metrics_model_gauge(FILE *out, const char *name, const char *model, uint64_t v)
+{
+	fprintf(out, P "%s{model=", name);
+	kvc_quote(out, model);
+	fprintf(out, "} %" PRIu64 "\n", v);
+}
+
+static void metrics_model_tier(FILE *out, const char *model, const char *tier, uint64_t v)
+{
+	fputs(P "model_tier_bytes{model=", out);
+	kvc_quote(out, model);
+	fprintf(out, ",tier=\"%s\"} %" PRIu64 "\n", tier, v);
+}
+
+/* Left out while the files are counted, as no figure is known then. */
+static void metrics_model_use(struct kvc *k, const struct kvc_tier_gauges *tier,
+			      const struct kvc_top_models_list *list, FILE *out)
+{
+	family(out, "models_counted", "gauge",
+	       "1 if the files of models are counted, 0 while they are being counted");
+	fprintf(out, P "models_counted %d\n", list->counted);
+	for (size_t r = 0; list->counted && r < sizeof use_rows / sizeof use_rows[0]; r++) {
+		family(out, use_rows[r].name, "gauge", use_rows[r].what);
+		for (size_t i = 0; i <= list->n; i++) {
+			bool rest = i == list->n;
+			const struct kvc_model_use *u = rest ? &list->rest_use : &list->v[i].use;
+
+			if (rest || list->v[i].use_known)
+				metrics_model_gauge(
+					out, use_rows[r].name, rest ? "" : list->v[i].name,
+					*(const uint64_t *)((const char *)u + use_rows[r].at));
+		}
+	}
+	if (!list->counted)
+		return;
+	family(out, "model_tier_bytes", "gauge",
+	       "bytes of the copies of a model's files in a tier below the pool");
+	for (size_t i = 0; i <= list->n; i++) {
+		bool rest = i == list->n;
+		const struct kvc_model_use *u = rest ? &list->rest_use : &list->v[i].use;
+
+		kvc_tier_each(k, t)
+			if (rest || list->v[i].use_known)
+				metrics_model_tier(out, rest ? "" : list->v[i].name, tier[t].label,
+						   u->tier[t]);
+	}
+}
+
+/* Only models that have a quota. Without any, the metrics are left out. */
+static void metrics_model_quotas(const struct kvc_top_models_list *list, FILE *out)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < list->n; i++)
+		any |= list->v[i].quota != 0;
+	if (!any)
+		return;
+	family(out, "model_quota_bytes", "gauge", "quota of a model that has one");
+	for (size_t i = 0; i < list->n; i++)
+		if (list->v[i].quota)
+			metrics_model_gauge(out, "model_quota_bytes", list->v[i].name,
+					    list->v[i].quota);
+	family(out, "model_quota_used_bytes", "gauge",
+	       "bytes that count towards the quota of a model that has one");
+	for (size_t i = 0; i < list->n; i++)
+		if (list->v[i].quota)
+			metrics_model_gauge(out, "model_quota_used_bytes", list->v[i].name,
+					    list->v[i].quota_used);
+}
+
+static void metrics_model_evictions(const struct kvc_top_models_list *list, FILE *out)
+{
+	family(out, "model_evictions", "counter",
+	       "chunks of a model that left the pool or a tier; see evictions_by_reason");
+	for (size_t i = 0; i <= list->n; i++) {
+		bool rest = i == list->n;
+
+		for (unsigned r = 0; r < KVC_REASONS_N; r++) {
+			fputs(P "model_evictions_total{model=", out);
+			kvc_quote(out, rest ? "" : list->v[i].name);
+			fprintf(out, ",reason=\"%s\"} %" PRIu64 "\n", kvc_gauges_reason_names[r],
+				rest ? list->rest.evicted[r] : list->v[i].n.evicted[r]);
+		}
+	}
+}
+
+static void metrics_models(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	struct kvc_top_models_list list;
 
@@ -311,12 +407,12 @@ static void metrics_models(struct kvc *k, FILE *out)
 		metrics_model_opens(out, list.v[i].name, &list.v[i].n);
 	metrics_model_opens(out, "", &list.rest);
 	family(out, "model_pool_bytes", "gauge", "bytes of a model's files in the pool");
-	for (size_t i = 0; i <= list.n; i++) {
-		fputs(P "model_pool_bytes{model=", out);
-		kvc_quote(out, i < list.n ? list.v[i].name : "");
-		fprintf(out, "} %" PRIu64 "\n",
-			i < list.n ? list.v[i].pool_bytes : list.rest_pool_bytes);
-	}
+	for (size_t i = 0; i < list.n; i++)
+		metrics_model_gauge(out, "model_pool_bytes", list.v[i].name, list.v[i].pool_bytes);
+	metrics_model_gauge(out, "model_pool_bytes", "", list.rest_pool_bytes);
+	metrics_model_use(k, tier, &list, out);
+	metrics_model_quotas(&list, out);
+	metrics_model_evictions(&list, out);
 	free(list.v);
 }
 
@@ -400,6 +496,6 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 	metrics_latency(k, tier, out);
 	metrics_commits(k, out);
 	metrics_locks(k, out);
-	metrics_models(k, out);
+	metrics_models(k, tier, out);
 	metrics_tenants(k, out);
 }

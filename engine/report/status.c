@@ -121,27 +121,60 @@ static void put_opens(FILE *out, const struct kvc_opens *n)
 		n->found, n->absent, n->hits, n->misses);
 }
 
+/* What the files use: null if it is not known, or for the quota, if there is none. */
+static void put_use(struct kvc *k, FILE *out, const struct kvc_model_use *u, bool known)
+{
+	uint64_t remote = 0;
+
+	kvc_tier_each(k, t)
+		remote += t == KVC_DISK ? 0 : u->tier[t];
+	fputs(",\"files\":", out);
+	put_known(out, u->files, known);
+	fputs(",\"bytes\":", out);
+	put_known(out, u->bytes, known);
+	fputs(",\"disk_bytes\":", out);
+	put_known(out, u->tier[KVC_DISK], known);
+	fputs(",\"remote_bytes\":", out);
+	put_known(out, remote, known);
+}
+
+static void put_evicted(FILE *out, const struct kvc_opens *n)
+{
+	fputs(",\"evicted\":{", out);
+	for (unsigned r = 0; r < KVC_REASONS_N; r++)
+		fprintf(out, "%s\"%s\":%" PRIu64, r ? "," : "", kvc_gauges_reason_names[r],
+			n->evicted[r]);
+	putc('}', out);
+}
+
 static void status_models(struct kvc *k, FILE *out)
 {
 	struct kvc_top_models_list list;
 
 	if (kvc_top_models(k, &list))
 		list = (struct kvc_top_models_list){ 0 };
-	fprintf(out, "\"models_count\":%zu,\"models\":[", list.models);
+	fprintf(out, "\"models_count\":%zu,\"models_counted\":%s,\"models\":[", list.models,
+		list.counted ? "true" : "false");
 	for (size_t i = 0; i < list.n; i++) {
 		fputs(i ? ",\n{\"name\":" : "{\"name\":", out);
 		kvc_quote(out, list.v[i].name);
 		putc(',', out);
 		put_opens(out, &list.v[i].total);
 		fprintf(out, ",\"pool_bytes\":%" PRIu64, list.v[i].pool_bytes);
-		list.all.hits -= list.v[i].total.hits;
-		list.all.misses -= list.v[i].total.misses;
-		list.all.found -= list.v[i].total.found;
-		list.all.absent -= list.v[i].total.absent;
+		put_use(k, out, &list.v[i].use, list.v[i].use_known);
+		fputs(",\"quota\":", out);
+		put_known(out, list.v[i].quota, list.v[i].quota);
+		fputs(",\"used\":", out);
+		put_known(out, list.v[i].quota_used, list.v[i].quota);
+		put_evicted(out, &list.v[i].total);
+		kvc_model_stats_subtract(&list.all, &list.v[i].total);
 		putc('}', out);
 	}
 	fputs("],\n\"models_rest\":{", out);
 	put_opens(out, &list.all);
+	fprintf(out, ",\"pool_bytes\":%" PRIu64, list.rest_pool_bytes);
+	put_use(k, out, &list.rest_use, list.counted);
+	put_evicted(out, &list.all);
 	fputs("},\n", out);
 	free(list.v);
 }

@@ -21,23 +21,38 @@ void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stat
 #define X(name, what) to->name += t->name;
 	KVC_MODEL_STATS(X)
 #undef X
+	for (unsigned r = 0; r < KVC_REASONS_N; r++)
+		to->evicted[r] += t->evicted[r];
+	kvc_model_use_change(&to->use, &t->use, false);
 }
 
 /*
- * Returns the least recently used of the next CHECKS statistics that have no bytes in the pool, or
- * NULL.
+ * Returns one of the next CHECKS statistics that have no bytes in the pool, or NULL: the least
+ * recently used of those without files, or else of all.
  */
 static struct kvc_model_stats *oldest_stats(struct kvc_model_stats_table *all)
 {
 	struct kvc_model_stats *old = NULL;
+	bool old_none = false;
 
 	for (unsigned i = 0; i < CHECKS; i++) {
 		struct kvc_model_stats *t = all->v[all->hand++ % all->n];
+		bool none = kvc_model_use_none(&t->use);
 
-		if (!t->pool_bytes && (!old || t->last < old->last))
+		if (t->pool_bytes || (old_none && !none))
+			continue;
+		if (!old || (none && !old_none) || t->last < old->last) {
 			old = t;
+			old_none = none;
+		}
 	}
 	return old;
+}
+
+int kvc_model_stats_init(struct kvc *k)
+{
+	return kvc_table_init(&k->model_stats->table)
+		       ?: kvc_table_init(&k->model_stats->count.early);
 }
 
 static struct kvc_model_stats *stats_new(struct kvc_model_stats_table *all, uint64_t model)
@@ -101,11 +116,26 @@ void kvc_model_stats_absent_locked(struct kvc *k, uint64_t model, uint64_t n)
 	kvc_model_stats_of_locked(k, model)->absent += n;
 }
 
-static struct kvc_model_stats *stats_find_locked(struct kvc *k, uint64_t model)
+void kvc_model_stats_evicted_locked(struct kvc *k, uint64_t model, enum kvc_reason why)
+{
+	k->model_stats->all_evicted[why]++;
+	kvc_model_stats_of_locked(k, model)->evicted[why]++;
+}
+
+static struct kvc_model_stats *stats_find_locked(const struct kvc *k, uint64_t model)
 {
 	struct kvc_slot *s = kvc_table_find(&k->model_stats->table, model);
 
 	return s ? kvc_of(s, struct kvc_model_stats, slot) : NULL;
+}
+
+void kvc_model_stats_evicted_get_locked(const struct kvc *k, uint64_t model,
+					uint64_t evicted[KVC_REASONS_N])
+{
+	const struct kvc_model_stats none = { .hits = 0 },
+				     *t = stats_find_locked(k, model) ?: &none;
+
+	memcpy(evicted, t->evicted, sizeof none.evicted);
 }
 
 bool kvc_model_stats_absent_joint(struct kvc *k, uint64_t model)
@@ -134,6 +164,7 @@ size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_s
 
 void kvc_model_stats_free(struct kvc *k)
 {
+	kvc_table_fini(&k->model_stats->count.early);
 	for (size_t i = 0; i < k->model_stats->n; i++)
 		free(k->model_stats->v[i]);
 	free(k->model_stats->v);
@@ -143,13 +174,15 @@ void kvc_model_stats_free(struct kvc *k)
 struct candidate {
 	uint64_t model, asked;
 	bool shown;
+	uint64_t bytes; /* of its files */
 };
 
 static int by_asked(const void *a, const void *b)
 {
 	const struct candidate *x = a, *y = b;
+	int by = (x->asked < y->asked) - (x->asked > y->asked);
 
-	return (x->asked < y->asked) - (x->asked > y->asked);
+	return by ?: (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
 /* How often a model's chunks were opened, or asked for although they did not exist. */
@@ -159,8 +192,9 @@ static uint64_t asked(const struct kvc_model_stats *t)
 }
 
 /*
- * Lists all models that were asked for a chunk, most asked first, and after them the other shown
- * models. *pool_bytes: the bytes of all models in the pool. Returns NULL if out of memory.
+ * Lists all models that were asked for a chunk, most asked first, and after them the models that
+ * have files or are shown. *pool_bytes: the bytes of all models in the pool. Returns NULL if out of
+ * memory.
  */
 static struct candidate *list_candidates(struct kvc *k, size_t *n, uint64_t *pool_bytes)
 {
@@ -176,11 +210,12 @@ static struct candidate *list_candidates(struct kvc *k, size_t *n, uint64_t *poo
 		const struct kvc_model_stats *t = all->v[i];
 
 		*pool_bytes += t->pool_bytes;
-		if (t->slot.key && (asked(t) || t->shown) && t->nameless != t->last)
+		if (t->slot.key && (asked(t) || t->shown || t->use.files) && t->nameless != t->last)
 			v[(*n)++] = (struct candidate){
 				t->slot.key,
 				asked(t),
 				t->shown,
+				t->use.bytes,
 			};
 		if (i % AT_ONCE == AT_ONCE - 1)
 			kvc_pause_locked(k);
@@ -190,6 +225,21 @@ static struct candidate *list_candidates(struct kvc *k, size_t *n, uint64_t *poo
 	return v;
 }
 
+/* The difference of the counters of a model and earlier values of them. */
+static struct kvc_opens opens_since(const struct kvc_model_stats *t, const struct kvc_opens *before)
+{
+	struct kvc_opens n = {
+		.hits = t->hits - before->hits,
+		.misses = t->misses - before->misses,
+		.found = t->found - before->found,
+		.absent = t->absent - before->absent,
+	};
+
+	for (unsigned r = 0; r < KVC_REASONS_N; r++)
+		n.evicted[r] = t->evicted[r] - before->evicted[r];
+	return n;
+}
+
 static void show_locked(struct kvc *k, uint64_t model, bool show)
 {
 	struct kvc_model_stats *t = stats_find_locked(k, model);
@@ -197,10 +247,7 @@ static void show_locked(struct kvc *k, uint64_t model, bool show)
 	if (!t || t->shown == show || (show && k->model_stats->shown >= KVC_TOP_MODELS))
 		return;
 	t->shown = show;
-	t->hits_before = t->hits;
-	t->misses_before = t->misses;
-	t->found_before = t->found;
-	t->absent_before = t->absent;
+	t->before = opens_since(t, &(struct kvc_opens){ 0 });
 	k->model_stats->shown = show ? k->model_stats->shown + 1 : k->model_stats->shown - 1;
 }
 
@@ -268,6 +315,33 @@ static bool has_new_name(struct kvc *k, const struct kvc_top_models_list *out,
 	return true;
 }
 
+void kvc_model_stats_subtract(struct kvc_opens *from, const struct kvc_opens *n)
+{
+	from->hits -= n->hits;
+	from->misses -= n->misses;
+	from->found -= n->found;
+	from->absent -= n->absent;
+	for (unsigned r = 0; r < KVC_REASONS_N; r++)
+		from->evicted[r] -= n->evicted[r];
+}
+
+static void copy_one_locked(struct kvc *k, const struct kvc_model_stats *t,
+			    struct kvc_top_models *to)
+{
+	const struct kvc_quota *q = kvc_quota_of_locked(k, t->slot.key);
+
+	*to = (struct kvc_top_models){
+		.model = t->slot.key,
+		.n = opens_since(t, &t->before),
+		.total = opens_since(t, &(struct kvc_opens){ 0 }),
+		.pool_bytes = t->pool_bytes,
+		.use = t->use,
+		.use_known = kvc_model_use_known_locked(k, t),
+		.quota = q ? q->limit : 0,
+		.quota_used = q ? q->used : 0,
+	};
+}
+
 /* Copies the figures of those models that are shown. Returns their number. */
 static size_t copy_shown(struct kvc *k, const struct candidate *v, size_t n,
 			 struct kvc_top_models_list *out)
@@ -278,21 +352,18 @@ static size_t copy_shown(struct kvc *k, const struct candidate *v, size_t n,
 	for (size_t i = 0; i < n && at < KVC_TOP_MODELS; i++) {
 		const struct kvc_model_stats *t = stats_find_locked(k, v[i].model);
 
-		if (t && t->shown && v[i].asked)
-			out->v[at++] = (struct kvc_top_models){
-				.model = v[i].model,
-				.n = { t->hits - t->hits_before, t->misses - t->misses_before,
-				       t->found - t->found_before, t->absent - t->absent_before },
-				.total = { t->hits, t->misses, t->found, t->absent },
-				.pool_bytes = t->pool_bytes,
-			};
+		if (t && t->shown && (v[i].asked || t->use.files))
+			copy_one_locked(k, t, &out->v[at++]);
 	}
 	out->all = (struct kvc_opens){
-		kvc_counted(&k->stats, pool_hits),
-		kvc_counted(&k->stats, pool_misses),
-		kvc_counted(&k->stats, found),
-		kvc_counted(&k->stats, absent),
+		.hits = kvc_counted(&k->stats, pool_hits),
+		.misses = kvc_counted(&k->stats, pool_misses),
+		.found = kvc_counted(&k->stats, found),
+		.absent = kvc_counted(&k->stats, absent),
 	};
+	memcpy(out->all.evicted, k->model_stats->all_evicted, sizeof out->all.evicted);
+	out->counted = !k->model_stats->count.running;
+	out->all_use = k->model_stats->all_use;
 	kvc_unlock(k);
 	return at;
 }
@@ -314,19 +385,18 @@ int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
 	choose_shown(k, v, n);
 	at = copy_shown(k, v, n, out);
 	out->rest = out->all;
+	out->rest_use = out->all_use;
 	for (size_t i = 0; i < at; i++) {
 		struct kvc_top_models *to = &out->v[out->n];
 
 		*to = out->v[i];
 		/* subtracted even if the model has no name now: it may get one again */
-		out->rest.hits -= to->n.hits;
-		out->rest.misses -= to->n.misses;
-		out->rest.found -= to->n.found;
-		out->rest.absent -= to->n.absent;
+		kvc_model_stats_subtract(&out->rest, &to->n);
 		if (has_new_name(k, out, to)) {
 			bytes -= kvc_min(bytes, to->pool_bytes);
+			kvc_model_use_change(&out->rest_use, &to->use, true);
 			out->n++;
-		} else {
+		} else if (to->total.hits + to->total.misses + to->total.absent) {
 			out->models--;
 		}
 	}

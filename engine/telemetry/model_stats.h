@@ -31,15 +31,32 @@
 	X(absent, "names that clients asked for and did not find") \
 	X(pool_bytes, "bytes that its files have in the pool now")
 
+/*
+ * What the files of a model use (model_use.h): the number of files, the bytes that a quota charges
+ * for them, and the bytes of their copies in each tier.
+ */
+struct kvc_model_use {
+	uint64_t files, bytes, tier[KVC_TIERS];
+};
+
+/* What clients asked for and found, and what left, as it is shown. */
+struct kvc_opens {
+	uint64_t hits, misses, found, absent;
+	uint64_t evicted[KVC_REASONS_N]; /* chunks, by enum kvc_reason */
+};
+
 struct kvc_model_stats {
 	struct kvc_slot slot; /* by model; 0: files in the root */
 	uint64_t last;        /* number of its last use, in the sequence of all uses */
 #define X(name, what) uint64_t name;
 	KVC_MODEL_STATS(X)
 #undef X
+	/* chunks that left the pool or a tier, by enum kvc_reason */
+	uint64_t evicted[KVC_REASONS_N];
+	struct kvc_model_use use;
+	bool owns; /* `use` has all files of the model; false: others.use has them */
 	bool shown;
-	/* values when it began to be shown */
-	uint64_t hits_before, misses_before, found_before, absent_before;
+	struct kvc_opens before; /* values when it began to be shown */
 	/* `last` at the time when the model was found to have no name; 0: it has one */
 	uint64_t nameless;
 };
@@ -50,7 +67,53 @@ struct kvc_model_stats_table {
 	size_t n, capacity, hand;
 	unsigned shown;
 	uint64_t uses;
+	/* sums of all models */
+	struct kvc_model_use all_use;
+	uint64_t all_evicted[KVC_REASONS_N];
+	/*
+	 * A count of all files (model_use.c). again: memory was short, and another count is needed.
+	 * txn: the count begins after this transaction, which has all inodes below `below`.
+	 */
+	struct {
+		bool running, again;
+		uint64_t at, below, txn;
+		struct kvc_table early;
+	} count;
 };
+/* Returns 0 or -ENOMEM. */
+int kvc_model_stats_init(struct kvc *k);
+
+/* Returns true if nothing is used. */
+static inline bool kvc_model_use_none(const struct kvc_model_use *u)
+{
+	uint64_t any = u->files | u->bytes;
+
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		any |= u->tier[t];
+	return !any;
+}
+
+/* Adds u to `to`, or subtracts it (less). */
+static inline void kvc_model_use_change(struct kvc_model_use *to, const struct kvc_model_use *u,
+					bool less)
+{
+	uint64_t sign = less ? UINT64_MAX : 1;
+
+	to->files += sign * u->files;
+	to->bytes += sign * u->bytes;
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		to->tier[t] += sign * u->tier[t];
+}
+
+/*
+ * Returns true if t->use is what the files of the model use. Otherwise the files are being counted,
+ * or they are counted in the sum of the others.
+ */
+static inline bool kvc_model_use_known_locked(const struct kvc *k, const struct kvc_model_stats *t)
+{
+	return !k->model_stats->count.running &&
+	       (t->owns || kvc_model_use_none(&k->model_stats->others.use));
+}
 
 /*
  * Returns the statistics in which to count a use of this model. The pointer is valid while the lock
@@ -76,7 +139,12 @@ void kvc_model_stats_absent_locked(struct kvc *k, uint64_t model, uint64_t n);
  * model has no statistics yet.
  */
 bool kvc_model_stats_absent_joint(struct kvc *k, uint64_t model);
-/* Adds the counters of t to those of `to`. */
+/* A chunk of the model left the pool or a tier, or was dropped. */
+void kvc_model_stats_evicted_locked(struct kvc *k, uint64_t model, enum kvc_reason why);
+/* Copies these numbers, by reason. */
+void kvc_model_stats_evicted_get_locked(const struct kvc *k, uint64_t model,
+					uint64_t evicted[KVC_REASONS_N]);
+/* Adds the counters of t, and what its files use, to those of `to`. */
 void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stats *t);
 /* Called after the node's bytes in the pool, state or model may have changed. */
 void kvc_model_stats_pool_bytes_locked(struct kvc *k, struct kvc_node *n);
@@ -90,15 +158,17 @@ size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_s
 /* At unmount, after the nodes. */
 void kvc_model_stats_free(struct kvc *k);
 
-struct kvc_opens {
-	uint64_t hits, misses, found, absent;
-};
+/* Subtracts the numbers of n. */
+void kvc_model_stats_subtract(struct kvc_opens *from, const struct kvc_opens *n);
 
 struct kvc_top_models {
 	char name[256];
 	uint64_t model;
 	struct kvc_opens n, total; /* n: since the model began to be shown */
 	uint64_t pool_bytes;
+	struct kvc_model_use use;
+	bool use_known;             /* false: `use` is not known, because others.use has it too */
+	uint64_t quota, quota_used; /* quota 0: it has none */
 };
 struct kvc_top_models_list {
 	struct kvc_top_models *v; /* most asked first; from malloc */
@@ -106,6 +176,9 @@ struct kvc_top_models_list {
 	/* all: of all models. rest: `all` without the n of each model; it never decreases */
 	struct kvc_opens all, rest;
 	uint64_t rest_pool_bytes;
+	/* all files are counted; false: `use` is not known for any model */
+	bool counted;
+	struct kvc_model_use all_use, rest_use;
 };
 /*
  * Chooses the models to show and returns their figures. Takes the locks for short times. Returns 0

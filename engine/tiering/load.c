@@ -33,7 +33,7 @@ static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 		/* if the catalog fails, the next load finds the copy bad again */
 		if ((bad & (1u << t)) && !kvc_place_del(k->cat, n->row.ino, t)) {
 			kvc_deferred_free_extent_locked(k, t, &n->in[t].place);
-			kvc_file_set_place_locked(n, t, NULL);
+			kvc_file_set_place_locked(k, n, t, NULL);
 			kvc_event_ring_put_locked(k, KVC_EVENT_RING_evicted, (int)t, n);
 		}
 	kvc_file_update_lower_locked(k, n);

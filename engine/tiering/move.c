@@ -128,7 +128,7 @@ static int record_move_both(struct kvc *k, struct kvc_node *n, const struct kvc_
 		return err;
 	}
 	kvc_deferred_free_extent_locked(k, KVC_DISK, old);
-	kvc_file_set_place_locked(n, KVC_DISK, &p);
+	kvc_file_set_place_locked(k, n, KVC_DISK, &p);
 	kvc_file_copied_locked(n, kvc_catalog_txn(k->cat));
 	kvc_node_dirty_locked(k, n);
 	return 0;

@@ -93,7 +93,7 @@ static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struc
 	}
 	if (n->in[tier].place.gen)
 		kvc_deferred_free_extent_locked(k, tier, &n->in[tier].place);
-	kvc_file_set_place_locked(n, tier, &p);
+	kvc_file_set_place_locked(k, n, tier, &p);
 	if (tier == KVC_DISK && n->chunk)
 		n->chunk->on_disk = true;
 	kvc_file_set_resealing_locked(n, tier, false);

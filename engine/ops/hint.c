@@ -155,17 +155,30 @@ static int may_hint_both(struct kvc *k, const struct kvc_node *n, uint32_t uid)
 	return (n->row.chunk == n->row.ino ? n->row.uid : r.uid) == uid ? 0 : -EPERM;
 }
 
-/* The chunk is evicted before others, unless another prompt or the newer one needs it. */
-static void leaves_first_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_node *n,
-			      uint64_t next)
+/*
+ * Changes the hints of a chunk. A chunk that another prompt or the newer one needs is not evicted
+ * before others; n: the file of a chunk to demote.
+ */
+static void apply_words_locked(struct kvc *k, const struct kvc_hint_words *h, struct kvc_chunk *c,
+			       struct kvc_node *n, uint64_t next)
 {
-	struct kvc_chunk *c = n->chunk;
+	uint64_t now = kvc_mono_ns();
 
-	if (is_newer(h, c->id) || is_shared_locked(k, c, next))
-		return;
-	kvc_hinted_finished_locked(k, c);
-	if (h->demote && kvc_node_has_segment(n) && n->state != KVC_OPEN)
-		kvc_spill_queue_locked(k, n, true);
+	if (h->outlook)
+		kvc_replacers_tell_locked(k, c, h->outlook);
+	if (h->finished || h->low || h->demote || h->superseded) {
+		if (is_newer(h, c->id) || is_shared_locked(k, c, next))
+			return;
+		kvc_hinted_finished_locked(k, c);
+		if (h->demote && kvc_node_has_segment(n) && n->state != KVC_OPEN)
+			kvc_spill_queue_locked(k, n, true);
+	} else if (h->high) {
+		kvc_hinted_until_locked(k, c, now + HIGH_NS, false);
+	} else if (h->pause_s) {
+		kvc_hinted_until_locked(k, c, now + h->pause_s * 1000000000, true);
+	} else if (h->normal) {
+		kvc_hinted_clear_locked(c);
+	}
 }
 
 /* Starts the load. Together the loads of one command must fit the user's share, as in a lease. */
@@ -190,7 +203,6 @@ int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node
 			uint32_t uid)
 {
 	bool only_loads = h->prefetch && !h->has_tenant && !h->high && !h->pause_s && !h->outlook;
-	uint64_t now = kvc_mono_ns();
 	int err = only_loads ? 0 : may_hint_both(k, n, uid);
 
 	if (!err && h->has_tenant)
@@ -200,15 +212,71 @@ int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node
 	err = err ?: kvc_membership_join_both(k, n);
 	if (err)
 		return err;
-	if (h->outlook)
-		kvc_replacers_tell_locked(k, n->chunk, h->outlook);
-	if (h->finished || h->low || h->demote || h->superseded)
-		leaves_first_both(k, h, n, next);
-	else if (h->high)
-		kvc_hinted_until_locked(k, n->chunk, now + HIGH_NS, false);
-	else if (h->pause_s)
-		kvc_hinted_until_locked(k, n->chunk, now + h->pause_s * 1000000000, true);
-	else if (h->normal)
-		kvc_hinted_clear_locked(n->chunk);
+	apply_words_locked(k, h, n->chunk, n, next);
+	return 0;
+}
+
+/* May this user give hints about a chunk? A chunk that was dropped in the meantime has none. */
+static bool owns_chunk_both(struct kvc *k, uint64_t chunk, uint32_t uid)
+{
+	struct kvc_row r;
+
+	return !uid || (!kvc_node_row_both(k, chunk, &r) && r.uid == uid);
+}
+
+/*
+ * Returns the number of chunks at the end of a prompt, which is given from its end, that no other
+ * prompt continues: another prompt from a chunk also needs the ancestors of this chunk.
+ */
+static size_t count_unshared_both(struct kvc *k, const uint64_t *prompt, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct kvc_chunk *c = kvc_chunk_find_locked(k, prompt[i]);
+
+		if (c && is_shared_locked(k, c, i ? prompt[i - 1] : 0))
+			return i;
+		if (i % AT_ONCE == AT_ONCE - 1)
+			kvc_pause_both(k);
+	}
+	return n;
+}
+
+int kvc_hint_prompt_both(struct kvc *k, const char *words, uint64_t chunk, uint32_t uid)
+{
+	struct kvc_hint_words h = { 0 };
+	char copy[256];
+	uint64_t *prompt;
+	size_t n, unshared;
+	bool leaves;
+	int err;
+
+	if (strlen(words) >= sizeof copy)
+		return -EINVAL;
+	strcpy(copy, words);
+	err = kvc_hint_parse(copy, &h);
+	if (err || h.superseded || h.prefetch || h.demote || h.has_tenant)
+		return -EINVAL;
+	err = kvc_hint_newer_both(k, &h, chunk);
+	if (err)
+		return err;
+	/* the chunks are those of this prompt, not of a newer one */
+	prompt = h.newer;
+	n = h.nnewer;
+	h.newer = NULL;
+	h.nnewer = 0;
+	leaves = h.finished || h.low;
+	h.low = false;
+	unshared = leaves ? count_unshared_both(k, prompt, n) : n;
+	for (size_t i = n; i-- > 0;) {
+		struct kvc_chunk *c = kvc_chunk_find_locked(k, prompt[i]);
+
+		h.finished = leaves && i < unshared;
+		if (c && owns_chunk_both(k, prompt[i], uid))
+			apply_words_locked(k, &h, c, NULL, i ? prompt[i - 1] : 0);
+		if (i % AT_ONCE == 0)
+			kvc_pause_both(k);
+	}
+	free(prompt);
+	kvc_count(&k->stats, hints);
 	return 0;
 }

@@ -39,5 +39,11 @@ int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk)
  */
 int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint64_t next,
 			uint32_t uid);
+/*
+ * Applies the words to the prompt that ends with this chunk: to the chunk, and to its ancestors if
+ * they belong to the user. Words that name a path or a tenant, or that move files, are -EINVAL.
+ * Releases and takes the locks. Returns 0 or a negative errno.
+ */
+int kvc_hint_prompt_both(struct kvc *k, const char *words, uint64_t chunk, uint32_t uid);
 
 #endif

@@ -9,8 +9,10 @@
 #include "demote.h"
 #include "file.h"
 #include "folder.h"
+#include "hint.h"
 #include "model_quota.h"
 #include "incomplete.h"
+#include "membership.h"
 #include "path.h"
 #include "pin.h"
 #include "pin_set.h"
@@ -552,6 +554,18 @@ static int set_demote(struct kvc *k, struct kvc_subject *s, const char *value)
 	return kvc_demote_locked(k, s->chunk, value, s->w);
 }
 
+/* A request about the prompt that ends with this chunk. It is not stored. */
+static int set_hint(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	int err;
+
+	kvc_node_ref_locked(s->n); /* keeps the node while the locks are released */
+	err = s->kind & ON_FILE ? kvc_membership_join_both(k, s->n) : 0;
+	err = err ?: kvc_hint_prompt_both(k, value, s->chunk, s->uid);
+	kvc_node_unref_locked(s->n);
+	return err ?: s->n->commit.lost ? -ENOENT : reread_row_both(k, s);
+}
+
 /* Progress of a rescan of the model's files: inodes scanned, of all inodes in the store. */
 static int get_survey(struct kvc *k, struct kvc_subject *s, char *value)
 {
@@ -571,6 +585,7 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "demote", ON_FILE | ON_CHUNK_FOLDER, NULL, set_demote },
 	{ "evicted", ON_MODEL, get_evicted, NULL },
 	{ "files", ON_MODEL, get_files, NULL },
+	{ "hint", ON_FILE | ON_CHUNK_FOLDER, NULL, set_hint },
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER | EACH, get_hits, NULL },
 	{ "layers", ON_MODEL, get_layers, set_layers },
 	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },

@@ -132,6 +132,54 @@ hint("priority=high", *many)
 press(70, "e")  # no store fails although all chunks have high priority
 assert s.stats()["room_refusals"] == 0
 
+# The attribute of the last chunk of a prompt is a hint about the whole prompt. The beginning that
+# another prompt shares stays.
+s = fresh("x")
+
+
+def linked(before, name, n):
+    """Stores chunks that continue a prompt, and reports their parents by the attribute."""
+    paths = [f"m/{name}{i}" for i in range(n)]
+    for i, (p, up) in enumerate(zip(paths, [*before[-1:], *paths] if before else ["", *paths])):
+        s.write(p, blob(i, N))
+        os.setxattr(f"{s.mnt}/{p}", "user.kvcachefs.parent", f"/{up}".encode() if up else b"")
+    s.settle()
+    return paths
+
+
+def say(words, path):
+    os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.hint", words.encode())
+
+
+base = linked([], "base", 6)
+other, new = linked(base, "other", 4), linked(base, "new", 16)
+time.sleep(1.2)
+before = s.stats()["hints"]
+say("finished ended=turn", new[-1])
+assert s.stats()["hints"] == before + 1
+before = s.stats()["finished_evictions"]
+press(34, "x")
+wait_for(lambda: s.stats()["finished_evictions"] - before >= 5)
+left = inside(new)
+assert len(left) <= 11 and left == list(range(len(left))), left  # its end left first
+assert inside(base) == list(range(6)) and inside(other) == list(range(4)), (
+    inside(base), inside(other))
+say("pause=600", other[-1])
+press(60, "y")
+assert inside(base) == list(range(6)) and inside(other) == list(range(4)), (
+    inside(base), inside(other))
+say("priority=normal", other[-1])
+press(70, "z")
+wait_for(lambda: not inside(base) and not inside(other))
+for wrong in ("", "best", "prefetch", "demote", "tenant=none", f"superseded={new[-1]}",
+              "ended=tool closed", "finished pause=5", "x" * 300):
+    with fails(errno.EINVAL):
+        say(wrong, other[-1])
+with fails(errno.ENODATA, errno.EOPNOTSUPP):
+    s.attr(other[-1], "hint")
+
+s = fresh("y")
+paused, high, plain = prompt("paused", 6), prompt("high", 6), prompt("plain", 12)
 # prefetch, demote, tenant
 os.setxattr(s.mnt, "user.kvcachefs.tenants", b"acme uid=1001")
 hint("prefetch tenant=acme", *high)

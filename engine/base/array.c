@@ -2,6 +2,7 @@
 /* Large arrays as mappings (array.h). */
 #include "array.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,6 +20,13 @@ struct head {
 	size_t zero;
 };
 _Static_assert(sizeof(struct head) % _Alignof(max_align_t) == 0, "what follows is aligned");
+
+static bool huge;
+
+void kvc_array_use_huge_pages(void)
+{
+	huge = true;
+}
 
 static struct head *map(struct head *h, size_t had, size_t bytes)
 {
@@ -54,6 +62,8 @@ void *kvc_array_grow(void *p, size_t bytes)
 				   : map(h, had, bytes);
 	if (!h)
 		return NULL;
+	if (huge && bytes >= TABLE)
+		madvise(h, bytes, MADV_HUGEPAGE);
 	h->bytes = bytes;
 	return h + 1;
 }

@@ -22,5 +22,10 @@
  */
 void *kvc_array_grow(void *p, size_t bytes);
 void kvc_array_free(void *p);
+/*
+ * From now on, arrays of 2 MiB or more ask for huge pages, which makes random accesses faster. For
+ * tools only: the kernel may need milliseconds to provide a huge page.
+ */
+void kvc_array_use_huge_pages(void);
 
 #endif

@@ -463,6 +463,8 @@ void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 			most--;
 			struct record *r = &l->record[l->first[age]];
 
+			if (r->queue != NONE) /* the next record of this queue */
+				__builtin_prefetch(&l->record[r->queue]);
 			if (r->id && now - r->since < l->edge[age + 1])
 				break;
 			if (!r->id) {

@@ -12,7 +12,9 @@
  * A leaf that is close to the least recently accessed one is found without an ordered list of all
  * leaves: the oldest of the drawn leaves are remembered for later victims in a short sorted array,
  * so that after a short time the remembered leaves are among the oldest of all. Remembered leaves
- * that were accessed again or are not leaves any more are skipped.
+ * that were accessed again or are not leaves any more are skipped. Fewer leaves are drawn for the
+ * next victim of the same request, as with the index; each access of a loose request counts as a
+ * request here.
  */
 #include "prefix_priv.h"
 
@@ -22,6 +24,7 @@
 #define DRAWN 64
 #define DRAWN_NEXT 8  /* for the next victim of the same request */
 #define DRAWN_OLD 256 /* by age: reading one leaf costs less */
+#define DRAWN_OLD_NEXT 16
 
 /* Breaks a tie between leaves with equal index: true if `slot` is evicted before `than`. */
 static bool is_older(const struct kvc_chain *c, uint32_t slot, uint32_t than)
@@ -246,16 +249,22 @@ static uint32_t pick_oldest(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 	const struct kvc_chain *c = &k->chain;
-	uint32_t n = (uint32_t)kvc_min(DRAWN_OLD, c->nleaf), slot;
+	bool same = p->old_nr == k->now && p->oldest.n;
+	uint32_t n = (uint32_t)kvc_min(same ? DRAWN_OLD_NEXT : DRAWN_OLD, c->nleaf);
+	uint32_t drawn[DRAWN_OLD], slot;
 
+	p->old_nr = k->now;
 	/* the parent of the last victim, which is about as old */
 	if (p->old_up < c->used && is_valid_leaf(c, p->old_up))
 		remember_leaf(&p->oldest, c, p->old_up);
 	for (uint32_t i = 0; i < n; i++) {
-		slot = c->leaf[n < c->nleaf ? kvc_replacer_draw(k, c->nleaf) : i];
-		if (kvc_chain_is_orphan(c, slot) && !kvc_replacer_busy(k, slot))
-			return slot;
-		remember_leaf(&p->oldest, c, slot);
+		drawn[i] = c->leaf[n < c->nleaf ? kvc_replacer_draw(k, c->nleaf) : i];
+		__builtin_prefetch(&c->last[drawn[i]]);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		if (kvc_chain_is_orphan(c, drawn[i]) && !kvc_replacer_busy(k, drawn[i]))
+			return drawn[i];
+		remember_leaf(&p->oldest, c, drawn[i]);
 	}
 	while ((slot = take_oldest(&p->oldest, c)) != KVC_NO_SLOT && kvc_replacer_busy(k, slot))
 		;

@@ -67,7 +67,8 @@ struct prefix {
 	const struct kvc_index *index;
 	struct kvc_ghosts ghosts;
 	struct oldest oldest;
-	uint32_t old_up;               /* the parent of the last victim that was chosen by age */
+	/* the time and the parent of the last victim that was chosen by age */
+	uint32_t old_nr, old_up;
 	struct drawn drawn[2];         /* leaves of the cache; of the first shadow */
 	struct shadow shadow[SHADOWS]; /* evicts by index; evicts by last access */
 	uint32_t sample;

@@ -4,6 +4,7 @@
  * threads take one cell after another. A waiting caller also takes cells, so the work is done even
  * if no thread can be started. See replay.h.
  */
+#include "array.h"
 #include "replay.h"
 #include "util.h"
 
@@ -71,6 +72,7 @@ struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_setu
 	if (!j)
 		return NULL;
 	*j = (struct kvm_jobs){ .trace = t, .setup = setup, .cell = cell, .n = n };
+	kvc_array_use_huge_pages();
 	pthread_mutex_init(&j->lock, NULL);
 	pthread_cond_init(&j->done, NULL);
 	/* the waiting caller is one more */

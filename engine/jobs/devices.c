@@ -7,8 +7,9 @@
  *
  *   add      The file or the label is made. Then the superblock names the device. Then the tier
  *            uses the device.
- *   grow     The file is extended, and the copy of the label is written at its new end. Then the
- *            new size is written to the superblock, and last to the first page of the label.
+ *   grow     A file is extended; a block device has its new size already. If the device has a
+ *            label, the copy of the label is written at the new end. Then the new size is written
+ *            to the superblock, and last to the first page of the label. Then the tier uses it.
  *   remove   The superblock marks the device as leaving, so that the device gets no new frames. Its
  *            frames are moved (tiering/move.c). When the device has no frames, it is removed from
  *            the superblock. Then the device is closed, and its label is cleared or its file
@@ -193,7 +194,7 @@ static void unmake_device(const struct kvc_store *next, unsigned nr)
 	uint64_t size;
 	KVC_FD int fd = kvc_label_device_again(next, nr, O_RDWR, &size, error);
 
-	/* its name may be that of another disk or file by now */
+	/* the path may lead to another disk or file by now */
 	if (fd < 0 || kvc_label_check(next, nr, fd, error))
 		kvc_warn("%s; nothing was written to it", error);
 	else if (next->dev[nr].kind == KVC_DEVICE_FILE)
@@ -249,7 +250,7 @@ int kvc_devices_add(struct kvc_sweep *s)
 
 /* ---- grow ---- */
 
-/* Extends the file to `size` bytes; if that fails, it has its old length. */
+/* Extends the file to `size` bytes. On failure, restores its length. */
 static int extend(struct kvc_sweep *s, const struct kvc_device *d, int fd, uint64_t size)
 {
 	struct stat st;
@@ -283,7 +284,7 @@ static int grow_one(struct kvc_sweep *s, unsigned nr, uint64_t size)
 
 	if (fd < 0)
 		return fd;
-	/* its name may be that of another disk by now */
+	/* the path may lead to another disk or file by now */
 	if (labelled && (err = kvc_label_check(s->k->store, nr, fd, s->why)))
 		return err;
 	if (!size)
@@ -376,12 +377,15 @@ int kvc_devices_stay(struct kvc_sweep *s)
 /* The state of a walk over the frames of the device. */
 struct drain {
 	unsigned nr;
-	uint64_t left; /* frames that are still in the device after a walk */
+	uint64_t left; /* frames that are still on the device after a walk */
 	uint64_t unreadable;
 	int err; /* why frames could not be moved */
 };
 
-/* Forgets a frame that cannot be read. */
+/*
+ * Forgets a damaged or unreadable frame. If it is the last copy of a file, drops the file. Returns
+ * false if the frame stays.
+ */
 static bool drop_unreadable(struct kvc_sweep *s, uint64_t ino)
 {
 	bool lost = false;
@@ -427,7 +431,7 @@ static int move_placed(struct kvc_sweep *s, const struct kvc_placed *p, void *ar
 	return 0;
 }
 
-/* Waits until the extents of moved and deleted frames are free. */
+/* Waits until the extents of moved and deleted frames are free; false: they stay in use. */
 static bool is_empty(struct kvc_sweep *s, unsigned nr)
 {
 	struct kvc *k = s->k;
@@ -435,7 +439,7 @@ static bool is_empty(struct kvc_sweep *s, unsigned nr)
 	struct kvc_tier_device d;
 
 	for (int i = 0; i < EMPTY_TRIES && !s->stop; i++) {
-		/* the headers of a device that fails cannot be cleared */
+		/* do not wait for headers of removed frames that a failing device cannot clear */
 		if (t->ops->device(t, nr, &d) || d.used <= d.uncleared ||
 		    (s->force && d.write_fails))
 			return true;
@@ -475,7 +479,7 @@ static int drain(struct kvc_sweep *s, unsigned nr)
 		}
 		if (x.left)
 			usleep(BUSY_US); /* these frames are in use for a moment */
-		/* space in use without a frame belongs to a write that failed or has not ended */
+		/* if space is in use but no frame is left, a write has failed or has not ended */
 		empty = !x.left && is_empty(s, nr);
 	} while (x.left || (!empty && ++walks < 3));
 	if (!empty && !s->force && !s->stop) {

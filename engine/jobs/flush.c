@@ -3,8 +3,9 @@
  * The sweep "flush": copies all dirty objects to their tiers, then commits, and syncs the catalog.
  * Each copy that failed before is tried once, without delay; if it fails again, it returns to its
  * earlier delay. The sweep ends when each copy has been made or has failed once, so it does not
- * wait for a tier that is down. Files that are open for writing are skipped, except that a delayed
- * copy that an fsync requested is tried. Copies that a failed sync may have lost are made again.
+ * wait for a tier that is down. Files that are open for writing are skipped, with one exception: if
+ * an fsync requested a copy and the copy is delayed, it is tried. Copies that a failed sync may
+ * have lost are made again.
  */
 #include "admission.h"
 #include "ops.h"
@@ -157,7 +158,10 @@ static void await_copies(struct kvc_sweep *s, struct kvc_stack *asked)
 	}
 }
 
-/* Returns 0, or -EIO with a message that names a device whose copies the sync has left out. */
+/*
+ * Returns 0. If the last sync did not cover all copies on a device, returns -EIO with a message
+ * that names the device.
+ */
 static int check_devices(struct kvc_sweep *s)
 {
 	struct kvc_tier_device d;

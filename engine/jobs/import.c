@@ -79,7 +79,7 @@ static int import_folder(struct import *im, const char *path, uint64_t parent, c
 	return err == -EEXIST ? 0 : err;
 }
 
-/* Adopts one frame, after the folders above it. */
+/* Makes the missing folders of the frame's path, then adopts the frame. */
 static int import_file(struct import *im, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct kvc *k = im->s->k;

@@ -89,7 +89,7 @@ static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 			kvc_spill_queue_locked(k, n, true);
 		}
 		kvc_unlock_both(k);
-		/* Wait for each object before the next is loaded, so that clients keep the pool. */
+		/* Load one object at a time, so that clients lose little of the pool. */
 		for (int i = 0; again && i < 10000 && !s->stop; i++) {
 			kvc_lock(k);
 			again = !n->commit.lost && (n->copies.resealing & (1u << p->tier));

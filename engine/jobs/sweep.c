@@ -64,7 +64,10 @@ static const struct kvc_sweep_kind *sweep_kind_of(const char *name)
 	return NULL;
 }
 
-/* Starts the thread of a sweep, in place of the last one (*old), which has ended. */
+/*
+ * Starts the thread of a sweep. If there was a sweep before, it has ended: sets *old to it, and the
+ * caller joins its thread and frees it.
+ */
 static int sweep_begin_locked(struct kvc *k, struct kvc_sweep *s, struct kvc_sweep **old)
 {
 	int err;

@@ -17,11 +17,11 @@ struct kvc_sweep {
 	struct kvc *k;
 	pthread_t thread;
 	const struct kvc_sweep_kind *kind;
-	uint64_t number; /* the time of its start: no other sweep has it */
+	uint64_t number; /* the time of the start; unique */
 	_Atomic bool stop, done;
 	/*
-	 * Counters: items, items changed, items failed; by tier, items failed and, in verify, also
-	 * damaged copies.
+	 * Counters of items: `seen` counts all of them, and tier_failed counts the failures in each
+	 * tier. In verify, `changed` counts the damaged copies, and tier_failed includes them.
 	 */
 	_Atomic uint64_t seen, changed, failed, tier_failed[KVC_TIERS];
 	_Atomic uint64_t bytes, all_bytes; /* processed, and total (0: unknown) */
@@ -34,7 +34,7 @@ struct kvc_sweep {
 	unsigned tiers; /* tiers to read; one bit per tier */
 	uint64_t rate;  /* bytes per second; 0: no limit */
 	/* grow, add, remove and stay only: */
-	struct kvc_device device; /* the user's path, kind and size (in whole pages) */
+	struct kvc_device device; /* as the user gave it; size: bytes, a multiple of a page */
 	bool force;
 };
 

@@ -323,11 +323,19 @@ int kvc_events_open(struct kvc *k, struct kvc_stream **out);
 int kvc_stream_read(struct kvc *k, struct kvc_stream *s, char *to, size_t capacity, size_t *n);
 void kvc_stream_close(struct kvc *k, struct kvc_stream *s);
 /*
- * Runs a command that was written to .kvcachefs/control. "import", "rekey", "flush" and "verify
- * [tier=NAME] [rate=SIZE]" start a sweep and "stop NAME" ends it; "log [LEVEL]" and "reload
- * OPTIONS" change settings. Writes messages to `answer`, and modifies `text`. Returns -EINVAL for
- * an unknown command, -EBUSY if a sweep is already running, -ESRCH if the named sweep is not
- * running.
+ * Runs a command that was written to .kvcachefs/control:
+ *
+ *   import, rekey, flush               start the sweep of this name (jobs/sweep.h)
+ *   verify [tier=NAME] [rate=SIZE]     the same
+ *   grow, add, remove or stay, and KIND SIZE FORCE PATH (kvc_devices_words)   the same
+ *   stop NAME                          asks the running sweep NAME to stop
+ *   log [LEVEL]                        sets the level of the log, and writes it to `answer`
+ *   reload [OPTIONS]                   changes mount options; without OPTIONS, reads the key file
+ *                                      again and opens the log file again
+ *
+ * Writes messages to `answer`, and modifies `text`. Returns 0 or a negative errno: -EINVAL for an
+ * unknown command or wrong arguments, -EBUSY if a sweep is already running, -ESRCH if the named
+ * sweep is not running, -ESHUTDOWN if the mount has not started or is ending.
  */
 int kvc_control(struct kvc *k, char *text, FILE *answer);
 

@@ -5,8 +5,8 @@ engines' Python: it imports the engine once, listens on a socket, and forks a pr
 connection, which executes commands, one JSON line each. Every step of a scenario is therefore a
 separate process without the cost of the import.
 
-Object number n of size bytes is the same in every process: content(n, size). All bytes of every
-load are compared."""
+content(number, size) returns the same bytes in every process. All bytes of every load are
+compared."""
 
 import hashlib, json, os, signal, socket, sys, time, traceback
 
@@ -32,7 +32,7 @@ def digest(number):
 
 
 class Client:
-    """One way of one engine to keep chunks in a folder. A subclass defines:
+    """One of the ways in which an engine keeps chunks in a folder. A subclass defines:
     name       its name in the rows of the table
     size       bytes of a chunk
     batch      chunks that are handed over in one call

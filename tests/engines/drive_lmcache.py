@@ -32,7 +32,7 @@ def aligned(size):
 
 
 class Adapter(Client):
-    """An L2 adapter, as LMCache's server calls it: tasks, and an eventfd that signals their
+    """Calls an L2 adapter as LMCache's server does: it submits tasks, and an eventfd signals their
     completion."""
 
     spec = {}
@@ -334,7 +334,8 @@ class Gds(InProcess):
 
 
 class GdsBuckets(Gds):
-    """The folders after long use: each folder of the second level has had many chunks."""
+    """Imitates folders after long use: there are 16 folders on the second level, each with many
+    chunks."""
 
     name, depths = "lmcache GdsBackend, many chunks a folder", (1,)
 

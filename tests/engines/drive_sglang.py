@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's HiCache: the storage backends file, nixl (with the POSIX plugin and O_DIRECT, its
 default) and kvcachefs.sglang. A class of this file takes the place of the model's host pool. The
-file linker sglang-fs-linker, by a third party, is skipped with the reason."""
+file linker of a third party, sglang-fs-linker, is skipped, and the table gives the reason."""
 
 import os, types
 
@@ -168,7 +168,8 @@ class AddressedPool(Pool):
 
 
 class Ours(Client):
-    """Whole pages through batch_get_v1 and batch_set_v1, with the backend as SGLang loads it."""
+    """Stores and loads whole pages with batch_set_v1 and batch_get_v1. SGLang's own factory creates
+    the backend."""
 
     name, own, connector, pool_kind = "sglang kvcachefs", (), True, AddressedPool
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM: the file tier of its KV offloading, through its manager on a region of host memory, and
-the ExampleConnector, through the calls of its scheduler and its worker. whole_vllm.py runs a
-complete vLLM."""
+"""vLLM: the file tier of its KV offloading, and the ExampleConnector. The file tier's manager is
+called on a region of host memory. The ExampleConnector is called as vLLM's scheduler and worker
+call it. whole_vllm.py runs a complete vLLM."""
 
 import os, time, types
 
@@ -202,9 +202,9 @@ class Example(Client):
         return found
 
     def broken(self, number):
-        """The result of a load that found no files. Returns wrong bytes if the lookup is still a
-        hit, which would kill a vLLM. Returns None, a miss, if the folder was removed a moment
-        ago."""
+        """The result of a load that found no files. If the folder was removed a moment ago, returns
+        None, a miss. If the lookup is still a hit, the failed load would end a complete vLLM, so
+        this function returns wrong bytes, and the test fails."""
         if self.connector._found_match_for_prompt(self.prompt(number), []):
             return numpy.zeros(0, numpy.uint8)
         return None

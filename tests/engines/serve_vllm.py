@@ -5,14 +5,16 @@ that every engine is a process of its own without the cost of the import.
 
 start  folder (of the model's config.json), model (changes to the tiny Llama), transfer (arguments
        of KVTransferConfig), llm (arguments of LLM), env, images (a model with images: LLaVA with
-       the tiny Llama), events (the address to which vLLM publishes its KV events)
+       the tiny Llama), events (the address to which vLLM publishes its KV events): starts an engine
 run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (number of tokens
-       to generate), together (all prompts in one call), params (sampling parameters), lora (a
-       folder): for each prompt the number of cached tokens and the generated tokens
+       to generate), together (all prompts in one call), params (sampling parameters), lora (the
+       folder of an adapter): generates, and answers with the number of cached tokens and the
+       generated tokens of each prompt
 session  prompts, out, params and arguments of the engine's add_request(), such as session_id: runs
        one prompt after another through add_request(), and answers as run does
 adapter  folder: makes a LoRA adapter there
-counts  the counters and gauges of vLLM's Prometheus metrics whose names contain a word
+counts  word: answers with the counters and gauges of vLLM's Prometheus metrics whose names contain
+       the word
 before_loads  do_what ("remove"), folder: from now on, removes all chunk files (*.bin) of the folder
        before each load of the connector
 end    stops the engine

@@ -422,8 +422,8 @@ def rows(env, base, mounted, folder, need, row, asked):
         }
 
     def harmed(harm, connector=connector):
-        """Runs harm(store) between two engines. The second computes and stores again, and a third
-        hits."""
+        """Runs harm(store) between two engines. The second engine computes and stores the prompts
+        again, and a third engine finds them in the cache."""
 
         def run():
             mine = prompts(2)
@@ -477,7 +477,8 @@ def rows(env, base, mounted, folder, need, row, asked):
                 right(v.run(mine), mine, "afterwards")
 
     def broken(path, *words):
-        """Opens of these files fail with EIO, and one of the counters named by words shows it."""
+        """Opens of these files fail with EIO. `words` are parts of names of counters, of which at
+        least one must show the failures."""
 
         def run():
             mine = prompts(2)
@@ -646,7 +647,8 @@ def rows(env, base, mounted, folder, need, row, asked):
                 return json.load(answer)
 
             def tiers():
-                """For each tier the blocks: the hashes of the parent, the block and its tokens."""
+                """The blocks in each tier. A block is a tuple of three hashes: of its parent, of
+                itself, and of its tokens."""
                 got = {}
                 for e in ask("dump")["tiny:default"]["events"]:
                     blocks = e["event"]["data"]["stored"]

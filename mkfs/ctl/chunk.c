@@ -19,17 +19,19 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
-enum form { TEXT, LIST, NUMBER, SIZE, SECONDS, PIN };
+enum form { TEXT, LIST, NUMBER, SIZE, SECONDS, PIN, NUMBERS };
 
 static const struct {
 	const char *name;
 	enum form form;
 } attrs[] = {
-	{ "tiers", LIST },    { "state", TEXT },  { "hits", NUMBER },    { "pin", PIN },
-	{ "ttl", SECONDS },   { "parent", TEXT }, { "parent_by", TEXT }, { "checksum", TEXT },
-	{ "quota", SIZE },    { "used", SIZE },   { "policy", TEXT },    { "codec", TEXT },
-	{ "layers", NUMBER }, { "shared", TEXT }, { "unit", TEXT },      { "unit_now", TEXT },
-	{ "survey", TEXT },
+	{ "tiers", LIST },     { "state", TEXT },         { "hits", NUMBER },
+	{ "pin", PIN },        { "ttl", SECONDS },        { "parent", TEXT },
+	{ "parent_by", TEXT }, { "checksum", TEXT },      { "quota", SIZE },
+	{ "used", SIZE },      { "policy", TEXT },        { "codec", TEXT },
+	{ "layers", NUMBER },  { "shared", TEXT },        { "unit", TEXT },
+	{ "unit_now", TEXT },  { "survey", TEXT },        { "files", NUMBER },
+	{ "bytes", SIZE },     { "tier_bytes", NUMBERS }, { "evicted", NUMBERS },
 };
 #define ATTRS (sizeof attrs / sizeof attrs[0])
 
@@ -44,9 +46,27 @@ static void print_attr_json(struct kvm_json *j, enum form form, const char *name
 		for (char *w = strtok_r(value, ",", &save); w; w = strtok_r(NULL, ",", &save))
 			kvm_json_text(j, NULL, w);
 		kvm_json_end(j, ']');
+	} else if (form == NUMBERS) { /* NAME=NUMBER,... */
+		kvm_json_begin(j, name, '{');
+		for (char *w = strtok_r(value, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
+			char *is = strchr(w, '=');
+
+			if (!is)
+				continue;
+			*is = 0;
+			kvm_json_number(j, w, strtoull(is + 1, NULL, 10));
+		}
+		kvm_json_end(j, '}');
 	} else {
 		kvm_json_number(j, name, strtoull(value, NULL, 10));
 	}
+}
+
+/* A chunk in the root has the attributes of a model, too, but shows those of the chunk. */
+static bool is_shown(const struct kvm_item *it, const char *name)
+{
+	return !kvm_item_has_files(it) ||
+	       (strcmp(name, "files") != 0 && strcmp(name, "bytes") != 0);
 }
 
 /* Returns 0, or the negative errno of an attribute that could not be read. */
@@ -65,7 +85,8 @@ static int print_chunk_json(struct kvm_json *j, const char *key, const char *nam
 		kvm_json_number(j, "last_use", (uint64_t)(it->used > 0 ? it->used : 0));
 	}
 	for (size_t i = 0; i < ATTRS; i++)
-		if (kvm_item_attr(path, attrs[i].name, value, &failed) > 0)
+		if (is_shown(it, attrs[i].name) &&
+		    kvm_item_attr(path, attrs[i].name, value, &failed) > 0)
 			print_attr_json(j, attrs[i].form, attrs[i].name, value);
 	kvm_json_end(j, '}');
 	return failed;
@@ -104,7 +125,8 @@ static int print_stat(const char *name, const char *path, const struct kvm_item 
 		       kvc_size_text(it->bytes, buf), it->files, it->files == 1 ? "" : "s",
 		       "last use", used_text(it, when));
 	for (size_t i = 0; i < ATTRS; i++)
-		if (kvm_item_attr(path, attrs[i].name, value, &failed) > 0)
+		if (is_shown(it, attrs[i].name) &&
+		    kvm_item_attr(path, attrs[i].name, value, &failed) > 0)
 			printf("  %-9s %s\n", attrs[i].name, text_of(attrs[i].form, value, buf));
 	return failed;
 }
@@ -156,14 +178,32 @@ struct listing {
 	int failed;
 };
 
+/* The size and the number of files, of models too. */
+static void sizes_of(const char *path, const struct kvm_item *it, char size[32],
+		     char files[KVM_VALUE])
+{
+	char value[KVM_VALUE];
+
+	snprintf(size, 32, "-");
+	snprintf(files, KVM_VALUE, "%" PRIu64, it->files);
+	if (kvm_item_has_files(it)) {
+		kvc_size_text(it->bytes, size);
+	} else if (!strcmp(it->is, "model")) {
+		if (kvm_item_attr(path, "files", files, NULL) <= 0)
+			snprintf(files, KVM_VALUE, "-");
+		if (kvm_item_attr(path, "bytes", value, NULL) > 0)
+			kvc_size_text(strtoull(value, NULL, 10), size);
+	}
+}
+
 /* Returns 0, or the negative errno of an attribute that could not be read. */
 static int print_chunk(const char *name, const char *path, const struct kvm_item *it)
 {
-	char value[KVM_VALUE], buf[KVM_VALUE], size[32], when[32];
+	char value[KVM_VALUE], buf[KVM_VALUE], size[32], files[KVM_VALUE], when[32];
 	int failed = 0;
 
-	printf("%10s %6" PRIu64 " %-14s",
-	       kvm_item_has_files(it) ? kvc_size_text(it->bytes, size) : "-", it->files,
+	sizes_of(path, it, size, files);
+	printf("%10s %6s %-14s", size, files,
 	       kvm_item_attr(path, "tiers", value, &failed) > 0 && *value ? value : "-");
 	printf(" %-14s", kvm_item_attr(path, "state", value, &failed) > 0 ? value : it->is);
 	printf(" %6s", kvm_item_attr(path, "hits", value, &failed) > 0 ? value : "-");

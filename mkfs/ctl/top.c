@@ -18,10 +18,28 @@
 #include <sys/ioctl.h>
 #include <termios.h>
 
-enum { FOUND, ABSENT, HITS, MISSES, CREATES, LOADED, COPIED, POOL, COLUMNS };
-static const char *const columns[COLUMNS] = {
-	"found", "absent", "hits", "misses", "creates", "load_bytes", "spill_bytes", "pool_bytes",
+enum {
+	FOUND,
+	ABSENT,
+	HITS,
+	MISSES,
+	CREATES,
+	LOADED,
+	COPIED,
+	POOL,
+	FILES,
+	BYTES,
+	DISK,
+	REMOTE,
+	QUOTA,
+	USED,
+	COLUMNS
 };
+static const char *const columns[COLUMNS] = {
+	"found",      "absent", "hits",  "misses",     "creates",      "load_bytes", "spill_bytes",
+	"pool_bytes", "files",  "bytes", "disk_bytes", "remote_bytes", "quota",      "used",
+};
+#define UNKNOWN UINT64_MAX /* the mount does not know the number now: "-" */
 
 struct model {
 	const char *name; /* points into the text */
@@ -79,6 +97,11 @@ static bool parse_model(char *line, const int *column, unsigned n, struct model 
 	for (unsigned i = 0; i < n; i++, line = end) {
 		uint64_t v = strtoull(line, &end, 10);
 
+		line += strspn(line, " ");
+		if (*line == '-') {
+			v = UNKNOWN;
+			end = line + 1;
+		}
 		if (end == line)
 			return false;
 		if (column[i] >= 0)
@@ -154,7 +177,17 @@ static void compute_rates(struct top *t)
 
 /* ---- columns and orders ---- */
 
-enum shown { ASKED, FOUND_SHARE, OPENS, MEMORY, CREATED, LOADED_RATE, COPIED_RATE, POOL_SIZE };
+enum shown {
+	ASKED,
+	FOUND_SHARE,
+	OPENS,
+	MEMORY,
+	CREATED,
+	LOADED_RATE,
+	COPIED_RATE,
+	POOL_SIZE,
+	DISK_SIZE
+};
 
 /* Columns with a higher rank are left out first on a narrow terminal. */
 static const struct {
@@ -166,6 +199,7 @@ static const struct {
 	[OPENS] = { "opens/s", 8, 3 },        [MEMORY] = { "in memory", 9, 4 },
 	[CREATED] = { "creates/s", 9, 7 },    [LOADED_RATE] = { "loaded/s", 9, 5 },
 	[COPIED_RATE] = { "copied/s", 9, 6 }, [POOL_SIZE] = { "pool", 9, 2 },
+	[DISK_SIZE] = { "disk", 9, 8 },
 };
 #define SHOWN (sizeof shown / sizeof shown[0])
 #define NAME_LEAST 12 /* columns of the name of a model */
@@ -203,6 +237,7 @@ static double column_value(const struct model *m, unsigned column)
 	case LOADED_RATE: return m->rate[LOADED];
 	case COPIED_RATE: return m->rate[COPIED];
 	case POOL_SIZE: return (double)m->v[POOL];
+	case DISK_SIZE: return m->v[DISK] == UNKNOWN ? -1 : (double)m->v[DISK];
 	default: return (double)m->uses;
 	}
 }
@@ -245,9 +280,12 @@ static const char *cell(const struct model *m, unsigned column, char buf[32])
 {
 	double v = column_value(m, column);
 
+	if (column == DISK_SIZE && v < 0)
+		return "-";
 	if (column == FOUND_SHARE || column == MEMORY)
 		snprintf(buf, 32, v < 0 ? "-" : "%.1f%%", v);
-	else if (column == LOADED_RATE || column == COPIED_RATE || column == POOL_SIZE)
+	else if (column == LOADED_RATE || column == COPIED_RATE || column == POOL_SIZE ||
+		 column == DISK_SIZE)
 		kvc_size_text((uint64_t)v, buf);
 	else
 		snprintf(buf, 32, "%.1f", v);
@@ -329,7 +367,9 @@ static void print_top(const struct top *t, const struct sample *s, size_t capaci
 	for (size_t i = 0; i < s->n; i++)
 		for (int c = 0; c < COLUMNS; c++) {
 			all.rate[c] += s->v[i].rate[c];
-			all.v[c] += s->v[i].v[c];
+			all.v[c] = all.v[c] == UNKNOWN || s->v[i].v[c] == UNKNOWN
+					   ? UNKNOWN
+					   : all.v[c] + s->v[i].v[c];
 		}
 	if (t->colour)
 		fputs("\033[1m", stdout);
@@ -351,6 +391,15 @@ static void print_top(const struct top *t, const struct sample *s, size_t capaci
 			    : !strcmp(name, "//") ? "(others)"
 						  : name);
 	}
+}
+
+/* null: the number is not known. */
+static void put_known(struct kvm_json *j, const char *name, uint64_t v)
+{
+	if (v == UNKNOWN)
+		kvm_json_text(j, name, NULL);
+	else
+		kvm_json_number(j, name, v);
 }
 
 static void print_top_json(const struct top *t, const struct sample *s)
@@ -382,6 +431,8 @@ static void print_top_json(const struct top *t, const struct sample *s)
 		kvm_json_share(&j, "loaded_bytes_s", m->rate[LOADED]);
 		kvm_json_share(&j, "copied_bytes_s", m->rate[COPIED]);
 		kvm_json_number(&j, "pool_bytes", m->v[POOL]);
+		for (int c = FILES; c < COLUMNS; c++)
+			put_known(&j, columns[c], m->v[c]);
 		kvm_json_end(&j, '}');
 	}
 	kvm_json_end(&j, ']');

@@ -56,7 +56,10 @@ assert abs(b["last_use"] - os.stat(f"{M}/b/l1").st_atime) < 2, b
 assert 7000 < c["pin"] <= 7300 and c["ttl"] == 259200 and c["parent"] == "/m/b", c
 m = stat(M)
 assert m["is"] == "model" and m["quota"] == 64 * MiB and m["codec"] == "zstd", m
-assert m["used"] >= 9 * N and "bytes" not in m and "policy" not in m, m
+assert m["used"] == m["bytes"] >= 9 * N and m["files"] == 9 and "policy" not in m, m
+assert m["tier_bytes"]["disk"] > 0 and m["evicted"]["quota"] == 0, m
+line = run(binary("kvcachectl"), "ls", s.mnt, ok=True).stdout
+assert re.search(r"^ +[\d.]+ MiB +9 .* m/$", line, re.M), line
 f = stat("m/b/l1", cwd=s.mnt)
 assert f["is"] == "file" and f["bytes"] == N + 1 and f["files"] == 1, f
 assert f["checksum"] == s.attr("m/b/l1", "checksum") and f["path"] == "m/b/l1", f

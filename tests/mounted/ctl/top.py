@@ -103,11 +103,13 @@ for line in p.stdout.splitlines():
         m["lame%20duck"]
     assert m["idle"]["opens_s"] == 0 and m["idle"]["share"] is None, m["idle"]
     assert m["idle"]["pool_bytes"] >= N, m["idle"]
+    assert m["idle"]["files"] >= 1 and m["idle"]["disk_bytes"] >= N, m["idle"]
+    assert m["idle"]["remote_bytes"] == m["idle"]["quota"] == 0, m["idle"]
 assert len(p.stdout.splitlines()) == 2
 
 lines = text.rstrip().splitlines()
 assert lines[0].split() == ["asked/s", "found", "opens/s", "in", "memory", "creates/s",
-                            "loaded/s", "copied/s", "pool", "model"], text
+                            "loaded/s", "copied/s", "pool", "disk", "model"], text
 assert lines[1].endswith("  (all)") and lines[2].endswith("  busy") and "100.0%" in lines[2], text
 assert len(lines) == 66 and any("(others)" in l for l in lines), text
 assert max(map(len, lines)) < 130 and "\033" not in text
@@ -127,7 +129,7 @@ HEADS = {40: ["asked/s", "found", "pool", "model"],
          60: ["asked/s", "found", "opens/s", "in memory", "pool", "model"],
          80: ["asked/s", "found", "opens/s", "in memory", "loaded/s", "copied/s", "pool", "model"],
          100: ["asked/s", "found", "opens/s", "in memory", "creates/s", "loaded/s", "copied/s",
-               "pool", "model"]}
+               "pool", "disk", "model"]}
 s.write(f"{'n' * 70}-8b/c/l", blob("n", 4 * N))
 s.settle()
 for width, heads in HEADS.items():

@@ -67,8 +67,23 @@ assert text("#evicted") == "3 chunks"
 latency = {tuple(r[:2]): r[2:] for r in cells("latency")}
 assert latency["open", "cpu"][0] == "11,000" and latency["create", "cpu"][0] == "5,003", latency
 assert all(re.fullmatch(r"[\d.]+ (µs|ms|s)", v) for v in latency["open", "cpu"][1:]), latency
+
+# bytes and quota of the models, as the mount counts them
 port = port_of(s)
-real = json.loads(ask(port, "/status.json")[2])
+os.setxattr(f"{s.mnt}/{ODD[1]}", "user.kvcachefs.quota", b"1M")
+
+
+def counted():
+    state = json.loads(ask(port, "/status.json")[2])
+    return state["models_counted"] and next(m for m in state["models"]
+                                            if m["name"] == ODD[1])["quota"] and state
+
+
+real = wait_for(counted)
+show(port, 1200)
+own = {r[0]: r for r in cells("usage")}
+assert len(own) == 12 and re.fullmatch(r"[\d.]+ % of 1.0 MiB", own[ODD[1]][4]), own
+assert all(re.fullmatch(r"[\d.]+ K?i?B", r[2]) for r in own.values()), own
 
 # ---- invented answers ----
 EVERY = 10
@@ -163,6 +178,26 @@ for _ in range(30):  # half of the axis
 assert text("#chart-opens .when") == "90 s ago"
 browser.js(f"{chart}.blur()")
 assert text("#chart-opens .when") == "now"
+
+# bytes and quotas of models: the largest first; a mark for the quota, and its colour near the end
+sizes = mount_of(180)
+for n, m in enumerate(sizes["models"], 1):
+    m.update(bytes=n * MiB, pool_bytes=n * MiB // 2, quota=None, used=None)
+sizes["models"][0].update(quota=200 * MiB, used=50 * MiB)
+sizes["models"][-1].update(quota=100 * MiB, used=95 * MiB)
+shown(sizes)
+rows = cells("usage")
+assert [r[2:] for r in rows] == [
+    ["100 MiB", "50.0 MiB", "95.0 % of 100 MiB"],
+    *([f"{n}.0 MiB", f"{n / 2:.1f} MiB", "–"] for n in range(99, 88, -1))], rows
+meters = browser.js("""[...document.querySelectorAll('#usage .meter')].map(m =>
+    [...m.children].map(d => [d.className, d.style.width || d.style.left]))""")
+assert meters[0] == [["files", "100%"], ["in-pool", "50%"], ["quota over", "100%"]], meters
+assert [len(m) for m in meters[1:]] == [2] * 11 and meters[10][0] == ["files", "90%"], meters
+for m in sizes["models"]:  # not counted yet
+    m["bytes"] = None
+shown(sizes)
+assert browser.js("document.getElementById('section-usage').hidden")
 
 # text from the mount is never HTML
 BAD = "<img src=x onerror=console.log(2)>"

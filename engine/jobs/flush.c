@@ -101,7 +101,10 @@ static int request_all(struct kvc_sweep *s, struct kvc_stack *asked)
 	return err;
 }
 
-/* Checks some of the requested files, and removes the copied ones from the list. */
+/*
+ * Checks some of the files in *asked, and removes those that have all their copies. Sets *pending
+ * if a copy is still pending.
+ */
 static void check_some_locked(struct kvc_sweep *s, struct kvc_stack *asked, size_t *at,
 			      bool *pending)
 {

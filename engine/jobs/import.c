@@ -29,7 +29,7 @@ static bool valid_name(const char *name)
 /*
  * Finds the folder of a path. Returns 0 and sets *parent to the folder, and *rest to the name in
  * it. If a folder of the path does not exist, returns -ENOENT, cuts the path after the name of that
- * folder, and sets *parent to the folder above it.
+ * folder, and sets *rest to that name and *parent to the folder above it.
  */
 static int find_folder_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
 {

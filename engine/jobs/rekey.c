@@ -116,7 +116,10 @@ static int is_of_key(struct kvc_sweep *s, const struct kvc_placed *p, void *arg)
 	return p->place.key == *(const uint32_t *)arg ? -EBUSY : 0;
 }
 
-/* May this key, which is no longer in the key file, be discarded? */
+/*
+ * Returns 0 if the key, which is no longer in the key file, may be discarded, or -EBUSY if a copy
+ * needs it.
+ */
 static int check_unused_key(struct kvc *k, uint32_t id, char *error)
 {
 	struct kvc_sweep all = { .k = k };

@@ -325,13 +325,13 @@ void kvc_stream_close(struct kvc *k, struct kvc_stream *s);
 /*
  * Runs a command that was written to .kvcachefs/control:
  *
- *   import, rekey, flush               start the sweep of this name (jobs/sweep.h)
- *   verify [tier=NAME] [rate=SIZE]     the same
- *   grow, add, remove or stay, and KIND SIZE FORCE PATH (kvc_devices_words)   the same
- *   stop NAME                          asks the running sweep NAME to stop
- *   log [LEVEL]                        sets the level of the log, and writes it to `answer`
- *   reload [OPTIONS]                   changes mount options; without OPTIONS, reads the key file
- *                                      again and opens the log file again
+ *   import | rekey | flush | verify [tier=NAME] [rate=SIZE]
+ *   add | grow | remove | stay KIND SIZE FORCE PATH
+ *                      starts the sweep of this name (jobs/sweep.h)
+ *   stop NAME          asks the running sweep NAME to stop
+ *   log [LEVEL]        sets the level of the log, and writes the current level to `answer`
+ *   reload [OPTIONS]   changes mount options; without OPTIONS, reads the key file again and opens
+ *                      the log file again
  *
  * Writes messages to `answer`, and modifies `text`. Returns 0 or a negative errno: -EINVAL for an
  * unknown command or wrong arguments, -EBUSY if a sweep is already running, -ESRCH if the named

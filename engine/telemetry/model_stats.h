@@ -32,14 +32,14 @@
 	X(pool_bytes, "bytes that its files have in the pool now")
 
 /*
- * What the files of a model use (model_use.h): the number of files, the bytes that a quota charges
+ * The usage of a model's files (model_use.h): the number of files, the bytes that a quota charges
  * for them, and the bytes of their copies in each tier.
  */
 struct kvc_model_use {
 	uint64_t files, bytes, tier[KVC_TIERS];
 };
 
-/* What clients asked for and found, and what left, as it is shown. */
+/* The shown counts of requests, of opens and of chunks that left the pool or a tier. */
 struct kvc_opens {
 	uint64_t hits, misses, found, absent;
 	uint64_t evicted[KVC_REASONS_N]; /* chunks, by enum kvc_reason */

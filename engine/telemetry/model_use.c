@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of each model use, see model_use.h. Each change of a file adds its difference to
+ * The usage of each model's files, see model_use.h. Each change of a file adds its difference to
  * the figures of the file's model, so the figures are exact at any time, and a change costs one
  * search in a table.
  *

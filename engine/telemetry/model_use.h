@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of each model use: their number, their bytes, and the bytes of their copies in
- * each tier (model_use.c). All under k->lock.
+ * The usage of each model's files: their number, their bytes, and the bytes of their copies in each
+ * tier (model_use.c). All under k->lock.
  */
 #ifndef KVC_MODEL_USE_H
 #define KVC_MODEL_USE_H
@@ -23,7 +23,7 @@ void kvc_model_use_file_locked(struct kvc *k, const struct kvc_node *n, int64_t 
 /* The bytes of the file's copy in the tier have changed; 0: no copy. */
 void kvc_model_use_place_locked(struct kvc *k, const struct kvc_node *n, unsigned tier,
 				uint64_t before, uint64_t now);
-/* What a file in memory uses. */
+/* Returns the usage of a file in memory. */
 struct kvc_model_use kvc_model_use_of(const struct kvc *k, const struct kvc_node *n);
 /* A file that uses u moves to another model. */
 void kvc_model_use_move_locked(struct kvc *k, uint64_t ino, uint64_t from, uint64_t to,

@@ -13,6 +13,7 @@ s = Store(options=f"settle=0,remote=dir://{TMP}/r").mount()
 s.write("m/c/l", b"x")
 s.settle()
 s.read("m/c/l")
+os.setxattr(f"{s.mnt}/m", "user.kvcachefs.quota", b"1M")  # for the metrics of models with a quota
 with open(f"{s.mnt}/.kvcachefs/metrics", encoding="utf-8") as f:
     m = check(f.read())
 s.umount()

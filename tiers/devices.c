@@ -492,15 +492,20 @@ static int devices_sync(struct kvc_tier *t)
 
 	for (unsigned i = 0; i < KVC_DEVICES; i++) {
 		struct kvc_tier *x;
-		int err = begin(d, i, KVC_CALL_WRITE, &x);
+		bool probe;
+		int err;
 
-		if (err) {
+		pthread_mutex_lock(&d->lock);
+		probe = fails(&d->dev[i], KVC_CALL_WRITE);
+		pthread_mutex_unlock(&d->lock);
+		if ((err = begin(d, i, KVC_CALL_WRITE, &x))) {
 			skip_sync(d, i);
 			continue;
 		}
 		err = sync_device(d, i);
 		end(d, i, KVC_CALL_WRITE, 0, err, true);
-		first = first ?: err;
+		/* a probe that fails leaves its device out, too */
+		first = first ?: probe ? 0 : err;
 	}
 	return first;
 }
@@ -516,15 +521,16 @@ static enum kvc_tier_synced devices_synced(struct kvc_tier *t, const struct kvc_
 		return KVC_TIER_LOST;
 	x = &d->dev[nr];
 	pthread_mutex_lock(&d->lock);
-	if (!x->t || fails(x, KVC_CALL_WRITE))
-		is = KVC_TIER_LOST;
-	else if (!w->write && x->nlost)
+	is = write <= x->synced ? KVC_TIER_SYNCED : KVC_TIER_PENDING;
+	if (!w->write && x->nlost)
 		is = KVC_TIER_UNKNOWN;
-	else
-		is = write <= x->synced ? KVC_TIER_SYNCED : KVC_TIER_PENDING;
-	for (unsigned i = 0; i < x->nlost && is != KVC_TIER_UNKNOWN; i++)
-		if (write > x->lost[i].from && write <= x->lost[i].to)
+	if (fails(x, KVC_CALL_WRITE))
+		is = KVC_TIER_FAILING;
+	for (unsigned i = 0; i < x->nlost && w->write; i++)
+		if (w->write > x->lost[i].from && w->write <= x->lost[i].to)
 			is = KVC_TIER_LOST;
+	if (!x->t)
+		is = KVC_TIER_LOST;
 	pthread_mutex_unlock(&d->lock);
 	return is;
 }

@@ -142,7 +142,8 @@ enum kvc_tier_synced {
 	KVC_TIER_PENDING, /* the next good sync puts it there */
 	/* a sync has failed in this mount, and it is not known whether before or after the put */
 	KVC_TIER_UNKNOWN,
-	KVC_TIER_LOST, /* a sync failed or left it out, or its device fails or is gone */
+	KVC_TIER_FAILING, /* its device fails now, and may have it or not */
+	KVC_TIER_LOST,    /* a sync failed or left it out, or its device is gone */
 };
 
 enum {

@@ -168,6 +168,14 @@ static void judge_found(struct kvm_diagnosis *d)
 	uint64_t found = kvm_fact(f, "found"), absent = kvm_fact(f, "absent");
 	uint64_t asked = found + absent, stored = kvm_fact(f, "publishes");
 
+	/* engine/ops/asked.c does not count a name that its thread creates within a second */
+	if (stored >= KVM_ENOUGH && absent < stored / 2)
+		kvm_doctor_note(d,
+				"Clients stored %" PRIu64 " files, but only %" PRIu64 " missing "
+				"names were counted. A name that the same thread creates within a "
+				"second is not counted, so the share of found chunks may be too "
+				"high.",
+				stored, absent);
 	if (asked < KVM_ENOUGH) {
 		kvm_doctor_note(d,
 				"Clients asked for %" PRIu64 " chunks since the mount began. That "
@@ -392,7 +400,7 @@ static void judge_failures(struct kvm_diagnosis *d)
 {
 	const struct kvm_facts *f = d->f;
 	uint64_t opens = kvm_fact(f, "pool_hits") + kvm_fact(f, "pool_misses"), n;
-	char value[32];
+	char value[32], buf[KVM_PATH];
 
 	n = kvm_fact(f, "load_timeouts") + kvm_fact(f, "unserved_loads");
 	if (n && points(n, opens) >= LEAST) {
@@ -405,13 +413,19 @@ static void judge_failures(struct kvm_diagnosis *d)
 	}
 	n = kvm_fact(f, "corrupt");
 	if (n)
-		kvm_doctor_remedy(kvm_doctor_find(d, "damaged-copies", 800, NULL, NULL,
-						  "%" PRIu64 " damaged copies were found in a tier "
-						  "and discarded.",
-						  n),
-				  "verify", "",
-				  "Run kvcachectl verify %s, and check the disk or server.",
-				  f->mnt);
+		kvm_doctor_remedy(
+			kvm_doctor_find(d, "damaged-copies", 800, NULL, NULL,
+					"%" PRIu64
+					" damaged copies were found in a tier and discarded.",
+					n),
+			"verify", "",
+			*kvm_facts_setting(f, "keyfile", buf) &&
+					*kvm_facts_setting(f, "remote", buf)
+				? "Check that all nodes of the shared tier have the same key file. "
+				  "Then run kvcachectl verify %s, and check the disk and the "
+				  "server."
+				: "Run kvcachectl verify %s, and check the disk or server.",
+			f->mnt);
 	n = kvm_fact(f, "unsealable");
 	if (n)
 		kvm_doctor_remedy(

@@ -15,6 +15,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <sched.h>
 #include <string.h>
 
@@ -126,16 +127,16 @@ static struct sizes sizes_of(const struct kvm_traffic *t)
 	const struct kvm_facts *f = t->f;
 	uint64_t pct = (kvm_facts_option(f, "high") + kvm_facts_option(f, "low")) / 2;
 	char name[KVM_PATH];
+	int policy;
 	struct sizes s = {
 		.pool = kvm_fact(f, "pool_bytes") / 100 * pct,
 		.disk = kvm_fact(f, "tier_disk_bytes") / 100 * pct,
 	};
 
-	s.policy = (unsigned)kvc_max(policy_of(kvm_facts_setting(f, "policy", name)), 0);
-	s.disk_policy = (unsigned)kvc_max(policy_of(kvm_facts_setting(f, "disk_policy", name)),
-					  (int)s.policy);
-	if (!strcmp(name, "same"))
-		s.disk_policy = s.policy;
+	policy = policy_of(kvm_facts_setting(f, "policy", name));
+	s.policy = policy < 0 ? 0 : (unsigned)policy;
+	policy = policy_of(kvm_facts_setting(f, "disk_policy", name)); /* -1: the same */
+	s.disk_policy = policy < 0 ? s.policy : (unsigned)policy;
 	for (uint32_t i = 0; i < t->trace.chunks; i++)
 		s.all += t->trace.bytes[i];
 	return s;
@@ -207,8 +208,9 @@ static void judge_policies(struct kvm_diagnosis *d, const struct trial *now, con
 	double more, most = LEAST;
 
 	for (unsigned i = 0; i < n; i++) {
-		more = kvc_max(found(&x[i]) - found(now),
-			       found(&x[i]) >= found(now) ? in_pool(&x[i]) - in_pool(now) : 0);
+		more = found(&x[i]) - found(now);
+		if (more >= 0) /* not kvc_max, which takes integers */
+			more = fmax(more, in_pool(&x[i]) - in_pool(now));
 		if (more >= most) {
 			best = &x[i];
 			most = more;

@@ -19,6 +19,8 @@ def doctor(s, *words):
                                        for f in j["findings"]), j
     weights = [f["weight"] for f in j["findings"]]
     assert weights == sorted(weights, reverse=True), j
+    for f in j["findings"]:  # an improvement is a share of the requests
+        assert all(0 < float(p) <= 100 for p in re.findall(r"([+-][\d.]+) points", f["text"])), j
     return {f["id"]: f for f in j["findings"] if f["id"] not in EVEN}, j
 
 
@@ -208,6 +210,16 @@ exists(s, "m/end")
 found, j = doctor(s)
 assert set(found) == {"names-differ"} and "PYTHONHASHSEED" in found["names-differ"]["remedy"], j
 
+# a thread that asks and stores at once: nothing is counted as missing, and the report says so
+s.umount()
+s = Store("at-once", size="64M", cpu="64M", options="settle=0").mount()
+for i in range(120):
+    assert not os.path.exists(f"{s.mnt}/m{i % 2}/c{i}")
+    s.write(f"m{i % 2}/c{i}", b"x" * 100)
+found, j = doctor(s)
+assert not found and s.stats()["absent"] < 60, (j, s.stats())
+assert any("Clients stored 120 files" in n and "too high" in n for n in j["notes"]), j
+
 # a trace: LRU keeps nothing of a loop over a little more than the caches hold
 trace = f"{TMP}/trace"
 with open(trace, "w") as f:
@@ -232,6 +244,20 @@ found, j = doctor(s, "--trace", trace)
 assert "replay-pool-size" in found and found["replay-pool-size"]["option"] == "cpu", j
 assert found["replay-pool-size"]["value"] == "48M", j
 assert 3 <= points(found["replay-pool-size"]["text"]) < 30, j
+# a policy is advised only if it finds more: the chunks that are asked for twice in a row favour lru
+with open(trace, "w") as f:
+    for i in range(3000):
+        n = i // 2 if i % 50 else i // 2 % 7 + 10000
+        f.write(json.dumps({"timestamp": i, "hash_ids": [n], "bytes": [MiB]}) + "\n")
+for policy in ("lru", "mru", "lfu", "prefix"):
+    s.umount()
+    s.options = f"settle=0,policy={policy}"
+    s.mount()
+    found, j = doctor(s, "--trace", trace)
+    advice = found.get("policy")
+    if advice:
+        now, then = map(float, re.findall(r"([\d.]+)%", advice["text"])[:2])
+        assert advice["value"] != policy and then > now, j
 # a recording of this mount
 stop = threading.Event()
 

@@ -108,7 +108,9 @@ static int stage(struct kvc_keys *k, const char **why)
 		       !strcmp(x->model, key->model);
 		kvc_keys_wipe(key, sizeof *key);
 		k->seen[i] = true;
-		*why = "its ID belongs to another key of this mount; give it a new ID";
+		*why = "this mount uses another key with this number; restore that key, or give "
+		       "the new "
+		       "key a number that no node uses";
 		return same ? 0 : -EINVAL;
 	}
 	*why = "there are too many keys";

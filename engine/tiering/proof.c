@@ -21,8 +21,11 @@
 #include "owner.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+
+#define WARN_NS 60000000000ull /* between two warnings about keys that differ */
 
 /*
  * Is the frame sealed for the model that its path names? In a shared tier it must be. Otherwise,
@@ -60,6 +63,23 @@ int kvc_proof_add(const struct kvc *k, bool shared, struct kvc_frame *f)
 	return err;
 }
 
+/*
+ * The header is whole, but the key of its number did not make its proof. Usually somebody added a
+ * key on each node, instead of on one node whose file is then copied.
+ */
+static void warn_key_differs(const struct kvc_frame *f)
+{
+	static _Atomic uint64_t warned_ns; /* 0: never */
+	uint64_t now = kvc_mono_ns(), last = warned_ns;
+
+	if ((!last || now - last >= WARN_NS) &&
+	    atomic_compare_exchange_strong(&warned_ns, &last, now))
+		kvc_warn("a frame in a shared tier is encrypted with a key %u that differs from "
+			 "key %u of the key file, so it is a miss: give all nodes the same key "
+			 "file (Key rotation in kvcachefs-security(7))",
+			 f->key_id, f->key_id);
+}
+
 static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 		  enum kvc_proven least)
 {
@@ -68,6 +88,8 @@ static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 	int err = proof_key(k, shared, f, key) ?: kvc_frame_proven(f, key, &p);
 
 	kvc_keys_wipe(key, sizeof key);
+	if (!err && shared && p == KVC_PROVEN_NOTHING)
+		warn_key_differs(f);
 	if (!err && (p < least || (shared && !seals_own_model(f))))
 		err = -EBADMSG;
 	return err;

@@ -140,7 +140,9 @@ int kvm_run_newkey(int argc, char **argv)
 		return kvm_fail("%s has key %lu, but a power failure may undo this: %s", argv[0],
 				id, kvc_why(-err));
 	if (!json) {
-		printf("key %lu added to %s\n", id, argv[0]);
+		printf("key %lu added to %s; copy this file to all nodes that share a tier, then "
+		       "run kvcachectl rekey on each\n",
+		       id, argv[0]);
 		return 0;
 	}
 	kvm_json_begin(&j, NULL, '{');

@@ -22,10 +22,11 @@ static const struct {
 	{ "pin", EINVAL,
 	  "not a chunk or a file of a chunk; kvcachectl ls --recursive lists chunks" },
 	{ "pin", EDQUOT,
-	  "its owner has reached the limit of pins=: unpin another chunk, or mount with a larger "
-	  "pins=" },
+	  "its owner has reached the limit of pins=: unpin another chunk, or set a larger pins= "
+	  "with kvcachectl reload" },
 	{ "pin", ENOSPC,
-	  "the limit of pins= is reached: unpin another chunk, or mount with a larger pins=" },
+	  "the limit of pins=, a percentage of the pool and of the disk tier, is reached: unpin "
+	  "another chunk, or set a larger pins= with kvcachectl reload" },
 	{ "ttl", EINVAL,
 	  "it is not a chunk, a file of a chunk, or a model's folder; --chunks sets the ttl of the "
 	  "chunks in a folder" },

@@ -155,3 +155,35 @@ for s in nodes:
     load_all(s)
 for s in nodes:
     s.umount()
+
+# a key that was added on each node: the log of the reader says that the keys differ. A further key,
+# which all files have, mends it.
+files = [f"{TMP}/keys-of-{i}" for i in range(2)]
+newkey(*files)
+os.makedirs(f"{TMP}/shared2")
+nodes = [Store(f"own{i}", options=f"settle=20,remote=dir://{TMP}/shared2,keyfile={f}").mount()
+         for i, f in enumerate(files)]
+for s, f in zip(nodes, files):
+    out = run(CTL, "newkey", f, ok=True).stdout
+    assert "copy this file to all nodes" in out, out
+    rekey(s)
+a, b = nodes
+a.write("m0/differs/l", b"d" * 7000)
+a.settle()
+assert "differs from key 2" not in b.log()
+with fails(errno.ENOENT):
+    b.read("m0/differs/l")
+assert b.log().count("encrypted with a key 2 that differs from key 2 of the key file") == 1
+assert b.stats()["unknown_keys"] == 0 and b.stats()["corrupt"] >= 1, b.stats()
+found = run(CTL, "doctor", "--for", "1s", b.mnt, ok=True).stdout
+assert "all nodes of the shared tier have the same key file" in " ".join(found.split()), found
+newkey(files[0])
+keep(files[1], lines(files[1]) + lines(files[0])[-1:])
+for s in nodes:
+    rekey(s)
+    s.settle()
+wait_for(lambda: os.path.exists(f"{b.mnt}/m0/differs/l"), every=0.1)
+assert b.read("m0/differs/l") == b"d" * 7000
+for s in nodes:
+    s.umount()
+    assert sealed_with(s) == {"3"}, sealed_with(s)

@@ -56,7 +56,7 @@ def prepare(example):
     if example.startswith("verify --stop"):  # something to stop
         subprocess.Popen([CTL, "verify", "--rate", "1K", s.mnt], stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL)
-        wait_for(lambda: "verify" in open(f"{s.mnt}/.kvcachefs/control").read())
+        wait_for(lambda: "verify running" in open(f"{s.mnt}/.kvcachefs/control").read())
 
 
 def command_of(example):

@@ -18,7 +18,7 @@
 
 #define SLOTS 1024u
 #define DEPTH 64 /* folders above a name that are followed in memory */
-#define MADE_NS 1000000000ull
+#define MADE_NS 300000000ull
 #define AGAIN_NS 100000000ull /* a thread that asks later than this asks anew */
 #define SETTLED_NS 1000000ull /* a report counts lookups that are at least this old */
 

@@ -505,6 +505,7 @@ int kvc_devices_remove(struct kvc_sweep *s)
 	struct kvc *k = s->k;
 	struct kvc_tier *t = k->tier[KVC_DISK].t;
 	KVC_MEM struct kvc_store *next = NULL;
+	uint64_t evicted = k->stats.evicted_for[KVC_FOR_tier];
 	struct kvc_device old;
 	unsigned nr;
 	int err = find(s, &nr);
@@ -518,6 +519,7 @@ int kvc_devices_remove(struct kvc_sweep *s)
 		return -EBUSY;
 	}
 	err = set_leaving(s, nr, true) ?: drain(s, nr) ?: kvc_catalog_sync(k->cat);
+	s->evicted = k->stats.evicted_for[KVC_FOR_tier] - evicted;
 	if (err)
 		return err;
 	next = store_copy(k->store);

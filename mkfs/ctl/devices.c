@@ -174,6 +174,7 @@ static int change(const char *name, const char *inside, enum kvc_device_kind kin
 bool kvm_devices_result(const char *name, const char *text)
 {
 	uint64_t changed = kvm_sweep_value(text, "changed"), lost = kvm_sweep_value(text, "lost");
+	uint64_t evicted = kvm_sweep_value(text, "evicted");
 	char size[32];
 
 	kvc_size_text(kvm_sweep_value(text, "bytes"), size);
@@ -190,6 +191,10 @@ bool kvm_devices_result(const char *name, const char *text)
 		puts(changed ? "the device stays" : "the device was not being removed");
 	else
 		return false;
+	if (evicted)
+		printf("%" PRIu64 " chunks were evicted from the tiers meanwhile for lack of "
+		       "space\n",
+		       evicted);
 	if (lost)
 		printf("%" PRIu64 " files could not be read and were dropped\n", lost);
 	return true;

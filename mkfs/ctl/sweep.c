@@ -162,6 +162,8 @@ static void print_sweep_json(const struct sweep *s)
 	kvm_json_number(&j, verify ? "unreadable" : "failed", failed);
 	if (verify)
 		kvm_json_number(&j, "lost", value_of(s, "lost"));
+	if (!strcmp(s->name, "remove"))
+		kvm_json_number(&j, "evicted", value_of(s, "evicted"));
 	kvm_json_number(&j, "bytes", value_of(s, "bytes"));
 	kvm_json_begin(&j, "failed_in", '{');
 	each_missing(s, json_tier, &j);

@@ -5,7 +5,7 @@
 renamed, deleted and stored meanwhile. df follows. Nothing is lost by a remove, and no file has
 other bytes than its own. A remove can be stopped, continued and taken back. A failed change leaves
 the store as it was."""
-import json, os, subprocess, threading
+import json, os, re, subprocess, threading
 from kvtest import *
 
 need_mount()
@@ -166,7 +166,8 @@ whole()
 for i in range(160):
     s.write(f"more/c{i}/l", blob(f"more {i}", N))
 s.settle()
-ctl("remove", B, MNT)
+out = ctl("remove", B, MNT).stdout
+assert int(re.search(r"(\d+) chunks were evicted", out)[1]) > 20, out
 assert [d[1] for d in devices()] == [C]
 there = sum(s.read(f"more/c{i}/l") == blob(f"more {i}", N) for i in range(160)
             if os.path.exists(f"{MNT}/more/c{i}/l"))

@@ -577,6 +577,7 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 			.read_fails = fails(x, KVC_CALL_READ),
 			.write_fails = fails(x, KVC_CALL_WRITE),
 			.unsynced = x->unsynced,
+			.failed_syncs = x->failed,
 			.why = x->breaker
 				       .of[fails(x, KVC_CALL_READ) ? KVC_CALL_READ : KVC_CALL_WRITE]
 				       .why,

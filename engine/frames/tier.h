@@ -122,6 +122,8 @@ struct kvc_tier_device {
 	bool unsynced; /* the last sync() left out writes of this device, or failed there */
 	int why;
 	uint64_t errors; /* calls that failed since the mount */
+	/* likewise syncs that failed, or left out writes of this device */
+	uint64_t failed_syncs;
 };
 
 /* A change of a device of a live tier to its state in the store. */

@@ -162,10 +162,24 @@ static void await_copies(struct kvc_sweep *s, struct kvc_stack *asked)
 }
 
 /*
- * Returns 0. If the last sync did not cover all copies on a device, returns -EIO with a message
- * that names the device.
+ * The number of failed syncs of each device. If one fails during the flush, it may have lost copies
+ * that the flush found or made, although the flush's own sync succeeds later.
  */
-static int check_devices(struct kvc_sweep *s)
+static void count_failed_syncs(const struct kvc_sweep *s, uint64_t failed[KVC_DEVICES])
+{
+	struct kvc_tier_device d;
+
+	memset(failed, 0, KVC_DEVICES * sizeof *failed);
+	kvc_tier_each(s->k, t) {
+		struct kvc_tier *tier = s->k->tier[t].t;
+
+		for (unsigned nr = 0; tier->ops->device && nr < KVC_DEVICES; nr++)
+			failed[nr] = tier->ops->device(tier, nr, &d) ? 0 : d.failed_syncs;
+	}
+}
+
+/* Returns 0, or -EIO with a message that names a device that may have lost copies. */
+static int check_devices(struct kvc_sweep *s, const uint64_t failed[KVC_DEVICES])
 {
 	struct kvc_tier_device d;
 
@@ -173,10 +187,14 @@ static int check_devices(struct kvc_sweep *s)
 		struct kvc_tier *tier = s->k->tier[t].t;
 
 		for (unsigned nr = 0; tier->ops->device && nr < KVC_DEVICES; nr++) {
-			if (tier->ops->device(tier, nr, &d) || !d.unsynced)
+			if (tier->ops->device(tier, nr, &d) ||
+			    (!d.unsynced && d.failed_syncs <= failed[nr]))
 				continue;
 			snprintf(s->why, sizeof s->why,
-				 "the device %.300s fails: copies in it are not on stable storage",
+				 d.unsynced ? "the device %.300s fails: copies in it are not on "
+					      "stable storage"
+					    : "a sync of the device %.300s has failed meanwhile; "
+					      "another flush makes the lost copies again",
 				 d.path);
 			return -EIO;
 		}
@@ -203,13 +221,16 @@ static int sync_all(struct kvc_sweep *s)
 int kvc_flush_run(struct kvc_sweep *s)
 {
 	struct kvc_stack asked = { 0 };
-	int err = request_all(s, &asked);
+	uint64_t failed[KVC_DEVICES];
+	int err;
 
+	count_failed_syncs(s, failed);
+	err = request_all(s, &asked);
 	if (!err)
 		await_copies(s, &asked);
 	free(asked.v);
 	err = err ?: kvc_sweeper_commit(s);
 	if (!err && !s->stop)
-		err = sync_all(s) ?: check_devices(s);
+		err = sync_all(s) ?: check_devices(s, failed);
 	return err;
 }

@@ -3,9 +3,9 @@
 # level: check
 """A sync of the disk tier's data fails once, as Linux reports it: later syncs succeed, and bytes of
 the failed one may be lost. The fsync fails. The next fsync of the file makes a new copy, whether
-the file is open for writing or not, and a flush and an unmount do so, too. An fsync of a file that
-was synced before makes no copy."""
-import os
+the file is open for writing or not, and a flush and an unmount do so, too. A flush fails if a sync
+fails beside it. An fsync of a file that was synced before makes no copy."""
+import os, subprocess
 from kvtest import *
 import faults
 
@@ -15,9 +15,10 @@ N = 300000
 s = Store("s", size="64M", cpu="32M", options="settle=0,unit=file")
 DATA = f"{s.path}/data"
 assert os.path.exists(DATA), os.listdir(s.path)
-SYNC, WRITE = 0, 1
+SYNC, WRITE, HELD = 0, 1, 2
 rules = faults.Rules(f"calls=sync path={DATA} nth={faults.FAR} count=1 do=EIO",
-                     f"calls=write path={DATA} nth={faults.FAR} len=67108864 do=EIO")
+                     f"calls=write path={DATA} nth={faults.FAR} len=67108864 do=EIO",
+                     f"calls=write path={DATA} nth={faults.FAR} count={faults.FAR} do=hold")
 assert rules.mount(s)
 
 
@@ -72,7 +73,27 @@ os.fsync(fd)
 assert writes() == n
 os.close(fd)
 
-# (c) a flush, and (d) an unmount
+# (c) a sync of another caller fails while a flush waits for a copy: the flush's own sync succeeds,
+# but not with that copy
+s.write("m/early", blob("early", N))  # so that the device has something to sync
+s.settle()
+rules.begin(HELD)
+s.write("m/held", blob("held", N))
+wait_for(lambda: rules.fired()[HELD])
+p = subprocess.Popen([CTL, "flush", s.mnt], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                     text=True)
+wait_for(lambda: "running" in open(f"{s.mnt}/.kvcachefs/control").read())
+fails_once()
+with fails(errno.EIO):
+    fsync("m/synced")
+rules.heal(HELD)
+out = p.communicate()[0]
+assert p.returncode == 1 and "a sync of the device" in out, (p.returncode, out)
+n = writes()
+run(CTL, "flush", s.mnt, ok=True)
+assert writes() > n, "the flush made no new copy"
+
+# (d) a flush, and (e) an unmount
 for how in ("flush", "umount"):
     s.write(f"m/{how}", blob(how, N))
     s.settle()
@@ -88,7 +109,7 @@ for how in ("flush", "umount"):
 
 s.drop_pool()
 s.mount()
-for name in ("synced", "closed", "open", "flush", "umount"):
+for name in ("synced", "closed", "open", "early", "held", "flush", "umount"):
     assert s.read(f"m/{name}") == blob(name, N), name
 s.umount()
 s.fsck("-n", "--data")

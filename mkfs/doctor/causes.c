@@ -168,12 +168,12 @@ static void judge_found(struct kvm_diagnosis *d)
 	uint64_t found = kvm_fact(f, "found"), absent = kvm_fact(f, "absent");
 	uint64_t asked = found + absent, stored = kvm_fact(f, "publishes");
 
-	/* engine/ops/asked.c does not count a name that its thread creates within a second */
+	/* engine/ops/asked.c does not count a name that its thread creates within 300 ms */
 	if (stored >= KVM_ENOUGH && absent < stored / 2)
 		kvm_doctor_note(d,
 				"Clients stored %" PRIu64 " files, but only %" PRIu64 " missing "
-				"names were counted. A name that the same thread creates within a "
-				"second is not counted, so the share of found chunks may be too "
+				"names were counted. A name that the same thread creates within "
+				"300 ms is not counted, so the share of found chunks may be too "
 				"high.",
 				stored, absent);
 	if (asked < KVM_ENOUGH) {

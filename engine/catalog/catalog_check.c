@@ -271,6 +271,10 @@ int kvc_check_format(const char *path, char *error)
 	return err;
 }
 
+/*
+ * The log is kept: only the connections of kvc_catalog_open() know how to sync it after a failed
+ * sync (wal_sync.c), without which it must not be copied into the database.
+ */
 int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 {
 	sqlite3 *db = NULL;
@@ -286,6 +290,7 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 		return err;
 	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)
 			     ?: kvc_schema_restrict(db)
+			     ?: sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL)
 		  : kvc_conn_open_read(path, &db);
 	err = rc ? errno_of(db, rc) : check_pages(db, mend, fn, arg);
 	if (rc && err == -EBADMSG)

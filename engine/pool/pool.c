@@ -68,22 +68,40 @@ static int is_own_tmpfs(const char *path)
 	return a.st_dev != b.st_dev && s.f_type == TMPFS_MAGIC;
 }
 
-/* Makes all folders of the path. Only the last one gets the mode. */
-static int make_dirs(const char *path, mode_t mode)
+/*
+ * Makes the folder of run= if only its last component is missing. A missing parent is more likely a
+ * typing error than a request for new folders.
+ */
+static int make_run_dir(const char *path, bool *made, char *error)
 {
-	char buf[600];
+	char up[600];
+	size_t n = strlen(path);
+	int err;
 
-	snprintf(buf, sizeof buf, "%s", path);
-	for (char *p = buf + 1;; p++)
-		if (*p == '/' || !*p) {
-			char c = *p;
-
-			*p = 0;
-			if (mkdir(buf, c ? 0755 : mode) && errno != EEXIST)
-				return -errno;
-			if (!(*p = c))
-				return 0;
-		}
+	*made = !mkdir(path, 0755);
+	err = *made || errno == EEXIST ? 0 : -errno;
+	if (*made)
+		kvc_info("created the folder %s for pools", path);
+	if (!err || !access(path, F_OK))
+		return 0;
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	while (n > 1 && path[n - 1] != '/')
+		n--;
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	snprintf(up, sizeof up, "%.*s", (int)n, path);
+	if (err == -ENOENT && access(up, F_OK) && errno == ENOENT)
+		snprintf(error, 512,
+			 "cannot create the folder run=%s: %s does not exist; create it, or give "
+			 "another run=",
+			 path, up);
+	else if (err == -EACCES || err == -EPERM)
+		snprintf(error, 512, "cannot create the folder run=%s: %s%s", path, strerror(-err),
+			 NO_RIGHT);
+	else
+		snprintf(error, 512, "cannot create the folder run=%s: %s", path, kvc_why(-err));
+	return err;
 }
 
 /* Returns 1 if the folder is empty or does not exist, 0 if it is not empty, or a negative errno. */
@@ -274,7 +292,8 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 	if ((err = choose(p, o, us, error)) || (err = look(p, &there, error)) ||
 	    (err = fits(p, there, error)))
 		return err;
-	if ((err = make_dirs(p->path, 0700))) {
+	if (mkdir(p->path, 0700) && errno != EEXIST) {
+		err = -errno;
 		if (err == -EACCES || err == -EPERM)
 			snprintf(error, 512, "cannot create %s for the pool: %s%s", p->path,
 				 strerror(-err), NO_RIGHT);
@@ -335,9 +354,9 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 			 strerror(-err));
 		return err;
 	}
-	/* if the folder does not exist and cannot be made, opening the pool reports it */
-	made = access(o->run_dir, F_OK);
-	make_dirs(o->run_dir, 0755);
+	if ((err = make_run_dir(o->run_dir, &made, error)))
+		return err;
+	/* if the folder cannot be opened for one of these reasons, open_locked reports it */
 	folder = open(o->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (folder < 0 ? errno != ENOENT && errno != ENOTDIR && errno != EACCES
 		       : flock(folder, LOCK_EX)) {

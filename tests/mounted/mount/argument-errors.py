@@ -61,7 +61,10 @@ for option, says in (("remote=foo", "'foo' is not a URL"), ("remote=ftp://x", "'
                      ("metrics=192.0.2.1:9464", "192.0.2.1:9464"), ("metrics=h:9464", "h:9464"),
                      ("metrics=127.0.0.1:0,metrics_token=/nonexistent", "/nonexistent"),
                      ("numa=nonsense", "nonsense"), (f"run={FILE}", FILE),
-                     ("run=/proc/nothing", "/proc/nothing"), ("shim=explode:1", "explode:1"),
+                     ("run=/proc/nothing", "/proc/nothing"),
+                     (f"run={TMP}/no/such", f"{TMP}/no does not exist"),
+                     (f"run={TMP}/no/such/", f"{TMP}/no does not exist"),
+                     ("shim=explode:1", "explode:1"),
                      ("cpu=9000G", "cpu="), ("policy=l\nru", "l?ru")):
     mount(s.path, s.mnt, "-o", f"{o},{option}", says=[says])
 
@@ -172,7 +175,11 @@ run("umount", small, ok=True)
 os.chmod(TMP, 0o755)
 nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 if run(*nobody, "true").returncode == 0:
-    for program, words in ((KV, (s.path, s.mnt, "-o", o)), (MKFS, ("--size", "16M", f"{TMP}/n")),
+    # the user's own mount point: otherwise it is refused before the store
+    os.mkdir(f"{TMP}/own")
+    os.chown(f"{TMP}/own", 65534, 65534)
+    for program, words in ((KV, (s.path, f"{TMP}/own", "-o", o)),
+                           (MKFS, ("--size", "16M", f"{TMP}/n")),
                            (MKFS, ("--force", "--size", "16M", s.path)), (FSCK, ("-n", s.path))):
         w.tell(*nobody, program, *words, says=["ermission denied"], code=w.code[program][0],
                name=os.path.basename(program))

@@ -186,7 +186,17 @@ const char *kvm_time_text(uint64_t seconds, char *buf)
 {
 	size_t i = 0;
 
-	while (i < UNITS - 1 && seconds < 2 * units[i].s)
+	while (i < UNITS - 1 && seconds < 2 * units[i].s && seconds != units[i].s)
+		i++;
+	snprintf(buf, 32, "%" PRIu64 " %c", seconds / units[i].s, units[i].name);
+	return buf;
+}
+
+const char *kvm_time_exact(uint64_t seconds, char *buf)
+{
+	size_t i = 0;
+
+	while (seconds % units[i].s)
 		i++;
 	snprintf(buf, 32, "%" PRIu64 " %c", seconds / units[i].s, units[i].name);
 	return buf;

@@ -60,10 +60,12 @@ int kvm_time_arg(const char *name, const char *text, uint64_t most, const char *
 
 /*
  * kvm_time_parse is kvc_time_parse (units.h) in seconds. kvm_time_text prints a time to buf (at
- * least 32 bytes) in the largest unit of which it has at least two, and returns buf.
+ * least 32 bytes) in the largest unit of which it is exactly one or at least two, rounded down, and
+ * returns buf. kvm_time_exact does not round: it takes the largest unit that divides the time.
  */
 int kvm_time_parse(const char *text, uint64_t *seconds);
 const char *kvm_time_text(uint64_t seconds, char *buf);
+const char *kvm_time_exact(uint64_t seconds, char *buf);
 
 /*
  * Finds the root of the kvcachefs mount that contains the path `inside`. NULL: the only mounted

@@ -32,8 +32,31 @@ static int print_hinted_path(FILE *out, const char *mnt, const char *path, const
 	return 0;
 }
 
+/* The paths of the command line, and the request in which they are lines relative to the mount. */
+struct hinted {
+	const char *mnt, *list;
+	char **paths;
+	int n;
+};
+
+/* Reports an error of a path of the answer, under the name that the user gave it. */
+static void print_error(const struct hinted *h, const char *below, const char *says)
+{
+	const char *line = h->list;
+
+	for (int i = 0; i < h->n && (line = strchr(line, '\n')); i++) {
+		size_t n = strcspn(++line, "\n");
+
+		if (!strncmp(line, below, n) && (!below[n] || below[n] == '/')) {
+			kvm_fail("%s%s: %s", kvm_shown(h->paths[i]), below + n, says);
+			return;
+		}
+	}
+	kvm_fail("%s/%s: %s", h->mnt, below, says);
+}
+
 /* Reports the lines of the answer that have an error. Returns their number. */
-static unsigned print_errors(char *text)
+static unsigned print_errors(const struct hinted *h, char *text)
 {
 	static const struct {
 		const char *name, *text;
@@ -60,7 +83,7 @@ static unsigned print_errors(char *text)
 			*state = 0;
 			state = strrchr(l, ' ');
 		}
-		kvm_fail("%s: %s", l, says);
+		print_error(h, l, says);
 		failed++;
 	}
 	return failed;
@@ -79,14 +102,14 @@ static void print_hinted(const char *mnt, int paths, unsigned failed)
 }
 
 /* Returns 0, or 1 after a message. *failed: the number of refused paths. */
-static int send_hint(const char *mnt, const char *list, size_t len, unsigned *failed)
+static int send_hint(const struct hinted *h, size_t len, unsigned *failed)
 {
-	KVC_FD int fd = kvm_mount_open(mnt, "lease", O_RDWR);
+	KVC_FD int fd = kvm_mount_open(h->mnt, "lease", O_RDWR);
 	KVC_MEM char *text = NULL;
 
-	if (fd < 0 || kvm_lease_ask(fd, "hint", list, len) || kvm_lease_read(fd, "hint", &text))
+	if (fd < 0 || kvm_lease_ask(fd, "hint", h->list, len) || kvm_lease_read(fd, "hint", &text))
 		return 1;
-	*failed = print_errors(text);
+	*failed = print_errors(h, text);
 	return *failed > 0;
 }
 
@@ -209,7 +232,7 @@ int kvm_run_hint(int argc, char **argv)
 		return kvm_fail("out of memory");
 	if (err)
 		return err;
-	err = send_hint(mnt, list, len, &failed);
+	err = send_hint(&(struct hinted){ mnt, list, argv, argc }, len, &failed);
 	if (json && (!err || failed))
 		print_hinted(mnt, argc, failed);
 	return err;

@@ -18,6 +18,8 @@
 
 #define TRIES 100 /* attempts if other processes create the file at the same time */
 
+#define MODEL_MAX 255
+
 struct secret { /* wiped before the command ends */
 	char line[512], in[4096], out[4096];
 };
@@ -109,6 +111,20 @@ static int add_key(const char *path, int fd, const char *model, unsigned long *i
 	return err;
 }
 
+/*
+ * Refuses a model whose line no mount would read, or which no folder can have. Without this check,
+ * an empty name would add a key for all models.
+ */
+static int check_model(const char *model)
+{
+	if (*model && strlen(model) <= MODEL_MAX && !strpbrk(model, "/ \t\r\n") &&
+	    strcmp(model, ".") != 0 && strcmp(model, "..") != 0)
+		return 0;
+	return kvm_misused("MODEL %s: give the name of a folder in the root of the mount, without "
+			   "slashes and spaces",
+			   kvm_shown(model));
+}
+
 /* Adds a random key to a key file. A new file gets mode 0600. */
 int kvm_run_newkey(int argc, char **argv)
 {
@@ -119,6 +135,7 @@ int kvm_run_newkey(int argc, char **argv)
 	int fd, err = kvm_options(&argc, argv, options);
 	struct stat st;
 
+	err = err ?: argc > 1 ? check_model(argv[1]) : 0;
 	if (err)
 		return err;
 	for (int i = 0; i < TRIES; i++) {

@@ -124,15 +124,62 @@ int kvm_lease_read(int fd, const char *command, char **text)
 	return 0;
 }
 
+/* The error of a line "PATH INODE SIZE STATE", or 0. Only the names of errors begin with E. */
+static int line_error(const char *line, size_t n)
+{
+	const char *state = memrchr(line, ' ', n);
+	size_t len = state ? n - (size_t)(++state - line) : 0;
+
+	if (!len || *state != 'E')
+		return 0;
+	for (int err = 1; err < 256; err++) {
+		const char *name = strerrorname_np(err);
+
+		if (name && strlen(name) == len && !strncmp(name, state, len))
+			return err;
+	}
+	return EIO;
+}
+
+/* Returns 0 if the answer has a file. Otherwise returns 1 after a message that gives the reason. */
+static int check_answer(const char *text, bool hold)
+{
+	const char *what = hold ? "lease: nothing is leased" : "prefetch: nothing is loaded";
+	int first = 0, path = 0;
+
+	for (const char *l = text; *l;) {
+		size_t n = strcspn(l, "\n");
+		int err = line_error(l, n);
+
+		if (!err)
+			return 0;
+		if (!first) { /* the path precedes inode, size and state */
+			first = err;
+			path = (int)n;
+			for (int i = 0; i < 3 && path; i++)
+				while (path && l[--path] != ' ')
+					;
+		}
+		l += n + (l[n] == '\n');
+	}
+	if (!first)
+		return kvm_fail("%s: the folders contain no files", what);
+	return kvm_fail("%s: %.*s: %s", what, path, text, kvc_why(first));
+}
+
 static int hold_lease(int fd, bool json)
 {
-	KVC_MEM char *text = NULL;
+	KVC_MEM char *text = NULL, *answer = NULL;
 
 	if (kvm_lease_read(fd, "lease", &text))
 		return 1;
+	if (!(answer = strdup(text)))
+		return kvm_fail("out of memory");
 	print_lease(text, json);
 	if (fflush(stdout))
 		return kvm_fail("%s", kvc_why(errno));
+	if (check_answer(answer, true))
+		return 1;
 	pause();
 	return 0;
 }
@@ -144,7 +191,7 @@ static int hold_lease(int fd, bool json)
 static int request_lease(char **paths, int n, bool hold, bool json)
 {
 	struct kvm_json j = { stdout, false };
-	KVC_MEM char *list = NULL;
+	KVC_MEM char *list = NULL, *answer = NULL;
 	size_t len = 0;
 	char mnt[KVM_PATH];
 	FILE *text = open_memstream(&list, &len);
@@ -165,6 +212,8 @@ static int request_lease(char **paths, int n, bool hold, bool json)
 		return 1;
 	if (hold)
 		return hold_lease(fd, json);
+	if (kvm_lease_read(fd, "prefetch", &answer) || check_answer(answer, false))
+		return 1;
 	if (json) {
 		kvm_json_begin(&j, NULL, '{');
 		kvm_json_text(&j, "mount", mnt);

@@ -16,18 +16,30 @@
 #define QUOTA_MIN (1u << 20)
 #define TTL_TIME "a time from 1s to 11574w, such as 90s, 10m or 7d, or never"
 
-/* Gets the item of a path, and whether the path is the mount. Returns 0, or 1 after a message. */
-static int get_item(const char *path, struct kvm_item *it, bool *is_mount)
+/*
+ * A model is a folder in the root of the mount. If the folder contains files itself, its item is a
+ * chunk, so the item does not tell whether the path is a model.
+ */
+enum place { MOUNT, MODEL, ELSEWHERE };
+
+/* Gets the item and the place of a path. Returns 0, or 1 after a message. */
+static int get_item(const char *path, struct kvm_item *it, enum place *place)
 {
-	char mnt[KVM_PATH], real[PATH_MAX];
-	struct stat root, st;
+	char mnt[KVM_PATH], real[PATH_MAX], up[PATH_MAX + 4];
+	struct stat root, st, parent;
 	int err;
 
 	if (kvm_mount_of(path, mnt))
 		return 1;
 	if (!realpath(path, real) || stat(mnt, &root) || stat(real, &st))
 		return kvm_fail("%s: %s", path, kvc_why(errno));
-	*is_mount = st.st_ino == root.st_ino;
+	snprintf(up, sizeof up, "%s/..", real);
+	*place = st.st_ino == root.st_ino ? MOUNT : ELSEWHERE;
+	if (*place != MOUNT && S_ISDIR(st.st_mode)) {
+		if (stat(up, &parent))
+			return kvm_fail("%s: %s", path, kvc_why(errno));
+		*place = parent.st_ino == root.st_ino ? MODEL : ELSEWHERE;
+	}
 	err = kvm_item_get(real, &root, it);
 	return err ? kvm_fail("%s: %s", path, kvc_why(-err)) : 0;
 }
@@ -45,15 +57,17 @@ static int visit_model(void *arg, const char *path)
 	return !lstat(path, &st) && S_ISDIR(st.st_mode) ? m->fn(m->arg, path) : 0;
 }
 
-/* Calls fn for each model of the mount, or for the path itself. */
+/* Calls fn for each model of the mount, or for the path itself if it is a model. */
 static int each_model(const char *path, int (*fn)(void *arg, const char *path), void *arg)
 {
 	struct models m = { fn, arg };
 	struct kvm_item it;
-	bool is_mount;
-	int err = get_item(path, &it, &is_mount);
+	enum place place;
+	int err = get_item(path, &it, &place);
 
-	return err ?: is_mount ? kvm_item_each_entry(path, visit_model, &m) : fn(arg, path);
+	if (err || place == ELSEWHERE)
+		return err;
+	return place == MOUNT ? kvm_item_each_entry(path, visit_model, &m) : fn(arg, path);
 }
 
 static int set_model(void *arg, const char *path)
@@ -64,11 +78,19 @@ static int set_model(void *arg, const char *path)
 
 static int set_models(struct kvm_set *s, const char *path)
 {
-	int err = each_model(path, set_model, s);
+	struct kvm_item it;
+	enum place place;
 
-	if (!err && !s->failed && !s->models)
-		err = kvm_fail("%s: it has no models", path);
-	return err || s->failed;
+	if (get_item(path, &it, &place))
+		return 1;
+	/* checked here, because removing an attribute from any other path succeeds */
+	if (place == ELSEWHERE)
+		return kvm_set_trouble(path, s->attr, EINVAL);
+	if (each_model(path, set_model, s))
+		return 1;
+	if (!s->failed && !s->models)
+		return kvm_fail("%s: it has no models", path);
+	return s->failed > 0;
 }
 
 static int count_model(void *arg, const char *path)
@@ -86,11 +108,11 @@ static int ask_of_mount(const char *path, const char *text)
 {
 	struct kvm_item it;
 	uint64_t n = 0;
-	bool is_mount;
+	enum place place;
 
-	if (get_item(path, &it, &is_mount) || (is_mount && each_model(path, count_model, &n)))
+	if (get_item(path, &it, &place) || (place == MOUNT && each_model(path, count_model, &n)))
 		return -1;
-	if (!is_mount || !n)
+	if (place != MOUNT || !n)
 		return 0;
 	fprintf(stderr, "%s: %" PRIu64 " model%s: %s.\n", path, n, n == 1 ? "" : "s", text);
 	return 1;
@@ -129,9 +151,9 @@ static int confirm_chunks(int n, char **paths, const char *text, bool yes)
 static int set_ttl(struct kvm_set *s, const char *path)
 {
 	struct kvm_item it;
-	bool is_mount;
+	enum place place;
 
-	if (get_item(path, &it, &is_mount))
+	if (get_item(path, &it, &place))
 		return 1;
 	return kvm_item_has_files(&it) ? kvm_set_chunks(s, path) : set_models(s, path);
 }
@@ -155,7 +177,7 @@ int kvm_run_ttl(int argc, char **argv)
 		return err;
 	snprintf(value, sizeof value, "%" PRIu64, s);
 	set.value = value;
-	kvm_time_text(s, time);
+	kvm_time_exact(s, time);
 	if (chunks) {
 		snprintf(text, sizeof text, "dropped %s from now", time);
 		return (!never && confirm_chunks(argc - 1, argv + 1, text, yes)) ||

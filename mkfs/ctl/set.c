@@ -42,7 +42,7 @@ static const struct {
 	{ "demote", ETIMEDOUT, "it takes longer than deadline=; try again to continue" },
 };
 
-static int trouble(const char *path, const char *attr, int err)
+int kvm_set_trouble(const char *path, const char *attr, int err)
 {
 	for (size_t i = 0; i < sizeof troubles / sizeof troubles[0]; i++)
 		if (troubles[i].err == err && !strcmp(troubles[i].attr, attr))
@@ -109,7 +109,7 @@ int kvm_set_folder(struct kvm_set *s, const char *path)
 		return 0;
 	}
 	s->failed++;
-	return trouble(path, s->attr, errno);
+	return kvm_set_trouble(path, s->attr, errno);
 }
 
 static int set_chunk(void *arg, const char *path, const struct kvm_item *it)
@@ -128,7 +128,7 @@ static int set_chunk(void *arg, const char *path, const struct kvm_item *it)
 		return 0;
 	err = errno;
 	if (s->failed++ < SHOWN)
-		trouble(path, s->attr, err);
+		kvm_set_trouble(path, s->attr, err);
 	return s->stops && (err == ENOSPC || err == EDQUOT);
 }
 

@@ -25,6 +25,8 @@ int kvm_set_paths(struct kvm_set *s, int n, char **paths,
 /* For kvm_set_paths: set the attribute of all chunks at and below the path, or of the path. */
 int kvm_set_chunks(struct kvm_set *s, const char *path);
 int kvm_set_folder(struct kvm_set *s, const char *path);
+/* Prints why the attribute of the path was refused, and returns 1. */
+int kvm_set_trouble(const char *path, const char *attr, int err);
 /* Counts the chunks at and below the path, and their bytes. Returns 0, or 1 after a message. */
 int kvm_set_count(const char *path, uint64_t *chunks, uint64_t *bytes);
 /* Begins the line of a question: "PATH: N chunks, SIZE: ". */

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/xattr.h>
 
 #define LEAST (1u << 20)
@@ -149,9 +150,14 @@ static int give_folder(const char *folder, const char *name)
 	static const char attr[] = "user.kvcachefs.tenant";
 	bool none = !strcmp(name, "none");
 	char mnt[KVM_PATH];
+	struct stat st;
 
 	if (kvm_mount_of(folder, mnt))
 		return 1;
+	/* the same attribute of a file assigns the present chunk */
+	if (!stat(folder, &st) && !S_ISDIR(st.st_mode))
+		return kvm_fail("%s: it is not a folder; kvcachectl hint --tenant assigns chunks",
+				folder);
 	if (none ? !removexattr(folder, attr) || errno == ENODATA
 		 : !setxattr(folder, attr, name, strlen(name), 0))
 		return 0;

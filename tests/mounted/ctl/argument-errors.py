@@ -117,6 +117,23 @@ for words, says in (
 for words in (("evict", "--from", "disk", PATH), ("ttl", "--chunks", "1h", f"{s.mnt}/m")):
     p = run(CTL, *words)  # describes the effect, and cannot ask
     assert p.returncode == 1 and "nothing is changed" in p.stdout and "--yes" in p.stdout, p
+# a key file takes only names of models; every other line would be an error of the next mount
+KEYS = f"{TMP}/keys"
+for v in ("", "a/b", "/m", "m/", ".", "..", "a b", "a\tb", "a\nb", "m" * 256):
+    w.tell(CTL, "newkey", KEYS, v, says=["MODEL", "name of a folder"], code=2)
+assert not os.path.exists(KEYS)
+run(CTL, "newkey", KEYS, "m" * 255, ok=True)
+os.unlink(KEYS)
+# nothing is leased or loaded: an error instead of a wait
+os.mkdir(f"{s.mnt}/hollow")
+for command, says in (("lease", "nothing is leased"), ("prefetch", "nothing is loaded")):
+    for words, why in (((s.mnt, "no such", "nothing"),
+                        "no such: No such file or directory; check the path"),
+                       ((s.mnt, "hollow"), "the folders contain no files")):
+        p = run("timeout", str(HANG), CTL, command, *words)
+        assert p.returncode == 1 and \
+            p.stdout.splitlines()[-1] == f"kvcachectl: {command}: {says}: {why}", p
+run(CTL, "prefetch", s.mnt, "nothing", os.path.relpath(PATH, s.mnt), ok=True)
 w.told()
 # nothing is changed if the output cannot be printed
 for name, words in [(n, [s.mnt]) for n in ("status", "stats", "config", "log", "ls", "stat")] + [

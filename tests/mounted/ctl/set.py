@@ -99,7 +99,18 @@ with fails(errno.ENODATA):
 # the present chunks of a model
 p = ctl("ttl", "--chunks", "2d", M)
 assert p.returncode == 1 and f"{M}: 4 chunks, 3.4 MiB: dropped 2 d from now.\n" in p.stdout, p
+# the question has the exact time, in the largest unit
+for time_given, shown in (("1h", "1 h"), ("60m", "1 h"), ("1d", "1 d"), ("49h", "49 h"),
+                          ("90m", "90 m"), ("7d", "1 w"), ("61", "61 s"), ("14d", "2 w")):
+    p = ctl("ttl", "--chunks", time_given, M)
+    assert p.returncode == 1 and f": dropped {shown} from now.\n" in p.stdout, (shown, p)
+    p = ctl("ttl", time_given, s.mnt)
+    assert p.returncode == 1 and f" are dropped after {shown}.\n" in p.stdout, (shown, p)
 assert s.attr("m/a", "ttl") == "0"
+quietly("ttl", "1d", M)
+assert "ttl 1 d" in " ".join(run(CTL, "stat", M, ok=True).stdout.split()), \
+    run(CTL, "stat", M).stdout
+quietly("ttl", "never", M)
 code, seen = asked(b"y\n", CTL, "ttl", "--chunks", "2d", M)
 assert code == 0 and [s.attr(f"m/{c}", "ttl") for c in "abcd"] == ["172800"] * 4, seen
 j = json.loads(run(CTL, "ttl", "--chunks", "--json", "never", M, ok=True).stdout)
@@ -163,8 +174,27 @@ for text in ("0", "100K"):
 for text in ("much", "1e9", ""):
     said(ctl("quota", text, M), 2, "is not a size")
 said(ctl("quota", "4GB", M), 2, "write 4G (4 GiB)")
-p = ctl("quota", "--yes", "1G", f"{M}/{os.listdir(M)[0]}")
-assert p.returncode == 1 and "it is not a model" in p.stdout, p
+# a path that is not a model is refused also if there is nothing to set or remove, and before the
+# command asks or describes an effect; the other paths are changed
+chunk = f"{M}/{os.listdir(M)[0]}"
+for path in (chunk, f"{chunk}/{os.listdir(chunk)[0]}"):
+    for words in (("quota", "1G"), ("quota", "1M"), ("quota", "none"), ("policy", "lfu"),
+                  ("policy", "none")):
+        said(ctl(*words, path), 1, f"{path}: it is not a model")
+p = subprocess.run([CTL, "quota", "--json", "none", chunk, M], capture_output=True, text=True)
+assert p.returncode == 1 and "it is not a model" in p.stderr, p
+assert [(q["models"], q["failed"]) for q in json.loads(p.stdout)["paths"]] == [(0, 1), (1, 0)], p
+# a model's folder that contains files itself is a chunk, too
+s.write("flat/l", blob("flat", N))
+s.settle()
+quietly("quota", "1G", f"{s.mnt}/flat")
+assert s.attr("flat", "quota") == str(1 << 30)
+quietly("quota", "none", f"{s.mnt}/flat")
+shutil.rmtree(f"{s.mnt}/flat")
+# new chunks belong to the tenant of a folder; a file has no new chunks
+run(CTL, "tenant", "acme", s.mnt, ok=True)
+for name in ("acme", "none"):
+    said(ctl("tenant", "--folder", f"{chunk}/{os.listdir(chunk)[0]}", name), 1, "not a folder")
 
 # evict from memory: a copy is made first; from a tier, or all: only after confirmation
 for c in "ef":

@@ -216,7 +216,13 @@ for words, says in ((("--finished", "--pause", "1m"), "contradict"), ((), "give 
     p = run(CTL, "hint", *words, full[0])
     assert p.returncode == 2 and says in p.stdout, p
 p = run(CTL, "hint", "--tenant", "nobody", *full[:2])
-assert p.returncode == 1 and p.stdout.count("does not exist") == 2 and full[0][-6:] in p.stdout, p
+assert p.returncode == 1 and p.stdout.count("does not exist") == 2, p
+assert all(f"kvcachectl: {path}: the tenant does" in p.stdout for path in full[:2]), p
+# a message names a path as the command line does
+given = [os.path.relpath(path) for path in full[:2]]
+p = run(CTL, "hint", "--tenant", "nobody", *given)
+assert p.returncode == 1 and p.stdout.count("\n") == 2, p
+assert all(f"kvcachectl: {path}: the tenant does" in p.stdout for path in given), p
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../gpu/python"))
 os.environ["KVCACHEFS_LIBRARY"] = next(
     (p for p in (os.path.join(os.path.dirname(os.path.dirname(CTL)), "lib/libkvcachefs.so.0"),

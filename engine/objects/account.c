@@ -153,6 +153,15 @@ void kvc_account_set_model_locked(struct kvc_node *n, uint64_t model)
 	n->model = model;
 }
 
+void kvc_account_correct_model_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
+{
+	const struct kvc_model_use u = kvc_model_use_of(k, n);
+
+	kvc_model_use_move_locked(k, n->row.ino, n->model, model, &u);
+	n->model = model;
+	kvc_model_stats_pool_bytes_locked(k, n);
+}
+
 void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
 {
 	const struct kvc_model_use u = kvc_model_use_of(k, n);

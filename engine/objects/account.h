@@ -53,8 +53,13 @@ uint64_t kvc_account_quota_bytes(const struct kvc_node *n);
 void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n);
 /* The file was counted in its quota with these bytes. */
 void kvc_account_charged_locked(struct kvc_node *n, uint64_t bytes);
-/* Sets the model of a file that is charged no bytes yet, or whose quota is counted again. */
+/* Sets the model of a new file, which is not counted anywhere yet. */
 void kvc_account_set_model_locked(struct kvc_node *n, uint64_t model);
+/*
+ * A folder above the file has moved since the file's model was set. Moves the file in the figures
+ * of models if it is counted there, but not in quotas, which are counted again.
+ */
+void kvc_account_correct_model_locked(struct kvc *k, struct kvc_node *n, uint64_t model);
 /* Moves the file, with its bytes and copies, to another model. */
 void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model);
 

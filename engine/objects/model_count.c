@@ -111,11 +111,9 @@ static int count_node_both(struct kvc *k, struct kvc_node *n, struct last_model 
 	if ((err = file_model_both(k, n->row.parent, 0, m)))
 		return err;
 	kvc_model_use_visit_locked(k, n->row.ino, m->model, &u);
-	if (n->model == m->model)
-		return 0;
-	/* a folder above has moved since the node's model was set */
-	kvc_account_set_model_locked(n, m->model);
-	kvc_model_stats_pool_bytes_locked(k, n);
+	/* a folder above may have moved since the node's model was set */
+	if (n->model != m->model)
+		kvc_account_correct_model_locked(k, n, m->model);
 	return 0;
 }
 

@@ -208,7 +208,7 @@ static int visit_both(struct kvc *k, struct rescan *s, const struct kvc_peeked *
 	}
 	if (!err && n && S_ISREG(row.mode))
 		/* a folder above may have moved since the node's model was set */
-		kvc_account_set_model_locked(n, m->model);
+		kvc_account_correct_model_locked(k, n, m->model);
 	if (q && q->counting && ino < q->below)
 		q->at = kvc_max(q->at, ino);
 	return err == -ENOENT ? 0 : err;

@@ -81,7 +81,7 @@ for words in ((a.mnt, "m/c"), (f"{a.mnt}/m/c",), (f"{a.mnt}/m/c/l0", f"{TMP}/lin
 ctl("prefetch", "l0", cwd=f"{a.mnt}/m/c", ok=True)
 said(ctl("prefetch", f"{a.mnt}/m/c", f"{b.mnt}"), 1, "is not in the mount")
 said(ctl("prefetch", f"{a.mnt}/m/c", f"{a.mnt}/m/none"), 1, "No such file")
-said(ctl("prefetch", a.mnt), 2, "give the paths")
+said(ctl("prefetch", a.mnt), 2, "add the paths")
 
 # no mount, and paths outside of our mounts
 said(ctl("stats", TMP), 1, "not in a kvcachefs mount")

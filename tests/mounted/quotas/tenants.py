@@ -204,7 +204,7 @@ run(CTL, "tenant", "--folder", own, "none", ok=True)
 assert whose(s, "own") is None
 for words, rc, says in ((("--user", "4294967295", "tool"), 2, "number of a user"),
                         (("--quota", "1K", "tool"), 2, "1M or more"),
-                        (("--remove", "--quota", "none", "tool"), 2, "no other options"),
+                        (("--remove", "--quota", "none", "tool"), 2, "cannot be combined"),
                         (("tool remove", s.mnt), 1, "a name has"), (("", s.mnt), 1, "a name has"),
                         (("--remove", "nobody", s.mnt), 1, "does not exist"),
                         (("--folder", own, "nobody"), 1, "does not exist")):

@@ -137,8 +137,9 @@ static void usage(FILE *out)
 		"mounted kvcachefs\nor, if there are several, the one that contains the working "
 		"directory.\nMODEL is the path of a folder "
 		"directly under the mount; for hash and "
-		"newkey, only its name.\nA SIZE takes a suffix K, M, G or T, and a TIME s, m, h, "
-		"d or w (default: seconds).\nSee kvcachectl(8) for details.\n\n  -h, --help     "
+		"newkey, only its name.\nA SIZE is in bytes, or takes a suffix K, M, G or T; a "
+		"TIME is in seconds, or takes s, m, h, d or w.\nSee kvcachectl(8) for details.\n\n "
+		" -h, --help     "
 		"show this help; COMMAND --help shows the help "
 		"of one command\n  -V, --version  show the version\n");
 }

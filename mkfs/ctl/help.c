@@ -51,7 +51,7 @@ static const struct {
 	{ "evict", "--from", "TIER",
 	  "tier to remove the copies from: cpu (the pool; default), disk,\n"
 	  "dir, redis or s3; with all, the chunks are dropped" },
-	{ "hint", "--finished", NULL, "the prompt has ended: evict its chunks first" },
+	{ "hint", "--finished", NULL, "the prompt has ended: evict its chunks before others" },
 	{ "hint", "--superseded", "FOLDER",
 	  "a newer prompt, which ends in FOLDER, replaces this prompt" },
 	{ "hint", "--priority", "low|normal|high",
@@ -63,7 +63,8 @@ static const struct {
 	  "with the end of the session" },
 	{ "hint", "--returns", "TIME", "the session's next request is expected after this time" },
 	{ "hint", "--prefetch", NULL, "load the chunks into the pool" },
-	{ "hint", "--demote", NULL, "copy the chunks to the tiers now, and evict them first" },
+	{ "hint", "--demote", NULL,
+	  "copy the chunks to the tiers now, and evict them before others" },
 	{ "hint", "--tenant", "NAME|none", "assign the chunks to this tenant" },
 	{ "dump", "-o", "FILE", "name of the new tar file; - means stdout" },
 	{ "dump", "--names", NULL, "keep the names of models; default: numbers replace them" },
@@ -122,6 +123,7 @@ static const struct {
 	{ "pin", "PATH",
 	  "a chunk, a file (its whole chunk), or a folder (all its present\n"
 	  "chunks)" },
+	{ "pins", "PATH", "list only the pinned chunks at and below this path" },
 	{ "unpin", "PATH", "a chunk, a file (its whole chunk), or a folder (all its chunks)" },
 	{ "ttl", "TIME|never", "time until the chunks are dropped; never: no ttl" },
 	{ "ttl", "PATH",

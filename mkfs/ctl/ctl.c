@@ -59,8 +59,9 @@ static const struct kvm_command commands[] = {
 	  1, 2, kvm_run_tenant },
 	{ "evict", "[--from TIER] [--yes] [--json] PATH...",
 	  "evict chunks from memory, a tier, or all tiers", 1, MANY, kvm_run_evict },
-	{ "prefetch", "[--json] PATH...", "load files, or all files in a folder, into the pool", 1,
-	  MANY, kvm_run_prefetch },
+	{ "prefetch", "[--json] PATH...",
+	  "load files, or the files directly in a folder, into the pool", 1, MANY,
+	  kvm_run_prefetch },
 	{ "hint",
 	  "[--finished] [--superseded FOLDER] [--priority low|normal|high] [--pause TIME] "
 	  "[--ended tool|turn|closed] [--returns TIME] "

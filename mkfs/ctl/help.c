@@ -184,7 +184,7 @@ static const struct {
 	{ "tenant", "tenant --quota 500G --share 16G acme /mnt/kv",
 	  "tenant --folder /mnt/kv/acme acme" },
 	{ "evict", "evict /mnt/kv/llama-70b/chunk-1", "evict --from all --yes /mnt/kv/old-model" },
-	{ "prefetch", "prefetch /mnt/kv/llama-70b",
+	{ "prefetch", "prefetch /mnt/kv/llama-70b/chunk-1",
 	  "prefetch /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
 	{ "hint", "hint --finished /mnt/kv/llama-70b/chunk-9",
 	  "hint --pause 10m /mnt/kv/llama-70b/chunk-9" },

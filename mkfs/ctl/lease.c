@@ -163,7 +163,9 @@ static int check_answer(const char *text, bool hold)
 		l += n + (l[n] == '\n');
 	}
 	if (!first)
-		return kvm_fail("%s: the folders contain no files", what);
+		return kvm_fail(
+			"%s: the folders contain no files; folders below them are not searched",
+			what);
 	return kvm_fail("%s: %.*s: %s", what, path, text, kvc_why(first));
 }
 

@@ -73,7 +73,9 @@ for example in examples:
     prepare(example)
     p = subprocess.Popen(["bash", "-c", command_of(example)], cwd=here, text=True,
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT)
+                         stderr=subprocess.STDOUT,
+                         # a shell without job control ignores it for a suite in the background
+                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     watch = threading.Timer(HANG, p.kill)
     watch.start()
     try:

@@ -119,15 +119,15 @@ static int print_stat(const char *name, const char *path, const struct kvm_item 
 	int failed = 0;
 
 	kvc_quote_line(stdout, name);
-	printf("\n  %-9s %s\n", "is", it->is);
+	printf("\n  %-10s %s\n", "is", it->is);
 	if (kvm_item_has_files(it))
-		printf("  %-9s %s in %" PRIu64 " file%s\n  %-9s %s ago\n", "size",
+		printf("  %-10s %s in %" PRIu64 " file%s\n  %-10s %s ago\n", "size",
 		       kvc_size_text(it->bytes, buf), it->files, it->files == 1 ? "" : "s",
 		       "last use", used_text(it, when));
 	for (size_t i = 0; i < ATTRS; i++)
 		if (is_shown(it, attrs[i].name) &&
 		    kvm_item_attr(path, attrs[i].name, value, &failed) > 0)
-			printf("  %-9s %s\n", attrs[i].name, text_of(attrs[i].form, value, buf));
+			printf("  %-10s %s\n", attrs[i].name, text_of(attrs[i].form, value, buf));
 	return failed;
 }
 

@@ -71,10 +71,11 @@ for path in (M, f"{M}/c", f"{M}/b/l0", f"{s.mnt}/flat.bin"):
 
 # as text: with units
 text = ctl("stat", f"{M}/a", f"{M}/c", M, ok=True).stdout
-for words in ("879 KiB in 3 files", "tiers     disk", "pin       2 h", "ttl       3 d",
-              "parent    /m/b", "quota     64.0 MiB", "codec     zstd", "last use", "pin       no"):
+for words in ("879 KiB in 3 files", "tiers      disk", "pin        2 h", "ttl        3 d",
+              "parent     /m/b", "quota      64.0 MiB", "codec      zstd", "last use",
+              "pin        no"):
     assert words in text, (words, text)
-assert "pin       for ever" in ctl("stat", f"{M}/b", ok=True).stdout
+assert "pin        for ever" in ctl("stat", f"{M}/b", ok=True).stdout
 
 # lists: the mount, a model, a chunk, a file; and all below
 assert {n: e["is"] for n, e in ls(s.mnt).items()} == {"m": "model", "flat.bin": "file"}
@@ -127,5 +128,5 @@ said(ctl("ls", "--long", M), 2, "--long")
 said(ctl("stat"), 2, "usage: kvcachectl stat")
 said(ctl("stat", "--json"), 2, "--help")
 p = ctl("stat", f"{M}/none", f"{M}/a")
-assert p.returncode == 1 and "No such file" in p.stdout and "is        chunk" in p.stdout, p
+assert p.returncode == 1 and "No such file" in p.stdout and "is         chunk" in p.stdout, p
 s.umount()

@@ -453,7 +453,8 @@ class Watch:
         # sanitizers keep freed memory; and in the first seconds the allocator takes memory for
         # each thread: 58 MiB after 3 s, 87 after 12, 105 after 30, 106 after 48
         more = rss // 2 + 32 if SECONDS < 30 else rss // 4 + 16
-        assert MODE in ("asan", "tsan") or rss2 <= rss + more, f"MiB: {rss}, then {rss2}"
+        most = max(rss + more, 110)  # on a slow machine the first reading is before most of that
+        assert MODE in ("asan", "tsan") or rss2 <= most, f"MiB: {rss}, then {rss2}"
 
 
 REMOTE = f"{TMP}/remote"

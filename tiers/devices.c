@@ -13,17 +13,14 @@
  * that the breaker of the tier does not count these failures. When all devices fail, and in a store
  * with one device, the caller gets the error itself.
  *
- * Failed syncs. Each put has a number in its device. After a failed sync, or one that left the
- * device out, the frames with the numbers since the last good sync count as lost (synced(),
- * tier.h), also after a later sync has succeeded. So does a frame that was being written at that
- * time. The syncs of a device run one after the other, because the kernel reports an error to one
- * of them.
+ * device_sync.c knows which frames a failed sync may have lost.
  *
  * The lock guards the table and the breakers; no I/O is done while it is held. `users` keeps a
  * device open during a call. The tier's workers, the syncer and the threads of jobs/devices.c
  * enter.
  */
 #include "breaker.h"
+#include "device_sync.h"
 #include "disk.h"
 #include "label.h"
 #include "log.h"
@@ -35,7 +32,6 @@
 #include <string.h>
 
 #define OFFSET (KVC_DEVICE_MOST - 1)
-#define LOST 16 /* ranges of lost frames; more failures extend the last range */
 
 struct device {
 	struct kvc_tier *t; /* its driver; NULL: the number is not used */
@@ -44,19 +40,7 @@ struct device {
 	unsigned users; /* calls that use the driver */
 	struct kvc_breaker breaker;
 	uint64_t errors;
-	/*
-	 * Number of the last write, and of the last write before the last good sync. The first
-	 * number stands for all writes of earlier mounts.
-	 */
-	uint64_t writes, synced;
-	bool syncing;  /* a thread syncs the device */
-	bool unsynced; /* the last sync failed, or left the device out although it had writes */
-	/* The lost writes: those after `from`, up to `to`. In order, and separate. */
-	struct lost {
-		uint64_t from, to;
-	} lost[LOST];
-	unsigned nlost;
-	uint64_t failed;    /* syncs that failed or left writes out */
+	struct kvct_device_sync sync;
 	uint64_t uncleared; /* bytes of removed frames whose headers were not cleared */
 };
 
@@ -166,7 +150,7 @@ static int end(struct devices *d, uint64_t nr, enum kvc_call call, uint64_t at, 
 
 	pthread_mutex_lock(&d->lock);
 	x->errors += failed;
-	x->writes += call == KVC_CALL_WRITE && !certain;
+	x->sync.writes += call == KVC_CALL_WRITE && !certain;
 	for (int i = 0;
 	     d->n > 1 && i < (certain && failed ? KVC_FAILURES : 1) && event == KVC_BREAKER_SAME;
 	     i++)
@@ -249,23 +233,17 @@ static uint64_t failed_syncs(struct devices *d, unsigned nr)
 	uint64_t failed;
 
 	pthread_mutex_lock(&d->lock);
-	failed = d->dev[nr].failed;
+	failed = d->dev[nr].sync.failed;
 	pthread_mutex_unlock(&d->lock);
 	return failed;
 }
 
-/*
- * Returns the number of a put that has ended just now; end() counts it. `failed`: the number of
- * failed syncs before it began. If a sync has failed since, parts of the frame may be lost, so it
- * gets a lost number.
- */
 static uint64_t number_of_put(struct devices *d, unsigned nr, uint64_t failed)
 {
-	struct device *x = &d->dev[nr];
 	uint64_t number;
 
 	pthread_mutex_lock(&d->lock);
-	number = x->failed == failed ? x->writes + 1 : x->lost[x->nlost - 1].to;
+	number = kvct_device_sync_number_locked(&d->dev[nr].sync, failed);
 	pthread_mutex_unlock(&d->lock);
 	return number;
 }
@@ -417,67 +395,15 @@ static int devices_list(struct kvc_tier *t,
 	return err;
 }
 
-/*
- * Notes that a sync of a device failed or left it out: its writes since the last good sync count as
- * lost.
- */
-static void note_unsynced_locked(struct device *x)
-{
-	struct lost *last = x->nlost ? &x->lost[x->nlost - 1] : NULL;
-
-	x->unsynced = true;
-	x->failed++;
-	x->writes++; /* the number of puts that end now */
-	if (last && (x->nlost == LOST || last->to >= x->synced))
-		last->to = x->writes;
-	else
-		x->lost[x->nlost++] = (struct lost){ x->synced, x->writes };
-}
-
 /* Notes that a sync of the tier has left out a device, which its breaker suspends. */
 static void skip_sync(struct devices *d, unsigned nr)
 {
 	struct device *x = &d->dev[nr];
 
 	pthread_mutex_lock(&d->lock);
-	if (x->t && x->writes != x->synced)
-		note_unsynced_locked(x);
+	if (x->t)
+		kvct_device_sync_left_out_locked(&x->sync);
 	pthread_mutex_unlock(&d->lock);
-}
-
-/* Syncs a device if it has writes that are not synced. The caller is one of its users. */
-static int sync_device(struct devices *d, unsigned nr)
-{
-	struct device *x = &d->dev[nr];
-	struct kvc_tier_usage u = { 0 };
-	uint64_t writes;
-	bool needed;
-	int err = 0;
-
-	x->t->ops->usage(x->t, &u);
-	pthread_mutex_lock(&d->lock);
-	writes = x->writes;
-	/* a sync that began after these writes covers them; one that runs now may not */
-	while (x->syncing)
-		pthread_cond_wait(&d->synced, &d->lock);
-	needed = x->synced < writes || u.uncleared;
-	x->syncing = needed;
-	writes = x->writes;
-	pthread_mutex_unlock(&d->lock);
-	if (!needed)
-		return 0;
-	err = x->t->ops->sync(x->t);
-	pthread_mutex_lock(&d->lock);
-	if (err) {
-		note_unsynced_locked(x);
-	} else {
-		x->synced = writes;
-		x->unsynced = false;
-	}
-	x->syncing = false;
-	pthread_cond_broadcast(&d->synced);
-	pthread_mutex_unlock(&d->lock);
-	return err;
 }
 
 /*
@@ -502,7 +428,7 @@ static int devices_sync(struct kvc_tier *t)
 			skip_sync(d, i);
 			continue;
 		}
-		err = sync_device(d, i);
+		err = kvct_device_sync_run(&d->dev[i].sync, x, &d->lock, &d->synced);
 		end(d, i, KVC_CALL_WRITE, 0, err, true);
 		/* a probe that fails leaves its device out, too */
 		first = first ?: probe ? 0 : err;
@@ -513,7 +439,7 @@ static int devices_sync(struct kvc_tier *t)
 static enum kvc_tier_synced devices_synced(struct kvc_tier *t, const struct kvc_where *w)
 {
 	struct devices *d = devices_of(t);
-	uint64_t nr = w->at >> KVC_DEVICE_BITS, write = kvc_max(w->write, 1);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
 	enum kvc_tier_synced is;
 	struct device *x;
 
@@ -521,16 +447,9 @@ static enum kvc_tier_synced devices_synced(struct kvc_tier *t, const struct kvc_
 		return KVC_TIER_LOST;
 	x = &d->dev[nr];
 	pthread_mutex_lock(&d->lock);
-	is = write <= x->synced ? KVC_TIER_SYNCED : KVC_TIER_PENDING;
-	if (!w->write && x->nlost)
-		is = KVC_TIER_UNKNOWN;
-	if (fails(x, KVC_CALL_WRITE))
+	is = x->t ? kvct_device_sync_state_locked(&x->sync, w->write) : KVC_TIER_LOST;
+	if (is != KVC_TIER_LOST && fails(x, KVC_CALL_WRITE))
 		is = KVC_TIER_FAILING;
-	for (unsigned i = 0; i < x->nlost && w->write; i++)
-		if (w->write > x->lost[i].from && w->write <= x->lost[i].to)
-			is = KVC_TIER_LOST;
-	if (!x->t)
-		is = KVC_TIER_LOST;
 	pthread_mutex_unlock(&d->lock);
 	return is;
 }
@@ -576,8 +495,8 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 			.leaving = x->leaving,
 			.read_fails = fails(x, KVC_CALL_READ),
 			.write_fails = fails(x, KVC_CALL_WRITE),
-			.unsynced = x->unsynced,
-			.failed_syncs = x->failed,
+			.unsynced = x->sync.unsynced,
+			.failed_syncs = x->sync.failed,
 			.why = x->breaker
 				       .of[fails(x, KVC_CALL_READ) ? KVC_CALL_READ : KVC_CALL_WRITE]
 				       .why,
@@ -607,7 +526,7 @@ static int add(struct devices *d, const struct kvc_store *s, unsigned nr, char *
 		.t = t,
 		.file = s->dev[nr].kind != KVC_DEVICE_BLOCK,
 		.leaving = s->dev[nr].leaving,
-		.writes = 1,
+		.sync = { .writes = 1 },
 	};
 	memcpy(d->dev[nr].path, s->dev[nr].path, sizeof d->dev[nr].path);
 	d->n++;

@@ -3,13 +3,16 @@
  * One suite for every tier, plain and behind a shim, with and without the driver's threads: put,
  * get, rehead, remove, list, full, claims; and frames that are written from the caller's pages.
  */
+#include "device_sync.h"
 #include "label.h"
 #include "registry.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -579,6 +582,84 @@ static int remove_store(void **state)
 	return rmdir(dir);
 }
 
+/* A device whose syncs fail, the first one when the test releases it. */
+static struct {
+	struct kvct_device_sync s;
+	pthread_mutex_t lock;
+	pthread_cond_t ended;
+	_Atomic int syncs, released;
+} slow = { .s = { .writes = 1 },
+	   .lock = PTHREAD_MUTEX_INITIALIZER,
+	   .ended = PTHREAD_COND_INITIALIZER };
+
+static void slow_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
+{
+	(void)t;
+	memset(u, 0, sizeof *u);
+}
+
+static int slow_sync(struct kvc_tier *t)
+{
+	(void)t;
+	atomic_fetch_add(&slow.syncs, 1);
+	while (!atomic_load(&slow.released))
+		usleep(1000);
+	return -EIO;
+}
+
+static const struct kvc_tier_ops slow_ops = { .usage = slow_usage, .sync = slow_sync };
+static struct kvc_tier slow_tier = { .ops = &slow_ops };
+
+static void *call_sync(void *arg)
+{
+	atomic_store((_Atomic pid_t *)arg, gettid());
+	assert_int_equal(kvct_device_sync_run(&slow.s, &slow_tier, &slow.lock, &slow.ended), -EIO);
+	return NULL;
+}
+
+static bool is_asleep(pid_t tid)
+{
+	char path[64], text[256] = "", *after;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+	if (!tid || !(f = fopen(path, "r")))
+		return false;
+	after = fgets(text, sizeof text, f) ? strrchr(text, ')') : NULL;
+	fclose(f);
+	return after && after[2] == 'S';
+}
+
+/*
+ * Threads that wait for a sync that fails need one more sync, which began after they were called,
+ * and not one each.
+ */
+static void shared_failure(void **state)
+{
+	enum { WAITERS = 6 };
+	pthread_t thread[1 + WAITERS];
+	_Atomic pid_t tid[1 + WAITERS] = { 0 };
+
+	(void)state;
+	for (int i = 0; i <= WAITERS; i++) {
+		assert_int_equal(pthread_create(&thread[i], NULL, call_sync, (void *)&tid[i]), 0);
+		while (!atomic_load(&slow.syncs))
+			usleep(1000);
+	}
+	for (int i = 1; i <= WAITERS; i++)
+		while (!is_asleep(atomic_load(&tid[i])))
+			usleep(1000);
+	assert_int_equal(atomic_load(&slow.syncs), 1);
+	atomic_store(&slow.released, 1);
+	for (int i = 0; i <= WAITERS; i++)
+		pthread_join(thread[i], NULL);
+	assert_int_equal(atomic_load(&slow.syncs), 2);
+	/* the next caller syncs again */
+	assert_int_equal(kvct_device_sync_run(&slow.s, &slow_tier, &slow.lock, &slow.ended), -EIO);
+	assert_int_equal(atomic_load(&slow.syncs), 3);
+	assert_int_equal(kvct_device_sync_state_locked(&slow.s, 1), KVC_TIER_LOST);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -592,6 +673,7 @@ int main(void)
 		cmocka_unit_test(several_devices),
 		cmocka_unit_test(failed_syncs),
 		cmocka_unit_test(first_sync),
+		cmocka_unit_test(shared_failure),
 	};
 
 	return cmocka_run_group_tests(tests, make_store, remove_store);

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device_sync.h"
+
+uint64_t kvct_device_sync_number_locked(const struct kvct_device_sync *s, uint64_t failed)
+{
+	return s->failed == failed ? s->writes + 1 : s->lost[s->nlost - 1].to;
+}
+
+/* The writes since the last good sync count as lost. */
+static void lose_writes_locked(struct kvct_device_sync *s)
+{
+	struct kvct_device_sync_lost *last = s->nlost ? &s->lost[s->nlost - 1] : NULL;
+
+	s->unsynced = true;
+	s->failed++;
+	s->writes++; /* the number of puts that end now */
+	if (last && (s->nlost == KVCT_DEVICE_SYNC_LOST || last->to >= s->synced))
+		last->to = s->writes;
+	else
+		s->lost[s->nlost++] = (struct kvct_device_sync_lost){ s->synced, s->writes };
+}
+
+void kvct_device_sync_left_out_locked(struct kvct_device_sync *s)
+{
+	if (s->writes != s->synced)
+		lose_writes_locked(s);
+}
+
+int kvct_device_sync_run(struct kvct_device_sync *s, struct kvc_tier *t, pthread_mutex_t *lock,
+			 pthread_cond_t *ended)
+{
+	struct kvc_tier_usage u = { 0 };
+	uint64_t writes, begun;
+	int err;
+
+	t->ops->usage(t, &u);
+	pthread_mutex_lock(lock);
+	writes = s->writes;
+	begun = s->begun;
+	/* a sync that began after these writes covers them; one that runs now may not */
+	while (s->running)
+		pthread_cond_wait(ended, lock);
+	/*
+	 * Callers that wait for a device whose syncs fail slowly must not wait for each other's: a
+	 * sync that began after this call has an answer for it.
+	 */
+	if (s->begun > begun && s->result) {
+		err = s->result;
+		pthread_mutex_unlock(lock);
+		return err;
+	}
+	if (s->synced >= writes && (!u.uncleared || s->begun > begun)) {
+		pthread_mutex_unlock(lock);
+		return 0;
+	}
+	s->running = true;
+	s->begun++;
+	writes = s->writes;
+	pthread_mutex_unlock(lock);
+	err = t->ops->sync(t);
+	pthread_mutex_lock(lock);
+	if (err) {
+		lose_writes_locked(s);
+	} else {
+		s->synced = writes;
+		s->unsynced = false;
+	}
+	s->running = false;
+	s->result = err;
+	pthread_cond_broadcast(ended);
+	pthread_mutex_unlock(lock);
+	return err;
+}
+
+enum kvc_tier_synced kvct_device_sync_state_locked(const struct kvct_device_sync *s,
+						   uint64_t number)
+{
+	if (!number && s->nlost)
+		return KVC_TIER_UNKNOWN;
+	for (unsigned i = 0; i < s->nlost; i++)
+		if (number > s->lost[i].from && number <= s->lost[i].to)
+			return KVC_TIER_LOST;
+	return kvc_max(number, 1) <= s->synced ? KVC_TIER_SYNCED : KVC_TIER_PENDING;
+}

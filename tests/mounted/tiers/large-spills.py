@@ -198,6 +198,7 @@ for kill in range(8):
     data = blob(f"{SEED}{name}", SIZE)
     s.write("m/small", data[:5000])
     s.settle()
+    s.committed()  # the pool may be lost: then the file is what the catalog says
     r.begin(KILL, after=rng.randrange(PIECES + 2))
     try:
         with open(f"{s.mnt}/m/{name}", "wb", buffering=0) as f:

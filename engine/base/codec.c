@@ -3,8 +3,10 @@
  * Codecs (codec.h). KV caches are 2-byte floats. The upper byte (sign and most of the exponent) has
  * few values, and the lower byte (mantissa) is noise. Neither has repeats, so the upper plane is
  * coded by zstd's Huffman stage alone (a large negative level with literal compression on), and the
- * lower plane is stored raw. The entropy of a sample decides whether planes, whole bytes (fp8) or
- * nothing is tried. zstd proper, which also finds repeats, is the codec "zstd".
+ * lower plane is stored raw. Pages of zeros, which partly filled caches have, are the exception: a
+ * plane with such pages is searched for matches, too. The entropy of a sample decides whether
+ * planes, whole bytes (fp8) or nothing is tried. zstd proper, which also finds repeats, is the
+ * codec "zstd".
  *
  * A block of kind PLANES has the stored length of the upper plane (u32) and of the lower plane
  * (u32), then both planes. A plane is raw if its stored length equals its length. If the block's
@@ -23,8 +25,9 @@
 #include <string.h>
 #include <zstd.h>
 
-#define FAST (-64)    /* level of zstd for a plane: almost no search for matches */
-#define SAMPLES 8192u /* elements read for the decision */
+#define FAST (-131072) /* level of zstd for a plane: no search for matches but at its start */
+#define SPARSE (-64)   /* level for a plane with constant stretches: finds long matches */
+#define SAMPLES 8192u  /* elements read for the decision */
 #define RUNS 8u
 #define GAIN 0.97 /* coding is tried if the estimate is at most this part of the size */
 
@@ -196,10 +199,19 @@ static struct estimate estimate_sizes(const uint8_t *in, size_t len)
 	return (struct estimate){ entropy(hi, n), entropy(lo, n), entropy(all, 2 * n) };
 }
 
+/* Probes each page for a stretch of one value, such as the padding of a partly filled cache. */
+static int plane_level(const uint8_t *in, size_t len)
+{
+	for (size_t at = 0; at + 32 <= len; at += KVC_PAGE / 2)
+		if (!memcmp(in + at, in + at + 1, 31))
+			return SPARSE;
+	return FAST;
+}
+
 static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_t len, uint8_t *out,
 		    size_t capacity)
 {
-	size_t n = promise < GAIN ? squeeze(w, FAST, in, len, out, capacity) : 0;
+	size_t n = promise < GAIN ? squeeze(w, plane_level(in, len), in, len, out, capacity) : 0;
 
 	if (!n) {
 		memcpy(out, in, len);
@@ -281,7 +293,7 @@ static size_t encode_bf16(struct kvc_work *w, int level, const uint8_t *in, size
 		return split_planes(w, &l, in, len, out);
 	}
 	*kind = KVC_KIND_ZSTD;
-	return l.all < GAIN ? squeeze(w, FAST, in, len, out, KVC_BLOCK_ROOM) : 0;
+	return l.all < GAIN ? squeeze(w, plane_level(in, len), in, len, out, KVC_BLOCK_ROOM) : 0;
 }
 
 static size_t (*const encoders[KVC_CODECS])(struct kvc_work *, int, const uint8_t *, size_t,

@@ -559,6 +559,29 @@ static void hostile_headers(void **state)
 	free(g);
 }
 
+/* If every second page is empty, the coded size is about half. */
+static void empty_pages(void **state)
+{
+	const size_t len = KVC_BLOCK;
+	struct kvc_work *w = kvc_codec_work_get();
+	uint8_t *in = malloc(len);
+	uint32_t kind;
+	size_t dense, sparse;
+
+	(void)state;
+	fill(in, len, 2, 6);
+	dense = kvc_codec_encode(w, KVC_CODEC_BF16, 1, in, len, kvc_codec_work_out(w), &kind);
+	assert_int_equal(kind, KVC_KIND_PLANES);
+	for (size_t at = 0; at < len; at += 2ul * KVC_PAGE)
+		memset(in + at, 0, KVC_PAGE);
+	sparse = kvc_codec_encode(w, KVC_CODEC_BF16, 1, in, len, kvc_codec_work_out(w), &kind);
+	assert_int_equal(kind, KVC_KIND_PLANES);
+	print_message("dense %zu, with empty pages %zu\n", dense, sparse);
+	assert_true(dense < len * 3 / 4 && sparse < dense * 11 / 20);
+	kvc_codec_work_put(w, false);
+	free(in);
+}
+
 /* A payload that does not fit in the memory is coded twice, with the same result. */
 static void coded_twice(void **state)
 {
@@ -599,6 +622,7 @@ int main(void)
 		cmocka_unit_test(there_and_back),  cmocka_unit_test(sealed_means_sealed),
 		cmocka_unit_test(no_further),      cmocka_unit_test(hostile),
 		cmocka_unit_test(hostile_headers), cmocka_unit_test(coded_twice),
+		cmocka_unit_test(empty_pages),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,6 +24,7 @@
  * lower copies (n->segment.verify); its own mtime is restored after the comparison.
  *
  * Order on disk. Adding a copy: frame, placement row, commit; only then may the segment be evicted.
+ * If the row replaces the row of a copy that an fsync may have stored, the frame is synced before.
  * Deleting a file: row deleted, commit; only then is its segment freed. Its extents are freed after
  * the commit is on stable storage (deferred_free.c).
  */

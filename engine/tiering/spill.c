@@ -7,7 +7,7 @@
  *
  * A copy that a failed sync may have lost (kvc_tier_synced) does not count for an fsync, a flush or
  * an unmount. It is made again, as for another key: the new copy is synced before it replaces the
- * old one.
+ * old one. So is a snapshot of a file that has an older copy.
  *
  * One job per object and tier: n->copying has a bit for each tier with a queued or running job. A
  * copy that failed is queued again, later after each failure.
@@ -224,6 +224,7 @@ struct spill {
 	bool snapshot_copy; /* the file is open; fsync asked for its current bytes */
 	bool marked;        /* this snapshot set the mark on the segment */
 	bool reseal;        /* this generation has a copy, which is replaced */
+	bool replaces;      /* this snapshot replaces the copies of the generation before */
 	bool check; /* The tier has the object, unless a mapping changed it: compare sums. */
 	bool doubt; /* likewise, without a sum to compare: copy again */
 	uint64_t model;
@@ -353,6 +354,7 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 	s->check = here && n->object.has_sum;
 	s->doubt = here && !n->object.has_sum;
 	s->reseal = (n->copies.resealing & (1u << s->tier)) || s->doubt;
+	s->replaces = s->snapshot_copy && kvc_file_placed_anywhere(k, n);
 	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
 		kvc_file_set_unshared_locked(n, false);
 	return true;
@@ -389,7 +391,12 @@ static bool is_hopeless(int err)
 	return err == -ENOKEY || err == -E2BIG || err == -EFBIG || err == -EINVAL;
 }
 
-/* Puts the new copy on stable storage, or removes it. Returns 0 or an error of the tier. */
+/*
+ * Puts the new copy on stable storage, or removes it. Returns 0 or an error of the tier. Called for
+ * a copy whose row replaces another one in the catalog: the copy before may be the only one that an
+ * fsync has stored, and the commit may reach the medium before the new frame does. The sync after
+ * the commit then finds the device synced, so that an fsync has no more syncs than before.
+ */
 static int sync_copy(struct spill *s, struct kvc_tier *t)
 {
 	int err = t->ops->sync(t);
@@ -413,8 +420,7 @@ static void copy(struct kvc *k, struct spill *s)
 				&s->where);
 	if (!s->err)
 		kvc_latency_record(k, KVC_OP_spill, s->tier, s->model, begun);
-	/* The copy that this one replaces may be the only one that an fsync has stored. */
-	if (!s->err && s->reseal && t->ops->sync)
+	if (!s->err && (s->reseal || s->replaces) && t->ops->sync)
 		s->err = sync_copy(s, t);
 	/*
 	 * A segment without the mark is not needed any more, and is closed while no caller waits

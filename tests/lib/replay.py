@@ -12,7 +12,8 @@ names in a folder are metadata, which filesystems keep in order: if a truncation
 data that was written beyond it does not either, and creations, renames and unlinks survive up to
 some point. Only a sync of its folder covers a name. Files below `remote` are on another machine,
 and all of them survive."""
-import hashlib, mmap, os, struct, threading
+import errno, hashlib, mmap, os, struct, threading
+from kvtest import BUILD, Store, run
 
 OPEN, WRITE, TRUNCATE, SYNC, SYNC_DIR, UNLINK, RENAME, MKDIR, CLOSE, END = (
     1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
@@ -386,3 +387,42 @@ class Model:
                 wrong.append(f"{a} was synced and renamed to {b}, and has neither name; record "
                              f"{seq}")
         return wrong
+
+
+def store_at(top, options, mnt):
+    """The store top/s, to be mounted at mnt."""
+    s = Store(make=False, options=options, cpu="16M")
+    s.path, s.mnt = f"{top}/s", mnt
+    os.makedirs(mnt, exist_ok=True)
+    return s
+
+
+def mount_recorded(s, top, log, state_path):
+    """Mounts the store, and records the daemon's operations below `top`."""
+    os.environ.update(LD_PRELOAD=f"{BUILD}/lib/record.so", RECORD_UNDER=top, RECORD_LOG=log,
+                      RECORD_STATE=state_path)
+    try:
+        s.mount()
+    finally:
+        for name in ("LD_PRELOAD", "RECORD_UNDER", "RECORD_LOG", "RECORD_STATE"):
+            del os.environ[name]
+
+
+def gone(s):
+    run("umount", "-l", s.mnt)
+    s.drop_pool()
+
+
+def look(s):
+    """Returns the contents of the readable files, and the errors of the others."""
+    found, unreadable = {}, {}
+    for folder, _, files in os.walk(s.mnt):
+        for name in files:
+            path = os.path.join(folder, name)
+            try:
+                with open(path, "rb") as f:
+                    found[os.path.relpath(path, s.mnt)] = f.read()
+            except OSError as e:
+                assert e.errno in (errno.ENOENT, errno.EIO, errno.ESTALE), (path, e)
+                unreadable[os.path.relpath(path, s.mnt)] = errno.errorcode[e.errno]
+    return found, unreadable

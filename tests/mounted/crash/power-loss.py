@@ -210,43 +210,6 @@ class Life:
             time.sleep(rng.choice((0, 0.004)))
 
 
-def store_at(top, options, mnt):
-    s = Store(make=False, options=options, cpu="16M")
-    s.path, s.mnt = f"{top}/s", mnt
-    os.makedirs(mnt, exist_ok=True)
-    return s
-
-
-def mount_recorded(s, log, state_path):
-    os.environ.update(LD_PRELOAD=f"{BUILD}/lib/record.so", RECORD_UNDER=TOP, RECORD_LOG=log,
-                      RECORD_STATE=state_path)
-    try:
-        s.mount()
-    finally:
-        for name in ("LD_PRELOAD", "RECORD_UNDER", "RECORD_LOG", "RECORD_STATE"):
-            del os.environ[name]
-
-
-def gone(s):
-    run("umount", "-l", s.mnt)
-    s.drop_pool()
-
-
-def look(s):
-    """Returns the contents of the readable files, and the errors of the others."""
-    found, unreadable = {}, {}
-    for folder, _, files in os.walk(s.mnt):
-        for name in files:
-            path = os.path.join(folder, name)
-            try:
-                with open(path, "rb") as f:
-                    found[os.path.relpath(path, s.mnt)] = f.read()
-            except OSError as e:
-                assert e.errno in (errno.ENOENT, errno.EIO, errno.ESTALE), (path, e)
-                unreadable[os.path.relpath(path, s.mnt)] = errno.errorcode[e.errno]
-    return found, unreadable
-
-
 def fsck_mends(s, rng):
     p = s.fsck("-n", ok=None)
     assert p.returncode in (0, 4), p.stdout
@@ -271,7 +234,7 @@ def life(kind, model, seed, seconds):
     state = State(state_path)
     s = store_at(TOP, options + (f",remote=dir://{TOP}/remote" if KINDS[kind][1] else ""),
                  f"{TMP}/mnt")
-    mount_recorded(s, log, state_path)
+    mount_recorded(s, TOP, log, state_path)
     l = Life(s, model, state, seed)
     for p, d in look(s)[0].items():  # files of an earlier life, which survived a failure
         c = model.begin(0, {p: d})
@@ -301,7 +264,7 @@ def life(kind, model, seed, seconds):
             run("umount", "-l", s.mnt)
         else:
             s.umount()
-        mount_recorded(s, log, state_path)
+        mount_recorded(s, TOP, log, state_path)
         l.start()
     time.sleep(seconds * 0.4)
 

@@ -33,9 +33,8 @@ static void usage(FILE *out)
 		"      --device PATH  new path of a device of the store; the device is recognized "
 		"by\n"
 		"                     its label\n"
-		"      --forget DEVICE  with -y: remove a lost device, given by its path or "
-		"number,\n"
-		"                     from the store\n"
+		"      --forget DEVICE  with -y or --rebuild: remove a lost device, given by its\n"
+		"                     path or number, from the store\n"
 		"  -h, --help         show this help\n"
 		"  -V, --version      show the version\n");
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lists the redis tier: SCAN on each node that has slots. The server decides when a SCAN ends, so a
- * SCAN without progress is ended here (struct progress).
+ * SCAN without progress is ended here (struct kvct_progress).
  */
-#include "budget.h"
+#include "pieces.h"
 #include "redis_conn.h"
 #include "registry.h"
 
@@ -15,33 +15,6 @@
 #define COUNT "500"
 #define STEP_MOST (4u << 20)
 #define STEP_ELEMENTS (16u << 10)
-/*
- * Steps in a row without a frame. A nearly empty table of 2^32 buckets takes this many steps of
- * 500; a server that answers each in .1 ms needs a quarter of an hour.
- */
-#define EMPTY_STEPS (9u << 20)
-
-/*
- * The cursors of a SCAN differ from each other until it ends. One cursor is remembered and replaced
- * after twice as many steps, so a cycle of any length is found (Brent's algorithm).
- */
-struct progress {
-	char cursor[32];
-	uint64_t steps, next;
-	uint64_t empty; /* steps since the last frame */
-};
-
-static bool has_progress(struct progress *p, const char *cursor, bool frames)
-{
-	if (!strcmp(cursor, p->cursor))
-		return false;
-	if (++p->steps >= p->next) {
-		snprintf(p->cursor, sizeof p->cursor, "%s", cursor);
-		p->next = p->steps * 2;
-	}
-	p->empty = frames ? 0 : p->empty + 1;
-	return p->empty < EMPTY_STEPS;
-}
 
 struct listing {
 	struct kvc_tier *t;
@@ -90,7 +63,7 @@ static void pattern_of(const char *prefix, char *out)
 
 /* Handles an answer to SCAN. Returns 0 and sets cursor; or fn's result, or a negative errno. */
 static int scan_step(struct listing *l, const redisReply *reply, char cursor[32],
-		     struct progress *p)
+		     struct kvct_progress *p)
 {
 	redisReply **of = reply->element;
 	uint64_t before = l->frames;
@@ -106,13 +79,14 @@ static int scan_step(struct listing *l, const redisReply *reply, char cursor[32]
 	if (err)
 		return err;
 	memcpy(cursor, of[0]->str, of[0]->len + 1);
-	return !strcmp(cursor, "0") || has_progress(p, cursor, l->frames > before) ? 0 : -ELOOP;
+	return !strcmp(cursor, "0") || kvct_progress_step(p, cursor, l->frames > before) ? 0
+											 : -ELOOP;
 }
 
 static int scan_node(struct listing *l, unsigned node)
 {
 	struct kvct_redis *r = kvc_of(l->t, struct kvct_redis, tier);
-	struct progress p = { .next = 1 };
+	struct kvct_progress p = { .next = 1 };
 	char cursor[32] = "0", pattern[2 * sizeof r->prefix + 8];
 	int err;
 

@@ -6,8 +6,8 @@
  * Input: a byte (bit 0: a cluster; then the call, and whether its payload is more than inline),
  * then answers: a byte of kind, two bytes of length if it has one, and the bytes.
  * Longest input: 16384
- * Covers: tiers/redis.c, tiers/redis_conn.c, tiers/redis_cluster.c, tiers/redis_list.c,
- * tiers/redis_reply.c
+ * Covers: tiers/redis.c, tiers/pieces.c, tiers/redis_conn.c, tiers/redis_cluster.c,
+ * tiers/redis_list.c, tiers/redis_reply.c
  */
 #include "fuzz.h"
 #include "redis_conn.h"

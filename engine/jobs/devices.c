@@ -9,7 +9,7 @@
  *            uses the device.
  *   grow     A file is extended; a block device has its new size already. If the device has a
  *            label, the copy of the label is written at the new end. Then the new size is written
- *            to the superblock, and last to the first page of the label. Then the tier uses it.
+ *            to the superblock, and last to the label itself. Then the tier uses the new size.
  *   remove   The superblock marks the device as leaving, so that the device gets no new frames. Its
  *            frames are moved (tiering/move.c). When the device has no frames, it is removed from
  *            the superblock. Then the device is closed, and its label is cleared or its file
@@ -478,7 +478,7 @@ static int drain(struct kvc_sweep *s, unsigned nr)
 			return x.err;
 		}
 		if (x.left)
-			usleep(BUSY_US); /* these frames are in use for a moment */
+			usleep(BUSY_US); /* these frames are in use: try them again */
 		/* if space is in use but no frame is left, a write has failed or has not ended */
 		empty = !x.left && is_empty(s, nr);
 	} while (x.left || (!empty && ++walks < 3));

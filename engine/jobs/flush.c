@@ -102,8 +102,8 @@ static int request_all(struct kvc_sweep *s, struct kvc_stack *asked)
 }
 
 /*
- * Checks some of the files in *asked, and removes those that have all their copies. Sets *pending
- * if a copy is still pending.
+ * Checks some of the files in the list *asked, and removes from the list the files that have all
+ * their copies. Sets *pending if a copy is still pending.
  */
 static void check_some_locked(struct kvc_sweep *s, struct kvc_stack *asked, size_t *at,
 			      bool *pending)
@@ -162,8 +162,8 @@ static void await_copies(struct kvc_sweep *s, struct kvc_stack *asked)
 }
 
 /*
- * The number of failed syncs of each device. If one fails during the flush, it may have lost copies
- * that the flush found or made, although the flush's own sync succeeds later.
+ * Gets the number of failed syncs of each device. A sync that fails during the flush may have lost
+ * copies that the flush found or made, even if the flush's own sync succeeds later.
  */
 static void count_failed_syncs(const struct kvc_sweep *s, uint64_t failed[KVC_DEVICES])
 {
@@ -191,10 +191,11 @@ static int check_devices(struct kvc_sweep *s, const uint64_t failed[KVC_DEVICES]
 			    (!d.unsynced && d.failed_syncs <= failed[nr]))
 				continue;
 			snprintf(s->why, sizeof s->why,
-				 d.unsynced ? "the device %.300s fails: copies in it are not on "
-					      "stable storage"
-					    : "a sync of the device %.300s has failed meanwhile; "
-					      "another flush makes the lost copies again",
+				 d.unsynced
+					 ? "the device %.300s fails: copies in it are not on "
+					   "stable storage"
+					 : "a sync of the device %.300s failed during the flush; "
+					   "another flush makes the lost copies again",
 				 d.path);
 			return -EIO;
 		}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sweep "import": lists the shared tiers, and adopts every frame whose path is not known here.
+ * The sweep "import": lists the shared tiers, and records in the catalog every file whose path this
+ * node does not know.
  */
 #include "ops.h"
 #include "commit_batch.h"
@@ -79,7 +80,7 @@ static int import_folder(struct import *im, const char *path, uint64_t parent, c
 	return err == -EEXIST ? 0 : err;
 }
 
-/* Makes the missing folders of the frame's path, then adopts the frame. */
+/* Makes the missing folders of the frame's path, then records the file. */
 static int import_file(struct import *im, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct kvc *k = im->s->k;

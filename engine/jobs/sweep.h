@@ -87,7 +87,10 @@ int kvc_devices_grow(struct kvc_sweep *s);
 int kvc_devices_add(struct kvc_sweep *s);
 int kvc_devices_remove(struct kvc_sweep *s);
 int kvc_devices_stay(struct kvc_sweep *s);
-/* Parses their arguments: "KIND SIZE FORCE PATH", where PATH is the rest of the line. */
+/*
+ * Parses the arguments of the sweeps in devices.c: "KIND SIZE FORCE PATH", where PATH is the rest
+ * of the line.
+ */
 int kvc_devices_words(struct kvc_sweep *s, char *words, FILE *answer);
 /* Parses the arguments of verify: "tier=NAME", "rate=SIZE". */
 int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer);

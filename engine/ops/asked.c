@@ -3,8 +3,9 @@
  * Names that clients ask for and do not find. The kernel looks up a name before it creates it, so
  * not every lookup of a missing name is a question: a lookup is part of a store if the same thread
  * creates the name within MADE_NS. (The two requests follow each other at once, but on a busy
- * machine the thread may wait in between.) Therefore a lookup is counted only when the thread looks
- * up another name, or when the counters are read. A counter never decreases.
+ * machine the thread may wait in between.) Therefore a lookup is counted only later: when the
+ * thread looks up another name, or the same name again after AGAIN_NS, or when the counters are
+ * read. A counter never decreases.
  *
  * The kernel caches missing names until they are created (miss timeout: fs/session.c). It answers
  * repeated lookups of them itself, and they are not counted.
@@ -19,7 +20,8 @@
 #define SLOTS 1024u
 #define DEPTH 64 /* folders above a name that are followed in memory */
 #define MADE_NS 300000000ull
-#define AGAIN_NS 100000000ull /* a thread that asks later than this asks anew */
+/* a thread's next lookup of the same name counts again after this time */
+#define AGAIN_NS 100000000ull
 #define SETTLED_NS 1000000ull /* a report counts lookups that are at least this old */
 
 struct kvc_asked {

@@ -239,11 +239,11 @@ bool kvc_lease_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uin
  * their table). As in getxattr(2), *len is the size of the buffer on entry (0: only return the
  * length) and the length of the result on return.
  *
- * A pin is charged to w->uid. A new setting of a model may wait a short time for its files to
- * follow; the setting is already in effect, so when that wait ends the call has succeeded and is
- * not made again. A wait with w->stage set is one for the requested operation (demote), and w->err
- * is its result. w NULL: the call is root's and does not wait. user NULL: the value names no path,
- * or the caller is root.
+ * A pin is charged to w->uid. A call that changes a setting of a model takes effect at once, and
+ * may then wait a short time until the setting has been applied to the model's files. When this
+ * wait ends, the call has succeeded and is not made again. If w->stage is set, the call waits for
+ * the operation that it requested (demote), and w->err is the result of the operation. w NULL: the
+ * call is root's and does not wait. user NULL: the value names no path, or the caller is root.
  */
 int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len);
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
@@ -291,7 +291,7 @@ void kvc_print_process(FILE *out); /* the metrics process_* */
 void kvc_text_config(struct kvc *k, FILE *out);
 /*
  * Members of /status.json, each followed by a comma. then: the durations at an earlier time; the
- * member latency also has quantiles of the operations since.
+ * member latency also has quantiles of the operations since that time.
  */
 void kvc_print_status(struct kvc *k, const struct kvc_stats_durations *then, FILE *out);
 /* The reason why stores are refused now, in one line; NULL if they are accepted. */
@@ -312,10 +312,10 @@ void kvc_status_print_devices(struct kvc *k, FILE *out);
 void kvc_sweep_print(struct kvc *k, FILE *out);
 
 /*
- * STREAMS of lines that begin when they are opened: accesses to chunks (trace.c) and changes of
- * files (events.c). kvc_stream_read copies up to `capacity` bytes and gives their number in *n; 0
- * means that no line is ready. A stream has one reader at a time. Opens and reads fail only with
- * -ENOMEM.
+ * STREAMS of lines: accesses to chunks (trace.c) and changes of files (events.c). A stream has the
+ * lines since it was opened. kvc_stream_read copies up to `capacity` bytes and gives their number
+ * in *n; 0 means that no line is ready. A stream has one reader at a time. Opens and reads fail
+ * only with -ENOMEM.
  */
 struct kvc_stream;
 int kvc_trace_open(struct kvc *k, struct kvc_stream **out);

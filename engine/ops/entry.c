@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: lookup, folders, links, removal; renames are in rename.c. Every call holds the catalog's
- * lock, so that others see it as one step. The kernel has checked permissions and the lengths of
- * names, and holds the locks of the folders.
+ * Names: lookup, folders, links, removal; renames are in rename.c. A call that changes names holds
+ * the catalog's lock from its check to its last change, so that other calls see it as one step. The
+ * kernel has checked permissions and the lengths of names, and holds the locks of the folders.
  */
 #include "account.h"
 #include "cache.h"
@@ -77,7 +77,9 @@ static void count_lookup_locked(struct kvc *k, struct kvc_node *n, struct kvc_ro
 	kvc_node_attr_locked(k, n, attr);
 }
 
-/* A lookup under both locks. p, if not NULL, has the name and the node as read before them. */
+/*
+ * A lookup under both locks. p: the name and the node, which were read without the locks; or NULL.
+ */
 static int lookup_both(struct kvc *k, uint64_t parent, const char *name, uint64_t hash,
 		       const struct kvc_peek *p, struct kvc_row *attr, struct kvc_wait *w)
 {
@@ -473,8 +475,8 @@ int kvc_entry_load_shared_both(struct kvc *k, struct kvc_node *n, struct kvc_wai
 }
 
 /*
- * The same for a file that loses one name and keeps another. A failed load is ignored: a client
- * that deletes does not have to wait for a tier that does not answer. Returns KVC_WAIT or 0.
+ * The same for a file that loses one name and keeps another. A failed load is ignored: a tier that
+ * does not answer delays the removal of a name, but does not prevent it. Returns KVC_WAIT or 0.
  */
 int kvc_entry_load_other_name_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {

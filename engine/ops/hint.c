@@ -216,7 +216,7 @@ int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node
 	return 0;
 }
 
-/* May this user give hints about a chunk? A chunk that was dropped in the meantime has none. */
+/* May this user give hints about a chunk? False if the chunk was dropped in the meantime. */
 static bool owns_chunk_both(struct kvc *k, uint64_t chunk, uint32_t uid)
 {
 	struct kvc_row r;
@@ -225,8 +225,9 @@ static bool owns_chunk_both(struct kvc *k, uint64_t chunk, uint32_t uid)
 }
 
 /*
- * Returns the number of chunks at the end of a prompt, which is given from its end, that no other
- * prompt continues: another prompt from a chunk also needs the ancestors of this chunk.
+ * `prompt` has the chunks of a prompt, the last chunk first. Returns the number of chunks before
+ * the first chunk from which another prompt continues: that prompt also needs all ancestors of this
+ * chunk.
  */
 static size_t count_unshared_both(struct kvc *k, const uint64_t *prompt, size_t n)
 {

@@ -4,8 +4,8 @@
  * cores can make them at the same time: an open for reading, its descriptor and its release, a
  * lookup, the attributes, and a forget. If a call is simple enough, the function does the whole
  * call and returns true. Otherwise it changes nothing and returns false, and the caller does the
- * call with k->lock. A load of a file in the pool consists of such calls, and so do nearly all
- * calls of a busy mount.
+ * call with k->lock. A client that opens, reads and closes a file in the pool causes only such
+ * calls, and nearly all calls on a busy mount are of this kind.
  *
  * A joint hold reads everything that k->lock guards, since changing it needs k->lock exclusively.
  * It changes only:
@@ -69,7 +69,7 @@ void kvc_hit_register_locked(struct kvc *k, struct kvc_node *n, bool writer, boo
 	n->plain = false;
 }
 
-/* Does an open for reading update the access time? As noatime and relatime in mount(8). */
+/* Does an open for reading update the access time? See noatime and relatime in mount(8). */
 static bool updates_atime(const struct kvc *k, const struct kvc_row *r, uint64_t now)
 {
 	int64_t atime = (int64_t)r->atime_ns;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that change the bytes or the size of a file: plain writes, truncate, fallocate; and
- * fsync. Each reserves bytes in the pool before it allocates pages, and waits for them if
- * necessary.
+ * Requests that change the bytes or the size of a file: plain writes, truncate and fallocate. Each
+ * of them reserves bytes in the pool before it allocates pages, and waits for the bytes if
+ * necessary. setattr and fsync are here, too.
  */
 #include "account.h"
 #include "cache.h"
@@ -154,7 +154,8 @@ static bool must_allocate_locked(struct kvc *k, const struct kvc_node *n)
 /*
  * A file that grows to the usual size of its model's objects is about to be written, perhaps
  * through a mapping, and a process that touches a page that cannot be allocated is killed. So the
- * pages are allocated now. A file that grows beyond the usual size is an arena and stays sparse.
+ * pages are allocated now. A file that grows beyond the usual size is probably an arena, in which a
+ * client places many objects, and stays sparse.
  */
 static int allocate_growth_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t size,
 				struct kvc_wait *w)
@@ -414,7 +415,7 @@ int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len
 
 /*
  * Returns whether the file has durable copies, and all of them may be lost: the last sync has
- * failed for their devices, or left them out.
+ * failed for their devices, or did not include them.
  */
 static bool copies_lost(struct kvc *k, uint64_t ino)
 {
@@ -434,8 +435,9 @@ static bool copies_lost(struct kvc *k, uint64_t ino)
 /*
  * First the bytes of a file have to be in a durable tier: requests a copy and waits for it. Then
  * waits for a commit that is on stable storage (w->stage: enum kvc_sync). Without a durable tier,
- * only the catalog is made durable. A copy that a failed sync may have lost is no copy: if the last
- * sync has failed, the call returns its error, or -EIO, and the next fsync makes a new copy.
+ * only the catalog is made durable. A copy that a failed sync may have lost does not count: if the
+ * last sync has failed, the call returns the error of the sync, or -EIO, and the next fsync makes a
+ * new copy.
  */
 int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 {

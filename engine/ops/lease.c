@@ -2,8 +2,8 @@
 /*
  * Leases: many objects are loaded and kept in the pool together. A lease belongs to an open of
  * .kvcachefs/lease and ends with the descriptor. It is counted in each node (n->refs.leases), which
- * the evictor respects. Loads run in parallel, and the text is given when none is left. If an
- * object cannot be loaded, its line of the text has the error.
+ * the evictor respects. Loads run in parallel, and the text is given when all of them have ended.
+ * If an object cannot be loaded, its line of the text has the error.
  */
 #include "cache.h"
 #include "ops.h"
@@ -319,13 +319,13 @@ static int hint_one_both(struct kvc *k, struct kvc_lease *l, size_t i)
 		if (l->v[l->next].n && l->v[l->next].n->row.chunk != chunk)
 			next = l->v[l->next--].n->row.chunk;
 	}
-	/* an access, as in lease_load_both; before the hints, because it ends earlier ones */
+	/* an access, as in lease_load_both; it ends earlier hints, so it precedes the new ones */
 	if (l->hint.prefetch && !kvc_membership_join_both(k, l->v[i].n))
 		lease_access_locked(k, l, i);
 	return kvc_hint_apply_both(k, &l->hint, l->v[i].n, next, l->uid);
 }
 
-/* Counts what the command found. A prefetch or a hint asks for nothing. */
+/* Counts the names that were found or missing. A prefetch or a hint does not count as a request. */
 static void count_found_locked(struct kvc *k, const struct kvc_lease *l)
 {
 	uint64_t found = 0, absent = 0, chunk = 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening, creating and releasing files. An open that is served from the pool takes k->lock once.
- * The first open of a segment also registers it for passthrough, by two system calls; the
- * registration is kept for later opens. The kernel requires that all simultaneous opens of a file
- * are served the same way, by passthrough or by requests (n->plain).
+ * Opening, creating and releasing files. hit.c serves most opens of files in the pool under a joint
+ * hold of k->lock; this file serves the others with the lock. The first open of a segment also
+ * registers it for passthrough, by two system calls; the registration is kept for later opens. The
+ * kernel requires that all simultaneous opens of a file are served the same way, by passthrough or
+ * by requests (n->plain).
  */
 #include "account.h"
 #include "cache.h"
@@ -30,7 +31,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* most bytes allocated by an open of an existing file; it only saves time */
+/* most bytes that an open of an existing file allocates in advance, which only saves time */
 #define AHEAD_MAX (64ull << 20)
 
 static bool opens_for_writing(int flags)
@@ -217,7 +218,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 		}
 		err = kvc_load_start_locked(k, n, false);
 		if (err == -ENOENT)
-			/* no copy exists: recovery or the load would have dropped the file */
+			/* only tiers that this mount does not use have copies */
 			err = -EIO;
 		if (!err)
 			err = kvc_node_park_locked(k, n, w);

@@ -84,7 +84,9 @@ bool kvc_hit_forget(struct kvc *k, uint64_t ino, uint64_t count);
 /* For opens with the lock, in open.c. The comments are in hit.c. */
 bool kvc_hit_may_pass_through_locked(struct kvc *k, uint64_t model);
 void kvc_hit_register_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bare);
-/* Sets the access time as atime= says, for an open with these flags. */
+/*
+ * Sets the access time for an open with these flags, as the options noatime and relatime require.
+ */
 void kvc_hit_update_atime_locked(struct kvc *k, struct kvc_node *n, int flags);
 #define KVC_BACKINGS_MAX 32768u /* registrations kept for files that are not open */
 /*

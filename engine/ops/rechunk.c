@@ -88,6 +88,6 @@ int kvc_rechunk_prepare_both(struct kvc *k, struct kvc_node *n, struct kvc_node 
 	/* a chunk that is made there starts with these settings */
 	err = kvc_model_attr_both(k, model, KVC_MODEL_POLICY, &policy)
 		      ?: kvc_model_ttl_both(k, model, &ttl_s);
-	/* an object in memory joins another eviction class */
+	/* an object in memory joins another policy class (base/policy.h) */
 	return err ?: model != n->model ? kvc_membership_join_both(k, n) : 0;
 }

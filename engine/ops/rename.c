@@ -42,8 +42,8 @@ static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 
 /*
  * A folder does not move into or out of a model with a quota or policy of its own, because all its
- * files would have to be counted and classed again. A file moves if the quota has space for its
- * `bytes`.
+ * files would have to be counted again, and all its chunks would get another policy class
+ * (base/policy.h). A file moves if the quota has space for its `bytes`.
  */
 static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint64_t parent,
 			 uint64_t to)
@@ -81,7 +81,7 @@ static void folder_moved_both(struct kvc *k, struct kvc_node *n, uint64_t from, 
 		err = err ?: kvc_node_model_both(k, to, &to_model);
 	if (!err && from_model == to_model)
 		return;
-	/* the files of a chunk that is being dropped may have no names already */
+	/* the files of a chunk that is being dropped may already have lost their names */
 	if (err || k->drops->ndetached)
 		kvc_model_count_ask_locked(k);
 	else

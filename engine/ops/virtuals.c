@@ -365,7 +365,7 @@ MODEL_ATTR(codec, KVC_MODEL_CODEC)
 MODEL_ATTR(shared, KVC_MODEL_SHARED)
 MODEL_ATTR(policy, KVC_MODEL_POLICY)
 
-/* Existing chunks change their class too. */
+/* Existing chunks change their policy class (base/policy.h), too. */
 static int set_policy(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	return put_policy(k, s, value) ?: kvc_model_rescan_ask_both(k, s->n->row.ino);
@@ -521,8 +521,8 @@ static int get_folder_tenant(struct kvc *k, struct kvc_subject *s, char *value)
 }
 
 /*
- * If the folder is a chunk itself, the chunk is moved too. Permission to write is not sufficient:
- * the tenant decides which chunks of other users in the folder are dropped.
+ * If the folder is a chunk itself, the chunk is assigned too. Permission to write is not
+ * sufficient: the tenant decides which chunks of other users in the folder are dropped.
  */
 static int set_folder_tenant(struct kvc *k, struct kvc_subject *s, const char *value)
 {

@@ -239,7 +239,7 @@ out:
 	return err;
 }
 
-/* An attribute of a chunk cannot be removed, only set to 0. */
+/* An attribute of a chunk cannot be removed, only set to 0 or to an empty text. */
 static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct kvc_wait *w)
 {
 	const struct kvc_virtual *v = kvc_virtual_of(name, 0);

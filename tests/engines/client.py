@@ -6,7 +6,7 @@ connection, which executes commands, one JSON line each. Every step of a scenari
 separate process without the cost of the import.
 
 content(number, size) returns the same bytes in every process. All bytes of every load are
-compared."""
+compared, except while the speed is measured."""
 
 import hashlib, json, os, signal, socket, sys, time, traceback
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""safetensors and fastsafetensors, with which many engines read and write their files: a folder
-per chunk, a file per layer."""
+"""safetensors and fastsafetensors, with which many engines read and write their files. In these
+tests a chunk is a folder with a file for each layer."""
 
 import os
 

@@ -123,7 +123,7 @@ LAYERS, BLOCK, HEADS, WIDTH = 4, 32, 2, 128
 
 
 class Example(Client):
-    """A folder per prompt, a file per layer; the folder's existence is the hit."""
+    """A prompt is a folder with a file for each layer. A lookup is a hit if the folder exists."""
 
     name, batch, partial = "vllm ExampleConnector", 4, True
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python environment of the engines: created once in build/engines, or in KV_ENGINES_ENV, and
-kept. Packages are installed when the files packages or requirements.txt have changed. NEWEST=1
+"""The Python environment of the engines: created once in build/engines/env, or in KV_ENGINES_ENV,
+and kept. Packages are installed when the file packages or requirements.txt has changed. NEWEST=1
 checks the registry for newer versions."""
 
 import hashlib, json, os, shutil, subprocess, sys

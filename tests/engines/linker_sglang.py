@@ -207,7 +207,7 @@ def step_truncated(mount):
 
 
 def step_killed(mount):
-    """The caller kills the daemon after the lookup, and mounts again after the second line."""
+    """The caller kills the daemon after the line "looked up", and mounts again after "failed"."""
     l = linker(mount, 7)
     assert l.lookup("r", transfers(keys[:40])) == [40]
     pause("looked up")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""same_files.py MOUNT: compares the files of the connector with those of vLLM's file tier, for
-models with one KV cache group. Names and bytes must be equal, and the connector and the file tier
-must load each other's files. vLLM's own code makes the memory region, computes the addresses to
-copy, and runs the file tier. Only the copy itself, which vLLM does on a GPU, is a memmove here. The
-last line is "same"."""
+"""same_files.py MOUNT: compares the files of the connector kvcachefs.vllm with those of vLLM's file
+tier, for models with one KV cache group. Names and bytes must be equal, and the connector and the
+file tier must load each other's files. vLLM's own code makes the memory region, computes the
+addresses to copy, and runs the file tier. Only the copy itself, which vLLM does on a GPU, is a
+memmove here. The last line is "same"."""
 
 import ctypes, dataclasses, os, sys, time, types, uuid
 

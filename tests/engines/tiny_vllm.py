@@ -36,7 +36,8 @@ MODEL = dict(
 
 def mend_llvmlite():
     """LMCache imports llvmlite through numba. llvmlite's library object returns a function for any
-    attribute, also for __dict__. vLLM reads __dict__ in its search for kernels, and crashes."""
+    attribute, also for __dict__. vLLM reads __dict__ in its search for kernels, and crashes. This
+    function makes the library object refuse such names."""
     try:
         from llvmlite.binding import ffi
     except ImportError:

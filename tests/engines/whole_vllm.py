@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A complete vLLM (tiny_vllm.py) stores its KV cache on a mount, through ExampleConnector and
-through LMCache's server with its L2 adapters. Then the daemon is killed, the store is mounted
-again, and LMCache's server is restarted. A second vLLM must find its prompts in the cache and
-generate the tokens of a vLLM without a cache."""
+"""A complete vLLM (tiny_vllm.py) stores its KV cache on a mount: in the first row through
+ExampleConnector, in the others through LMCache's server with an L2 adapter. Then the daemon is
+killed, the store is mounted again, and LMCache's server is restarted. A second vLLM must find its
+prompts in the cache and generate the same tokens as a vLLM without a cache."""
 
 import json, os, subprocess, time
 from server_lmcache import Server, adapter as lmcache_adapter

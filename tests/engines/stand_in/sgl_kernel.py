@@ -52,7 +52,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Runtime:
-    """Stands in for CUDA's runtime: SGLang pins host memory, which does nothing without a GPU."""
+    """Stands in for CUDA's runtime, which SGLang calls to pin host memory. The calls do nothing."""
 
     def cudaHostRegister(self, *_):
         return 0

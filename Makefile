@@ -406,6 +406,7 @@ BASHDIR = $(PREFIX)/share/bash-completion/completions
 ZSHDIR = $(PREFIX)/share/zsh/site-functions
 put = $(foreach f,$(2),$(1)|$(f)|$(3))
 PYTHON_PARTS = $(call put,644,$(sort $(wildcard gpu/python/kvcachefs/*.py)) gpu/python/kvcachefs/py.typed,$(PYTHONDIR)/kvcachefs) \
+	$(call put,644,$(sort $(wildcard gpu/python/kvcachefs/examples/*.py)),$(PYTHONDIR)/kvcachefs/examples) \
 	$(call put,644,$(B)/lib/METADATA,$(PYTHONDIR)/kvcachefs-$(VERSION).dist-info)
 INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(call put,644,$(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0,$(LIBDIR)) \

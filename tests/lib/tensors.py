@@ -4,7 +4,7 @@ import contextlib, errno, os
 from kvtest import wait_for
 import package  # before kvcachefs, which it finds
 import kvcachefs as kv
-from example_layers import Memory
+from kvcachefs.examples.layers import Memory
 
 NB, BS, NH, HS, NL = 12, 4, 3, 8, 5
 LETTERS = {"B": NB, "S": BS, "H": NH, "E": HS, "C": 2 * HS, "K": 2, "L": NL, "T": NB * BS, "1": 1}

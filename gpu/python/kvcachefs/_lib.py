@@ -13,6 +13,7 @@ otherwise the library that the dynamic linker finds.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float,
                     c_int, c_int64, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p)
@@ -233,7 +234,20 @@ LEFT_OUT = {
 
 class Error(OSError):
     """An error of the library: errno (positive, as in the module errno) and strerror, one line of
-    text from the library."""
+    text from the library. If something does not exist (ENOENT), the error is a FileNotFoundError
+    too."""
+
+    def __new__(cls, *arguments: Any) -> Error:
+        if cls is Error and arguments[:1] == (errno.ENOENT,):
+            return OSError.__new__(_Absent, *arguments)
+        return OSError.__new__(cls, *arguments)
+
+
+class _Absent(Error, FileNotFoundError):
+    pass
+
+
+_Absent.__name__ = _Absent.__qualname__ = "Error"
 
 
 def _open() -> dict[str, Any]:
@@ -303,3 +317,16 @@ def strings(values: list[str], what: str) -> ctypes.Array[c_char_p]:
 
 def path(value: str | os.PathLike[str]) -> bytes:
     return text(os.fspath(value), "the path") or b""
+
+
+def below(mount: str | bytes | os.PathLike[str], value: str | os.PathLike[str],
+          what: str = "the path") -> bytes:
+    """A path below the mount, for the library. An absolute path must be inside the mount, and loses
+    that part. ValueError: it is outside."""
+    given = os.fspath(value)
+    if os.path.isabs(given):
+        top, full = os.path.abspath(os.fsdecode(mount)), os.path.abspath(given)
+        if full != top and not full.startswith(top.rstrip("/") + "/"):
+            raise ValueError(f"{what} {given!r} is not inside the mount {top!r}")
+        given = os.path.relpath(full, top)
+    return text(given, what) or b""

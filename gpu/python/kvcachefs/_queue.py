@@ -358,9 +358,10 @@ def _end() -> None:
 def _forked() -> None:
     global _lock, _hooked
     _lock, _hooked = threading.Lock(), False
-    _open.clear()
+    # before _open loses the last reference to an idle queue, whose end waits for the threads
     for queue in list(_all):
         queue.abandon()
+    _open.clear()
     _busy.clear()
 
 

@@ -23,8 +23,8 @@ class _Handle:
     """The library's buffer. It is freed with the last reference, except in a forked child, where
     freeing it would remove the parent's new file."""
 
-    def __init__(self) -> None:
-        self.h, self.of = ctypes.c_void_p(), os.getpid()
+    def __init__(self, mount: str | os.PathLike[str]) -> None:
+        self.h, self.of, self.mount = ctypes.c_void_p(), os.getpid(), os.fspath(mount)
 
     def __del__(self) -> None:
         if self.h and self.of == os.getpid():
@@ -58,9 +58,9 @@ class Buffer:
     def open(cls, mount: str | os.PathLike[str], path: str | os.PathLike[str], *,
              device: int = -1) -> Buffer:
         """Maps a file for reading. The file stays in the pool until the buffer is closed."""
-        handle = _Handle()
-        _lib.check("buffer_open", ctypes.byref(handle.h), _lib.path(mount), _lib.path(path),
-                   device)
+        handle = _Handle(mount)
+        _lib.check("buffer_open", ctypes.byref(handle.h), _lib.path(mount),
+                   _lib.below(mount, path), device)
         return cls(handle, True)
 
     @classmethod
@@ -70,9 +70,9 @@ class Buffer:
         publish() returns. After an error such as ENOSPC no file is left."""
         if not 0 <= size < 1 << 63:
             raise ValueError(f"the size of a file cannot be {size}")
-        handle = _Handle()
-        _lib.check("buffer_new", ctypes.byref(handle.h), _lib.path(mount), _lib.path(path), size,
-                   device)
+        handle = _Handle(mount)
+        _lib.check("buffer_new", ctypes.byref(handle.h), _lib.path(mount),
+                   _lib.below(mount, path), size, device)
         return cls(handle, False)
 
     @property
@@ -93,6 +93,16 @@ class Buffer:
         view = memoryview(memory).cast("B")
         return view.toreadonly() if self.readonly else view
 
+    @property
+    def address(self) -> int:
+        """The address of the bytes, for copies by C code; 0 if the file is empty. It is valid until
+        the buffer is closed or published."""
+        with self._lock:
+            if not self._handle:
+                raise ValueError("the buffer is closed")
+            size = ctypes.c_size_t()
+            return _lib.call("buffer_data", self._handle.h, ctypes.byref(size)) or 0
+
     def publish(self, path: str | os.PathLike[str] | None = None) -> None:
         """Gives the new file its name and replaces an existing file. `path` is a name other than
         that of new(), for callers that learn the name only now. Both names should begin with the
@@ -106,11 +116,13 @@ class Buffer:
                 raise ValueError("the buffer is read-only")
             if len(self._views):
                 raise BufferError("a view of the buffer still exists: publishing unmaps the memory")
-            handle, self._handle = self._handle, None
-        if path is None:
+            handle = self._handle
+            name = None if path is None else _lib.below(handle.mount, path)
+            self._handle = None
+        if name is None:
             _lib.check("buffer_publish", handle.h)
         else:
-            _lib.check("buffer_publish_as", handle.h, _lib.path(path))
+            _lib.check("buffer_publish_as", handle.h, name)
 
     def close(self) -> None:
         """Closes the buffer. The memory is freed when its last view is released. A new file that

@@ -36,15 +36,15 @@ class _Handle:
 
     def __init__(self, function: str, mount: str | os.PathLike[str],
                  paths: Sequence[str | os.PathLike[str]], *more: Any) -> None:
-        self.h = ctypes.c_void_p()
-        _lib.check(function, ctypes.byref(self.h), _lib.path(mount), _paths(paths), len(paths),
-                   *more)
+        self.h, self.mount = ctypes.c_void_p(), os.fspath(mount)
+        _lib.check(function, ctypes.byref(self.h), _lib.path(mount), _paths(mount, paths),
+                   len(paths), *more)
 
     @classmethod
-    def adopt(cls, raw: int) -> _Handle:
+    def adopt(cls, raw: int, mount: str) -> _Handle:
         """The handle of a lease that the library has returned."""
         handle = cls.__new__(cls)
-        handle.h = ctypes.c_void_p(raw)
+        handle.h, handle.mount = ctypes.c_void_p(raw), mount
         return handle
 
     def __del__(self) -> None:
@@ -60,18 +60,20 @@ class _Handle:
         return found
 
 
-def _paths(paths: Sequence[str | os.PathLike[str]]) -> Any:
+def _paths(mount: str | bytes | os.PathLike[str],
+           paths: Sequence[str | os.PathLike[str]]) -> Any:
     if isinstance(paths, (str, bytes)):
         raise TypeError("paths must be a list, even for one path")
-    return _lib.strings([os.fspath(p) for p in paths], "a path")
+    return (ctypes.c_char_p * len(paths))(*[_lib.below(mount, p, "a path") for p in paths])
 
 
 class Lease:
     """
     Loads objects into the pool and keeps them there until the lease is closed or the process dies.
-    Paths are relative to the mount; the path of a folder stands for all files in it. The call waits
-    until all objects are loaded or have failed. The lease is valid even if some objects failed;
-    these objects have an errno. Raises Error if the mount does not exist or refuses the lease.
+    Paths are relative to the mount, or absolute and inside it; the path of a folder stands for all
+    files in it. The call waits until all objects are loaded or have failed. The lease is valid even
+    if some objects failed; these objects have an errno. Raises Error if the mount does not exist or
+    refuses the lease.
     """
 
     def __init__(self, mount: str | os.PathLike[str],
@@ -80,6 +82,7 @@ class Lease:
 
     def _hold(self, handle: _Handle) -> None:
         self._handle: _Handle | None = handle
+        self._mount = handle.mount
         self._lock = threading.Lock()
         self._objects: list[Object] | None = None
 
@@ -125,7 +128,8 @@ class Lease:
         Raises KeyError or IndexError if the lease has no such object, and Error if the object is
         not resident or was replaced (ESTALE)."""
         if isinstance(which, str):
-            found = [i for i, o in enumerate(self.objects) if o.path == which]
+            path = os.fsdecode(_lib.below(self._mount, which))
+            found = [i for i, o in enumerate(self.objects) if o.path == path]
             if not found:
                 raise KeyError(f"the lease has no {which}")
             which = found[0]
@@ -181,7 +185,7 @@ def exists(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]
     or in any tier, or with tiers=False in the pool. Makes one call to the mount, loads nothing and
     takes no lease. Raises Error with EINVAL if a path is invalid or a group is incomplete."""
     bits = (ctypes.c_ubyte * (len(paths) // max(per, 1) // 8 + 1))()
-    _lib.check("exists", _lib.path(mount), _paths(paths), len(paths), per, tiers, bits)
+    _lib.check("exists", _lib.path(mount), _paths(mount, paths), len(paths), per, tiers, bits)
     return [bool(bits[i // 8] >> i % 8 & 1) for i in range(len(paths) // per)]
 
 
@@ -191,13 +195,14 @@ def prefix(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]
     at least one file and all its files are cached. Raises Error with EINVAL if a path is
     invalid."""
     count = ctypes.c_size_t()
-    _lib.check("prefix", _lib.path(mount), _paths(paths), len(paths), ctypes.byref(count))
+    _lib.check("prefix", _lib.path(mount), _paths(mount, paths), len(paths),
+               ctypes.byref(count))
     return count.value
 
 
 def prefetch(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> None:
     """Starts to load objects. Does not wait and takes no lease."""
-    _lib.check("prefetch", _lib.path(mount), _paths(paths), len(paths))
+    _lib.check("prefetch", _lib.path(mount), _paths(mount, paths), len(paths))
 
 
 def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]], *,
@@ -233,11 +238,12 @@ def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]],
         raise ValueError(f"returns must be 0 to 3600 seconds, not {returns}")
     told = _lib.Hint(finished=finished, prefetch=prefetch, demote=demote,
                      priority=names.index(priority), pause_s=pause,
-                     superseded_by=None if superseded_by is None else _lib.path(superseded_by),
+                     superseded_by=None if superseded_by is None else _lib.below(
+                         mount, superseded_by, "superseded_by"),
                      tenant=None if tenant is None else tenant.encode(),
                      ended=None if ended is None else ended.encode(), returns_s=returns)
     errors = ctypes.c_size_t()
-    _lib.check("hint", _lib.path(mount), ctypes.byref(told), _paths(paths), len(paths),
+    _lib.check("hint", _lib.path(mount), ctypes.byref(told), _paths(mount, paths), len(paths),
                ctypes.byref(errors))
     return errors.value
 

@@ -29,15 +29,15 @@ class LeaseRequest(_queue.Job):
     """
     has_memory = False
 
-    def __init__(self, queue: _queue.Queue, paths: Sequence[str | os.PathLike[str]], per: int,
-                 prefix: bool) -> None:
+    def __init__(self, queue: _queue.Queue, mount: bytes,
+                 paths: Sequence[str | os.PathLike[str]], per: int, prefix: bool) -> None:
         super().__init__()
         self.error: _lib.Error | None = None
         self.count, self.bytes, self.seconds = 0, 0, 0.0
         self._raw: int | None = None
         self._lease: Lease | None = None
-        self._queue = queue
-        queue.submit_lease(self, _paths(paths), len(paths), per, prefix)
+        self._queue, self._mount = queue, os.fsdecode(mount)
+        queue.submit_lease(self, _paths(mount, paths), len(paths), per, prefix)
 
     @property
     def lease(self) -> Lease | None:
@@ -45,7 +45,7 @@ class LeaseRequest(_queue.Job):
         the request."""
         raw, self._raw = self._raw, None
         if raw:
-            self._lease = Lease._of(_Handle.adopt(raw))
+            self._lease = Lease._of(_Handle.adopt(raw, self._mount))
         return self._lease
 
     def done(self) -> bool:
@@ -124,7 +124,7 @@ class Queue:
         is the number of whole groups, and an object's errno tells which are missing. Error with
         EINVAL: an invalid path, or incomplete groups; EAGAIN: the queue is full.
         """
-        return LeaseRequest(self._open(), paths, per, prefix)
+        return LeaseRequest(self._open(), self._mount, paths, per, prefix)
 
     def take(self) -> list[Transfer | LeaseRequest]:
         """The transfers and leases that ended since the last call, each once. Never waits."""

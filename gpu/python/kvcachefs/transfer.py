@@ -97,11 +97,12 @@ def _device(items: list[Item], cache: Paged | None) -> int:
     return all_of.pop() if all_of else -1
 
 
-def _structs(items: list[Item], cache: Paged | None, stores: bool) -> Any:
+def _structs(mount: str | bytes | os.PathLike[str], items: list[Item], cache: Paged | None,
+             stores: bool) -> Any:
     structs = (_lib.ItemStruct * len(items))()
     tables: dict[tuple[int, int], Any] = {}
     for struct, item in zip(structs, items):
-        struct.path, struct.skip_existing = _lib.path(item.path), item.skip_existing
+        struct.path, struct.skip_existing = _lib.below(mount, item.path), item.skip_existing
         if item.parts is not None:
             _parts(item, stores, struct)
             continue
@@ -141,7 +142,7 @@ class Transfer(_queue.Job):
         if not stores and any(c.readonly for i in items if (c := i.cache or cache)):
             raise ValueError("the cache is read-only")
         device = _device(items, cache)
-        self._structs = _structs(items, cache, stores)
+        self._structs = _structs(mount, items, cache, stores)
         for item in items:
             item.error, item.skipped = None, False
         self._queue = queue or _queue.of(mount)
@@ -354,8 +355,8 @@ def warm(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Ite
     items = list(items)
     how = _lib.WarmStruct(transfers, files, keep_s)
     struct = cache.struct if cache else _lib.PagedStruct(device=_device(items, cache))
-    _lib.check("gpu_warm", _lib.path(mount), ctypes.byref(struct), _structs(items, cache, True),
-               len(items), ctypes.byref(how))
+    _lib.check("gpu_warm", _lib.path(mount), ctypes.byref(struct),
+               _structs(mount, items, cache, True), len(items), ctypes.byref(how))
 
 
 class GpuStats(NamedTuple):

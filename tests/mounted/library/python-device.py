@@ -10,7 +10,7 @@ import package
 FAKE = f"{BUILD}/lib/libkvcachefs_fake.so"
 os.environ["KVCACHEFS_LIBRARY"] = FAKE
 import kvcachefs as kv
-from example_layers import Memory
+from kvcachefs.examples.layers import Memory
 
 cuda = ctypes.CDLL(FAKE)
 Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -328,10 +328,10 @@ asyncio.run(raised())
 
 env = dict(os.environ, PYTHONPATH=package.SOURCE)
 if MODE != "asan":
-    p = run(sys.executable, f"{package.SOURCE}/example_layers.py", s.mnt, env=env)
+    p = run(sys.executable, "-m", "kvcachefs.examples.layers", s.mnt, env=env)
     assert p.returncode == 0 and "loaded again: the same" in p.stdout, p.stdout
     assert p.stdout.count("is there") == 8 and "2 of 3 chunks are cached" in p.stdout, p.stdout
-    p = run(sys.executable, f"{package.SOURCE}/example_layers.py", f"{TMP}/nothing", env=env)
+    p = run(sys.executable, "-m", "kvcachefs.examples.layers", f"{TMP}/nothing", env=env)
     assert p.returncode == 1 and len(p.stdout.splitlines()) == 1, p.stdout
 s.umount()
 s.fsck()

@@ -54,7 +54,7 @@ make("uninstall", f"DESTDIR={root}")
 assert not there(root), there(root)
 # the paths of a package: /sbin is /usr/sbin there
 multi, dist = "/lib/a-triplet", "/usr/lib/python3/dist-packages"
-python = {f"{dist}/kvcachefs/{n}" for n in os.listdir(f"{top}/gpu/python/kvcachefs")
+python = {f"{dist}/kvcachefs{n}" for n in there(f"{top}/gpu/python/kvcachefs")
           if n.endswith((".py", ".typed"))} | {f"{dist}/kvcachefs-0.1.0.dist-info/METADATA"}
 packaged = ("PREFIX=/usr", f"LIBDIR=/usr{multi}", f"PYTHONDIR={dist}")
 make("install-built", f"DESTDIR={other}", *packaged)

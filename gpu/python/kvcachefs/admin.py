@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Administration of a mount through its virtual files and extended attributes: its counters, pins,
+quotas and events. kvcachefs-files(5) and kvcachefs-attributes(7) describe them.
+"""
+from __future__ import annotations
+
+import collections
+import errno
+import json
+import os
+import time
+import urllib.parse
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from . import _lib
+
+__all__ = ["Events", "Status", "pin", "quota", "status", "unpin"]
+
+POLL_S = 0.05  # a read of the events never waits
+PIN_MOST = 7000000000
+PATHS = ("path", "before", "chunk", "model")  # members with special characters as %XX
+
+
+class Status(NamedTuple):
+    """counters: .kvcachefs/stats; config: .kvcachefs/config. files and bytes: of the model, None
+    while the daemon counts them; tier_bytes: the model's bytes in the pool (cpu) and in each tier;
+    quota: its limit in bytes, None if it has none. Without a model, files to quota are None or
+    empty."""
+    counters: dict[str, int]
+    config: dict[str, str]
+    files: int | None
+    bytes: int | None
+    tier_bytes: dict[str, int]
+    quota: int | None
+
+
+def _full(mount: str | os.PathLike[str], path: str | os.PathLike[str]) -> str:
+    return os.path.join(os.fspath(mount), os.fsdecode(_lib.below(mount, path)))
+
+
+def _attribute(path: str, name: str) -> str:
+    """The attribute's text; empty if it is not set, is being counted, or the file is absent."""
+    try:
+        return os.getxattr(path, f"user.kvcachefs.{name}").decode()
+    except OSError as e:
+        if e.errno in (errno.ENODATA, errno.ENOENT):
+            return ""
+        raise
+
+
+def _bytes(text: str) -> int:
+    """A size as the mount writes it: digits, or digits and one of the letters K, M, G, T, P."""
+    unit = 1 << 10 * (" KMGTP".find(text[-1]) if not text[-1].isdigit() else 0)
+    return int(text.rstrip("KMGTP")) * unit
+
+
+def status(mount: str | os.PathLike[str], model: str | None = None) -> Status:
+    """Returns the state of a mount, and of one of its models. Raises FileNotFoundError if no
+    kvcachefs is mounted there."""
+    with open(f"{os.fspath(mount)}/.kvcachefs/stats") as f:
+        counters = {name: int(value) for name, value in (l.split()[:2] for l in f)}
+    with open(f"{os.fspath(mount)}/.kvcachefs/config") as f:
+        config = dict(l.rstrip("\n").split("=", 1) for l in f if "=" in l)
+    if model is None:
+        return Status(counters, config, None, None, {}, None)
+    path = _full(mount, model)
+    files, size, tiers, limit = (_attribute(path, n)
+                                 for n in ("files", "bytes", "tier_bytes", "quota"))
+    return Status(counters, config, int(files) if files else None, int(size) if size else None,
+                  {tier: int(n) for tier, _, n in (t.partition("=") for t in tiers.split(","))
+                   if tier}, _bytes(limit) if limit else None)
+
+
+def pin(mount: str | os.PathLike[str], path: str | os.PathLike[str],
+        seconds: int | None = None) -> None:
+    """Protects a chunk from eviction, for this time or without a limit. path: its folder or one of
+    its files. Raises FileNotFoundError if it does not exist, PermissionError for chunks of other
+    users, and OSError with EDQUOT or ENOSPC if the limits of pins= are reached."""
+    if seconds is not None and not 2 <= seconds <= PIN_MOST:
+        raise ValueError(f"a pin lasts 2 to {PIN_MOST} seconds, not {seconds}")
+    os.setxattr(_full(mount, path), "user.kvcachefs.pin", str(seconds or 1).encode())
+
+
+def unpin(mount: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Ends the protection of a chunk from eviction."""
+    os.setxattr(_full(mount, path), "user.kvcachefs.pin", b"0")
+
+
+def quota(mount: str | os.PathLike[str], model: str | os.PathLike[str],
+          size: int | str | None) -> None:
+    """Limits the space of a model: bytes, or text such as "200G"; None or 0 removes the limit. The
+    model's folder is created if it does not exist. If the model is larger, chunks are dropped."""
+    path = _full(mount, model)
+    if size:
+        os.makedirs(path, exist_ok=True)
+    os.setxattr(path, "user.kvcachefs.quota", str(size or 0).encode())
+
+
+class Events:
+    """
+    The events of the files of a mount since this object was made, or of one model: dicts with the
+    members that kvcachefs-files(5) describes, with %XX decoded. Iterating waits for the next event,
+    without an end. The event "lost" is reported for each reader. One thread may use the object.
+    Raises PermissionError for users other than root and the user of the daemon.
+    """
+
+    def __init__(self, mount: str | os.PathLike[str], model: str | None = None) -> None:
+        self._fd, self._model, self._text = -1, model, b""
+        self._next: collections.deque[dict[str, Any]] = collections.deque()
+        self._fd = os.open(f"{os.fspath(mount)}/.kvcachefs/events", os.O_RDONLY | os.O_CLOEXEC)
+
+    def take(self) -> list[dict[str, Any]]:
+        """Returns the events since the last call or step of the iteration; never waits."""
+        self._read()
+        events = list(self._next)
+        self._next.clear()
+        return events
+
+    def _read(self) -> None:
+        if self._fd < 0:
+            raise ValueError("the events are closed")
+        while piece := os.read(self._fd, 65536):
+            self._text += piece
+        lines, _, self._text = self._text.rpartition(b"\n")
+        events = [{name: os.fsdecode(urllib.parse.unquote_to_bytes(value)) if name in PATHS else
+                   value for name, value in json.loads(l).items()} for l in lines.splitlines()]
+        self._next += [e for e in events if self._model in (None, e.get("model", self._model))]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        while not self._next:
+            self._read()
+            if not self._next:
+                time.sleep(POLL_S)
+        return self._next.popleft()
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()

@@ -4,8 +4,8 @@
  * Each copy that failed before is tried once, without delay; if it fails again, it returns to its
  * earlier delay. The sweep ends when each copy has been made or has failed once, so it does not
  * wait for a tier that is down. Files that are open for writing are skipped, with one exception: if
- * an fsync requested a copy and the copy is delayed, it is tried. Copies that a failed sync may
- * have lost are made again.
+ * a copy that an fsync requested has failed, it is tried again. Copies that a failed sync may have
+ * lost are made again.
  */
 #include "admission.h"
 #include "ops.h"
@@ -59,7 +59,7 @@ static enum copy_state worst_copy_locked(struct kvc *k, const struct kvc_node *n
 	return worst;
 }
 
-/* Requests the missing copies of a file, and records its inode in *asked. */
+/* Requests the missing copies of a file, and adds its inode number to *asked. */
 static int request_copies_locked(struct kvc_sweep *s, struct kvc_node *n, struct kvc_stack *asked)
 {
 	bool lacks = false;

@@ -7,8 +7,8 @@
  * thread looks up another name, or the same name again after AGAIN_NS, or when the counters are
  * read. A counter never decreases.
  *
- * The kernel caches missing names until they are created (miss timeout: fs/session.c). It answers
- * repeated lookups of them itself, and they are not counted.
+ * The kernel caches missing names (miss timeout: fs/session.c), and answers repeated lookups of
+ * them itself. These lookups are not counted.
  */
 #include "ops.h"
 

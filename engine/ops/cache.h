@@ -55,8 +55,8 @@ void kvc_cache_set_events(struct kvc *k, const struct kvc_events *ev);
  */
 void kvc_cache_detach(struct kvc *k);
 /*
- * Writes pending copies to the tiers (unless keep_pool is set), commits, and ends the threads. No
- * other call may be in progress then or begin later. Blocks.
+ * Makes the copies that tiers lack, commits, and ends the threads. No other call may be in progress
+ * then or begin later. Blocks.
  */
 void kvc_cache_stop(struct kvc *k);
 /*

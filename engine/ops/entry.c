@@ -450,9 +450,8 @@ bool kvc_entry_only_shared_locked(const struct kvc *k, const struct kvc_node *n)
 /*
  * A shared tier stores an object under its name. If that is the only copy, the next object of that
  * name would overwrite it, so the object is loaded before its name changes. (Objects below a
- * renamed folder are not loaded; they may be lost, which is a miss.) A call that needs two objects
- * in the pool may see one evicted while the other is loaded, repeatedly: both loads share one
- * deadline.
+ * renamed folder are not loaded; they may be lost, which is a miss.) If a call needs two objects in
+ * the pool, loading one may evict the other, again and again, so both loads share one deadline.
  */
 int kvc_entry_load_shared_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {

@@ -447,7 +447,7 @@ static int open_existing(struct kvc *k, uint64_t parent, const char *name, int f
 			 struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
 {
 	int err = kvc_entry_lookup_any(k, parent, name, attr, NULL);
-	uint64_t ino = err ? 0 : attr->ino; /* after KVC_WAIT, attr may be invalid */
+	uint64_t ino = err ? 0 : attr->ino; /* attr may be freed once a wait is parked */
 	bool opens = ino && S_ISREG(attr->mode);
 
 	/* the reservation is for a file that is written from the start */

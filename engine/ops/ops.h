@@ -40,10 +40,10 @@ void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder
 int kvc_rechunk_prepare_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder);
 /*
  * entry.c, for rename.c: removes one of a file's names, `name` in folder `parent`, from its node.
- * The caller first calls _prepare_, which reads the rows that this needs. If the file has another
- * name in another folder, which becomes its parent, _prepare_ sets *left to that folder, with a
- * reference; otherwise to NULL. _apply_both releases the reference, or _cancel_locked if the call
- * fails in between.
+ * The caller first calls _prepare_, which reads the rows that this needs. If `parent` is the file's
+ * parent and the file has another name, the folder of that name becomes the parent: _prepare_ sets
+ * *left to that folder, with a reference; otherwise to NULL. _apply_both releases the reference, or
+ * _cancel_locked if the call fails in between.
  */
 int kvc_entry_unlink_prepare_both(struct kvc *k, struct kvc_node *n, uint64_t parent,
 				  const char *name, struct kvc_node **left);

@@ -255,8 +255,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 }
 
 /*
- * A close() followed by a rename(): the kernel sends the close without waiting for it, so the
- * rename may arrive first. An unfinished file must not replace a finished one (a kill at that
+ * A close() followed by a rename(): the kernel sends the close and does not wait for the reply, so
+ * the rename may arrive first. An unfinished file must not replace a finished one (a kill at that
  * moment would lose both), so the rename waits a short time for the close. If the file really stays
  * open, the wait ends and the rename proceeds.
  */

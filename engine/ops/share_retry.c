@@ -2,7 +2,7 @@
 /*
  * A call that would take a user over its share (limits/user.c) first releases the user's idle
  * objects, those that the user has not mapped, and is then made again. Runs on request threads. A
- * check costs some system calls, so a call makes at most LOOKS of them, and AT_ONCE under one hold
+ * check costs some system calls, so a call makes at most LOOKS checks, and AT_ONCE under one hold
  * of the lock. The next call continues where the last one ended. Checking stops when a quarter of
  * the share is free, so that few calls have to check.
  */

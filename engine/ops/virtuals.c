@@ -215,7 +215,7 @@ static int set_ttl(struct kvc *k, struct kvc_subject *s, const char *value)
 	return 0;
 }
 
-/* The path of the parent chunk in the mount; -ENODATA if the chunk begins a prompt. */
+/* The path of the parent chunk in the mount; -ENODATA if the chunk has no known parent. */
 static int get_parent(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	char path[KVC_FRAME_PATH_MAX + 1];

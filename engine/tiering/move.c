@@ -5,8 +5,9 @@
  * frame is put on stable storage before the catalog names it. The old extent is freed after the
  * commit, as always (deferred_free), so that after a kill or a power loss one of the two is there.
  *
- * No other job writes the object's frame meanwhile (n->copying). A load may be reading the old
- * frame; then the new one is given up, and the caller tries again. The thread of a sweep enters.
+ * No other job writes the object's frame during the move (n->copying). A load may be reading the
+ * old frame; then the new one is given up, and the caller tries again. The thread of a sweep
+ * enters.
  */
 #include "move.h"
 

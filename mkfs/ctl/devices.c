@@ -192,8 +192,8 @@ bool kvm_devices_result(const char *name, const char *text)
 	else
 		return false;
 	if (evicted)
-		printf("%" PRIu64 " chunks were evicted from the tiers meanwhile for lack of "
-		       "space\n",
+		printf("%" PRIu64 " chunks were evicted from the tiers during the removal, for "
+		       "lack of space\n",
 		       evicted);
 	if (lost)
 		printf("%" PRIu64 " files could not be read and were dropped\n", lost);

@@ -215,8 +215,8 @@ class Replay:
 
     def image(self, to, how, rng):
         """Makes the files below `to`. `how` selects the surviving operations since the last sync:
-        all, none, data (only the data file's), log (only the catalog log's), rest (all but the
-        log's), torn, mixed."""
+        all, none, data (only the data files'), log (only the catalog log's), rest (all but the
+        log's), device (those of the log, or of some of the devices), torn, mixed."""
         names = dict(self.durable_names)
         folders = set(self.folders)
         many = (len(self.pending_names) if how == "all" else
@@ -230,13 +230,14 @@ class Replay:
         for f in folders:
             os.makedirs(f"{to}/{f}", exist_ok=True)
         for path, f in names.items():
-            log, data = path.endswith("-wal"), path.endswith("/data")
+            log, data = path.endswith("-wal"), path.endswith("/data") or path.startswith("part")
             keep, grain = {
                 "all": (1, 0),
                 "none": (0, 0),
                 "data": (data, 0),
                 "log": (log, 0),
                 "rest": (not log, 0),
+                "device": (rng.choice((0, 1)), 0),
                 "torn": (rng.choice((.1, .5, .9)), rng.choice((512, 4096))),
                 "mixed": (rng.choice((0, .5, .95, 1)), rng.choice((0, 512, 4096))),
             }[how]

@@ -1,49 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""Power is lost while a file that was fsynced before is changed in place and fsynced again. At each
-recorded operation of the second fsync, whichever of the catalog's log and the data reaches the
-medium first, the file has its old or its new bytes. The second fsync has as many syncs as the
-first."""
+"""Power is lost during two fsyncs of an open file: of a new file, and of the same file after it was
+changed in place. At each recorded operation, whichever of the catalog's log and the devices reaches
+the medium first, the new file is complete or absent, and later it has its old or its new bytes.
+The second fsync has as many syncs as the first. The store has one data file, or three."""
 import hashlib, os, random
+from faults import in_memory
 from kvtest import *
 from replay import *
 
 need_mount()
 if MODE in ("asan", "tsan"):
     skip("the recorder replaces functions of libc that the sanitizers replace, too")
-TOP, BASE, LOG, STATE = f"{TMP}/top", f"{TMP}/base", f"{TMP}/record", f"{TMP}/state"
-FILES = 2
+MEMORY = in_memory("memory")  # a sync takes no time there
+TOP, BASE, LOG, STATE = (f"{MEMORY}/{name}" for name in ("top", "base", "record", "state"))
+PARTS = [f"{TOP}/part{i}" for i in range(3)]
 SIZE = 50000
-s = store_at(TOP, "unit=file,settle=3600000", f"{TMP}/mnt")
-os.mkdir(TOP)
-run(binary("mkfs.kvcachefs"), "--size", "20M", s.path, ok=True)
-os.unlink(f"{s.path}/reserve")
-run("cp", "-a", TOP, BASE, ok=True)
-state = State(STATE)
-mount_recorded(s, TOP, LOG, STATE)
-os.mkdir(f"{s.mnt}/m")
-spans, syncs = [], []  # of the second fsyncs; the records of each fsync
-for i in range(FILES):
-    fd = os.open(f"{s.mnt}/m/{i}", os.O_RDWR | os.O_CREAT)
+
+
+def recorded(parts):
+    """Records two fsyncs of a file. Returns a list of (version, first record, last record)."""
+    os.mkdir(TOP)
+    s = store_at(TOP, "unit=file,settle=3600000", f"{TMP}/mnt")
+    run(binary("mkfs.kvcachefs"), "--size", "24M", *(w for p in parts for w in ("--file", p)),
+        s.path, ok=True)
+    os.unlink(f"{s.path}/reserve")
+    run("cp", "-a", TOP, BASE, ok=True)
+    state = State(STATE)
+    mount_recorded(s, TOP, LOG, STATE)
+    os.mkdir(f"{s.mnt}/m")
+    fd = os.open(f"{s.mnt}/m", os.O_RDONLY)
+    os.fsync(fd)  # the first one syncs all devices, since an earlier daemon may have been killed
+    os.close(fd)
+    spans = []
+    fd = os.open(f"{s.mnt}/m/file", os.O_RDWR | os.O_CREAT)
     for version in ("old", "new"):
-        assert os.pwrite(fd, blob(f"{version} {i}", SIZE), 0) == SIZE
+        assert os.pwrite(fd, blob(version, SIZE), 0) == SIZE
         s.committed(still_open=1)
         begun = state.seq()
         os.fsync(fd)
-        syncs.append((version, begun, state.seq()))
-    spans.append((i, begun, state.seq()))
+        spans.append((version, begun, state.seq()))
     os.close(fd)
-s.umount()
-s.drop_pool()
-replay = Replay(LOG, BASE)
-counts = {"old": set(), "new": set()}
-for version, begun, end in syncs:
-    counts[version].add(sum(op == SYNC and begun < seq <= end
-                            for seq, op in Replay(LOG, BASE).all_records()) // 2)
-assert counts["old"] == counts["new"] == {2}, counts
-os.rename(TOP, f"{TMP}/held")
-tried = set()
+    s.umount()
+    s.drop_pool()
+    all = Replay(LOG, BASE).all_records()
+    syncs = [sum(op == SYNC and a < seq <= b for seq, op in all) // 2 for _, a, b in spans]
+    assert syncs == [2, 2], syncs
+    return spans
 
 
 def image_of(top):
@@ -55,29 +59,40 @@ def image_of(top):
     return h.digest()
 
 
-for i, begun, end in spans:
-    for seq in range(begun, end + 1):
-        replay.to(seq)
-        for how in ("log", "data", "none"):
-            replay.image(TOP, how, random.Random(0))
-            this = i, seq == end, image_of(TOP)
-            if this in tried:
+def check(allowed, where):
+    """Mounts the store as the failure left it, and checks the contents of the file."""
+    t = store_at(TOP, "unit=file,write=back", f"{TMP}/mnt2")
+    t.mount()
+    found, unreadable = look(t)
+    got = found.get("m/file")
+    assert got in allowed, (f"power lost at {where}: the file " + (
+        unreadable.get("m/file", "is missing") if got is None else "has other bytes") + t.log())
+    t.umount()
+    t.drop_pool()
+
+
+def lose_power(spans, hows):
+    """Returns the number of failures that were tried."""
+    replay, tried, before = Replay(LOG, BASE), set(), [None]
+    os.rename(TOP, f"{MEMORY}/held")
+    for version, begun, end in spans:
+        new = blob(version, SIZE)
+        for seq in range(begun, end + 1):
+            replay.to(seq)
+            for how in hows:
+                replay.image(TOP, how, random.Random(seq))
+                this = version, seq == end, image_of(TOP)
+                if this not in tried:
+                    tried.add(this)
+                    check([new] if seq == end else before + [new],
+                          f"record {seq} of {begun} to {end} ({how}), {version}")
                 run("rm", "-r", TOP, ok=True)
-                continue
-            tried.add(this)
-            t = store_at(TOP, "unit=file,write=back", f"{TMP}/mnt2")
-            t.mount()
-            found, unreadable = look(t)
-            for j in range(i + 1):
-                versions = {"old": blob(f"old {j}", SIZE), "new": blob(f"new {j}", SIZE)}
-                allowed = [versions["new"]] if j < i or seq == end else list(versions.values())
-                got = found.get(f"m/{j}")
-                assert got in allowed, (
-                    f"power lost at record {seq} of {begun} to {end} ({how}): m/{j} " +
-                    (unreadable.get(f"m/{j}", "is missing") if got is None else
-                     "has other bytes") + f"\n{t.log()}")
-            t.umount()
-            t.drop_pool()
-            run("rm", "-r", TOP, ok=True)
-print(f"{len(tried)} failures")
-assert len(tried) > 10
+        before = [new]
+    return len(tried)
+
+
+for parts, hows in (([], ("log", "data")), (PARTS, ("log", "device"))):
+    n = lose_power(recorded(parts), hows)
+    print(f"{n} failures", flush=True)
+    assert n >= 15, n
+    run("rm", "-r", f"{MEMORY}/held", BASE, LOG, ok=True)

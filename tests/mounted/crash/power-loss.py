@@ -9,9 +9,10 @@ mixed. It is mounted, half of the time after fsck.
 
 Promise 2: every fsynced file is there byte for byte; every other file is complete or absent; no
 file has bytes of an older file or of another file. A record may also contain a kill or an unmount.
-A store that had a failure is used again and has another failure. SEED repeats a run, MINUTES
-repeats it with other seeds for that time, CUTS is the number of points that are tried in each life
-of a store."""
+A store that had a failure is used again and has another failure. The kind "devices" has three data
+files; after a failure, the unsynced writes of each are present or absent. SEED repeats a run,
+MINUTES repeats it with other seeds for that time, CUTS is the number of points that are tried in
+each life of a store."""
 import os, random, shutil, sys, threading, time
 from kvtest import *
 from replay import *
@@ -24,6 +25,7 @@ SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 CUTS = int(os.environ.get("CUTS", 26))
 LIFE = 3.0  # seconds of load
 HOW = ("none", "all", "data", "log", "rest", "torn", "mixed", "mixed", "torn")
+HOW_DEVICES = HOW + ("device", "device", "device")
 TOP = f"{TMP}/top"
 # The disk that all cases share may pause for seconds, which must not exceed deadline=.
 COMMON = "log=1M,unit=file,settle=20,deadline=60000"
@@ -31,7 +33,9 @@ KINDS = {  # name: options, whether there is a remote
     "disk": (COMMON, False),
     "coded": (f"{COMMON},compress=zstd", False),
     "shared": (f"{COMMON},disk=on", True),
+    "devices": (COMMON, False),
 }
+PARTS = [f"{TOP}/part{i}" for i in range(3)]  # the devices of the kind "devices"
 
 
 class Life:
@@ -327,16 +331,16 @@ def try_here(kind, model, replay, seq, how, seed):
     return len(found)
 
 
-def cuts_of(replay, n, rng):
+def cuts_of(replay, n, rng, hows):
     """Returns (point, how) in order: before the largest syncs, with the loss of the data that they
     would have synced; at any syncs; and anywhere."""
     all = replay.all_records()
     syncs = [seq for seq, op in all if op in (SYNC, SYNC_DIR)]
     gaps = sorted(zip(syncs, syncs[1:]), key=lambda g: g[0] - g[1])[:n]
-    some = [(b - 1, rng.choice(("data", "data", "data", "none", "mixed")))
+    some = [(b - 1, rng.choice(("data", "data", "data", "none", "mixed") + hows[len(HOW):]))
             for a, b in rng.sample(gaps, min(len(gaps), n // 2))]
-    some += [(seq, rng.choice(HOW)) for seq in rng.sample(syncs, min(len(syncs), n // 4))]
-    some += [(seq, rng.choice(HOW)) for seq, _ in rng.sample(all, min(len(all), n - len(some)))]
+    some += [(seq, rng.choice(hows)) for seq in rng.sample(syncs, min(len(syncs), n // 4))]
+    some += [(seq, rng.choice(hows)) for seq, _ in rng.sample(all, min(len(all), n - len(some)))]
     return sorted(some), len(all), len(syncs)
 
 
@@ -344,13 +348,16 @@ def one(kind, seed, cuts, lives):
     rng = random.Random(seed)
     shutil.rmtree(TOP, ignore_errors=True)
     os.makedirs(f"{TOP}/remote")
-    run(binary("mkfs.kvcachefs"), "--size", "20M", f"{TOP}/s", ok=True)
+    parts = PARTS if kind == "devices" else []
+    run(binary("mkfs.kvcachefs"), "--size", "24M" if parts else "20M",
+        *(w for p in parts for w in ("--file", p)), f"{TOP}/s", ok=True)
     os.unlink(f"{TOP}/s/reserve")
+    hows = HOW_DEVICES if parts else HOW
     model = Model()
     for n in range(lives):
         log, base, story = life(kind, model, f"{seed}.{n}", LIFE)
         replay = Replay(log, base)
-        points, records, syncs = cuts_of(replay, cuts, rng)
+        points, records, syncs = cuts_of(replay, cuts, rng, hows)
         files = 0
         for seq, how in points:
             replay.to(seq)
@@ -363,7 +370,7 @@ def one(kind, seed, cuts, lives):
             again.to(last)
             nxt = f"{TMP}/next"
             shutil.rmtree(nxt, ignore_errors=True)
-            again.image(nxt, rng.choice(HOW), rng)
+            again.image(nxt, rng.choice(hows), rng)
         replay.to(1 << 62)
         replay.same_as(TOP)
         print(f"{kind}, SEED={seed}, life {n}: {records} records, {syncs} of syncs; {story}; "
@@ -379,7 +386,7 @@ if MINUTES:
     end = time.time() + 60 * MINUTES
     n = 0
     while time.time() < end:
-        one(("disk", "coded", "shared")[n % 3]
+        one(list(KINDS)[n % len(KINDS)]
             if not os.environ.get("KIND") else os.environ["KIND"],
             SEED + n, CUTS, 1 + n % 3)
         n += 1
@@ -387,4 +394,5 @@ if MINUTES:
 else:
     one("disk", SEED, CUTS, 2)
     one("shared", SEED, CUTS // 3, 1)
+    one("devices", SEED, CUTS // 2, 1)
 print("ok")

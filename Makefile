@@ -12,7 +12,8 @@
 # make bench-quick     the first table of make bench
 # make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
 # make cores           measure how calls per second grow with the callers, and the waits for locks
-# make wheel           build the Python package: build/python/kvcachefs-VERSION-....whl
+# make wheel           build the Python package: build/python/kvcachefs-VERSION-....whl, with a tag
+#                      of manylinux if auditwheel is installed; URL= is the project's address
 # CUDA=0               build the library without CUDA even if nvcc exists (NVCC= names another nvcc)
 # make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes, 7 GB)
 # make conformance     run pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS= say
@@ -27,6 +28,9 @@
 # make install         install below PREFIX (/usr/local), with links in /sbin for mount(8) and
 #                      fsck(8); make uninstall removes the files; DESTDIR= is supported
 # make deb             build Debian packages for this machine's release, in build/deb
+# make dist            write build/dist/kvcachefs-VERSION.tar.gz, the files of the last commit, with
+#                      checksums; make dist-check builds and tries it outside git
+# make docs            write the manuals as HTML to build/docs (needs mandoc)
 # make deb-check       build, install, test and purge packages in bare roots, for each of
 #                      RELEASES="bookworm trixie" (30 minutes); MIRROR= replaces apt's mirror
 # MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)
@@ -34,7 +38,7 @@
 MODE ?= release
 B := build/$(MODE)
 PREFIX ?= /usr/local
-VERSION := 0.1.0
+VERSION := $(shell cat VERSION)
 
 # Each target that builds installs its packages first (scripts/setup).
 DEPS := build/deps/lib/pkgconfig
@@ -355,7 +359,7 @@ fuzz-cover: build/.setup-tests
 check-unit: tests
 	@tests/run $(B) unit
 wheel: $(B)/lib/libkvcachefs.so.0
-	@scripts/wheel $(VERSION) $< build/python
+	@URL="$(URL)" scripts/wheel $(VERSION) $< build/python
 demo: all
 	@scripts/demo $(B)
 bench: tests
@@ -418,6 +422,8 @@ INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(call put,644,$(B)/lib/kvcachefs@.service,$(PREFIX)/lib/systemd/system) \
 	$(foreach d,tmpfiles.d modules-load.d,$(call put,644,scripts/systemd/$d/kvcachefs.conf,$(PREFIX)/lib/$d)) \
 	$(foreach e,NAME.conf memory.conf fstab mnt-kv.mount uring.conf,$(call put,644,scripts/systemd/$e,$(PREFIX)/share/doc/kvcachefs/systemd)) \
+	$(call put,644,README.md SECURITY.md,$(PREFIX)/share/doc/kvcachefs) \
+	$(foreach d,$(shell cd scripts && find monitoring kubernetes -type d),$(call put,644,$(shell find scripts/$d -maxdepth 1 -type f),$(PREFIX)/share/doc/kvcachefs/$d)) \
 	$(if $(PYTHONDIR),$(PYTHON_PARTS))
 # mount -o remount looks for the helper of the type in /proc/mounts, fuse.kvcachefs
 LINKED = libkvcachefs.so.0|$(LIBDIR)/libkvcachefs.so \
@@ -443,6 +449,12 @@ uninstall:
 
 deb:
 	@scripts/deb
+dist:
+	@scripts/dist
+dist-check:
+	@scripts/dist-check
+docs:
+	@scripts/docs build/docs
 deb-check:
 	@scripts/deb-check $(RELEASES)
 
@@ -452,5 +464,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores engines conformance gpu-measure host-measure scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores engines conformance gpu-measure host-measure scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
 .SECONDARY:

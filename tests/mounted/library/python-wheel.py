@@ -10,6 +10,8 @@ from kvtest import *
 import package
 from kvcachefs import _lib
 
+with open(f"{package.TOP}/VERSION") as f:
+    VERSION = f.read().strip()
 mypy, types = shutil.which("mypy"), None
 if mypy and MODE == "release":  # in parallel, because it is slow
     # mypy.ini: strict, except for the engines, which are not installed here
@@ -99,9 +101,9 @@ assert set(_lib.FUNCTIONS) <= {name for _, name, _ in prototypes}
 # ---- The wheel -----------------------------------------------------------------------------------
 
 
-def wheel(folder):
-    return run(f"{package.TOP}/scripts/wheel", "0.1.0", package.LIBRARY, f"{TMP}/{folder}",
-               ok=True).stdout.strip()
+def wheel(folder, **env):
+    return run(f"{package.TOP}/scripts/wheel", VERSION, package.LIBRARY, f"{TMP}/{folder}",
+               ok=True, env=dict(os.environ, **{"AUDITWHEEL": "", **env})).stdout.splitlines()[-1]
 
 
 def read(path):
@@ -118,20 +120,41 @@ def python(code, path, ok=True, **env):
 SHOW = "import kvcachefs as k; print(k.__version__, k.__file__, len(k.schemes()))"
 first = wheel("first")
 assert read(first) == read(wheel("second")) and os.listdir(f"{TMP}/first") == \
-    [f"kvcachefs-0.1.0-py3-none-linux_{os.uname().machine}.whl"]
+    [f"kvcachefs-{VERSION}-py3-none-linux_{os.uname().machine}.whl"]
 with zipfile.ZipFile(first) as z:
     names = z.namelist()
     assert not z.testzip() and {"kvcachefs/py.typed", "kvcachefs/libkvcachefs.so.0"} <= set(names)
     z.extractall(f"{TMP}/unzipped")
+    metadata = z.read(f"kvcachefs-{VERSION}.dist-info/METADATA").decode()
+    fields, _, description = metadata.partition("\n\n")
+    assert "Project-URL" not in fields and f"\nVersion: {VERSION}\n" in fields
+    with open(f"{package.TOP}/gpu/python/README.md") as f:
+        assert description.startswith(f.read())
+    assert "\nDescription-Content-Type: text/markdown" in fields
+with zipfile.ZipFile(wheel("named", URL="https://example.org/kv")) as z:
+    assert "\nProject-URL: Source, https://example.org/kv\n" in \
+        z.read(f"kvcachefs-{VERSION}.dist-info/METADATA").decode()
+audit = shutil.which("auditwheel")
+if not audit:
+    print("without auditwheel")
+elif not MODE == "asan":
+    many = [wheel(f, AUDITWHEEL=audit) for f in ("many1", "many2")]
+    assert read(many[0]) == read(many[1])
+    tag = f"py3-none-manylinux_\\d+_\\d+_{os.uname().machine}"
+    assert re.fullmatch(f"kvcachefs-{VERSION}-{tag}.whl", os.path.basename(many[0])), many
+    with zipfile.ZipFile(many[0]) as z:
+        assert not [n for n in z.namelist() if "libcrypto" in n], z.namelist()
+        z.extractall(f"{TMP}/many")
+    assert python(SHOW, f"{TMP}/many").startswith(f"{VERSION} {TMP}/many/")
 there = {os.path.relpath(os.path.join(d, f), package.SOURCE) for d, _, files in
          os.walk(f"{package.SOURCE}/kvcachefs") for f in files if f.endswith((".py", ".typed"))}
 assert there <= set(names), there - set(names)
 unloaded = "" if MODE != "asan" else "the sanitizer's library is not loaded by a plain Python"
 if not unloaded:
     assert python(SHOW, f"{TMP}/unzipped").split() == \
-        ["0.1.0", f"{TMP}/unzipped/kvcachefs/__init__.py", "14"]
+        [VERSION, f"{TMP}/unzipped/kvcachefs/__init__.py", "14"]
     assert python("import importlib.metadata as m; print(m.version('kvcachefs'))",
-                  f"{TMP}/unzipped") == "0.1.0\n"
+                  f"{TMP}/unzipped") == f"{VERSION}\n"
 if not importlib.util.find_spec("pip"):
     print("without pip")
 else:
@@ -165,7 +188,7 @@ for library, word in ((f"{TMP}/none.so", "cannot open"), (f"{TMP}/old.so", "kvca
 if not unloaded:  # named by the environment, or found by the linker
     for how in ({"KVCACHEFS_LIBRARY": package.LIBRARY},
                 {"LD_LIBRARY_PATH": os.path.dirname(package.LIBRARY)}):
-        assert python(SHOW, f"{TMP}/unzipped", **how).startswith("0.1.0 ")
+        assert python(SHOW, f"{TMP}/unzipped", **how).startswith(f"{VERSION} ")
 if types:
     said = types.communicate()[0]
     assert types.returncode == 0, said

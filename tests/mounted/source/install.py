@@ -8,6 +8,7 @@ from debian import installing
 from kvtest import *
 
 top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+version = open(f"{top}/VERSION").read().strip()
 cuda = open(f"{BUILD}/flags").read().split()[-1]
 
 
@@ -31,6 +32,9 @@ shared = man | {f"/sbin/{t}" for t in tools} | {
     f"/lib/{d}/kvcachefs.conf" for d in ("tmpfiles.d", "modules-load.d")} | {
     f"/share/doc/kvcachefs/systemd/{e}" for e in ("NAME.conf", "memory.conf", "fstab",
                                                   "mnt-kv.mount", "uring.conf")}
+shared |= {f"/share/doc/kvcachefs/{f}" for f in ("README.md", "SECURITY.md")} | {
+    f"/share/doc/kvcachefs/{d}{f}" for d in ("monitoring", "kubernetes")
+    for f in there(f"{top}/scripts/{d}")}
 library = {f"/{f}" for f in ("libkvcachefs.a", "libkvcachefs.so", "libkvcachefs.so.0",
                              "pkgconfig/kvcachefs.pc")}
 helpers = {"/sbin/mount.kvcachefs", "/sbin/mount.fuse.kvcachefs", "/sbin/fsck.kvcachefs"}
@@ -55,7 +59,8 @@ assert not there(root), there(root)
 # the paths of a package: /sbin is /usr/sbin there
 multi, dist = "/lib/a-triplet", "/usr/lib/python3/dist-packages"
 python = {f"{dist}/kvcachefs{n}" for n in there(f"{top}/gpu/python/kvcachefs")
-          if n.endswith((".py", ".typed"))} | {f"{dist}/kvcachefs-0.1.0.dist-info/METADATA"}
+          if n.endswith((".py", ".typed"))} | {
+        f"{dist}/kvcachefs-{version}.dist-info/METADATA"}
 packaged = ("PREFIX=/usr", f"LIBDIR=/usr{multi}", f"PYTHONDIR={dist}")
 make("install-built", f"DESTDIR={other}", *packaged)
 wanted = below("/usr", multi) | python | {"/usr/sbin/mount.fuse.kvcachefs"}
@@ -69,7 +74,7 @@ if MODE not in ("asan", "tsan"):  # a plain Python cannot load their library
                cwd=TMP, ok=True,
                env=dict(os.environ, PYTHONPATH=other + dist, PYTHONDONTWRITEBYTECODE="1",
                         LD_LIBRARY_PATH=f"{other}/usr{multi}")).stdout.split()
-    assert said == [f"{other}{dist}/kvcachefs/__init__.py", "0.1.0", "0.1.0"], said
+    assert said == [f"{other}{dist}/kvcachefs/__init__.py", version, version], said
 # each file is in one package, and no package lists a missing file
 packages = {}
 for name in os.listdir(f"{top}/scripts/debian"):

@@ -29,7 +29,8 @@
 #define SPARSE (-64)   /* level for a plane with constant stretches: finds long matches */
 #define SAMPLES 8192u  /* elements read for the decision */
 #define RUNS 8u
-#define GAIN 0.97 /* coding is tried if the estimate is at most this part of the size */
+#define LOSSY_GAIN 0.9 /* a lossy code is used if it is below this part of a lossless one */
+#define GAIN 0.97      /* coding is tried if the estimate is at most this part of the size */
 
 const char *const kvc_codec_names[] = { "none", "zstd", "bf16+zstd", NULL };
 
@@ -38,10 +39,13 @@ struct kvc_work {
 	uint64_t charged; /* bytes counted towards the budget */
 	ZSTD_CCtx *c;
 	ZSTD_DCtx *d;
+	struct kvc_kvq *q; /* NULL: not used yet */
 	uint8_t hi[KVC_BLOCK / 2], lo[KVC_BLOCK / 2], in[KVC_BLOCK], out[KVC_BLOCK_ROOM];
 };
 
 #define KEPT 16
+
+_Static_assert(KVC_KVQ_BLOCK == KVC_BLOCK, "kvq codes the same blocks");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvc_work *kept;
@@ -53,6 +57,7 @@ static void work_free(struct kvc_work *w)
 
 	ZSTD_freeCCtx(w->c);
 	ZSTD_freeDCtx(w->d);
+	kvc_kvq_free(w->q);
 	free(w);
 	kvc_budget_release(KVC_BUDGET_LOAD, charged);
 }
@@ -94,6 +99,7 @@ struct kvc_work *kvc_codec_work_get(void)
 		return NULL;
 	}
 	w->charged = sizeof *w;
+	w->q = NULL;
 	w->c = ZSTD_createCCtx();
 	w->d = ZSTD_createDCtx();
 	if (!w->c || !w->d) {
@@ -106,7 +112,8 @@ struct kvc_work *kvc_codec_work_get(void)
 /* The context grows with the level, and does not shrink. */
 static void charge(struct kvc_work *w)
 {
-	uint64_t now = sizeof *w + ZSTD_sizeof_CCtx(w->c) + ZSTD_sizeof_DCtx(w->d);
+	uint64_t now = sizeof *w + ZSTD_sizeof_CCtx(w->c) + ZSTD_sizeof_DCtx(w->d) +
+		       (w->q ? kvc_kvq_memory() : 0);
 
 	if (now > w->charged) {
 		kvc_budget_force(KVC_BUDGET_LOAD, now - w->charged);
@@ -125,6 +132,8 @@ void kvc_codec_work_put(struct kvc_work *w, bool wipe)
 		explicit_bzero(w->lo, sizeof w->lo);
 		explicit_bzero(w->in, sizeof w->in);
 		explicit_bzero(w->out, sizeof w->out);
+		if (w->q)
+			kvc_kvq_wipe(w->q);
 	}
 	charge(w);
 	pthread_mutex_lock(&lock);
@@ -313,11 +322,39 @@ static int decode_raw(struct kvc_work *w, const uint8_t *in, size_t stored, uint
 	return 0;
 }
 
+/* Returns the memory for kvq, or NULL. charge() counts it later, as it does contexts that grow. */
+static struct kvc_kvq *work_kvq(struct kvc_work *w)
+{
+	w->q = w->q ?: kvc_kvq_new();
+	return w->q;
+}
+
+static int decode_kvq(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out,
+		      size_t len)
+{
+	const uint8_t *from;
+	size_t n, from_len;
+	uint8_t *sym;
+	int err;
+
+	if (!work_kvq(w))
+		return -ENOMEM;
+	err = kvc_kvq_open(w->q, in, stored, len, &sym, &n, &from, &from_len);
+	if (err)
+		return err;
+	if (from_len == n)
+		memcpy(sym, from, n);
+	else if (stretch(w, from, from_len, sym, n))
+		return -EBADMSG;
+	return kvc_kvq_decode(w->q, out);
+}
+
 static int (*const decoders[KVC_KINDS])(struct kvc_work *, const uint8_t *, size_t, uint8_t *,
 					size_t) = {
 	[KVC_KIND_RAW] = decode_raw,
 	[KVC_KIND_ZSTD] = stretch,
 	[KVC_KIND_PLANES] = join,
+	[KVC_KIND_KVQ] = decode_kvq,
 };
 
 size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
@@ -341,6 +378,64 @@ int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_
 	if (kind >= KVC_KINDS || len > KVC_BLOCK || stored > KVC_BLOCK)
 		return -EBADMSG;
 	return decoders[kind](w, in, stored, out, len);
+}
+
+/*
+ * Tries a setting of kvq. Returns the length in out, or 0 if it is not below `limit` bytes, or if
+ * the setting is useless. fp8 is for speed, so its symbols are not compressed.
+ */
+static size_t try_setting(struct kvc_work *w, bool fp8, unsigned setting, uint8_t *out,
+			  size_t limit)
+{
+	const uint8_t *sym;
+	size_t nsym, n = kvc_kvq_encode(w->q, setting, out, KVC_BLOCK_ROOM, &sym, &nsym), m;
+
+	if (!n || n >= limit)
+		return 0;
+	m = fp8 ? 0 : squeeze(w, FAST, sym, nsym, out + n, KVC_BLOCK_ROOM - n);
+	m = m ? m : nsym;
+	if (n + m >= limit)
+		return 0;
+	if (m == nsym)
+		memcpy(out + n, sym, nsym);
+	kvc_kvq_finish(w->q, out, m);
+	return n + m;
+}
+
+/* Returns the length of the block if it were coded without loss, from a sample. */
+static double lossless_len(const uint8_t *in, size_t len)
+{
+	struct estimate l = estimate_sizes(in, len);
+	double planes = ((l.hi < GAIN ? l.hi : 1) + (l.lo < GAIN ? l.lo : 1)) / 2;
+
+	return (double)len * (planes < l.all ? planes : l.all);
+}
+
+size_t kvc_codec_encode_kv(struct kvc_work *w, const struct kvc_codec_kv *kv, uint64_t off,
+			   const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind,
+			   uint8_t *back, struct kvc_kvq_loss *loss)
+{
+	size_t n, nsym, from_len, limit = (size_t)(LOSSY_GAIN * lossless_len(in, len));
+	const uint8_t *from;
+	uint8_t *sym;
+	unsigned settings = 0;
+
+	*loss = (struct kvc_kvq_loss){ 0 };
+	if (len > 2 * KVC_PAGE)
+		limit = kvc_min(limit, len - KVC_PAGE);
+	if (work_kvq(w))
+		settings = kvc_kvq_start(w->q, kv->code, &kv->layout, kv->vectors, off, in, len);
+	*kind = KVC_KIND_KVQ;
+	for (unsigned s = 0; s < settings; s++) {
+		n = try_setting(w, kv->code == KVC_KVQ_FP8, s, out, limit);
+		/* A finer setting would be longer. The symbols are still in their place. */
+		if (!n || kvc_kvq_open(w->q, out, n, len, &sym, &nsym, &from, &from_len) ||
+		    kvc_kvq_decode(w->q, back))
+			break;
+		if (kvc_kvq_judge(w->q, back, out, loss))
+			return n;
+	}
+	return kvc_codec_encode(w, KVC_CODEC_BF16, 0, in, len, out, kind);
 }
 
 struct kvc_library kvc_codec_library(void)

@@ -10,6 +10,7 @@
 #ifndef KVC_CODEC_H
 #define KVC_CODEC_H
 
+#include "kvq.h"
 #include "util.h"
 
 #define KVC_BLOCK (1u << 20)
@@ -27,7 +28,7 @@ enum kvc_codec {
 extern const char *const kvc_codec_names[]; /* in the order of the enum, ended by NULL */
 
 /* The coding of a block. */
-enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KINDS };
+enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KIND_KVQ, KVC_KINDS };
 
 /*
  * Contexts and scratch memory for one coding at a time. They are reused, because creating them
@@ -50,8 +51,22 @@ uint8_t *kvc_codec_work_out(struct kvc_work *w);
 size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
 			size_t len, uint8_t *out, uint32_t *kind);
 /*
- * Decodes a block, which may be hostile: exactly `len` bytes into out. Returns 0, or -EBADMSG with
- * undefined bytes in out.
+ * Codes a block at offset `off` of a file with loss (kvq.h), if the file has a layout and the guard
+ * accepts the loss; otherwise without loss, as KVC_CODEC_BF16 does. Returns the same as
+ * kvc_codec_encode. If *kind is KVC_KIND_KVQ, `back` (KVC_BLOCK bytes) has the bytes that a decoder
+ * will return, and *loss the loss. Otherwise `back` is undefined, and *loss is zero.
+ */
+struct kvc_codec_kv {
+	enum kvc_kvq_code code;
+	struct kvc_kv_layout layout;
+	uint64_t vectors; /* of the file (kvc_kv_layout_fit) */
+};
+size_t kvc_codec_encode_kv(struct kvc_work *w, const struct kvc_codec_kv *kv, uint64_t off,
+			   const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind,
+			   uint8_t *back, struct kvc_kvq_loss *loss);
+/*
+ * Decodes a block, which may be hostile: exactly `len` bytes into out. Returns 0, or -EBADMSG or
+ * -ENOMEM with undefined bytes in out.
  */
 int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
 		     uint8_t *out, size_t len);

@@ -122,13 +122,12 @@ static int scan_model_both(struct scan *s, const struct kvc_peeked_object *p, ui
 		*model = s->models[up % FOLDERS].model;
 		return 0;
 	}
-	err = kvc_node_model_both(s->k, folder, model);
-	if (!err && up) {
+	err = kvc_node_files_model_both(s->k, folder, 0, model, NULL);
+	if (!err && *model && up) {
 		s->models[up % FOLDERS].folder = up;
 		s->models[up % FOLDERS].model = *model;
 	}
-	/* the folder may be missing, or too deep */
-	return err == -ENOENT || err == -ELOOP ? 0 : err;
+	return err;
 }
 
 /* Makes the node of a segment. *known is set if the node was made from the rows in p. */

@@ -637,14 +637,11 @@ void kvc_chunk_drop_free(struct kvc *k)
 /* Gets the model of the chunk. An empty folder is part of the model of the folder above. */
 static int drop_model_both(struct kvc *k, const struct kvc_drop *d, uint64_t *model)
 {
-	int err;
-
 	if (d->count || !drops_folder(d)) {
 		*model = d->count ? d->files[0]->model : d->self->model;
 		return 0;
 	}
-	err = kvc_node_model_both(k, d->self->row.ino, model);
-	return err == -ENOENT || err == -ELOOP ? 0 : err;
+	return kvc_node_files_model_both(k, d->self->row.ino, 0, model, NULL);
 }
 
 static int drop_chunk(struct kvc *k, uint64_t id, int tier, bool all_or_none, enum kvc_reason why,

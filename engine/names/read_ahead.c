@@ -7,6 +7,8 @@
  */
 #include "read_ahead.h"
 
+#include "model_moves.h"
+
 #include <string.h>
 #include <sys/stat.h>
 
@@ -133,7 +135,7 @@ static int peeked_row_both(struct kvc *k, const struct kvc_read_ahead *a, uint64
 	return 0;
 }
 
-/* Same as kvc_node_model_both, but -ENOENT is not an error: a node can be made anyway. */
+/* Same as kvc_node_files_model_both, with the rows that were read ahead. */
 static int peeked_model_both(struct kvc *k, const struct kvc_read_ahead *a, uint64_t folder,
 			     uint64_t *model)
 {
@@ -141,7 +143,8 @@ static int peeked_model_both(struct kvc *k, const struct kvc_read_ahead *a, uint
 	int err = 0;
 
 	*model = 0;
-	for (unsigned depth = 0; depth < 4096 && row.parent != KVC_ROOT && !err; depth++) {
+	for (unsigned depth = 0; depth <= KVC_DEPTH_MAX && row.parent != KVC_ROOT && !err;
+	     depth++) {
 		*model = row.parent;
 		err = peeked_row_both(k, a, row.parent, &row);
 	}
@@ -157,7 +160,8 @@ int kvc_read_ahead_node_both(struct kvc *k, struct kvc_read_ahead *a, uint64_t i
 	uint64_t model = 0;
 	int err;
 
-	if (!p || !kvc_peek_inode_holds(k->cat, p))
+	/* while a folder moves, kvc_node_get_both finds the model in which the file is counted */
+	if (!p || !kvc_peek_inode_holds(k->cat, p) || kvc_model_moves_any(k))
 		return kvc_node_get_both(k, ino, n);
 	err = S_ISREG(p->row.mode) ? peeked_model_both(k, a, p->row.parent, &model) : 0;
 	return err ?: kvc_node_get_modeled_locked(k, p, model, n);

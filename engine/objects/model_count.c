@@ -2,13 +2,18 @@
 /*
  * The count of all files, for the figures of models (telemetry/model_use.c). A clean unmount stores
  * the figures in the catalog, under meta model:MODEL, so a count runs only after a kill, after
- * fsck.kvcachefs has changed rows, and after a large folder has moved to another model. It visits
- * all inodes in the order of their numbers, a few under each hold of the locks. The rows are read
- * without locks before; under the locks only changed rows are read again.
+ * fsck.kvcachefs has changed rows, and if memory was short. It visits all inodes in the order of
+ * their numbers, a few under each hold of the locks. The rows are read without locks before; under
+ * the locks only changed rows are read again.
  *
  * Several inodes are read at once by consecutive numbers. An inode in memory is found by its number
  * even if it is not committed yet. Where no number of a batch is used, the count continues at the
  * next committed inode, so it begins when all inodes with numbers below `below` are committed.
+ *
+ * The figures of a folder that moves to another model move with it. The rename visits its first
+ * files; if there are more, the thread walks over the others, some names at a time
+ * (telemetry/model_moves.c). The files of a chunk that is being dropped may have lost their names
+ * already, but they are in memory, where node->model tells in which model they are counted.
  */
 #include "model_count.h"
 
@@ -17,18 +22,20 @@
 #include "committer.h"
 #include "folder.h"
 #include "ino.h"
+#include "model_moves.h"
 #include "model_rescan.h"
 #include "model_use.h"
 #include "node.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define KEY "model:"
 #define STORED "models"
 #define SOME 64   /* numbers read at once */
 #define READ 16   /* the number of files in memory that a read from SQLite counts for */
-#define MOVE 2048 /* files in memory whose figures are moved under one hold of the locks */
+#define MOVE 2048 /* files in memory whose figures a rename moves at once */
 
 /* The last folder and its model, cached because files of one folder usually follow each other. */
 struct last_model {
@@ -56,26 +63,14 @@ bool kvc_model_count_show_locked(const struct kvc *k, uint64_t *at, uint64_t *be
 	return k->model_stats->count.running;
 }
 
-/*
- * Gets the model of a file, as the load of its node does: 0 if its folder is missing or too deep.
- * up: the parent of its folder, or 0 if it was not read.
- */
+/* Gets the model of a file. up: the parent of its folder, or 0 if it was not read. */
 static int file_model_both(struct kvc *k, uint64_t folder, uint64_t up, struct last_model *m)
 {
-	bool in_memory = kvc_node_find_locked(k, folder);
-	int err = 0;
+	int err;
 
 	if (m->folder == folder)
 		return 0;
-	m->model = folder;
-	if (folder == KVC_ROOT || in_memory || !up)
-		err = kvc_node_model_both(k, folder, &m->model);
-	else if (up != KVC_ROOT)
-		err = kvc_node_model_both(k, up, &m->model);
-	if (err == -ENOENT || err == -ELOOP) {
-		m->model = 0;
-		err = 0;
-	}
+	err = kvc_node_files_model_both(k, folder, up, &m->model, NULL);
 	m->folder = err ? 0 : folder;
 	return err;
 }
@@ -219,66 +214,234 @@ int kvc_model_count_some(struct kvc *k)
 
 /* ---- folders that move ---- */
 
-static int move_file_both(struct kvc *k, uint64_t ino, uint64_t folder, uint64_t from, uint64_t to,
-			  unsigned *steps)
+/* A folder whose files are visited: their model, and the moves on their path. */
+struct visited {
+	uint64_t folder, model;
+	struct kvc_model_move_path path;
+};
+
+static int visit_begin_both(struct kvc *k, uint64_t folder, struct visited *v)
+{
+	v->folder = folder;
+	v->path.n = 0;
+	return kvc_node_files_model_both(k, folder, 0, &v->model, &v->path);
+}
+
+/*
+ * Moves the figures of a file to the model that its path names. p: its rows, if they were read
+ * before; they may have changed since.
+ */
+static int visit_file_both(struct kvc *k, const struct visited *v, uint64_t ino,
+			   const struct kvc_peeked_object *p, unsigned *steps)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
 	struct kvc_place place[KVC_TIERS];
 	struct kvc_model_use u;
 	struct kvc_row row;
-	int err;
+	int err = 0;
 
 	++*steps;
 	if (n) {
-		if (n->row.parent == folder && n->model != to)
-			kvc_account_quota_move_locked(k, n, to);
+		if (n->row.parent == v->folder)
+			kvc_account_quota_move_locked(k, n, v->model);
 		return 0;
 	}
-	*steps += READ;
-	err = read_rows_both(k, ino, &row, place);
-	if (err || row.parent != folder)
-		return err;
+	if (p && kvc_peeked_object_holds(k->cat, p)) {
+		if (!p->is.node || !S_ISREG(p->is.row.mode))
+			return 0;
+		row = p->is.row;
+		memcpy(place, p->is.place, sizeof place);
+	} else {
+		*steps += READ;
+		err = read_rows_both(k, ino, &row, place);
+	}
+	if (err || row.parent != v->folder)
+		return err == -ENOENT ? 0 : err;
 	u = use_of_rows(k, &row, place);
-	kvc_model_use_move_locked(k, ino, from, to, &u);
+	kvc_model_use_move_locked(k, ino, kvc_model_moves_counted(&v->path, ino, v->model),
+				  v->model, &u);
 	return 0;
 }
 
-/* Moves the files of one folder, and pushes its subfolders. */
-static int move_folder_both(struct kvc *k, uint64_t folder, uint64_t from, uint64_t to,
-			    struct kvc_stack *deeper, unsigned *steps)
+/*
+ * Reads the next names of the walk, and stores the position after them: their folder, if it has
+ * more names, and then its subfolders. Returns 1, 0 at the end of the walk, or a negative errno.
+ */
+static int walk_names_both(struct kvc *k, struct kvc_stack *walk, uint64_t *folder,
+			   struct kvc_entries *e)
+{
+	uint64_t after;
+	int more;
+
+	if (!kvc_stack_pop(walk, &after))
+		return 0;
+	kvc_stack_pop(walk, folder);
+	more = kvc_folder_entries_some_both(k, *folder, &after, e);
+	if (more < 0)
+		return more;
+	if (more && (kvc_stack_push(walk, *folder) || kvc_stack_push(walk, after)))
+		return -ENOMEM;
+	for (size_t i = 0; i < e->n; i++)
+		if (S_ISDIR(e->v[i].kind) &&
+		    (kvc_stack_push(walk, e->v[i].ino) || kvc_stack_push(walk, 0)))
+			return -ENOMEM;
+	return 1;
+}
+
+/* Visits files until all are visited (returns 0) or MOVE steps are done (returns 1). */
+static int move_first_both(struct kvc *k, struct kvc_model_move *m)
 {
 	struct kvc_entries e = { 0 };
-	uint64_t after = 0;
-	int more = 1, err = 0;
+	unsigned steps = 0;
+	struct visited v;
+	uint64_t folder;
+	int err = 1;
 
-	while (more == 1 && !err) {
-		more = kvc_folder_entries_some_both(k, folder, &after, &e);
-		err = more < 0 ? more : 0;
-		*steps += READ;
-		for (size_t i = 0; i < e.n && !err; i++) {
+	while (err > 0 && steps < MOVE && !kvc_model_moves_failed(k)) {
+		err = walk_names_both(k, kvc_model_moves_walk(m), &folder, &e);
+		steps += READ;
+		if (err <= 0 || (err = visit_begin_both(k, folder, &v)))
+			break;
+		for (size_t i = 0; i < e.n && !err; i++)
 			if (S_ISREG(e.v[i].kind))
-				err = move_file_both(k, e.v[i].ino, folder, from, to, steps);
-			else if (S_ISDIR(e.v[i].kind))
-				err = kvc_stack_push(deeper, e.v[i].ino);
-			if (*steps > MOVE)
-				err = -E2BIG;
-		}
+				err = visit_file_both(k, &v, e.v[i].ino, NULL, &steps);
+		err = err ?: 1;
 	}
 	free(e.v);
 	return err;
 }
 
-void kvc_model_count_moved_both(struct kvc *k, uint64_t folder, uint64_t from, uint64_t to)
+/* Adds the moves on the path of a folder to the path. */
+static int pass_both(struct kvc *k, uint64_t folder, struct kvc_model_move_path *p)
 {
-	struct kvc_stack deeper = { 0 };
-	unsigned steps = 0;
-	int err = kvc_stack_push(&deeper, folder);
+	uint64_t model;
 
-	while (!err && kvc_stack_pop(&deeper, &folder))
-		err = move_folder_both(k, folder, from, to, &deeper, &steps);
-	free(deeper.v);
-	if (err)
+	return folder == KVC_ROOT ? 0 : kvc_node_files_model_both(k, folder, 0, &model, p);
+}
+
+void kvc_model_count_moved_both(struct kvc *k, uint64_t folder, uint64_t old_parent,
+				uint64_t new_parent)
+{
+	struct kvc_model_move_path was = { .n = 0 }, is = { .n = 0 };
+	struct kvc_model_move *m;
+	uint64_t from = folder, to = folder;
+	int err = 0;
+
+	if (old_parent != KVC_ROOT)
+		err = kvc_node_files_model_both(k, old_parent, 0, &from, NULL);
+	if (new_parent != KVC_ROOT)
+		err = err ?: kvc_node_files_model_both(k, new_parent, 0, &to, NULL);
+	if (kvc_model_moves_any(k)) {
+		kvc_model_moves_pass_locked(k, folder, &was);
+		err = err ?: pass_both(k, old_parent, &was) ?: pass_both(k, new_parent, &is);
+	}
+	if (!err && from == to && !was.n && !is.n)
+		return;
+	err = err ?: kvc_model_moves_begin_locked(k, folder, from, to, k->inos->next, &was, &m);
+	if (!err)
+		err = kvc_stack_push(kvc_model_moves_walk(m), folder)
+			      ?: kvc_stack_push(kvc_model_moves_walk(m), 0)
+			      ?: move_first_both(k, m);
+	if (!err && !kvc_model_moves_failed(k))
+		kvc_model_moves_end_locked(k, m);
+	else if (err > 0)
+		pthread_cond_broadcast(&k->model_rescan->cond);
+	else
 		kvc_model_count_ask_locked(k);
+}
+
+static int compare_peeked(const void *a, const void *b)
+{
+	uint64_t x = ((const struct kvc_peeked_object *)a)->is.ino,
+		 y = ((const struct kvc_peeked_object *)b)->is.ino;
+
+	return (x > y) - (x < y);
+}
+
+/* Reads the rows of the files among these names, without locks, in the order of their numbers. */
+static int peek_files(struct kvc *k, const struct kvc_entries *e, struct kvc_peeked_object *v,
+		      size_t *n)
+{
+	*n = 0;
+	for (size_t i = 0; i < e->n; i++)
+		if (S_ISREG(e->v[i].kind))
+			v[(*n)++].is.ino = e->v[i].ino;
+	qsort(v, *n, sizeof *v, compare_peeked);
+	return *n ? kvc_peek_objects(k->cat, v, *n) : 0;
+}
+
+/*
+ * Visits the files in v. Releases the locks between some of them; then the move may end, and the
+ * folder may move again.
+ */
+static int visit_files_both(struct kvc *k, struct kvc_model_move *m, uint64_t folder,
+			    const struct kvc_peeked_object *v, size_t n)
+{
+	struct visited at;
+	unsigned steps = 0;
+	int err = visit_begin_both(k, folder, &at);
+
+	for (size_t i = 0; i < n && !err && !k->stopping; i++) {
+		if (steps > SOME + READ) {
+			steps = 0;
+			kvc_pause_both(k);
+			if (!kvc_model_moves_has_locked(k, m))
+				return 0;
+			err = visit_begin_both(k, folder, &at);
+		}
+		err = err ?: visit_file_both(k, &at, v[i].is.ino, &v[i], &steps);
+	}
+	return err;
+}
+
+/* Walks on with the oldest move: reads some names, and then visits their files. */
+static int move_some(struct kvc *k, struct kvc_entries *e, struct kvc_peeked_object **v)
+{
+	struct kvc_model_move *m;
+	uint64_t folder = 0;
+	size_t n = 0;
+	int more = 0, err = 0;
+
+	kvc_lock_both(k);
+	m = kvc_model_moves_first_locked(k);
+	if (m && !kvc_model_moves_failed(k))
+		more = walk_names_both(k, kvc_model_moves_walk(m), &folder, e);
+	if (m && !more && !kvc_model_moves_failed(k))
+		kvc_model_moves_end_locked(k, m);
+	kvc_unlock_both(k);
+	if (more <= 0)
+		return more;
+	free(*v);
+	if (!(*v = calloc(e->n + 1, sizeof **v)) || (err = peek_files(k, e, *v, &n)))
+		err = err ?: -ENOMEM;
+	kvc_commit_gate(k);
+	kvc_lock_both(k);
+	if (!err && kvc_model_moves_has_locked(k, m))
+		err = visit_files_both(k, m, folder, *v, n);
+	kvc_unlock_both(k);
+	kvc_lock_pause(&k->lock);
+	return err;
+}
+
+bool kvc_model_count_moves_locked(const struct kvc *k)
+{
+	return kvc_model_moves_any(k);
+}
+
+int kvc_model_count_move_some(struct kvc *k)
+{
+	struct kvc_entries e = { 0 };
+	struct kvc_peeked_object *v = NULL;
+	int err = move_some(k, &e, &v);
+
+	free(e.v);
+	free(v);
+	kvc_lock_both(k);
+	/* the position of the walk is lost, or a file could not be marked */
+	if (err || kvc_model_moves_failed(k))
+		kvc_model_count_ask_locked(k);
+	kvc_unlock_both(k);
+	return err;
 }
 
 /* ---- stored figures ---- */
@@ -349,7 +512,9 @@ void kvc_model_count_save_both(struct kvc *k)
 	const struct kvc_model_stats_table *all = k->model_stats;
 	int err = forget_stored_both(k);
 
-	if (err || all->count.running || !kvc_model_use_none(&all->others.use))
+	/* otherwise the next start counts all files */
+	if (err || all->count.running || kvc_model_moves_any(k) ||
+	    !kvc_model_use_none(&all->others.use))
 		return;
 	/* A file that was never closed has only the bytes of its row after the next start. */
 	kvc_table_each(&k->nodes->table, s) {

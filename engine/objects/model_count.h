@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counting what the files of each model use (model_count.c): at mount, and after a large folder has
- * moved to another model. telemetry/model_use.h has the figures.
+ * Counting what the files of each model use (model_count.c): at mount, and when a folder moves to
+ * another model. telemetry/model_use.h has the figures.
  */
 #ifndef KVC_MODEL_COUNT_H
 #define KVC_MODEL_COUNT_H
@@ -20,10 +20,19 @@ int kvc_model_count_some(struct kvc *k);
 /* Returns true while files are counted: inodes below *below, and those up to *at are done. */
 bool kvc_model_count_show_locked(const struct kvc *k, uint64_t *at, uint64_t *below);
 /*
- * A folder moved from one model to another, with all files below it. Moves their figures at once if
- * they are few; otherwise, or after an error, requests a count.
+ * A folder has moved to another parent. If its files belong to another model now, moves their
+ * figures: at once if they are few, otherwise in the thread of model_rescan.c. Requests a count of
+ * all files after an error.
  */
-void kvc_model_count_moved_both(struct kvc *k, uint64_t folder, uint64_t from, uint64_t to);
+void kvc_model_count_moved_both(struct kvc *k, uint64_t folder, uint64_t old_parent,
+				uint64_t new_parent);
+/* Returns true if files of a moved folder are left to be visited. */
+bool kvc_model_count_moves_locked(const struct kvc *k);
+/*
+ * Visits the next files of a moved folder. Called without locks. Returns 0, or a negative errno
+ * after it has requested a count of all files.
+ */
+int kvc_model_count_move_some(struct kvc *k);
 /*
  * At mount, after the inode numbers: reads the figures that the previous daemon stored if it
  * unmounted cleanly (clean), or requests a count. At a clean unmount: stores them. Returns 0 or a

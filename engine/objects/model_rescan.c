@@ -19,7 +19,8 @@
  * never used twice, and folders do not move in or out of a model that has a quota or a policy. A
  * request during a rescan starts another one, which counts no file twice.
  *
- * The same thread counts what the files of all models use (model_count.c) while no rescan runs.
+ * The same thread moves the figures of folders to other models, and, while no rescan runs, counts
+ * what the files of all models use (model_count.c).
  */
 #include "model_rescan.h"
 
@@ -46,7 +47,9 @@
  */
 #define SMALL (8ull << 20)
 #define SMALL_MS 100 /* maximum time that a caller waits */
+/* The first wait after an error; each further one is twice as long, up to AGAIN_MAX_NS. */
 #define AGAIN_NS 100000000ull
+#define AGAIN_MAX_NS 60000000000ull
 
 struct rescan {
 	struct kvc_list link; /* on k->model_rescan->asked */
@@ -155,14 +158,13 @@ void kvc_model_rescan_wait(struct kvc *k)
 static int model_of_both(struct kvc *k, uint64_t folder, const struct kvc_row *row, struct memo *m,
 			 unsigned *steps)
 {
-	unsigned depth;
 	int err = 0;
 
 	if (m->folder == folder && folder)
 		return 0;
 	*steps += row ? 1 : READ;
 	if (row)
-		err = kvc_node_model_of_row_both(k, row, &m->model, &depth);
+		err = kvc_node_model_of_row_both(k, row, &m->model);
 	else
 		err = kvc_node_model_both(k, folder, &m->model);
 	m->folder = err ? 0 : folder;
@@ -263,22 +265,42 @@ static int rescan_some(struct kvc *k, struct rescan *s, struct memo *m)
 	return err ?: (int)n;
 }
 
+/* Waits after an error, and doubles *wait_ns, which is 0 before the first one. */
+static void back_off_locked(struct kvc *k, uint64_t *wait_ns)
+{
+	uint64_t end;
+	int rc = 0;
+
+	*wait_ns = *wait_ns ? kvc_min(2 * *wait_ns, AGAIN_MAX_NS) : AGAIN_NS;
+	end = kvc_mono_ns() + *wait_ns;
+	while (!k->stopping && !rc) {
+		const struct timespec until = kvc_timespec(end);
+
+		rc = kvc_lock_wait(&k->lock, &k->model_rescan->cond, &until);
+	}
+}
+
 static void rescan_run(struct kvc *k, struct rescan *s)
 {
 	struct memo m = { 0 };
+	uint64_t wait_ns = 0;
 	bool warned = false;
 	int got;
 
-	while ((got = rescan_some(k, s, &m)) && got != -ECANCELED)
-		if (got < 0) {
-			if (!warned)
-				kvc_warn("cannot read a model's files: %s; retrying",
-					 strerror(-got));
-			warned = true;
-			if (kvc_stopping(k))
-				break;
-			usleep(AGAIN_NS / 1000);
+	while ((got = rescan_some(k, s, &m)) && got != -ECANCELED) {
+		if (got > 0) {
+			wait_ns = 0;
+			continue;
 		}
+		if (!warned)
+			kvc_warn("cannot read a model's files: %s; retrying", strerror(-got));
+		warned = true;
+		kvc_lock(k);
+		back_off_locked(k, &wait_ns);
+		kvc_unlock(k);
+		if (kvc_stopping(k))
+			break;
+	}
 	kvc_lock_both(k);
 	if (!k->stopping)
 		rescan_end_both(k, s);
@@ -297,33 +319,39 @@ static struct rescan *rescan_next_locked(struct kvc *k)
 	return NULL;
 }
 
-/* Continues the count of all files. Releases and takes k->lock. */
-static void count_some_locked(struct kvc *k, bool *warned)
+/*
+ * Continues a folder's move to another model, or else the count of all files. Releases and takes
+ * k->lock. *wait_ns: see back_off_locked; an error is reported once until a count succeeds.
+ */
+static void count_some_locked(struct kvc *k, uint64_t *wait_ns)
 {
+	bool moves = kvc_model_count_moves_locked(k);
 	int err;
 
 	kvc_unlock(k);
-	err = kvc_model_count_some(k);
-	if (err && !*warned)
+	err = moves ? kvc_model_count_move_some(k) : kvc_model_count_some(k);
+	if (err && !*wait_ns)
 		kvc_warn("cannot count the files of models: %s; retrying", strerror(-err));
-	*warned = err;
-	if (err)
-		usleep(AGAIN_NS / 1000);
 	kvc_lock(k);
+	if (err)
+		back_off_locked(k, wait_ns);
+	else
+		*wait_ns = 0;
 }
 
 static void *rescan_thread(void *arg)
 {
 	struct kvc *k = arg;
-	bool warned = false;
+	uint64_t wait_ns = 0;
 
 	kvc_lock(k);
 	while (!k->stopping) {
 		struct timespec until = kvc_timespec(kvc_mono_ns() + AGAIN_NS);
 		struct rescan *s = rescan_next_locked(k);
 
-		if (!s && kvc_model_count_due_locked(k)) {
-			count_some_locked(k, &warned);
+		/* moves are first: a rescan counts files in the models that their paths name */
+		if (kvc_model_count_moves_locked(k) || (!s && kvc_model_count_due_locked(k))) {
+			count_some_locked(k, &wait_ns);
 			continue;
 		}
 		if (kvc_list_empty(&k->model_rescan->asked) && !k->model_stats->count.running) {

@@ -7,6 +7,8 @@
 #include "node.h"
 
 #include "committer.h"
+#include "model_moves.h"
+#include "model_use.h"
 #include "user.h"
 #include "pin.h"
 
@@ -58,31 +60,56 @@ int kvc_node_row_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
 	return 0;
 }
 
-int kvc_node_model_both(struct kvc *k, uint64_t folder, uint64_t *model)
-{
-	struct kvc_row row;
-	unsigned depth;
-	int err = kvc_node_row_both(k, folder, &row);
-
-	*model = 0;
-	return err ?: kvc_node_model_of_row_both(k, &row, model, &depth);
-}
-
-int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
-			       unsigned *depth)
+/*
+ * Walks from a folder up to the root. *model: its model; 0: the root, or an error. moves: receives
+ * the moves on the way, or NULL.
+ */
+static int walk_up_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
+			struct kvc_model_move_path *moves)
 {
 	struct kvc_row row = *folder;
+	uint64_t top = 0;
 	int err;
 
 	*model = 0;
-	for (*depth = 0; row.ino != KVC_ROOT; ++*depth) {
-		*model = row.ino;
-		if (*depth > 4096)
+	for (unsigned depth = 0; row.ino != KVC_ROOT; depth++) {
+		top = row.ino;
+		if (moves)
+			kvc_model_moves_pass_locked(k, row.ino, moves);
+		if (depth > KVC_DEPTH_MAX)
 			return -ELOOP;
 		if ((err = kvc_node_row_both(k, row.parent, &row)))
 			return err;
 	}
+	*model = top;
 	return 0;
+}
+
+int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model)
+{
+	return walk_up_both(k, folder, model, NULL);
+}
+
+int kvc_node_model_both(struct kvc *k, uint64_t folder, uint64_t *model)
+{
+	struct kvc_row row;
+	int err = kvc_node_row_both(k, folder, &row);
+
+	*model = 0;
+	return err ?: walk_up_both(k, &row, model, NULL);
+}
+
+int kvc_node_files_model_both(struct kvc *k, uint64_t folder, uint64_t up, uint64_t *model,
+			      struct kvc_model_move_path *moves)
+{
+	struct kvc_row row = { .ino = folder, .parent = up };
+	int err = 0;
+
+	*model = 0;
+	if (!up || kvc_node_find_locked(k, folder))
+		err = kvc_node_row_both(k, folder, &row);
+	err = err ?: walk_up_both(k, &row, model, moves);
+	return err == -ENOENT || err == -ELOOP ? 0 : err;
 }
 
 /* Creates a node from its rows in the catalog. */
@@ -116,13 +143,21 @@ static int node_load_both(struct kvc *k, const struct kvc_row *row,
 			  const struct kvc_object_row *object,
 			  const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
 {
+	bool moves = S_ISREG(row->mode) && kvc_model_moves_any(k);
+	struct kvc_model_move_path path = { .n = 0 };
+	struct kvc_model_use u;
 	uint64_t model = 0;
-	int err = S_ISREG(row->mode) ? kvc_node_model_both(k, row->parent, &model) : 0;
+	int err = 0;
 
-	/* its folder may be deleted while it is open, or deeper than the supported depth */
-	if (err && err != -ENOENT && err != -ELOOP)
+	if (S_ISREG(row->mode))
+		err = kvc_node_files_model_both(k, row->parent, 0, &model, moves ? &path : NULL);
+	err = err ?: node_load_locked(k, row, object, place, model, out);
+	if (err || !moves)
 		return err;
-	return node_load_locked(k, row, object, place, model, out);
+	u = kvc_model_use_of(k, *out);
+	kvc_model_use_move_locked(k, row->ino, kvc_model_moves_counted(&path, row->ino, model),
+				  model, &u);
+	return 0;
 }
 
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)

@@ -314,7 +314,7 @@ struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);
 /* The same with rows that the caller has read and that are still current (kvc_peek_holds). */
 int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **n);
-/* The same for a file whose model is known: reads nothing. */
+/* The same for a file whose model is known, while no folder moves: reads nothing. */
 int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_t model,
 				struct kvc_node **n);
 /* Creates a node for this row, without references. Returns NULL if out of memory. */
@@ -333,11 +333,23 @@ void kvc_node_written_locked(struct kvc *k, struct kvc_node *n);
 void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr);
 /* Reads the row of a node, whether or not the node is in memory. */
 int kvc_node_row_both(struct kvc *k, uint64_t ino, struct kvc_row *row);
-/* Gets the model of the files in a folder; 0 for the root. */
+/* A file more than this many folders below its model belongs to no model. */
+#define KVC_DEPTH_MAX 4096u
+/*
+ * Gets the model of a folder; 0 for the root. -ENOENT: a folder above is missing; -ELOOP: the
+ * folder is too deep; after an error *model is 0. kvc_node_model_of_row_both begins with the
+ * folder's row.
+ */
 int kvc_node_model_both(struct kvc *k, uint64_t folder, uint64_t *model);
-/* The same from the folder's row, with the folder's depth below the root. */
-int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
-			       unsigned *depth);
+int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model);
+/*
+ * Gets the model of the files in a folder: 0 also if a folder above is missing or the folder is too
+ * deep. up: the parent of the folder, as it was read without locks, or 0. moves: if not NULL, gets
+ * the moves that the folder's path passes (telemetry/model_moves.h).
+ */
+struct kvc_model_move_path;
+int kvc_node_files_model_both(struct kvc *k, uint64_t folder, uint64_t up, uint64_t *model,
+			      struct kvc_model_move_path *moves);
 /* At unmount. */
 void kvc_node_free_all(struct kvc *k);
 

@@ -344,6 +344,7 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	uint32_t kind;
 	int err = kvc_entry_folder_both(k, c->row.parent, name, true, &folder)
 			  ?: kvc_catalog_spare(k->cat, KVC_SPARES);
+	uint64_t model = 0;
 
 	/*
 	 * Since the first half, an import, or a caller that reached the folder through another
@@ -353,13 +354,14 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 		err = kvc_name_get_hashed(k->cat, folder->row.ino, name, c->hash, &other, &kind);
 		err = err == -ENOENT ? 0 : err ?: -EEXIST;
 	}
-	if (err)
+	/* the folder may have moved to another model */
+	if (err || (err = kvc_node_model_both(k, folder->row.ino, &model)))
 		return err;
 	n = kvc_node_new_locked(k, &c->row);
 	if (!n)
 		return -ENOMEM;
 	n->row.parent = folder->row.ino;
-	kvc_account_set_model_locked(n, c->model);
+	kvc_account_set_model_locked(n, model);
 	if (name) {
 		kvc_buckets_filled_both(k, folder);
 		err = kvc_chunking_join_both(k, folder, n, name, true, &n->row.chunk);

@@ -70,22 +70,8 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 /* A folder has moved: the figures of its files move to its new model. */
 static void folder_moved_both(struct kvc *k, struct kvc_node *n, uint64_t from, uint64_t to)
 {
-	uint64_t from_model = n->row.ino, to_model = n->row.ino;
-	int err = 0;
-
-	if (!S_ISDIR(n->row.mode))
-		return;
-	if (from != KVC_ROOT)
-		err = kvc_node_model_both(k, from, &from_model);
-	if (to != KVC_ROOT)
-		err = err ?: kvc_node_model_both(k, to, &to_model);
-	if (!err && from_model == to_model)
-		return;
-	/* the files of a chunk that is being dropped may already have lost their names */
-	if (err || k->drops->ndetached)
-		kvc_model_count_ask_locked(k);
-	else
-		kvc_model_count_moved_both(k, n->row.ino, from_model, to_model);
+	if (S_ISDIR(n->row.mode) && from != to)
+		kvc_model_count_moved_both(k, n->row.ino, from, to);
 }
 
 static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,

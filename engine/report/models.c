@@ -4,10 +4,12 @@
  * line each after a line with the names of the columns. The name is last, with %XX for special
  * characters. "/" stands for files in the root, and "//" for forgotten models and models without a
  * name. "-" is a number that is not known: the files are being counted, or those of this model are
- * counted under "//" because there are too many models.
+ * counted under "//" because there are too many models. While files are counted, the first line
+ * ends with the word "counting".
  */
 #include "cache.h"
 #include "ops.h"
+#include "model_moves.h"
 #include "model_use.h"
 #include "tier_queue.h"
 
@@ -59,15 +61,21 @@ static void print_model(struct kvc *k, FILE *out, const struct line *l, const ch
 	fputc('\n', out);
 }
 
-static void print_head(FILE *out)
+static void print_head(struct kvc *k, FILE *out)
 {
+	bool counting;
+
 #define X(column, what) fputs(#column " ", out);
 	KVC_MODEL_STATS(X)
 #undef X
 #define X(reason, what) fputs("evicted_" #reason " ", out);
 	KVC_REASONS(X)
 #undef X
-	fputs("files bytes disk_bytes remote_bytes quota used name\n", out);
+	kvc_lock(k);
+	counting = k->model_stats->count.running || kvc_model_moves_any(k);
+	kvc_unlock(k);
+	fprintf(out, "files bytes disk_bytes remote_bytes quota used name%s\n",
+		counting ? " counting" : "");
 }
 
 /* Copies the next models, with their names. Returns their number. */
@@ -83,8 +91,8 @@ static size_t copy_lines_both(struct kvc *k, size_t *at, struct line l[BATCH],
 
 		l[i] = (struct line){
 			.t = t[i],
-			.known = model == KVC_UNSET ? !k->model_stats->count.running
-						    : kvc_model_use_known_locked(k, &t[i]),
+			.known = kvc_model_moves_use_known_locked(
+				k, model == KVC_UNSET ? &k->model_stats->others : &t[i]),
 			.quota = q ? q->limit : 0,
 			.used = q ? q->used : 0,
 		};
@@ -101,7 +109,7 @@ void kvc_print_models(struct kvc *k, FILE *out)
 	char name[BATCH][256];
 	size_t at = 0, n;
 
-	print_head(out);
+	print_head(k, out);
 	kvc_asked_settle(k);
 	do {
 		memset(name, 0, sizeof name);

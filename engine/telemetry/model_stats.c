@@ -10,6 +10,8 @@
  */
 #include "model_stats.h"
 
+#include "model_moves.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,6 +53,7 @@ static struct kvc_model_stats *oldest_stats(struct kvc_model_stats_table *all)
 
 int kvc_model_stats_init(struct kvc *k)
 {
+	kvc_list_init(&k->model_stats->moves.list);
 	return kvc_table_init(&k->model_stats->table)
 		       ?: kvc_table_init(&k->model_stats->count.early);
 }
@@ -336,7 +339,7 @@ static void copy_one_locked(struct kvc *k, const struct kvc_model_stats *t,
 		.total = opens_since(t, &(struct kvc_opens){ 0 }),
 		.pool_bytes = t->pool_bytes,
 		.use = t->use,
-		.use_known = kvc_model_use_known_locked(k, t),
+		.use_known = kvc_model_moves_use_known_locked(k, t),
 		.quota = q ? q->limit : 0,
 		.quota_used = q ? q->used : 0,
 	};
@@ -362,7 +365,7 @@ static size_t copy_shown(struct kvc *k, const struct candidate *v, size_t n,
 		.absent = kvc_counted(&k->stats, absent),
 	};
 	memcpy(out->all.evicted, k->model_stats->all_evicted, sizeof out->all.evicted);
-	out->counted = !k->model_stats->count.running;
+	out->counted = !k->model_stats->count.running && !kvc_model_moves_any(k);
 	out->all_use = k->model_stats->all_use;
 	kvc_unlock(k);
 	return at;

@@ -79,6 +79,13 @@ struct kvc_model_stats_table {
 		uint64_t at, below, txn;
 		struct kvc_table early;
 	} count;
+	/* folders that moved to another model (model_moves.c) */
+	struct kvc_model_moves {
+		struct kvc_list list; /* struct kvc_model_move */
+		unsigned n, under_way;
+		size_t pages;
+		bool failed; /* memory was short: all files must be counted again */
+	} moves;
 };
 /* Returns 0 or -ENOMEM. */
 int kvc_model_stats_init(struct kvc *k);
@@ -103,16 +110,6 @@ static inline void kvc_model_use_change(struct kvc_model_use *to, const struct k
 	to->bytes += sign * u->bytes;
 	for (unsigned t = 0; t < KVC_TIERS; t++)
 		to->tier[t] += sign * u->tier[t];
-}
-
-/*
- * Returns true if t->use is what the files of the model use. Otherwise the files are being counted,
- * or they are counted in the sum of the others.
- */
-static inline bool kvc_model_use_known_locked(const struct kvc *k, const struct kvc_model_stats *t)
-{
-	return !k->model_stats->count.running &&
-	       (t->owns || kvc_model_use_none(&k->model_stats->others.use));
 }
 
 /*

@@ -16,6 +16,8 @@
  */
 #include "model_use.h"
 
+#include "model_moves.h"
+
 #include <stdlib.h>
 
 struct early {
@@ -31,10 +33,10 @@ static const struct kvc_model_stats *stats_of_locked(const struct kvc *k, uint64
 
 bool kvc_model_use_get_locked(const struct kvc *k, uint64_t model, struct kvc_model_use *u)
 {
-	static const struct kvc_model_stats none;
+	const struct kvc_model_stats none = { .slot.key = model };
 	const struct kvc_model_stats *t = stats_of_locked(k, model) ?: &none;
 
-	if (!kvc_model_use_known_locked(k, t))
+	if (!kvc_model_moves_use_known_locked(k, t))
 		return false;
 	*u = t->use;
 	return true;
@@ -110,6 +112,7 @@ struct kvc_model_use kvc_model_use_of(const struct kvc *k, const struct kvc_node
 void kvc_model_use_move_locked(struct kvc *k, uint64_t ino, uint64_t from, uint64_t to,
 			       const struct kvc_model_use *u)
 {
+	kvc_model_moves_mark_locked(k, ino);
 	if (from == to || !kvc_model_use_counts(k, ino))
 		return;
 	count(k, from, u, true);
@@ -120,6 +123,7 @@ void kvc_model_use_enters_locked(struct kvc *k, uint64_t ino)
 {
 	struct early *e;
 
+	kvc_model_moves_mark_locked(k, ino);
 	if (kvc_model_use_counts(k, ino))
 		return;
 	if (!(e = calloc(1, sizeof *e))) {
@@ -149,6 +153,7 @@ void kvc_model_use_begin_locked(struct kvc *k, uint64_t below)
 	}
 	all->others.use = all->all_use = (struct kvc_model_use){ 0 };
 	forget_early(all);
+	kvc_model_moves_forget_locked(k);
 	all->count.running = true;
 	all->count.again = false;
 	all->count.at = 0;
@@ -158,6 +163,7 @@ void kvc_model_use_begin_locked(struct kvc *k, uint64_t below)
 void kvc_model_use_visit_locked(struct kvc *k, uint64_t ino, uint64_t model,
 				const struct kvc_model_use *u)
 {
+	kvc_model_moves_mark_locked(k, ino);
 	if (!kvc_model_use_counts(k, ino))
 		count(k, model, u, false);
 }

@@ -395,26 +395,35 @@ static int devices_list(struct kvc_tier *t,
 	return err;
 }
 
-/* Notes that a sync of the tier has left out a device, which its breaker suspends. */
-static void skip_sync(struct devices *d, unsigned nr)
+/*
+ * Notes that a sync of the tier has left out a device, which its breaker suspends. Returns whether
+ * the device has writes that are not synced.
+ */
+static bool skip_sync(struct devices *d, unsigned nr)
 {
 	struct device *x = &d->dev[nr];
+	bool unsynced = false;
 
 	pthread_mutex_lock(&d->lock);
-	if (x->t)
+	if (x->t) {
 		kvct_device_sync_left_out_locked(&x->sync);
+		unsynced = x->sync.unsynced;
+	}
 	pthread_mutex_unlock(&d->lock);
+	return unsynced;
 }
 
 /*
  * Syncs all devices. A failed sync suspends its device at once, because any of the frames that were
  * written since the last sync may be lost. A device that is suspended is left out, so that files in
- * the others can be synced; devices_synced() then says that its frames are not.
+ * the others can be synced; devices_synced() then says that its frames are not. If no device could
+ * be synced, that is an error.
  */
 static int devices_sync(struct kvc_tier *t)
 {
 	struct devices *d = devices_of(t);
-	int first = 0;
+	int first = 0, left_out = 0;
+	bool any = false;
 
 	for (unsigned i = 0; i < KVC_DEVICES; i++) {
 		struct kvc_tier *x;
@@ -425,15 +434,20 @@ static int devices_sync(struct kvc_tier *t)
 		probe = fails(&d->dev[i], KVC_CALL_WRITE);
 		pthread_mutex_unlock(&d->lock);
 		if ((err = begin(d, i, KVC_CALL_WRITE, &x))) {
-			skip_sync(d, i);
+			if (skip_sync(d, i))
+				left_out = left_out ?: err == -ENODEV ? -EIO : err;
 			continue;
 		}
 		err = kvct_device_sync_run(&d->dev[i].sync, x, &d->lock, &d->synced);
 		end(d, i, KVC_CALL_WRITE, 0, err, true);
+		any |= !err;
 		/* a probe that fails leaves its device out, too */
-		first = first ?: probe ? 0 : err;
+		if (probe)
+			left_out = left_out ?: err;
+		else
+			first = first ?: err;
 	}
-	return first;
+	return first ?: any ? 0 : left_out;
 }
 
 static enum kvc_tier_synced devices_synced(struct kvc_tier *t, const struct kvc_where *w)

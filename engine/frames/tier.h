@@ -208,8 +208,9 @@ struct kvc_tier_ops {
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg);
 	/*
-	 * On return, all frames stored before are on stable storage, except for those that synced()
-	 * names.
+	 * Returns 0 if all frames stored before are on stable storage, except for those that
+	 * synced() names. A tier of several devices leaves out those that it suspends; if that
+	 * leaves none, it returns an error.
 	 */
 	int (*sync)(struct kvc_tier *t);
 	/* The disk tier only; otherwise NULL. Does not block. */

@@ -409,6 +409,8 @@ void kvc_cache_detach(struct kvc *k)
 
 static void sync_last(struct kvc *k)
 {
+	struct kvc_tier_device d;
+
 	kvc_tier_each(k, t) {
 		struct kvc_tier *tier = k->tier[t].t;
 		int err = tier->ops->sync && !k->tier[t].threads.abandoned ? tier->ops->sync(tier)
@@ -418,7 +420,36 @@ static void sync_last(struct kvc *k)
 			kvc_error("tier %s: the last sync has failed: %s; a power failure may lose "
 				  "files that were never synced",
 				  tier->ops->name, strerror(-err));
+		for (unsigned nr = 0; tier->ops->device && nr < KVC_DEVICES; nr++)
+			if (!tier->ops->device(tier, nr, &d) && d.unsynced)
+				kvc_error("disk: the device %s could not be synced; the copies "
+					  "that were stored in it since its last sync may be lost",
+					  d.path);
 	}
+}
+
+/*
+ * Is a copy of the file on stable storage? A copy of an earlier mount, or one that was evicted from
+ * memory since, counts: it was read since then.
+ */
+static bool has_stable_copy(const struct kvc *k, const struct kvc_node *n)
+{
+	kvc_tier_each(k, t) {
+		const struct kvc_where *w = &n->in[t].place.where;
+		struct kvc_tier *tier = k->tier[t].t;
+		enum kvc_tier_synced is;
+		struct kvc_tier_device d;
+
+		if (!kvc_file_placed_in(n, t))
+			continue;
+		is = kvc_tier_synced(tier, w);
+		if (is == KVC_TIER_SYNCED || is == KVC_TIER_UNKNOWN ||
+		    (is == KVC_TIER_FAILING &&
+		     !tier->ops->device(tier, (unsigned)(w->at >> KVC_DEVICE_BITS), &d) &&
+		     !d.unsynced))
+			return true;
+	}
+	return false;
 }
 
 void kvc_cache_stop(struct kvc *k)
@@ -496,7 +527,7 @@ void kvc_cache_stop(struct kvc *k)
 bool kvc_cache_close(struct kvc *k)
 {
 	bool keep = k->opt.keep_pool, left = k->work->left;
-	uint64_t only_here = 0, unpublished = 0;
+	uint64_t only_here = 0, unsynced = 0, unpublished = 0;
 
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
@@ -504,11 +535,19 @@ bool kvc_cache_close(struct kvc *k)
 		unpublished += n->segment.unpublished && n->state == KVC_OPEN;
 		only_here += n->state == KVC_RESIDENT ||
 			     (n->state == KVC_BOTH && n->segment.verify);
+		unsynced += n->state == KVC_BOTH && !n->segment.verify && !has_stable_copy(k, n);
 	}
 	if (unpublished)
 		kvc_error("%" PRIu64 " files could not be published in the pool: the last changes "
 			  "to them are lost",
 			  unpublished);
+	if (unsynced && !keep) {
+		kvc_warn("%" PRIu64 " objects have copies only in devices that could not be "
+			 "synced: the pool %s stays in memory for the next mount; mount the store "
+			 "again when the devices work",
+			 unsynced, k->pool.path);
+		keep = true;
+	}
 	if (only_here && !keep && k->ntiers) {
 		kvc_warn("%" PRIu64 " objects could not be copied to a tier: the pool %s stays in "
 			 "memory for the next mount",

@@ -540,6 +540,39 @@ static void failed_syncs(void **state)
 	t->ops->close(t);
 }
 
+/* When all devices are suspended, a sync is an error, also if it calls none of them. */
+static void all_devices_fail(void **state)
+{
+	static struct kvc_store s;
+	struct kvc_where w[2];
+	struct kvc_tier_device d;
+	struct kvc_tier *t;
+	char error[512] = "";
+
+	(void)state;
+	s = store;
+	s.dev[1] = (struct kvc_device){ .kind = KVC_DEVICE_FILE, .size = SIZE };
+	snprintf(s.dev[1].path, sizeof s.dev[1].path, "%s/part1", dir);
+	assert_int_equal(kvc_label_file_make(&s, 1, error), 0);
+	assert_int_equal(kvct_devices_open(&s, &t, error), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(put_small(t, 1 + (uint64_t)i, &w[i]), 0);
+	assert_int_not_equal(device_of(&w[0]), device_of(&w[1]));
+	fail_syncs = 2;
+	assert_int_equal(t->ops->sync(t), -EIO);
+	assert_int_equal(fail_syncs, 0);
+	syncs = 0;
+	assert_int_equal(t->ops->sync(t), -EIO);
+	assert_int_equal(syncs, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(is(t, &w[i]), KVC_TIER_LOST);
+		assert_int_equal(t->ops->device(t, i, &d), 0);
+		assert_true(d.unsynced);
+	}
+	t->ops->close(t);
+	unlink(s.dev[1].path);
+}
+
 /* An earlier mount may have been killed before a sync, so the first sync is not left out. */
 static void first_sync(void **state)
 {
@@ -672,6 +705,7 @@ int main(void)
 		cmocka_unit_test(bad_places),
 		cmocka_unit_test(several_devices),
 		cmocka_unit_test(failed_syncs),
+		cmocka_unit_test(all_devices_fail),
 		cmocka_unit_test(first_sync),
 		cmocka_unit_test(shared_failure),
 	};

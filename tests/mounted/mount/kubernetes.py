@@ -37,9 +37,9 @@ assert int(gi[1]) > int(named["cpu"].rstrip("G"))
 assert daemon["resources"]["requests"]["memory"] == gi[0]
 port = {p["name"]: p["containerPort"] for p in daemon["ports"]}["metrics"]
 assert named["metrics"] == f"0.0.0.0:{port}"
-probes = {k: daemon[k]["httpGet"] for k in daemon if k.endswith("Probe")}
-assert {k: p["path"] for k, p in probes.items()} == {
-    "startupProbe": "/readyz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
+# the probes do not use a port, so clients of the port cannot delay them
+probes = {k: daemon[k]["exec"]["command"] for k in daemon if k.endswith("Probe")}
+assert set(probes) == {"startupProbe", "readinessProbe", "livenessProbe"}
 bidirectional = {m["mountPath"]: m["name"] for m in daemon["volumeMounts"]
                  if m.get("mountPropagation") == "Bidirectional"}
 store, mnt = daemon["args"][1:3]
@@ -58,10 +58,10 @@ run("mount", "-t", "tmpfs", "node", NODE, ok=True)
 run("mount", "--make-shared", NODE, ok=True)  # as a node's root is
 for path in filter(None, at.values()):
     os.makedirs(NODE + path)
-os.makedirs(f"{NODE}/secrets/token")
-with open(f"{NODE}/secrets/token/token", "w") as f:
+os.makedirs(f"{NODE}/secrets/secrets")
+with open(f"{NODE}/secrets/secrets/token", "w") as f:
     f.write("0123456789abcdef\n")
-os.chmod(f"{NODE}/secrets/token/token", 0o400)
+os.chmod(f"{NODE}/secrets/secrets/token", 0o400)
 with socket.create_server(("127.0.0.1", 0)) as free:
     free_port = free.getsockname()[1]
 SMALL = {"64G": "32M", "200G": "64M", f"0.0.0.0:{port}": f"127.0.0.1:{free_port}"}
@@ -126,15 +126,21 @@ def done(p):
 def start():
     done(container(mkfs, at, mkfs["command"]))
     p = container(daemon, at, ["kvcachefs", *daemon["args"]])
-    wait_for(lambda: p.poll() is not None or probe("readinessProbe") == 200)
+    wait_for(lambda: p.poll() is not None or probe("readinessProbe"))
     assert p.poll() is None, p.stdout.read()
     return p
 
 
-def probe(which, path=None):
+def probe(which):
+    """Whether the probe succeeds, as the kubelet runs it in the daemon's container."""
+    p = container(daemon, at, probes[which])
+    p.communicate(timeout=HANG)
+    return p.returncode == 0
+
+
+def http(path):
     try:
-        url = f"http://127.0.0.1:{free_port}{path or probes[which]['path']}"
-        with urllib.request.urlopen(url) as r:
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}{path}") as r:
             return r.status
     except urllib.error.HTTPError as e:
         return e.code
@@ -147,9 +153,20 @@ waits = container(engine["initContainers"][0],
                   {v["name"]: v["hostPath"]["path"] for v in engine["volumes"]},
                   engine["initContainers"][0]["command"], 1000)
 # an engine that lives from before the first daemon until after the second
+assert not probe("livenessProbe") and not probe("startupProbe")
 first = start()
 done(waits)
-assert probe("livenessProbe") == 200 and probe(None, "/metrics") == 401
+assert probe("livenessProbe") and http("/metrics") == 401 and http("/readyz") == 200
+slow = []  # clients that take all connections that they get, and never finish a request
+for n in range(600):
+    try:
+        slow.append(socket.create_connection(("127.0.0.1", free_port), 10))
+        slow[-1].sendall(b"GET /healthz HTTP/1.1\r\nA: ")
+    except OSError:
+        break
+assert all(probe(p) for p in probes), f"beside {len(slow)} slow clients"
+for c in slow:
+    c.close()
 long = of_engine(f"mkdir {cache}/model; seq 200000 >{cache}/model/chunk; echo stored; "
                  f"until [ -e {cache}/go ]; do sleep 0.05; done; "
                  f"seq 200000 | cmp - {cache}/model/chunk; echo loaded")
@@ -168,6 +185,7 @@ assert of(config, "pool_is") == "a tmpfs of its own" and of(config, "pool_warm")
 wait_for(lambda: of(stats, "catalog_pending_bytes") == "0" and of(stats, "files_open") == "0")
 first.kill()
 first.wait()
+assert not probe("livenessProbe"), "a dead daemon"
 second = start()
 assert of(config, "pool_warm") == "yes", "the pool went with the container"
 with open(f"{NODE}{at['mounts']}/kv/go", "w"):
@@ -177,7 +195,8 @@ done(long)
 # the end
 second.send_signal(signal.SIGTERM)
 assert second.wait(timeout=HANG) == 0, second.stdout.read()
-assert not os.path.ismount(f"{NODE}{at['mounts']}/kv") and probe("livenessProbe") is None
+assert not os.path.ismount(f"{NODE}{at['mounts']}/kv") and not probe("livenessProbe")
+assert http("/healthz") is None
 assert os.listdir(f"{NODE}{at['run']}"), "keep_pool kept nothing"
 third = start()
 assert of(config, "pool_warm") == "yes"

@@ -15,6 +15,7 @@
  * large arrays grow by one part in STEP_MIN, because unused pages cost nothing; small ones by half
  */
 #define STEP_MIN 16u
+#define SPLIT_AHEAD 8u /* calls of split_bucket before which its memory is loaded */
 
 static uint32_t grown_capacity(uint32_t capacity)
 {
@@ -129,6 +130,51 @@ uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id)
 }
 
 /*
+ * In a large cache most memory that a lookup reads is not in the processor's caches, and each read
+ * depends on the one before: the bucket, the id, the data. Several lookups together wait for each
+ * of these reads only once.
+ */
+void kvc_chain_expect(const struct kvc_chain *c, const uint64_t *id, uint32_t n, uint32_t *slot)
+{
+	uint32_t bucket[KVC_CHAIN_EXPECT];
+
+	for (uint32_t i = 0; i < n; i++) {
+		bucket[i] = slot_bucket(c, id[i]);
+		__builtin_prefetch(&c->head[bucket[i]]);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		slot[i] = c->head[bucket[i]];
+		if (slot[i] == KVC_NO_SLOT)
+			continue;
+		__builtin_prefetch(&c->id[slot[i]]);
+		__builtin_prefetch(&c->next[slot[i]]);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		while (slot[i] != KVC_NO_SLOT && c->id[slot[i]] != id[i])
+			slot[i] = c->next[slot[i]];
+	for (uint32_t i = 0; i < n; i++) {
+		if (slot[i] == KVC_NO_SLOT)
+			continue;
+		__builtin_prefetch(&c->last[slot[i]], 1);
+		__builtin_prefetch(&c->parent[slot[i]]);
+		__builtin_prefetch(&c->at[slot[i]]);
+	}
+}
+
+void kvc_chain_expect_id(const struct kvc_chain *c, uint32_t slot)
+{
+	__builtin_prefetch(&c->id[slot]);
+	__builtin_prefetch(&c->at[slot]);
+	__builtin_prefetch(&c->parent[slot]);
+	__builtin_prefetch(&c->next[slot]);
+}
+
+void kvc_chain_expect_del(const struct kvc_chain *c, uint32_t slot)
+{
+	__builtin_prefetch(&c->head[slot_bucket(c, c->id[slot])]);
+}
+
+/*
  * Adds a bucket and moves chunks from one other bucket to it. If memory is short, buckets get
  * longer.
  */
@@ -140,6 +186,12 @@ static void split_bucket(struct kvc_chain *c)
 		if (grow_array(&c->head, sizeof *c->head, grown_capacity(c->head_capacity)))
 			return;
 		c->head_capacity = grown_capacity(c->head_capacity);
+	}
+	/* buckets are split in order: the chunk that a later call will look at */
+	s = from + SPLIT_AHEAD < c->buckets ? c->head[from + SPLIT_AHEAD] : KVC_NO_SLOT;
+	if (s != KVC_NO_SLOT) {
+		__builtin_prefetch(&c->id[s]);
+		__builtin_prefetch(&c->next[s]);
 	}
 	c->head[c->buckets++] = KVC_NO_SLOT;
 	tail = &c->head[from];

@@ -67,6 +67,19 @@ void kvc_chain_fini(struct kvc_chain *c);
  */
 void kvc_chain_column(struct kvc_chain *c, void *v, uint32_t bytes);
 
+/* Chunks that one call of kvc_chain_expect takes. */
+#define KVC_CHAIN_EXPECT 32u
+/*
+ * The n chunks (at most KVC_CHAIN_EXPECT) will be looked up soon: starts to load what the lookups
+ * need into the processor's caches. Sets slot[i] to the slot of each chunk, or KVC_NO_SLOT.
+ */
+void kvc_chain_expect(const struct kvc_chain *c, const uint64_t *id, uint32_t n, uint32_t *slot);
+/*
+ * The chunk in this slot is likely to be deleted soon. The first call loads its id; a second call,
+ * a little later, loads its hash bucket.
+ */
+void kvc_chain_expect_id(const struct kvc_chain *c, uint32_t slot);
+void kvc_chain_expect_del(const struct kvc_chain *c, uint32_t slot);
 /* Returns the slot, or KVC_NO_SLOT. */
 uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id);
 /*

@@ -33,7 +33,7 @@ void kvc_ghosts_fini(struct kvc_ghosts *g)
 
 bool kvc_ghosts_in_sample(const struct kvc_ghosts *g, uint64_t id)
 {
-	return g->sample == 1 || (kvc_chain_hash(id) >> 40) % g->sample == 0;
+	return !(kvc_chain_hash(id) >> 40 & (g->sample - 1));
 }
 
 uint64_t kvc_ghosts_bytes(const struct kvc_ghosts *g)
@@ -104,6 +104,16 @@ static bool add_row(struct kvc_ghosts *g)
 static bool has_enough_rows(const struct kvc_ghosts *g, uint64_t n)
 {
 	return g->used == g->rows || n < FULL * g->used;
+}
+
+void kvc_ghosts_expect(const struct kvc_ghosts *g, uint64_t id)
+{
+	uint32_t tag;
+	uint64_t own;
+	const struct kvc_ghost *row = row_of(g, id, &tag, &own);
+
+	__builtin_prefetch(row);
+	__builtin_prefetch((const char *)row + ROW_BYTES - 1);
 }
 
 struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id)

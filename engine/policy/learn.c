@@ -45,14 +45,22 @@
 #define SLICE_LEARNED 16
 #define ADVANCE_MOST 4096 /* records that one request looks at; the next goes on */
 #define RATE_CELL 200.f
-#define TERMS 28 /* NUMBERS, SETS and a cell, padded with zeros to a multiple of LANES */
-#define CELL (NUMBERS + SETS)
 #define LANES 4
+#define NUMBER_VECTORS 4 /* vectors with numbers; the last one also has two sets */
+#define VECTORS 7        /* NUMBERS, SETS and a cell, padded with zeros */
+_Static_assert(NUMBERS == 4 * LANES - 2 && SETS == 2 * LANES + 2, "the vectors of a sum");
 #define NO_CLASS (CLASSES - 1) /* a class that age and rhythm do not use: its weight stays 0 */
 
-/* The inputs of a sum: a chunk's numbers, and its class in each set. */
+/*
+ * A sum's terms are in vectors of LANES, and stay in registers: in memory, the machine would wait
+ * for single numbers to arrive before it could read them as vectors.
+ */
+typedef float lanes __attribute__((vector_size(16)));
+typedef int32_t lane_bits __attribute__((vector_size(16)));
+
+/* The inputs of a sum: a chunk's numbers, padded with ones for two sets, and its class per set. */
 struct inputs {
-	float number[NUMBERS];
+	lanes number[NUMBER_VECTORS];
 	uint8_t class[SETS];
 	unsigned cell;
 };
@@ -100,6 +108,26 @@ static float log4_of(const struct kvc_learn *l, unsigned n)
 	return kvc_learn_index_log2(&l->index, n) * .25f;
 }
 
+/* The order of the numbers is that of their names in learn_save.c. */
+static void numbers_of(const struct kvc_learn *l, const struct kvc_facts *f, bool first, lanes *x)
+{
+	float fresh = log4_of(l, 1u + f->fresh), length = log4_of(l, f->length);
+	float all_known = !f->fresh, gap = f->gap / 12.f, deepest;
+
+	if (first) {
+		deepest = f->continues ? log4_of(l, (unsigned)kvc_min(kvc_max(f->deepest, 1), 64))
+				       : 0;
+		x[0] = (lanes){ 1, 0, deepest, fresh };
+		x[1] = (lanes){ 0, length, f->tail, f->continues };
+		x[2] = (lanes){ 0, 0, 0, gap };
+	} else {
+		x[0] = (lanes){ 0, log4_of(l, f->count), 0, 0 };
+		x[1] = (lanes){ fresh, length, 0, 0 };
+		x[2] = (lanes){ f->kids > 1, log4_of(l, 1u + f->kids), gap, 0 };
+	}
+	x[3] = (lanes){ all_known, f->count == 2, 1, 1 };
+}
+
 static void inputs_of(const struct kvc_learn *l, const struct kvc_facts *f, struct inputs *x)
 {
 	bool first = f->count == 1;
@@ -114,26 +142,7 @@ static void inputs_of(const struct kvc_learn *l, const struct kvc_facts *f, stru
 	x->class[5] = first ? 0 : (uint8_t)(1 + kvc_min(f->kids, 7) + (f->fresh ? 8 : 0));
 	x->class[6] = l->length_class[f->distance];
 	x->class[OUTLOOK] = f->outlook;
-	memset(x->number, 0, sizeof x->number);
-	x->number[5] = log4_of(l, f->length);
-	x->number[12] = !f->fresh;
-	x->number[13] = f->count == 2;
-	if (first) {
-		x->number[0] = 1;
-		x->number[2] = f->continues
-				       ? log4_of(l, (unsigned)kvc_min(kvc_max(f->deepest, 1), 64))
-				       : 0;
-		x->number[3] = log4_of(l, 1u + f->fresh);
-		x->number[6] = f->tail;
-		x->number[7] = f->continues;
-		x->number[11] = f->gap / 12.f;
-	} else {
-		x->number[1] = log4_of(l, f->count);
-		x->number[4] = log4_of(l, 1u + f->fresh);
-		x->number[8] = f->kids > 1;
-		x->number[9] = log4_of(l, 1u + f->kids);
-		x->number[10] = f->gap / 12.f;
-	}
+	numbers_of(l, f, first, x->number);
 }
 
 static unsigned cell_of(unsigned gap, int age)
@@ -141,90 +150,116 @@ static unsigned cell_of(unsigned gap, int age)
 	return gap * KVC_AGES + (unsigned)age;
 }
 
-/* The terms of a sum in arrays, so that the compiler can use vectors of LANES. */
-struct terms {
-	float w[TERMS], x[TERMS];
-};
-
-static float sum_terms(const struct kvc_learn *l, const struct inputs *in, struct terms *t)
+/* Reads the weights of a sum, or what they have seen. */
+static inline void read_terms(const float *number, const float *const set[SETS], float cell,
+			      lanes *v)
 {
-	float s[LANES] = { 0 };
+	for (int i = 0; i < NUMBER_VECTORS - 1; i++)
+		memcpy(&v[i], number + LANES * i, sizeof *v);
+	number += LANES * (NUMBER_VECTORS - 1);
+	v[3] = (lanes){ number[0], number[1], *set[0], *set[1] };
+	v[4] = (lanes){ *set[2], *set[3], *set[4], *set[5] };
+	v[5] = (lanes){ *set[6], *set[7], *set[8], *set[9] };
+	v[6] = (lanes){ cell, 0, 0, 0 };
+}
 
-	*t = (struct terms){ .x[NUMBERS] = 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
-	memcpy(t->w, l->number.w, NUMBERS * sizeof *t->w);
-	memcpy(t->x, in->number, NUMBERS * sizeof *t->x);
-#pragma GCC unroll 10
+static inline void write_terms(float *number, float *const set[SETS], float *cell, const lanes *v)
+{
+	for (int i = 0; i < NUMBER_VECTORS - 1; i++)
+		memcpy(number + LANES * i, &v[i], sizeof *v);
+	number += LANES * (NUMBER_VECTORS - 1);
+	number[0] = v[3][0];
+	number[1] = v[3][1];
 	for (int i = 0; i < SETS; i++)
-		t->w[NUMBERS + i] = l->set[i].w[in->class[i]];
-	t->w[CELL] = l->cells.w[in->cell];
-#pragma GCC unroll 7
-	for (int i = 0; i < TERMS; i += LANES)
-		for (int j = 0; j < LANES; j++)
-			s[j] += t->w[i + j] * t->x[i + j];
+		*set[i] = v[3 + (i + 2) / LANES][(i + 2) % LANES];
+	*cell = v[6][0];
+}
+
+/* The factors of the weights: the numbers; 1 for a set and for the cell. */
+static inline void factors_of(const struct inputs *in, lanes *x)
+{
+	for (int i = 0; i < NUMBER_VECTORS; i++)
+		x[i] = in->number[i];
+	x[4] = x[5] = (lanes){ 1, 1, 1, 1 };
+	x[6] = (lanes){ 1, 0, 0, 0 };
+}
+
+static inline float sum_terms(const lanes *w, const lanes *x)
+{
+	lanes s = { 0 };
+
+	for (int i = 0; i < VECTORS; i++)
+		s += w[i] * x[i];
 	return s[0] + s[1] + (s[2] + s[3]);
 }
 
 uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f)
 {
+	const float *set[SETS];
+	lanes w[VECTORS], x[VECTORS];
 	struct inputs in;
-	struct terms t;
 	float s;
 
 	inputs_of(l, f, &in);
 	in.class[AGE] = in.class[RHYTHM] = NO_CLASS;
-	in.cell = CELLS;
-	s = (sum_terms(l, &in, &t) - SCORE_LOW) / SCORE_STEP;
+	for (int i = 0; i < SETS; i++)
+		set[i] = &l->set[i].w[in.class[i]];
+	read_terms(l->number.w, set, l->cells.w[CELLS], w);
+	factors_of(&in, x);
+	s = (sum_terms(w, x) - SCORE_LOW) / SCORE_STEP;
 	return s < 0 ? 0 : s >= KVC_SCORES ? KVC_SCORES - 1 : (uint8_t)s;
 }
 
 /* Learns from one example: error and curve are the first and second derivative of the loss by z. */
 static void learn_example(struct kvc_learn *l, const struct record *r, int age, bool used)
 {
-#define F RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT, RATE_FACT
-#define N RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST, RATE_FIRST
-	static const float first[TERMS] = { N, N, F, RATE_FIRST, RATE_FIRST, RATE_CELL, 1, 1, 1 };
+#define ALL(n) { n, n, n, n }
+#define N RATE_FIRST
+#define F RATE_FACT
+	static const lanes first[VECTORS] = { ALL(N),
+					      ALL(N),
+					      ALL(N),
+					      { N, N, F, F },
+					      ALL(F),
+					      { F, F, N, N },
+					      { RATE_CELL, 1, 1, 1 } };
+#undef N
 #undef F
+#define N SEEN_MAX_NUMBER
+#define S SEEN_MAX
+	static const lanes most[VECTORS] = { ALL(N), ALL(N), ALL(N),        { N, N, S, S },
+					     ALL(S), ALL(S), { S, 0, 0, 0 } };
 #undef N
-#define S SEEN_MAX, SEEN_MAX, SEEN_MAX, SEEN_MAX, SEEN_MAX
-#define N                                                                                    \
-	SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, SEEN_MAX_NUMBER, \
-		SEEN_MAX_NUMBER, SEEN_MAX_NUMBER
-	static const float most[TERMS] = { N, N, S, S, SEEN_MAX };
 #undef S
-#undef N
-	float p, error, curve, seen[TERMS] = { 0 };
+#undef ALL
+	lanes w[VECTORS], seen[VECTORS], x[VECTORS];
+	float p, error, curve, *set_w[SETS], *set_seen[SETS];
 	struct inputs in;
-	struct terms t;
 
 	l->learned++;
 	inputs_of(l, &r->facts, &in);
 	in.class[AGE] = (uint8_t)age;
 	in.class[RHYTHM] = l->rhythm[r->facts.gap][age];
 	in.cell = cell_of(r->facts.gap, age);
-	p = 1 / (1 + expf(-sum_terms(l, &in, &t)));
+	for (int i = 0; i < SETS; i++) {
+		set_w[i] = &l->set[i].w[in.class[i]];
+		set_seen[i] = &l->set[i].seen[in.class[i]];
+	}
+	read_terms(l->number.w, (const float *const *)set_w, l->cells.w[in.cell], w);
+	read_terms(l->number.seen, (const float *const *)set_seen, l->cells.seen[in.cell], seen);
+	factors_of(&in, x);
+	p = 1 / (1 + expf(-sum_terms(w, x)));
 	error = RATE * (p - (float)used) * r->weight;
 	curve = p * (1 - p) * r->weight;
-	memcpy(seen, l->number.seen, NUMBERS * sizeof *seen);
-#pragma GCC unroll 10
-	for (int i = 0; i < SETS; i++)
-		seen[NUMBERS + i] = l->set[i].seen[in.class[i]];
-	seen[CELL] = l->cells.seen[in.cell];
-#pragma GCC unroll 7
-	for (int i = 0; i < TERMS; i++) {
-		float now = seen[i] + curve * t.x[i] * t.x[i];
+	for (int i = 0; i < VECTORS; i++) {
+		lanes now = seen[i] + curve * x[i] * x[i];
+		lane_bits over = now > most[i];
 
-		seen[i] = now > most[i] ? most[i] : now;
-		t.w[i] -= error * t.x[i] / (seen[i] + first[i]);
+		seen[i] = (lanes)(((lane_bits)most[i] & over) | ((lane_bits)now & ~over));
+		w[i] -= error * x[i] / (seen[i] + first[i]);
 	}
-	memcpy(l->number.w, t.w, NUMBERS * sizeof *t.w);
-	memcpy(l->number.seen, seen, NUMBERS * sizeof *seen);
-#pragma GCC unroll 10
-	for (int i = 0; i < SETS; i++) {
-		l->set[i].w[in.class[i]] = t.w[NUMBERS + i];
-		l->set[i].seen[in.class[i]] = seen[NUMBERS + i];
-	}
-	l->cells.w[in.cell] = t.w[CELL];
-	l->cells.seen[in.cell] = seen[CELL];
+	write_terms(l->number.w, set_w, &l->cells.w[in.cell], w);
+	write_terms(l->number.seen, set_seen, &l->cells.seen[in.cell], seen);
 }
 
 /* Records */
@@ -240,7 +275,7 @@ static void queue_record(struct kvc_learn *l, int age, uint32_t i)
 	l->last[age] = i;
 }
 
-static uint32_t *record_bucket(struct kvc_learn *l, uint64_t id)
+static uint32_t *record_bucket(const struct kvc_learn *l, uint64_t id)
 {
 	/* the id is a good hash already */
 	return &l->bucket[(id * 0x9e3779b97f4a7c15u >> 40) & (l->nbuckets - 1)];
@@ -334,6 +369,17 @@ static uint32_t find_record(struct kvc_learn *l, uint64_t id)
 	while (i != NONE && l->record[i].id != id)
 		i = l->record[i].bucket;
 	return i;
+}
+
+void kvc_learn_expect(const struct kvc_learn *l, const uint64_t *id, uint32_t n)
+{
+	if (!l->nbuckets)
+		return;
+	for (uint32_t i = 0; i < n; i++)
+		__builtin_prefetch(record_bucket(l, id[i]));
+	for (uint32_t i = 0; i < n; i++)
+		if (*record_bucket(l, id[i]) != NONE)
+			__builtin_prefetch(&l->record[*record_bucket(l, id[i])]);
 }
 
 void kvc_learn_drop_record(struct kvc_learn *l, uint64_t id)

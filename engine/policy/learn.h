@@ -57,6 +57,11 @@ void kvc_learn_length(struct kvc_learn *l, uint32_t chunks);
 void kvc_learn_tell(struct kvc_learn *l, uint64_t id, uint8_t outlook);
 /* Returns the score of a chunk whose outlook changes. */
 uint8_t kvc_learn_score_told(const struct kvc_learn *l, uint8_t score, uint8_t from, uint8_t to);
+/*
+ * The n chunks will be accessed soon: starts to load what kvc_learn_used needs into the processor's
+ * caches.
+ */
+void kvc_learn_expect(const struct kvc_learn *l, const uint64_t *id, uint32_t n);
 /* The chunk is accessed again, at time `now`. */
 void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now);
 /*

@@ -46,6 +46,23 @@ static void prefix_begin(struct kvc_replacer *k)
 	kvc_learn_advance(p->learn, k->now);
 }
 
+static void prefix_expect(const struct kvc_replacer *k, const uint64_t *id, const uint32_t *slot,
+			  uint32_t n)
+{
+	const struct prefix *p = k->own;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (slot[i] != KVC_NO_SLOT) {
+			__builtin_prefetch(&p->worth[slot[i]], 1);
+			__builtin_prefetch(&p->mean[slot[i]], 1);
+			__builtin_prefetch(&p->kids[slot[i]], 1);
+		} else if (kvc_ghosts_in_sample(&p->ghosts, id[i])) {
+			kvc_ghosts_expect(&p->ghosts, id[i]);
+		}
+	}
+	kvc_learn_expect(p->learn, id, n);
+}
+
 /*
  * Stores the ghost of a chunk. g: its place, if it was found; NULL: it was not found, or not
  * searched.
@@ -342,6 +359,7 @@ const struct kvc_replacer_ops kvc_replacer_prefix = {
 	.open = prefix_open,
 	.close = prefix_close,
 	.begin = prefix_begin,
+	.expect = prefix_expect,
 	.touch = prefix_touch,
 	.add = prefix_add,
 	.claim = prefix_add,

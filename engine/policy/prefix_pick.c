@@ -225,6 +225,15 @@ static void remember_leaf(struct oldest *o, const struct kvc_chain *c, uint32_t 
 	o->v[at] = x;
 }
 
+/* Loads the memory with which the oldest remembered leaves will be deleted. */
+static void expect_oldest(const struct oldest *o, const struct kvc_chain *c)
+{
+	if (o->n > 4)
+		kvc_chain_expect_id(c, o->v[o->n - 5].slot);
+	if (o->n > 1)
+		kvc_chain_expect_del(c, o->v[o->n - 2].slot);
+}
+
 /*
  * Removes the oldest remembered leaf and returns its slot, or KVC_NO_SLOT if none is left. A caller
  * that does not evict it offers it again.
@@ -266,9 +275,12 @@ static uint32_t pick_oldest(struct kvc_replacer *k)
 			return drawn[i];
 		remember_leaf(&p->oldest, c, drawn[i]);
 	}
+	expect_oldest(&p->oldest, c);
 	while ((slot = take_oldest(&p->oldest, c)) != KVC_NO_SLOT && kvc_replacer_busy(k, slot))
 		;
 	p->old_up = slot == KVC_NO_SLOT ? KVC_NO_SLOT : c->parent[slot];
+	if (p->old_up != KVC_NO_SLOT)
+		kvc_chain_expect_id(c, p->old_up);
 	return slot;
 }
 

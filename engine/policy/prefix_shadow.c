@@ -74,7 +74,7 @@ static void touch_shadow(struct kvc_replacer *k, struct kvc_request *r, unsigned
 
 bool kvc_prefix_in_shadow(const struct prefix *p, uint64_t id)
 {
-	return p->sample == 1 || (kvc_chain_hash(id) >> 20) % p->sample == 0;
+	return !(kvc_chain_hash(id) >> 20 & (p->sample - 1));
 }
 
 void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r)

@@ -107,6 +107,18 @@ static bool record_access(struct kvc_replacer *k, struct kvc_request *r, uint64_
 	return true;
 }
 
+_Static_assert(KVC_REPLACER_EXPECT == KVC_CHAIN_EXPECT, "kvc_replacer_expect");
+
+void kvc_replacer_expect(const struct kvc_replacer *k, const uint64_t *id, uint32_t n)
+{
+	uint32_t slot[KVC_CHAIN_EXPECT];
+
+	n = (uint32_t)kvc_min(n, KVC_CHAIN_EXPECT);
+	kvc_chain_expect(&k->chain, id, n, slot);
+	if (k->ops->expect)
+		k->ops->expect(k, id, slot, n);
+}
+
 bool kvc_replacer_access(struct kvc_replacer *k, struct kvc_request *r, uint64_t id)
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);

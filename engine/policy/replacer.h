@@ -101,6 +101,12 @@ void kvc_replacer_close(struct kvc_replacer *k);
  */
 void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r, uint64_t now_ms);
 /*
+ * The caller is about to access these chunks, in any order. The call changes nothing but the speed:
+ * it starts to load the data of many chunks into the processor's caches at once.
+ */
+#define KVC_REPLACER_EXPECT 32u /* chunks of one call, at most */
+void kvc_replacer_expect(const struct kvc_replacer *k, const uint64_t *id, uint32_t n);
+/*
  * The request accesses a chunk. Returns true if it is in the cache. If memory is short, the access
  * is not recorded.
  */

@@ -17,6 +17,9 @@ struct kvc_replacer_ops {
 	int (*open)(struct kvc_replacer *k);
 	void (*close)(struct kvc_replacer *k);
 	void (*begin)(struct kvc_replacer *k);
+	/* kvc_replacer_expect; slot[i]: where each chunk is, or KVC_NO_SLOT */
+	void (*expect)(const struct kvc_replacer *k, const uint64_t *id, const uint32_t *slot,
+		       uint32_t n);
 	/* A chunk at `slot`, or not in the cache, is accessed; it is the last of r->touched. */
 	void (*touch)(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot);
 	/*

@@ -120,6 +120,19 @@ static bool has_chunk(const struct cache *c, uint64_t id)
 	return is;
 }
 
+/* The chunks of this access and of those that follow before `to` are accessed next. */
+static void expect_chunks(const struct run *u, uint64_t a, uint64_t to)
+{
+	uint64_t id[KVC_REPLACER_EXPECT];
+	uint32_t n = 0;
+
+	for (; a < to && n < KVC_REPLACER_EXPECT; a++)
+		id[n++] = u->trace->id[a] + 1ull;
+	for (int i = 0; i < 2; i++)
+		if (u->cache[i].replacer)
+			kvc_replacer_expect(u->cache[i].replacer, id, n);
+}
+
 /* Evicts one chunk. Returns false if there is no victim. */
 static bool evict_chunk(struct cache *c)
 {
@@ -271,7 +284,11 @@ static int access_told(struct run *u, struct batch *b, uint32_t i, uint64_t to, 
 	uint64_t from = t->at[b->first + i];
 	int err = 0;
 
-	for (uint64_t a; !err && (a = b->at[i]) < to && (!cached || is_cached(u, a)); b->at[i]++) {
+	for (uint64_t a; !err && (a = b->at[i]) < to; b->at[i]++) {
+		if ((a - from) % KVC_REPLACER_EXPECT == 0)
+			expect_chunks(u, a, to);
+		if (cached && !is_cached(u, a))
+			break;
 		if (chains && a > from && (a - from) % LONGEST == 0)
 			continue_request(u, (uint64_t)t->ms[b->first + i]);
 		err = access_tiers(u, b->first + i, t->id[a] + 1ull,
@@ -447,8 +464,12 @@ static int open_hits(struct run *u, struct batch *b)
 		uint64_t to = b->at[i] = t->at[b->first + i];
 
 		b->all[i] = true;
-		while (to < t->at[b->first + i + 1] && is_cached(u, to))
-			to++;
+		for (; to < t->at[b->first + i + 1]; to++) {
+			if ((to - b->at[i]) % KVC_REPLACER_EXPECT == 0)
+				expect_chunks(u, to, t->at[b->first + i + 1]);
+			if (!is_cached(u, to))
+				break;
+		}
 		err = make_accesses(u, b, i, to, true);
 	}
 	return err;

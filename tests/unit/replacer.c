@@ -659,15 +659,87 @@ static void largest(void **state)
 	}
 }
 
+/* Runs requests on a cache of FIT chunks; returns a hash of all hits, refusals and victims. */
+static uint64_t decisions(unsigned policy, bool expect)
+{
+	struct kvc_replacer *k = opened(policy, FIT, 7);
+	struct kvc_request r = { 0 };
+	uint64_t seed = 5, hash = 0, id[DEPTH + 1], victim;
+	uint32_t way[DEPTH];
+
+	plant(&seed);
+	for (int i = 0; i < 3000; i++) {
+		unsigned n = prompt_of(1 + (uint32_t)(draw(&seed) % CHUNKS), way);
+
+		for (unsigned j = 0; j < n; j++)
+			id[j] = way[j];
+		id[n] = draw(&seed); /* not accessed after all */
+		kvc_replacer_begin(k, &r, 0);
+		for (unsigned j = 0; j < n; j++) {
+			if (expect && j % KVC_REPLACER_EXPECT == 0)
+				kvc_replacer_expect(k, id + j, n + 1 - j);
+			hash = hash * 31 + kvc_replacer_access(k, &r, id[j]);
+			if (kvc_replacer_has(k, id[j]))
+				continue;
+			if (kvc_replacer_chunks(k) >= FIT) {
+				hash = hash * 31 + kvc_replacer_refuses(k, &r, 1);
+				victim = r.refused ? 0 : kvc_replacer_victim(k);
+				hash = hash * 31 + victim;
+				if (!victim)
+					break;
+				kvc_replacer_del(k, victim, true);
+			}
+			assert_int_equal(kvc_replacer_add(k, &r, id[j], j ? id[j - 1] : 0, 1), 0);
+		}
+		kvc_replacer_end(k, &r);
+	}
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
+	return hash;
+}
+
+/* Expecting accesses changes no decision, whether or not the accesses follow. */
+static void expected(void **state)
+{
+	(void)state;
+	for (unsigned policy = 0; policy < POLICIES; policy++)
+		assert_true(decisions(policy, true) == decisions(policy, false));
+}
+
+/* A chain finds the slots of several chunks at once as it finds each of them. */
+static void found_together(void **state)
+{
+	uint64_t seed = 3, id[KVC_CHAIN_EXPECT];
+	uint32_t slot[KVC_CHAIN_EXPECT], known = 0;
+	struct kvc_chain c;
+
+	(void)state;
+	assert_int_equal(kvc_chain_init(&c, false, false), 0);
+	for (uint64_t i = 1; i <= CHUNKS; i++)
+		assert_int_not_equal(kvc_chain_add(&c, i, KVC_NO_SLOT, 0), KVC_NO_SLOT);
+	for (int n = 0; n < 100; n++) {
+		for (uint32_t i = 0; i < KVC_CHAIN_EXPECT; i++)
+			id[i] = 1 + draw(&seed) % (2 * CHUNKS);
+		kvc_chain_expect(&c, id, KVC_CHAIN_EXPECT, slot);
+		for (uint32_t i = 0; i < KVC_CHAIN_EXPECT; i++) {
+			assert_int_equal(slot[i], kvc_chain_find(&c, id[i]));
+			known += slot[i] != KVC_NO_SLOT;
+		}
+	}
+	assert_in_range(known, 1000, 2200);
+	kvc_chain_fini(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_hold), cmocka_unit_test(keeps_its_place),
-		cmocka_unit_test(busy),     cmocka_unit_test(aside),
-		cmocka_unit_test(orders),   cmocka_unit_test(sizes),
-		cmocka_unit_test(grows),    cmocka_unit_test(orphans),
-		cmocka_unit_test(learned),  cmocka_unit_test(largest),
-		cmocka_unit_test(deep),
+		cmocka_unit_test(all_hold),       cmocka_unit_test(keeps_its_place),
+		cmocka_unit_test(busy),           cmocka_unit_test(aside),
+		cmocka_unit_test(orders),         cmocka_unit_test(sizes),
+		cmocka_unit_test(grows),          cmocka_unit_test(orphans),
+		cmocka_unit_test(learned),        cmocka_unit_test(largest),
+		cmocka_unit_test(deep),           cmocka_unit_test(expected),
+		cmocka_unit_test(found_together),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,8 @@ upto    = $(foreach f,$(shell echo $(LAYERS) | sed 's/\<$(1)\>.*/$(1)/'),-Iengin
 $(foreach f,$(LAYERS),$(eval inc_engine/$f := $(call upto,$f)))
 # These two read the structs of objects/node.h and chunk.h, but call nothing in objects.
 $(foreach f,telemetry limits,$(eval inc_engine/$f += -Iengine/objects))
-inc_tiers  := -Itiers $(call upto,frames)
+inc_tiers  := -Itiers -Itiers/programs $(call upto,frames)
+inc_tiers/programs := -Itiers/programs
 inc_fs     := -Ifs $(call upto,catalog) -Iengine/ops -Iengine/jobs -Iengine/report -Iengine/mount -Itiers
 inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers
 # a folder for each tool; kvcachectl consists of ctl and replay, and contains the library of gpu
@@ -92,7 +93,7 @@ inc_mkfs/ctl += -Igpu
 inc_mkfs/replay += -Imkfs/ctl
 inc_mkfs/doctor += -Imkfs/ctl -Imkfs/replay
 inc_gpu    := -Igpu
-inc_tests  := $(call upto,mount) -Itiers -Ifs -Igpu
+inc_tests  := $(call upto,mount) -Itiers -Itiers/programs -Ifs -Igpu
 inc_tests/unit := $(inc_tests) -Itests/unit/catalog -Itests/unit/support
 inc_tests/unit/catalog := $(inc_tests/unit)
 inc_tests/unit/support := $(inc_tests/unit)
@@ -129,6 +130,8 @@ TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 FUZZ   := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
 LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service $(B)/lib/METADATA
+# programs that implement a tier, as examples
+PROGRAMS := $(patsubst tiers/programs/%.c,$(B)/bin/tier-%,$(sort $(wildcard tiers/programs/*.c)))
 EXAMPLES := $(patsubst gpu/%.c,$(B)/bin/%,$(sort $(wildcard gpu/example*.c)))
 MAN    := $(sort $(wildcard man/*.[1-9]))
 ALL_C   = $(shell find engine tiers fs mkfs gpu tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
@@ -136,7 +139,7 @@ ALL_C   = $(shell find engine tiers fs mkfs gpu tests -name '*.[ch]' -o -name '*
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
 
-all: $(BINS) $(LIBS) $(EXAMPLES)
+all: $(BINS) $(LIBS) $(EXAMPLES) $(PROGRAMS)
 
 # The packages that the programs need, and those of tests and lint
 build/.setup: scripts/setup scripts/hardening scripts/libfuse-uring-late-reply.patch
@@ -173,7 +176,7 @@ TIDY += build/lint/$(1).ok
 endef
 CLANG_TIDY := clang-tidy-19
 $(eval $(call compile,engine/policy,$(opt_policy)))
-$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(LAYERS))) mkfs $(addprefix mkfs/,mkfs fsck mount ctl replay doctor) tests/unit tests/unit/catalog tests/unit/support,$(eval $(call compile,$(d))))
+$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(LAYERS))) tiers/programs mkfs $(addprefix mkfs/,mkfs fsck mount ctl replay doctor) tests/unit tests/unit/catalog tests/unit/support,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
@@ -221,6 +224,10 @@ endif
 $(EXAMPLES): $(B)/bin/%: $(B)/obj/gpu/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
+
+$(PROGRAMS): $(B)/bin/tier-%: $(B)/obj/tiers/programs/%.o
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $^
 
 # The device half with a fake CUDA (tests/fakecuda), on any machine, and with the real CUDA if nvcc
 # exists.
@@ -411,11 +418,14 @@ ZSHDIR = $(PREFIX)/share/zsh/site-functions
 put = $(foreach f,$(2),$(1)|$(f)|$(3))
 PYTHON_PARTS = $(call put,644,$(sort $(wildcard gpu/python/kvcachefs/*.py)) gpu/python/kvcachefs/py.typed,$(PYTHONDIR)/kvcachefs) \
 	$(call put,644,$(sort $(wildcard gpu/python/kvcachefs/examples/*.py)),$(PYTHONDIR)/kvcachefs/examples) \
+	$(call put,644,tiers/programs/kvctier.py,$(PYTHONDIR)) \
 	$(call put,644,$(B)/lib/METADATA,$(PYTHONDIR)/kvcachefs-$(VERSION).dist-info)
 INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(call put,644,$(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0,$(LIBDIR)) \
 	$(call put,644,$(B)/lib/kvcachefs.pc,$(LIBDIR)/pkgconfig) \
-	$(call put,644,$(sort $(wildcard gpu/kvcachefs*.h)),$(PREFIX)/include) \
+	$(call put,644,$(sort $(wildcard gpu/kvcachefs*.h)) tiers/programs/kvctier.h,$(PREFIX)/include) \
+	$(call put,644,tiers/programs/folder.c,$(PREFIX)/share/doc/kvcachefs/programs) \
+	$(call put,755,tiers/programs/folder.py,$(PREFIX)/share/doc/kvcachefs/programs) \
 	$(call put,644,scripts/completion/kvcachectl.bash,$(BASHDIR)) \
 	$(call put,644,scripts/completion/_kvcachectl,$(ZSHDIR)) \
 	$(foreach m,$(MAN),$(call put,644,$(m),$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m))))) \

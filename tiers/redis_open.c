@@ -169,21 +169,13 @@ static void first_answer(struct kvct_redis *r)
 	freeReplyObject(reply);
 }
 
-/* Sets the id that catalogs store. A long id is cut, and a hash of the whole id is appended. */
 static void redis_set_id(struct kvct_redis *r)
 {
 	char id[sizeof r->nodes[0].host + sizeof r->prefix + 64];
-	struct kvc_where sum;
 
 	snprintf(id, sizeof id, "redis:%s:%d/%d/%s", r->nodes[0].host, r->nodes[0].port, r->db,
 		 r->prefix);
-	if (strlen(id) < sizeof r->tier.id) {
-		memcpy(r->tier.id, id, strlen(id) + 1);
-		return;
-	}
-	sum = kvc_frame_where_of(id);
-	snprintf(r->tier.id, sizeof r->tier.id, "%.200s...%016llx%016llx", id,
-		 (unsigned long long)sum.at, (unsigned long long)sum.hi);
+	kvct_set_id(&r->tier, id);
 }
 
 int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,

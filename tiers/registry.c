@@ -24,7 +24,19 @@ static const struct {
 	{ "redis+cluster", kvct_redis_open },
 	{ "rediss+cluster", kvct_redis_open },
 	{ "s3", kvct_s3_open },
+	{ "ext", kvct_ext_open },
 };
+
+void kvct_set_id(struct kvc_tier *t, const char *id)
+{
+	struct kvc_where sum = kvc_frame_where_of(id);
+
+	if (strlen(id) < sizeof t->id)
+		memcpy(t->id, id, strlen(id) + 1);
+	else
+		snprintf(t->id, sizeof t->id, "%.200s...%016llx%016llx", id,
+			 (unsigned long long)sum.at, (unsigned long long)sum.hi);
+}
 
 void kvct_close_all(struct kvc_tier **tiers, unsigned n)
 {
@@ -206,7 +218,7 @@ static int open_remote(const char *url, const struct kvc_store *s, const struct 
 	}
 	snprintf(error, 512,
 		 "option remote: unknown kind '%s'; give dir, redis, rediss, redis+cluster, "
-		 "rediss+cluster or s3",
+		 "rediss+cluster, s3 or ext",
 		 u.scheme);
 	return -EINVAL;
 }

@@ -63,6 +63,12 @@ int kvct_url_check(const struct kvct_url *u, const char *const *names, char *err
 int kvct_secret(const char *path, char *buf, size_t capacity, char *error);
 
 /*
+ * Sets the id of a tier, which catalogs store. A long id is cut, and a hash of the whole id is
+ * appended.
+ */
+void kvct_set_id(struct kvc_tier *t, const char *id);
+
+/*
  * Implements --version: prints the program's name and version, and one line for each library: the
  * `n` libraries in `own`, the libraries of all programs, and the other shared libraries of this
  * program.
@@ -78,6 +84,8 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 		    char *error);
 int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		 char *error);
+int kvct_ext_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		  char *error);
 
 /*
  * Is the error of a read about one frame only? A list continues after any error. After other errors

@@ -88,7 +88,8 @@ static const struct row rows[] = {
 	  AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
 	{ "remote", "URL",
 	  "a tier shared with other nodes: dir://, redis://, rediss://, redis+cluster://, "
-	  "rediss+cluster:// or s3:// (kvcachefs-tiers(7)); may be repeated",
+	  "rediss+cluster://, s3:// (kvcachefs-tiers(7)) or ext:// (kvcachefs-ext(7)); may be "
+	  "repeated",
 	  TEXTS, AT(remote), NULL, 0, 1024, "", FIXED },
 	{ "compress", ONE_OF, "codec of copies in the tiers", CHOICE, AT(compress), kvc_codec_names,
 	  0, 0, "none", LIVE },

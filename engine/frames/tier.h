@@ -231,6 +231,10 @@ struct kvc_tier {
 	char id[256]; /* identifies the tier, without secrets; the same at every mount */
 	/* enum kvc_codec requested in its URL; KVC_CODECS: the codec of compress= */
 	uint64_t codec;
+	/*
+	 * memory of a fixed size that the driver holds beside KVC_TIER_CALL_BYTES for each thread
+	 */
+	uint64_t bytes;
 };
 
 static inline enum kvc_tier_synced kvc_tier_synced(struct kvc_tier *t, const struct kvc_where *w)

@@ -532,12 +532,14 @@ static unsigned threads_of(struct kvc_tier *t, uint64_t disk_workers)
 
 uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n, uint64_t disk_workers)
 {
-	uint64_t threads = COMMON_WORKERS + OTHER_THREADS;
+	uint64_t threads = COMMON_WORKERS + OTHER_THREADS, bytes = 0;
 
-	for (unsigned t = 0; t < n; t++)
+	for (unsigned t = 0; t < n; t++) {
+		bytes += tiers[t]->bytes;
 		threads += threads_of(tiers[t], disk_workers) +
 			   (tiers[t]->ops->caps & KVC_TIER_SHARED ? 0 : KVC_TIER_HELPERS);
-	return threads * KVC_TIER_CALL_BYTES;
+	}
+	return threads * KVC_TIER_CALL_BYTES + bytes;
 }
 
 void kvc_tiers_init(struct kvc *k, const pthread_condattr_t *attr)

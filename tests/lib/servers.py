@@ -2,7 +2,9 @@
 """Real servers for the remote tiers, on loopback, from Debian's packages. skip() names a missing
 package."""
 import contextlib, os, random, shutil, socket, subprocess
-from kvtest import TMP, run, skip, wait_for
+from kvtest import BUILD, TMP, run, skip, wait_for
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tiers/programs")
 
 
 def free_port():
@@ -131,3 +133,30 @@ class Ceph:
 
     def stop(self):
         run("bash", self.script, "down", self.dir)
+
+
+class Program:
+    """A program that implements a tier (ext://), in a folder that only root can change: the sample
+    in C or in Python, or the text of a program in Python."""
+
+    def __init__(self, source="folder.c", name="c"):
+        self.dir = f"{TMP}/program-{name}"
+        os.makedirs(self.dir, mode=0o755, exist_ok=True)
+        self.path = f"{self.dir}/program"
+        for module in ("kvctier.py", "folder.py"):
+            shutil.copy(f"{PROGRAMS}/{module}", self.dir)
+        if source == "folder.c":
+            shutil.copy(f"{BUILD}/bin/tier-folder", self.path)
+        elif source == "folder.py":
+            shutil.copy(f"{PROGRAMS}/folder.py", self.path)
+        else:
+            with open(self.path, "w") as f:
+                f.write(f"#!/usr/bin/env python3\n{source}")
+        os.chmod(self.path, 0o755)
+
+    def url(self, prefix="kv"):
+        os.makedirs(f"{self.dir}/{prefix}", exist_ok=True)
+        return f"ext://{self.path}?folder={self.dir}/{prefix}"
+
+    def stop(self):
+        pass

@@ -59,7 +59,13 @@ for remote, says in (("foo", "is not a URL"), ("ftp://x", "unknown kind 'ftp'"),
                      ("s3://b?credentials=/nonexistent", "cannot be opened"),
                      ("s3://b?endpoint=h", "http:// or https://"), ("dir://host/x", "dir:///PATH"),
                      ("dir:///nonexistent", "not a readable folder"),
-                     ("rediss://h?ca=/nonexistent", "TLS")):
+                     ("rediss://h?ca=/nonexistent", "TLS"), ("ext://host/x", "ext:///PATH"),
+                     ("ext:///nonexistent", "does not exist"),
+                     ("ext:///etc/passwd", "is not an executable file"),
+                     ("ext:///etc", "is not an executable file"),
+                     ("ext:///usr/bin/env?x", "is not NAME=VALUE"),
+                     ("ext:///usr/bin/env?arena=5M", "is not a multiple of 4M"),
+                     ("ext:///usr/bin/env?arena=1G", "from 4M to 256M")):
     refused(kv, store, mnt, "-o", f"{o},remote={remote}", says=says)
 os.mkdir(f"{TMP}/dir")
 refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir",

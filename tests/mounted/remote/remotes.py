@@ -13,6 +13,8 @@ kinds = {
     "rediss": lambda: servers.Redis("rediss", tls=True),
     "cluster": servers.Cluster,
     "s3": servers.Ceph,
+    "ext": servers.Program,
+    "ext-python": lambda: servers.Program("folder.py", "python"),
 }
 
 

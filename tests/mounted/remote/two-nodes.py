@@ -3,7 +3,7 @@
 # level: check
 """Two daemons on two stores with one remote: a file that one stores opens by its name on the other,
 with codecs, sealed, sparse, renamed, deleted and changed. The case also covers import. KIND selects
-one remote of dir, redis, s3."""
+one remote of dir, redis, s3, ext."""
 import errno, os, secrets, time
 from kvtest import (MiB, KiB, Store, TMP, WAY, beside, blob, fails, need_mount, run, binary,
                     wait_for)
@@ -135,7 +135,8 @@ def story(url, extra, name):
 def started(kind):
     """Starts its server; False if it is not available here. A folder needs none."""
     try:
-        return {"dir": lambda: None, "redis": servers.Redis, "s3": servers.Ceph}[kind]()
+        return {"dir": lambda: None, "redis": servers.Redis, "s3": servers.Ceph,
+                "ext": servers.Program}[kind]()
     except SystemExit:
         return False
 
@@ -145,7 +146,7 @@ KEYS = key_file("keys", "1 " + secrets.token_hex(32), f"7 {secrets.token_hex(32)
 EXTRAS = ("", f",compress=zstd,keyfile={KEYS}", ",compress=bf16+zstd", f",keyfile={KEYS}")
 STORIES = {"dir": (0, 1)}
 if WAY == "fast":
-    STORIES = {"s3": (0, 1), "redis": (0, 1), "dir": (0, 1, 2, 3)}
+    STORIES = {"s3": (0, 1), "redis": (0, 1), "ext": (0, 1), "dir": (0, 1, 2, 3)}
 
 
 def synced(server):

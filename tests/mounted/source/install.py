@@ -27,7 +27,8 @@ tools = {"kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "kv
 shared = man | {f"/sbin/{t}" for t in tools} | {
     *(f"/include/kvcachefs{part}.h" for part in ("", "_gpu", "_keys", "_layout", "_names",
                                                  "_rope")),
-    "/share/bash-completion/completions/kvcachectl",
+    "/include/kvctier.h", "/share/doc/kvcachefs/programs/folder.c",
+    "/share/doc/kvcachefs/programs/folder.py", "/share/bash-completion/completions/kvcachectl",
     "/share/zsh/site-functions/_kvcachectl", "/lib/systemd/system/kvcachefs@.service"} | {
     f"/lib/{d}/kvcachefs.conf" for d in ("tmpfiles.d", "modules-load.d")} | {
     f"/share/doc/kvcachefs/systemd/{e}" for e in ("NAME.conf", "memory.conf", "fstab",
@@ -60,7 +61,7 @@ assert not there(root), there(root)
 multi, dist = "/lib/a-triplet", "/usr/lib/python3/dist-packages"
 python = {f"{dist}/kvcachefs{n}" for n in there(f"{top}/gpu/python/kvcachefs")
           if n.endswith((".py", ".typed"))} | {
-        f"{dist}/kvcachefs-{version}.dist-info/METADATA"}
+        f"{dist}/kvctier.py", f"{dist}/kvcachefs-{version}.dist-info/METADATA"}
 packaged = ("PREFIX=/usr", f"LIBDIR=/usr{multi}", f"PYTHONDIR={dist}")
 make("install-built", f"DESTDIR={other}", *packaged)
 wanted = below("/usr", multi) | python | {"/usr/sbin/mount.fuse.kvcachefs"}

@@ -77,6 +77,26 @@ def check(objects):
     return kinds
 
 
+csi = by_kind(load(read(f"{here}/csi/csi.yaml")))
+pod = load(read(f"{here}/csi/engine.yaml"))[0]
+driver, spec = csi["CSIDriver"], csi[DAEMON]["spec"]["template"]["spec"]
+assert driver["spec"]["volumeLifecycleModes"] == ["Ephemeral"] and driver["spec"]["podInfoOnMount"]
+source = read(f"{here}/csi/driver.py")
+name = re.search(r'^NAME = "(.*)"$', source, re.M)[1]
+assert driver["metadata"]["name"] == name == pod["spec"]["volumes"][0]["csi"]["driver"]
+volumes = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"]}
+assert volumes["socket"] == f"/var/lib/kubelet/plugins/{name}"
+assert f"--kubelet-registration-path={volumes['socket']}/csi.sock" in spec["containers"][1]["args"]
+for c in spec["containers"]:
+    assert {m["name"] for m in c["volumeMounts"]} <= set(volumes)
+    assert re.search(r":v?\d+\.\d+\.\d+$", c["image"]), c["image"]
+at = {m["mountPath"]: m.get("mountPropagation") for m in spec["containers"][0]["volumeMounts"]}
+assert at["/mnt/kvcachefs"] == "HostToContainer" and at["/var/lib/kubelet/pods"] == "Bidirectional"
+for setting in ("priorityClassName", "nodeSelector", "tolerations"):
+    assert spec[setting] == plain[DAEMON]["spec"]["template"]["spec"][setting], setting
+# Pod Security "restricted"
+assert all("hostPath" not in v for v in pod["spec"]["volumes"])
+assert pod["spec"]["securityContext"]["runAsNonRoot"]
 level = plain["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
 assert level == "privileged"
 check(plain.values())
@@ -172,7 +192,8 @@ for o in json.load(sys.stdin):
 print(k.latest_version())
 """
 if has("kubernetes_validate"):
-    objects = [o for o in [*plain.values(), engine, *made] if o["kind"] != "PodMonitor"]
+    objects = [o for o in [*plain.values(), engine, *csi.values(), pod, *made]
+               if o["kind"] != "PodMonitor"]
 
     def validate(some):
         return subprocess.run([python, "-c", VALIDATE], input=json.dumps(some), text=True,

@@ -33,6 +33,8 @@
 #define BOUND 0.45f      /* relative error, in steps; for a normal distribution it is 0.29 */
 #define FP8_BOUND 0.07f  /* rounding to four significant bits gives at most 1/16 */
 
+const char *const kvc_kvq_names[] = { "kvq-high", "kvq-mid", "kvq-low", "fp8", NULL };
+
 struct head {
 	uint8_t element, method, setting, naxes;
 	uint32_t before;  /* bytes before the first vector */
@@ -65,6 +67,7 @@ struct kvc_kvq {
 	struct kvc_kv_layout layout;
 	enum kvc_kvq_code code; /* of the encoder */
 	int method;
+	bool value_classes; /* values have classes, too: kvc_kvq_means */
 	unsigned setting;
 	const uint8_t *in;         /* the block to encode, or the coded block */
 	size_t len, before, bytes; /* length of the block; bytes before the vectors, and in them */
@@ -72,6 +75,7 @@ struct kvc_kvq {
 	uint32_t alone, escapes;
 	const uint8_t *edges, *tables, *steps, *raw; /* parts of the coded block, when decoding */
 	/* for each combination of k, l and h: its vectors, those so far, and its current class */
+	uint8_t values[KVC_KVQ_CLASSES]; /* whether a class has values */
 	uint16_t count[KVC_KV_KEYS_MAX], seen[KVC_KV_KEYS_MAX], current[KVC_KV_KEYS_MAX];
 	struct kvc_kvq_block b;
 };
@@ -179,12 +183,15 @@ static void divide(struct kvc_kvq *q)
 	number_keys(q, keys);
 	for (uint32_t v = 0; v < b->vectors; v++) {
 		uint32_t key = b->of[v], nth = q->seen[key]++;
+		bool value = key >= half;
 
-		if (nth % KVC_KVQ_CLASS_MAX == 0)
-			q->current[key] = key < half && q->count[key] - nth >= KVC_KVQ_TOKENS
-						  ? (uint16_t)b->classes++
-					  : key < half ? KVC_KVQ_ALONE
-						       : KVC_KVQ_ALONE_VALUE;
+		if (nth % KVC_KVQ_CLASS_MAX == 0) {
+			q->current[key] = value ? KVC_KVQ_ALONE_VALUE : KVC_KVQ_ALONE;
+			if (q->count[key] - nth >= KVC_KVQ_TOKENS && (!value || q->value_classes)) {
+				q->values[b->classes] = value;
+				q->current[key] = (uint16_t)b->classes++;
+			}
+		}
 		b->of[v] = q->current[key];
 		b->in_classes += b->of[v] < KVC_KVQ_ALONE;
 	}
@@ -203,28 +210,56 @@ static void place(struct kvc_kvq *q, size_t len, size_t before, uint32_t vectors
 	divide(q);
 }
 
-unsigned kvc_kvq_start(struct kvc_kvq *q, enum kvc_kvq_code code, const struct kvc_kv_layout *l,
-		       uint64_t vectors, uint64_t off, const uint8_t *in, size_t len)
+/* Finds the whole vectors of a block. Returns false if it has none. */
+static bool locate(struct kvc_kvq *q, const struct kvc_kv_layout *l, uint64_t vectors, uint64_t off,
+		   size_t len)
 {
 	uint64_t vector = kvc_kv_layout_vector(l), end, first;
 
 	if (off + len <= l->at || len > KVC_KVQ_BLOCK)
-		return 0;
+		return false;
 	first = off > l->at ? (off - l->at + vector - 1) / vector : 0;
 	end = kvc_min((off + len - l->at) / vector, vectors);
 	if (first >= end)
-		return 0;
+		return false;
 	q->layout = *l;
-	q->code = code;
-	q->method = code == KVC_KVQ_FP8 ? FP8 : QUANTISED;
-	q->in = in;
 	q->first = first;
 	place(q, len, (size_t)(l->at + first * vector - off), (uint32_t)(end - first));
-	if (!q->kernels->finite(&q->b, in + q->before))
+	return true;
+}
+
+unsigned kvc_kvq_start(struct kvc_kvq *q, enum kvc_kvq_code code, const struct kvc_kv_layout *l,
+		       uint64_t vectors, uint64_t off, const uint8_t *in, size_t len)
+{
+	q->code = code;
+	q->method = code == KVC_KVQ_FP8 ? FP8 : QUANTISED;
+	q->value_classes = false;
+	q->in = in;
+	if (!locate(q, l, vectors, off, len) || !q->kernels->finite(&q->b, in + q->before))
 		return 0;
 	if (q->method == QUANTISED)
 		q->kernels->sums(&q->b, in + q->before);
 	return q->method == FP8 ? 1 : SETTINGS;
+}
+
+void kvc_kvq_means(struct kvc_kvq *q, const struct kvc_kv_layout *l, uint64_t vectors, uint64_t off,
+		   const uint8_t *in, size_t len, double mean[2], double all[2])
+{
+	const struct kvc_kvq_block *b = &q->b;
+
+	q->method = QUANTISED;
+	q->value_classes = true;
+	if (!locate(q, l, vectors, off, len) || !q->kernels->finite(&q->b, in + q->before))
+		return;
+	q->kernels->sums(&q->b, in + q->before);
+	for (uint32_t c = 0; c < b->classes; c++)
+		for (size_t i = (size_t)c * b->d; i < (size_t)(c + 1) * b->d; i++) {
+			double n = b->members[c], first = b->first[i], sum = b->sum[i];
+			double m = first + sum / n;
+
+			mean[q->values[c]] += n * m * m;
+			all[q->values[c]] += b->squares[i] + 2 * first * sum + n * first * first;
+		}
 }
 
 /* Returns the size of a step of this setting, relative to the deviation of the elements. */
@@ -465,6 +500,7 @@ int kvc_kvq_open(struct kvc_kvq *q, const uint8_t *in, size_t stored, size_t len
 		return -EBADMSG;
 	elements = h.vectors * vector / 2;
 	q->method = h.method;
+	q->value_classes = false;
 	q->first = h.first;
 	q->escapes = h.escapes;
 	if (h.escapes > elements || h.symbols_len > elements)

@@ -22,8 +22,8 @@
 #define KVC_KVQ_BLOCK (1u << 20) /* maximum length of a block */
 #define KVC_KVQ_HEAD 88          /* length of the head of a coded block */
 
-/* The codes, in the order of the codecs' names. */
 enum kvc_kvq_code { KVC_KVQ_HIGH, KVC_KVQ_MID, KVC_KVQ_LOW, KVC_KVQ_FP8, KVC_KVQ_CODES };
+extern const char *const kvc_kvq_names[]; /* in the order of the enum, ended by NULL */
 
 /* What a coded block costs. Relative error: the root of error / energy. */
 struct kvc_kvq_loss {
@@ -76,6 +76,15 @@ int kvc_kvq_decode(struct kvc_kvq *q, uint8_t *out);
  */
 int kvc_kvq_describe(const uint8_t *in, size_t stored, struct kvc_kv_layout *l, bool *fp8,
 		     struct kvc_kvq_loss *loss);
+
+/*
+ * Measures how much the vectors of a block have in common, to find wrong layouts. For keys (0) and
+ * values (1) that are in classes, as if values had classes too: adds the squares of the means of
+ * the channels to mean[] and the squares of the elements to all[]. Keys of most models have large
+ * means and values do not.
+ */
+void kvc_kvq_means(struct kvc_kvq *q, const struct kvc_kv_layout *l, uint64_t vectors, uint64_t off,
+		   const uint8_t *in, size_t len, double mean[2], double all[2]);
 
 /* For tests: uses the kernels of that number (kvq_kernels.h). Returns whether they exist. */
 bool kvc_kvq_use(struct kvc_kvq *q, unsigned kernels);

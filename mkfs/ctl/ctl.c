@@ -97,6 +97,8 @@ static const struct kvm_command commands[] = {
 	{ "gpus", "[--json] [PCI-FOLDER]",
 	  "list NVIDIA devices, each with the numa= option that places the pool near it", 0, 1,
 	  kvm_run_gpus },
+	{ "codec", "[--layout LAYOUT] [--json] FILE",
+	  "code a sample of a file with each codec: ratio, error and speed", 1, 1, kvm_run_codec },
 	{ "hash", "[--as NAMING] [--json] SCHEME FILE [MODEL [MEMBER=VALUE...]]",
 	  "compute chunk keys, or the file names that an engine uses, from a file of token ids", 2,
 	  40, kvm_run_hash },

@@ -85,6 +85,10 @@ static const struct {
 	{ "remove", "--stop", NULL,
 	  "interrupt a removal: move no more files; the device still gets\n"
 	  "no new files" },
+	{ "codec", "--layout", "LAYOUT",
+	  "axes of the keys and values, such as 'bf16 k2 l32 t256 h8 d128';\n"
+	  "kvcachefs-codecs(7) explains it (default: none, and only codecs\n"
+	  "without loss)" },
 	{ "hash", "--as", "NAMING",
 	  "print an engine's file names; kvcachectl(8) lists the NAMINGs" },
 	{ "pools", "--free", NULL, "free the pools whose stores are deleted, or the named ones" },
@@ -149,6 +153,7 @@ static const struct {
 	{ "add", "DEVICE", "path of a block device, or of the data file to create" },
 	{ "remove", "DEVICE", "path or number of the device; kvcachectl devices lists both" },
 	{ "gpus", "PCI-FOLDER", "folder to read instead of /sys/bus/pci/devices" },
+	{ "codec", "FILE", "a file with keys and values, on any filesystem" },
 	{ "hash", "SCHEME",
 	  "an engine's hash, such as vllm-sha256; a suffix such as :32\n"
 	  "sets the number of tokens in a chunk" },
@@ -204,6 +209,7 @@ static const struct {
 	{ "import", "import /mnt/kv", "import --json" },
 	{ "rekey", "rekey /mnt/kv", "rekey --json" },
 	{ "gpus", "gpus", "gpus --json" },
+	{ "codec", "codec --layout 'bf16 k2 l2 t64 h2 d64' chunk.bin", "codec --json chunk.bin" },
 	{ "hash", "hash vllm-sha256 tokens.txt",
 	  "hash --as vllm-fs vllm-sha256 tokens.txt llama config=1a2b3c4d5e6f" },
 	{ "pools", "pools", "pools --free" },

@@ -29,7 +29,8 @@ WRONG = {"TIME|never": VALUES["TIME"], "SIZE|none": VALUES["SIZE"], "NAME|none":
 VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER": ["", "nothing"],
          "OPTIONS": ["", "polcy=lru", "cpu=1G", "high=x", "high=10,low=20", "keyfile=/x"],
          "SIZE|none": ["", "x", "1", "5Q"], "UID|none": ["", "me", "-1", "1x"],
-         "FOLDER": ["", f"{TMP}/nothing"], "NAMING": ["", "nothing"],
+         "FOLDER": ["", f"{TMP}/nothing"],
+         "LAYOUT": ["", "bf16", "bf16 t*", "bf16 t1 d128", "fp8 t* d16"], "NAMING": ["", "nothing"],
          "FILE": ["", f"{TMP}/no/such"], "DEVICE": ["", f"{TMP}/no-such-device", "99"],
          "NAME,...": ["", "best", ","],
          "ADDRESS": ["", "nonsense", "tcp://*:x"], "CHUNKS,...": ["", "x", "0", "2,1", "1:x"],
@@ -37,7 +38,7 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "tool|turn|closed": ["", "best"],
          "NAME|none": ["", "a b"],
          "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": [], "COLUMN": ["", "best"]}
-ALONE = ("gpus", "hash", "pools", "replay", "newkey")  # commands that use no mount
+ALONE = ("codec", "gpus", "hash", "pools", "replay", "newkey")  # commands that use no mount
 names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 usages = {n: " ".join(run(CTL, n, "--help").stdout.splitlines()[0].split()[3:]) for n in names}
 

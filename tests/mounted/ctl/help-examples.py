@@ -46,6 +46,9 @@ def prepare(example):
     s.settle()
     if "acme" in example:
         run(CTL, "tenant", "acme", s.mnt, ok=True)
+    if example.startswith("codec"):
+        with open(f"{here}/chunk.bin", "wb") as f:  # the layout of the example
+            f.write(bytes(2 * 2 * 64 * 2 * 64 * 2))
     if example.startswith(("replay", "hash")):
         with open(f"{here}/trace.jsonl", "w") as f:
             f.write('{"hash_ids": [1, 2, 3]}\n' * 20)

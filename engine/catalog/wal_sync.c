@@ -9,9 +9,10 @@
  * Therefore the number of failed syncs is kept, and no sync succeeds until the log was made good:
  * all of its frames are read from the page cache, compared with their checksums, written again with
  * the same bytes, and synced. This is tried at once, so that a caller gets an error only if the
- * second write or sync fails as well. Frames that the kernel has dropped from its cache cannot be
- * written again; then all syncs fail until the next mount, whose recovery decides which frames
- * exist.
+ * second write or sync fails as well. After such a failure the next attempt waits, longer each
+ * time, and callers get the error at once. Otherwise they would write a large log again and again
+ * to a disk that fails. Frames that the kernel has dropped from its cache cannot be written again;
+ * then all syncs fail until the next mount, whose recovery decides which frames exist.
  *
  * Two threads that sync through one description could not tell whose pages an error concerns: the
  * first would get the error, and the second, a moment later, success. So each sync has a
@@ -33,6 +34,8 @@
 
 #define PAGE_MIN 512u
 #define PAGE_MAX 65536u
+#define PAUSE_NS 10000000ull /* after a failed repair; doubled after each further one */
+#define PAUSE_MAX_NS 1000000000ull
 
 /* ---- frames ---- */
 
@@ -148,6 +151,25 @@ static void log_failure(struct kvc_wal_sync *s, int err)
 			  strerror(-err));
 }
 
+/* Returns the error of the last repair if the next one must wait, or 0. */
+static int repair_waits(const struct kvc_wal_sync *s)
+{
+	if (atomic_load(&s->failed) == atomic_load(&s->mended) ||
+	    kvc_mono_ns() >= atomic_load(&s->again_ns))
+		return 0;
+	return atomic_load(&s->why);
+}
+
+/* A repair has ended with err. Under s->steady. */
+static void pace_repairs(struct kvc_wal_sync *s, int err)
+{
+	uint64_t pause = err ? kvc_min(kvc_max(2 * s->pause_ns, PAUSE_NS), PAUSE_MAX_NS) : 0;
+
+	s->pause_ns = pause;
+	atomic_store(&s->why, err);
+	atomic_store(&s->again_ns, err ? kvc_mono_ns() + pause : 0);
+}
+
 /* Makes the log good after a failed sync. Returns 0 or -errno. */
 static int make_good(struct kvc_wal_sync *s, int fd)
 {
@@ -157,10 +179,12 @@ static int make_good(struct kvc_wal_sync *s, int fd)
 	pthread_mutex_lock(&s->steady);
 	/* syncs that fail from here on are not made good by what follows */
 	failed = atomic_load(&s->failed);
-	if (failed != atomic_load(&s->mended)) {
+	err = repair_waits(s); /* also if another thread has just failed */
+	if (!err && failed != atomic_load(&s->mended)) {
 		/* the first sync may report an error from before, which fd has not reported yet */
 		for (int i = 0; i < 2 && (!i || err); i++)
 			err = rewrite(s, fd) ?: fdatasync(fd) ? -errno : 0;
+		pace_repairs(s, err);
 		if (!err) {
 			atomic_store(&s->mended, failed);
 			if (atomic_exchange(&s->logged, false))
@@ -210,9 +234,13 @@ static int judge(struct kvc_wal_sync *s, int fd, int err)
 
 int kvc_wal_sync_run(struct kvc_wal_sync *s)
 {
-	unsigned i = fd_get(s);
-	int err = judge(s, s->fd[i], fdatasync(s->fd[i]) ? -errno : 0);
+	int err = repair_waits(s);
+	unsigned i;
 
+	if (err)
+		return err;
+	i = fd_get(s);
+	err = judge(s, s->fd[i], fdatasync(s->fd[i]) ? -errno : 0);
 	fd_put(s, i);
 	return err;
 }

@@ -24,6 +24,10 @@ struct kvc_wal_sync {
 	pthread_mutex_t steady;
 	/* number of failed syncs, and how many of them are made good */
 	_Atomic uint64_t failed, mended;
+	/* after a failed repair: its error, and the time of the next one (kvc_mono_ns) */
+	_Atomic int why;
+	_Atomic uint64_t again_ns;
+	uint64_t pause_ns; /* the pause until then, or 0; under `steady` */
 	/*
 	 * end of the committer's last write in bytes; 0: this process has not written to the log
 	 * since its open or its truncation
@@ -41,7 +45,8 @@ void kvc_wal_sync_fini(struct kvc_wal_sync *s);
 int kvc_wal_sync_open(struct kvc_wal_sync *s, const char *log);
 /*
  * Puts all frames that are in the log at this moment on stable storage. Returns 0; or -errno, and
- * later calls fail, too, until the frames are written again. Any thread may call it.
+ * later calls fail, too, until the frames are written again. They fail without a sync while the
+ * next attempt to write them waits. Any thread may call it.
  */
 int kvc_wal_sync_run(struct kvc_wal_sync *s);
 /*

@@ -309,6 +309,13 @@ static void end(struct kvc_catalog *c)
 	memset(dir + sizeof dir - 7, 'X', 6);
 }
 
+/* The log works again: syncs until the pause after the last attempt is over. */
+static void sync_again(struct kvc_catalog *c)
+{
+	while (kvc_catalog_sync(c))
+		usleep(1000);
+}
+
 /* ---- tests ---- */
 
 /* A sync of the log fails: no later one succeeds without the frames. */
@@ -332,7 +339,7 @@ static void log_fails(void **state)
 	files[LOG].fail = 0;
 	check(2, 3);
 	assert_int_equal(commit(c, 4), 0);
-	assert_int_equal(kvc_catalog_sync(c), 0);
+	sync_again(c);
 	check(4, 4);
 	/* and if the error was reported to SQLite's connection, in a checkpoint */
 	assert_int_equal(commit(c, 5), 0);
@@ -340,8 +347,44 @@ static void log_fails(void **state)
 	kvc_catalog_checkpoint(c);
 	assert_int_equal(files[LOG].fail, 0);
 	assert_int_equal(commit(c, 6), 0);
-	assert_int_equal(kvc_catalog_sync(c), 0);
+	sync_again(c);
 	check(6, 6);
+	end(c);
+}
+
+/*
+ * The syncs of the log fail for long. Callers get the error at once, and most of them cause no sync
+ * and no write: after the n-th attempt, the next one waits for 10 ms << n, at most for a second.
+ */
+static void repairs_pause(void **state)
+{
+	struct kvc_catalog *c = make_it();
+	uint64_t begun, least_ns = 0, pause_ns = 5000000;
+	unsigned attempts;
+
+	(void)state;
+	assert_int_equal(commit(c, 1), 0);
+	assert_int_equal(kvc_catalog_sync(c), 0);
+	assert_int_equal(commit(c, 2), 0);
+	files[LOG].fail = UINT32_MAX;
+	log_syncs = 0;
+	begun = kvc_mono_ns();
+	for (int i = 0; i < 2000; i++) {
+		assert_int_equal(kvc_catalog_sync(c), -EIO);
+		if (i % 100 == 0)
+			usleep(2000); /* so that there is more than one attempt */
+	}
+	/* an attempt has three syncs: the caller's, and two after the log was written again */
+	attempts = (log_syncs + 2) / 3;
+	for (unsigned i = 1; i < attempts; i++) {
+		pause_ns = kvc_min(2 * pause_ns, 1000000000);
+		least_ns += pause_ns;
+	}
+	assert_true(attempts > 1);
+	assert_true(kvc_mono_ns() - begun >= least_ns);
+	files[LOG].fail = 0;
+	sync_again(c);
+	check(2, 2);
 	end(c);
 }
 
@@ -662,6 +705,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(log_fails),
+		cmocka_unit_test(repairs_pause),
 		cmocka_unit_test(frames_dropped),
 		cmocka_unit_test(log_fails_before_open),
 		cmocka_unit_test(log_fails_before_fsck),

@@ -40,7 +40,7 @@ struct kvc_kv_layout {
 
 /*
  * Parses `text` into *out. Returns 0; or -EINVAL with one line in error[KVC_KV_LAYOUT_ERROR] that
- * names the mistake.
+ * names the mistake, unless error is NULL.
  */
 int kvc_kv_layout_parse(const char *text, struct kvc_kv_layout *out, char *error);
 /*

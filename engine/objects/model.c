@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Models: the sizes of their recent objects, and the attributes on their folders
- * (user.kvcachefs.codec, policy, shared, ttl). The attributes are rows in the catalog.
+ * (user.kvcachefs.codec, policy, shared, ttl, layout). The attributes are rows in the catalog.
  * k->models->hints caches them by the model's number; any entry may be replaced at any time.
  *
  * The number of files in a complete chunk (layers) is stored under meta layers:MODEL, and in a list
@@ -16,6 +16,7 @@
 
 #define PREFIX "user.kvcachefs."
 #define TTL PREFIX "ttl"
+#define LAYOUT PREFIX "layout"
 #define LAYERS "layers:"
 
 static const char *const shared_names[] = { "keep", "delete", NULL }; /* enum kvc_shared */
@@ -50,6 +51,7 @@ static int value_of(enum kvc_model_attr a, const char *text)
 int kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 {
 	uint64_t model = folder->row.ino, ttl;
+	char layout[KVC_KV_LAYOUT_TEXT];
 	int value, err;
 
 	if (folder->row.parent != KVC_ROOT || model == KVC_ROOT)
@@ -62,7 +64,10 @@ int kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 			return err ?: 1;
 	}
 	err = kvc_model_ttl_both(k, model, &ttl);
-	return err ?: ttl != 0;
+	if (err || ttl)
+		return err ?: 1;
+	err = kvc_model_layout_both(k, model, layout);
+	return err == -ENOENT ? 0 : err ?: 1;
 }
 
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, int *value)
@@ -126,6 +131,29 @@ int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds)
 		      : kvc_xattr_del(k->cat, model, TTL);
 	hint_of(k, model)->ttl = err ? 0 : 1 + seconds;
 	return err;
+}
+
+int kvc_model_layout_both(struct kvc *k, uint64_t model, char text[KVC_KV_LAYOUT_TEXT])
+{
+	size_t len = KVC_KV_LAYOUT_TEXT - 1;
+	int err = model ? kvc_xattr_get(k->cat, model, LAYOUT, text, &len) : -ENOENT;
+
+	if (!err)
+		text[len] = 0;
+	return err;
+}
+
+int kvc_model_layout_set_both(struct kvc *k, uint64_t model, const char *text)
+{
+	char printed[KVC_KV_LAYOUT_TEXT];
+	struct kvc_kv_layout l;
+
+	if (!text)
+		return kvc_xattr_del(k->cat, model, LAYOUT);
+	if (kvc_kv_layout_parse(text, &l, NULL))
+		return -EINVAL;
+	kvc_kv_layout_print(&l, printed);
+	return kvc_xattr_set(k->cat, model, LAYOUT, printed, strlen(printed));
 }
 
 int kvc_model_apart_both(struct kvc *k, uint64_t model)

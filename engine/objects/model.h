@@ -6,6 +6,7 @@
 #ifndef KVC_MODEL_H
 #define KVC_MODEL_H
 
+#include "kv_layout.h"
 #include "node.h"
 
 #define KVC_HINTS 256
@@ -33,8 +34,8 @@ struct kvc_models {
  * last argument. If the catalog cannot be read, they fail and do not report the attribute as unset.
  * While the caller keeps the locks, asking for the same value again does not read the catalog.
  *
- * Returns 1 if this folder has the settings of a model (a quota, a ttl, layers or one of the
- * attributes), 0 if not, or an error.
+ * Returns 1 if this folder has the settings of a model (a quota, a ttl, layers, a layout or one
+ * of the attributes), 0 if not, or an error.
  */
 int kvc_model_set_both(struct kvc *k, struct kvc_node *folder);
 /* *value: the value of the model's attribute, or -1 if it is not set. */
@@ -49,6 +50,12 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 /* The ttl, in seconds, that new chunks of the model get; 0: none. Setting 0 removes it. */
 int kvc_model_ttl_both(struct kvc *k, uint64_t model, uint64_t *seconds);
 int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds);
+/*
+ * The layout of the keys and values in the model's files (kv_layout.h), as text; -ENOENT: not set.
+ * Setting NULL removes it. -EINVAL: the text is not a layout.
+ */
+int kvc_model_layout_both(struct kvc *k, uint64_t model, char text[KVC_KV_LAYOUT_TEXT]);
+int kvc_model_layout_set_both(struct kvc *k, uint64_t model, const char *text);
 /*
  * Returns 1 if the model has a quota or a policy of its own, so that its files cannot enter or
  * leave it by a rename of their folder or by a hard link; 0 if not; or an error.

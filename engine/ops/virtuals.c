@@ -365,6 +365,18 @@ MODEL_ATTR(codec, KVC_MODEL_CODEC)
 MODEL_ATTR(shared, KVC_MODEL_SHARED)
 MODEL_ATTR(policy, KVC_MODEL_POLICY)
 
+static int get_layout(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	int err = kvc_model_layout_both(k, s->n->row.ino, value);
+
+	return err == -ENOENT ? -ENODATA : err;
+}
+
+static int set_layout(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	return kvc_model_layout_set_both(k, s->n->row.ino, value);
+}
+
 /* Existing chunks change their policy class (base/policy.h), too. */
 static int set_policy(struct kvc *k, struct kvc_subject *s, const char *value)
 {
@@ -588,6 +600,7 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "hint", ON_FILE | ON_CHUNK_FOLDER, NULL, set_hint },
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER | EACH, get_hits, NULL },
 	{ "layers", ON_MODEL, get_layers, set_layers },
+	{ "layout", ON_MODEL, get_layout, set_layout },
 	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },
 	{ "parent_by", ON_FILE | ON_CHUNK_FOLDER | EACH, get_parent_by, NULL },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },

@@ -165,12 +165,12 @@ $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags $(if $(filter tests/%,$(1)),| build/.setu
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
 	$$(Q)$(CC) $$(CFLAGS_ALL) $(2) $(inc_$(1)) -MMD -MP -c -o $$@ $$<
-# all files of the folder after a change of a header or of the checks, otherwise the changed ones
-build/lint/$(1).ok: $(wildcard $(1)/*.c) $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy | build/.setup-tests
+# a header or the checks changed: all files of the folder; otherwise the changed files
+build/lint/$(1).ok: $(wildcard $(1)/*.c) $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy scripts/tidy | build/.setup-tests
 	$$(call say,TIDY,$(1))
 	@mkdir -p $$(@D)
-	$$(Q)$(CLANG_TIDY) --quiet $$(filter $(1)/%.c,$$(if $$(filter-out %.c,$$?),$$^,$$?)) \
-		-- $(filter-out -Werror,$(CFLAGS_ALL)) $(2) $(inc_$(1)) >$$@.log 2>&1 || { cat $$@.log; exit 1; }
+	$$(Q)CLANG_TIDY=$(CLANG_TIDY) scripts/tidy build/lint/$(1) $(filter-out -Werror,$(CFLAGS_ALL)) $(2) $(inc_$(1)) \
+		-- $$(filter $(1)/%.c,$$(if $$(filter-out %.c,$$?),$$^,$$?)) >$$@.log 2>&1 || { cat $$@.log; exit 1; }
 	@mv $$@.log $$@
 TIDY += build/lint/$(1).ok
 endef

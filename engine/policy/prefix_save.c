@@ -217,12 +217,12 @@ static void save_numbers(const struct prefix *p, struct kvc_out *o)
 
 bool kvc_prefix_save(const struct kvc_replacer *k, struct kvc_saving *s)
 {
-	enum { NUMBERS, RECORDS, GHOSTS, ROOM, FIRST };
+	enum { WEIGHTS, RECORDS, GHOSTS, ROOM, FIRST };
 	const struct prefix *p = k->own;
 	bool more = false;
 
-	s->now = s->part == NUMBERS ? k->now : s->now;
-	if (s->part == NUMBERS) {
+	s->now = s->part == WEIGHTS ? k->now : s->now;
+	if (s->part == WEIGHTS) {
 		save_numbers(p, &s->out);
 		kvc_learn_save(p->learn, s);
 	} else if (s->part == RECORDS) {

@@ -36,7 +36,7 @@ from . import _lib
 from .lease import Lease, exists, hint
 from .queue import LeaseRequest, Queue
 
-__all__ = ["Known", "Lookups", "Reports", "check_mount", "pool_bytes"]
+__all__ = ["Known", "Lookups", "Reports", "check_mount", "denied", "pool_bytes"]
 
 SLICE = 512       # keys of one call; more follow when all of them are cached
 LATE_MOST = 3     # overdue calls in a row after which one question at a time is sent
@@ -58,14 +58,31 @@ def pool_bytes(mount: str) -> int:
         return 16 << 30
 
 
-def check_mount(mount: str, options: str, engine: str) -> None:
-    """Raises RuntimeError, which says what to do, if the mount cannot be used. options: where the
-    user has named the mount."""
+def denied(mount: str, folder: str, engine: str) -> str:
+    """What to do if this process may not create files in the folder, which is below the mount and
+    need not exist; else "". A mount that is read-only for all users is not an error."""
+    mount = mount.rstrip("/")
+    wanted = path = f"{mount}/{folder}".rstrip("/")
+    while path != mount and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    if os.access(path, os.W_OK | os.X_OK, effective_ids=True) or \
+            os.statvfs(path).f_flag & os.ST_RDONLY:
+        return ""
+    return (f"kvcachefs: {engine} runs as user {os.geteuid()}, who may not create files in {path}. "
+            f"As root, run: install -d -o {os.geteuid()} {wanted}")
+
+
+def check_mount(mount: str, folder: str, options: str, engine: str) -> None:
+    """Raises RuntimeError, which says what to do, if the mount cannot be used, or if this process
+    may not create files in the folder below the mount. options: where the user has named the
+    mount."""
     found: list[str] = []
+    refused: list[str] = []
 
     def look() -> None:
         try:
             os.stat(f"{mount}/.kvcachefs/stats")
+            refused.append(denied(mount, folder, engine))
             found.append("")
         except OSError as e:
             found.append(e.strerror or str(e))
@@ -79,6 +96,8 @@ def check_mount(mount: str, options: str, engine: str) -> None:
             f"kvcachefs: {mount} is not a mount of kvcachefs that this process can use ({why}). "
             f"Mount it (mount -t kvcachefs STORE {mount}; with -o allow_other if {engine} runs as "
             f"another user or in a container), or correct \"mount\" in {options}")
+    if refused[0]:
+        raise RuntimeError(refused[0])
 
 
 class Reports:

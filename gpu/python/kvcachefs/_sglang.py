@@ -12,6 +12,7 @@ from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolTransfer
 from sglang.srt.runtime_context import get_model
 
 import kvcachefs
+from ._lookups import denied
 
 UNSAFE = re.compile("[/\0]")
 
@@ -51,9 +52,12 @@ class Options:
 
 
 def open_queue(options: Options) -> kvcachefs.Queue:
-    """The queue of the mount. RuntimeError: there is no mount."""
+    """The queue of the mount. RuntimeError: there is no mount, or this process may not write to
+    its folder."""
     try:
         kvcachefs.prefix(options.mount, ["sglang"])
+        if refusal := denied(options.mount, options.folder, "SGLang"):
+            raise RuntimeError(refusal)
         return kvcachefs.Queue(options.mount, threads=options.threads)
     except kvcachefs.Error as e:
         raise RuntimeError(f"kvcachefs: cannot use the mount {options.mount}: {e.strerror}. Mount "

@@ -128,7 +128,7 @@ class Client:
             if type(value) is not int or not 1 <= value <= most:
                 raise ValueError(f"kvcachefs: {name} must be 1 to {most}, not {value!r}")
         self._mount = os.path.abspath(mount)
-        check_mount(self._mount, "adapter_params", "LMCache")
+        check_mount(self._mount, folder.strip("/"), "adapter_params", "LMCache")
         self._prefix = folder.strip("/") + "/" if folder.strip("/") else ""
         self._timeout = lookup_timeout_ms / 1000
         self._reports = Reports(logger)

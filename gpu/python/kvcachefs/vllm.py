@@ -597,7 +597,7 @@ class KvcachefsConnector(OffloadingConnector):
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         options = _complete(vllm_config, kv_cache_config)
         _refuse(vllm_config)
-        _lookups.check_mount(options.mount, "kv_connector_extra_config", "vLLM")
+        _lookups.check_mount(options.mount, options.folder, "kv_connector_extra_config", "vLLM")
         # vLLM reads the policy after its connector exists
         vllm_config.kv_transfer_config.kv_load_failure_policy = options.on_failure
         super().__init__(vllm_config, role, kv_cache_config)

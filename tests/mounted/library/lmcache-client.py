@@ -2,13 +2,14 @@
 # ways: fast plain
 """The client for LMCache's server, called as LMCache does: names and bytes of its adapter fs,
 existing files, absent, truncated and extended files, removals, a full pool, a daemon that is
-stopped, dead or mounted again, wrong options, an end with tasks in progress, and calls after it."""
+stopped, dead or mounted again, wrong options, a user who may not write, an end with tasks in
+progress, and calls after it."""
 import select, signal
 from kvtest import *
 from tensors import *
 from kvcachefs.lmcache import Client
 
-s = Store(size="256M", cpu="64M").mount()
+s = Store(size="256M", cpu="64M", options="allow_other").mount()
 N, SIZE = 6, 100000
 HASH = "ab" * 31
 keys = [f"org/model@01000100@{i % 2}@{HASH}{i:02x}" + ("@salt" if i == 5 else "") for i in range(N)]
@@ -72,6 +73,41 @@ for options, word in (({}, "give the folder of the mount"), ({"mount": TMP}, "is
         assert word in str(e), e
     else:
         raise AssertionError(options)
+
+
+
+def as_nobody(what):
+    """Calls `what` as the user nobody. Returns what it returns, or the text of its error."""
+    mine, theirs = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            said = what()
+        except Exception as e:
+            said = str(e)
+        os.write(theirs, said.encode())
+        os._exit(0)
+    os.close(theirs)
+    with open(mine) as f:
+        said = f.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+# The root folder of a mount belongs to root, so a client of another user is refused, and the error
+# names the command after which it can store.
+for folder in TMP, os.path.dirname(TMP):
+    os.chmod(folder, 0o755)
+mended = f"install -d -o 65534 {s.mnt}/other/folder"
+stores = lambda: str(store(Client(s.mnt, folder="other/folder"), range(2)))
+said = as_nobody(stores)
+assert said.endswith(mended), said
+run(*mended.split(), ok=True)
+assert as_nobody(stores) == str((True, "", [True] * 2))
+assert len(os.listdir(f"{s.mnt}/other/folder")) == 2
 
 c = Client(s.mnt, lookup_timeout_ms=500 * SLOW)
 assert not select.select([c.event_fd()], [], [], 0)[0] and c.drain_completions() == []

@@ -88,7 +88,7 @@
 	X(ask_hits, "names found in a shared tier")                                               \
 	X(imports, "objects imported from the listing of a shared tier")                          \
 	X(rekeyed, "copies encrypted again with a newer key")                                     \
-	X(unsealable, "loads that failed because a key was missing")                              \
+	X(unsealable, "frames that could not be read because this mount lacks their key")         \
 	X(unknown_keys, "frames found in shared tiers whose key is not in the key file")          \
 	X(coded_bytes, "bytes of coded copies before coding")                                     \
 	X(coded_stored_bytes, "bytes of coded copies after coding")                               \

@@ -174,6 +174,13 @@ static void verify_one(struct kvc_sweep *s, uint64_t ino, unsigned tier)
 	if (is_damage(err)) {
 		discard_copy(s, &want, tier, err);
 	} else if (err) {
+		if (err == -ENOKEY) {
+			kvc_count(&k->stats, unsealable);
+			if (!s->failed)
+				kvc_warn("tier %s: verify: the copy of inode %llx is sealed with a "
+					 "key that this mount does not have, and is kept",
+					 k->tier[tier].t->ops->name, (unsigned long long)ino);
+		}
 		s->failed++;
 		s->tier_failed[tier]++;
 	}

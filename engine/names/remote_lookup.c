@@ -180,6 +180,8 @@ int kvc_remote_lookup_head(struct kvc *k, unsigned tier, const char *path, uint8
 		err = kvc_proof_found(k, f);
 	if (err == -EBADMSG)
 		kvc_count(&k->stats, corrupt);
+	else if (err == -ENOKEY && kvc_keys_has(k->keys, f->key_id))
+		kvc_count(&k->stats, unsealable); /* another key of that number; see proof.c */
 	return err;
 }
 

@@ -80,6 +80,11 @@ static void warn_key_differs(const struct kvc_frame *f)
 			 f->key_id, f->key_id);
 }
 
+/*
+ * Is the frame proven? The checksums of its header are right. So if our key did not make its
+ * identity, it is not damaged: it was sealed with another key of the same number, which another
+ * node has. -ENOKEY says so. Such a frame is not used, and not discarded either.
+ */
 static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 		  enum kvc_proven least)
 {
@@ -88,8 +93,10 @@ static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 	int err = proof_key(k, shared, f, key) ?: kvc_frame_proven(f, key, &p);
 
 	kvc_keys_wipe(key, sizeof key);
-	if (!err && shared && p == KVC_PROVEN_NOTHING)
+	if (!err && shared && p == KVC_PROVEN_NOTHING) {
 		warn_key_differs(f);
+		return -ENOKEY;
+	}
 	if (!err && (p < least || (shared && !seals_own_model(f))))
 		err = -EBADMSG;
 	return err;

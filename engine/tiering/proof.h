@@ -15,8 +15,8 @@
  */
 int kvc_proof_add(const struct kvc *k, bool shared, struct kvc_frame *f);
 /*
- * May a frame that a placement of ours names be believed? Returns 0, -ENOKEY if its key is unknown,
- * or -EBADMSG.
+ * May a frame that a placement of ours names be believed? Returns 0; -ENOKEY if this mount lacks
+ * its key, also if it has another key of that number; or -EBADMSG.
  */
 int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f);
 /*

@@ -430,12 +430,13 @@ static void judge_failures(struct kvm_diagnosis *d)
 	if (n)
 		kvm_doctor_remedy(
 			kvm_doctor_find(d, "key-missing", 600, NULL, NULL,
-					"%" PRIu64 " loads failed, because a key is missing "
-					"from the key file.",
+					"%" PRIu64 " copies could not be read, because the key "
+					"file lacks their key.",
 					n),
 			"keyfile", "",
-			"Add the keys of the other nodes to the file of keyfile=, and run "
-			"kvcachectl reload %s.",
+			"Check that all nodes of the shared tier have the same key file: add the "
+			"keys of the other nodes to the file of keyfile=, and run kvcachectl "
+			"reload %s.",
 			f->mnt);
 	if (!kvm_fact(f, "catalog_ok"))
 		kvm_doctor_remedy(

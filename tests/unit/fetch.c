@@ -224,10 +224,11 @@ static const struct lie lies[] = {
 	{ "a folder", PLAIN, false, -EBADMSG, { IN_FRAME(flags, KVC_FRAME_FOLDER) } },
 	{ "a shared tier's", PLAIN, false, -EBADMSG, { IN_FRAME(flags, KVC_FRAME_SHARED) } },
 	{ "no shared tier's", PLAIN, true, -EBADMSG, { IN_FRAME(flags, KVC_FRAME_SHARED) } },
+	/* perhaps proved with another key of that number */
 	{ "a sum that nobody proved",
 	  SEALED,
 	  true,
-	  -EBADMSG,
+	  -ENOKEY,
 	  { { PROVED, offsetof(struct kvc_frame, stored_sum), 1 } } },
 	/* the catalog's knowledge of the bytes */
 	{ "clear, and a sealed one was put", PLAIN, false, -EBADMSG, { IN_WANT(place.key, KEY) } },

@@ -93,7 +93,7 @@ inc_mkfs/ctl += -Igpu
 inc_mkfs/replay += -Imkfs/ctl
 inc_mkfs/doctor += -Imkfs/ctl -Imkfs/replay
 inc_gpu    := -Igpu
-inc_tests  := $(call upto,mount) -Itiers -Itiers/programs -Ifs -Igpu
+inc_tests  := $(call upto,mount) -Imkfs -Itiers -Itiers/programs -Ifs -Igpu
 inc_tests/unit := $(inc_tests) -Itests/unit/catalog -Itests/unit/support
 inc_tests/unit/catalog := $(inc_tests/unit)
 inc_tests/unit/support := $(inc_tests/unit)
@@ -302,6 +302,7 @@ $(B)/bin/unit-holds: $(call obj,tests/unit/support/steps.c)
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_$*)) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka
+$(B)/bin/test-remote: $(call obj,mkfs/tier_suite.c)
 $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring

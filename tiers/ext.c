@@ -336,6 +336,11 @@ static int ext_start(struct kvct_ext *x, const struct kvct_url *u, char *error)
 			      error);
 }
 
+bool kvct_ext_lists(struct kvc_tier *t)
+{
+	return kvct_link_abilities(ext_of(t)->link) & KVCTIER_CAN_LIST;
+}
+
 int kvct_ext_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		  char *error)
 {

@@ -99,6 +99,8 @@ static const struct kvm_command commands[] = {
 	  kvm_run_gpus },
 	{ "codec", "[--layout LAYOUT] [--json] FILE",
 	  "code a sample of a file with each codec: ratio, error and speed", 1, 1, kvm_run_codec },
+	{ "tier-test", "[--json] PROGRAM", "test a program that implements a remote tier (ext://)",
+	  1, 1, kvm_run_tier_test },
 	{ "hash", "[--as NAMING] [--json] SCHEME FILE [MODEL [MEMBER=VALUE...]]",
 	  "compute chunk keys, or the file names that an engine uses, from a file of token ids", 2,
 	  40, kvm_run_hash },

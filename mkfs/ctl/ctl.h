@@ -166,6 +166,7 @@ int kvm_run_grow(int argc, char **argv);
 int kvm_run_remove(int argc, char **argv);
 int kvm_run_gpus(int argc, char **argv);
 int kvm_run_codec(int argc, char **argv);
+int kvm_run_tier_test(int argc, char **argv);
 int kvm_run_hash(int argc, char **argv);
 int kvm_run_newkey(int argc, char **argv);
 int kvm_run_events(int argc, char **argv);

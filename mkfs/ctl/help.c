@@ -50,7 +50,7 @@ static const struct {
 	{ "tenant", "--remove", NULL, "remove the tenant; its chunks stay" },
 	{ "evict", "--from", "TIER",
 	  "tier to remove the copies from: cpu (the pool; default), disk,\n"
-	  "dir, redis or s3; with all, the chunks are dropped" },
+	  "dir, redis, s3 or ext; with all, the chunks are dropped" },
 	{ "hint", "--finished", NULL,
 	  "the prompt will not be continued: evict its chunks before others" },
 	{ "hint", "--superseded", "FOLDER",
@@ -154,6 +154,9 @@ static const struct {
 	{ "remove", "DEVICE", "path or number of the device; kvcachectl devices lists both" },
 	{ "gpus", "PCI-FOLDER", "folder to read instead of /sys/bus/pci/devices" },
 	{ "codec", "FILE", "a file with keys and values, on any filesystem" },
+	{ "tier-test", "PROGRAM",
+	  "path of the program; its options follow as in remote=ext://, such as\n"
+	  "./driver?folder=/srv/values" },
 	{ "hash", "SCHEME",
 	  "an engine's hash, such as vllm-sha256; a suffix such as :32\n"
 	  "sets the number of tokens in a chunk" },
@@ -210,6 +213,8 @@ static const struct {
 	{ "rekey", "rekey /mnt/kv", "rekey --json" },
 	{ "gpus", "gpus", "gpus --json" },
 	{ "codec", "codec --layout 'bf16 k2 l2 t64 h2 d64' chunk.bin", "codec --json chunk.bin" },
+	{ "tier-test", "tier-test '/usr/local/lib/kvtier/folder.py?folder=/srv/values'",
+	  "tier-test --json '/usr/local/lib/kvtier/folder.py?folder=/srv/values'" },
 	{ "hash", "hash vllm-sha256 tokens.txt",
 	  "hash --as vllm-fs vllm-sha256 tokens.txt llama config=1a2b3c4d5e6f" },
 	{ "pools", "pools", "pools --free" },

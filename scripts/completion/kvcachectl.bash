@@ -10,14 +10,15 @@ _kvcachectl()
 
 	if ((COMP_CWORD == 1)); then
 		word=$("$program" --help 2>/dev/null |
-			sed -n 's/^  \([a-z][a-z]*\)\( .*\)\{0,1\}$/\1/p')
+			sed -n 's/^  \([a-z][a-z-]*\)\( .*\)\{0,1\}$/\1/p')
 		COMPREPLY=($(compgen -W "$word --help --version" -- "$cur"))
 		return
 	fi
 	usage=$("$program" "$command" --help 2>/dev/null | head -n 1)
 	[[ $usage ]] || return
 	if [[ $cur == -* ]]; then
-		word=$(grep -o -e '--\{0,1\}[a-z][a-z]*' <<<"${usage#*kvcachectl }" | grep '^-')
+		usage=${usage#*kvcachectl "$command"}
+		word=$(grep -o -e '--\{0,1\}[a-z][a-z]*' <<<"$usage" | grep '^-')
 		COMPREPLY=($(compgen -W "$word --help" -- "$cur"))
 		return
 	fi
@@ -27,7 +28,7 @@ _kvcachectl()
 		case $word in
 		FILE) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
 		*[a-z]\|*) COMPREPLY=($(compgen -W "${word//|/ }" -- "$cur")) ;;
-		TIER) COMPREPLY=($(compgen -W "cpu disk dir redis s3 all" -- "$cur")) ;;
+		TIER) COMPREPLY=($(compgen -W "cpu disk dir redis s3 ext all" -- "$cur")) ;;
 		esac
 		return
 	fi

@@ -3,7 +3,7 @@
 """Every command of kvcachectl reports each wrong argument in one line (tests/lib/wrong.py) and
 changes nothing. The options and operands are read from its usage, so new ones are tested too. Also
 tested: folders that are not mounts, missing files, a killed daemon, and a full stdout."""
-import os, re
+import os, re, shutil
 from kvtest import *
 from wrong import Wrong, tree, VALUES
 
@@ -19,12 +19,16 @@ for path, text in ((FILE, "somebody's\n"), (TOKENS, "1 2 3\n"),
                    (TRACE, '{"hash_ids": [1, 2]}\n' * 4)):
     with open(path, "w") as f:
         f.write(text)
+shutil.copy(binary("tier-folder"), f"{FILE}.program")
 # a valid word for each operand, and invalid ones for operands that are not paths in a mount
 RIGHT = {"PATH...": PATH, "MODEL...": f"{s.mnt}/m", "TIME|never": "1h", "SIZE|none": "none",
          "NAME|none": "none", "SCHEME": "vllm-sha256", "FILE": TOKENS, "TRACE...": TRACE,
-         "NAME": "acme", "DEVICE": f"{TMP}/no-such-device", "-o": "-o", "OPTIONS": "high=91"}
+         "PROGRAM": f"{FILE}.program?folder={EMPTY}", "NAME": "acme",
+         "DEVICE": f"{TMP}/no-such-device", "-o": "-o", "OPTIONS": "high=91"}
 WRONG = {"TIME|never": VALUES["TIME"], "SIZE|none": VALUES["SIZE"], "NAME|none": ["", "best"],
          "SCHEME": ["", "md5", "vllm-sha256:0", "vllm-sha256:x", "vllm-sha256:9999999999"],
+         "PROGRAM": ["", f"{TMP}/nothing", EMPTY, FILE, f"{FILE}.program?x",
+                     f"{FILE}.program?arena=1&folder={EMPTY}", f"{FILE}.program?folder={FILE}"],
          "FILE": ["", f"{TMP}/nothing", EMPTY], "TRACE...": ["", f"{TMP}/nothing", EMPTY, FILE]}
 VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER": ["", "nothing"],
          "OPTIONS": ["", "polcy=lru", "cpu=1G", "high=x", "high=10,low=20", "keyfile=/x"],
@@ -38,8 +42,8 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "tool|turn|closed": ["", "best"],
          "NAME|none": ["", "a b"],
          "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": [], "COLUMN": ["", "best"]}
-ALONE = ("codec", "gpus", "hash", "pools", "replay", "newkey")  # commands that use no mount
-names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
+ALONE = ("codec", "gpus", "hash", "pools", "replay", "newkey", "tier-test")  # no mount
+names = re.findall(r"^  ([a-z-]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 usages = {n: " ".join(run(CTL, n, "--help").stdout.splitlines()[0].split()[3:]) for n in names}
 
 

@@ -26,7 +26,7 @@ def complete_zsh(*words):
     return set(run("zsh", "-fc", script, "-", *words, ok=True, cwd=TMP).stdout.split())
 
 
-names = set(re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M))
+names = set(re.findall(r"^  ([a-z-]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M))
 shells = [complete] + [complete_zsh] * bool(shutil.which("zsh"))
 for c in shells:
     assert c("") == names | {"--help", "--version"}, c("")

@@ -5,11 +5,14 @@ mount, the models and the files that its words name, runs it with a shell, and e
 run for minutes or until a signal."""
 import os, re, signal, subprocess, threading
 from kvtest import *
+import servers
 
 CTL = binary("kvcachectl")
 # what differs here from the words of the examples
 PLACES = [("/mnt/kv", "MNT"), ("/etc/kvcachefs/keys", f"{TMP}/new.keys"),
-          ("tcp://*:5557", "tcp://127.0.0.1:*")]
+          ("tcp://*:5557", "tcp://127.0.0.1:*"),
+          ("/usr/local/lib/kvtier/folder.py", servers.Program("folder.py").path),
+          ("/srv/values", os.path.dirname(servers.Program("folder.py").path))]
 # examples that run until a signal, or for minutes: they are ended after this output
 UNTIL = {"top /mnt/kv": "(all)", "top --sort found --interval 5s --count 12 --json": '"models"',
          "lease /mnt/kv/llama-70b/chunk-1": "chunk-1",
@@ -28,7 +31,7 @@ with open(f"{TMP}/mount.keys", "w") as f:
 os.chmod(f"{TMP}/mount.keys", 0o600)
 os.mkdir(f"{TMP}/shared")
 s = Store(options=f"settle=0,keyfile={TMP}/mount.keys,remote=dir://{TMP}/shared").mount()
-names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
+names = re.findall(r"^  ([a-z-]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 examples = []
 names = [n for n in names if n not in ("add", "remove", "grow")]  # need devices; see their cases
 for name in names:

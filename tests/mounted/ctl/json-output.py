@@ -3,7 +3,7 @@
 """Every command of kvcachectl accepts --json and then prints only JSON. For the commands without
 their own case (lease, dump, gpus, hash, newkey and replay) the JSON has the same content as the
 text."""
-import json, os, re
+import json, os, re, shutil
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -18,7 +18,7 @@ def both(*words):
 
 
 help_ = run(CTL, "--help", ok=True).stdout
-names = re.findall(r"^  ([a-z]+)(?: |$)", help_, re.M)
+names = re.findall(r"^  ([a-z-]+)(?: |$)", help_, re.M)
 for n in names:
     usage = run(CTL, n, "--help", ok=True).stdout.splitlines()[0]
     assert "--json" in usage, usage
@@ -94,7 +94,8 @@ WORDS = {"top": ["--count", "2", "--interval", "1s", s.mnt], "reload": ["-o", "h
          "replay": ["--policy", "lru", "--capacity", "3", f"{TMP}/trace"],
          "trace": ["--seconds", "1", s.mnt], "events": ["--for", "1s", s.mnt],
          "add": ["--size", "16M", f"{TMP}/part", s.mnt], "remove": [f"{TMP}/part", s.mnt],
-         "newkey": [f"{TMP}/more.keys"]}
+         "newkey": [f"{TMP}/more.keys"], "tier-test": [f"{TMP}/program?folder={TMP}/empty"]}
+shutil.copy(binary("tier-folder"), f"{TMP}/program")
 for n in names:
     p = subprocess.Popen([CTL, n, "--json", *WORDS.get(n, [s.mnt])], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True)

@@ -8,7 +8,7 @@ from kvtest import *
 CTL = binary("kvcachectl")
 man = open(os.path.join(os.path.dirname(__file__), "../../../man/kvcachectl.8")).read()
 man = man.replace("\\\n", "").replace("\\-", "-")
-names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
+names = re.findall(r"^  ([a-z-]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 assert len(names) >= 21 and len(set(names)) == len(names), names
 assert {"trace", "replay", "hash", "status"} <= set(names), names
 for name in names:
@@ -22,7 +22,7 @@ for name in names:
     assert sorted(o for o, _ in explained) == sorted({o for o, _ in in_usage}), (name, explained)
     for option, value in in_usage:
         assert dict(explained)[option] == value, (name, option, value)
-    examples = re.findall(r"^  kvcachectl ([a-z]+) ?(.*)$", body, re.M)
+    examples = re.findall(r"^  kvcachectl ([a-z-]+) ?(.*)$", body, re.M)
     assert [e[0] for e in examples] == [name, name] and examples[0] != examples[1], (name, examples)
     for _, words in examples:
         for option in re.findall(r"(?<![\w-])(--?[a-z]+)", words):

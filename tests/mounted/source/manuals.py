@@ -26,7 +26,7 @@ for name in pages:
     for ref, section in re.findall(r"^\.BR (\S*kvcachefs\S*) \((\d)\)", pages[name], re.M):
         assert f"{ref}.{section}" in pages, f"{name} refers to {ref}({section})"
     if name == "kvcachectl.8":
-        for command in re.findall(r"^  ([a-z]+) [^ ]",
+        for command in re.findall(r"^  ([a-z-]+) [^ ]",
                                   run(binary("kvcachectl"), "--help", ok=True).stdout, re.M):
             assert re.search(rf"^\.(B|BI|BR) {command} ", pages[name], re.M), \
                 f"kvcachectl.8 lacks {command}"

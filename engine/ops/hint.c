@@ -104,19 +104,26 @@ int kvc_hint_parse(char *words, struct kvc_hint_words *h)
 	return leaves + keeps + h->normal + h->has_tenant || h->outlook ? 0 : -EINVAL;
 }
 
+/* Sets *parent to the parent of a chunk; 0: none. Returns 0 or a negative errno. */
+static int parent_both(struct kvc *k, uint64_t chunk, uint64_t *parent)
+{
+	const struct kvc_chunk *c = kvc_chunk_find_locked(k, chunk);
+	struct kvc_chunk_row r = { .parent = c ? c->parent : 0 };
+	int err = c ? 0 : kvc_chunk_get(k->cat, chunk, &r);
+
+	*parent = err ? 0 : r.parent & ~KVC_TOLD;
+	return err;
+}
+
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk)
 {
 	h->newer = calloc(KVC_HINT_ANCESTORS, sizeof *h->newer);
 	if (!h->newer)
 		return -ENOMEM;
 	while (chunk && h->nnewer < KVC_HINT_ANCESTORS) {
-		const struct kvc_chunk *c = kvc_chunk_find_locked(k, chunk);
-		struct kvc_chunk_row r = { .parent = c ? c->parent : 0 };
-
 		h->newer[h->nnewer++] = chunk;
-		if (!c && kvc_chunk_get(k->cat, chunk, &r))
+		if (parent_both(k, chunk, &chunk))
 			break;
-		chunk = r.parent & ~KVC_TOLD;
 		if (h->nnewer % AT_ONCE == 0)
 			kvc_pause_both(k);
 	}
@@ -155,29 +162,72 @@ static int may_hint_both(struct kvc *k, const struct kvc_node *n, uint32_t uid)
 	return (n->row.chunk == n->row.ino ? n->row.uid : r.uid) == uid ? 0 : -EPERM;
 }
 
-/*
- * Changes the hints of a chunk. A chunk that another prompt or the newer one needs is not evicted
- * before others; n: the file of a chunk to demote.
- */
+static bool leaves_pool(const struct kvc_hint_words *h)
+{
+	return h->finished || h->low || h->demote || h->superseded;
+}
+
+/* Changes the hints of a chunk. needed: it is not evicted before others. */
 static void apply_words_locked(struct kvc *k, const struct kvc_hint_words *h, struct kvc_chunk *c,
-			       struct kvc_node *n, uint64_t next)
+			       bool needed)
 {
 	uint64_t now = kvc_mono_ns();
 
 	if (h->outlook)
 		kvc_replacers_tell_locked(k, c, h->outlook);
-	if (h->finished || h->low || h->demote || h->superseded) {
-		if (is_newer(h, c->id) || is_shared_locked(k, c, next))
-			return;
+	if (leaves_pool(h) && !needed)
 		kvc_hinted_finished_locked(k, c);
-		if (h->demote && kvc_node_has_segment(n) && n->state != KVC_OPEN)
-			kvc_spill_queue_locked(k, n, true);
-	} else if (h->high) {
+	else if (h->high)
 		kvc_hinted_until_locked(k, c, now + HIGH_NS, false);
-	} else if (h->pause_s) {
+	else if (h->pause_s)
 		kvc_hinted_until_locked(k, c, now + h->pause_s * 1000000000, true);
-	} else if (h->normal) {
+	else if (h->normal)
 		kvc_hinted_clear_locked(c);
+}
+
+/*
+ * Finds the chunks of the prompt that other prompts need, from its end on: a chunk from which
+ * another prompt continues, and its ancestors.
+ */
+static void find_needed_both(struct kvc *k, const struct kvc_hint_words *h,
+			     struct kvc_hint_chunk *v, size_t n)
+{
+	uint64_t next = 0, needed = 0; /* the chunk after this one; the parent of a needed chunk */
+
+	for (size_t i = n; i-- > 0;) {
+		const struct kvc_chunk *c;
+
+		if (i + 1 < n && v[i + 1].id == v[i].id) {
+			v[i].needed = v[i + 1].needed;
+		} else {
+			c = kvc_chunk_find_locked(k, v[i].id);
+			next = i + 1 < n ? v[i + 1].id : 0;
+			v[i].needed = v[i].id == needed || is_newer(h, v[i].id) ||
+				      (c && is_shared_locked(k, c, next));
+			if (v[i].needed)
+				parent_both(k, v[i].id, &needed);
+		}
+		if (i % AT_ONCE == 0)
+			kvc_pause_both(k);
+	}
+}
+
+void kvc_hint_chunks_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_hint_chunk *v,
+			  size_t n)
+{
+	if (leaves_pool(h))
+		find_needed_both(k, h, v, n);
+	for (size_t i = 0; i < n; i++) {
+		struct kvc_chunk *c = v[i].may ? kvc_chunk_find_locked(k, v[i].id) : NULL;
+		struct kvc_node *file = v[i].n;
+
+		if (c && !(i && v[i - 1].id == v[i].id && v[i - 1].may))
+			apply_words_locked(k, h, c, v[i].needed);
+		if (c && h->demote && !v[i].needed && file && kvc_node_has_segment(file) &&
+		    file->state != KVC_OPEN)
+			kvc_spill_queue_locked(k, file, true);
+		if (i % AT_ONCE == AT_ONCE - 1)
+			kvc_pause_both(k);
 	}
 }
 
@@ -199,8 +249,7 @@ static int prefetch_locked(struct kvc *k, struct kvc_hint_words *h, struct kvc_n
 	return err;
 }
 
-int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint64_t next,
-			uint32_t uid)
+int kvc_hint_file_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint32_t uid)
 {
 	bool only_loads = h->prefetch && !h->has_tenant && !h->high && !h->pause_s && !h->outlook;
 	int err = only_loads ? 0 : may_hint_both(k, n, uid);
@@ -209,11 +258,7 @@ int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node
 		err = kvc_tenant_told_both(k, n->row.chunk, h->tenant, uid);
 	if (!err && h->prefetch)
 		err = prefetch_locked(k, h, n, uid);
-	err = err ?: kvc_membership_join_both(k, n);
-	if (err)
-		return err;
-	apply_words_locked(k, h, n->chunk, n, next);
-	return 0;
+	return err ?: kvc_membership_join_both(k, n);
 }
 
 /* May this user give hints about a chunk? False if the chunk was dropped in the meantime. */
@@ -224,31 +269,12 @@ static bool owns_chunk_both(struct kvc *k, uint64_t chunk, uint32_t uid)
 	return !uid || (!kvc_node_row_both(k, chunk, &r) && r.uid == uid);
 }
 
-/*
- * `prompt` has the chunks of a prompt, the last chunk first. Returns the number of chunks before
- * the first chunk from which another prompt continues: that prompt also needs all ancestors of this
- * chunk.
- */
-static size_t count_unshared_both(struct kvc *k, const uint64_t *prompt, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		struct kvc_chunk *c = kvc_chunk_find_locked(k, prompt[i]);
-
-		if (c && is_shared_locked(k, c, i ? prompt[i - 1] : 0))
-			return i;
-		if (i % AT_ONCE == AT_ONCE - 1)
-			kvc_pause_both(k);
-	}
-	return n;
-}
-
 int kvc_hint_prompt_both(struct kvc *k, const char *words, uint64_t chunk, uint32_t uid)
 {
 	struct kvc_hint_words h = { 0 };
+	struct kvc_hint_chunk *v;
 	char copy[256];
-	uint64_t *prompt;
-	size_t n, unshared;
-	bool leaves;
+	size_t n;
 	int err;
 
 	if (strlen(words) >= sizeof copy)
@@ -261,23 +287,21 @@ int kvc_hint_prompt_both(struct kvc *k, const char *words, uint64_t chunk, uint3
 	if (err)
 		return err;
 	/* the chunks are those of this prompt, not of a newer one */
-	prompt = h.newer;
 	n = h.nnewer;
-	h.newer = NULL;
 	h.nnewer = 0;
-	leaves = h.finished || h.low;
-	h.low = false;
-	unshared = leaves ? count_unshared_both(k, prompt, n) : n;
-	for (size_t i = n; i-- > 0;) {
-		struct kvc_chunk *c = kvc_chunk_find_locked(k, prompt[i]);
-
-		h.finished = leaves && i < unshared;
-		if (c && owns_chunk_both(k, prompt[i], uid))
-			apply_words_locked(k, &h, c, NULL, i ? prompt[i - 1] : 0);
-		if (i % AT_ONCE == 0)
+	v = calloc(n, sizeof *v);
+	for (size_t i = 0; v && i < n; i++) {
+		v[i].id = h.newer[n - 1 - i];
+		v[i].may = owns_chunk_both(k, v[i].id, uid);
+		if (i % AT_ONCE == AT_ONCE - 1)
 			kvc_pause_both(k);
 	}
-	free(prompt);
+	free(h.newer);
+	h.newer = NULL;
+	if (!v)
+		return -ENOMEM;
+	kvc_hint_chunks_both(k, &h, v, n);
+	free(v);
 	kvc_count(&k->stats, hints);
 	return 0;
 }

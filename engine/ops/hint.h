@@ -7,6 +7,14 @@
 #include "node.h"
 #include "tenant.h"
 
+/* A file or a chunk of the prompt that a command is about. */
+struct kvc_hint_chunk {
+	uint64_t id;
+	struct kvc_node *n; /* a file of the chunk, which the caller keeps in memory; or NULL */
+	bool may;           /* the user may give hints about the chunk */
+	bool needed;        /* another prompt needs it (set by kvc_hint_chunks_both) */
+};
+
 #define KVC_HINT_ANCESTORS 4096 /* chunks of the newer prompt that are compared */
 
 struct kvc_hint_words {
@@ -33,12 +41,20 @@ int kvc_hint_parse(char *words, struct kvc_hint_words *h);
  */
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
 /*
- * Applies the hints to the chunk of a file. next: the chunk of the next path, or 0. Returns 0 or a
- * negative errno, such as -EPERM: the chunk belongs to another user; -EDQUOT: all loads of the
- * command would exceed the user's share of the pool.
+ * Checks that the user may give the hints about the chunk of a file; names its tenant and starts
+ * its load, if the command asks for it. Returns 0 or a negative errno, such as -EPERM: the chunk
+ * belongs to another user; -EDQUOT: all loads of the command would exceed the user's share of the
+ * pool.
  */
-int kvc_hint_apply_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint64_t next,
-			uint32_t uid);
+int kvc_hint_file_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint32_t uid);
+/*
+ * Applies the other words to the chunks of a prompt, in its order. Chunks that another prompt or
+ * the newer one needs do not leave before others: those from which another prompt continues, and
+ * the chunks before them. A chunk may occur several times in a row, with different files. Releases
+ * and takes the locks.
+ */
+void kvc_hint_chunks_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_hint_chunk *v,
+			  size_t n);
 /*
  * Applies the words to the prompt that ends with this chunk: to the chunk, and to its ancestors if
  * they belong to the user. Words that name a path or a tenant, or that move files, are -EINVAL.

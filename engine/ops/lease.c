@@ -50,7 +50,6 @@ struct kvc_lease {
 	struct kvc_gone_name dropped; /* the missing name of the current path */
 	const struct kvc_asker *user; /* the user; valid only in kvc_lease_new */
 	struct kvc_hint_words hint;   /* KVC_LEASE_HINT */
-	size_t next;                  /* index of the first object of the next chunk */
 	bool quick;
 	size_t bytes, most; /* memory of the lease, and its limit */
 };
@@ -136,6 +135,7 @@ static int append_item(struct kvc_lease *l, const char *path, const char *name, 
 		return -EAGAIN;
 	if (l->n >= LEASE_MAX)
 		return -E2BIG;
+	l->bytes += l->mode == KVC_LEASE_HINT ? sizeof(struct kvc_hint_chunk) : 0;
 	l->bytes += sizeof *i + 2 * (strlen(path) + (name ? strlen(name) + 1 : 0)) + LINE;
 	if (l->bytes > l->most)
 		return -EDQUOT;
@@ -309,20 +309,33 @@ static int hint_begin_both(struct kvc *k, struct kvc_lease *l)
 	return kvc_hint_newer_both(k, &l->hint, chunk);
 }
 
-static int hint_one_both(struct kvc *k, struct kvc_lease *l, size_t i)
+static int hint_file_both(struct kvc *k, struct kvc_lease *l, size_t i)
 {
-	uint64_t chunk = l->v[i].n->row.chunk, next = 0;
-
-	/* skips the other files of this chunk, which may be many; l->next only grows */
-	for (l->next = kvc_max(l->next, i + 1); l->next < l->n && !next; l->next++) {
-		pause_often_both(k, l->next);
-		if (l->v[l->next].n && l->v[l->next].n->row.chunk != chunk)
-			next = l->v[l->next--].n->row.chunk;
-	}
 	/* an access, as in lease_load_both; it ends earlier hints, so it precedes the new ones */
 	if (l->hint.prefetch && !kvc_membership_join_both(k, l->v[i].n))
 		lease_access_locked(k, l, i);
-	return kvc_hint_apply_both(k, &l->hint, l->v[i].n, next, l->uid);
+	return kvc_hint_file_both(k, &l->hint, l->v[i].n, l->uid);
+}
+
+/* Applies the hints to all chunks together: those at the end decide about those before them. */
+static int hint_chunks_both(struct kvc *k, struct kvc_lease *l)
+{
+	struct kvc_hint_chunk *v = calloc(l->n + 1, sizeof *v);
+	size_t n = 0;
+
+	if (!v)
+		return -ENOMEM;
+	for (size_t i = 0; i < l->n; i++) {
+		const struct item *it = &l->v[i];
+
+		if (it->n)
+			v[n++] = (struct kvc_hint_chunk){ it->n->row.chunk, it->n, !it->err,
+							  false };
+		pause_often_both(k, i + 1);
+	}
+	kvc_hint_chunks_both(k, &l->hint, v, n);
+	free(v);
+	return 0;
 }
 
 /* Counts the names that were found or missing. A prefetch or a hint does not count as a request. */
@@ -394,10 +407,12 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 		pause_often_both(k, i);
 		err = cancelled(l);
 		if (n && mode == KVC_LEASE_HINT)
-			l->v[i].err = hint_one_both(k, l, i);
+			l->v[i].err = hint_file_both(k, l, i);
 		else if (n && mode != KVC_LEASE_LOOK)
 			l->v[i].err = lease_load_both(k, l, i);
 	}
+	if (!err && mode == KVC_LEASE_HINT)
+		err = hint_chunks_both(k, l);
 	kvc_access_request_end_locked(k, l->client);
 	kvc_catalog_unlock(k->cat);
 	if (!err)

@@ -178,6 +178,25 @@ for wrong in ("", "best", "prefetch", "demote", "tenant=none", f"superseded={new
 with fails(errno.ENODATA, errno.EOPNOTSUPP):
     s.attr(other[-1], "hint")
 
+# Both ways to hint spare the whole beginning that another prompt shares, not only the chunk at
+# which the prompts part: without that chunk, older chunks still leave before the rest of it.
+for way in ("lease", "attribute"):
+    s = fresh(way)
+    plain = prompt("plain", 12)
+    base = linked([], "base", 6)
+    other, new = linked(base, "other", 4), linked(base, "new", 16)
+    time.sleep(1.2)
+    if way == "lease":
+        hint("finished", *base, *new)
+    else:
+        say("finished", new[-1])
+    for p in [*other, base.pop()]:
+        os.unlink(f"{s.mnt}/{p}")
+    press(40, "w")
+    wait_for(lambda: s.stats()["finished_evictions"] >= 16 and len(inside(plain)) < 12)
+    assert not inside(new) and inside(base) == list(range(5)), (way, inside(new), inside(base))
+    assert s.stats()["finished_evictions"] == 16, (way, s.stats()["finished_evictions"])
+
 s = fresh("y")
 paused, high, plain = prompt("paused", 6), prompt("high", 6), prompt("plain", 12)
 # prefetch, demote, tenant

@@ -3,10 +3,10 @@
  * The state of the replacers that is not in the chunks' rows: a file in the store with a section
  * for each replacer. The last section has the accesses that the rows lack (access_state.h).
  *
- * The file is rewritten at unmount. A thread also rewrites it when the time save= has passed and a
- * chunk was used, so that a kill loses no more than that time; with a short save= it waits longer,
- * so that it writes at most RATE. The thread takes the lock for one piece at a time, and not while
- * it writes.
+ * The file is rewritten at unmount. A thread also rewrites it when the time save= has passed and
+ * the state has changed, by requests, evictions or hints, so that a kill loses no more than that
+ * time; with a short save= it waits longer, so that it writes at most RATE. The thread takes the
+ * lock for one piece at a time, and not while it writes.
  */
 #include "replacers.h"
 
@@ -185,19 +185,19 @@ static uint64_t save_pause_ns(const struct kvc *k)
 void *kvc_replacers_saver(void *arg)
 {
 	struct kvc *k = arg;
-	uint64_t began = kvc_mono_ns(), serial = 0;
+	uint64_t began = kvc_mono_ns(), saved = 0;
 
 	kvc_lock(k);
 	while (!k->stopping) {
 		struct timespec until = kvc_timespec(kvc_mono_ns() + LOOK_NS);
 
 		kvc_lock_wait(&k->lock, &k->replacers->cond, &until);
-		if (k->stopping || !k->opt.save_s || k->access->serial == serial ||
+		if (k->stopping || !k->opt.save_s || kvc_replacers_changes_locked(k) == saved ||
 		    kvc_mono_ns() - began < save_pause_ns(k))
 			continue;
 		if (kvc_catalog_accepts(k->cat, false))
 			continue; /* the remaining space is for the catalog */
-		serial = k->access->serial;
+		saved = kvc_replacers_changes_locked(k);
 		kvc_unlock(k);
 		kvc_replacers_save(k);
 		began = kvc_mono_ns();

@@ -152,11 +152,29 @@ void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t 
 		kvc_replacer_exclude(replacer, id, excluded);
 }
 
-void kvc_replacers_tell_locked(struct kvc *k, const struct kvc_chunk *c, uint8_t outlook)
+void kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlook)
 {
+	bool told = false;
+
 	for (int i = 0; i < KVC_CACHES; i++)
-		if (k->replacers->replacer[i][c->policy])
+		if (k->replacers->replacer[i][c->policy]) {
 			kvc_replacer_tell(k->replacers->replacer[i][c->policy], c->id, outlook);
+			told = true;
+		}
+	c->due |= told;
+	if (told)
+		kvc_chunk_dirty_locked(k, c);
+}
+
+uint64_t kvc_replacers_changes_locked(const struct kvc *k)
+{
+	uint64_t sum = 0;
+
+	for (int i = 0; i < KVC_CACHES; i++)
+		for (int j = 0; j < KVC_CLASSES; j++)
+			if (k->replacers->replacer[i][j])
+				sum += kvc_replacer_changes(k->replacers->replacer[i][j]);
+	return sum;
 }
 
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)

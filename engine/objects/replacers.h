@@ -60,8 +60,11 @@ uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsign
 /* Excludes the chunk and its ancestors from eviction, or (false) ends the exclusion. */
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
 				  bool excluded);
-/* A client gave a hint about the chunk's next use, `outlook` (kvc_replacer_tell). */
-void kvc_replacers_tell_locked(struct kvc *k, const struct kvc_chunk *c, uint8_t outlook);
+/*
+ * A client gave a hint about the chunk's next use, `outlook` (kvc_replacer_tell). It changes the
+ * state in the chunk's row, which is written again.
+ */
+void kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlook);
 /* Sets the chunk's parent in all caches (0: none). */
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
 /* Its parent need not stay in the pool for it any more, until the chunk enters the pool again. */
@@ -100,6 +103,8 @@ void kvc_replacers_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, 
  * locks.
  */
 void kvc_replacers_load(struct kvc *k);
+/* Returns a number that changes with the state of any replacer. */
+uint64_t kvc_replacers_changes_locked(const struct kvc *k);
 void kvc_replacers_save(struct kvc *k);
 void *kvc_replacers_saver(void *arg);
 void kvc_replacers_free(struct kvc *k);

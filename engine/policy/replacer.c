@@ -80,6 +80,7 @@ void kvc_replacer_begin(struct kvc_replacer *k, struct kvc_request *r, uint64_t 
 	struct kvc_touched *touched = r->touched;
 	uint32_t capacity = r->capacity;
 
+	k->changes++;
 	pass_time(k, now_ms);
 	next_number(k);
 	*r = (struct kvc_request){ .nr = k->now, .touched = touched, .capacity = capacity };
@@ -99,6 +100,7 @@ static bool record_access(struct kvc_replacer *k, struct kvc_request *r, uint64_
 		r->touched = v;
 		r->capacity = capacity;
 	}
+	k->changes++;
 	r->touched[r->n++] = (struct kvc_touched){ .id = id, .slot = slot };
 	if (k->ops->touch)
 		k->ops->touch(k, r, slot);
@@ -130,6 +132,7 @@ bool kvc_replacer_access(struct kvc_replacer *k, struct kvc_request *r, uint64_t
 
 void kvc_replacer_end(struct kvc_replacer *k, struct kvc_request *r)
 {
+	k->changes++;
 	if (k->ops->end)
 		k->ops->end(k, r);
 	kvc_list_del(&r->link);
@@ -154,6 +157,7 @@ int kvc_replacer_add(struct kvc_replacer *k, struct kvc_request *r, uint64_t id,
 	slot = kvc_chain_add(&k->chain, id, up, k->ops->key ? k->ops->key(k, up, bytes) : 0);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
+	k->changes++;
 	k->chain.last[slot] = r ? access_time(k, r) : k->now;
 	if (r && r->n && r->touched[r->n - 1].id == id)
 		r->touched[r->n - 1].slot = slot;
@@ -200,6 +204,7 @@ void kvc_replacer_set_parent(struct kvc_replacer *k, uint64_t id, uint64_t paren
 	}
 	if (k->chain.parent[slot] == up)
 		return;
+	k->changes++;
 	kvc_chain_set_parent(&k->chain, slot, up);
 	if (k->ops->set_parent)
 		k->ops->set_parent(k, slot);
@@ -216,8 +221,10 @@ void kvc_replacer_resize(struct kvc_replacer *k, uint64_t id, uint64_t bytes)
 {
 	uint32_t slot = k->ops->resize ? kvc_chain_find(&k->chain, id) : KVC_NO_SLOT;
 
-	if (slot != KVC_NO_SLOT)
-		k->ops->resize(k, slot, bytes);
+	if (slot == KVC_NO_SLOT)
+		return;
+	k->changes++;
+	k->ops->resize(k, slot, bytes);
 }
 
 uint64_t kvc_replacer_saved_state(const struct kvc_replacer *k, uint64_t id)
@@ -364,6 +371,7 @@ void kvc_replacer_del(struct kvc_replacer *k, uint64_t id, bool evicted)
 
 	if (slot == KVC_NO_SLOT)
 		return;
+	k->changes++;
 	if (k->ops->del)
 		k->ops->del(k, slot, evicted);
 	kvc_chain_del(&k->chain, slot);
@@ -391,6 +399,7 @@ void kvc_replacer_tell(struct kvc_replacer *k, uint64_t id, uint8_t outlook)
 {
 	if (!k->ops->tell || outlook >= KVC_OUTLOOKS)
 		return;
+	k->changes++;
 	kvc_list_each(e, &k->requests) {
 		struct kvc_request *r = kvc_of(e, struct kvc_request, link);
 
@@ -398,6 +407,11 @@ void kvc_replacer_tell(struct kvc_replacer *k, uint64_t id, uint8_t outlook)
 			r->outlook = outlook;
 	}
 	k->ops->tell(k, id, kvc_chain_find(&k->chain, id), outlook);
+}
+
+uint64_t kvc_replacer_changes(const struct kvc_replacer *k)
+{
+	return k->changes;
 }
 
 uint64_t kvc_replacer_chunks(const struct kvc_replacer *k)

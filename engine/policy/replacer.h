@@ -203,6 +203,11 @@ void kvc_replacer_del(struct kvc_replacer *k, uint64_t id, bool evicted);
 /* Returns the id of the next victim, or 0 if no chunk can be evicted. Does not delete it. */
 uint64_t kvc_replacer_victim(struct kvc_replacer *k);
 
+/*
+ * Returns a number that is higher after each call that changed the state to be saved: it tells
+ * whether the last save is up to date. Exclusions are not saved.
+ */
+uint64_t kvc_replacer_changes(const struct kvc_replacer *k);
 uint64_t kvc_replacer_chunks(const struct kvc_replacer *k);
 uint64_t kvc_replacer_bytes(const struct kvc_replacer *k); /* memory in use, in bytes */
 /* Writes the policy's state as lines of text; empty for most policies. */

@@ -66,6 +66,7 @@ struct kvc_replacer {
 	/* id of the last requested chunk if it is not in the cache, else 0 */
 	uint64_t missed;
 	uint64_t chance;
+	uint64_t changes; /* kvc_replacer_changes */
 	void *own;
 };
 

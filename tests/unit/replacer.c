@@ -730,6 +730,45 @@ static void found_together(void **state)
 	kvc_chain_fini(&c);
 }
 
+/* What is to be saved changes the number; a look at the replacer does not. */
+static void changes(void **state)
+{
+	(void)state;
+	for (unsigned policy = 0; policy < POLICIES; policy++) {
+		struct kvc_replacer *k = opened(policy, FIT, 1);
+		struct kvc_request r = { 0 };
+		const uint64_t id = 1;
+		uint64_t was = kvc_replacer_changes(k);
+
+#define CHANGES(call)                                       \
+	do {                                                \
+		call;                                       \
+		assert_true(kvc_replacer_changes(k) > was); \
+		was = kvc_replacer_changes(k);              \
+	} while (0)
+		CHANGES(kvc_replacer_begin(k, &r, 0));
+		CHANGES(kvc_replacer_access(k, &r, 1));
+		CHANGES(kvc_replacer_add(k, &r, 1, 0, 1));
+		CHANGES(kvc_replacer_add(k, NULL, 2, 0, 1));
+		CHANGES(kvc_replacer_set_parent(k, 2, 1));
+		CHANGES(kvc_replacer_end(k, &r));
+		if (policy == POLICIES - 1) { /* prefix */
+			CHANGES(kvc_replacer_tell(k, 1, KVC_OUTLOOK_TOOL));
+			CHANGES(kvc_replacer_resize(k, 2, 9));
+		}
+		CHANGES(kvc_replacer_del(k, 2, true));
+#undef CHANGES
+		kvc_replacer_expect(k, &id, 1);
+		kvc_replacer_exclude(k, 1, true);
+		kvc_replacer_del(k, 2, true);
+		assert_true(kvc_replacer_has(k, 1));
+		assert_int_equal(kvc_replacer_victim(k), 0);
+		assert_true(kvc_replacer_changes(k) == was);
+		kvc_replacer_request_free(&r);
+		kvc_replacer_close(k);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -739,7 +778,7 @@ int main(void)
 		cmocka_unit_test(grows),          cmocka_unit_test(orphans),
 		cmocka_unit_test(learned),        cmocka_unit_test(largest),
 		cmocka_unit_test(deep),           cmocka_unit_test(expected),
-		cmocka_unit_test(found_together),
+		cmocka_unit_test(found_together), cmocka_unit_test(changes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -299,6 +299,15 @@ $(B)/bin/unit-bounds $(B)/bin/unit-holds $(B)/bin/unit-heads $(B)/bin/unit-locks
 $(B)/bin/unit-drops $(B)/bin/unit-moves $(B)/bin/unit-calls_memory: $(call obj,tests/unit/support/engine.c tests/unit/support/alloc.c)
 $(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-holds: $(call obj,tests/unit/support/steps.c)
+# the policies, compiled so that each step of a loop calls a function of the test
+STEPPED := $(patsubst engine/policy/%.c,$(B)/obj/tests/stepped/%.o,$(wildcard engine/policy/*.c))
+$(STEPPED): $(B)/obj/tests/stepped/%.o: engine/policy/%.c $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -O1 -fsanitize-coverage=trace-pc $(inc_engine/policy) -MMD -MP -c -o $@ $<
+$(B)/bin/unit-policy_steps: $(B)/obj/tests/unit/policy_steps.o $(STEPPED) $(filter $(B)/obj/engine/base/%,$(ENGINE))
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_engine) -lcmocka
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_$*)) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define LEAST 1024u /* smallest number of slots, and of buckets */
-#define FAR 65536   /* chunks that kvc_chain_is_under passes at most */
+#define FAR 4096    /* chunks that kvc_chain_is_under passes at most */
 /*
  * large arrays grow by one part in STEP_MIN, because unused pages cost nothing; small ones by half
  */

@@ -31,6 +31,7 @@
 #include <string.h>
 
 #define RECORDS 262144u
+#define BUCKETS_FIRST 1024u
 #define RATE .3f
 #define RATE_FIRST 10.f  /* value of `seen` before the first example */
 #define RATE_FACT 20.f   /* larger for facts, because each of their classes sees fewer examples */
@@ -275,10 +276,17 @@ static void queue_record(struct kvc_learn *l, int age, uint32_t i)
 	l->last[age] = i;
 }
 
+static uint32_t bucket_number(const struct kvc_learn *l, uint64_t id)
+{
+	uint32_t hash = (uint32_t)(id * 0x9e3779b97f4a7c15u >> 40);
+	uint32_t b = hash & (2 * l->level - 1);
+
+	return b < l->nbuckets ? b : hash & (l->level - 1);
+}
+
 static uint32_t *record_bucket(const struct kvc_learn *l, uint64_t id)
 {
-	/* the id is a good hash already */
-	return &l->bucket[(id * 0x9e3779b97f4a7c15u >> 40) & (l->nbuckets - 1)];
+	return &l->bucket[bucket_number(l, id)];
 }
 
 static void unhash_record(struct kvc_learn *l, uint32_t i)
@@ -314,21 +322,36 @@ static int grow_records(struct kvc_learn *l)
 	if (!r)
 		return -ENOMEM;
 	l->record = r;
-	bucket = kvc_array_grow(NULL, capacity * sizeof *bucket);
+	bucket = kvc_array_grow(l->bucket, capacity * sizeof *bucket);
 	if (!bucket)
 		return -ENOMEM;
-	kvc_array_free(l->bucket);
 	l->bucket = bucket;
-	l->nbuckets = l->capacity = capacity;
-	memset(bucket, 0xff, capacity * sizeof *bucket);
-	for (uint32_t i = 0; i < l->used; i++)
-		if (r[i].id) {
-			uint32_t *at = record_bucket(l, r[i].id);
-
-			r[i].bucket = *at;
-			*at = i;
-		}
+	l->capacity = capacity;
+	for (; l->nbuckets < BUCKETS_FIRST; l->nbuckets++)
+		bucket[l->nbuckets] = NONE;
+	l->level = kvc_max(l->level, BUCKETS_FIRST);
 	return 0;
+}
+
+/*
+ * Adds a bucket and moves records from one other bucket to it: the table grows with each record
+ * instead of being made again, which would take too long under the caller's lock.
+ */
+static void add_bucket(struct kvc_learn *l)
+{
+	uint32_t from = l->nbuckets - l->level, i = l->bucket[from];
+	uint32_t *stay = &l->bucket[from], *move = &l->bucket[l->nbuckets++];
+
+	while (i != NONE) {
+		uint32_t **to = bucket_number(l, l->record[i].id) == from ? &stay : &move;
+
+		**to = i;
+		*to = &l->record[i].bucket;
+		i = l->record[i].bucket;
+	}
+	*stay = *move = NONE;
+	if (l->nbuckets == 2 * l->level)
+		l->level *= 2;
 }
 
 uint32_t kvc_learn_take_record(struct kvc_learn *l)
@@ -339,8 +362,11 @@ uint32_t kvc_learn_take_record(struct kvc_learn *l)
 		l->free = l->record[i].queue;
 		return i;
 	}
-	if (l->used < l->capacity || (l->capacity < RECORDS && !grow_records(l)))
+	if (l->used < l->capacity || (l->capacity < RECORDS && !grow_records(l))) {
+		if (l->used == l->nbuckets)
+			add_bucket(l);
 		return l->used++;
+	}
 	for (int age = KVC_AGES - 1; age >= 0; age--)
 		if (l->first[age] != NONE) {
 			i = dequeue_record(l, age);
@@ -520,7 +546,8 @@ void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 			learn_example(l, r, age, false);
 			queue_record(l, age + 1, dequeue_record(l, age));
 		}
-	while (l->first[KVC_AGES - 1] != NONE && !l->record[l->first[KVC_AGES - 1]].id)
+	for (; most && l->first[KVC_AGES - 1] != NONE && !l->record[l->first[KVC_AGES - 1]].id;
+	     most--)
 		free_record(l, dequeue_record(l, KVC_AGES - 1));
 	if (now - l->row_at >= SLICE && l->learned >= SLICE_LEARNED) {
 		l->row_at = now;

@@ -60,7 +60,8 @@ struct kvc_learn {
 	uint8_t rhythm[KVC_GAPS][KVC_AGES]; /* results of rhythm_of */
 	struct record *record;
 	uint32_t capacity, used, free;
-	uint32_t *bucket, nbuckets; /* hash table by id; the size is a power of two */
+	/* hash table by id (linear hashing); level: the largest power of two up to nbuckets */
+	uint32_t *bucket, nbuckets, level;
 	uint32_t first[KVC_AGES], last[KVC_AGES];
 	uint32_t slice, turns;
 	uint32_t row_at, learned; /* time of the last computed row; examples learned since */

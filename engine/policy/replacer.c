@@ -379,9 +379,11 @@ void kvc_replacer_del(struct kvc_replacer *k, uint64_t id, bool evicted)
 
 uint64_t kvc_replacer_victim(struct kvc_replacer *k)
 {
-	uint32_t slot = k->chain.nleaf ? k->ops->victim(k) : KVC_NO_SLOT;
+	uint32_t slot = k->chain.nleaf ? k->ops->victim(k) : KVC_NO_SLOT, most = 0;
 
-	for (uint32_t i = 0; slot == KVC_NO_SLOT && i < k->chain.nleaf; i++)
+	if (slot == KVC_NO_SLOT)
+		most = (uint32_t)kvc_min(k->chain.nleaf, kvc_replacer_looks(k));
+	for (uint32_t i = 0; slot == KVC_NO_SLOT && i < most; i++)
 		if (!kvc_replacer_busy(k, k->chain.leaf[i]))
 			slot = k->chain.leaf[i];
 	k->victim = slot;

@@ -88,6 +88,21 @@ static inline bool kvc_replacer_busy(const struct kvc_replacer *k, uint32_t slot
 	return false;
 }
 
+#define KVC_REPLACER_STEPS 131072u
+
+/*
+ * Returns the number of leaves for which one search may call kvc_replacer_busy: that takes a step
+ * for each request in progress.
+ */
+static inline uint32_t kvc_replacer_looks(const struct kvc_replacer *k)
+{
+	uint32_t requests = 1;
+
+	kvc_list_each(e, &k->requests)
+		requests++;
+	return KVC_REPLACER_STEPS / requests;
+}
+
 /* Returns a random number below n. */
 static inline uint32_t kvc_replacer_draw(struct kvc_replacer *k, uint32_t n)
 {

@@ -8,6 +8,7 @@
 
 #include "http.h"
 #include "log.h"
+#include "protect.h"
 #include "registry.h"
 #include "rights.h"
 
@@ -139,6 +140,19 @@ static int clear_mountpoint(const char *path)
 	return check_mountpoint(path);
 }
 
+/* Makes the mount point ready for the mount. Returns 0, or 1 after a message. */
+static int prepare_mountpoint(const struct kvc_options *o, const char *path)
+{
+	char error[512] = "";
+
+	if (clear_mountpoint(path))
+		return 1;
+	warn_of_hidden(path);
+	if (o->protect_mountpoint && kvfs_protect_mountpoint(path, error))
+		return fail("%s%s", error, "");
+	return 0;
+}
+
 static const char *logfile_why(int err)
 {
 	return err == ELOOP    ? "it is a symbolic link; give the path of a file"
@@ -175,11 +189,10 @@ static int run_daemon(const struct kvc_options *o, const char *store_path, const
 		kvc_store_close(&store);
 		return fail("cannot write the superblock of %s: %s", store_path, strerror(-err));
 	}
-	if (clear_mountpoint(mountpoint)) {
+	if (prepare_mountpoint(o, mountpoint)) {
 		kvc_store_close(&store);
 		return 1;
 	}
-	warn_of_hidden(mountpoint);
 	kvfs_service_notify("STATUS=recovering the pool");
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {

@@ -159,6 +159,10 @@ static const struct row rows[] = {
 	  "", FIXED },
 	{ "mode", "OCTAL", "set the permissions of the root folder, such as 1777", MODE, AT(mode),
 	  NULL, 0, 07777, "", FIXED },
+	{ "protect_mountpoint", NULL,
+	  "make the folder of the mount point immutable, so that nobody writes there without a "
+	  "mount",
+	  FLAG, AT(protect_mountpoint), NULL, 0, 0, "0", FIXED },
 	{ "logfile", "PATH",
 	  "append the log to this file instead of syslog; kvcachectl reload opens it again", TEXT,
 	  AT(logfile), NULL, 0, 256, "", FIXED },

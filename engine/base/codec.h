@@ -25,6 +25,15 @@ enum kvc_codec {
 	KVC_CODEC_BF16,
 	KVC_CODECS
 };
+/*
+ * In frames whose blocks may be coded with loss: this number plus enum kvc_kvq_code. The other
+ * blocks are those of KVC_CODEC_BF16. No option selects these codecs yet.
+ */
+#define KVC_CODEC_KVQ 16u
+static inline bool kvc_codec_lossy(uint32_t codec)
+{
+	return codec >= KVC_CODEC_KVQ && codec < KVC_CODEC_KVQ + KVC_KVQ_CODES;
+}
 extern const char *const kvc_codec_names[]; /* in the order of the enum, ended by NULL */
 
 /* The coding of a block. */

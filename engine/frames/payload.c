@@ -3,6 +3,7 @@
 #include "payload.h"
 
 #include <endian.h>
+#include <math.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -91,6 +92,13 @@ struct kvc_encoder {
 	size_t table_len;
 	enum kvc_codec codec; /* requested codec */
 	int level;
+	/* with loss: the code and the layout, the last decoded block, and the sum of all of them */
+	bool lossy;
+	struct kvc_codec_kv kv;
+	struct kvc_buffer back;
+	XXH3_state_t *sum;
+	double error, energy;
+	struct kvc_payload_loss loss;
 	struct kvc_work *w; /* NULL when coding is done */
 	struct aad aad;
 	uint8_t key[32];
@@ -132,6 +140,52 @@ static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t 
 	return err;
 }
 
+static size_t code_block(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t *kind,
+			 struct kvc_kvq_loss *loss)
+{
+	const uint8_t *in = kvc_codec_work_in(e->w);
+	uint8_t *out = kvc_codec_work_out(e->w);
+
+	*loss = (struct kvc_kvq_loss){ 0 };
+	return e->lossy ? kvc_codec_encode_kv(e->w, &e->kv, i * KVC_BLOCK, in, len, out, kind,
+					      e->back.p, loss)
+			: kvc_codec_encode(e->w, e->codec, e->level, in, len, out, kind);
+}
+
+/* A block was coded with loss, or not: adds to the sum of the decoded bytes, and to the errors. */
+static void block_lost(struct kvc_encoder *e, size_t len, uint32_t kind,
+		       const struct kvc_kvq_loss *loss)
+{
+	bool lost = kind == KVC_KIND_KVQ;
+
+	XXH3_128bits_update(e->sum, lost ? e->back.p : kvc_codec_work_in(e->w), len);
+	if (!lost)
+		return;
+	e->loss.bytes += len;
+	e->error += (double)loss->error;
+	e->energy += (double)loss->energy;
+	if (loss->energy > 0)
+		e->loss.worst = fmax(e->loss.worst,
+				     sqrt((double)loss->error / (double)loss->energy));
+}
+
+/* All blocks are coded: sets the codec of the frame. `raw`: the number of blocks that are raw. */
+static void codec_final(struct kvc_encoder *e, uint64_t raw)
+{
+	e->f->codec = e->codec;
+	if (e->lossy)
+		e->f->codec = e->loss.bytes ? KVC_CODEC_KVQ + e->kv.code : KVC_CODEC_BF16;
+	if (raw == e->n) { /* with loss only; the blocks are read again */
+		e->f->codec = KVC_CODEC_NONE;
+		kvc_budget_buffer_free(&e->all);
+		e->held = false;
+	}
+	if (!e->lossy || !e->loss.bytes)
+		return;
+	e->loss.sum = kvc_sum_digest(e->sum);
+	e->loss.error = e->energy > 0 ? sqrt(e->error / e->energy) : 0;
+}
+
 /*
  * Codes all blocks, into e->all if there is memory for it, otherwise only to learn their lengths.
  * Stops after block 0 if coding it saves nothing. Blocks are sealed later, when the frame's fields
@@ -145,12 +199,16 @@ static int code_all(struct kvc_encoder *e)
 
 	for (uint64_t i = 0; i < e->n; i++) {
 		size_t len = block_len(e->f->raw_len, i), stored;
+		struct kvc_kvq_loss loss;
 		uint32_t kind;
 
 		if ((err = e->read(e->arg, in, len, i * KVC_BLOCK)))
 			return err;
-		stored = kvc_codec_encode(e->w, e->codec, e->level, in, len, out, &kind);
-		if (!i && !stored) { /* assume that the other blocks are alike */
+		stored = code_block(e, i, len, &kind, &loss);
+		if (e->lossy)
+			block_lost(e, len, kind, &loss);
+		/* assume that the other blocks are alike; with loss, the first may be a header */
+		if (!i && !stored && !e->lossy) {
 			if ((err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK)))
 				return err;
 			memcpy(e->buf.p, in, len);
@@ -167,7 +225,7 @@ static int code_all(struct kvc_encoder *e)
 		entry_put(e, i, kind, stored, NULL);
 		e->data_len += stored;
 	}
-	e->f->codec = raw == e->n ? KVC_CODEC_NONE : e->codec;
+	codec_final(e, raw);
 	e->twice = !e->held && e->f->codec != KVC_CODEC_NONE;
 	return 0;
 }
@@ -192,6 +250,14 @@ static int compress(struct kvc_encoder *e)
 	int err;
 
 	e->data_len = 0;
+	if (e->lossy) {
+		err = kvc_budget_buffer_wait(&e->back, KVC_BUDGET_COPY, KVC_BLOCK);
+		if (err)
+			return err;
+		if (!(e->sum = XXH3_createState()))
+			return -ENOMEM;
+		XXH3_128bits_reset(e->sum);
+	}
 	e->w = kvc_codec_work_get();
 	err = e->w ? code_all(e) : -ENOMEM;
 	if (err || !e->twice) {
@@ -222,7 +288,7 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 			    const struct kvc_recipe *r,
 			    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg)
 {
-	bool coded = r->codec != KVC_CODEC_NONE && f->raw_len > KVC_PAGE &&
+	bool coded = (r->codec != KVC_CODEC_NONE || r->kv) && f->raw_len > KVC_PAGE &&
 		     f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
 	struct kvc_encoder *e;
 	int err = 0;
@@ -241,6 +307,9 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 	e->sealed = r->keys && r->key_id;
 	e->codec = r->codec;
 	e->level = r->level;
+	e->lossy = r->kv;
+	if (r->kv)
+		e->kv = *r->kv;
 	e->all.use = e->buf.use = KVC_BUDGET_COPY;
 	e->table_len = kvc_payload_table(f->raw_len);
 	err = kvc_budget_buffer_wait(&e->table, KVC_BUDGET_COPY, e->table_len);
@@ -273,11 +342,12 @@ static int code_again(struct kvc_encoder *e, uint64_t i, uint8_t *p, uint32_t *k
 	uint8_t *in = kvc_codec_work_in(e->w), *out = kvc_codec_work_out(e->w);
 	size_t len = block_len(e->f->raw_len, i), n, before;
 	uint32_t was = block_kind(e->table.p + i * ENTRY, &before);
+	struct kvc_kvq_loss loss;
 	int err = e->read(e->arg, in, len, i * KVC_BLOCK);
 
 	if (err)
 		return err;
-	n = kvc_codec_encode(e->w, e->codec, e->level, in, len, out, kind);
+	n = code_block(e, i, len, kind, &loss);
 	*stored = n ? n : len;
 	if (*stored != before || *kind != was)
 		return -ECANCELED;
@@ -368,11 +438,22 @@ int kvc_payload_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 	return 0;
 }
 
+bool kvc_payload_encoder_loss(const struct kvc_encoder *e, struct kvc_payload_loss *loss)
+{
+	if (e->loss.bytes)
+		*loss = e->loss;
+	return e->loss.bytes > 0;
+}
+
 void kvc_payload_encoder_free(struct kvc_encoder *e)
 {
 	if (!e)
 		return;
 	kvc_keys_wipe(e->key, sizeof e->key);
+	if (e->back.p && e->sealed)
+		kvc_keys_wipe(e->back.p, e->back.len);
+	XXH3_freeState(e->sum);
+	kvc_budget_buffer_free(&e->back);
 	if (e->buf.p && e->sealed)
 		kvc_keys_wipe(e->buf.p, e->buf.len);
 	if (e->all.p && e->sealed)
@@ -426,7 +507,8 @@ int kvc_payload_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
 	struct kvc_decoder *d;
 	int err;
 
-	if (!(f->flags & KVC_FRAME_CODED) || f->stored_len < table_len || f->codec >= KVC_CODECS)
+	if (!(f->flags & KVC_FRAME_CODED) || f->stored_len < table_len ||
+	    (f->codec >= KVC_CODECS && !kvc_codec_lossy(f->codec)))
 		return -EBADMSG;
 	if (sealed && (!keys || !kvc_keys_has(keys, f->key_id)))
 		return -ENOKEY;

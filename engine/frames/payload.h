@@ -32,6 +32,11 @@ struct kvc_recipe {
 	int level;
 	const struct kvc_keys *keys; /* NULL: the payload is not sealed */
 	uint32_t key_id;             /* 0: the payload is not sealed */
+	/*
+	 * NULL: without loss. Otherwise f->codec becomes KVC_CODEC_KVQ plus the code if any block
+	 * is coded with loss. The payload is that of a dense object. `codec` is not used.
+	 */
+	const struct kvc_codec_kv *kv;
 };
 
 /* Returns the length of the block table of a payload, in bytes. */
@@ -55,6 +60,17 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
  * -EIO, or -ECANCELED if the payload has changed since its length was determined.
  */
 int kvc_payload_encoder_read(struct kvc_encoder *e, void *buf, size_t len);
+/*
+ * The loss of a payload. The sum is that of the bytes which a decoder will return: the raw_sum of
+ * the frame. Errors are relative root mean squares, of all blocks with loss and of the worst one.
+ */
+struct kvc_payload_loss {
+	struct kvc_sum sum;
+	uint64_t bytes; /* in blocks that are coded with loss */
+	double error, worst;
+};
+/* Returns whether any block is coded with loss, and then sets *loss. */
+bool kvc_payload_encoder_loss(const struct kvc_encoder *e, struct kvc_payload_loss *loss);
 /* Wipes and frees the encoder. */
 void kvc_payload_encoder_free(struct kvc_encoder *e);
 

@@ -220,7 +220,7 @@ static struct coded *code(const uint8_t *p, size_t len, enum kvc_codec codec, st
 			  bool shared, size_t step)
 {
 	struct coded *c = calloc(1, sizeof *c);
-	struct kvc_recipe r = { codec, 1, keys, keys ? 1 : 0 };
+	struct kvc_recipe r = { codec, 1, keys, keys ? 1 : 0, NULL };
 	struct source s = { p };
 	struct kvc_encoder *e;
 
@@ -614,6 +614,125 @@ static void coded_twice(void **state)
 	free(out);
 }
 
+/* Keys with means, and values, as "bf16 p* k2 t64 h2 d64 @28" has them; the header is random. */
+static void fill_kv(uint8_t *p, size_t len, unsigned seed)
+{
+	fill(p, len, 1, seed);
+	for (size_t v = 0; 28 + 128 * (v + 1) <= len; v++)
+		for (size_t i = 0; i < 64; i++) {
+			float f = 0;
+			uint32_t u;
+
+			for (int n = 0; n < 4; n++)
+				f += (float)(rand_r(&seed) & 0xffff) / 65536.0f - 0.5f;
+			f += v / 128 % 2 ? 0 : (float)(i % 7);
+			memcpy(&u, &f, 4);
+			p[28 + 128 * v + 2 * i] = (uint8_t)(u >> 16);
+			p[28 + 128 * v + 2 * i + 1] = (uint8_t)(u >> 24);
+		}
+}
+
+/* Codes with loss into *c, which has f->raw_len bytes. Returns whether any block has a loss. */
+static bool code_lossy(struct coded *c, const uint8_t *p, struct kvc_keys *keys,
+		       struct kvc_payload_loss *loss)
+{
+	struct kvc_codec_kv kv = { .code = KVC_KVQ_MID };
+	struct kvc_recipe r = { .keys = keys, .key_id = keys ? 1 : 0, .kv = &kv };
+	struct source s = { p };
+	struct kvc_encoder *e;
+	bool lossy;
+
+	assert_int_equal(kvc_kv_layout_parse("bf16 p* k2 t64 h2 d64 @28", &kv.layout, NULL), 0);
+	assert_int_equal(kvc_kv_layout_fit(&kv.layout, c->f.raw_len, &kv.vectors), 0);
+	assert_int_equal(kvc_payload_encoder_new(&e, &c->f, &r, give, &s), 0);
+	lossy = kvc_payload_encoder_loss(e, loss);
+	if (!keys)
+		c->f.raw_sum = lossy ? loss->sum : kvc_sum_of(p, c->f.raw_len);
+	c->stored = malloc(c->f.stored_len + 1);
+	for (uint64_t at = 0; at < c->f.stored_len; at += 300000)
+		assert_int_equal(kvc_payload_encoder_read(e, c->stored + at,
+							  kvc_min(300000, c->f.stored_len - at)),
+				 0);
+	kvc_payload_encoder_free(e);
+	return lossy;
+}
+
+/*
+ * A payload with loss: the encoder knows the sum of the bytes that the decoder returns, also if it
+ * codes the payload twice. Blocks that the guard refuses return as they were.
+ */
+static void lossy(void **state)
+{
+	static struct kvc_stats stats;
+	const size_t len = (12u << 20) + 12345, bad = 5u << 20;
+	uint8_t *in = malloc(len), *out = malloc(len), *first = malloc(len);
+
+	(void)state;
+	fill_kv(in, len, 7);
+	fill(in + bad, 1u << 20, 1, 8); /* one block is random */
+	for (int how = 0; how < 4; how++) {
+		struct kvc_keys *keys = how & 1 ? keys_new() : NULL;
+		struct coded c = { .f = { .ino = 5, .gen = 6, .size = len, .raw_len = len } };
+		struct kvc_payload_loss loss;
+		struct kvc_sum sum;
+
+		strcpy(c.f.key_model, "model");
+		if (how & 2) /* less than the payload, which is coded twice then */
+			kvc_budget_start(12u << 20, 0, 100, &stats);
+		assert_true(code_lossy(&c, in, keys, &loss));
+		if (how & 2)
+			kvc_budget_stop(&stats);
+		assert_int_equal(c.f.codec, KVC_CODEC_KVQ + KVC_KVQ_MID);
+		/* the last block has no whole page */
+		assert_true(c.f.stored_len < len / 2 && loss.bytes == 11u << 20);
+		assert_true(loss.error > 0 && loss.error < 0.1 && loss.worst >= loss.error);
+		assert_int_equal(decode(&c, keys, out), 0);
+		sum = kvc_sum_of(out, len);
+		assert_memory_equal(sum.b, loss.sum.b, 16);
+		assert_memory_equal(out + bad, in + bad, 1u << 20);
+		assert_memory_equal(out, in, 28);
+		assert_memory_not_equal(out, in, len);
+		if (!how)
+			memcpy(first, out, len);
+		assert_memory_equal(first, out, len);
+		if (!keys) { /* the frame has the sum of the written bytes: refused */
+			c.f.raw_sum = kvc_sum_of(in, len);
+			assert_int_equal(decode(&c, keys, out), -EBADMSG);
+		}
+		free(c.stored);
+		kvc_keys_close(keys);
+	}
+	free(in);
+	free(out);
+	free(first);
+}
+
+/* The guard refuses all blocks: the payload is plain, or sealed, and nothing is lost. */
+static void lossy_refused(void **state)
+{
+	const size_t len = (3u << 20) + 777;
+	uint8_t *in = malloc(len), *out = malloc(len);
+
+	(void)state;
+	for (int how = 0; how < 4; how++) {
+		struct kvc_keys *keys = how & 1 ? keys_new() : NULL;
+		struct coded c = { .f = { .ino = 5, .gen = 6, .size = len, .raw_len = len } };
+		struct kvc_payload_loss loss;
+
+		strcpy(c.f.key_model, "model");
+		fill(in, len, how & 2 ? 3 : 1, 9);
+		assert_false(code_lossy(&c, in, keys, &loss));
+		assert_int_equal(c.f.codec, how & 2 ? KVC_CODEC_BF16 : KVC_CODEC_NONE);
+		if (c.f.flags & KVC_FRAME_CODED)
+			assert_int_equal(decode(&c, keys, out), 0);
+		assert_memory_equal(c.f.flags & KVC_FRAME_CODED ? out : c.stored, in, len);
+		free(c.stored);
+		kvc_keys_close(keys);
+	}
+	free(in);
+	free(out);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -622,7 +741,8 @@ int main(void)
 		cmocka_unit_test(there_and_back),  cmocka_unit_test(sealed_means_sealed),
 		cmocka_unit_test(no_further),      cmocka_unit_test(hostile),
 		cmocka_unit_test(hostile_headers), cmocka_unit_test(coded_twice),
-		cmocka_unit_test(empty_pages),
+		cmocka_unit_test(empty_pages),     cmocka_unit_test(lossy),
+		cmocka_unit_test(lossy_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "cache.h"
 
 #include "access_save.h"
+#include "admission.h"
 #include "budget.h"
 #include "file.h"
 #include "sweep.h"
@@ -524,39 +525,78 @@ void kvc_cache_stop(struct kvc *k)
 	k->started = false;
 }
 
-bool kvc_cache_close(struct kvc *k)
+/* Why an object was not copied, and the remedy, for the log. */
+static const char *why_uncopied(struct kvc *k, const struct kvc_node *n)
 {
-	bool keep = k->opt.keep_pool, left = k->work->left;
+	if (kvc_admission_check_locked(k, n, KVC_DISK))
+		return "daily= or admit= refuses the copies; mount the store again later, or with "
+		       "other values";
+	kvc_tier_each(k, t) {
+		struct kvc_tier *tier = k->tier[t].t;
+		struct kvc_tier_usage u = { 0 };
+
+		if (tier->ops->caps & KVC_TIER_BOUNDED)
+			tier->ops->usage(tier, &u);
+		if (k->tier[t].space.full ||
+		    (u.total && u.total - u.used < n->object.size + KVC_FRAME_HEADER))
+			return "a tier is full; enlarge it or delete files in it, and mount the "
+			       "store again";
+	}
+	return "mount the store again when the tier works";
+}
+
+/*
+ * Is the pool still needed? Says why in the log. A file that was deleted or dropped, and that a
+ * client still had open, is not needed.
+ */
+static bool pool_is_needed(struct kvc *k)
+{
 	uint64_t only_here = 0, unsynced = 0, unpublished = 0;
+	const char *why = NULL;
 
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
+		if (n->commit.lost || kvc_node_detached(n))
+			continue;
 		unpublished += n->segment.unpublished && n->state == KVC_OPEN;
-		only_here += n->state == KVC_RESIDENT ||
-			     (n->state == KVC_BOTH && n->segment.verify);
+		if (n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->segment.verify)) {
+			only_here++;
+			why = why ?: why_uncopied(k, n);
+		}
 		unsynced += n->state == KVC_BOTH && !n->segment.verify && !has_stable_copy(k, n);
 	}
 	if (unpublished)
 		kvc_error("%" PRIu64 " files could not be published in the pool: the last changes "
 			  "to them are lost",
 			  unpublished);
-	if (unsynced && !keep) {
+	if (unsynced)
 		kvc_warn("%" PRIu64 " objects have copies only in devices that could not be "
 			 "synced: the pool %s stays in memory for the next mount; mount the store "
 			 "again when the devices work",
 			 unsynced, k->pool.path);
-		keep = true;
-	}
-	if (only_here && !keep && k->ntiers) {
+	if (only_here && k->ntiers)
 		kvc_warn("%" PRIu64 " objects could not be copied to a tier: the pool %s stays in "
-			 "memory for the next mount",
-			 only_here, k->pool.path);
-		keep = true;
-	} else if (only_here && !keep) {
+			 "memory for the next mount; %s",
+			 only_here, k->pool.path, why);
+	else if (only_here && !k->opt.keep_pool)
 		kvc_info("%" PRIu64 " objects were only in the pool (disk=off) and are lost",
 			 only_here);
-	}
+	if (unsynced || (only_here && k->ntiers))
+		return true;
+	if (k->opt.keep_pool)
+		kvc_info("the pool %s stays in memory for the next mount (keep_pool)",
+			 k->pool.path);
+	return k->opt.keep_pool;
+}
+
+bool kvc_cache_close(struct kvc *k)
+{
+	bool left = k->work->left, keep;
+
+	kvc_lock(k);
+	keep = pool_is_needed(k);
+	kvc_unlock(k);
 	/*
 	 * a thread that returns later finds its memory intact; everything acknowledged is committed
 	 */

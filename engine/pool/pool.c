@@ -426,7 +426,10 @@ void kvc_pool_close(struct kvc_pool *p, bool keep)
 		return;
 	if (p->mounted && umount2(p->path, MNT_DETACH))
 		kvc_warn("cannot unmount the pool %s: %s", p->path, strerror(errno));
-	rmdir(p->path);
+	if (rmdir(p->path) && errno != ENOENT)
+		kvc_warn("cannot remove the folder %s of the pool: %s; remove it when no kvcachefs "
+			 "uses it",
+			 p->path, strerror(errno));
 }
 
 /* Writes at most 36 bytes to buf, which has 48. Called for each create, publish and unlink. */

@@ -116,6 +116,7 @@ class Server:
     def end(self):
         self.process.kill()
         self.process.wait()
+        os.unlink(self.path)  # the next server in this folder binds it
 
 
 class Vllm:

@@ -37,6 +37,15 @@ def write_trace(path, requests, name=None):
             f.write(json.dumps({"timestamp": i * 300, "hash_ids": r, **more}) + "\n")
 
 
+def load(path):
+    """Opens and reads a chunk, with as few calls as an engine makes."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        assert len(os.read(fd, CHUNK)) == CHUNK, path
+    finally:
+        os.close(fd)
+
+
 def states(s, ids, name=name):
     """For each chunk, whether it is in the pool. This is not a use of the chunk."""
     with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
@@ -74,7 +83,7 @@ def play(s, requests, told, compute=0, before={}, gaps=None, name=name, parts=No
         for at, i in enumerate(ids):
             longest, last = max(longest, time.monotonic() - last), time.monotonic()
             if i in made:
-                s.read(name(i))
+                load(f"{s.mnt}/{name(i)}")
                 continue
             time.sleep(pause)
             pause = 0

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""Chunks of 1024 layers in a small store are dropped all the time. A drop processes a few files per
-lock hold, and still takes effect in one step: a process that opens the layers of a chunk finds all
-of them, or none after the first missing one, and an incomplete listing is soon empty. After a kill
-during a drop, KILLS times (2), each chunk has all of its layers or is gone, and fsck finds nothing
-wrong. The case also covers an unmount during a drop, a create in a folder that is being dropped,
-and a folder that stays because it contains other files, with hard links elsewhere. SEED repeats a
-run."""
+"""Chunks of 512 layers (make check-long: 1024) in a small store are dropped all the time. A drop
+processes a few files per lock hold, and still takes effect in one step: a process that opens the
+layers of a chunk finds all of them, or none after the first missing one, and an incomplete listing
+is soon empty. After a kill during a drop, KILLS times (2), each chunk has all of its layers or is
+gone, and fsck finds nothing wrong. The case also covers an unmount during a drop, a create in a
+folder that is being dropped, and a folder that stays because it contains other files, with hard
+links elsewhere. SEED repeats a run."""
 import errno, mmap, os, random, shutil, sqlite3, time
 from kvtest import *
 from witness import Witness
 
 KILLS = int(os.environ.get("KILLS", 2))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
-LAYERS, SIZE = 1024, 4096
+LAYERS, SIZE = 1024 if LONG else 512, 4096
 MOST = 32  # files per lock hold
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ESHUTDOWN)
 print(f"KILLS={KILLS} SEED={SEED}", flush=True)

@@ -4,15 +4,15 @@
 """SIGKILL while readers open distinct chunks at full rate. Reads change the access data of every
 chunk that they open, and no commit of names may wait for that: a close, rename or unlink that ended
 more than 50 ms before the kill is in effect after the next mount (promise 1). The case kills one
-store of CHUNKS (60000) chunks of 4 KiB KILLS (3) times; make kill-campaign does 500 kills with
+store of CHUNKS (30000) chunks of 4 KiB KILLS (2) times; make kill-campaign does 500 kills with
 100,000 chunks. The time in which the machine did not run the daemon after the change (witness.py)
 is added to the 50 ms. SEED repeats a run."""
 import os, random, signal, sys, time
 from kvtest import *
 from witness import Witness
 
-KILLS = int(os.environ.get("KILLS", 3))
-CHUNKS = int(os.environ.get("CHUNKS", 60000))
+KILLS = int(os.environ.get("KILLS", 3 if LONG else 2))
+CHUNKS = int(os.environ.get("CHUNKS", 60000 if LONG else 30000))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 READERS = 1
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ENOENT,

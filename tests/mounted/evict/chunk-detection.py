@@ -9,7 +9,7 @@ import errno, os, random, threading, time
 from kvtest import *
 
 N = 512 * KiB
-DEPTHS = ("", "a", "a/b", "a/b/c") if WAY == "fast" else ("", "a/b/c")
+DEPTHS = ("", "a", "a/b", "a/b/c") if WAY == "fast" and LONG else ("", "a/b/c")
 
 
 def at(s, depth):

@@ -138,5 +138,5 @@ def unread():
 
 
 beside([(unread,), *((soon, p) for p in ("leaf", "prefix")),
-        *((goes, p) for p in ("lru", "leaf", "prefix", "gdsf"))], most=4)
+        *((goes, p) for p in ("lru", "prefix", *("leaf", "gdsf") * LONG))], most=4)
 print("ok")

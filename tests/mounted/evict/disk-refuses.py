@@ -48,8 +48,7 @@ for nr, ids in enumerate(requests):
     for at, i in enumerate(ids):
         path = f"{s.mnt}/{name(i)}"
         try:
-            with open(path, "rb", buffering=0) as f:
-                f.read()
+            load(path)
             continue
         except FileNotFoundError:
             pass

@@ -4,8 +4,9 @@
 """The hit rates that kvcachectl replay prints for the published traces of tests/lib/traces and the
 stress traces of tests/lib/stress.py. Simple policies and the optimum match independent results.
 prefix leads by the claimed amounts, with a reported and with a learned chain, and is not behind lru
-by more than chance on the stress traces. kvcachefs-policies(7) has the same figures; if a change
-moves one of them, tests/lib/curves.py rewrites the table."""
+by more than chance on the stress traces. make check replays with some of the pool sizes, make
+check-long with all. kvcachefs-policies(7) has the same figures; if a change moves one of them,
+tests/lib/curves.py rewrites the table."""
 import platform
 import curves, stress
 from kvtest import *
@@ -30,7 +31,8 @@ WRONG = .004  # maximum share of wrong learned parents; the highest measured is 
 # maximum share of parents that were not learned, mostly those of chunks that were created before
 # the client was recognized as working on prompts
 UNSEEN = .06
-STRESS_SIZES = (500, 1000, 5000, 10000)
+SIZES = curves.SIZES if LONG else (1000, 10000)
+STRESS_SIZES = (500, 1000, 5000, 10000) if LONG else (500, 5000)
 # The stress traces of these seeds: the maximum distance behind lru in one of them, and in the mean
 # of all. If few chunks fit, a prompt takes a large part of them, and the difference is chance.
 SEEDS = (1, 2, 3) if LONG else (1,)
@@ -44,15 +46,17 @@ LESS_BY_THREADS = .02
 public = curves.unpack(TMP)
 of_chats = {t: path for t, path in public.items() if t != "agents"} # the others take too long
 stressed = {(t, seed): path for seed in SEEDS for t, path in stress.write(TMP, seed).items()}
-jobs = {(t, chain): (path, chain, curves.SIZES, None)
+TURN_SIZES, THREAD_SIZES = ((1000, 10000), (1000, 5000, 20000)) if LONG else ((10000,), (10000,))
+
+jobs = {(t, chain): (path, chain, SIZES, None)
         for t, path in public.items() for chain in ("told", "learned", "none")
         if t in of_chats or chain == "told"}
-jobs["agents", "learned"] = (public["agents"], "learned", curves.SIZES, ("lru", "prefix", "leaf"))
+jobs["agents", "learned"] = (public["agents"], "learned", SIZES, ("lru", "prefix", "leaf"))
 jobs |= {(t, chain): (path, chain, STRESS_SIZES, ("lru", "prefix"))
          for t, path in stressed.items() for chain in ("told", "learned")}
-jobs |= {(t, n): (path, "learned", (1000, 10000), ("lru", "prefix"), n)
+jobs |= {(t, n): (path, "learned", TURN_SIZES, ("lru", "prefix"), n)
          for t, path in of_chats.items() for n in TURNS}
-jobs |= {(t, *n): (path, "learned", (1000, 5000, 20000), ("lru", "prefix"), *n)
+jobs |= {(t, *n): (path, "learned", THREAD_SIZES, ("lru", "prefix"), *n)
          for t, path in of_chats.items() for n in (*THREADS, *((n, n) for n in ALIKE))}
 done = curves.replay(binary("kvcachectl"), jobs)
 
@@ -64,7 +68,8 @@ def near(got, want, *what):
 def check_published(t):
     told, learned = (done[t, chain].share for chain in ("told", "learned"))
     none = done[t, "none"].share if t in of_chats else learned
-    for i, n in enumerate(curves.SIZES):
+    for n in SIZES:
+        i = curves.SIZES.index(n)
         # for a policy that uses no chain, each call of a client is a request of its own
         near(learned[n].get("fifo"), FIFO.get(t, UNKNOWN)[i], t, n, "fifo")
         near(learned[n]["lru"], LRU.get(t, UNKNOWN)[i], t, n, "lru")
@@ -120,10 +125,10 @@ def check_alike(t, threads):
 
 def check_manual():
     assert curves.read_plot() == curves.plot(curves.read_table()), "tests/lib/curves.py rewrites it"
-    manual, now = curves.read_table(), curves.of_table(done)
+    manual, now = curves.read_table(), curves.of_table(done, SIZES)
     assert set(manual) == set(now), manual.keys()
     for t in now:
-        assert set(manual[t]) == set(now[t]), manual[t].keys()
+        assert set(manual[t]) == set(curves.SIZES), manual[t].keys()
         for n in now[t]:
             for name, share in now[t][n].items():
                 # the random choices of prefix depend on the last bits of logarithms, which differ

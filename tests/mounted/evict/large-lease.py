@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """Leases of very many objects, by lines or by a folder. While they are taken, all other callers are
 served, by the same CPU's ring and by the remaining threads. The answers are complete, a prefetch
 that a close requests is made, a lease ends with its killed reader, and a daemon that stops does not

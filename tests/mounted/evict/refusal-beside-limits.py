@@ -32,8 +32,7 @@ def prompt(s, ids):
     for before, i in zip([None] + ids, ids):
         path = f"{s.mnt}/{name(i)}"
         try:
-            with open(path, "rb", buffering=0) as f:
-                f.read()
+            load(path)
             continue
         except FileNotFoundError:
             pass

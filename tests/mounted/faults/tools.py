@@ -270,7 +270,7 @@ def as_it_is():
 
 STORE, INSIDE = f"path={s.path}/*", f"path={s.mnt}/.kvcachefs/*"
 NEW, LOOK, OPENS = ("EIO", "EMFILE", "short", "delay:5"), ("EIO", "short", "delay:5"), ("EMFILE",)
-SECOND = 15  # the step for commands that run for a second and poll twenty times: one poll fails
+SECOND = 8  # for commands that run for a second and poll twenty times: one poll of about 16 fails
 # errors of a rename: a mount point, another filesystem, no permission to write
 RENAMES = ("EBUSY", "EXDEV", "EROFS", "EACCES")
 KEY = "7 " + "ab" * 32

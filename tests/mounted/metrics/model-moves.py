@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """A file without a name stays counted in its model when its folder moves to another model. When a
 rescan corrects the file's model, its bytes move with it, so no model has a byte once it is gone."""
 from kvtest import *

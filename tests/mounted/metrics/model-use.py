@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """The files and bytes of each model, and its bytes in each tier, are always the sums over the
 attributes of its files: after stores, copies, evictions, loads, overwrites, renames between models
 of files and of small and large folders, links, removals, drops by quota, ttl and user, a clean

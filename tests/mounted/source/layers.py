@@ -29,12 +29,14 @@ may |= {"tiers": {"tiers", "engine/base", "engine/frames"},
 
 objects = [p for d in may for p in glob.glob(f"{BUILD}/obj/{d}/*.o")
            if os.path.exists(f"{top}/{d}/{os.path.basename(p)[:-2]}.c")]
-defined, used = {}, {}
+defined, used, symbols_of = {}, {}, {}
+for line in run("nm", "-P", "-A", *objects, ok=True).stdout.splitlines():
+    path, symbol, kind = line.split()[:3]
+    symbols_of.setdefault(path.rstrip(":"), []).append((symbol, kind))
 for path in objects:
     name = os.path.relpath(path, f"{BUILD}/obj")[:-2]
     used[name] = set()
-    for line in run("nm", "-P", path, ok=True).stdout.splitlines():
-        symbol, kind = line.split()[:2]
+    for symbol, kind in symbols_of[path]:
         if kind == "U":
             used[name].add(symbol)
         elif kind in "TDBRVC" and symbol.startswith(("kvc_", "kvct_", "kvfs_")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 # level: check
 """Devices are added, grown and removed while the store is in use and full of files that are read,
 renamed, deleted and stored meanwhile. df follows. Nothing is lost by a remove, and no file has

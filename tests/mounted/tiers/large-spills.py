@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 # level: check
 """Large objects, whose pieces are written to the disk tier by several threads. The write of each
 piece fails (EIO, ENOSPC), comes short or kills the daemon: a failure concerns one object, its copy

@@ -15,6 +15,10 @@
  *
  * device_sync.c knows which frames a failed sync may have lost.
  *
+ * If there are several devices, at most half of the tier's threads are in calls to one of them: a
+ * device that hangs without an error does not hold the others. A put chooses another device; jobs
+ * about a frame wait in the engine (objects/tier_queue.c).
+ *
  * The lock guards the table and the breakers; no I/O is done while it is held. `users` keeps a
  * device open during a call. The tier's workers, the syncer and the threads of jobs/devices.c
  * enter.
@@ -38,6 +42,9 @@ struct device {
 	char path[1280];
 	bool file, leaving;
 	unsigned users; /* calls that use the driver */
+	/* threads in calls that d->most bounds, and whether one of them removes a frame */
+	unsigned inside;
+	bool removing;
 	struct kvc_breaker breaker;
 	uint64_t errors;
 	struct kvct_device_sync sync;
@@ -51,6 +58,8 @@ struct devices {
 	pthread_cond_t synced; /* a thread has ended a sync of a device */
 	struct device dev[KVC_DEVICES];
 	unsigned n;
+	unsigned most;       /* of x->inside, if there are several devices; 0: no bound */
+	pthread_cond_t left; /* a thread has left a device */
 	struct kvct_pipeline *pipeline; /* large frames of all devices */
 	/* for devices_list(), see kvct_devices_unread() */
 	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
@@ -181,17 +190,71 @@ static int devices_claim(struct kvc_tier *t, const struct kvc_where *w)
 	return d->dev[nr].t->ops->claim(d->dev[nr].t, &at);
 }
 
+/* ---- the bound of threads in one device ---- */
+
+static bool is_full_locked(const struct devices *d, const struct device *x)
+{
+	return d->n > 1 && d->most && x->inside >= d->most;
+}
+
+static void devices_bound(struct kvc_tier *t, unsigned most)
+{
+	struct devices *d = devices_of(t);
+
+	pthread_mutex_lock(&d->lock);
+	d->most = most;
+	pthread_mutex_unlock(&d->lock);
+}
+
+static bool devices_enter(struct kvc_tier *t, const struct kvc_where *w, bool removes)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+	struct device *x = &d->dev[nr < KVC_DEVICES ? nr : 0];
+	bool may;
+
+	if (nr >= KVC_DEVICES)
+		return true;
+	pthread_mutex_lock(&d->lock);
+	may = !is_full_locked(d, x) && !(removes && x->removing && d->n > 1);
+	x->inside += may;
+	x->removing |= may && removes;
+	pthread_mutex_unlock(&d->lock);
+	return may;
+}
+
+static void leave_locked(struct devices *d, struct device *x)
+{
+	x->inside--;
+	pthread_cond_broadcast(&d->left);
+}
+
+static void devices_leave(struct kvc_tier *t, const struct kvc_where *w, bool removes)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+
+	if (nr >= KVC_DEVICES)
+		return;
+	pthread_mutex_lock(&d->lock);
+	if (removes)
+		d->dev[nr].removing = false;
+	leave_locked(d, &d->dev[nr]);
+	pthread_mutex_unlock(&d->lock);
+}
+
 /*
  * Chooses a device for a frame, but none in the bit mask `tried`. A device whose breaker is due for
  * a probe is chosen first, then the device with the largest share of free space. Devices whose last
- * write failed come last. Returns KVC_DEVICES if no device is left.
+ * write failed come last. Returns KVC_DEVICES if no device is left. Sets *full if a device was left
+ * out because enough threads are in it.
  */
-static unsigned pick_device(struct devices *d, unsigned tried)
+static unsigned pick_device_locked(struct devices *d, unsigned tried, bool *full)
 {
 	unsigned best = KVC_DEVICES;
 	double most = -1;
 
-	pthread_mutex_lock(&d->lock);
+	*full = false;
 	for (unsigned i = 0; i < KVC_DEVICES; i++) {
 		struct device *x = &d->dev[i];
 		const struct kvc_breaker_class *c = &x->breaker.of[KVC_CALL_WRITE];
@@ -203,6 +266,10 @@ static unsigned pick_device(struct devices *d, unsigned tried)
 		if (d->n > 1 && (kvc_breaker_refuses(&x->breaker, KVC_CALL_WRITE, kvc_mono_ns()) ||
 				 kvc_breaker_refuses(&x->breaker, KVC_CALL_READ, kvc_mono_ns())))
 			continue;
+		if (is_full_locked(d, x)) {
+			*full = true;
+			continue;
+		}
 		x->t->ops->usage(x->t, &u);
 		share = u.total ? (double)(u.total - u.used) / (double)u.total : 0;
 		if (c->is != KVC_BREAKER_CLOSED)
@@ -214,8 +281,31 @@ static unsigned pick_device(struct devices *d, unsigned tried)
 			most = share;
 		}
 	}
-	pthread_mutex_unlock(&d->lock);
 	return best;
+}
+
+/*
+ * Does the same, and enters the device. If all of them have enough threads, waits until one leaves.
+ */
+static unsigned enter_some(struct devices *d, unsigned tried)
+{
+	unsigned nr;
+	bool full;
+
+	pthread_mutex_lock(&d->lock);
+	while ((nr = pick_device_locked(d, tried, &full)) == KVC_DEVICES && full)
+		pthread_cond_wait(&d->left, &d->lock);
+	if (nr < KVC_DEVICES)
+		d->dev[nr].inside++;
+	pthread_mutex_unlock(&d->lock);
+	return nr;
+}
+
+static void leave_device(struct devices *d, unsigned nr)
+{
+	pthread_mutex_lock(&d->lock);
+	leave_locked(d, &d->dev[nr]);
+	pthread_mutex_unlock(&d->lock);
 }
 
 static bool is_leaving(struct devices *d, unsigned nr)
@@ -248,35 +338,47 @@ static uint64_t number_of_put(struct devices *d, unsigned nr, uint64_t failed)
 	return number;
 }
 
+/* Stores a frame in this device. *begun: its breaker allowed the call. */
+static int put_in(struct devices *d, unsigned nr, const struct kvc_put *p, struct kvc_where *out,
+		  bool *begun)
+{
+	struct kvc_where w = { .at = 0 };
+	struct kvc_tier *x;
+	uint64_t failed;
+	int err = begin(d, nr, KVC_CALL_WRITE, &x);
+
+	*begun = !err;
+	if (err)
+		return err;
+	failed = failed_syncs(d, nr);
+	err = x->ops->put(x, p, &w);
+	if (!err && is_leaving(d, nr)) {
+		/* since then its removal began, which may not see this frame */
+		x->ops->remove(x, &w);
+		end(d, nr, KVC_CALL_WRITE, w.at, 0, false);
+		return -ENODEV;
+	}
+	if (!err) {
+		*out = global(nr, &w);
+		out->write = number_of_put(d, nr, failed);
+	}
+	return end(d, nr, KVC_CALL_WRITE, w.at, err, false);
+}
+
 static int devices_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
 	struct devices *d = devices_of(t);
 	unsigned tried = 0, nr;
 	int full = 0, err = 0;
+	bool begun;
 
-	while ((nr = pick_device(d, tried)) < KVC_DEVICES) {
-		struct kvc_where w = { .at = 0 };
-		struct kvc_tier *x;
-		uint64_t failed;
-
+	while ((nr = enter_some(d, tried)) < KVC_DEVICES) {
 		tried |= 1u << nr;
-		if ((err = begin(d, nr, KVC_CALL_WRITE, &x)))
-			continue;
-		failed = failed_syncs(d, nr);
-		err = x->ops->put(x, p, &w);
-		if (!err && is_leaving(d, nr)) {
-			/* since then its removal began, which may not see this frame */
-			x->ops->remove(x, &w);
-			end(d, nr, KVC_CALL_WRITE, w.at, 0, false);
-			return -ENODEV;
-		}
-		if (!err) {
-			*out = global(nr, &w);
-			out->write = number_of_put(d, nr, failed);
-		}
+		err = put_in(d, nr, p, out, &begun);
+		leave_device(d, nr);
 		full = err == -ENOSPC ? err : full;
-		err = end(d, nr, KVC_CALL_WRITE, w.at, err, false);
-		if (err != -ENOSPC) /* with ENOSPC nothing of the payload was read */
+		/* with ENOSPC nothing of the payload was read */
+		if (begun && err != -ENOSPC)
 			return err;
 	}
 	if (full)
@@ -537,6 +639,8 @@ static int add(struct devices *d, const struct kvc_store *s, unsigned nr, char *
 		return err;
 	pthread_mutex_lock(&d->lock);
 	d->dev[nr] = (struct device){
+		.inside = d->dev[nr].inside, /* calls to a former device of this number */
+		.removing = d->dev[nr].removing,
 		.t = t,
 		.file = s->dev[nr].kind != KVC_DEVICE_BLOCK,
 		.leaving = s->dev[nr].leaving,
@@ -544,6 +648,7 @@ static int add(struct devices *d, const struct kvc_store *s, unsigned nr, char *
 	};
 	memcpy(d->dev[nr].path, s->dev[nr].path, sizeof d->dev[nr].path);
 	d->n++;
+	kvct_pipeline_bound(d->pipeline, d->n > 1 ? KVC_TIER_HELPERS / 2 : KVC_TIER_HELPERS);
 	pthread_mutex_unlock(&d->lock);
 	return 0;
 }
@@ -556,6 +661,7 @@ static void take_out(struct devices *d, unsigned nr)
 	t = d->dev[nr].t;
 	d->dev[nr].t = NULL;
 	d->n -= t != NULL;
+	kvct_pipeline_bound(d->pipeline, d->n > 1 ? KVC_TIER_HELPERS / 2 : KVC_TIER_HELPERS);
 	for (unsigned i = 0; i < KVC_DEVICES && d->n == 1; i++)
 		if (d->dev[i].t) /* the breaker of the tier is its breaker now */
 			memset(&d->dev[i].breaker, 0, sizeof d->dev[i].breaker);
@@ -614,6 +720,7 @@ static void devices_close(struct kvc_tier *t)
 	kvct_pipeline_free(d->pipeline);
 	pthread_cond_destroy(&d->idle);
 	pthread_cond_destroy(&d->synced);
+	pthread_cond_destroy(&d->left);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
 }
@@ -648,6 +755,9 @@ static const struct kvc_tier_ops devices_ops = {
 	.remove = devices_remove,
 	.list = devices_list,
 	.sync = devices_sync,
+	.bound = devices_bound,
+	.enter = devices_enter,
+	.leave = devices_leave,
 	.synced = devices_synced,
 	.usage = devices_usage,
 	.device = devices_device,
@@ -669,6 +779,7 @@ int kvct_devices_open(const struct kvc_store *s, struct kvc_tier **out, char *er
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_cond_init(&d->idle, NULL);
 	pthread_cond_init(&d->synced, NULL);
+	pthread_cond_init(&d->left, NULL);
 	err = kvc_label_distinct(s, error);
 	for (unsigned i = 0; i < KVC_DEVICES && !err; i++)
 		if (s->dev[i].leaving)

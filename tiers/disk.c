@@ -66,6 +66,7 @@ struct disk {
 	uint8_t *spare[SPARES];
 	unsigned nspare;
 	struct kvct_pipeline *pipeline; /* of all devices */
+	unsigned nr;                    /* its number in the store */
 	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
 	void *unread_arg;
 };
@@ -341,7 +342,11 @@ static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, ui
 {
 	struct writing w = { d, p, at + KVC_FRAME_HEADER };
 	struct kvct_transfer t = {
-		.len = p->stored_len, .arg = &w, .begin = writing_begin, .move = writing_move
+		.len = p->stored_len,
+		.arg = &w,
+		.begin = writing_begin,
+		.move = writing_move,
+		.device = d->nr,
 	};
 	int err;
 
@@ -482,6 +487,7 @@ static int disk_load(struct kvc_tier *t, const struct kvc_where *w, uint64_t off
 		.move = loading_move,
 		.end = loading_end,
 		.urgent = true,
+		.device = d->nr,
 	};
 
 	if (!valid(d, w) || off > w->len || len > w->len - off)
@@ -700,6 +706,7 @@ int kvct_disk_open(const struct kvc_store *s, unsigned nr, struct kvct_pipeline 
 	}
 	d->tier.ops = &disk_ops;
 	d->pipeline = pipeline;
+	d->nr = nr;
 	snprintf(d->tier.id, sizeof d->tier.id, "disk");
 	err = open_data(d, s, nr, &size, error);
 	d->lost_from = size < dev->size ? size : dev->lost_from ?: UINT64_MAX;

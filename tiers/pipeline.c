@@ -20,6 +20,9 @@
  */
 #include "pipeline.h"
 
+#include "store.h"
+
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -47,7 +50,8 @@ struct kvct_pipeline {
 	pthread_mutex_t lock;
 	pthread_cond_t work; /* a transfer is in the list, or the helpers are to stop */
 	struct kvc_list runs;
-	unsigned idle; /* helpers that wait for work */
+	unsigned idle;                  /* helpers that wait for work */
+	unsigned most, at[KVC_DEVICES]; /* helpers in one device: their bound, and their number */
 	bool stopping;
 	pthread_t helpers[KVC_TIER_HELPERS];
 	unsigned started;       /* number of helpers; only start and stop use it */
@@ -139,6 +143,18 @@ static void work_on(struct run *r, uint8_t *buf)
 	pthread_mutex_unlock(&r->l->lock);
 }
 
+/* Returns the first transfer that may get another helper, or NULL. */
+static struct run *next_run_locked(struct kvct_pipeline *l)
+{
+	kvc_list_each(e, &l->runs) {
+		struct run *r = kvc_of(e, struct run, link);
+
+		if (l->at[r->t->device] < l->most)
+			return r;
+	}
+	return NULL;
+}
+
 static void *helper(void *arg)
 {
 	struct kvct_pipeline *l = arg;
@@ -147,19 +163,23 @@ static void *helper(void *arg)
 	pthread_mutex_lock(&l->lock);
 	buf = l->buffers + (size_t)l->buffers_taken++ * KVCT_PIPELINE_PIECE;
 	while (!l->stopping) {
-		struct run *r;
+		struct run *r = next_run_locked(l);
+		unsigned device;
 
-		if (kvc_list_empty(&l->runs)) {
+		if (!r) {
 			l->idle++;
 			pthread_cond_wait(&l->work, &l->lock);
 			l->idle--;
 			continue;
 		}
-		r = kvc_of(l->runs.next, struct run, link);
+		device = r->t->device;
 		r->helpers++;
+		l->at[device]++;
 		pthread_mutex_unlock(&l->lock);
 		work_on(r, buf);
 		pthread_mutex_lock(&l->lock);
+		if (l->at[device]-- == l->most && l->idle)
+			pthread_cond_signal(&l->work); /* for another transfer of the device */
 		if (!--r->helpers)
 			pthread_cond_broadcast(&r->change);
 	}
@@ -176,6 +196,7 @@ struct kvct_pipeline *kvct_pipeline_new(void)
 	pthread_mutex_init(&l->lock, NULL);
 	pthread_cond_init(&l->work, NULL);
 	kvc_list_init(&l->runs);
+	l->most = UINT_MAX;
 	return l;
 }
 
@@ -194,6 +215,14 @@ int kvct_pipeline_start(struct kvct_pipeline *l)
 		l->started += !err;
 	}
 	return err;
+}
+
+void kvct_pipeline_bound(struct kvct_pipeline *l, unsigned most)
+{
+	pthread_mutex_lock(&l->lock);
+	l->most = most;
+	pthread_cond_broadcast(&l->work);
+	pthread_mutex_unlock(&l->lock);
 }
 
 void kvct_pipeline_stop(struct kvct_pipeline *l)

@@ -31,6 +31,8 @@ struct kvct_transfer {
 	int (*end)(void *arg, void *p, size_t len, uint64_t off);
 	/* a caller waits for it: it gets help before the transfers for which this is false */
 	bool urgent;
+	/* the device that it uses: kvct_pipeline_bound limits the helpers of one device */
+	unsigned device;
 };
 
 struct kvct_pipeline;
@@ -41,6 +43,11 @@ struct kvct_pipeline *kvct_pipeline_new(void);
  * pipeline can be used in both cases, and with fewer threads it is slower.
  */
 int kvct_pipeline_start(struct kvct_pipeline *l);
+/*
+ * At most `most` helpers work for one device at a time, so that a device that hangs does not hold
+ * all of them. Without a call: any number.
+ */
+void kvct_pipeline_bound(struct kvct_pipeline *l, unsigned most);
 /* Stops the threads. Transfers that are under way, and later ones, are made without helpers. */
 void kvct_pipeline_stop(struct kvct_pipeline *l);
 /* Stops the threads and frees the pipeline; NULL is allowed. */

@@ -213,6 +213,17 @@ struct kvc_tier_ops {
 	 * leaves none, it returns an error.
 	 */
 	int (*sync)(struct kvc_tier *t);
+	/*
+	 * The disk tier only; otherwise NULL. They bound the threads that are in calls to one
+	 * device, so that a device that hangs does not hold all of them. bound: at most `most`
+	 * threads, called before any other call; 0: no bound. enter: a thread is about to make
+	 * calls about a frame at this place (removes: to remove it, which one thread at a time
+	 * does). Returns false if its device has enough threads; otherwise the thread calls leave
+	 * afterwards. put needs no enter. enter does not block, and is called under k->lock.
+	 */
+	void (*bound)(struct kvc_tier *t, unsigned most);
+	bool (*enter)(struct kvc_tier *t, const struct kvc_where *w, bool removes);
+	void (*leave)(struct kvc_tier *t, const struct kvc_where *w, bool removes);
 	/* The disk tier only; otherwise NULL. Does not block. */
 	enum kvc_tier_synced (*synced)(struct kvc_tier *t, const struct kvc_where *w);
 	void (*usage)(struct kvc_tier *t, struct kvc_tier_usage *u);

@@ -107,7 +107,8 @@ static void init_lists(struct kvc *k)
 	kvc_tiers_init(k, &attr);
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&k->lock.m, NULL);
-	pthread_mutex_init(&k->deferred_free->rehead_lock, NULL);
+	for (size_t i = 0; i < KVC_DEVICES; i++)
+		pthread_mutex_init(&k->deferred_free->rehead_lock[i], NULL);
 	pthread_mutex_init(&k->notices->lock, NULL);
 	pthread_mutex_init(&k->latency->lock, NULL);
 	pthread_cond_init(&k->notices->cond, NULL);

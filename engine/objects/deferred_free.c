@@ -170,15 +170,16 @@ static void remove_shared_run(struct kvc *k, struct kvc_job *j)
 static void remove_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_tier *t = k->tier[j->tier].t;
+	pthread_mutex_t *lock = kvc_deferred_free_rehead_lock(k, &j->where);
 	int err;
 
 	if (t->ops->caps & KVC_TIER_SHARED) {
 		remove_shared_run(k, j);
 		return;
 	}
-	pthread_mutex_lock(&k->deferred_free->rehead_lock);
+	pthread_mutex_lock(lock);
 	err = t->ops->remove(t, &j->where);
-	pthread_mutex_unlock(&k->deferred_free->rehead_lock);
+	pthread_mutex_unlock(lock);
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, KVC_CALL_REMOVE, j->where.at, err);
 	kvc_tier_freed_locked(k, j->tier);
@@ -247,7 +248,8 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 		kvc_list_del(e);
 		if (ts->t && !kvc_tier_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL,
 						      (unsigned)t->tier, 0, &j))
-			j->where = t->where, j->sum = t->sum, j->ino = t->ino, j->copy = t->copy;
+			j->where = t->where, j->sum = t->sum, j->ino = t->ino, j->copy = t->copy,
+			j->at_place = true;
 		else
 			ts->deferred.bytes -= kvc_min(ts->deferred.bytes, t->where.len);
 		k->deferred_free->nunsynced--;

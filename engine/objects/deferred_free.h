@@ -8,6 +8,7 @@
 #define KVC_DEFERRED_FREE_H
 
 #include "kvc.h"
+#include "store.h"
 
 struct kvc_deferred_free {
 	struct kvc_list list;     /* items of the transaction that is being collected */
@@ -15,9 +16,19 @@ struct kvc_deferred_free {
 	/* their number and bytes, and since when the oldest one waits */
 	uint64_t nunsynced, unsynced_bytes, unsynced_ns;
 	pthread_cond_t sync_cond; /* wakes the syncer thread */
-	/* Serializes rewriting a header with freeing an extent. Taken before all other locks. */
-	pthread_mutex_t rehead_lock;
+	/*
+	 * Serializes rewriting a header with freeing an extent of the same device, by its number.
+	 * Taken before all other locks.
+	 */
+	pthread_mutex_t rehead_lock[KVC_DEVICES];
 };
+
+/* Returns the lock for a place in the disk tier. */
+static inline pthread_mutex_t *kvc_deferred_free_rehead_lock(struct kvc *k,
+							     const struct kvc_where *w)
+{
+	return &k->deferred_free->rehead_lock[(w->at >> KVC_DEVICE_BITS) % KVC_DEVICES];
+}
 
 /* The syncer's main function; arg is the struct kvc. */
 void *kvc_deferred_free_syncer(void *arg);

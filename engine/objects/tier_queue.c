@@ -14,6 +14,11 @@
  * call returns. The threads of the common queue then run the loads in that tier's queue. Since the
  * tier is out, these loads read another tier. At unmount, threads in such calls are left behind.
  *
+ * If the disk tier has several devices, at most half of its threads are in calls to one of them. A
+ * job about a frame whose device has enough threads is set aside, in a list of that device, until
+ * one of them is done. So a device whose I/O hangs does not hold up loads from the others and
+ * copies to them. Removals of one device are made one after the other.
+ *
  * A copy that fails is retried after a second, then after two, and so on up to two minutes. It is
  * retried earlier if the breaker closes or space was freed, and at once if a call waits for it;
  * such retries do not lengthen the delay. Failures of a few objects do not open the breaker.
@@ -43,6 +48,7 @@
 #define OUT_NS 10000000ull    /* between two checks of a tier that is out */
 #define STUCK_NS 100000000ull /* between two checks of a tier that may hang */
 #define COMMON_WORKERS 2u     /* of the common queue */
+#define HELD_AT_ONCE 64u      /* jobs that a thread sets aside under one hold of the lock */
 /* other threads that call tiers: sweeps, and a verify beside them */
 #define OTHER_THREADS 2u
 /* wait at unmount for the threads of a tier that does not answer */
@@ -192,6 +198,9 @@ bool kvc_tiers_busy_locked(const struct kvc *k, bool removes)
 		const struct kvc_tier_state *ts = &k->tier[t];
 		bool any = ts->threads.running > (removes ? 0 : ts->threads.removing);
 
+		for (unsigned i = 0; i < KVC_DEVICES * KVC_ASIDE && !any; i++)
+			any = !kvc_list_empty(&ts->queue.aside[i / KVC_ASIDE][i % KVC_ASIDE]) &&
+			      (removes || i % KVC_ASIDE != KVC_ASIDE_REMOVE);
 		for (int p = 0; p < KVC_PRIORITIES && !any; p++)
 			/* removals that the tier did not make are left to the next start */
 			any = !kvc_list_empty(&ts->queue.jobs[p]) && p != KVC_P_REMOVE_AGAIN &&
@@ -398,6 +407,65 @@ static struct kvc_job *next_job_locked(struct kvc *k, struct kvc_tier_state *ts,
 	return NULL;
 }
 
+/* ---- the bound of threads in one device ---- */
+
+/* The place in its tier that a job calls about, or NULL. */
+static const struct kvc_where *place_of_job(const struct kvc_job *j)
+{
+	if (!j->at_place || j->tier >= KVC_TIERS)
+		return NULL;
+	return !j->node                         ? &j->where
+	       : j->node->in[j->tier].place.gen ? &j->node->in[j->tier].place.where
+						: NULL;
+}
+
+static bool is_removal(const struct kvc_job *j)
+{
+	return j->priority == KVC_P_REMOVE || j->priority == KVC_P_REMOVE_AGAIN;
+}
+
+/*
+ * A job that was taken from its queue enters the device of its place, *at, which gets a len of 0 if
+ * it has none. If enough threads are in that device, returns false: the job waits for one of them.
+ */
+static bool enter_device_locked(struct kvc_tier_state *ts, struct kvc_job *j, struct kvc_where *at)
+{
+	const struct kvc_where *w = ts->t && ts->t->ops->enter ? place_of_job(j) : NULL;
+	enum kvc_set_aside kind = is_removal(j)               ? KVC_ASIDE_REMOVE
+				  : j->priority == KVC_P_LOAD ? KVC_ASIDE_LOAD
+							      : KVC_ASIDE_OTHER;
+
+	*at = w ? *w : (struct kvc_where){ .len = 0 };
+	if (!w || ts->t->ops->enter(ts->t, w, is_removal(j)))
+		return true;
+	kvc_list_add_tail(&ts->queue.aside[w->at >> KVC_DEVICE_BITS][kind], &j->link);
+	return false;
+}
+
+/* A job has left its device: the next ones that wait for the device are queued again. */
+static void leave_device_locked(struct kvc_tier_state *ts, const struct kvc_where *at, bool removes)
+{
+	struct kvc_list *held;
+	bool load = false;
+
+	if (!at->len)
+		return;
+	ts->t->ops->leave(ts->t, at, removes);
+	held = ts->queue.aside[at->at >> KVC_DEVICE_BITS];
+	for (int h = 0; h < KVC_ASIDE; h++) {
+		struct kvc_job *j;
+
+		if (kvc_list_empty(&held[h]) || (h == KVC_ASIDE_OTHER && load))
+			continue;
+		load |= h == KVC_ASIDE_LOAD;
+		j = kvc_of(held[h].next, struct kvc_job, link);
+		kvc_list_del(&j->link);
+		kvc_list_add_head(&ts->queue.jobs[j->priority], &j->link);
+		count_job_locked(ts, j->priority, 1);
+		kvc_tier_wake_locked(ts, j->priority);
+	}
+}
+
 /* A thread begins, or ends, a call that may never return. */
 static void call_begin_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me,
 			      const struct kvc_node *n)
@@ -440,10 +508,41 @@ void kvc_tier_failed_locked(struct kvc *k, unsigned tier)
 	k->tier[tier].retry.copy_stored = false;
 }
 
+/* Runs a job that was taken from its queue. Releases k->lock. */
+static void run_job_locked(struct kvc *k, struct kvc_tier_state *ts, struct kvc_job *j, unsigned me,
+			   const struct kvc_where *at)
+{
+	struct kvc_node *n = j->node;
+	bool removes = is_removal(j);
+
+	k->work->queued--;
+	k->work->running++;
+	ts->threads.running++;
+	ts->threads.removing += removes;
+	if (k->work->queued)
+		/* the next job may be due too, while all other threads sleep */
+		kvc_tier_wake_locked(ts, me > 0 ? KVC_P_SPILL : KVC_P_LOAD);
+	call_begin_locked(k, ts, me, n);
+	kvc_unlock(k);
+	j->run(k, j);
+	kvc_lock(k);
+	call_end_locked(k, ts, me);
+	leave_device_locked(ts, at, removes);
+	k->work->running--;
+	ts->threads.running--;
+	ts->threads.removing -= removes;
+	if (n) {
+		kvc_node_unref_locked(n);
+		kvc_node_settle_locked(k, n);
+	}
+	free(j);
+}
+
 static void *worker(void *arg)
 {
 	struct kvc_tier_state *ts = arg;
 	struct kvc *k = ts->k;
+	unsigned held = 0;
 
 	kvc_lock(k);
 	unsigned me = ts->threads.started++;
@@ -451,6 +550,7 @@ static void *worker(void *arg)
 
 	for (;;) {
 		uint64_t until = kvc_mono_ns() + 1000000000;
+		struct kvc_where at;
 		struct kvc_job *j;
 
 		if (k->work->over)
@@ -461,33 +561,13 @@ static void *worker(void *arg)
 		if (!j && !ts->t)
 			j = take_hung_load_locked(k, &until);
 		if (j) {
-			struct kvc_node *n = j->node;
-			bool removes = j->priority == KVC_P_REMOVE ||
-				       j->priority == KVC_P_REMOVE_AGAIN;
-
-			if (n && j->tier < KVC_TIERS && n->in[j->tier].queued == j)
+			if (j->node && j->tier < KVC_TIERS && j->node->in[j->tier].queued == j)
 				/* from here on the job cannot be moved to another queue */
-				n->in[j->tier].queued = NULL;
-			k->work->queued--;
-			k->work->running++;
-			ts->threads.running++;
-			ts->threads.removing += removes;
-			if (k->work->queued)
-				/* the next job may be due too, while all other threads sleep */
-				kvc_tier_wake_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
-			call_begin_locked(k, ts, me, n);
-			kvc_unlock(k);
-			j->run(k, j);
-			kvc_lock(k);
-			call_end_locked(k, ts, me);
-			k->work->running--;
-			ts->threads.running--;
-			ts->threads.removing -= removes;
-			if (n) {
-				kvc_node_unref_locked(n);
-				kvc_node_settle_locked(k, n);
-			}
-			free(j);
+				j->node->in[j->tier].queued = NULL;
+			if (enter_device_locked(ts, j, &at))
+				run_job_locked(k, ts, j, me, &at);
+			else if (++held % HELD_AT_ONCE == 0)
+				kvc_pause_locked(k);
 			continue;
 		}
 		if (k->draining && !kvc_tiers_busy_locked(k, false))
@@ -550,6 +630,8 @@ void kvc_tiers_init(struct kvc *k, const pthread_condattr_t *attr)
 		ts->k = k;
 		for (int p = 0; p < KVC_PRIORITIES; p++)
 			kvc_list_init(&ts->queue.jobs[p]);
+		for (unsigned i = 0; i < KVC_DEVICES * KVC_ASIDE; i++)
+			kvc_list_init(&ts->queue.aside[i / KVC_ASIDE][i % KVC_ASIDE]);
 		pthread_cond_init(&ts->queue.cond, attr);
 		pthread_cond_init(&ts->queue.load_cond, attr);
 		pthread_cond_init(&ts->space.trim_cond, attr);
@@ -566,6 +648,8 @@ int kvc_tiers_start(struct kvc *k)
 				: ts->t         ? threads_of(ts->t, k->opt.disk_workers)
 						: 0;
 
+		if (ts->t && ts->t->ops->bound)
+			ts->t->ops->bound(ts->t, kvc_max(want / 2, 1u));
 		kvc_lock(k); /* threads that have started read threads.wanted */
 		while (ts->threads.wanted < want && !err)
 			if (!(err = -pthread_create(&ts->threads.ids[ts->threads.wanted], NULL,
@@ -604,10 +688,14 @@ void kvc_tiers_join(struct kvc *k)
 				 ts->t->ops->name, ts->threads.abandoned);
 		k->work->left += ts->threads.abandoned;
 	}
-	for (unsigned t = 0; t <= KVC_COMMON && !k->work->left; t++)
+	for (unsigned t = 0; t <= KVC_COMMON && !k->work->left; t++) {
+		for (unsigned i = 0; i < KVC_DEVICES * KVC_ASIDE; i++)
+			if (k->work->over || i % KVC_ASIDE == KVC_ASIDE_REMOVE)
+				free_jobs(&k->tier[t].queue.aside[i / KVC_ASIDE][i % KVC_ASIDE]);
 		for (int p = 0; p < KVC_PRIORITIES; p++)
 			if (k->work->over || p == KVC_P_REMOVE || p == KVC_P_REMOVE_AGAIN)
 				free_jobs(&k->tier[t].queue.jobs[p]);
+	}
 }
 
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)

@@ -8,6 +8,7 @@
 
 #include "breaker.h"
 #include "node.h"
+#include "store.h"
 #include "wear.h"
 
 #define KVC_WORKERS 8        /* threads of a shared tier */
@@ -29,6 +30,8 @@ enum kvc_priority {
 	KVC_PRIORITIES = KVC_P_SPILL + 1
 };
 
+enum kvc_set_aside { KVC_ASIDE_LOAD, KVC_ASIDE_OTHER, KVC_ASIDE_REMOVE, KVC_ASIDE };
+
 struct kvc_job {
 	struct kvc_list link;
 	void (*run)(struct kvc *k, struct kvc_job *j);
@@ -44,6 +47,7 @@ struct kvc_job {
 	bool uncounted; /* a removal: its bytes are no longer counted in deferred.bytes */
 	int err;        /* a load: error of the last attempt */
 	bool prefetch;  /* a load for which no call waited when it was requested */
+	bool at_place;  /* it calls the tier about the node's copy there, or about `where` */
 	struct kvc_where where;
 	struct kvc_sum sum; /* a removal from a shared tier: only of this version, */
 	uint64_t ino;       /* only of this object, */
@@ -60,6 +64,11 @@ struct kvc_tier_state {
 	/* Written by objects/tier_queue.c. */
 	struct {
 		struct kvc_list jobs[KVC_PRIORITIES];
+		/*
+		 * the disk tier: jobs that wait until a thread leaves their device, by its number:
+		 * awaited loads, other jobs, and removals
+		 */
+		struct kvc_list aside[KVC_DEVICES][KVC_ASIDE];
 		/* wakes the threads that take all jobs, and the one that takes no copies */
 		pthread_cond_t cond, load_cond;
 		bool load_idle;     /* the thread that takes no copies sleeps */

@@ -47,10 +47,11 @@ static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_p
 {
 	struct kvc_tier *t = k->tier[j->tier].t;
 	const struct kvc_node *n = j->node;
+	pthread_mutex_t *lock = kvc_deferred_free_rehead_lock(k, &p->where);
 	bool wanted;
 	int err;
 
-	pthread_mutex_lock(&k->deferred_free->rehead_lock);
+	pthread_mutex_lock(lock);
 	kvc_lock_both(k);
 	err = kvc_path_frame_name_both(k, j->node, f);
 	wanted = !n->commit.lost && n->in[j->tier].place.gen == p->gen &&
@@ -60,7 +61,7 @@ static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_p
 		kvc_frame_encode(f, page);
 		err = t->ops->rehead(t, &p->where, page);
 	}
-	pthread_mutex_unlock(&k->deferred_free->rehead_lock);
+	pthread_mutex_unlock(lock);
 	return err;
 }
 
@@ -176,6 +177,8 @@ void kvc_header_rewrite_moved_both(struct kvc *k, struct kvc_node *n)
 
 void kvc_header_rewrite_both(struct kvc *k, struct kvc_node *n)
 {
+	struct kvc_job *j;
+
 	/* the recorded frame of the folder has the old path */
 	for (unsigned t = 0; t < KVC_TIERS && S_ISDIR(n->row.mode); t++)
 		if (k->folders->put[t][n->row.ino % KVC_FOLDERS] == n->row.ino)
@@ -194,9 +197,10 @@ void kvc_header_rewrite_both(struct kvc *k, struct kvc_node *n)
 	kvc_tier_each(k, t) {
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 			/* A queued copy gets the new name. A running one may have the old name. */
-			if (n->in[t].place.gen || (n->copying & (1u << t) && !n->in[t].queued))
-				kvc_tier_job_add_locked(k, KVC_P_SPILL, rewrite_run, n, t,
-							kvc_mono_ns(), NULL);
+			if ((n->in[t].place.gen || (n->copying & (1u << t) && !n->in[t].queued)) &&
+			    !kvc_tier_job_add_locked(k, KVC_P_SPILL, rewrite_run, n, t,
+						     kvc_mono_ns(), &j))
+				j->at_place = true;
 		} else if (n->in[t].place.gen) {
 			/* objects outside the pool are copied when they are next loaded */
 			kvc_header_rewrite_moved_both(k, n);

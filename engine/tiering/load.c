@@ -106,6 +106,7 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 		return -ENOMEM;
 	}
 	j->prefetch = prefetch;
+	j->at_place = true;
 	j->tried = (before ? before->tried : 0) | 1u << t;
 	j->bad = before ? before->bad : 0;
 	return 0;

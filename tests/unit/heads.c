@@ -98,7 +98,7 @@ static void not_of_what_goes(void **state)
 
 	(void)state;
 	ino = copied("a", &at);
-	watched = &engine->deferred_free->rehead_lock;
+	watched = &engine->deferred_free->rehead_lock[0];
 	engine_tier.on_rehead = while_reheading;
 	engine_tier.on_remove = while_removing;
 	rename_it("a", "b");
@@ -156,7 +156,7 @@ static void nor_while_others_go(void **state)
 	begun = go_on = both = false;
 	engine_tier.on_remove = slow_removal;
 	engine_tier.on_rehead = late_header;
-	watched = &engine->deferred_free->rehead_lock;
+	watched = &engine->deferred_free->rehead_lock[0];
 	assert_int_equal(kvc_entry_unlink(engine, folder, "c", &w), 0);
 	engine_forget(ino);
 	while (!begun)

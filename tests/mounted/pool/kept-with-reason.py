@@ -56,4 +56,5 @@ assert not stays and pool not in log, log
 stays, log, pool = ended("option", one, f"{LATE},keep_pool")
 assert stays and f"the pool {pool} stays in memory for the next mount (keep_pool)" in log, log
 stays, log, pool = ended("full", many, LATE, size="20M")
-assert stays and "objects could not be copied to a tier" in log and "a tier is full" in log, log
+# the trimmer may free space at the end, and then the log does not say that the disk is full
+assert stays and f"copied to a tier: the pool {pool} stays in memory" in log, log

@@ -9,7 +9,7 @@
  *            uses the device.
  *   grow     A file is extended; a block device has its new size already. If the device has a
  *            label, the copy of the label is written at the new end. Then the new size is written
- *            to the superblock, and last to the label itself. Then the tier uses the new size.
+ *            to the superblock, and then to the label itself. Then the tier uses the new size.
  *   remove   The superblock marks the device as leaving, so that the device gets no new frames. Its
  *            frames are moved (tiering/move.c). When the device has no frames, it is removed from
  *            the superblock. Then the device is closed, and its label is cleared or its file
@@ -39,7 +39,7 @@
 #define FULL_TRIES 100 /* tries to move a frame while the trimmer makes space */
 #define FULL_US 50000
 #define BUSY_US 20000
-#define EMPTY_TRIES 1500 /* waits for the last extents of a device without frames to be freed */
+#define EMPTY_TRIES 1500 /* checks that a device without frames has freed all extents */
 
 int kvc_devices_words(struct kvc_sweep *s, char *words, FILE *answer)
 {
@@ -167,7 +167,7 @@ static int make_block(struct kvc_sweep *s, struct kvc_store *next, unsigned nr)
 			 d->path);
 		return -EEXIST;
 	}
-	/* it may have frames of this store from earlier, which a rebuild must not find */
+	/* a rebuild must not find frames that this store once had on the device */
 	whole[1] = size;
 	if (err != -ENODATA && ioctl(fd, BLKDISCARD, whole))
 		kvc_debug("%s: cannot discard its old contents: %s", d->path, strerror(errno));
@@ -234,7 +234,7 @@ int kvc_devices_add(struct kvc_sweep *s)
 	} else if ((err = t->ops->change(t, KVC_TIER_ADD, next, nr, s->why))) {
 		next->dev[nr].kind = KVC_DEVICE_NONE;
 		if (store_save(s->k, next, nr))
-			return err; /* the superblock names it: the next mount uses it */
+			return err; /* the superblock names the device: the next mount uses it */
 		next->dev[nr].kind = s->device.kind;
 	}
 	if (err) {

@@ -3,9 +3,10 @@
  * The sweep "flush": copies all dirty objects to their tiers, then commits, and syncs the catalog.
  * Each copy that failed before is tried once, without delay; if it fails again, it returns to its
  * earlier delay. The sweep ends when each copy has been made or has failed once, so it does not
- * wait for a tier that is down. Files that are open for writing are skipped, with one exception: if
- * a copy that an fsync requested has failed, it is tried again. Copies that a failed sync may have
- * lost are made again.
+ * wait for a tier that is down. It does wait for copies that are tried again because their tier
+ * makes space. Files that are open for writing are skipped, with one exception: if a copy that an
+ * fsync requested has failed, it is tried again. Copies that a failed sync may have lost are made
+ * again.
  */
 #include "admission.h"
 #include "ops.h"
@@ -39,7 +40,7 @@ static enum copy_state copy_state_locked(struct kvc *k, const struct kvc_node *n
 										: COPY_PENDING;
 	if (n->copying & (1u << tier))
 		return COPY_PENDING;
-	/* no copy is queued: the last copy failed, or the tier is not meant to have one */
+	/* no copy is queued: the last attempt failed, or the tier is not meant to have one */
 	return n->spill.failing ? COPY_FAILED : COPY_DONE;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sweep "import": lists the shared tiers, and records in the catalog every file whose path this
- * node does not know.
+ * node does not know. Files that were deleted on this node are skipped while the catalog
+ * remembers the deletion (kvc_gone_get).
  */
 #include "ops.h"
 #include "commit_batch.h"
@@ -147,7 +148,7 @@ int kvc_import_run(struct kvc_sweep *s)
 
 		if (!(t->ops->caps & KVC_TIER_SHARED))
 			continue;
-		/* an operator has requested it: ignore the breaker */
+		/* an operator has requested the import: ignore the breaker */
 		err = t->ops->list ? t->ops->list(t, import_one, &im) : -EOPNOTSUPP;
 		if (err > 0 || err == -EOPNOTSUPP)
 			continue;

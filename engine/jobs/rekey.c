@@ -15,7 +15,11 @@
 
 #include <string.h>
 
-/* Loads an object into the pool and keeps it there with a lease (n->refs.leases). */
+/*
+ * Loads an object into the pool and keeps it there with a lease (n->refs.leases). If the object has
+ * no node, sets *n to NULL. Otherwise *n has the lease, even after an error, and the caller must
+ * end the lease.
+ */
 static int load_and_lease(struct kvc *k, uint64_t ino, struct kvc_node **n)
 {
 	struct kvc_sweeper x;

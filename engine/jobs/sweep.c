@@ -65,8 +65,9 @@ static const struct kvc_sweep_kind *sweep_kind_of(const char *name)
 }
 
 /*
- * Starts the thread of a sweep. If there was a sweep before, it has ended: sets *old to it, and the
- * caller joins its thread and frees it.
+ * Starts the thread of a sweep, or returns -EBUSY if the previous sweep is still running. On
+ * success, sets *old to the previous sweep, if any. The caller joins its thread and frees
+ * the struct.
  */
 static int sweep_begin_locked(struct kvc *k, struct kvc_sweep *s, struct kvc_sweep **old)
 {

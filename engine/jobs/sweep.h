@@ -20,8 +20,9 @@ struct kvc_sweep {
 	uint64_t number; /* the time of the start; unique */
 	_Atomic bool stop, done;
 	/*
-	 * Counters of items: `seen` counts all of them, and tier_failed counts the failures in each
-	 * tier. In verify, `changed` counts the damaged copies, and tier_failed includes them.
+	 * Counters of items: `seen` counts all of them. Only flush and verify count in tier_failed,
+	 * which holds the failures in each tier. In verify, `changed` counts the damaged copies,
+	 * and tier_failed includes them.
 	 */
 	_Atomic uint64_t seen, changed, failed, tier_failed[KVC_TIERS];
 	_Atomic uint64_t bytes, all_bytes; /* processed, and total (0: unknown) */
@@ -46,7 +47,10 @@ struct kvc_sweep {
  */
 int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer);
 int kvc_sweep_end(struct kvc *k, const char *name);
-/* Ends the running sweep at the end of a mount. The caller has set k->stopping. */
+/*
+ * Stops the running sweep at the end of a mount, and waits at most deadline= for its thread. If the
+ * thread does not end, detaches it and counts it in k->work->left. The caller has set k->stopping.
+ */
 void kvc_sweep_stop(struct kvc *k);
 
 /* Lets the thread of a sweep wait for a call that returned KVC_WAIT. */
@@ -56,7 +60,7 @@ struct kvc_sweeper {
 	pthread_cond_t cond;
 	bool woken;
 };
-/* Initializes x. Call it before each call that may keep &x->w. */
+/* Initializes x. To be called before each function call that may park x->w. */
 void kvc_sweeper_init(struct kvc_sweeper *x);
 /*
  * After a call has parked x->w: waits until x->w is woken, and returns x->w.err. The caller holds

@@ -5,8 +5,8 @@
  * not change. Copies are read one at a time, into memory outside the pool.
  *
  * A copy that is damaged is read a second time, because its header may just have been rewritten. If
- * it is still damaged, it is treated as in a load: it is discarded, and made again if the pool or
- * another tier has the file. A file without another copy is dropped.
+ * it is still damaged, it is treated as in a load: it is discarded, and made again if the pool has
+ * the file. A file without another copy is dropped.
  */
 #include "ops.h"
 #include "fetch.h"

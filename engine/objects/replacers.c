@@ -152,7 +152,7 @@ void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t 
 		kvc_replacer_exclude(replacer, id, excluded);
 }
 
-void kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlook)
+bool kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlook)
 {
 	bool told = false;
 
@@ -162,8 +162,7 @@ void kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlo
 			told = true;
 		}
 	c->due |= told;
-	if (told)
-		kvc_chunk_dirty_locked(k, c);
+	return told;
 }
 
 uint64_t kvc_replacers_changes_locked(const struct kvc *k)

@@ -61,10 +61,11 @@ uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsign
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
 				  bool excluded);
 /*
- * A client gave a hint about the chunk's next use, `outlook` (kvc_replacer_tell). It changes the
- * state in the chunk's row, which is written again.
+ * A client gave a hint about the chunk's next use, `outlook` (kvc_replacer_tell). Returns whether
+ * that changes the state in the chunk's row. The caller then has the row written again
+ * (kvc_chunk_dirty_locked).
  */
-void kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlook);
+bool kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlook);
 /* Sets the chunk's parent in all caches (0: none). */
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
 /* Its parent need not stay in the pool for it any more, until the chunk enters the pool again. */

@@ -173,8 +173,8 @@ static void apply_words_locked(struct kvc *k, const struct kvc_hint_words *h, st
 {
 	uint64_t now = kvc_mono_ns();
 
-	if (h->outlook)
-		kvc_replacers_tell_locked(k, c, h->outlook);
+	if (h->outlook && kvc_replacers_tell_locked(k, c, h->outlook))
+		kvc_chunk_dirty_locked(k, c);
 	if (leaves_pool(h) && !needed)
 		kvc_hinted_finished_locked(k, c);
 	else if (h->high)

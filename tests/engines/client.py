@@ -2,7 +2,7 @@
 """The engine's side of `make engines`. Each drive_*.py describes how one engine stores and loads,
 with subclasses of Client that call the engine's classes, and ends with serve(). It runs under the
 engines' Python: it imports the engine once, listens on a socket, and forks a process for each
-connection, which executes commands, one JSON line each. Every step of a scenario is therefore a
+connection, which executes commands, one JSON line each. A step of a scenario can therefore be a
 separate process without the cost of the import.
 
 content(number, size) returns the same bytes in every process. All bytes of every load are
@@ -19,8 +19,8 @@ _pattern = numpy.random.Generator(numpy.random.PCG64(11)).integers(
 
 
 def content(number, size):
-    """The bytes of an object, which differ for each number. Generated faster than
-    a disk can write them."""
+    """The bytes of an object, which differ for each number. They are generated faster than a disk
+    can write them."""
     at = (number * 7919 * 64) % (len(_pattern) - size - 64) if size < len(_pattern) - 64 else 0
     data = _pattern[at : at + size].copy()
     data[:16] = numpy.frombuffer(hashlib.md5(b"%d/%d" % (number, size)).digest(), numpy.uint8)

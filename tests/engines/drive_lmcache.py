@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LMCache: the L2 adapters fs, fs_native and kvcachefs.lmcache of its server; the FSConnector, the
-LocalDiskBackend and the GdsBackend (its POSIX fallback) of its in-process engine. Without a GPU,
-GdsBackend's buffers are host memory and its cudaMemcpy is memmove."""
+LocalDiskBackend and the GdsBackend (its POSIX fallback) of its in-process engine. No GPU is
+used: GdsBackend's buffers are host memory, and its cudaMemcpy is memmove."""
 
 import argparse, asyncio, ctypes, json, os, select, threading, time
 
@@ -159,8 +159,8 @@ class Memory(AdHocMemoryAllocator):
 
 
 class InProcess(Client):
-    """The parts of LMCache's in-process engine: an event loop in a thread, and a CPU backend that
-    allocates memory."""
+    """The parts of LMCache's in-process engine that its storage backends need: an event loop in a
+    thread, and a CPU backend that allocates memory."""
 
     def __init__(self, folder):
         super().__init__(folder)

@@ -80,7 +80,7 @@ class Fast(Safe):
             return None
         loader = SafeTensorsFileLoader(SingleGroup(), device="cpu", nogds=True)
         try:
-            # a key may be in one file only, so each layer is a load of its own
+            # a load does not allow the same key in two files, so load each layer separately
             parts = []
             for path in self.files(number):
                 loader.add_filenames({0: [path]})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's HiCache: the storage backends file, nixl (with the POSIX plugin and O_DIRECT, its
-default) and kvcachefs.sglang. A class of this file takes the place of the model's host pool. The
-file linker of a third party, sglang-fs-linker, is skipped, and the table gives the reason."""
+default) and kvcachefs.sglang. The classes Pool and AddressedPool stand in for SGLang's host pool.
+The file linker of a third party, sglang-fs-linker, is skipped, and the table gives the reason."""
 
 import os, types
 
@@ -83,7 +83,8 @@ class FileCached(File):
 
 
 class Pool:
-    """As much of a HostKVCache as the storage asks for: pages of one token, laid out flat."""
+    """The part of SGLang's HostKVCache that the storage backends call. A page has one token and is
+    one flat row of kv_buffer."""
 
     layout, page_size, pin_memory = "layer_first", 1, False
 

@@ -170,7 +170,8 @@ def step_pressed(mount):
 
 
 def step_leases(mount):
-    """A lease ends if SGLang no longer asks about its request."""
+    """A lease ends if SGLang no longer asks about its request. If the leases exceed their limit in
+    number or in bytes, those that SGLang has not asked about for the longest time end first."""
     sglang_linker.KEEP_S = 3600.0  # no lease becomes too old, even if this machine is slow
     l = linker(mount, 7)
     assert l._held_most == 128 << 20  # half of the pool

@@ -72,7 +72,7 @@ class Server:
         raise AssertionError("lmcache server did not start")
 
     def said(self):
-        """What this server has logged."""
+        """The text that this server has logged."""
         with open(self.path, errors="replace") as f:
             f.seek(self.begin)
             return f.read()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Complete vLLMs (serve_vllm.py) with the connector kvcachefs.vllm. The generated tokens are
-compared with those of a vLLM without a cache. KV_N is the number of requests at the same time
-(default 8)."""
+compared with those of a vLLM without a cache. KV_N (default 8) sets how many requests some rows
+send at the same time."""
 
 import contextlib, json, os, shutil, signal, socket, subprocess, threading, time, urllib.request
 
@@ -275,7 +275,7 @@ def rows(env, base, mounted, folder, need, row, asked):
         size, end = os.path.getsize(have[0]), time.monotonic() + 30
         want = (chunks * size, 0), (0, 2 * chunks * size)  # of the first and the second engine
         while True:
-            # vLLM counts the bytes of a transfer with one of its next steps
+            # vLLM counts the bytes of a transfer in one of its later steps
             v.run(prompts(1, size=64, first=60))
             counts = v("counts", word="kv_offload")
             got = tuple(counts.get(f"vllm:kv_offload_{w}_bytes", 0) for w in ("store", "load"))
@@ -367,8 +367,8 @@ def rows(env, base, mounted, folder, need, row, asked):
 
     @is_row("hints at the end of requests")
     def hints():
-        """Chunks of finished and unimportant requests leave the pool first; those of a session and
-        of urgent requests stay."""
+        """Chunks of finished and unimportant requests leave the pool first; those of sessions, of
+        urgent requests and of paused requests stay."""
         mine = prompts(6)
         cases = (
             ("finished", {"params": tell(finished=True)}),
@@ -525,8 +525,8 @@ def rows(env, base, mounted, folder, need, row, asked):
                 right(v.run(mine), mine, "afterwards")
 
     def broken(path, *words):
-        """Opens of these files fail with EIO. `words` are parts of names of counters, of which at
-        least one must show the failures."""
+        """Opens of these files fail with EIO. Each of `words` names a counter,
+        vllm:kvcachefs_WORD_failures. At least one of these counters must not be 0."""
 
         def run():
             mine = prompts(2)
@@ -732,7 +732,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                         right(v.run(mine), mine, "first")
                         # 512 of the 640 tokens of each prompt are in whole files
                         most = len(mine) * 512 // block
-                        # vLLM sends the events of a store with one of its next steps
+                        # vLLM sends the events of a store in one of its later steps
                         ready(
                             lambda: len(tiers().get("disk", ())) >= most
                             or v.run([next(short)]) and False

@@ -46,9 +46,9 @@ def call(env, base, command, limit, **more):
 
 
 def sources(env):
-    """Returns the folder of LMCache's source package, which is kept in the folder of the
-    environment, or None and an error. The folder lmcache in the package is moved aside, because its
-    native modules are not built."""
+    """Returns the folder of LMCache's source package and "", or None and an error. The folder is
+    kept in the folder of the environment. The folder lmcache in the package is moved aside, because
+    its native modules are not built."""
     have = subprocess.run(
         [env.python, "-c", "from importlib.metadata import version; print(version('lmcache'))"],
         stdout=subprocess.PIPE,

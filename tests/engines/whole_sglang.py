@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang on a mount. tiny_sglang.py runs a whole SGLang on the CPU with kvcachefs.sglang.
-linker_sglang.py performs the steps of the other rows: SGLang's cache linker
+linker_sglang.py performs the steps of the other rows: our cache linker for SGLang
 (kvcachefs.sglang_linker) on real device pool groups in host memory, and SGLang's failure injector
 around kvcachefs.sglang. The rows restart processes and daemons, fill the mount, and damage files
 between the steps."""

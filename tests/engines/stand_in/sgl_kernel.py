@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands in for SGLang's compiled kernels, which have no package for the CPU, so that a whole
-SGLang starts without a GPU. SGLang imports it under this name, and its layers then use torch. The
-only kernel that is needed, and is written here, copies between the GPU's cache and SGLang's host
-pool. A call of any other kernel fails."""
+SGLang starts without a GPU. SGLang imports it under this name, and its layers then use torch. Only
+one kernel is needed: it copies between SGLang's device pool and its host pool, and is implemented
+here. A call of any other kernel fails."""
 
 import builtins, importlib.abc, importlib.machinery, sys, types
 import torch

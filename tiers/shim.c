@@ -204,6 +204,27 @@ static int shim_word(struct shim *s, const char *w, char *error)
 	return -EINVAL;
 }
 
+static void shim_bound(struct kvc_tier *t, unsigned most)
+{
+	struct kvc_tier *b = shim_of(t)->below;
+
+	b->ops->bound(b, most);
+}
+
+static bool shim_enter(struct kvc_tier *t, const struct kvc_where *w, bool removes)
+{
+	struct kvc_tier *b = shim_of(t)->below;
+
+	return b->ops->enter(b, w, removes);
+}
+
+static void shim_leave(struct kvc_tier *t, const struct kvc_where *w, bool removes)
+{
+	struct kvc_tier *b = shim_of(t)->below;
+
+	b->ops->leave(b, w, removes);
+}
+
 int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **out, char *error)
 {
 	struct shim *s = calloc(1, sizeof *s);
@@ -235,6 +256,9 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.remove = shim_remove;
 	s->ops.list = below->ops->list ? shim_list : NULL;
 	s->ops.sync = below->ops->sync ? shim_sync : NULL;
+	s->ops.bound = below->ops->bound ? shim_bound : NULL;
+	s->ops.enter = below->ops->enter ? shim_enter : NULL;
+	s->ops.leave = below->ops->leave ? shim_leave : NULL;
 	s->ops.synced = below->ops->synced ? shim_synced : NULL;
 	s->ops.usage = shim_usage;
 	s->ops.device = below->ops->device ? shim_device : NULL;

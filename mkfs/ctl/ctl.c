@@ -61,7 +61,7 @@ static const struct kvm_command commands[] = {
 	{ "evict", "[--from TIER] [--yes] [--json] PATH...",
 	  "evict chunks from memory, a tier, or all tiers", 1, MANY, kvm_run_evict },
 	{ "prefetch", "[--json] PATH...",
-	  "load files, or the files directly in a folder, into the pool", 1, MANY,
+	  "load files, or all files of a chunk, folder or model, into the pool", 1, MANY,
 	  kvm_run_prefetch },
 	{ "hint",
 	  "[--finished] [--superseded FOLDER] [--priority low|normal|high] [--pause TIME] "
@@ -86,7 +86,7 @@ static const struct kvm_command commands[] = {
 	{ "grow", "[--device DEVICE] [--size SIZE] [--json] [PATH]",
 	  "use all the space that the devices have now, or extend a data file", 0, 1,
 	  kvm_run_grow },
-	{ "remove", "[--force | --cancel | --stop] [--json] DEVICE [PATH]",
+	{ "remove", "[--force | --cancel | --stop] [--yes] [--json] DEVICE [PATH]",
 	  "move the files of a device to the other devices, and remove the device from the store",
 	  1, 2, kvm_run_remove },
 	{ "import", "[--json] [PATH]",

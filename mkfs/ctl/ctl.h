@@ -106,6 +106,24 @@ int kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST], size_t *n);
 void kvm_slowest_json(struct kvm_json *j, const struct kvm_slow *v, size_t n);
 void kvm_slowest_print(const struct kvm_slow *v, size_t n);
 
+/* The largest models (models.c). */
+#define KVM_MODELS 3u
+struct kvm_model {
+	uint64_t found, absent; /* chunks that clients asked for since the start */
+	uint64_t pool_bytes;
+	uint64_t bytes;  /* of its files; UINT64_MAX: not known yet */
+	char name[1024]; /* as in .kvcachefs/models */
+};
+struct kvm_models {
+	struct kvm_model v[KVM_MODELS]; /* the largest first */
+	size_t n, models;               /* models: number of all models */
+	bool counting;                  /* the bytes of some or all are not known yet */
+};
+/* Reads .kvcachefs/models. Returns 0, or 1 after a message. */
+int kvm_models(const char *mnt, struct kvm_models *all);
+void kvm_models_json(struct kvm_json *j, const struct kvm_models *all);
+void kvm_models_print(const struct kvm_models *all);
+
 /* The state of each class of calls of each tier, in the order of the tiers (calls.c). */
 #define KVM_CALLS 64u
 struct kvm_call {

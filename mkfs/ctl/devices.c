@@ -4,7 +4,7 @@
  * daemon makes the changes (engine/jobs/devices.c). Here a device is examined before it is added:
  * the daemon does not know filesystems.
  */
-#include "ctl.h"
+#include "set.h"
 
 #include "device.h"
 #include "json.h"
@@ -255,15 +255,55 @@ int kvm_run_grow(int argc, char **argv)
 	return change("grow", argc ? argv[0] : NULL, KVC_DEVICE_NONE, bytes, false, path, json);
 }
 
+/*
+ * Asks before a removal that evicts chunks, because the other devices have too little space for
+ * the files of this one. Returns 0 to go on, or 1 after a message.
+ */
+static int confirm_evictions(const char *mnt, const char *device, bool yes)
+{
+	uint64_t used = 0, space = 0, chunks, bytes;
+	char *save, *line, size[32];
+	KVC_MEM char *text = NULL;
+	struct device_line d;
+	bool found = false;
+
+	if (kvm_mount_text(mnt, "devices", &text))
+		return 1;
+	line = strtok_r(text, "\n", &save); /* column names */
+	while (line && (line = strtok_r(NULL, "\n", &save))) {
+		char nr[16];
+
+		if (!parse_line(line, &d))
+			continue;
+		snprintf(nr, sizeof nr, "%u", d.nr);
+		if (!strcmp(device, nr) || !strcmp(device, d.path)) {
+			found = true;
+			used = d.used;
+		} else if (!strcmp(d.state, "up")) {
+			space += d.bytes - kvc_min(d.used, d.bytes);
+		}
+	}
+	if (!found || used <= space || !space) /* the daemon refuses a last or unknown device */
+		return 0;
+	if (yes)
+		return 0;
+	if (kvm_set_count(mnt, &chunks, &bytes))
+		return 1;
+	used -= space;
+	if (used < bytes)
+		chunks = (uint64_t)((double)chunks * ((double)used / (double)bytes));
+	fprintf(stderr,
+		"%s: evicts about %" PRIu64 " chunks, %s, that do not fit elsewhere: ", device,
+		kvc_max(chunks, 1), kvc_size_text(used, size));
+	return kvm_confirm(false);
+}
+
 int kvm_run_remove(int argc, char **argv)
 {
-	bool json = false, force = false, cancel = false, stop = false;
+	bool json = false, force = false, cancel = false, stop = false, yes = false;
 	const struct kvm_option options[] = {
-		{ "json", &json, NULL },
-		{ "force", &force, NULL },
-		{ "cancel", &cancel, NULL },
-		{ "stop", &stop, NULL },
-		{ 0 },
+		{ "yes", &yes, NULL },       { "json", &json, NULL }, { "force", &force, NULL },
+		{ "cancel", &cancel, NULL }, { "stop", &stop, NULL }, { 0 },
 	};
 	char path[1024], mnt[KVM_PATH], answer[512];
 	const char *inside;
@@ -277,7 +317,9 @@ int kvm_run_remove(int argc, char **argv)
 	if (stop)
 		return kvm_mount_of(inside, mnt)
 			       ?: kvm_control(mnt, "stop remove", answer, sizeof answer);
-	return device_arg(argv[0], path)
-		       ?: change(cancel ? "stay" : "remove", inside, KVC_DEVICE_NONE, 0, force,
-				 path, json);
+	if ((err = kvm_mount_of(inside, mnt)) || device_arg(argv[0], path))
+		return err ?: 1;
+	if (!cancel && confirm_evictions(mnt, path, yes))
+		return 1;
+	return change(cancel ? "stay" : "remove", inside, KVC_DEVICE_NONE, 0, force, path, json);
 }

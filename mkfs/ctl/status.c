@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvcachectl status: a mount on one screen, from .kvcachefs/stats, .kvcachefs/config, the classes
- * of calls (calls.c) and the slowest operations (slowest.c). A figure that an older daemon lacks
- * counts as 0. With --interval the figures are read again and again, and the output also shows the
- * difference of two readings.
+ * of calls (calls.c), the models (models.c) and the slowest operations (slowest.c). A figure that
+ * an older daemon lacks counts as 0. With --interval the figures are read again and again, and the
+ * output also shows the difference of two readings.
  */
 #include "ctl.h"
 
@@ -32,6 +32,7 @@ struct mount {
 	struct kvm_slow slowest[KVM_SLOWEST];
 	size_t slow;
 	struct kvm_calls calls;
+	struct kvm_models models;
 	char *devices;             /* .kvcachefs/devices; NULL: an older daemon lacks it */
 	struct figures first, now; /* `first` is empty without an interval */
 };
@@ -258,6 +259,7 @@ static void print_status_json(const struct mount *m, const struct hits *all,
 	if (lately)
 		json_hits(&j, "lately", lately, true);
 	kvm_json_end(&j, '}');
+	kvm_models_json(&j, &m->models);
 	kvm_json_begin(&j, "queues", '{');
 	for (size_t i = 0; i < COUNT(queues); i++)
 		kvm_json_number(&j, queues[i].name, figure(&m->now, queues[i].name));
@@ -365,6 +367,7 @@ static void print_status(const struct mount *m, const struct hits *all, const st
 		print_hits(when, lately);
 	}
 	print_hits("since the start", all);
+	kvm_models_print(&m->models);
 	print_rows(&m->now, "\n", queues, COUNT(queues));
 	print_rows(&m->now, "", pins, COUNT(pins));
 	printf("%12" PRIu64 "  times a breaker suspended a tier\n",
@@ -394,6 +397,7 @@ static int show_status(struct mount *m, bool json)
 	snprintf(file, sizeof file, "%s/.kvcachefs/devices", m->path);
 	if (!err && !access(file, F_OK))
 		err = kvm_mount_text(m->path, "devices", &m->devices);
+	err = err ?: kvm_models(m->path, &m->models);
 	err = err ?: kvm_slowest(m->path, m->slowest, &m->slow);
 	if (err)
 		return err;

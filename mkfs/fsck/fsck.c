@@ -36,7 +36,10 @@ static void usage(FILE *out)
 		"      --forget DEVICE  with -y or --rebuild: remove a lost device, given by its\n"
 		"                     path or number, from the store\n"
 		"  -h, --help         show this help\n"
-		"  -V, --version      show the version\n");
+		"  -V, --version      show the version\n"
+		"\nExamples:\n"
+		"  fsck.kvcachefs /var/lib/kvcachefs\n"
+		"  fsck.kvcachefs -y --data /var/lib/kvcachefs\n");
 }
 
 void kvm_found(void *report, bool mended, const char *what)

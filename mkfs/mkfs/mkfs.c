@@ -61,7 +61,11 @@ static void usage(FILE *out)
 		"the\n"
 		"                     devices; the replaced data is lost\n"
 		"  -h, --help         show this help\n"
-		"  -V, --version      show the version\n");
+		"  -V, --version      show the version\n"
+		"\nExamples:\n"
+		"  mkfs.kvcachefs --size 200G /var/lib/kvcachefs\n"
+		"  mkfs.kvcachefs --device /dev/nvme1n1 --device /dev/nvme2n1 "
+		"/var/lib/kvcachefs\n");
 }
 
 static bool owns_data(const struct kvc_store *s)

@@ -110,6 +110,17 @@ for example in examples:
     run_by += 1
     if not good or "usage" in out or re.search("see kvcachectl .*--help", out):
         bad.append(f"kvcachectl {example}: {p.returncode} {out[-300:]}")
+# the same for the tools that make and check stores, with a size and devices for this machine
+for tool in ("mkfs.kvcachefs", "fsck.kvcachefs"):
+    found = re.findall(rf"^  {tool} (.*)$", run(binary(tool), "--help", ok=True).stdout, re.M)
+    assert len(found) == 2, (tool, found)
+    for i, example in enumerate(found):
+        words = example.replace("200G", "64M").replace("/var/lib/kvcachefs", f"{TMP}/made{i}")
+        if "--device" in words:
+            words = "--size 64M " + words.replace("--device /dev/", f"--file {TMP}/")
+        p = run("sh", "-c", f"{binary(tool)} {words}")
+        if p.returncode:
+            bad.append(f"{tool} {example}: {p.returncode} {p.stdout[-300:]}")
 assert not bad, "\n".join(bad)
 assert run_by == 2 * len(names), run_by
 assert os.path.getsize(f"{here}/chart.svg") and os.path.exists(f"{here}/bug.tar")

@@ -2,7 +2,7 @@
 # ways: fast
 """kvcachectl finds the mount from any path in it, or the only mount of the machine. It reports a
 missing, ambiguous, partial or dead mount, and exits with 0, 1 or 2."""
-import os, shlex
+import json, os, shlex, subprocess
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -78,6 +78,25 @@ for words in ((a.mnt, "m/c"), (f"{a.mnt}/m/c",), (f"{a.mnt}/m/c/l0", f"{TMP}/lin
     assert a.attr("m/c", "tiers") == "disk"
     ctl("prefetch", *words, ok=True)
     wait_for(lambda: a.attr("m/c", "tiers") == "cpu,disk")
+# a folder of folders is walked to its chunks, and the numbers are printed
+for c in range(3):
+    for i in range(2):
+        a.write(f"deep/x/y{c}/l{i}", blob(f"{c}{i}", 20000))
+a.settle()
+for c in range(3):
+    os.setxattr(f"{a.mnt}/deep/x/y{c}", "user.kvcachefs.demote", b"cpu")
+p = ctl("prefetch", f"{a.mnt}/deep", ok=True)
+assert p.stdout.startswith("prefetching 3 chunks, 117"), p
+wait_for(lambda: all(a.attr(f"deep/x/y{c}", "tiers") == "cpu,disk" for c in range(3)))
+j = json.loads(ctl("prefetch", "--json", a.mnt, "deep", "m/c", ok=True).stdout)
+assert (j["paths"], j["chunks"], j["failed"]) == (3, 4, 0) and j["files"] >= 7, j
+p = ctl("prefetch", a.mnt, "deep", "none", ok=True)
+assert "1 of 7 files failed; the first is none: No such" in p.stdout, p
+held = subprocess.Popen([CTL, "lease", f"{a.mnt}/deep"], stdout=subprocess.PIPE, text=True)
+assert sorted(held.stdout.readline().split()[0] for _ in range(6)) == \
+    [f"deep/x/y{c}/l{i}" for c in range(3) for i in range(2)]
+held.terminate()
+held.wait()
 ctl("prefetch", "l0", cwd=f"{a.mnt}/m/c", ok=True)
 said(ctl("prefetch", f"{a.mnt}/m/c", f"{b.mnt}"), 1, "is not in the mount")
 said(ctl("prefetch", f"{a.mnt}/m/c", f"{a.mnt}/m/none"), 1, "No such file")

@@ -64,10 +64,15 @@ assert all((o["tier"], o["model"]) == ("disk", "m") for o in slow if o["operatio
 assert set(j["evicted_for"]) == {n[len("evicted_for_"):] for n in stats if "evicted_for" in n}, j
 assert j["evicted_for"]["demote"] == 1 and j["breakers"] == {"opened": 0, "closed": 0}, j
 
+(model,) = j["models"]
+assert (model["model"], j["models_count"], j["models_counted"]) == ("m", 1, True), j
+assert model["bytes"] >= 9 * N and 0 < model["pool_bytes"] and model["found"] >= 1, model
+assert model["asked"] >= model["found"], model
+
 # as text, on one screen
 text = ctl("status", s.mnt).stdout
 lines = text.splitlines()
-assert len(lines) <= 24 and max(map(len, lines)) <= 100, text
+assert len(lines) <= 28 and max(map(len, lines)) <= 100, text
 assert lines[0] == f"{s.mnt} of the store {s.path}" and "\nlast " not in text, text
 assert re.search(r"^slowest of the last ten minutes: \S.* m?s$", text, re.M), text
 rows = {l.split()[0]: l.split() for l in lines if l[:1].isalpha()}

@@ -25,6 +25,7 @@ def refused(*words, says, rc=1):
     p = ctl(*words, ok=None)
     assert p.returncode == rc and says in p.stdout and p.stdout.count("\n") == 1, (words, p)
     assert devices() == before, words
+    return p
 
 
 def devices():
@@ -166,7 +167,15 @@ whole()
 for i in range(160):
     s.write(f"more/c{i}/l", blob(f"more {i}", N))
 s.settle()
-out = ctl("remove", B, MNT).stdout
+p = refused("remove", B, MNT, says="give --yes to confirm")
+with open(f"{MNT}/.kvcachefs/devices") as f:
+    state = {w[-1]: (int(w[2]), int(w[3])) for w in map(str.split, f.read().splitlines()[1:])}
+lack = state[B][1] - (state[C][0] - state[C][1])
+chunks, size = re.search(r"evicts about (\d+) chunks, ([0-9.]+) MiB, that do not fit elsewhere",
+                         p.stdout).groups()
+assert abs(float(size) * MiB - lack) <= MiB // 10, (size, lack)
+assert abs(int(chunks) - lack / N) <= 0.2 * lack / N, (chunks, lack / N)
+out = ctl("remove", "--yes", B, MNT).stdout
 assert int(re.search(r"(\d+) chunks were evicted", out)[1]) > 20, out
 assert [d[1] for d in devices()] == [C]
 there = sum(s.read(f"more/c{i}/l") == blob(f"more {i}", N) for i in range(160)

@@ -15,7 +15,9 @@ rng = random.Random(SEED)
 KILLS = 30
 program = servers.Program()
 options = f"settle=0,disk=off,deadline={500 * SLOW},remote={program.url()}"
-a, b = Store("a", options=options).mount(), Store("b", options=options).mount()
+# the pool is larger than all files, so that none is evicted before the tier has it
+a = Store("a", cpu="256M", options=options).mount()
+b = Store("b", cpu="256M", options=options).mount()
 data = [blob(i, (3 * KiB, 200 * KiB, 5 * MiB)[i % 3]) for i in range(6)]
 stored, wrong, good = [], [], []
 over = threading.Event()

@@ -212,8 +212,9 @@ def swept(what, r, right):
 
 
 def leased(what, r, right):
+    """The files are printed while the answer arrives, so some may come before an error."""
     same(what, r, right)
-    assert ("resident" in r.out) == right, (what, r)
+    assert ("resident" in r.out) or not right, (what, r)
 
 
 def started(what, r, right):

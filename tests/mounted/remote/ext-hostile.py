@@ -119,15 +119,19 @@ def hostile(name, body, says):
     for path, d in data.items():
         assert a.read(path) == d  # from the pool
     os.unlink(bad)
-    # copies that the program has spoiled are gone; new ones are whole
-    a.write("m/c", data["m/b/2"])
-    wait_for(lambda: there("m/b/2") and there("m/c"))
+    # Copies that the program has spoiled are gone, and new ones are whole. The program "changes"
+    # may still write over the arena, and spoil the first of them.
+    news = []
 
-    def readable():
+    def whole():
+        news.append(f"m/c{len(news)}")
+        a.write(news[-1], data["m/b/2"])
+        wait_for(lambda: there(news[-1]))
         with contextlib.suppress(OSError):
-            return b.read("m/c") == data["m/b/2"]
+            return b.read(news[-1]) == data["m/b/2"]
 
-    wait_for(readable, every=0.2)
+    wait_for(lambda: there("m/b/2"))
+    wait_for(whole, every=0.2)
     reads()
     assert run(binary("kvcachectl"), "status", a.mnt).returncode == 0
     a.umount()

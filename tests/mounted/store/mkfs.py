@@ -105,7 +105,7 @@ for do in ("kill", "torn"):
     runs = 0
     for n, r in faults.sweep(lambda: shutil.rmtree(p, ignore_errors=True),
                              [MKFS, "--size", "16M", p], f"calls=change path={p}*", do,
-                             4 if do == "kill" else 15):
+                             4 if do == "kill" else 8):
         assert r.rc == -9, r
         q = run(MKFS, "--size", "16M", p)
         assert q.returncode == 0 or "is already a store" in q.stdout, (n, q.stdout)

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -377,6 +378,19 @@ static int serve(struct kvfs *f, int ready_fd, bool debug)
 	return err > 0 ? 0 : err; /* a positive value is a signal: a regular end */
 }
 
+/*
+ * Has an unmount ended the session? After a signal the connection still works. After an abort
+ * (umount -f, or the connection's file "abort") the mount exists, and files may be open.
+ */
+static bool is_unmounted(const struct kvfs *f)
+{
+	struct pollfd p = { .fd = fuse_session_fd(f->se) };
+	struct statvfs v;
+
+	return poll(&p, 1, 0) == 1 && (p.revents & POLLERR) &&
+	       (!statvfs(f->mountpoint, &v) || (errno != ENOTCONN && errno != ECONNABORTED));
+}
+
 /* A comma in the store's path would end the mount option, so it is replaced. */
 static const char *source_name(const char *store, char *buf, size_t capacity)
 {
@@ -514,6 +528,8 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	}
 	kvfs_http_stop(f);
 	kvfs_defer_stop(f);
+	if (mounted && is_unmounted(f))
+		kvc_open_release_writers(f->k);
 	kvc_cache_detach(f->k); /* the unmount closes the session's descriptor */
 	if (mounted)
 		fuse_session_unmount(f->se);

@@ -190,6 +190,12 @@ int kvc_open_file(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 /* Ends one open. flags and uid (w->uid) are those of the open. */
 void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid);
 /*
+ * After an unmount: ends the opens of all files that are still open for writing. The kernel
+ * unmounts only if no file is open, but it answers close() before it sends the release, and an
+ * unmount discards releases that the daemon has not read.
+ */
+void kvc_open_release_writers(struct kvc *k);
+/*
  * Gives a descriptor of an open file's segment, to serve reads and writes that are requests. The
  * engine owns it, and it is valid until the release. Returns -EBADF if the file is not open. Call
  * kvc_open_fd_done after each use.

@@ -7,6 +7,7 @@
  * by requests (n->plain).
  */
 #include "account.h"
+#include "array.h"
 #include "cache.h"
 #include "ops.h"
 #include "file.h"
@@ -22,6 +23,7 @@
 #include "gone.h"
 #include "model_use.h"
 #include "latency.h"
+#include "log.h"
 #include "buckets.h"
 #include "chunking.h"
 #include "tmpfile.h"
@@ -593,6 +595,51 @@ out:
 	kvc_unlock_to_joint(k);
 	if (both)
 		kvc_catalog_unlock(k->cat);
+}
+
+/* A file and the number of its writers. */
+struct written {
+	uint64_t ino;
+	unsigned writers;
+};
+
+/* Lists the files that are open for writing. Returns their number. kvc_array_free frees *out. */
+static size_t list_written(struct kvc *k, struct written **out)
+{
+	struct written *v = NULL, *grown;
+	size_t n = 0, capacity = 0;
+
+	kvc_lock(k);
+	kvc_table_each(&k->nodes->table, s) {
+		const struct kvc_node *node = kvc_of(s, struct kvc_node, slot);
+
+		if (!node->refs.writers)
+			continue;
+		if (n == capacity) {
+			capacity = 2 * capacity + 64;
+			if (!(grown = kvc_array_grow(v, capacity * sizeof *v))) {
+				kvc_error("out of memory: files that were closed a moment before "
+					  "the unmount are lost");
+				break;
+			}
+			v = grown;
+		}
+		v[n++] = (struct written){ node->row.ino, node->refs.writers };
+	}
+	kvc_unlock(k);
+	*out = v;
+	return n;
+}
+
+void kvc_open_release_writers(struct kvc *k)
+{
+	struct written *v;
+	size_t n = list_written(k, &v);
+
+	for (size_t i = 0; i < n; i++)
+		while (v[i].writers--)
+			kvc_open_release(k, v[i].ino, O_WRONLY, 0);
+	kvc_array_free(v);
 }
 
 void kvc_open_fd_done(struct kvc *k)

@@ -239,7 +239,7 @@ static int ext_list(struct kvc_tier *t,
 	if (!keys || !page || !f)
 		return -ENOMEM;
 	if (!(kvct_link_abilities(ext_of(t)->link) & KVCTIER_CAN_LIST))
-		return -EROFS;
+		return -EOPNOTSUPP;
 	return list_all(&l) ?: l.unread;
 }
 

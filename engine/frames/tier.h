@@ -203,6 +203,7 @@ struct kvc_tier_ops {
 	 * Calls fn for every frame that is found in the tier itself. A non-zero result ends the
 	 * walk. A driver that examines much other data, or waits for a server, also calls fn(arg,
 	 * NULL, NULL) in between, so that the caller can end the walk. For fsck and imports.
+	 * -EOPNOTSUPP: this tier cannot list.
 	 */
 	int (*list)(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),

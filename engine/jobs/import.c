@@ -8,6 +8,7 @@
 #include "commit_batch.h"
 #include "committer.h"
 #include "keyring.h"
+#include "log.h"
 #include "proof.h"
 #include "remote_lookup.h"
 #include "sweep.h"
@@ -140,21 +141,28 @@ int kvc_import_run(struct kvc_sweep *s)
 	struct kvc *k = s->k;
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *folder = kvc_frame_new();
-	int err = !k->shared ? -ENODEV : page && folder ? 0 : -ENOMEM;
+	int first = !k->shared ? -ENODEV : page && folder ? 0 : -ENOMEM; /* the first error */
+	bool ready = !first;
 
-	for (unsigned i = 0; i < k->ntiers && !err && !s->stop; i++) {
+	for (unsigned i = 0; i < k->ntiers && ready && !s->stop; i++) {
 		struct kvc_tier *t = k->tier[k->order[i]].t;
 		struct import im = { s, k->order[i], page, folder };
+		int err;
 
 		if (!(t->ops->caps & KVC_TIER_SHARED))
 			continue;
 		/* an operator has requested the import: ignore the breaker */
 		err = t->ops->list ? t->ops->list(t, import_one, &im) : -EOPNOTSUPP;
+		if (err == -EOPNOTSUPP)
+			kvc_warn("import: the tier %s cannot list its files, and is left out",
+				 t->id);
+		if (err < 0)
+			first = first ?: err; /* the other tiers are listed, too */
 		if (err > 0 || err == -EOPNOTSUPP)
 			continue;
 		kvc_lock(k);
 		kvc_tier_result_locked(k, k->order[i], KVC_CALL_LIST, 0, err);
 		kvc_unlock(k);
 	}
-	return err > 0 ? 0 : err;
+	return first;
 }

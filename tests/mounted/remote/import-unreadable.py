@@ -3,10 +3,10 @@
 """kvcachectl import of a shared tier that cannot be read completely: a folder whose listing ends
 early, a frame that gives EIO, a server that refuses some keys. It takes in all other names and
 reports that the import is incomplete. A frame that is damaged, or removed in the meantime, is not
-an error."""
+an error. A tier that fails, or cannot list, does not keep the import from the other tiers."""
 import http.server, os, threading
 from kvtest import KiB, Store, TMP, binary, blob, run, wait_for
-import frames
+import frames, servers
 from faults import FAR, Rules
 
 os.environ["AWS_ACCESS_KEY_ID"] = os.environ["AWS_SECRET_ACCESS_KEY"] = "x"
@@ -99,3 +99,34 @@ imported(d, True, most)
 S3.code = None
 imported(d, True, names)
 d.umount()
+
+# the first of two tiers cannot list, or its listing fails
+program = servers.Program("""
+import kvctier
+
+
+class Memory:
+    def __init__(self, options):
+        self.values = {}
+
+    def get(self, key, offset, room):
+        part = self.values[key][offset:offset + len(room)]
+        room[:len(part)] = part
+        return len(part)
+
+    def put(self, key, data, expiry_ms):
+        self.values[key] = bytes(data)
+
+
+kvctier.serve(Memory)
+""", "memory")
+S3.code = None
+for n, first in enumerate((program.url(), f"dir://{TMP}/gone")):
+    os.makedirs(f"{TMP}/gone", exist_ok=True)
+    e = Store(f"e{n}", size="32M",
+              options=f"settle=0,deadline=3000,disk=off,remote={first},remote={url}").mount()
+    if n:
+        os.rmdir(f"{TMP}/gone")
+    imported(e, False, names)
+    assert "cannot list its files, and is left out" in e.log(), e.log()  # the first one
+    e.umount()

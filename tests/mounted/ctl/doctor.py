@@ -109,7 +109,8 @@ EVEN = {"store-on-tmpfs"} if TMPFS else set()
 s = Store("small", size="64M", cpu="32M", options="settle=0,pace=600000,policy=lru").mount()
 for i in range(100):
     put(s, f"m/c{i}/l")
-s.settle()
+    if i % 4 == 3:
+        s.settle()  # no store waits for a slow disk
 dropped = -1
 while dropped != s.stats()["dropped_chunks"] or dropped < 30:  # until the trimmer is done
     dropped = s.stats()["dropped_chunks"]

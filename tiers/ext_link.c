@@ -1,27 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to the program of an ext tier; see ext_link.h.
+ * The lives of the program of an ext tier, and the thread that starts and ends it; see ext_link.h.
+ * ext_requests.c makes the requests, ext_program.c runs the process.
  *
- * The arena is a memfd with a slot for each request, of KVCTIER_VALUE_MAX bytes. It cannot shrink,
- * so reading it never raises SIGBUS. Each start of the program gets a new arena, because a process
- * that the program left behind may still write to the old one.
- *
- *            a call        sent          an answer
- *   FREE ----------> FILL -----> SENT --------------> DONE ---> FREE (data copied out)
- *                                 | deadline
- *                                 v      an answer, or the program has ended
- *                                LATE ------------------------------------------> FREE
- *
- * A slot in FILL, SENT or DONE has a thread in kvct_link_ask; `users` counts these slots, and the
- * arena is unmapped when there are none. A LATE slot has no thread, and the program may still
- * write to it; so it is not used again. If a request stays unanswered for HANG deadlines, the
- * program is killed.
- *
- * l->lock guards all members that are not marked. Nothing is sent or copied while it is held.
+ * Each start of the program gets a new arena. The thread unmaps it when the program has ended and
+ * no call uses it. After its end the program is started again when a call wants it, after a wait
+ * that grows if the program ends soon.
  */
 #include "ext_link.h"
 
 #include "ext_program.h"
+#include "ext_requests.h"
 #include "log.h"
 #include "util.h"
 
@@ -37,243 +26,33 @@
 #include <sys/socket.h>
 
 #define FIRST_NS 2000000000ull /* how long a mount waits for the program to be ready */
-#define HANG 10
 /* waits before the program is started again; none after it has worked for STEADY_NS */
 #define BACKOFF_MIN_NS 100000000ull
 #define BACKOFF_MAX_NS 30000000000ull
 #define STEADY_NS 10000000000ull
-#define WAIT_NS 500000000ull /* a call waits for a start that is so near */
-#define USED_NS 5000000000ull
 #define TURN_NS 1000000000ull /* between two looks for a program that hangs */
 #define LEAVE_MS 5000         /* how long a program may take to end after its socket was closed */
-
-enum slot_is { SLOT_FREE, SLOT_FILL, SLOT_SENT, SLOT_LATE, SLOT_DONE };
-
-struct slot {
-	enum slot_is is;
-	struct kvctier_request request;
-	uint64_t late_ns;             /* LATE: since when */
-	int err;                      /* DONE: 0, or -ECONNRESET: the program has ended */
-	struct kvctier_answer answer; /* DONE, with err 0 */
-	pthread_cond_t done;
-};
 
 struct kvct_link {
 	/* constant */
 	const char *path;
 	char *options;
 	size_t options_len;
-	uint64_t arena_bytes, deadline_ms;
-	unsigned nslots;
+	uint64_t arena_bytes;
 	int wake; /* an eventfd for the thread */
 	pthread_t thread;
 
-	pthread_mutex_t lock;
-	pthread_cond_t change; /* `up`, `ended`, a slot is free, `users`, `wanted` */
-	bool up;               /* the program is ready */
-	bool wanted;           /* a call waits for the program */
-	bool stopping;
-	bool tried;                    /* the first start has ended, in success or not */
-	bool opened;                   /* the mount goes on, so that failures are logged */
-	char refusal[320];             /* why the program cannot serve; "": it did not say so */
-	uint64_t retry_ns, backoff_ns; /* the next start, and the wait before it */
-	int sock;                      /* while up */
-	uint8_t *arena;                /* while up, and until `users` is 0 */
-	unsigned users;
-	uint64_t tag; /* of the last request */
-	struct slot slot[KVCT_LINK_SLOTS];
-	uint64_t used_tag, used_ns; /* of the last USED: 0 if it is answered; when it was sent */
-	unsigned abilities;
-	uint64_t used, size;
+	struct kvct_requests r;
+	/* guarded by r.lock */
+	bool tried;                 /* the first start has ended, in success or not */
+	bool opened;                /* the mount goes on, so that failures are logged */
+	char refusal[KVCT_REFUSAL]; /* why the program cannot serve; "": it did not say so */
+	uint64_t backoff_ns;        /* the wait before the next start */
+
+	/* of the thread */
+	struct kvct_program program;
 	char name[40]; /* of the driver */
-
-	struct kvct_program program; /* of the thread */
 };
-
-static bool is_busy(const struct slot *s)
-{
-	return s->is == SLOT_FILL || s->is == SLOT_SENT || s->is == SLOT_DONE;
-}
-
-static void free_slot_locked(struct kvct_link *l, struct slot *s)
-{
-	l->users -= is_busy(s);
-	s->is = SLOT_FREE;
-	pthread_cond_broadcast(&l->change);
-}
-
-/* Waits for a change of the link until the time. The caller holds l->lock. */
-static void wait_change_locked(struct kvct_link *l, uint64_t until_ns)
-{
-	struct timespec ts = kvc_timespec(until_ns);
-
-	pthread_cond_timedwait(&l->change, &l->lock, &ts);
-}
-
-/* Waits until the program is ready. Returns 0, -ETIMEDOUT or -ECONNREFUSED. */
-static int wait_up_locked(struct kvct_link *l, uint64_t until_ns)
-{
-	while (!l->up) {
-		uint64_t now = kvc_mono_ns();
-
-		if (l->stopping || l->retry_ns > now + WAIT_NS)
-			return -ECONNREFUSED;
-		if (now >= until_ns)
-			return -ETIMEDOUT;
-		l->wanted = true;
-		pthread_cond_broadcast(&l->change);
-		wait_change_locked(l, until_ns);
-	}
-	return 0;
-}
-
-/*
- * Two requests that change a value are never with the program at the same time: it answers in any
- * order. Sets *late if the other one is LATE.
- */
-static bool conflicts_locked(const struct kvct_link *l, const struct kvctier_request *q, bool *late)
-{
-	bool found = false;
-
-	*late = false;
-	for (unsigned i = 0; i < l->nslots && q->op != KVCTIER_LIST; i++) {
-		const struct slot *s = &l->slot[i];
-
-		if (s->is == SLOT_FREE || s->is == SLOT_DONE ||
-		    (s->request.op == KVCTIER_GET && q->op == KVCTIER_GET) ||
-		    s->request.op == KVCTIER_LIST || memcmp(s->request.key, q->key, 16) != 0)
-			continue;
-		/* a late get changes nothing */
-		found |= s->is != SLOT_LATE || s->request.op != KVCTIER_GET;
-		*late |= s->is == SLOT_LATE && s->request.op != KVCTIER_GET;
-	}
-	return found;
-}
-
-/* Takes a free slot for the request. Returns 0, -ETIMEDOUT, or as wait_up_locked. */
-static int take_slot_locked(struct kvct_link *l, struct kvct_link_call *c, struct slot **out)
-{
-	for (;;) {
-		struct slot *found = NULL;
-		unsigned late = 0;
-		bool late_key;
-		int err = wait_up_locked(l, c->until_ns);
-
-		if (err)
-			return err;
-		for (unsigned i = 0; i < l->nslots; i++) {
-			late += l->slot[i].is == SLOT_LATE;
-			if (l->slot[i].is == SLOT_FREE)
-				found = &l->slot[i];
-		}
-		if (!conflicts_locked(l, &c->request, &late_key) && found) {
-			*out = found;
-			break;
-		}
-		if (late == l->nslots || late_key || kvc_mono_ns() >= c->until_ns)
-			return -ETIMEDOUT;
-		wait_change_locked(l, c->until_ns);
-	}
-	(*out)->is = SLOT_FILL;
-	(*out)->request = c->request;
-	(*out)->request.tag = ++l->tag;
-	(*out)->request.arena = (uint64_t)(*out - l->slot) * KVCTIER_VALUE_MAX;
-	(*out)->request.room = KVCTIER_VALUE_MAX;
-	l->users++;
-	return 0;
-}
-
-/* Sends the request of the slot, and waits for the answer. The slot is then DONE, or LATE. */
-static int link_exchange(struct kvct_link *l, struct slot *s, uint64_t until_ns)
-{
-	struct timespec until = kvc_timespec(until_ns);
-	uint64_t now = kvc_mono_ns();
-	struct kvctier_request q;
-	bool up;
-	int err = 0;
-
-	pthread_mutex_lock(&l->lock);
-	up = l->up;
-	s->request.deadline_ms = now < until_ns ? (until_ns - now) / 1000000 + 1 : 1;
-	q = s->request;
-	s->is = up ? SLOT_SENT : SLOT_DONE;
-	s->err = -ECONNRESET;
-	pthread_mutex_unlock(&l->lock);
-	/*
-	 * The socket stays open while there are users. It has room for all slots; if not, the
-	 * program has ended, or the request is LATE at its deadline.
-	 */
-	if (up)
-		(void)!send(l->sock, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT);
-	pthread_mutex_lock(&l->lock);
-	while (s->is == SLOT_SENT && !err)
-		err = -pthread_cond_timedwait(&s->done, &l->lock, &until);
-	if (s->is == SLOT_SENT) {
-		s->is = SLOT_LATE;
-		s->late_ns = kvc_mono_ns();
-		l->users--;
-		pthread_cond_broadcast(&l->change);
-		err = -ETIMEDOUT;
-	} else {
-		err = s->err;
-	}
-	pthread_mutex_unlock(&l->lock);
-	return err;
-}
-
-/* Returns the error of tier.h for a result of the program, which may be any number. */
-static int program_error(int64_t result)
-{
-	switch (result) {
-	case 0:
-	case -ENOENT:
-	case -EBADMSG:
-	case -EFBIG:
-	case -EACCES:
-	case -EROFS:
-	case -ENOSPC:
-	case -EDQUOT:
-	case -EBUSY:
-	case -ECONNREFUSED:
-	case -EHOSTUNREACH:
-	case -ENETUNREACH:
-	case -EHOSTDOWN:
-	case -ENOTCONN:
-	case -ETIMEDOUT:
-	case -ECONNRESET: return (int)result;
-	case -EPERM: return -EACCES;
-	default: return -EIO;
-	}
-}
-
-static int ask_once(struct kvct_link *l, struct kvct_link_call *c)
-{
-	struct slot *s;
-	int err;
-
-	pthread_mutex_lock(&l->lock);
-	err = take_slot_locked(l, c, &s);
-	pthread_mutex_unlock(&l->lock);
-	if (err)
-		return err;
-	uint8_t *at = l->arena + s->request.arena;
-
-	if (c->data && c->request.length)
-		memcpy(at, c->data, c->request.length);
-	err = link_exchange(l, s, c->until_ns);
-	if (err == -ETIMEDOUT)
-		return err;
-	if (!err) {
-		c->answer = s->answer;
-		err = program_error(s->answer.result);
-	}
-	if (!err && c->into)
-		memcpy(c->into, at, c->answer.length);
-	pthread_mutex_lock(&l->lock);
-	free_slot_locked(l, s);
-	pthread_mutex_unlock(&l->lock);
-	return err;
-}
 
 int kvct_link_ask(struct kvct_link *l, struct kvct_link_call *c)
 {
@@ -281,61 +60,25 @@ int kvct_link_ask(struct kvct_link *l, struct kvct_link_call *c)
 
 	if (c->request.length > KVCTIER_VALUE_MAX)
 		return -EFBIG;
-	err = ask_once(l, c);
-	return err == -ECONNRESET ? ask_once(l, c) : err;
+	err = kvct_requests_ask(&l->r, c);
+	return err == -ECONNRESET ? kvct_requests_ask(&l->r, c) : err;
 }
 
 unsigned kvct_link_abilities(struct kvct_link *l)
 {
-	pthread_mutex_lock(&l->lock);
-	unsigned abilities = l->abilities;
+	pthread_mutex_lock(&l->r.lock);
+	unsigned abilities = l->r.abilities;
 
-	pthread_mutex_unlock(&l->lock);
+	pthread_mutex_unlock(&l->r.lock);
 	return abilities;
 }
 
 void kvct_link_used(struct kvct_link *l, uint64_t *used, uint64_t *size)
 {
-	pthread_mutex_lock(&l->lock);
-	*used = l->used;
-	*size = l->size;
-	pthread_mutex_unlock(&l->lock);
-}
-
-/* Handles an answer. Returns NULL, or the way in which it breaks the contract. */
-static const char *take_answer_locked(struct kvct_link *l, const struct kvctier_answer *a)
-{
-	struct slot *s = NULL;
-
-	if (a->result > 0)
-		return "an answer has a positive result";
-	if (l->used_tag && a->tag == l->used_tag) {
-		l->used_tag = 0;
-		/* figures for people: any program may say anything, and sums of them must fit */
-		l->used = a->result ? 0 : kvc_min(a->length, INT64_MAX / 8);
-		l->size = a->result ? 0 : kvc_min(a->next, INT64_MAX / 8);
-		return NULL;
-	}
-	for (unsigned i = 0; i < l->nslots; i++)
-		if ((l->slot[i].is == SLOT_SENT || l->slot[i].is == SLOT_LATE) &&
-		    l->slot[i].request.tag == a->tag)
-			s = &l->slot[i];
-	if (!s)
-		return "it answers no request that was made";
-	if (!a->result && a->length > (s->request.op == KVCTIER_GET || s->request.op == KVCTIER_LIST
-					       ? s->request.length
-					       : 0))
-		return "an answer has more bytes than were asked for";
-	if (s->is == SLOT_LATE) {
-		free_slot_locked(l, s);
-		return NULL;
-	}
-	s->answer = *a;
-	s->err = 0;
-	s->is = SLOT_DONE;
-	pthread_cond_signal(&s->done);
-	pthread_cond_broadcast(&l->change); /* the key is free */
-	return NULL;
+	pthread_mutex_lock(&l->r.lock);
+	*used = l->r.used;
+	*size = l->r.size;
+	pthread_mutex_unlock(&l->r.lock);
 }
 
 /* Receives the answers that have arrived. Returns NULL, or why the program is to end. */
@@ -352,10 +95,7 @@ static const char *take_answers(struct kvct_link *l)
 			return ""; /* it has closed the socket, or ended */
 		if (n != sizeof a)
 			return "a message has another size than an answer";
-		pthread_mutex_lock(&l->lock);
-		why = take_answer_locked(l, &a);
-		pthread_mutex_unlock(&l->lock);
-		if (why)
+		if ((why = kvct_requests_answer(&l->r, &a)))
 			return why;
 	}
 	return NULL;
@@ -378,9 +118,9 @@ static int arena_make(struct kvct_link *l)
 		close(fd);
 		return err;
 	}
-	pthread_mutex_lock(&l->lock);
-	l->arena = p;
-	pthread_mutex_unlock(&l->lock);
+	pthread_mutex_lock(&l->r.lock);
+	l->r.arena = p;
+	pthread_mutex_unlock(&l->r.lock);
 	return fd;
 }
 
@@ -392,8 +132,8 @@ static int send_hello(struct kvct_link *l, int arena)
 		.options_len = (uint32_t)l->options_len,
 		.arena_bytes = l->arena_bytes,
 		.value_max = KVCTIER_VALUE_MAX,
-		.deadline_ms = l->deadline_ms,
-		.slots = l->nslots,
+		.deadline_ms = l->r.deadline_ms,
+		.slots = l->r.nslots,
 	};
 	union {
 		struct cmsghdr align;
@@ -447,44 +187,36 @@ static int wait_program(struct kvct_link *l, uint64_t until_ns)
 
 static bool is_stopping(struct kvct_link *l)
 {
-	pthread_mutex_lock(&l->lock);
-	bool stopping = l->stopping;
+	pthread_mutex_lock(&l->r.lock);
+	bool stopping = l->r.stopping;
 
-	pthread_mutex_unlock(&l->lock);
+	pthread_mutex_unlock(&l->r.lock);
 	return stopping;
 }
 
 /* Notes the answer to the hello. Returns NULL, or why the program is to end. */
-static const char *take_ready(struct kvct_link *l, struct kvctier_ready *r, ssize_t n)
+static const char *take_ready(struct kvct_link *l)
 {
-	if (n <= 0)
-		return "";
-	if (n != sizeof *r || memcmp(r->magic, KVCTIER_MAGIC, 8) != 0)
-		return "its first message is not struct kvctier_ready";
-	r->name[sizeof r->name - 1] = r->text[sizeof r->text - 1] = 0;
-	kvc_quote_one_line(r->name);
-	kvc_quote_one_line(r->text);
-	pthread_mutex_lock(&l->lock);
-	*l->refusal = 0;
-	if (r->version != KVCTIER_VERSION)
-		snprintf(l->refusal, sizeof l->refusal,
-			 "speaks version %u of kvcachefs-ext(7), not %u", r->version,
-			 KVCTIER_VERSION);
-	else if (r->result)
-		snprintf(l->refusal, sizeof l->refusal, "cannot serve: %s", r->text);
-	else
-		l->abilities = r->abilities;
-	memcpy(l->name, r->name, sizeof l->name);
-	pthread_mutex_unlock(&l->lock);
-	return *l->refusal ? l->refusal : NULL;
+	struct kvctier_ready m = { 0 };
+	char refusal[KVCT_REFUSAL];
+	ssize_t n = recv(l->program.sock, &m, sizeof m, MSG_DONTWAIT | MSG_TRUNC);
+	const char *why = kvct_requests_ready(&m, n, refusal);
+
+	pthread_mutex_lock(&l->r.lock);
+	memcpy(l->refusal, refusal, sizeof refusal);
+	if (!why) {
+		l->r.abilities = m.abilities;
+		memcpy(l->name, m.name, sizeof l->name);
+	}
+	pthread_mutex_unlock(&l->r.lock);
+	return *refusal ? l->refusal : why;
 }
 
 /* Starts the program and waits until it is ready. Returns NULL, or why it is to end. */
 static const char *start_program(struct kvct_link *l, char why[128])
 {
-	uint64_t until = kvc_mono_ns() + l->deadline_ms * 1000000;
+	uint64_t until = kvc_mono_ns() + l->r.deadline_ms * 1000000;
 	KVC_FD int arena = -1;
-	struct kvctier_ready r = { 0 };
 	char error[512];
 	int err;
 
@@ -502,33 +234,7 @@ static const char *start_program(struct kvct_link *l, char why[128])
 	while (!wait_program(l, until))
 		if (is_stopping(l) || kvc_mono_ns() >= until)
 			return "it was not ready before the deadline";
-	return take_ready(l, &r, recv(l->program.sock, &r, sizeof r, MSG_DONTWAIT | MSG_TRUNC));
-}
-
-/* Is a request unanswered for so long that the program must be hanging? */
-static bool hangs_locked(const struct kvct_link *l, uint64_t now)
-{
-	uint64_t long_ns = HANG * l->deadline_ms * 1000000;
-	bool hangs = l->used_tag && now - l->used_ns > long_ns;
-
-	for (unsigned i = 0; i < l->nslots; i++)
-		hangs |= l->slot[i].is == SLOT_LATE && now - l->slot[i].late_ns > long_ns;
-	return hangs;
-}
-
-/* Asks for the figures of the store from time to time. */
-static void ask_used(struct kvct_link *l, uint64_t now)
-{
-	struct kvctier_request q = { .op = KVCTIER_USED, .deadline_ms = l->deadline_ms };
-
-	pthread_mutex_lock(&l->lock);
-	if ((l->abilities & KVCTIER_CAN_USED) && !l->used_tag && now - l->used_ns >= USED_NS) {
-		l->used_tag = q.tag = ++l->tag;
-		l->used_ns = now;
-	}
-	pthread_mutex_unlock(&l->lock);
-	if (q.tag)
-		(void)!send(l->program.sock, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return take_ready(l);
 }
 
 /* Handles answers until the program ends or must end. Returns the reason; "" if it has ended. */
@@ -537,17 +243,17 @@ static const char *serve_link(struct kvct_link *l)
 	const char *why = NULL;
 
 	while (!why && !is_stopping(l)) {
-		uint64_t now = kvc_mono_ns();
+		struct kvctier_request used;
 		int news;
 
-		ask_used(l, now);
-		pthread_mutex_lock(&l->lock);
-		if (hangs_locked(l, now))
+		if (kvct_requests_ask_used(&l->r, &used))
+			(void)!send(l->program.sock, &used, sizeof used,
+				    MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (kvct_requests_hang(&l->r)) {
 			why = "a request is unanswered for ten deadlines";
-		pthread_mutex_unlock(&l->lock);
-		if (why)
 			break;
-		news = wait_program(l, now + TURN_NS);
+		}
+		news = wait_program(l, kvc_mono_ns() + TURN_NS);
 		if (news & NEWS_MESSAGE)
 			why = take_answers(l);
 		if ((news & NEWS_END) && !why)
@@ -556,47 +262,21 @@ static const char *serve_link(struct kvct_link *l)
 	return why ?: "";
 }
 
-static void link_set_up(struct kvct_link *l, bool up)
-{
-	pthread_mutex_lock(&l->lock);
-	l->up = up;
-	l->sock = l->program.sock;
-	l->tried = true;
-	l->wanted = false;
-	l->used_ns = l->used_tag = 0;
-	for (unsigned i = 0; i < l->nslots && !up; i++) {
-		struct slot *s = &l->slot[i];
-
-		if (s->is == SLOT_SENT) {
-			s->is = SLOT_DONE;
-			s->err = -ECONNRESET;
-			pthread_cond_signal(&s->done);
-		} else if (s->is == SLOT_LATE) {
-			s->is = SLOT_FREE;
-		}
-	}
-	pthread_cond_broadcast(&l->change);
-	/* threads that still copy; they do not wait for the program */
-	while (!up && l->users)
-		pthread_cond_wait(&l->change, &l->lock);
-	pthread_mutex_unlock(&l->lock);
-}
-
 /* Decides when the program is started again, and logs its end. */
 static void note_end(struct kvct_link *l, const char *why, const char *ended, uint64_t since_ns)
 {
 	uint64_t now = kvc_mono_ns();
 	bool quiet;
 
-	pthread_mutex_lock(&l->lock);
+	pthread_mutex_lock(&l->r.lock);
 	if (since_ns && now - since_ns >= STEADY_NS)
 		l->backoff_ns = 0;
 	else
 		l->backoff_ns = kvc_max(BACKOFF_MIN_NS, kvc_min(2 * l->backoff_ns, BACKOFF_MAX_NS));
-	l->retry_ns = now + l->backoff_ns;
+	l->r.retry_ns = now + l->backoff_ns;
 	quiet = *l->refusal && !l->opened;
-	pthread_cond_broadcast(&l->change);
-	pthread_mutex_unlock(&l->lock);
+	pthread_cond_broadcast(&l->r.change);
+	pthread_mutex_unlock(&l->r.lock);
 	if (quiet) /* kvct_link_open reports it */
 		return;
 	kvc_warn("tier ext: %s: %s%s%s; the next call starts it again after %llu ms", l->path, why,
@@ -604,6 +284,15 @@ static void note_end(struct kvct_link *l, const char *why, const char *ended, ui
 		 : *ended       ? "the program "
 				: "",
 		 ended, (unsigned long long)(l->backoff_ns / 1000000));
+}
+
+/* The first start has ended. */
+static void note_tried(struct kvct_link *l)
+{
+	pthread_mutex_lock(&l->r.lock);
+	l->tried = true;
+	pthread_cond_broadcast(&l->r.change);
+	pthread_mutex_unlock(&l->r.lock);
 }
 
 /* One life of the program. */
@@ -617,18 +306,20 @@ static void run_program(struct kvct_link *l)
 	if (!why) {
 		kvc_info("tier ext: %s is ready (driver %s)", l->path, l->name);
 		since = kvc_mono_ns();
-		link_set_up(l, true);
+		note_tried(l);
+		kvct_requests_start(&l->r, l->program.sock);
 		why = serve_link(l);
 	}
-	link_set_up(l, false);
+	kvct_requests_stop(&l->r);
+	note_tried(l);
 	stopping = is_stopping(l);
 	if (l->program.pid)
 		kvct_program_end(&l->program, stopping ? LEAVE_MS : *why ? 0 : 200, ended);
-	if (l->arena)
-		munmap(l->arena, l->arena_bytes);
-	pthread_mutex_lock(&l->lock);
-	l->arena = NULL;
-	pthread_mutex_unlock(&l->lock);
+	if (l->r.arena)
+		munmap(l->r.arena, l->arena_bytes);
+	pthread_mutex_lock(&l->r.lock);
+	l->r.arena = NULL;
+	pthread_mutex_unlock(&l->r.lock);
 	if (!stopping)
 		note_end(l, why, ended, since);
 }
@@ -638,28 +329,26 @@ static void *link_thread(void *arg)
 	struct kvct_link *l = arg;
 
 	run_program(l);
-	pthread_mutex_lock(&l->lock);
-	while (!l->stopping) {
+	pthread_mutex_lock(&l->r.lock);
+	while (!l->r.stopping) {
 		uint64_t now = kvc_mono_ns();
 
-		if (!l->wanted || l->retry_ns > now) {
-			wait_change_locked(l, l->wanted ? l->retry_ns : now + 3600000000000ull);
+		if (!l->r.wanted || l->r.retry_ns > now) {
+			kvct_requests_wait_locked(&l->r, l->r.wanted ? l->r.retry_ns
+								     : now + 3600000000000ull);
 			continue;
 		}
-		pthread_mutex_unlock(&l->lock);
+		pthread_mutex_unlock(&l->r.lock);
 		run_program(l);
-		pthread_mutex_lock(&l->lock);
+		pthread_mutex_lock(&l->r.lock);
 	}
-	pthread_mutex_unlock(&l->lock);
+	pthread_mutex_unlock(&l->r.lock);
 	return NULL;
 }
 
 static void free_link(struct kvct_link *l)
 {
-	for (unsigned i = 0; i < KVCT_LINK_SLOTS; i++)
-		pthread_cond_destroy(&l->slot[i].done);
-	pthread_cond_destroy(&l->change);
-	pthread_mutex_destroy(&l->lock);
+	kvct_requests_fini(&l->r);
 	kvc_close_fd(&l->wake);
 	free(l->options);
 	free(l);
@@ -667,10 +356,10 @@ static void free_link(struct kvct_link *l)
 
 void kvct_link_close(struct kvct_link *l)
 {
-	pthread_mutex_lock(&l->lock);
-	l->stopping = true;
-	pthread_cond_broadcast(&l->change);
-	pthread_mutex_unlock(&l->lock);
+	pthread_mutex_lock(&l->r.lock);
+	l->r.stopping = true;
+	pthread_cond_broadcast(&l->r.change);
+	pthread_mutex_unlock(&l->r.lock);
 	(void)!write(l->wake, &(uint64_t){ 1 }, 8);
 	pthread_join(l->thread, NULL);
 	free_link(l);
@@ -692,20 +381,20 @@ static int start_thread(struct kvct_link *l)
 /* Waits for the first start. Returns 0, or -EINVAL if the program refuses to serve. */
 static int await_first(struct kvct_link *l, char *error)
 {
-	uint64_t until = kvc_mono_ns() + kvc_min(FIRST_NS, l->deadline_ms * 1000000);
+	uint64_t until = kvc_mono_ns() + kvc_min(FIRST_NS, l->r.deadline_ms * 1000000);
 	bool tried;
 	int err = 0;
 
-	pthread_mutex_lock(&l->lock);
+	pthread_mutex_lock(&l->r.lock);
 	while (!l->tried && kvc_mono_ns() < until)
-		wait_change_locked(l, until);
+		kvct_requests_wait_locked(&l->r, until);
 	tried = l->tried;
 	if (*l->refusal) {
 		snprintf(error, 512, "option remote: %.150s %s", l->path, l->refusal);
 		err = -EINVAL;
 	}
 	l->opened = !err;
-	pthread_mutex_unlock(&l->lock);
+	pthread_mutex_unlock(&l->r.lock);
 	if (!tried)
 		kvc_warn("tier ext: %s is not ready yet; the next access waits for it", l->path);
 	return err;
@@ -715,26 +404,17 @@ int kvct_link_open(struct kvct_link **out, const char *path, const char *options
 		   size_t options_len, uint64_t arena_bytes, uint64_t deadline_ms, char *error)
 {
 	struct kvct_link *l = calloc(1, sizeof *l);
-	pthread_condattr_t attr;
 	int err;
 
 	if (!l) {
 		snprintf(error, 512, "out of memory");
 		return -ENOMEM;
 	}
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_mutex_init(&l->lock, NULL);
-	pthread_cond_init(&l->change, &attr);
-	for (unsigned i = 0; i < KVCT_LINK_SLOTS; i++)
-		pthread_cond_init(&l->slot[i].done, &attr);
-	pthread_condattr_destroy(&attr);
+	kvct_requests_init(&l->r, (unsigned)(arena_bytes / KVCTIER_VALUE_MAX), deadline_ms);
 	l->path = path;
 	l->options = malloc(options_len + 1);
 	l->options_len = options_len;
 	l->arena_bytes = arena_bytes;
-	l->nslots = (unsigned)(arena_bytes / KVCTIER_VALUE_MAX);
-	l->deadline_ms = deadline_ms;
 	l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	err = !l->options ? -ENOMEM : l->wake < 0 ? -errno : 0;
 	if (!err) {

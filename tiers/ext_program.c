@@ -282,6 +282,9 @@ void kvct_program_end(struct kvct_program *p, uint64_t wait_ms, char *why)
 	close(p->pidfd);
 	if (WIFEXITED(status))
 		snprintf(why, 128, "exited with status %d", WEXITSTATUS(status));
+	else if (!ended.revents && WTERMSIG(status) == SIGKILL)
+		snprintf(why, 128, "%s",
+			 wait_ms ? "did not end by itself, and was killed" : "was killed");
 	else
 		snprintf(why, 128, "was killed by signal %d", WTERMSIG(status));
 	memset(p, 0, sizeof *p);

@@ -49,7 +49,8 @@ bool kvct_program_log(struct kvct_program *p);
 bool kvct_program_floods(const struct kvct_program *p, uint64_t *until_ns);
 /*
  * Closes the socket, waits at most wait_ms for the program to end, kills its process group, and
- * describes the end in why[128] ("exited with status 1", "was killed by signal 11").
+ * describes the end in why[128] ("exited with status 1", "was killed by signal 11"; without a
+ * number if this function has killed it).
  */
 void kvct_program_end(struct kvct_program *p, uint64_t wait_ms, char *why);
 

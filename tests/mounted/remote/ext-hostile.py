@@ -166,7 +166,9 @@ def listings():
 def starts():
     """Wrong first messages: a program that refuses fails the mount, others fail the tier."""
     for n, (body, says, mounts) in enumerate((
-            ("raise SystemExit(5)", "exited with status 5", True),
+            ("os._exit(5)", "exited with status 5", True),
+            ("sock.close(); import time; time.sleep(100)", "did not end by itself, and was killed",
+             True),
             ("sock.send(b'hello')", "kvctier_ready", True),
             ("sock.send(bytes(256))", "kvctier_ready", True),
             ("sock.send(b'x' * 70000)", "kvctier_ready", True),

@@ -20,6 +20,11 @@ static void lose_writes_locked(struct kvct_device_sync *s)
 		s->lost[s->nlost++] = (struct kvct_device_sync_lost){ s->synced, s->writes };
 }
 
+void kvct_device_sync_distrust_locked(struct kvct_device_sync *s)
+{
+	s->lost[s->nlost++] = (struct kvct_device_sync_lost){ 0, s->writes };
+}
+
 void kvct_device_sync_left_out_locked(struct kvct_device_sync *s)
 {
 	if (s->writes != s->synced)

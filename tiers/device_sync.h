@@ -40,6 +40,8 @@ struct kvct_device_sync {
  * lost, so it gets a lost number.
  */
 uint64_t kvct_device_sync_number_locked(const struct kvct_device_sync *s, uint64_t failed);
+/* The writes of earlier mounts may be lost. Called before the first put. */
+void kvct_device_sync_distrust_locked(struct kvct_device_sync *s);
 /* A sync of the tier has left out the device. */
 void kvct_device_sync_left_out_locked(struct kvct_device_sync *s);
 /*

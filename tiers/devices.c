@@ -61,6 +61,9 @@ struct devices {
 	unsigned most;       /* of x->inside, if there are several devices; 0: no bound */
 	pthread_cond_t left; /* a thread has left a device */
 	struct kvct_pipeline *pipeline; /* large frames of all devices */
+	/* see watch_syncs in tier.h; NULL: nobody asked */
+	void (*sync_failed)(void *arg);
+	void *sync_failed_arg;
 	/* for devices_list(), see kvct_devices_unread() */
 	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
 	void *unread_arg;
@@ -515,6 +518,12 @@ static bool skip_sync(struct devices *d, unsigned nr)
 	return unsynced;
 }
 
+static void tell_failed(const struct devices *d)
+{
+	if (d->sync_failed)
+		d->sync_failed(d->sync_failed_arg);
+}
+
 /*
  * Syncs all devices. A failed sync suspends its device at once, because any of the frames that were
  * written since the last sync may be lost. A device that is suspended is left out, so that files in
@@ -536,11 +545,15 @@ static int devices_sync(struct kvc_tier *t)
 		probe = fails(&d->dev[i], KVC_CALL_WRITE);
 		pthread_mutex_unlock(&d->lock);
 		if ((err = begin(d, i, KVC_CALL_WRITE, &x))) {
-			if (skip_sync(d, i))
+			if (skip_sync(d, i)) {
+				tell_failed(d);
 				left_out = left_out ?: err == -ENODEV ? -EIO : err;
+			}
 			continue;
 		}
 		err = kvct_device_sync_run(&d->dev[i].sync, x, &d->lock, &d->synced);
+		if (err) /* before the next device, which may be slow */
+			tell_failed(d);
 		end(d, i, KVC_CALL_WRITE, 0, err, true);
 		any |= !err;
 		/* a probe that fails leaves its device out, too */
@@ -568,6 +581,20 @@ static enum kvc_tier_synced devices_synced(struct kvc_tier *t, const struct kvc_
 		is = KVC_TIER_FAILING;
 	pthread_mutex_unlock(&d->lock);
 	return is;
+}
+
+static void devices_watch_syncs(struct kvc_tier *t, bool unsynced, void (*failed)(void *arg),
+				void *arg)
+{
+	struct devices *d = devices_of(t);
+
+	pthread_mutex_lock(&d->lock);
+	d->sync_failed = failed;
+	d->sync_failed_arg = arg;
+	for (unsigned i = 0; i < KVC_DEVICES && unsynced; i++)
+		if (d->dev[i].t)
+			kvct_device_sync_distrust_locked(&d->dev[i].sync);
+	pthread_mutex_unlock(&d->lock);
 }
 
 static void devices_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
@@ -759,6 +786,7 @@ static const struct kvc_tier_ops devices_ops = {
 	.enter = devices_enter,
 	.leave = devices_leave,
 	.synced = devices_synced,
+	.watch_syncs = devices_watch_syncs,
 	.usage = devices_usage,
 	.device = devices_device,
 	.change = devices_change,

@@ -149,6 +149,14 @@ static void shim_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	s->below->ops->usage(s->below, u);
 }
 
+static void shim_watch_syncs(struct kvc_tier *t, bool unsynced, void (*failed)(void *arg),
+			     void *arg)
+{
+	struct shim *s = shim_of(t);
+
+	s->below->ops->watch_syncs(s->below, unsynced, failed, arg);
+}
+
 static enum kvc_tier_synced shim_synced(struct kvc_tier *t, const struct kvc_where *w)
 {
 	struct shim *s = shim_of(t);
@@ -260,6 +268,7 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.enter = below->ops->enter ? shim_enter : NULL;
 	s->ops.leave = below->ops->leave ? shim_leave : NULL;
 	s->ops.synced = below->ops->synced ? shim_synced : NULL;
+	s->ops.watch_syncs = below->ops->watch_syncs ? shim_watch_syncs : NULL;
 	s->ops.usage = shim_usage;
 	s->ops.device = below->ops->device ? shim_device : NULL;
 	s->ops.change = below->ops->change ? shim_change : NULL;

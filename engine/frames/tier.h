@@ -227,6 +227,15 @@ struct kvc_tier_ops {
 	void (*leave)(struct kvc_tier *t, const struct kvc_where *w, bool removes);
 	/* The disk tier only; otherwise NULL. Does not block. */
 	enum kvc_tier_synced (*synced)(struct kvc_tier *t, const struct kvc_where *w);
+	/*
+	 * Likewise. Called once, before any other call but claim. unsynced: a sync has failed, or
+	 * left out writes, in an earlier mount since these frames were stored, so each frame that
+	 * the catalog names is KVC_TIER_UNKNOWN in this mount. From then on the tier calls
+	 * failed(arg) as soon as a sync of one device has failed or left out writes, and before
+	 * sync() returns: from any thread, more than once, and without a lock of the tier.
+	 */
+	void (*watch_syncs)(struct kvc_tier *t, bool unsynced, void (*failed)(void *arg),
+			    void *arg);
 	void (*usage)(struct kvc_tier *t, struct kvc_tier_usage *u);
 	/*
 	 * The disk tier only; otherwise NULL. device: the state of device `nr`; returns 0, or

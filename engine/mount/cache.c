@@ -430,8 +430,8 @@ static void sync_last(struct kvc *k)
 }
 
 /*
- * Is a copy of the file on stable storage? A copy of an earlier mount, or one that was evicted from
- * memory since, counts: it was read since then.
+ * Is a copy of the file on stable storage? A copy of an earlier mount is, after a sync in this one,
+ * unless a sync has failed; then kvc_cache_stop() has requested a new copy.
  */
 static bool has_stable_copy(const struct kvc *k, const struct kvc_node *n)
 {
@@ -444,7 +444,7 @@ static bool has_stable_copy(const struct kvc *k, const struct kvc_node *n)
 		if (!kvc_file_placed_in(n, t))
 			continue;
 		is = kvc_tier_synced(tier, w);
-		if (is == KVC_TIER_SYNCED || is == KVC_TIER_UNKNOWN ||
+		if (is == KVC_TIER_SYNCED ||
 		    (is == KVC_TIER_FAILING &&
 		     !tier->ops->device(tier, (unsigned)(w->at >> KVC_DEVICE_BITS), &d) &&
 		     !d.unsynced))
@@ -570,6 +570,8 @@ static bool pool_is_needed(struct kvc *k)
 		kvc_error("%" PRIu64 " files could not be published in the pool: the last changes "
 			  "to them are lost",
 			  unpublished);
+	/* if the pool stays, may the next mount trust the copies of its objects? */
+	kvc_pool_set_unsynced(&k->pool, unsynced > 0);
 	if (unsynced)
 		kvc_warn("%" PRIu64 " objects have copies only in devices that could not be "
 			 "synced: the pool %s stays in memory for the next mount; mount the store "

@@ -179,6 +179,32 @@ static uint64_t usage_limit(const struct kvc *k)
 	return kvc_max((k->pool.bytes + k->pins->disk_size) / 2, CATALOG_LEAST);
 }
 
+static void sync_failed(void *arg)
+{
+	struct kvc *k = arg;
+
+	kvc_pool_set_unsynced(&k->pool, true);
+}
+
+/*
+ * If a sync of a device has failed in the mount of a killed daemon, its copies may exist in the
+ * kernel's page cache only, and no later sync says so.
+ */
+static void watch_syncs(struct kvc *k)
+{
+	bool unsynced = kvc_pool_is_unsynced(&k->pool);
+
+	kvc_tier_each(k, t) {
+		struct kvc_tier *tier = k->tier[t].t;
+
+		if (tier->ops->watch_syncs)
+			tier->ops->watch_syncs(tier, unsynced, sync_failed, k);
+	}
+	if (unsynced)
+		kvc_info("a sync of the disk tier has failed before this mount: an fsync, a flush "
+			 "or an unmount copies the objects in the pool to the disk tier again");
+}
+
 int kvc_recover(struct kvc *k, char *error)
 {
 	uint64_t begun = kvc_mono_ns();
@@ -207,6 +233,8 @@ int kvc_recover(struct kvc *k, char *error)
 		err = kvc_pool_scan_both(k, &threads, error);
 		kvc_catalog_still(k->cat, false);
 	}
+	if (!err)
+		watch_syncs(k);
 	if (!err)
 		err = kvc_object_each_unplaced(k->cat, drop_lost, k);
 	if (!err)

@@ -36,8 +36,9 @@
  * for such growth.
  */
 #define GROWTH_MAX (256ull << 20)
-#define MARKS (1u << 20) /* for the new mark in a pool that exceeds its limit */
-#define COPIES 256       /* maximum number of pools in one folder of copies of one store */
+#define UNSYNCED ".unsynced" /* see kvc_pool_set_unsynced() */
+#define MARKS (1u << 20)     /* for the new mark in a pool that exceeds its limit */
+#define COPIES 256           /* maximum number of pools in one folder of copies of one store */
 
 /* how to fix a refused run= */
 #define NO_RIGHT \
@@ -336,6 +337,8 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 		snprintf(error, 512, "cannot open the pool %s: %s", p->path, kvc_why(-err));
 		kvc_pool_close(p, p->found);
 	}
+	if (!err && !faccessat(p->dir, UNSYNCED, F_OK, AT_SYMLINK_NOFOLLOW))
+		atomic_store(&p->unsynced, true);
 	return err;
 }
 
@@ -406,12 +409,38 @@ static void remove_segments(struct kvc_pool *p)
 		closedir(d);
 }
 
+void kvc_pool_set_unsynced(struct kvc_pool *p, bool on)
+{
+	int fd;
+
+	if (atomic_exchange(&p->unsynced, on) == on)
+		return;
+	if (!on) {
+		unlinkat(p->dir, UNSYNCED, 0);
+		return;
+	}
+	fd = openat(p->dir, UNSYNCED, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		kvc_warn("cannot record in the pool %s that a sync has failed: %s; if the daemon "
+			 "is killed, run kvcachectl verify after the next mount",
+			 p->path, strerror(errno));
+	else
+		close(fd);
+}
+
+bool kvc_pool_is_unsynced(const struct kvc_pool *p)
+{
+	return atomic_load(&p->unsynced);
+}
+
 void kvc_pool_close(struct kvc_pool *p, bool keep)
 {
 	char mark[600];
 
-	if (!keep && !p->mounted)
+	if (!keep && !p->mounted) {
 		remove_segments(p);
+		kvc_pool_set_unsynced(p, false);
+	}
 	if (p->dir >= 0)
 		close(p->dir);
 	p->dir = -1;

@@ -9,6 +9,7 @@
 #include "options.h"
 #include "store.h"
 
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 struct kvc_pool {
@@ -22,6 +23,7 @@ struct kvc_pool {
 	/* huge, noswap: granted by the kernel; warm: segments of an earlier daemon were found */
 	bool huge, noswap, warm;
 	bool large; /* the tmpfs still holds more than `size`; used by the quota keeper */
+	_Atomic bool unsynced; /* see kvc_pool_set_unsynced() */
 };
 
 int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s,
@@ -34,6 +36,15 @@ void kvc_pool_shrink(struct kvc_pool *p);
 /* Returns the bytes that the tmpfs holds, including growth; 0 if the tmpfs is not our own. */
 uint64_t kvc_pool_real_used(const struct kvc_pool *p);
 void kvc_pool_close(struct kvc_pool *p, bool keep);
+/*
+ * A file in the pool says that copies of its objects may be lost, because a sync of the disk tier
+ * has failed. It tells the next daemon if this one is killed. It lasts as long as the pool: until a
+ * power failure, or until all objects in the pool have copies on stable storage.
+ * kvc_pool_set_unsynced makes or removes the file. A failure is logged. Any thread may call it.
+ */
+void kvc_pool_set_unsynced(struct kvc_pool *p, bool on);
+/* Returns whether the file exists. */
+bool kvc_pool_is_unsynced(const struct kvc_pool *p);
 struct kvc_segment {
 	char kind; /* the state, and what a start does with it (objects/node.h) */
 	uint64_t ino, gen;

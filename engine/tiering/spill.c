@@ -628,8 +628,9 @@ bool kvc_spill_lost_locked(struct kvc *k, struct kvc_node *n, enum kvc_tier_sync
 	bool any = false;
 
 	kvc_tier_each(k, t) {
-		if (!kvc_file_placed_in(n, t) ||
-		    kvc_tier_synced(k->tier[t].t, &n->in[t].place.where) < least)
+		enum kvc_tier_synced is = kvc_tier_synced(k->tier[t].t, &n->in[t].place.where);
+
+		if (!kvc_file_placed_in(n, t) || (is < least && is != KVC_TIER_UNKNOWN))
 			continue;
 		any = true;
 		kvc_file_set_resealing_locked(n, t, true);

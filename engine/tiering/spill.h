@@ -19,9 +19,9 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
  */
 void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n);
 /*
- * Requests new copies in place of those that failed syncs may have lost: of this state or a worse
- * one (enum kvc_tier_synced). Returns true if there are any; kvc_spill_queue_locked then queues
- * them. For files in the state RESIDENT or BOTH.
+ * Requests new copies in place of those that failed syncs may have lost: copies in the state
+ * KVC_TIER_UNKNOWN, in this state, or in a worse one. Returns true if there are any;
+ * kvc_spill_queue_locked then queues them. For files in the state RESIDENT or BOTH.
  */
 bool kvc_spill_lost_locked(struct kvc *k, struct kvc_node *n, enum kvc_tier_synced least);
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);

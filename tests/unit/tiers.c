@@ -540,6 +540,47 @@ static void failed_syncs(void **state)
 	t->ops->close(t);
 }
 
+static void count_call(void *arg)
+{
+	++*(unsigned *)arg;
+}
+
+/*
+ * A sync had failed in an earlier mount: no sync of this mount makes the frames of that mount
+ * known. Frames of this mount are not affected. The caller is told of each failed sync.
+ */
+static void failed_syncs_before(void **state)
+{
+	struct kvc_tier *t = open_tier("delay-get:0");
+	struct kvc_where w, old;
+	unsigned told = 0;
+
+	(void)state;
+	assert_int_equal(put_small(t, 1, &old), 0);
+	t->ops->close(t);
+	t = open_tier("delay-get:0");
+	old.write = 0;
+	assert_int_equal(t->ops->claim(t, &old), 0);
+	t->ops->watch_syncs(t, true, count_call, &told);
+	assert_int_equal(is(t, &old), KVC_TIER_UNKNOWN);
+	assert_int_equal(put_small(t, 2, &w), 0);
+	assert_int_equal(is(t, &w), KVC_TIER_PENDING);
+	assert_int_equal(t->ops->sync(t), 0);
+	assert_int_equal(is(t, &old), KVC_TIER_UNKNOWN);
+	assert_int_equal(is(t, &w), KVC_TIER_SYNCED);
+	assert_int_equal(told, 0);
+	assert_int_equal(t->ops->remove(t, &w), 0);
+	assert_int_equal(put_small(t, 3, &w), 0);
+	fail_syncs = 1;
+	assert_int_equal(t->ops->sync(t), -EIO);
+	assert_int_equal(told, 1);
+	assert_int_equal(is(t, &w), KVC_TIER_LOST);
+	assert_int_equal(is(t, &old), KVC_TIER_UNKNOWN);
+	assert_int_equal(t->ops->remove(t, &w), 0);
+	assert_int_equal(t->ops->remove(t, &old), 0);
+	t->ops->close(t);
+}
+
 /* When all devices are suspended, a sync is an error, also if it calls none of them. */
 static void all_devices_fail(void **state)
 {
@@ -705,6 +746,7 @@ int main(void)
 		cmocka_unit_test(bad_places),
 		cmocka_unit_test(several_devices),
 		cmocka_unit_test(failed_syncs),
+		cmocka_unit_test(failed_syncs_before),
 		cmocka_unit_test(all_devices_fail),
 		cmocka_unit_test(first_sync),
 		cmocka_unit_test(shared_failure),

@@ -208,6 +208,7 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 {
 	uint64_t now = kvc_list_empty(&n->part.link) ? 0 : n->acct.reserved, was = n->part.bytes;
 	struct kvc_chunk *c = n->chunk;
+	uint64_t peak = c ? c->peak_bytes : 0;
 
 	if (!c || now == was)
 		return;
@@ -221,6 +222,10 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 			c->peak_bytes -= kvc_min(was - now, c->peak_bytes);
 		c->peak_bytes = kvc_max(c->peak_bytes, c->bytes);
 		kvc_replacers_resize_locked(k, c);
+	}
+	if (c->known && c->peak_bytes != peak) { /* sums of tenants are made from the row */
+		c->known = false;
+		kvc_chunk_dirty_locked(k, c);
 	}
 	kvc_tenant_count_locked(k, c);
 }

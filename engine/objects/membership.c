@@ -115,8 +115,11 @@ void kvc_membership_ordered_locked(struct kvc *k, struct kvc_node *n,
 
 	r.id = c->id;
 	r.bytes = n->row.size;
-	if (placed && !has) /* otherwise its bytes count with the segment */
+	if (placed && !has) { /* otherwise its bytes count with the segment */
 		c->peak_bytes += n->row.size;
+		c->known = false;
+		kvc_chunk_dirty_locked(k, c);
+	}
 	kvc_tenant_count_locked(k, c);
 	c->on_disk |= placed;
 	if (r.policy != c->policy)

@@ -126,6 +126,19 @@ assert (t["misses"], int(t["pool"])) == ("1", 2 * N), t
 s.read("m/acme/a")
 assert tenants(s)["acme"]["hits"] == "1"
 
+# A folder that was one chunk becomes a container: its files are chunks of their own, and the
+# tenant's sum stays the same.
+for i in range(4):
+    s.write(f"m/acme/split/{i}", blob(i, N))
+s.settle()
+s.committed()
+assert used(s, "acme") == 6 * N, tenants(s)
+os.mkdir(f"{s.mnt}/m/acme/split/sub")
+s.settle()
+assert used(s, "acme") == 6 * N, tenants(s)
+shutil.rmtree(f"{s.mnt}/m/acme/split")
+wait_for(lambda: used(s, "acme") == 2 * N)
+
 # ---- permissions ----
 own = f"{s.mnt}/own"
 os.makedirs(f"{own}/sub")  # so its files are chunks of their own

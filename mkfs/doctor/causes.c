@@ -143,16 +143,23 @@ static void find_missing(struct kvm_diagnosis *d, const struct missing *m, uint6
 	}
 }
 
+/* Requests for names that had been stored and dropped, at most `absent`. */
+static uint64_t absent_after_drop(const struct kvm_facts *f, uint64_t absent)
+{
+	uint64_t known = 0;
+
+	for (size_t i = 0; i < MISSING; i++)
+		known += absent_after(f, missing[i].reason);
+	return kvc_min(known, absent);
+}
+
 static void say_absent(struct kvm_diagnosis *d, uint64_t absent, uint64_t asked)
 {
 	struct kvm_spans gap;
-	uint64_t known = 0;
+	uint64_t known = absent_after_drop(d->f, absent);
 	char then[48];
 
 	kvm_facts_spans(d->f, "drop_gap_seconds", "", &gap);
-	for (size_t i = 0; i < MISSING; i++)
-		known += absent_after(d->f, missing[i].reason);
-	known = kvc_min(known, absent);
 	kvm_doctor_say(d,
 		       "%.1f%% of the requested names were never stored here, or left before the "
 		       "mount began or very long ago. %.1f%% had been dropped.",
@@ -190,7 +197,7 @@ static void judge_found(struct kvm_diagnosis *d)
 		       asked, points(found, asked));
 	if (absent)
 		say_absent(d, absent, asked);
-	if (!found && stored >= KVM_ENOUGH)
+	if (!found && stored >= KVM_ENOUGH && !absent_after_drop(f, absent))
 		kvm_doctor_remedy(
 			kvm_doctor_find(
 				d, "names-differ", 900, NULL, NULL,
@@ -337,6 +344,14 @@ static void judge_limits(struct kvm_diagnosis *d)
 	}
 }
 
+/* What a call that is out of use means for the users. */
+static const char *effect_of(const char *call)
+{
+	if (!strcmp(call, "read"))
+		return ", so its chunks are missing until it answers";
+	return !strcmp(call, "write") ? ", so it gets no copies until it accepts them" : "";
+}
+
 /* Tiers that are out of use, fail, are slow, or hold damaged copies. */
 static void judge_calls(struct kvm_diagnosis *d)
 {
@@ -345,18 +360,18 @@ static void judge_calls(struct kvm_diagnosis *d)
 	for (size_t i = 0; i < f->calls.n; i++) {
 		const struct kvm_call *c = &f->calls.of[i];
 		bool disk = !strncmp(c->tier, "disk", 4), refused = !strcmp(c->state, "refused");
+		struct kvm_finding *v;
 
 		if (!strcmp(c->state, "closed"))
 			continue;
+		v = kvm_doctor_find(d, refused ? "tier-refuses" : "tier-out", refused ? 500 : 2000,
+				    NULL, NULL,
+				    "The tier %s is out of use for %s calls (%s: %s)%s.", c->tier,
+				    c->call, c->state,
+				    strcmp(c->reason, "-") ? c->reason : "no answer",
+				    effect_of(c->call));
 		kvm_doctor_remedy(
-			kvm_doctor_find(
-				d, refused ? "tier-refuses" : "tier-out", refused ? 500 : 2000,
-				NULL, NULL,
-				"The tier %s is out of use for %s calls (%s: %s), so its chunks "
-				"are missing until it answers.",
-				c->tier, c->call, c->state,
-				strcmp(c->reason, "-") ? c->reason : "no answer"),
-			disk ? "" : "remote", "",
+			v, disk ? "" : "remote", "",
 			disk ? "Check the disk of the store (dmesg, kvcachectl log %s)."
 			     : "Check the server, its credentials and its free space, or mount "
 			       "without this remote=. The log has the errors: kvcachectl log %s.",

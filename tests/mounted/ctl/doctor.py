@@ -5,23 +5,9 @@ change and its value, and on a well-made mount it finds nothing. Without data it
 replayed with the mount's policies."""
 import json, os, random, re, threading, time
 from kvtest import *
+from findings import TMPFS, doctor, points
 
 CTL = binary("kvcachectl")
-TMPFS = run("stat", "-f", "-c", "%T", TMP, ok=True).stdout.strip() == "tmpfs"
-EVEN = {"store-on-tmpfs"} if TMPFS else set()  # of every store of this machine
-
-
-def doctor(s, *words):
-    """The findings by id, and the whole answer."""
-    p = run(CTL, "doctor", "--json", *(words or ("--for", "1s")), s.mnt, ok=True)
-    j = json.loads(p.stdout)
-    assert j["mount"] == s.mnt and all(f["text"].endswith(".") and f["remedy"].endswith(".")
-                                       for f in j["findings"]), j
-    weights = [f["weight"] for f in j["findings"]]
-    assert weights == sorted(weights, reverse=True), j
-    for f in j["findings"]:  # an improvement is a share of the requests
-        assert all(0 < float(p) <= 100 for p in re.findall(r"([+-][\d.]+) points", f["text"])), j
-    return {f["id"]: f for f in j["findings"] if f["id"] not in EVEN}, j
 
 
 def put(s, path, size=MiB):
@@ -30,10 +16,6 @@ def put(s, path, size=MiB):
 
 def exists(s, *names):
     return [os.path.exists(f"{s.mnt}/{n}") for n in names]
-
-
-def points(text):
-    return float(re.search(r"\+([\d.]+) points", text)[1])
 
 
 # a mount without requests: nothing is found, and nothing is claimed
@@ -88,8 +70,7 @@ s = Store("ram", size="64M", cpu="64M", options="settle=0", make=False)
 run(binary("mkfs.kvcachefs"), "--size", "64M", f"{TMP}/ram/s", ok=True)
 s.path = f"{TMP}/ram/s"
 s.mount()
-EVEN = set()
-found, j = doctor(s)
+found, j = doctor(s, even=set())
 assert set(found) == {"store-on-tmpfs"}, j
 with open("/proc/meminfo") as f:
     text = re.sub(r"(MemAvailable: *)\d+", r"\g<1>20480", f.read())
@@ -103,7 +84,6 @@ full = found["pool-exceeds-memory"]
 assert full["option"] == "cpu" and "only 20.0 MiB" in full["text"], full
 assert int(full["value"][:-1]) in range(10, 20) and full["value"][-1] == "M", full
 s.umount()
-EVEN = {"store-on-tmpfs"} if TMPFS else set()
 
 # a disk tier that is too small, and a pool that is too small
 s = Store("small", size="64M", cpu="32M", options="settle=0,pace=600000,policy=lru").mount()

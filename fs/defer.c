@@ -4,13 +4,37 @@
 
 #include <signal.h>
 
+static uint64_t *user_turn_locked(struct kvfs_worker *a, const struct call *c)
+{
+	return &a->turns[fuse_req_ctx(c->req)->uid % KVFS_WORKER_USERS];
+}
+
+/* Takes the next call from the list; NULL: it is empty. */
+static struct call *worker_next_locked(struct kvfs_worker *a)
+{
+	struct call *c = a->first, *before = NULL, *last = NULL;
+
+	for (struct call *i = c; i; last = i, i = i->next)
+		if (*user_turn_locked(a, i) < *user_turn_locked(a, c)) {
+			before = last;
+			c = i;
+		}
+	if (!c)
+		return NULL;
+	*(before ? &before->next : &a->first) = c->next;
+	if (a->last == c)
+		a->last = before;
+	*user_turn_locked(a, c) = ++a->turn;
+	return c;
+}
+
 static void *worker_run(void *arg)
 {
 	struct kvfs_worker *a = arg;
 
 	pthread_mutex_lock(&a->lock);
 	for (;;) {
-		struct call *c = a->first;
+		struct call *c = worker_next_locked(a);
 
 		if (!c && atomic_load(&a->ends))
 			break;
@@ -18,7 +42,6 @@ static void *worker_run(void *arg)
 			pthread_cond_wait(&a->more, &a->lock);
 			continue;
 		}
-		a->first = c->next;
 		pthread_mutex_unlock(&a->lock);
 		c->deferred(c);
 		pthread_mutex_lock(&a->lock);
@@ -36,6 +59,7 @@ static void worker_init(struct kvfs_worker *a)
 void kvfs_defer_init(struct kvfs *f)
 {
 	worker_init(&f->lease_worker);
+	worker_init(&f->long_lease_worker);
 	worker_init(&f->size_worker);
 }
 
@@ -73,18 +97,18 @@ void kvfs_defer(struct kvfs_worker *a, struct call *c, void (*run)(struct call *
 		run(c);
 }
 
-static void worker_stop(struct kvfs_worker *a)
-{
-	pthread_mutex_lock(&a->lock);
-	atomic_store(&a->ends, true);
-	pthread_cond_signal(&a->more);
-	pthread_mutex_unlock(&a->lock);
-	if (a->started)
-		pthread_join(a->thread, NULL);
-}
-
 void kvfs_defer_stop(struct kvfs *f)
 {
-	worker_stop(&f->lease_worker);
-	worker_stop(&f->size_worker);
+	struct kvfs_worker *all[] = { &f->lease_worker, &f->long_lease_worker, &f->size_worker };
+
+	/* a call of one worker may be deferred to another, so all must give up first */
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		pthread_mutex_lock(&all[i]->lock);
+		atomic_store(&all[i]->ends, true);
+		pthread_cond_signal(&all[i]->more);
+		pthread_mutex_unlock(&all[i]->lock);
+	}
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (all[i]->started)
+			pthread_join(all[i]->thread, NULL);
 }

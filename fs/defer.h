@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Worker threads for calls that take long. The lease worker runs leases of many objects; the size
- * worker runs calls that allocate or free many bytes of a file at once (KVC_LONG). In a handler,
- * such a call would block its CPU's ring, one of libfuse's few loop threads, or the answerer. The
- * first deferred call starts the thread. A worker runs its calls one after the other, in order of
- * arrival.
+ * Worker threads for calls that take long. The lease worker runs leases of many objects, and the
+ * long lease worker those of more than KVC_LEASE_MIDDLE objects, so that the lookup of a prompt
+ * does not wait for the list of a whole mount. The size worker runs calls that allocate or free
+ * many bytes of a file at once (KVC_LONG). In a handler, such a call would block its CPU's ring,
+ * one of libfuse's few loop threads, or the answerer. The first deferred call starts the thread. A
+ * worker runs one call at a time: the oldest call of the user whose last call ran the longest ago.
  */
 #ifndef KVFS_DEFER_H
 #define KVFS_DEFER_H
@@ -12,9 +13,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct call;
 struct kvfs;
+
+#define KVFS_WORKER_USERS 256 /* users with the same hash share their turns */
 
 struct kvfs_worker {
 	pthread_mutex_t lock; /* a leaf; guards the members below */
@@ -22,10 +26,11 @@ struct kvfs_worker {
 	pthread_t thread;
 	struct call *first, *last; /* linked by call.next */
 	bool started;
-	atomic_bool ends; /* running calls check it and give up */
+	uint64_t turn, turns[KVFS_WORKER_USERS]; /* number of the last call, of all and of a user */
+	atomic_bool ends;                        /* running calls check it and give up */
 };
 
-/* Initializes both workers of f. No thread is started yet. */
+/* Initializes the workers of f. No thread is started yet. */
 void kvfs_defer_init(struct kvfs *f);
 /*
  * Queues the call for the worker, which then calls run(c). If no thread can be started, or the
@@ -33,7 +38,7 @@ void kvfs_defer_init(struct kvfs *f);
  */
 void kvfs_defer(struct kvfs_worker *a, struct call *c, void (*run)(struct call *c));
 /*
- * Stops both workers and joins their threads. Calls that are still queued are run and give up. Call
+ * Stops all workers and joins their threads. Calls that are still queued are run and give up. Call
  * it after the session loop has ended.
  */
 void kvfs_defer_stop(struct kvfs *f);

@@ -88,15 +88,20 @@ static enum virtual file_of(uint64_t ino)
 #define CONTROL_MAX 4096
 #define LEASE_TEXT_MAX (64u << 20)
 
+/* Who takes a lease, by its number of objects: a handler, or one of two workers. */
+enum list_size { LIST_QUICK, LIST_MIDDLE, LIST_LONG };
+
+static const size_t list_most[] = { KVC_LEASE_QUICK, KVC_LEASE_MIDDLE, SIZE_MAX };
+
 /*
  * An open virtual file. Different threads may open, read and close it; the release is the last
- * call. Once a lease turns out to be large, only the lease worker (defer.h) takes its lock;
- * handlers and the answerer do not.
+ * call. Once a lease turns out to be larger than LIST_QUICK, only the worker of its size (defer.h)
+ * takes its lock; handlers and the answerer do not.
  */
 struct handle {
 	struct kvc_list link; /* in open_handles */
 	pthread_mutex_t lock;
-	atomic_bool large;
+	_Atomic enum list_size list; /* may grow; see take_lease */
 	char *text;
 	size_t len, capacity;
 	size_t charged; /* see text.h */
@@ -373,18 +378,18 @@ static void reply_part(fuse_req_t req, char *part, size_t n)
 	free(part);
 }
 
-/* Locks the handle for a handler. Returns false if the lease is large. */
+/* Locks the handle for a handler. Returns false if a worker takes the lease. */
 static bool lock_handle(struct handle *h)
 {
 	const struct timespec moment = { .tv_nsec = 50000 };
 
-	while (!atomic_load(&h->large)) {
+	while (atomic_load(&h->list) == LIST_QUICK) {
 		if (!pthread_mutex_trylock(&h->lock)) {
-			if (!atomic_load(&h->large))
+			if (atomic_load(&h->list) == LIST_QUICK)
 				return true;
 			pthread_mutex_unlock(&h->lock);
 		} else {
-			/* another handler has the lock, or the lease is large now */
+			/* another handler has the lock, or a worker takes the lease now */
 			nanosleep(&moment, NULL);
 		}
 	}
@@ -404,12 +409,13 @@ static size_t count_lines(const char *list, size_t len)
 }
 
 /*
- * Takes the lease for the written list. off: position of the first read. Returns -EAGAIN if the
- * lease is large and this thread must not take it. The caller holds h->lock.
+ * Takes the lease for the written list. off: position of the first read. Returns -EAGAIN if
+ * h->list was too small and has grown, so that another thread must take the lease. The caller holds
+ * h->lock.
  */
 static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 {
-	bool quick = !atomic_load(&h->large);
+	enum list_size size = atomic_load(&h->list), least = size;
 	static const char *const words[] = {
 		[KVC_LEASE_PREFETCH] = "prefetch\n",
 		[KVC_LEASE_LOOK] = "look\n",
@@ -430,14 +436,18 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 			break;
 		}
 	h->base = (size_t)off == h->len ? h->len : 0;
-	if (quick && len && count_lines(list, len) > KVC_LEASE_QUICK)
-		err = -EAGAIN;
+	while (least != LIST_LONG && len && count_lines(list, len) > list_most[least])
+		least++;
+	if (!len)
+		err = -EINVAL;
+	else if (least == size)
+		err = kvc_lease_new(f->k, list, len, mode, &h->user, kvfs_text_left(h->user.uid),
+				    list_most[size], &h->lease);
 	else
-		err = len ? kvc_lease_new(f->k, list, len, mode, &h->user,
-					  kvfs_text_left(h->user.uid), quick, &h->lease)
-			  : -EINVAL;
-	if (err == -EAGAIN && quick) {
-		atomic_store(&h->large, true);
+		err = -EAGAIN;
+	if (err == -EAGAIN && size != LIST_LONG) {
+		/* a line may name a folder, so the lines show only the least size */
+		atomic_store(&h->list, least == size ? size + 1 : least);
 		return err;
 	}
 	h->lease_tried = true;
@@ -453,16 +463,26 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 	return err;
 }
 
-static void read_large(struct call *c);
+static struct kvfs_worker *worker_of(struct kvfs *f, struct handle *h)
+{
+	return atomic_load(&h->list) == LIST_LONG ? &f->long_lease_worker : &f->lease_worker;
+}
+
+static void read_in_worker(struct call *c);
+static void read_in_long_worker(struct call *c);
 
 /*
- * Queues the call for the lease worker, which is a wait. Without a wait slot the call fails as at
- * its deadline.
+ * Queues the call for the worker of its lease, which is a wait. Without a wait slot the call fails
+ * as at its deadline.
  */
 static void defer_read(struct call *c)
 {
+	struct handle *h = handle_of(&c->fi);
+
 	if (kvfs_call_slot(c)) {
-		kvfs_defer(&c->f->lease_worker, c, read_large);
+		kvfs_defer(worker_of(c->f, h), c,
+			   atomic_load(&h->list) == LIST_LONG ? read_in_long_worker
+							      : read_in_worker);
 		return;
 	}
 	kvc_count(kvc_cache_stats(c->f->k), waits_refused);
@@ -479,7 +499,7 @@ static void read_lease(struct call *c, struct handle *h)
 	const char *text = NULL;
 	char *part = NULL;
 	size_t len = 0;
-	bool was_large = atomic_load(&h->large); /* the call already runs in the worker */
+	enum list_size before = atomic_load(&h->list);
 	int err = take_lease(c->f, h, c->off);
 
 	if (err != -EAGAIN && (size_t)c->off < h->base)
@@ -490,7 +510,7 @@ static void read_lease(struct call *c, struct handle *h)
 	pthread_mutex_unlock(&h->lock);
 	if (kvfs_call_waits(c, &err))
 		return;
-	if (err == -EAGAIN && !was_large) {
+	if (err == -EAGAIN && before != LIST_LONG) { /* take_lease has changed the size */
 		defer_read(c);
 		return;
 	}
@@ -511,8 +531,8 @@ static void run_read(struct call *c)
 		defer_read(c);
 }
 
-/* Runs in the lease worker. If the call waits, the answerer later defers it to the worker again. */
-static void read_large(struct call *c)
+/* If the call waits, the answerer later defers it to the worker again. */
+static void read_in_long_worker(struct call *c)
 {
 	struct handle *h = handle_of(&c->fi);
 
@@ -523,6 +543,14 @@ static void read_large(struct call *c)
 	}
 	pthread_mutex_lock(&h->lock);
 	read_lease(c, h);
+}
+
+static void read_in_worker(struct call *c)
+{
+	if (atomic_load(&handle_of(&c->fi)->list) == LIST_LONG)
+		kvfs_defer(&c->f->long_lease_worker, c, read_in_long_worker);
+	else
+		read_in_long_worker(c);
 }
 
 static void read_stream(fuse_req_t req, struct handle *h, size_t size)
@@ -659,12 +687,14 @@ static bool is_prefetch_list(const struct handle *h)
 				   (h->len > 5 && !memcmp(h->text, "hint ", 5)));
 }
 
-static void release_large(struct call *c)
+static void release_in_worker(struct call *c)
 {
 	struct handle *h = handle_of(&c->fi);
 
-	if (is_prefetch_list(h))
-		take_lease(c->f, h, 0);
+	if (is_prefetch_list(h) && take_lease(c->f, h, 0) == -EAGAIN && !h->lease_tried) {
+		kvfs_defer(worker_of(c->f, h), c, release_in_worker);
+		return;
+	}
 	close_handle(c->f, h);
 	fuse_reply_err(c->req, 0);
 	kvfs_call_free(c);
@@ -680,12 +710,12 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	if (file_of(ino) == V_LEASE && is_prefetch_list(h))
 		take_lease(f, h, 0);
 	pthread_mutex_unlock(&h->lock);
-	if (!atomic_load(&h->large)) {
+	if (atomic_load(&h->list) == LIST_QUICK) {
 		close_handle(f, h);
 		fuse_reply_err(req, 0);
 	} else if ((c = kvfs_call_new(req, ino, run_read, NULL, NULL))) {
 		c->fi = *fi;
-		kvfs_defer(&f->lease_worker, c, release_large);
+		kvfs_defer(worker_of(f, h), c, release_in_worker);
 	} else {
 		close_handle(f, h);
 	}

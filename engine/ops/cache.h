@@ -265,16 +265,19 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  * the objects; -EINVAL: a word is wrong.
  *
  * A path that the user may not open for reading gets EACCES in its line. A lease of more than
- * `most` bytes of memory is refused with -EDQUOT. With `quick`, a lease of more than
- * KVC_LEASE_QUICK objects is refused with -EAGAIN and without effect, because such a lease and its
- * text take a long time.
+ * `most` bytes of memory is refused with -EDQUOT. A lease of more than `objects` objects is refused
+ * with -EAGAIN and without effect, because the time for a lease and its text grows with their
+ * number: up to KVC_LEASE_QUICK they take about a millisecond, up to KVC_LEASE_MIDDLE tens of
+ * milliseconds, and seconds without a limit (SIZE_MAX).
  */
 #define KVC_LEASE_QUICK 512u
+#define KVC_LEASE_MIDDLE 16384u
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK, KVC_LEASE_HINT };
 /* On success the caller owns *out and frees it with kvc_lease_free. */
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out);
+		  const struct kvc_asker *user, size_t most, size_t objects,
+		  struct kvc_lease **out);
 /* Approximate memory of a lease and its text, in bytes. */
 size_t kvc_lease_bytes(const struct kvc_lease *l);
 /*

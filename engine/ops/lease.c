@@ -50,8 +50,8 @@ struct kvc_lease {
 	struct kvc_gone_name dropped; /* the missing name of the current path */
 	const struct kvc_asker *user; /* the user; valid only in kvc_lease_new */
 	struct kvc_hint_words hint;   /* KVC_LEASE_HINT */
-	bool quick;
-	size_t bytes, most; /* memory of the lease, and its limit */
+	size_t objects;               /* limit of n */
+	size_t bytes, most;           /* memory of the lease, and its limit */
 };
 
 static void lease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
@@ -131,7 +131,7 @@ static int append_item(struct kvc_lease *l, const char *path, const char *name, 
 {
 	struct item *i;
 
-	if (l->quick && l->n >= KVC_LEASE_QUICK)
+	if (l->n >= l->objects)
 		return -EAGAIN;
 	if (l->n >= LEASE_MAX)
 		return -E2BIG;
@@ -329,8 +329,12 @@ static int hint_chunks_both(struct kvc *k, struct kvc_lease *l)
 		const struct item *it = &l->v[i];
 
 		if (it->n)
-			v[n++] = (struct kvc_hint_chunk){ it->n->row.chunk, it->n, !it->err,
-							  false };
+			v[n++] = (struct kvc_hint_chunk){
+				it->n->row.chunk,
+				it->n,
+				!it->err,
+				false,
+			};
 		pause_often_both(k, i + 1);
 	}
 	kvc_hint_chunks_both(k, &l->hint, v, n);
@@ -371,7 +375,7 @@ static void count_found_locked(struct kvc *k, const struct kvc_lease *l)
 }
 
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out)
+		  const struct kvc_asker *user, size_t most, size_t objects, struct kvc_lease **out)
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
@@ -387,7 +391,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	l->uid = user->uid;
 	l->user = user;
 	l->most = most;
-	l->quick = quick;
+	l->objects = objects;
 	if (mode == KVC_LEASE_HINT && (err = kvc_hint_parse(strsep(&rest, "\n"), &l->hint))) {
 		free(l);
 		return err;

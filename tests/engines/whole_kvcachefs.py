@@ -4,6 +4,7 @@ compared with those of a vLLM without a cache. KV_N (default 8) sets how many re
 send at the same time."""
 
 import contextlib, json, os, shutil, signal, socket, subprocess, threading, time, urllib.request
+from kvtest import freeze
 
 here = os.path.dirname(os.path.abspath(__file__))
 top = os.path.dirname(os.path.dirname(here))
@@ -578,7 +579,7 @@ def rows(env, base, mounted, folder, need, row, asked):
         mine = prompts(3)
         with stored(mine) as store:
             with vllm(connector(store, lookup_timeout_ms=500)) as v:
-                store.daemon.send_signal(signal.SIGSTOP)
+                freeze(store.daemon.pid)
                 try:
                     cached = right(v.run(mine), mine, "stopped")
                     need(not any(cached), f"hits without a daemon: {cached}")

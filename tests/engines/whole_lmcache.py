@@ -4,6 +4,7 @@ data; LMCache's multiprocess server with kvcachefs.lmcache; and the unit tests o
 storage, from its source package, with their temporary folders on the mount."""
 
 import contextlib, glob, json, os, re, shutil, signal, subprocess, tarfile, time
+from kvtest import freeze
 from server_lmcache import Server, adapter, ended
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -243,7 +244,7 @@ def server_rows(env, base, mounted, need):
                 store_all(store, requests)
                 store.settle()
                 server.clear()
-                store.daemon.send_signal(signal.SIGSTOP)
+                freeze(store.daemon.pid)
                 try:
                     missed(requests("load", range(3)), "a stopped daemon")
                 finally:

@@ -101,6 +101,21 @@ def wait_for(what, seconds=240, every=0.01):
                          f"{getattr(what, '__name__', what)}")
 
 
+def freeze(pid):
+    """Stops a process with SIGSTOP. kill() does not wait for the threads: on a busy machine they
+    may go on answering for some time."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stopped():
+        with contextlib.suppress(OSError):  # a thread ended before it stopped
+            states = []
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/stat") as f:
+                    states.append(f.read().rsplit(")")[-1].split()[0])
+            return set(states) == {"T"}
+    wait_for(stopped)
+
+
 def within_a_day(seconds=60):
     """For code that counts bytes per day (UTC): waits until this much of today is left, if
     necessary until tomorrow."""

@@ -227,7 +227,7 @@ static void leases(void)
 
 	snprintf(path, sizeof path, "m/%s/l1\n", now.name);
 	assert_int_equal(kvc_lease_new(engine, path, strlen(path), KVC_LEASE_HOLD, &user, 1 << 20,
-				       false, &l),
+				       KVC_LEASE_QUICK, &l),
 			 0);
 	engine_later_ns += LATER_NS;
 	kvc_lease_free(engine, l);

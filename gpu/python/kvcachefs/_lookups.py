@@ -40,7 +40,7 @@ __all__ = ["Known", "Lookups", "Reports", "check_mount", "denied", "pool_bytes"]
 
 SLICE = 512       # keys of one call; more follow when all of them are cached
 LATE_MOST = 3     # overdue calls in a row after which one question at a time is sent
-THREADS = 2
+THREADS = 2       # for questions, and as many for other calls
 TODO_MOST = 64
 PARENT = "user.kvcachefs.parent"
 KNOWN_MOST = 1 << 18
@@ -185,16 +185,19 @@ class _Call:
 
 
 class _Aside:
-    """Threads for calls that wait for the mount and have no queue, such as exists() and hint().
+    """Threads for calls that wait for the mount and have no queue: exists(), for which a request
+    waits, has threads of its own, so that it does not wait for hints, parents and ends of leases.
     They are daemons: a hung mount does not hold up the end of the process."""
 
     def __init__(self, mount: str, per: int) -> None:
         self._mount, self._per = mount, per
+        self._checks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.done: queue.SimpleQueue[tuple[_Call, list[bool] | None, Exception | None]] = \
             queue.SimpleQueue()
-        for _ in range(THREADS):
-            threading.Thread(target=self._run, name="kvcachefs-lookups", daemon=True).start()
+        for what in (self._checks, self._todo) * THREADS:
+            threading.Thread(target=self._run, args=(what,), name="kvcachefs-lookups",
+                             daemon=True).start()
 
     def ask(self, call: _Call, paths: list[str]) -> None:
         def check() -> None:
@@ -203,7 +206,7 @@ class _Aside:
             except Exception as e:
                 self.done.put((call, None, e))
 
-        self._todo.put(check)
+        self._checks.put(check)
 
     def close_lease(self, lease: Lease) -> None:
         self._todo.put(lease.close)
@@ -230,13 +233,14 @@ class _Aside:
             with contextlib.suppress(OSError):  # evicted in the meantime, or the mount is away
                 os.setxattr(f"{self._mount}/{path}", PARENT, parent.encode())
 
-    def _run(self) -> None:
-        while (call := self._todo.get()) is not None:
+    @staticmethod
+    def _run(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        while (call := calls.get()) is not None:
             call()
 
     def close(self) -> None:
-        for _ in range(THREADS):
-            self._todo.put(None)
+        for what in (self._checks, self._todo) * THREADS:
+            what.put(None)
 
 
 class Lookups:

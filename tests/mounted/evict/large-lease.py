@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
 """Leases of very many objects, by lines or by a folder. While they are taken, all other callers are
-served, by the same CPU's ring and by the remaining threads. The answers are complete, a prefetch
+served, by the same CPU's ring and by the remaining threads. The lookup of a prompt waits neither
+for longer lists nor for the lists of another user. The answers are complete, a prefetch
 that a close requests is made, a lease ends with its killed reader, and a daemon that stops does not
 wait for leases."""
 import contextlib, errno, os, subprocess, sys, threading, time
 from kvtest import *
 
-LINES, READERS, FILES = 30000, 20, 3000
-s = Store(cpu="64M", options=f"settle=0,{PATIENT}").mount()
+LINES, READERS, FILES, PROMPT = 30000, 20, 3000, 600
+USER = 1001
+s = Store(cpu="64M", options=f"settle=0,allow_other,{PATIENT}").mount()
 LEASE = f"{s.mnt}/.kvcachefs/lease"
+os.chmod(s.mnt, 0o755)
 os.makedirs(f"{s.mnt}/m/c")
 os.setxattr(f"{s.mnt}/m/c", "user.kvcachefs.unit", b"dir")
 for i in range(FILES):
@@ -78,6 +81,63 @@ with fails(errno.EBUSY):
 [os.close(fd) for fd in fds]
 
 
+# ---- the lookup of a prompt, beside longer lists, and beside the lists of another user ----
+
+FLOOD = f"""
+import os, sys, threading
+user, lists, lines = map(int, sys.argv[1:])
+if user:
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+text = b"look\\n" + b"".join(b"m/c/%d\\n" % (i % {FILES}) for i in range(lines))
+
+def look():
+    fd = os.open(".kvcachefs/lease", os.O_RDWR)
+    for at in range(0, len(text), 1 << 20):
+        os.write(fd, text[at:at + (1 << 20)])
+    os.pread(fd, 1, 0)
+    os.write(1, b"x")
+
+threads = [threading.Thread(target=look) for _ in range(lists)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+"""
+
+
+def looked(files):
+    fd = lease(b"look\n" + b"".join(b"m/c/%d\n" % (i % FILES) for i in range(files)))
+    try:
+        return len(read_all(fd))
+    finally:
+        os.close(fd)
+
+
+def answered_later(user, lists, lines):
+    """Looks up a prompt when the first of the user's lists has been answered. Returns how many of
+    the lists were answered after the prompt."""
+    # a folder above the mount may be closed to the user
+    p = subprocess.Popen([sys.executable, "-c", FLOOD, str(user), str(lists), str(lines)],
+                         stdout=subprocess.PIPE, bufsize=0, cwd=s.mnt)
+    assert p.stdout.read(1) == b"x"
+    assert looked(PROMPT) == PROMPT
+    os.set_blocking(p.stdout.fileno(), False)
+    p.stdout.read(lists)
+    os.set_blocking(p.stdout.fileno(), True)
+    later = len(p.stdout.read())
+    assert p.wait() == 0
+    return later
+
+
+for what in ((0, 8, 2 * LINES), (USER, 24, 8000)):
+    for _ in range(20):  # the scheduler decides which thread runs
+        later = answered_later(*what)
+        print(f"the lookup of a prompt was answered before {later} of {what[1]} lists")
+        if later > what[1] // 2:
+            break
+    assert later > what[1] // 2, f"the lookup of a prompt waited for {what}, each time"
+
+
 def demoted():
     """The lease holds nothing any more, as soon as the daemon has processed the close or the death
     of the client."""
@@ -105,7 +165,7 @@ with fails(errno.EINVAL):
 TAKE = f"""
 import os
 fd = os.open({LEASE!r}, os.O_RDWR)
-for _ in range(20):
+for _ in range(10):
     os.write(fd, b"".join(b"m/c/%d\\n" % (i % {FILES}) for i in range({LINES})))
 os.write(1, b'x')
 os.read(fd, 10)

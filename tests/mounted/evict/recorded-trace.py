@@ -329,7 +329,7 @@ def lost(s):
     r = Recording(s)
     opens(s, 10)
     time.sleep(0.3)  # it has probably read them
-    r.p.send_signal(signal.SIGSTOP)
+    freeze(r.p.pid)
     opens(s, RING + 1000)
     r.p.send_signal(signal.SIGCONT)
     quick = os.open(path, os.O_RDONLY)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """The parts of the vLLM connector that do not need vLLM. Lookups: prefixes and single keys, with
-the files of several ranks; leases that end; a tier that is late, a daemon that is stopped, dead or
-mounted again. Chunk files: chunks with absent blocks, recurrent states, files that exist, are
-missing, too short or too large, blocks outside the cache, a full pool, a dead daemon. Known keys.
-"""
+the files of several ranks; leases that end; hints that wait; a tier that is late, a daemon that is
+stopped, dead or mounted again. Chunk files: chunks with absent blocks, recurrent states, files that
+exist, are missing, too short or too large, blocks outside the cache, a full pool, a dead daemon.
+Known keys."""
 import errno, os, signal, threading, time
 from kvtest import *
 from tensors import *
@@ -233,6 +233,20 @@ wait_for(lambda: l.take() or not l._calls)
 wait_for(lambda: held() == 0)
 l.close()
 
+# hints and parents that wait for the mount do not hold up questions
+l = lookups(timeout=60)
+told, begun, real_hint = threading.Event(), [], _lookups.hint
+_lookups.hint = lambda *_, **__: begun.append(1) or told.wait()
+for _ in range(2 * _lookups.THREADS):
+    l.hint("ab", finished=True)
+wait_for(lambda: len(begun) == _lookups.THREADS)
+l.begin("one")
+assert answers(l, "one", "ae", None) == [True, False]
+told.set()
+l.close()
+wait_for(lambda: len(begun) == 2 * _lookups.THREADS)
+_lookups.hint = real_hint
+
 # more keys than one call accepts; and a limit of the bytes that are held
 many = [f"m{i}" for i in range(2 * _lookups.SLICE + 3)]
 for key in many:
@@ -267,7 +281,7 @@ wait_for(lambda: held() == 0)
 
 # a stopped daemon: lookups become misses after the timeout. Later lookups are misses at once, but
 # one of them, the probe, is sent
-s.daemon.send_signal(signal.SIGSTOP)
+freeze(s.daemon.pid)
 l._timeout = 0.5
 try:
     for i in range(_lookups.LATE_MOST):

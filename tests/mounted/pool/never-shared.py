@@ -110,7 +110,7 @@ for i in range(4):
     o.write(f"m/pool{i}", blob(f"pool{i}", N))  # no tier has it
     o.write(f"m/old{i}", blob(f"newer{i}", N))
 o.committed()
-o.daemon.send_signal(signal.SIGSTOP)
+freeze(o.daemon.pid)
 try:
     run("cp", "-a", "--reflink=auto", "--sparse=always", o.path, c.path, ok=True)
 finally:

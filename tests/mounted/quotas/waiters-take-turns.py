@@ -41,7 +41,7 @@ def round_(number, ttl):
     make(folder, N)
     made, early = time.monotonic(), expired() - before
     writer = threading.Thread(target=store)
-    s.daemon.send_signal(signal.SIGSTOP)
+    freeze(s.daemon.pid)
     try:
         time.sleep(max(0, made + ttl + 1 - time.monotonic()))
         writer.start()

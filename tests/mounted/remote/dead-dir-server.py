@@ -22,11 +22,7 @@ s.settle()
 
 def stop():
     server.settle()
-    server.daemon.send_signal(signal.SIGSTOP)
-    tasks = f"/proc/{server.daemon.pid}/task"
-    # Data that a thread has already read stays with it, even after a kill.
-    wait_for(lambda: all(open(f"{tasks}/{t}/stat").read().rsplit(")")[-1].split()[0] == "T"
-                         for t in os.listdir(tasks)))
+    freeze(server.daemon.pid)  # data that a thread has already read stays with it after a kill
 
 
 def outside(code, *args):

@@ -329,6 +329,8 @@ $(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(wildcard tests/preload/*.h) $(B)/
 wrap_lease  := kvc_model_rescan_wait
 wrap_url    := kvct_redis_dial
 wrap_redis  := kvct_redis_dial kvct_redis_context kvc_mono_ns usleep
+wrap_ext    := kvct_program_check kvct_link_open kvct_link_close kvct_link_ask kvct_link_abilities kvct_link_used send \
+	kvc_mono_ns usleep
 wrap_s3     := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getinfo curl_easy_reset curl_easy_cleanup \
 	kvc_mono_ns usleep
 $(B)/bin/fuzz-lease: $(B)/obj/fs/virtual.o $(B)/obj/fs/text.o

@@ -311,6 +311,7 @@ static void run_program(struct kvct_link *l)
 		why = serve_link(l);
 	}
 	kvct_requests_stop(&l->r);
+	kvct_requests_drain(&l->r);
 	note_tried(l);
 	stopping = is_stopping(l);
 	if (l->program.pid)

@@ -346,6 +346,12 @@ void kvct_requests_stop(struct kvct_requests *r)
 		}
 	}
 	pthread_cond_broadcast(&r->change);
+	pthread_mutex_unlock(&r->lock);
+}
+
+void kvct_requests_drain(struct kvct_requests *r)
+{
+	pthread_mutex_lock(&r->lock);
 	/* threads that still copy; they do not wait for the program */
 	while (r->users)
 		pthread_cond_wait(&r->change, &r->lock);

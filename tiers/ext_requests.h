@@ -70,11 +70,10 @@ int kvct_requests_ask(struct kvct_requests *r, struct kvct_link_call *c);
 
 /* The program is ready on this socket: calls may be made. */
 void kvct_requests_start(struct kvct_requests *r, int sock);
-/*
- * The program has ended or is to be ended, or did not start: fails the calls under way, and waits
- * until no thread uses the arena or the socket. Calls do not wait for the program here.
- */
+/* The program has ended or is to be ended, or did not start: fails the calls under way. */
 void kvct_requests_stop(struct kvct_requests *r);
+/* After kvct_requests_stop: waits until no thread uses the arena or the socket. */
+void kvct_requests_drain(struct kvct_requests *r);
 
 /* Handles an answer. Returns NULL, or the way in which it breaks the contract. */
 const char *kvct_requests_answer(struct kvct_requests *r, const struct kvctier_answer *a);

@@ -193,7 +193,7 @@ static int open_remote(const char *url, const struct kvc_store *s, const struct 
 	u.store = s ? s->dir : NULL;
 	u.store_id = s ? s->uuid_text : NULL;
 	for (size_t i = 0; i < sizeof remotes / sizeof remotes[0]; i++) {
-		uint64_t c = KVC_CODECS;
+		uint64_t c = KVC_CODEC_CHOICES;
 
 		if (strcmp(remotes[i].scheme, u.scheme))
 			continue;
@@ -202,13 +202,14 @@ static int open_remote(const char *url, const struct kvc_store *s, const struct 
 			if (*p == ' ')
 				*p = '+';
 		if (*codec)
-			for (c = 0; c < KVC_CODECS && strcmp(codec, kvc_codec_names[c]);)
+			for (c = 0; c < KVC_CODEC_CHOICES && strcmp(codec, kvc_codec_names[c]);)
 				c++;
-		if (*codec && c == KVC_CODECS) {
-			snprintf(
-				error, 512,
-				"option remote: compress=%.60s is not one of none, zstd, bf16+zstd",
-				codec);
+		if (*codec && c == KVC_CODEC_CHOICES) {
+			snprintf(error, 512,
+				 "option remote: compress=%.60s is not one of none, zstd, "
+				 "bf16+zstd, "
+				 "kvq-high, kvq-mid, kvq-low, fp8",
+				 codec);
 			return -EINVAL;
 		}
 		err = remotes[i].open(&u, o->deadline_ms, out, error);
@@ -256,7 +257,7 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 	if (o->disk && !err) {
 		if ((err = kvct_devices_open(s, &tiers[*n], error)))
 			return err;
-		tiers[*n]->codec = KVC_CODECS;
+		tiers[*n]->codec = KVC_CODEC_CHOICES;
 		++*n;
 	}
 	if (!err && count_words(urls) > KVCT_MAX - 1) { /* before any remote is asked */

@@ -32,7 +32,18 @@
 #define LOSSY_GAIN 0.9 /* a lossy code is used if it is below this part of a lossless one */
 #define GAIN 0.97      /* coding is tried if the estimate is at most this part of the size */
 
-const char *const kvc_codec_names[] = { "none", "zstd", "bf16+zstd", NULL };
+const char *const kvc_codec_names[] = {
+	"none", "zstd", "bf16+zstd", "kvq-high", "kvq-mid", "kvq-low", "fp8", NULL,
+};
+_Static_assert(sizeof kvc_codec_names / sizeof *kvc_codec_names == KVC_CODEC_CHOICES + 1,
+	       "a name for each choice");
+
+const char *kvc_codec_name(uint32_t codec)
+{
+	if (kvc_codec_lossy(codec))
+		return kvc_codec_names[KVC_CODECS + codec - KVC_CODEC_KVQ];
+	return codec < KVC_CODECS ? kvc_codec_names[codec] : "unknown";
+}
 
 struct kvc_work {
 	struct kvc_work *next;

@@ -27,14 +27,25 @@ enum kvc_codec {
 };
 /*
  * In frames whose blocks may be coded with loss: this number plus enum kvc_kvq_code. The other
- * blocks are those of KVC_CODEC_BF16. No option selects these codecs yet.
+ * blocks are those of KVC_CODEC_BF16.
  */
 #define KVC_CODEC_KVQ 16u
 static inline bool kvc_codec_lossy(uint32_t codec)
 {
 	return codec >= KVC_CODEC_KVQ && codec < KVC_CODEC_KVQ + KVC_KVQ_CODES;
 }
-extern const char *const kvc_codec_names[]; /* in the order of the enum, ended by NULL */
+/*
+ * The values of compress=, in the order of kvc_codec_names, which NULL ends: the lossless codecs
+ * and then those with loss.
+ */
+#define KVC_CODEC_CHOICES (KVC_CODECS + KVC_KVQ_CODES)
+extern const char *const kvc_codec_names[];
+static inline bool kvc_codec_choice_lossy(uint64_t choice)
+{
+	return choice >= KVC_CODECS && choice < KVC_CODEC_CHOICES;
+}
+/* Returns the name of a frame's codec, or "unknown". */
+const char *kvc_codec_name(uint32_t codec);
 
 /* The coding of a block. */
 enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KIND_KVQ, KVC_KINDS };

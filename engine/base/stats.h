@@ -92,6 +92,13 @@
 	X(unknown_keys, "frames found in shared tiers whose key is not in the key file")          \
 	X(coded_bytes, "bytes of coded copies before coding")                                     \
 	X(coded_stored_bytes, "bytes of coded copies after coding")                               \
+	X(lossy_copies, "copies coded with loss")                                                 \
+	X(lossy_moved, "copies made from the coded blocks of another copy, without new loss")     \
+	X(lossy_no_layout, "copies without loss because the model has no layout")                 \
+	X(lossy_no_fit, "copies without loss because the size does not fit the layout")           \
+	X(lossy_sparse, "copies without loss because the file has holes")                         \
+	X(lossy_refused_blocks, "blocks without loss in copies with a lossy codec")               \
+	X(loads_decoded, "loads that replaced the written bytes by decoded ones")                 \
 	X(commits, "catalog transactions committed")                                              \
 	X(access_rows, "chunk rows updated after accesses")                                       \
 	X(access_bytes, "bytes written to the catalog and the policy state for accesses")         \

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
@@ -172,6 +173,13 @@ struct kvc_sum kvc_sum_of(const void *data, size_t len);
 struct XXH3_state_s;
 struct kvc_sum kvc_sum_digest(const struct XXH3_state_s *x);
 const char *kvc_sum_text(const struct kvc_sum *s, char *buf /* 33 bytes */);
+/* A checksum of zeros means "not known" in many places. */
+static inline bool kvc_sum_is_zero(const struct kvc_sum *s)
+{
+	static const struct kvc_sum zero;
+
+	return !memcmp(s->b, zero.b, sizeof zero.b);
+}
 
 /* pread and pwrite of all bytes. Return 0, a negative errno, or -ENODATA if the file ends first. */
 int kvc_pread_all(int fd, void *buf, size_t len, off_t off);

@@ -61,6 +61,11 @@ struct kvc_object_row {
 	struct kvc_sum sum;
 	bool has_sum;
 	bool lower; /* a tier below the pool has this generation */
+	/*
+	 * The bytes are not those that were written: they returned from a copy that was coded with
+	 * loss. They never are coded with loss again.
+	 */
+	bool decoded;
 };
 
 #define KVC_PLACE_CODED 256u
@@ -76,7 +81,28 @@ struct kvc_place {
 	uint32_t codec, key; /* enum kvc_codec with KVC_PLACE_ flags, and the id of the key or 0 */
 	/* stored_sum of the frame, which identifies the version; zero: not recorded */
 	struct kvc_sum sum;
+	/*
+	 * The sum of the bytes that the copy decodes to; zero: those of the object. It is set in
+	 * copies that were coded with loss, unless they were found sealed in a shared tier, and in
+	 * copies of bytes that the object had before it became `decoded`.
+	 */
+	struct kvc_sum raw;
+	/* the error of these bytes, relative to the written bytes, in millionths; of all, and of
+	 * the worst block */
+	uint32_t error_ppm, worst_ppm;
 };
+
+/* Was the copy coded with loss? */
+static inline bool kvc_place_lossy(const struct kvc_place *p)
+{
+	return kvc_codec_lossy(p->codec & (KVC_PLACE_CODED - 1));
+}
+/*
+ * Sets *sum to the sum of the bytes that the copy decodes to. False: it is not known. The second
+ * function tells whether these are certainly other bytes than the object has now.
+ */
+bool kvc_place_raw(const struct kvc_object_row *o, const struct kvc_place *p, struct kvc_sum *sum);
+bool kvc_place_differs(const struct kvc_object_row *o, const struct kvc_place *p);
 
 struct kvc_chunk_row {
 	uint64_t id, created_ns, last_ns, hits;

@@ -262,7 +262,7 @@ static void peek_take_row(sqlite3_stmt *st, struct kvc_peeked_object *p)
 	p->is.node = true;
 	kvc_row_columns(st, &p->is.row);
 	kvc_object_columns(st, 14, &p->is.object);
-	p->folder_parent = kvc_sql_u64(st, 18);
+	p->folder_parent = kvc_sql_u64(st, 19);
 }
 
 static void peek_take_place(sqlite3_stmt *st, struct kvc_peeked_object *p)
@@ -341,7 +341,9 @@ int kvc_peek_objects(struct kvc_catalog *c, struct kvc_peeked_object *v, size_t 
 		for (to = from + 1; to < n && v[to].is.ino - v[to - 1].is.ino <= GAP; to++)
 			;
 		err = peek_range(r, ST_PEEK_ROWS, 0, peek_take_row, v + from, to - from);
-		err = err ?: peek_range(r, ST_PEEK_PLACES, 8, peek_take_place, v + from, to - from);
+		err = err
+			      ?: peek_range(r, ST_PEEK_PLACES, 11, peek_take_place, v + from,
+					    to - from);
 		err = err ?: peek_chunks(r, v + from, to - from);
 	}
 	kvc_reader_put(r);

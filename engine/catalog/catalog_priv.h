@@ -42,6 +42,7 @@
 #define ROW_COLUMNS                                                                          \
 	"ino, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, " \
 	"parent, chunk, container"
+#define PLACE_COLUMNS "tier, gen, at, len, hi, codec, key, sum, raw, error, worst"
 #define CHUNK_COLUMNS                                                                           \
 	"id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota, " \
 	"parent, facts, pool_facts, bytes, tenant"
@@ -75,9 +76,10 @@
 	X(PEEK_ROWS,                                                                               \
 	  "SELECT n.ino, n.mode, n.uid, n.gid, n.nlink, n.size, n.blocks, n.atime_ns, "            \
 	  "n.mtime_ns, n.ctime_ns, n.btime_ns, n.parent, n.chunk, n.container, o.gen, o.size, "    \
-	  "o.sum, o.lower, d.parent FROM nodes n LEFT JOIN objects o ON o.ino = n.ino LEFT JOIN "  \
-	  "nodes d ON d.ino = n.parent WHERE n.ino BETWEEN ? AND ? ORDER BY n.ino")                \
-	X(PEEK_PLACES, "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements "      \
+	  "o.sum, o.lower, o.decoded, d.parent FROM nodes n LEFT JOIN objects o ON o.ino = "       \
+	  "n.ino LEFT JOIN nodes d ON d.ino = n.parent WHERE n.ino BETWEEN ? AND ? ORDER BY "      \
+	  "n.ino")                                                                                 \
+	X(PEEK_PLACES, "SELECT " PLACE_COLUMNS ", ino FROM placements "                            \
 		       "WHERE ino BETWEEN ? AND ? ORDER BY ino, tier")                             \
 	X(PEEK_CHUNKS,                                                                             \
 	  "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id BETWEEN ? AND ? ORDER BY id")             \
@@ -85,21 +87,19 @@
 	X(TARGET_GET, "SELECT target FROM targets WHERE ino = ?")                                  \
 	X(TARGET_PUT, "INSERT OR REPLACE INTO targets(ino, target) VALUES(?, ?)")                  \
 	X(TARGET_DEL, "DELETE FROM targets WHERE ino = ?")                                         \
-	X(OBJECT_GET, "SELECT gen, size, sum, lower FROM objects WHERE ino = ?")                   \
-	X(OBJECT_PUT,                                                                              \
-	  "INSERT OR REPLACE INTO objects(ino, gen, size, sum, lower) VALUES(?, ?, ?, ?, ?)")      \
+	X(OBJECT_GET, "SELECT gen, size, sum, lower, decoded FROM objects WHERE ino = ?")          \
+	X(OBJECT_PUT, "INSERT OR REPLACE INTO objects(ino, gen, size, sum, lower, decoded) "       \
+		      "VALUES(?, ?, ?, ?, ?, ?)")                                                  \
 	X(OBJECT_DEL, "DELETE FROM objects WHERE ino = ?")                                         \
-	X(OBJECT_UNPLACED, "SELECT ino, gen, size, sum, lower FROM objects WHERE lower = 0 AND "   \
-			   "ino > ? ORDER BY ino LIMIT 256")                                       \
-	X(PLACE_GET,                                                                               \
-	  "SELECT tier, gen, at, len, hi, codec, key, sum FROM placements WHERE ino = ?")          \
-	X(PLACE_PUT, "INSERT OR REPLACE INTO placements(ino, tier, gen, at, len, hi, codec, key, " \
-		     "sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)")                                     \
+	X(OBJECT_UNPLACED, "SELECT ino, gen, size, sum, lower, decoded FROM objects "              \
+			   "WHERE lower = 0 AND ino > ? ORDER BY ino LIMIT 256")                   \
+	X(PLACE_GET, "SELECT " PLACE_COLUMNS " FROM placements WHERE ino = ?")                     \
+	X(PLACE_PUT, "INSERT OR REPLACE INTO placements(ino, " PLACE_COLUMNS                       \
+		     ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                               \
 	X(PLACE_DEL, "DELETE FROM placements WHERE ino = ? AND tier = ?")                          \
 	X(PLACE_DEL_ALL, "DELETE FROM placements WHERE ino = ?")                                   \
-	X(PLACE_EACH,                                                                              \
-	  "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements WHERE tier = ?")    \
-	X(PLACE_NEXT, "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements WHERE " \
+	X(PLACE_EACH, "SELECT " PLACE_COLUMNS ", ino FROM placements WHERE tier = ?")              \
+	X(PLACE_NEXT, "SELECT " PLACE_COLUMNS ", ino FROM placements WHERE "                       \
 		      "(ino, tier) > (?, ?) ORDER BY ino, tier LIMIT 256")                         \
 	X(GONE_GET, "SELECT 1 FROM gone WHERE at = ? AND hi = ? AND until_ns > ?")                 \
 	X(GONE_PUT, "INSERT OR REPLACE INTO gone(at, hi, until_ns) VALUES(?, ?, ?)")               \
@@ -253,7 +253,7 @@ struct kvc_catalog {
 	_Atomic bool error_logged;
 };
 
-#define KVC_CATALOG_FORMAT "5"       /* the value of format in meta */
+#define KVC_CATALOG_FORMAT "6"       /* the value of format in meta */
 extern const char *const kvc_schema; /* schema.c */
 
 /*

@@ -638,7 +638,7 @@ int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		struct kvc_place p = kvc_place_columns(st);
 
-		if ((got = fn(arg, kvc_sql_u64(st, 8), &p)))
+		if ((got = fn(arg, kvc_sql_u64(st, 11), &p)))
 			break;
 	}
 	return done(n, st, got);
@@ -654,7 +654,7 @@ int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t 
 	*count = 0;
 	st = kvc_sql(n, ST_PLACE_NEXT, "ii", I(*ino), I(*tier));
 	for (; *count < capacity && (got = kvc_sql_step(n, st)) == 1; ++*count) {
-		out[*count].ino = *ino = kvc_sql_u64(st, 8);
+		out[*count].ino = *ino = kvc_sql_u64(st, 11);
 		out[*count].tier = *tier = (unsigned)kvc_sql_u64(st, 0);
 		out[*count].place = kvc_place_columns(st);
 	}

@@ -310,13 +310,14 @@ int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target)
 	return revive(c, ino) ?: put(c, KVC_T_TARGET, ino, 0, NULL, target, strlen(target) + 1);
 }
 
-/* Reads the columns gen, size, sum and lower, from column `at` on. */
+/* Reads the columns gen, size, sum, lower and decoded, from column `at` on. */
 void kvc_object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o)
 {
 	*o = (struct kvc_object_row){
 		.gen = kvc_sql_u64(st, at),
 		.size = kvc_sql_u64(st, at + 1),
 		.lower = sqlite3_column_int(st, at + 3),
+		.decoded = sqlite3_column_int(st, at + 4),
 	};
 	o->has_sum = sqlite3_column_bytes(st, at + 2) == 16;
 	if (o->has_sum)
@@ -354,11 +355,31 @@ struct kvc_place kvc_place_columns(sqlite3_stmt *st)
 		.where = { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3), kvc_sql_u64(st, 4) },
 		.codec = (uint32_t)sqlite3_column_int64(st, 5),
 		.key = (uint32_t)sqlite3_column_int64(st, 6),
+		.error_ppm = (uint32_t)sqlite3_column_int64(st, 9),
+		.worst_ppm = (uint32_t)sqlite3_column_int64(st, 10),
 	};
 
 	if (sqlite3_column_bytes(st, 7) == 16)
 		memcpy(p.sum.b, sqlite3_column_blob(st, 7), 16);
+	if (sqlite3_column_bytes(st, 8) == 16)
+		memcpy(p.raw.b, sqlite3_column_blob(st, 8), 16);
 	return p;
+}
+
+bool kvc_place_raw(const struct kvc_object_row *o, const struct kvc_place *p, struct kvc_sum *sum)
+{
+	bool own = !kvc_sum_is_zero(&p->raw);
+
+	/* a copy with loss and without a sum of its own is of another node, and so is the object */
+	if (!own && (!o->has_sum || (kvc_place_lossy(p) && !o->decoded)))
+		return false;
+	*sum = own ? p->raw : o->sum;
+	return true;
+}
+
+bool kvc_place_differs(const struct kvc_object_row *o, const struct kvc_place *p)
+{
+	return o->has_sum && !kvc_sum_is_zero(&p->raw) && memcmp(p->raw.b, o->sum.b, 16) != 0;
 }
 
 int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KVC_TIERS])
@@ -399,8 +420,12 @@ struct kvc_place kvc_place_of(uint64_t gen, const struct kvc_where *w, const str
 		.codec = f->codec | (f->flags & KVC_FRAME_CODED ? KVC_PLACE_CODED : 0),
 		.key = f->flags & KVC_FRAME_SEALED ? f->key_id : 0,
 		.sum = f->stored_sum,
+		.error_ppm = f->error_ppm,
+		.worst_ppm = f->worst_ppm,
 	};
 
+	if (kvc_codec_lossy(f->codec))
+		p.raw = f->raw_sum; /* zero if it is sealed */
 	return p;
 }
 

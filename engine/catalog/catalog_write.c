@@ -61,9 +61,10 @@ static int write_place(struct kvc_conn *n, const struct kvc_change *c)
 
 	if (c->gone)
 		return kvc_sql_run(n, ST_PLACE_DEL, "ii", I(c->a), I(c->b));
-	return kvc_sql_run(n, ST_PLACE_PUT, "iiiiiiiib", I(c->a), I(c->b), I(p->gen),
+	return kvc_sql_run(n, ST_PLACE_PUT, "iiiiiiiibbii", I(c->a), I(c->b), I(p->gen),
 			   I(p->where.at), I(p->where.len), I(p->where.hi), I(p->codec), I(p->key),
-			   p->sum.b, (size_t)16);
+			   p->sum.b, (size_t)16, kvc_sum_is_zero(&p->raw) ? NULL : p->raw.b,
+			   (size_t)16, I(p->error_ppm), I(p->worst_ppm));
 }
 
 static int write_chunk(struct kvc_conn *n, const struct kvc_change *c)
@@ -99,9 +100,9 @@ static int write_change(struct kvc_conn *n, const struct kvc_change *c)
 					     (const char *)c->value);
 	case KVC_T_OBJECT:
 		return c->gone ? kvc_sql_run(n, ST_OBJECT_DEL, "i", I(c->a))
-			       : kvc_sql_run(n, ST_OBJECT_PUT, "iiibi", I(c->a), I(o->gen),
+			       : kvc_sql_run(n, ST_OBJECT_PUT, "iiibii", I(c->a), I(o->gen),
 					     I(o->size), o->has_sum ? o->sum.b : NULL, (size_t)16,
-					     I(o->lower));
+					     I(o->lower), I(o->decoded));
 	case KVC_T_PLACE: return write_place(n, c);
 	case KVC_T_XATTR:
 		return c->gone ? kvc_sql_run(n, ST_XATTR_DEL, "is", I(c->a), c->text)

@@ -21,7 +21,8 @@ struct identity {
 	uint8_t nonce[12], pad[4];
 	char key_model[KVC_MODEL_NAME + 1];
 	uint8_t proof[16]; /* covers this part, with proof and sum as zero */
-	uint8_t reserved[KVC_FRAME_IDENTITY - 128 - (KVC_MODEL_NAME + 1) - 32];
+	uint32_t error_ppm, worst_ppm;
+	uint8_t reserved[KVC_FRAME_IDENTITY - 128 - (KVC_MODEL_NAME + 1) - 32 - 8];
 	uint8_t sum[16]; /* covers the preceding bytes of this part */
 };
 _Static_assert(sizeof(struct identity) == KVC_FRAME_IDENTITY, "identity part");
@@ -51,6 +52,8 @@ static void put_identity(const struct kvc_frame *f, struct identity *id)
 	id->stored_len = htole64(f->stored_len);
 	id->codec = htole32(f->codec);
 	id->key_id = htole32(f->key_id);
+	id->error_ppm = htole32(f->error_ppm);
+	id->worst_ppm = htole32(f->worst_ppm);
 	memcpy(id->raw_sum, f->raw_sum.b, 16);
 	memcpy(id->stored_sum, f->stored_sum.b, 16);
 	memcpy(id->nonce, f->nonce, 12);
@@ -161,6 +164,8 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 	f->stored_len = le64toh(id->stored_len);
 	f->codec = le32toh(id->codec);
 	f->key_id = le32toh(id->key_id);
+	f->error_ppm = le32toh(id->error_ppm);
+	f->worst_ppm = le32toh(id->worst_ppm);
 	memcpy(f->raw_sum.b, id->raw_sum, 16);
 	memcpy(f->stored_sum.b, id->stored_sum, 16);
 	memcpy(f->nonce, id->nonce, 12);

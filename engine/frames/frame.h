@@ -33,6 +33,11 @@ enum {
 	/* in a shared tier: the frame is identified by its path, which is authenticated, too */
 	KVC_FRAME_SHARED = 8,
 	KVC_FRAME_FOLDER = 16, /* a folder, for lookups by other nodes; no payload */
+	/*
+	 * The bytes are not those that were written, because this frame or an earlier one of the
+	 * object was coded with loss.
+	 */
+	KVC_FRAME_DECODED = 32,
 };
 
 struct kvc_frame {
@@ -43,6 +48,8 @@ struct kvc_frame {
 	uint64_t raw_len;    /* length of the payload before coding */
 	uint64_t stored_len; /* length of the stored payload, which follows the header */
 	uint32_t flags, codec;
+	/* with loss: the relative error in millionths, of all and of the worst block */
+	uint32_t error_ppm, worst_ppm;
 	/* checksums of the payload before and after coding; raw_sum is zero in sealed frames */
 	struct kvc_sum raw_sum, stored_sum;
 	uint32_t key_id;

@@ -152,15 +152,25 @@ static size_t code_block(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t
 			: kvc_codec_encode(e->w, e->codec, e->level, in, len, out, kind);
 }
 
-/* A block was coded with loss, or not: adds to the sum of the decoded bytes, and to the errors. */
+/* Adds the bytes that a decoder will return for block i to their sum. */
+static void sum_back(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t kind)
+{
+	if (!i)
+		XXH3_128bits_reset(e->sum);
+	XXH3_128bits_update(e->sum, kind == KVC_KIND_KVQ ? e->back.p : kvc_codec_work_in(e->w),
+			    len);
+	if (i == e->n - 1)
+		e->loss.sum = kvc_sum_digest(e->sum);
+}
+
+/* A block was coded with loss, or not: adds to the errors. */
 static void block_lost(struct kvc_encoder *e, size_t len, uint32_t kind,
 		       const struct kvc_kvq_loss *loss)
 {
-	bool lost = kind == KVC_KIND_KVQ;
-
-	XXH3_128bits_update(e->sum, lost ? e->back.p : kvc_codec_work_in(e->w), len);
-	if (!lost)
+	if (kind != KVC_KIND_KVQ) {
+		e->loss.refused++;
 		return;
+	}
 	e->loss.bytes += len;
 	e->error += (double)loss->error;
 	e->energy += (double)loss->energy;
@@ -182,7 +192,7 @@ static void codec_final(struct kvc_encoder *e, uint64_t raw)
 	}
 	if (!e->lossy || !e->loss.bytes)
 		return;
-	e->loss.sum = kvc_sum_digest(e->sum);
+	e->f->flags |= KVC_FRAME_DECODED;
 	e->loss.error = e->energy > 0 ? sqrt(e->error / e->energy) : 0;
 }
 
@@ -205,8 +215,10 @@ static int code_all(struct kvc_encoder *e)
 		if ((err = e->read(e->arg, in, len, i * KVC_BLOCK)))
 			return err;
 		stored = code_block(e, i, len, &kind, &loss);
-		if (e->lossy)
+		if (e->lossy) {
+			sum_back(e, i, len, kind);
 			block_lost(e, len, kind, &loss);
+		}
 		/* assume that the other blocks are alike; with loss, the first may be a header */
 		if (!i && !stored && !e->lossy) {
 			if ((err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK)))
@@ -256,7 +268,6 @@ static int compress(struct kvc_encoder *e)
 			return err;
 		if (!(e->sum = XXH3_createState()))
 			return -ENOMEM;
-		XXH3_128bits_reset(e->sum);
 	}
 	e->w = kvc_codec_work_get();
 	err = e->w ? code_all(e) : -ENOMEM;
@@ -284,43 +295,33 @@ static int seal(struct kvc_encoder *e, const struct kvc_recipe *r)
 	return !err && e->held ? seal_all(e) : err;
 }
 
-int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
-			    const struct kvc_recipe *r,
-			    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg)
+/* Makes an encoder. Returns NULL if out of memory. */
+static struct kvc_encoder *encoder_alloc(struct kvc_frame *f, const struct kvc_recipe *r)
 {
-	bool coded = (r->codec != KVC_CODEC_NONE || r->kv) && f->raw_len > KVC_PAGE &&
-		     f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
-	struct kvc_encoder *e;
-	int err = 0;
+	struct kvc_encoder *e = calloc(1, sizeof *e);
 
-	*out = NULL;
-	f->stored_len = f->raw_len;
-	if (!coded && !(r->keys && r->key_id))
-		return 0;
-	e = calloc(1, sizeof *e);
 	if (!e)
-		return -ENOMEM;
+		return NULL;
 	e->f = f;
-	e->read = read;
-	e->arg = arg;
 	e->n = nblocks(f->raw_len);
 	e->sealed = r->keys && r->key_id;
-	e->codec = r->codec;
-	e->level = r->level;
-	e->lossy = r->kv;
-	if (r->kv)
-		e->kv = *r->kv;
 	e->all.use = e->buf.use = KVC_BUDGET_COPY;
 	e->table_len = kvc_payload_table(f->raw_len);
-	err = kvc_budget_buffer_wait(&e->table, KVC_BUDGET_COPY, e->table_len);
-	f->flags |= KVC_FRAME_CODED | (e->sealed ? KVC_FRAME_SEALED : 0);
-	e->data_len = f->raw_len;
-	if (!err) {
-		memset(e->table.p, 0, e->table.len);
-		err = coded ? compress(e) : 0;
+	if (kvc_budget_buffer_wait(&e->table, KVC_BUDGET_COPY, e->table_len)) {
+		free(e);
+		return NULL;
 	}
-	if (!err && e->sealed)
-		err = seal(e, r);
+	memset(e->table.p, 0, e->table.len);
+	f->flags |= KVC_FRAME_CODED | (e->sealed ? KVC_FRAME_SEALED : 0);
+	return e;
+}
+
+/* The blocks are coded, or their lengths are known: seals them, and sets the length. */
+static int encoder_finish(struct kvc_encoder *e, const struct kvc_recipe *r)
+{
+	struct kvc_frame *f = e->f;
+	int err = e->sealed ? seal(e, r) : 0;
+
 	e->table_at = kvc_round_up(e->data_len, KVC_PAGE);
 	/* coding saves nothing: the frame becomes plain */
 	if (!e->sealed && f->codec == KVC_CODEC_NONE) {
@@ -329,6 +330,35 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 		e->table_len = 0;
 	}
 	f->stored_len = e->table_at + e->table_len;
+	return err;
+}
+
+int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
+			    const struct kvc_recipe *r,
+			    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg)
+{
+	bool coded = (r->codec != KVC_CODEC_NONE || r->kv) && f->raw_len > KVC_PAGE &&
+		     f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
+	struct kvc_encoder *e;
+	int err;
+
+	*out = NULL;
+	f->stored_len = f->raw_len;
+	if (!coded && !(r->keys && r->key_id))
+		return 0;
+	e = encoder_alloc(f, r);
+	if (!e)
+		return -ENOMEM;
+	e->read = read;
+	e->arg = arg;
+	e->codec = r->codec;
+	e->level = r->level;
+	e->lossy = r->kv;
+	if (r->kv)
+		e->kv = *r->kv;
+	e->data_len = f->raw_len;
+	err = coded ? compress(e) : 0;
+	err = err ?: encoder_finish(e, r);
 	if (err)
 		kvc_payload_encoder_free(e);
 	else
@@ -351,6 +381,9 @@ static int code_again(struct kvc_encoder *e, uint64_t i, uint8_t *p, uint32_t *k
 	*stored = n ? n : len;
 	if (*stored != before || *kind != was)
 		return -ECANCELED;
+	/* a client may have changed an open file since: the sum is that of these bytes */
+	if (e->lossy)
+		sum_back(e, i, len, *kind);
 	memcpy(p, n ? out : in, *stored);
 	return 0;
 }
@@ -440,8 +473,7 @@ int kvc_payload_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 
 bool kvc_payload_encoder_loss(const struct kvc_encoder *e, struct kvc_payload_loss *loss)
 {
-	if (e->loss.bytes)
-		*loss = e->loss;
+	*loss = e->loss;
 	return e->loss.bytes > 0;
 }
 
@@ -543,19 +575,27 @@ int kvc_payload_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw)
 	return 1;
 }
 
-int kvc_payload_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
+/* Opens the next block, of a sealed payload. */
+static int open_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
 {
 	const uint8_t *e = d->table + d->next * ENTRY;
-	size_t stored, len = block_len(d->f->raw_len, d->next);
+	size_t stored;
 	uint32_t kind = block_kind(e, &stored);
+
+	return kvc_keys_unseal(d->key, d->next, d->aad.b, aad_block(&d->aad, d->next, kind, stored),
+			       in, stored, to, e + 8);
+}
+
+int kvc_payload_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
+{
+	size_t stored, len = block_len(d->f->raw_len, d->next);
+	uint32_t kind = block_kind(d->table + d->next * ENTRY, &stored);
 	int err = 0;
 
 	if (d->sealed) {
 		uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_codec_work_in(d->w);
 
-		err = kvc_keys_unseal(d->key, d->next, d->aad.b,
-				      aad_block(&d->aad, d->next, kind, stored), in, stored, open,
-				      e + 8);
+		err = open_block(d, in, open);
 		in = open;
 	}
 	if (!err && in != to)
@@ -609,5 +649,59 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 	}
 	err = err ?: more ?: kvc_payload_decoder_end(d);
 	kvc_payload_decoder_free(d);
+	return err;
+}
+
+/* Takes over the blocks of d's payload, which is in e->all. */
+static int copy_blocks(struct kvc_encoder *e, struct kvc_decoder *d)
+{
+	size_t stored, len;
+	int more, err = 0;
+
+	while (!err && (more = kvc_payload_decoder_next(d, &stored, &len)) == 1) {
+		uint8_t *p = e->all.p + d->at;
+
+		if (d->sealed)
+			err = open_block(d, p, p);
+		entry_put(e, d->next, block_kind(d->table + d->next * ENTRY, &len), stored, NULL);
+		d->at += stored;
+		d->next++;
+	}
+	e->data_len = d->at;
+	err = err ?: more;
+	return err ?: kvc_round_up(d->at, KVC_PAGE) != d->capacity ? -EBADMSG : 0;
+}
+
+int kvc_payload_encoder_copy(struct kvc_encoder **out, struct kvc_frame *f,
+			     const struct kvc_recipe *r, const struct kvc_frame *from,
+			     const struct kvc_keys *keys, struct kvc_buffer *payload)
+{
+	uint64_t table_len = kvc_payload_table(from->raw_len);
+	struct kvc_decoder *d = NULL;
+	struct kvc_encoder *e;
+	int err;
+
+	*out = NULL;
+	if (from->raw_len != f->raw_len || (from->flags & KVC_FRAME_SPARSE) ||
+	    !(from->flags & KVC_FRAME_CODED) || from->stored_len < table_len ||
+	    payload->len < from->stored_len)
+		return -EBADMSG;
+	if (!(e = encoder_alloc(f, r)))
+		return -ENOMEM;
+	err = kvc_payload_decoder_new(&d, from, keys, payload->p + from->stored_len - table_len);
+	if (!err) {
+		e->all = *payload;
+		e->held = true;
+		*payload = (struct kvc_buffer){ .use = KVC_BUDGET_COPY };
+		f->codec = from->codec;
+		f->flags |= from->flags & KVC_FRAME_DECODED;
+		err = copy_blocks(e, d);
+	}
+	kvc_payload_decoder_free(d);
+	err = err ?: encoder_finish(e, r);
+	if (err)
+		kvc_payload_encoder_free(e);
+	else
+		*out = e;
 	return err;
 }

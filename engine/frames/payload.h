@@ -56,6 +56,16 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 			    const struct kvc_recipe *r,
 			    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg);
 /*
+ * The same for a payload that another frame has, whose blocks are kept as they are coded: no block
+ * is decoded, and sealed blocks are opened with `keys` and sealed for f. `from` is the frame, coded
+ * and dense, and as long as f. `payload` has all bytes of its stored payload, of which the caller
+ * has compared the sum. On success they belong to the encoder; after an error they are undefined.
+ * Returns 0, -EBADMSG, -ENOKEY, -ENOMEM or -EIO.
+ */
+int kvc_payload_encoder_copy(struct kvc_encoder **out, struct kvc_frame *f,
+			     const struct kvc_recipe *r, const struct kvc_frame *from,
+			     const struct kvc_keys *keys, struct kvc_buffer *payload);
+/*
  * Returns the next `len` bytes of the stored payload, in order. Returns 0, the error of `read`,
  * -EIO, or -ECANCELED if the payload has changed since its length was determined.
  */
@@ -66,10 +76,14 @@ int kvc_payload_encoder_read(struct kvc_encoder *e, void *buf, size_t len);
  */
 struct kvc_payload_loss {
 	struct kvc_sum sum;
-	uint64_t bytes; /* in blocks that are coded with loss */
+	uint64_t bytes;   /* in blocks that are coded with loss */
+	uint64_t refused; /* blocks that are not, although the recipe asks for it */
 	double error, worst;
 };
-/* Returns whether any block is coded with loss, and then sets *loss. */
+/*
+ * Returns whether any block is coded with loss, and sets *loss, whose sum is valid after the last
+ * byte of the payload was read. Without loss, only *refused is set.
+ */
 bool kvc_payload_encoder_loss(const struct kvc_encoder *e, struct kvc_payload_loss *loss);
 /* Wipes and frees the encoder. */
 void kvc_payload_encoder_free(struct kvc_encoder *e);

@@ -250,7 +250,7 @@ struct kvc_tier_ops {
 struct kvc_tier {
 	const struct kvc_tier_ops *ops;
 	char id[256]; /* identifies the tier, without secrets; the same at every mount */
-	/* enum kvc_codec requested in its URL; KVC_CODECS: the codec of compress= */
+	/* codec requested in its URL (kvc_codec_names); KVC_CODEC_CHOICES: that of compress= */
 	uint64_t codec;
 	/*
 	 * memory of a fixed size that the driver holds beside KVC_TIER_CALL_BYTES for each thread

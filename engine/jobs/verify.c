@@ -74,9 +74,8 @@ static int describe_copy_both(struct kvc *k, uint64_t ino, unsigned tier,
 		.size = object.size,
 		.place = place[tier],
 		.shared = k->tier[tier].t->ops->caps & KVC_TIER_SHARED,
-		.has_sum = object.has_sum,
-		.sum = object.sum,
 	};
+	want->has_sum = kvc_place_raw(&object, &want->place, &want->sum);
 	return 0;
 }
 

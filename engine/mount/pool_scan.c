@@ -16,6 +16,7 @@
  */
 #include "account.h"
 #include "context.h"
+#include "copy.h"
 #include "file.h"
 #include "membership.h"
 #include "header_rewrite.h"
@@ -81,9 +82,10 @@ static int adopt_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment
 }
 
 /* Takes over a segment that was published after the last commit. */
-static void adopt_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const struct stat *st)
+static void adopt_newer(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s,
+			const struct stat *st)
 {
-	kvc_file_set_generation_locked(n, gen);
+	kvc_file_set_generation_locked(k, n, s, st->st_mode & KVC_SEGMENT_DECODED);
 	kvc_file_unplace_locked(k, n);
 	/* otherwise the comparison has shown that it is newer */
 	if (kvc_ns(st->st_mtim) != KVC_MARK_NS)
@@ -91,10 +93,54 @@ static void adopt_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const s
 	n->row.ctime_ns = kvc_node_ctime(n->row.ctime_ns, n->row.mtime_ns);
 }
 
+/*
+ * The segment was marked, because its bytes returned from a copy that was coded with loss, but the
+ * commit after that did not happen. Sums the bytes, and finds the copy. Returns 0 or an error.
+ */
+static int find_copy_both(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s)
+{
+	KVC_FD int fd = kvc_pool_segment_open(&k->pool, s, O_RDONLY);
+	struct kvc_sum sum;
+	int err = fd < 0 ? fd : kvc_copy_sum(fd, n->object.size, &sum);
+
+	err = err ?: kvc_catalog_spare(k->cat, KVC_FILE_DECODED_CHANGES);
+	if (err)
+		return err;
+	for (unsigned t = 0; t < k->tier_slots; t++) {
+		const struct kvc_place *p = &n->in[t].place;
+
+		if (p->gen && p->gen == n->object.gen && !memcmp(p->raw.b, sum.b, sizeof sum.b)) {
+			kvc_file_decoded_both(k, n, &sum);
+			return 0;
+		}
+	}
+	/* unless the loss was nil, a client has changed the bytes through a mapping */
+	if (!n->object.has_sum || memcmp(n->object.sum.b, sum.b, sizeof sum.b) != 0)
+		kvc_file_set_verify_locked(n, n->object.lower);
+	return 0;
+}
+
+/*
+ * The mark of a segment, and the row, tell whether the bytes were decoded. Returns 1 if they agree
+ * now, 0 if the segment is useless, or an error.
+ */
+static int adopt_decoded(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s,
+			 const struct stat *st)
+{
+	bool marked = st->st_mode & KVC_SEGMENT_DECODED;
+
+	if (marked == n->object.decoded)
+		return 1;
+	/* a rebuilt catalog describes the copy: its bytes serve from now on */
+	if (!marked)
+		return !n->object.lower;
+	return find_copy_both(k, n, s) ?: 1;
+}
+
 static bool same_object(const struct kvc_object_row *a, const struct kvc_object_row *b)
 {
 	return a->gen == b->gen && a->size == b->size && a->lower == b->lower &&
-	       a->has_sum == b->has_sum &&
+	       a->decoded == b->decoded && a->has_sum == b->has_sum &&
 	       (!a->has_sum || !memcmp(a->sum.b, b->sum.b, sizeof a->sum.b));
 }
 
@@ -176,8 +222,12 @@ static int adopt_segment(struct scan *scan, struct kvc_segment *s, const struct 
 		return err;
 	}
 	if (s->gen > n->object.gen)
-		adopt_newer(k, n, s->gen, st);
+		adopt_newer(k, n, s, st);
 	kvc_file_recovered_locked(k, n, st);
+	if ((err = adopt_decoded(k, n, s, st)) != 1) {
+		kvc_node_settle_locked(k, n);
+		return err;
+	}
 	kvc_header_rewrite_moved_both(k, n);
 	err = known ? kvc_membership_join_known_both(k, n, &p->chunk)
 		    : kvc_membership_join_both(k, n);

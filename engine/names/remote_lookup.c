@@ -411,7 +411,12 @@ static int adopt_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 			   const struct adoption *a)
 {
 	const struct kvc_object_row object = {
-		1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true,
+		.gen = 1,
+		.size = f->size,
+		.sum = f->raw_sum,
+		.has_sum = !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)),
+		.lower = true,
+		.decoded = f->flags & KVC_FRAME_DECODED,
 	};
 	const struct kvc_place place = kvc_place_of(1, w, f);
 	int err;

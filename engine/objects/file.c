@@ -200,6 +200,40 @@ void kvc_file_recovered_locked(struct kvc *k, struct kvc_node *n, const struct s
 	n->segment.verify = n->object.lower && kvc_ns(st->st_mtim) == KVC_MARK_NS;
 }
 
+void kvc_file_set_generation_locked(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s,
+				    bool marked)
+{
+	int err = marked ? kvc_pool_segment_mark(&k->pool, s, false) : 0;
+
+	if (err) /* after a kill, the segment is compared with its copies */
+		kvc_warn("inode %llx: chmod of its segment: %s", (unsigned long long)n->row.ino,
+			 strerror(-err));
+	n->object.gen = s->gen;
+	n->object.has_sum = n->object.decoded = false;
+}
+
+bool kvc_file_decoded_both(struct kvc *k, struct kvc_node *n, const struct kvc_sum *sum)
+{
+	if (n->object.has_sum && !memcmp(n->object.sum.b, sum->b, sizeof sum->b))
+		return false;
+	for (unsigned t = 0; t < k->tier_slots && n->object.has_sum; t++) {
+		struct kvc_place *p = &n->in[t].place;
+
+		if (!p->gen || p->gen != n->object.gen || !kvc_sum_is_zero(&p->raw))
+			continue;
+		p->raw = n->object.sum; /* its own from now on */
+		kvc_place_put(k->cat, n->row.ino, t, p);
+	}
+	n->object.sum = *sum;
+	n->object.has_sum = n->object.decoded = true;
+	kvc_file_changed_locked(n); /* copies under way are of the bytes before */
+	if (kvc_object_put(k->cat, n->row.ino, &n->object))
+		kvc_warn("cannot record in the catalog that inode %llx was decoded",
+			 (unsigned long long)n->row.ino);
+	kvc_node_dirty_locked(k, n);
+	return true;
+}
+
 void kvc_file_registered_locked(struct kvc *k, struct kvc_node *n, int backing)
 {
 	n->segment.backing = backing;
@@ -337,7 +371,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 		if (!doubt)
 			set_mtime(fd, n->row.mtime_ns);
 	} else {
-		kvc_file_set_generation_locked(n, n->object.gen + 1);
+		kvc_file_set_generation_locked(k, n, &to, n->object.decoded);
 		n->segment.verify = false;
 		kvc_file_unplace_locked(k, n);
 		if (mtime != n->segment.mode_ns)

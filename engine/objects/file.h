@@ -92,11 +92,27 @@ void kvc_file_recovered_locked(struct kvc *k, struct kvc_node *n, const struct s
 /* The segment is registered for passthrough under this number, above 0. */
 void kvc_file_registered_locked(struct kvc *k, struct kvc_node *n, int backing);
 
-/* The object has a new generation, whose sum is not known. */
-static inline void kvc_file_set_generation_locked(struct kvc_node *n, uint64_t gen)
+/*
+ * The file's segment, s, has new bytes: the object gets its generation, whose sum is not known.
+ * marked: the segment may have the mark of decoded bytes, which is removed.
+ */
+void kvc_file_set_generation_locked(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s,
+				    bool marked);
+/*
+ * The segment is marked, and has bytes that returned from a copy coded with loss; *sum is their
+ * sum. If the object had other bytes, records that in the catalog and returns true. The caller has
+ * spared KVC_FILE_DECODED_CHANGES changes (kvc_catalog_spare).
+ */
+#define KVC_FILE_DECODED_CHANGES (1 + KVC_TIERS)
+bool kvc_file_decoded_both(struct kvc *k, struct kvc_node *n, const struct kvc_sum *sum);
+/*
+ * Does the copy in this tier decode to other bytes than the pool has, which must replace them? Then
+ * it is kept only until a new copy is made.
+ */
+static inline bool kvc_file_differs_in(const struct kvc_node *n, unsigned tier)
 {
-	n->object.gen = gen;
-	n->object.has_sum = false;
+	return n->object.decoded && n->in[tier].place.gen == n->object.gen &&
+	       kvc_place_differs(&n->object, &n->in[tier].place);
 }
 
 /* Sets the sum of the object's bytes; NULL: not known. */
@@ -107,10 +123,11 @@ static inline void kvc_file_set_sum_locked(struct kvc_node *n, const struct kvc_
 		n->object.sum = *sum;
 }
 
-/* A copy of the open file's current contents was made, as this generation. */
-static inline void kvc_file_snapshot_copied_locked(struct kvc_node *n, uint64_t gen, uint64_t size)
+/* A copy of the open file's current contents was made; its segment, s, has the generation. */
+static inline void kvc_file_snapshot_copied_locked(struct kvc *k, struct kvc_node *n,
+						   const struct kvc_segment *s, uint64_t size)
 {
-	n->object.gen = gen;
+	kvc_file_set_generation_locked(k, n, s, n->object.decoded);
 	n->object.size = n->row.size = size;
 	n->segment.fresh = n->segment.snapshot = false;
 }

@@ -101,6 +101,7 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 	err = text ? kvc_xattr_set(k->cat, model, attrs[a].name, text, strlen(text))
 		   : kvc_xattr_del(k->cat, model, attrs[a].name);
 	hint_of(k, model)->attr[a] = err ? 0 : (int8_t)(v + 2);
+	hint_of(k, model)->lossless_said = false;
 	return err;
 }
 
@@ -148,12 +149,22 @@ int kvc_model_layout_set_both(struct kvc *k, uint64_t model, const char *text)
 	char printed[KVC_KV_LAYOUT_TEXT];
 	struct kvc_kv_layout l;
 
+	hint_of(k, model)->lossless_said = false;
 	if (!text)
 		return kvc_xattr_del(k->cat, model, LAYOUT);
 	if (kvc_kv_layout_parse(text, &l, NULL))
 		return -EINVAL;
 	kvc_kv_layout_print(&l, printed);
 	return kvc_xattr_set(k->cat, model, LAYOUT, printed, strlen(printed));
+}
+
+bool kvc_model_lossless_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_hint *h = hint_of(k, model);
+	bool first = !h->lossless_said;
+
+	h->lossless_said = true;
+	return first;
 }
 
 int kvc_model_apart_both(struct kvc *k, uint64_t model)

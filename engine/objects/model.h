@@ -20,6 +20,7 @@ struct kvc_hint {
 	unsigned at;
 	int8_t attr[KVC_MODEL_ATTRS]; /* 0: not read yet; 1: not set; 2 + value */
 	uint64_t ttl;                 /* 0: not read yet; 1 + seconds */
+	bool lossless_said;           /* kvc_model_lossless_locked has returned true */
 };
 
 struct kvc_models {
@@ -56,6 +57,11 @@ int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds);
  */
 int kvc_model_layout_both(struct kvc *k, uint64_t model, char text[KVC_KV_LAYOUT_TEXT]);
 int kvc_model_layout_set_both(struct kvc *k, uint64_t model, const char *text);
+/*
+ * A copy of the model's files is coded without loss although a codec with loss was chosen. Returns
+ * true if the reason should be logged: it was not, since the codec or the layout changed.
+ */
+bool kvc_model_lossless_locked(struct kvc *k, uint64_t model);
 /*
  * Returns 1 if the model has a quota or a policy of its own, so that its files cannot enter or
  * leave it by a rename of their folder or by a hard link; 0 if not; or an error.

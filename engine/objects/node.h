@@ -23,6 +23,13 @@
  * copy serves. w and l segments are removed. A p segment with that mark must be compared with its
  * lower copies (n->segment.verify); its own mtime is restored after the comparison.
  *
+ * Copies with loss. The segment has the written bytes until the object has left the pool and
+ * returned from a copy that was coded with loss. Then it has the decoded bytes and is marked
+ * (KVC_SEGMENT_DECODED), the row of the object is `decoded` and has their sum, and copies that
+ * decode to other bytes are made again. The mark precedes the first read of these bytes; the rows
+ * follow with the next commit. So recovery sums a marked segment whose row is not `decoded`, and
+ * finds the copy that it is from.
+ *
  * Order on disk. Adding a copy: frame, placement row, commit; only then may the segment be evicted.
  * If the row replaces the row of a copy that an fsync may have stored, the frame is synced before.
  * Deleting a file: row deleted, commit; only then is its segment freed. Its extents are freed after

@@ -509,6 +509,14 @@ int kvc_pool_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int f
 	return fd < 0 ? -errno : fd;
 }
 
+int kvc_pool_segment_mark(struct kvc_pool *p, const struct kvc_segment *s, bool decoded)
+{
+	mode_t mode = 0600 | (decoded ? KVC_SEGMENT_DECODED : 0);
+	char name[48];
+
+	return fchmodat(p->dir, segment_name(s, name), mode, 0) ? -errno : 0;
+}
+
 int kvc_pool_segment_stat(struct kvc_pool *p, const struct kvc_segment *s, struct stat *st)
 {
 	char name[48];

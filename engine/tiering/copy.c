@@ -17,12 +17,14 @@
 #include "clock.h"
 #include "file.h"
 #include "folders.h"
+#include "log.h"
 #include "model.h"
 #include "node.h"
 #include "path.h"
 #include "proof.h"
 #include "tier_queue.h"
 
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -194,12 +196,36 @@ static int copy_read(void *arg, void *buf, size_t len, uint64_t off)
 	return err;
 }
 
+static uint32_t ppm(double error)
+{
+	return (uint32_t)(fmin(error, 4000) * 1e6 + 0.5);
+}
+
+/* The payload is complete: notes what its coding lost. */
+static void add_loss(struct kvc_copy *c)
+{
+	struct kvc_payload_loss loss;
+
+	if (kvc_payload_encoder_loss(c->enc, &loss)) {
+		c->f->raw_sum = loss.sum;
+		c->f->error_ppm = ppm(loss.error);
+		c->f->worst_ppm = ppm(loss.worst);
+		kvc_count(&c->k->stats, lossy_copies);
+	}
+	kvc_count_by(&c->k->stats, lossy_refused_blocks, loss.refused);
+}
+
 static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 {
 	struct kvc_copy *c = arg;
 	int err = 0;
 
-	c->raw = c->f->raw_sum = kvc_sum_digest(c->sum);
+	if (c->source < 0)
+		c->raw = kvc_sum_digest(c->sum);
+	c->f->raw_sum = c->raw;
+	if (c->enc && c->source < 0)
+		add_loss(c);
+	c->back = c->f->raw_sum;
 	c->f->stored_sum = c->enc ? kvc_sum_digest(c->stored_sum) : c->raw;
 	if (c->f->flags & KVC_FRAME_SEALED)
 		c->f->raw_sum = (struct kvc_sum){ 0 };
@@ -213,6 +239,103 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 	return err;
 }
 
+/* Counts a copy without loss, and logs the reason once for each model. */
+static void count_lossless_locked(struct kvc_copy *c, uint64_t model, const char *layout)
+{
+	struct kvc *k = c->k;
+	const char *why = "user.kvcachefs.layout is not set on its folder";
+	char fit[KVC_KV_LAYOUT_TEXT + 80];
+
+	if (c->table) {
+		kvc_count(&k->stats, lossy_sparse);
+		return;
+	}
+	if (layout) {
+		kvc_count(&k->stats, lossy_no_fit);
+		snprintf(fit, sizeof fit, "a file of %llu bytes does not fit the layout %s",
+			 (unsigned long long)c->f->size, layout);
+		why = fit;
+	} else {
+		kvc_count(&k->stats, lossy_no_layout);
+	}
+	if (kvc_model_lossless_locked(k, model))
+		kvc_info("model %s: copies are coded without loss: %s", c->f->key_model, why);
+}
+
+/* A codec with loss was chosen for the written bytes: uses it if the file has a layout. */
+static int recipe_kv_both(struct kvc_copy *c, struct kvc_recipe *r, uint64_t model)
+{
+	char layout[KVC_KV_LAYOUT_TEXT];
+	int err;
+
+	if (c->f->size <= KVC_PAGE)
+		return 0; /* no codec would save anything */
+	err = kvc_model_layout_both(c->k, model, layout);
+	if (err && err != -ENOENT)
+		return err;
+	if (!err && !kvc_kv_layout_parse(layout, &c->kv.layout, NULL) && !c->table &&
+	    c->f->size <= KVC_PAYLOAD_COMPRESS_MAX &&
+	    !kvc_kv_layout_fit(&c->kv.layout, c->f->size, &c->kv.vectors))
+		r->kv = &c->kv;
+	else
+		count_lossless_locked(c, model, err ? NULL : layout);
+	return 0;
+}
+
+/*
+ * The object's bytes are decoded ones, so they are not coded with loss again. Chooses a copy whose
+ * coded blocks can be used instead: the one in this tier, or the first in the order of the tiers.
+ */
+static void find_source_locked(struct kvc_copy *c)
+{
+	struct kvc *k = c->k;
+
+	for (unsigned i = 0; i <= k->ntiers; i++) {
+		unsigned t = i ? k->order[i - 1] : c->tier;
+		const struct kvc_place *p = &c->n->in[t].place;
+
+		if (!p->gen || p->gen != c->n->object.gen || !kvc_place_lossy(p) ||
+		    kvc_file_differs_in(c->n, t) || kvc_tier_hangs_locked(k, t) ||
+		    !kvc_tier_allowed_locked(k, t, KVC_CALL_READ))
+			continue;
+		c->source = (int)t;
+		c->from = (struct kvc_fetch_want){
+			.ino = c->f->ino,
+			.size = c->f->size,
+			.place = *p,
+			.shared = k->tier[t].t->ops->caps & KVC_TIER_SHARED,
+		};
+		c->from.has_sum = kvc_place_raw(&c->n->object, p, &c->from.sum);
+		return;
+	}
+}
+
+/* The object was decoded: the frame says so, and repeats the error that its bytes have. */
+static void note_decoded_locked(struct kvc_copy *c)
+{
+	c->f->flags |= KVC_FRAME_DECODED;
+	for (unsigned t = 0; t < c->k->tier_slots; t++) {
+		const struct kvc_place *p = &c->n->in[t].place;
+
+		if (p->gen != c->n->object.gen || c->f->error_ppm || kvc_file_differs_in(c->n, t))
+			continue;
+		c->f->error_ppm = p->error_ppm;
+		c->f->worst_ppm = p->worst_ppm;
+	}
+}
+
+/* The codec that was chosen for copies in this tier, as an index of kvc_codec_names. */
+static int codec_choice_both(const struct kvc_copy *c, uint64_t model, uint64_t *choice)
+{
+	struct kvc *k = c->k;
+	int codec = -1, err = kvc_model_attr_both(k, model, KVC_MODEL_CODEC, &codec);
+
+	*choice = codec >= 0                                      ? (uint64_t)codec
+		  : k->tier[c->tier].t->codec < KVC_CODEC_CHOICES ? k->tier[c->tier].t->codec
+								  : k->opt.compress;
+	return err;
+}
+
 /*
  * Chooses the codec and the key for this object in this tier, and fills in the name part of the
  * frame. In a shared tier the name part also identifies the frame.
@@ -221,10 +344,11 @@ static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
 {
 	struct kvc *k = c->k;
 	uint64_t model; /* the model now: the folder may have moved since the node was loaded */
-	int codec = -1, err = kvc_node_model_both(k, c->n->row.parent, &model);
+	uint64_t choice = k->opt.compress;
+	int err = kvc_node_model_both(k, c->n->row.parent, &model);
 
 	if (!err)
-		err = kvc_model_attr_both(k, model, KVC_MODEL_CODEC, &codec);
+		err = codec_choice_both(c, model, &choice);
 	err = err == -ENOENT ? 0 : err; /* the folder may have been removed */
 	err = err ?: kvc_path_frame_name_both(k, c->n, c->f);
 
@@ -232,15 +356,22 @@ static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
 		return err;
 	kvc_path_model_name(c->f->path, c->f->key_model);
 	r->level = (int)k->opt.level;
-	r->codec = codec >= 0 ? (enum kvc_codec)codec
-			      : (enum kvc_codec)(k->tier[c->tier].t->codec < KVC_CODECS
-							 ? k->tier[c->tier].t->codec
-							 : k->opt.compress);
+	r->codec = kvc_codec_choice_lossy(choice) ? KVC_CODEC_BF16 : (enum kvc_codec)choice;
+	c->kv.code = (enum kvc_kvq_code)(choice - KVC_CODECS);
+	c->decoded = c->n->object.decoded && c->f->gen == c->n->object.gen;
+	if (c->decoded)
+		note_decoded_locked(c);
+	if (kvc_codec_choice_lossy(choice) && !c->decoded && (err = recipe_kv_both(c, r, model)))
+		return err;
 	r->keys = k->keys;
 	r->key_id = k->keys ? kvc_keys_for(k->keys, c->f->key_model) : 0;
 	if (c->shared && !*c->f->path)
 		return -ENAMETOOLONG;
-	return k->keys && !r->key_id ? -ENOKEY : 0;
+	if (k->keys && !r->key_id)
+		return -ENOKEY;
+	if (kvc_codec_choice_lossy(choice) && c->decoded && !c->table)
+		find_source_locked(c);
+	return 0;
 }
 
 /*
@@ -267,6 +398,7 @@ static int frame_begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t
 {
 	int err = 0;
 
+	c->source = -1;
 	c->f = kvc_frame_new();
 	c->sum = XXH3_createState();
 	c->stored_sum = XXH3_createState();
@@ -323,6 +455,55 @@ static void copy_reset(struct kvc_copy *c)
 	c->at_off = 0;
 }
 
+/* The read of the source has ended, or none was made. */
+static void source_result(struct kvc_copy *c, bool called, int err)
+{
+	unsigned t = (unsigned)c->source;
+
+	kvc_lock(c->k);
+	if (called)
+		kvc_tier_result_locked(c->k, t, KVC_CALL_READ, c->f->ino, err);
+	else
+		kvc_tier_uncalled_locked(c->k, t, KVC_CALL_READ);
+	kvc_unlock(c->k);
+}
+
+/*
+ * Makes the payload from the blocks of the source, if the segment has the bytes that they decode
+ * to. Returns 0, or an error and the payload must be made from the segment.
+ */
+static int encode_source(struct kvc_copy *c, const struct kvc_recipe *r)
+{
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	KVC_BUFFER payload = { .use = KVC_BUDGET_COPY };
+	int err = f ? kvc_copy_sum(c->fd, c->f->size, &c->raw) : -ENOMEM;
+	bool called;
+
+	if (!err && c->from.has_sum && memcmp(c->raw.b, c->from.sum.b, sizeof c->raw.b) != 0)
+		err = -ECANCELED;
+	called = !err;
+	err = err ?: kvc_fetch_coded(c->k, c->k->tier[c->source].t, &c->from, f, &payload);
+	source_result(c, called, err);
+	if (!err && !kvc_codec_lossy(f->codec))
+		err = -EBADMSG;
+	return err ?: kvc_payload_encoder_copy(&c->enc, c->f, r, f, c->k->keys, &payload);
+}
+
+/* Starts to make the payload. */
+static int encode(struct kvc_copy *c, const struct kvc_recipe *r)
+{
+	const uint32_t flags = c->f->flags;
+
+	if (c->source >= 0 && !encode_source(c, r)) {
+		kvc_count(&c->k->stats, lossy_moved);
+		return 0;
+	}
+	c->source = -1;
+	c->f->flags = flags;
+	c->f->codec = KVC_CODEC_NONE;
+	return kvc_payload_encoder_new(&c->enc, c->f, r, raw_read, c);
+}
+
 static int write_once(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
 		      struct kvc_where *where)
 {
@@ -345,7 +526,9 @@ static int write_once(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t 
 	if (!err && c->shared)
 		err = kvc_folders_share(k, c->n, c->tier);
 	if (!err)
-		err = kvc_payload_encoder_new(&c->enc, c->f, &r, raw_read, c);
+		err = encode(c, &r);
+	else if (c->source >= 0)
+		source_result(c, false, 0);
 	if (err)
 		return err;
 	put.name = c->name;

@@ -6,6 +6,7 @@
 #ifndef KVC_COPY_H
 #define KVC_COPY_H
 
+#include "fetch.h"
 #include "node.h"
 #include "payload.h"
 
@@ -42,6 +43,14 @@ struct kvc_copy {
 	bool shared;
 	struct kvc_where name; /* in a shared tier */
 	bool has_name;         /* this copy holds the name; kvc_copy_unname_locked releases it */
+	/* the object's bytes were decoded; its error, in millionths, is that of an earlier copy */
+	bool decoded;
+	struct kvc_codec_kv kv; /* with loss */
+	/* A tier with a coded copy of these decoded bytes, whose blocks are kept; -1: none. */
+	int source;
+	struct kvc_fetch_want from;
+	/* if the frame's codec is one with loss: the sum of the bytes that it decodes to */
+	struct kvc_sum back;
 };
 
 /*

@@ -628,3 +628,28 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w,
 		munmap(x.map, x.span);
 	return err;
 }
+
+int kvc_fetch_coded(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w,
+		    struct kvc_frame *f, struct kvc_buffer *payload)
+{
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	struct fetch x = { .k = k, .t = t, .w = w, .f = f, .page = page, .fd = -1 };
+	uint64_t deadline_ms = k->opt.deadline_ms, until_ns = kvc_mono_ns();
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+	int err = page ? t->ops->get(t, &w->place.where, 0, &iov, 1) : -ENOMEM;
+
+	err = err ?: check_frame(&x);
+	if (!err && ((f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
+		     f->stored_len % KVC_PAGE))
+		err = -EBADMSG;
+	payload->use = KVC_BUDGET_COPY;
+	err = err ?: kvc_budget_buffer_grow(payload, f->stored_len);
+	until_ns += deadline_ms * 1000000 + f->stored_len / SLOWEST * 1000000000;
+	for (uint64_t off = 0; !err && off < f->stored_len; off += iov.iov_len) {
+		iov.iov_base = payload->p + off;
+		iov.iov_len = kvc_min(f->stored_len - off, PIECE);
+		err = deadline_ms && kvc_mono_ns() > until_ns ? -ETIMEDOUT : 0;
+		err = err ?: t->ops->get(t, &w->place.where, KVC_FRAME_HEADER + off, &iov, 1);
+	}
+	return err ?: sum_is(payload->p, f->stored_len, &f->stored_sum);
+}

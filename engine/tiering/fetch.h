@@ -9,7 +9,8 @@ struct kvc_fetch_want {
 	uint64_t ino, size;
 	struct kvc_place place;
 	bool shared, has_sum;
-	struct kvc_sum sum; /* the sum of the object's bytes, valid if has_sum */
+	/* the sum of the bytes that the copy decodes to (kvc_place_raw), valid if has_sum */
+	struct kvc_sum sum;
 };
 /*
  * Reads the frame that *w describes from tier t into fd, which is open for reading and writing and
@@ -19,5 +20,15 @@ struct kvc_fetch_want {
  * error. Blocks on the tier.
  */
 int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w, int fd);
+/*
+ * Reads the stored payload of the dense, coded frame that *w describes, without decoding it, into
+ * *payload, which is empty, and its header into *f. The memory is from the budget for copies.
+ * Returns 0; -ENOMEM if the budget has not enough memory now; or an error as above. The caller
+ * frees *payload (kvc_budget_buffer_free).
+ */
+struct kvc_frame;
+struct kvc_buffer;
+int kvc_fetch_coded(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w,
+		    struct kvc_frame *f, struct kvc_buffer *payload);
 
 #endif

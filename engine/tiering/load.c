@@ -70,15 +70,17 @@ static void load_run(struct kvc *k, struct kvc_job *j);
 
 /*
  * Returns the next tier to try, or -1. Tiers are tried in order; a tier counts if it has a copy,
- * was not tried yet and its breaker allows reads. Sets *err to -EIO if a breaker refused a tier.
+ * was not tried yet and its breaker allows reads. Copies of other bytes than the object has now
+ * (kvc_file_differs_in) are last. Sets *err to -EIO if a breaker refused a tier.
  */
 static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, int *err)
 {
-	for (unsigned i = 0; i < k->ntiers; i++) {
-		unsigned t = k->order[i];
+	for (unsigned i = 0; i < 2 * k->ntiers; i++) {
+		unsigned t = k->order[i % k->ntiers];
+		bool last = i >= k->ntiers;
 
 		if ((tried & (1u << t)) || !n->in[t].place.gen ||
-		    n->in[t].place.gen != n->object.gen)
+		    n->in[t].place.gen != n->object.gen || last != kvc_file_differs_in(n, t))
 			continue;
 		if (kvc_tier_allowed_locked(k, t, KVC_CALL_READ))
 			return (int)t;
@@ -164,10 +166,20 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	return err;
 }
 
+/* Can the copy decode to other bytes than the object has? */
+static bool can_decode(const struct kvc_place *p)
+{
+	return kvc_place_lossy(p) || !kvc_sum_is_zero(&p->raw);
+}
+
 /* The object is in the pool. */
-static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint64_t size)
+static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks,
+			const struct kvc_fetch_want *want)
 {
 	struct kvc_node *n = j->node;
+	uint64_t size = want->size;
+	bool decoded = can_decode(&want->place) && want->has_sum &&
+		       kvc_file_decoded_both(k, n, &want->sum);
 
 	n->load.tier = (uint8_t)j->tier;
 	n->row.blocks = blocks;
@@ -182,7 +194,8 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_loaded, (int)j->tier, n);
 	if (j->bad)
 		forget_both(k, n, j->bad);
-	if (k->opt.write == KVC_THROUGH || n->state == KVC_RESIDENT)
+	kvc_count_by(&k->stats, loads_decoded, decoded);
+	if (k->opt.write == KVC_THROUGH || n->state == KVC_RESIDENT || decoded)
 		kvc_spill_queue_locked(k, n, false); /* to the tiers that have no copy */
 	kvc_node_wake_locked(k, n, 0);
 }
@@ -280,10 +293,13 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	seg = (struct kvc_segment){ 'l', n->row.ino, n->object.gen };
 	want = (struct kvc_fetch_want){
-		n->row.ino,           n->object.size,
-		n->in[j->tier].place, k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
-		n->object.has_sum,    n->object.sum,
+		.ino = n->row.ino,
+		.size = n->object.size,
+		.place = n->in[j->tier].place,
+		.shared = k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
 	};
+	want.has_sum = kvc_place_raw(&n->object, &want.place, &want.sum);
+	bool marks = n->object.decoded || can_decode(&want.place);
 	mtime = n->row.mtime_ns;
 	bool wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
 	/* the tier may have hung since the job was queued: then the next tier is tried */
@@ -293,6 +309,8 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_READ);
 	kvc_unlock(k);
 	err = !wanted ? -ESTALE : hangs ? -EIO : try_tier(k, j, &seg, mtime, &want, &st);
+	if (!err && marks)
+		err = kvc_pool_segment_mark(&k->pool, &seg, true);
 
 	kvc_lock_both(k);
 	j->err = err;
@@ -308,6 +326,8 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		err = -ESTALE;
 	} else if (!err) {
 		err = kvc_membership_join_both(k, n);
+		if (!err && marks)
+			err = kvc_catalog_spare(k->cat, KVC_FILE_DECODED_CHANGES);
 		if (!err)
 			err = kvc_pool_segment_rename(&k->pool, &seg, &to);
 	}
@@ -316,7 +336,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		kvc_account_set_reserved_locked(k, n, 0);
 	}
 	if (!err)
-		loaded_both(k, j, (uint64_t)st.st_blocks, want.size);
+		loaded_both(k, j, (uint64_t)st.st_blocks, &want);
 	else if (n->state == KVC_LOADING)
 		failed_both(k, j, err);
 	kvc_unlock_both(k);

@@ -42,7 +42,7 @@ bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned ti
 {
 	(void)k;
 	return !kvc_file_placed_in(n, tier) || n->segment.verify ||
-	       (n->copies.resealing & (1u << tier));
+	       (n->copies.resealing & (1u << tier)) || kvc_file_differs_in(n, tier);
 }
 
 /*
@@ -69,7 +69,7 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint
 			to.gen++;
 			if ((err = kvc_pool_segment_rename(&k->pool, &from, &to)))
 				return err; /* it is compared again later */
-			kvc_file_set_generation_locked(n, n->object.gen + 1);
+			kvc_file_set_generation_locked(k, n, &to, true);
 			kvc_file_unplace_locked(k, n);
 			kvc_file_become_locked(k, n, KVC_RESIDENT);
 			kvc_node_dirty_locked(k, n);
@@ -167,6 +167,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 			uint64_t gen, bool snapshot_copy, const struct kvc_where *where)
 {
 	struct kvc_segment from = kvc_file_segment_of(n), to;
+	struct kvc_place place = kvc_place_of(gen, where, c->f);
 
 	if (n->commit.lost || kvc_node_detached(n) ||
 	    (snapshot_copy ? n->state != KVC_OPEN || gen != n->object.gen + 1
@@ -177,7 +178,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		if (kvc_pool_segment_rename(&k->pool, &from, &to))
 			return false;
 		kvc_file_unplace_locked(k, n);
-		kvc_file_snapshot_copied_locked(n, gen, c->f->size);
+		kvc_file_snapshot_copied_locked(k, n, &to, c->f->size);
 	}
 	if (c->shared) {
 		struct kvc_where now;
@@ -189,7 +190,9 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 			return false; /* renamed since the copy began */
 		kvc_gone_del(k->cat, &now);
 	}
-	replace_both(k, n, tier, kvc_place_of(gen, where, c->f));
+	if (kvc_place_lossy(&place))
+		place.raw = c->back; /* the header of a sealed frame has no sum */
+	replace_both(k, n, tier, place);
 	/* delete rows of earlier generations that were forgotten but not yet written */
 	for (unsigned t = 0; t < k->tier_slots && k->shared; t++)
 		if (!n->in[t].place.gen)
@@ -353,7 +356,8 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 	here = !s->snapshot_copy && n->segment.verify && n->in[s->tier].place.gen == n->object.gen;
 	s->check = here && n->object.has_sum;
 	s->doubt = here && !n->object.has_sum;
-	s->reseal = (n->copies.resealing & (1u << s->tier)) || s->doubt;
+	s->reseal = (n->copies.resealing & (1u << s->tier)) || s->doubt ||
+		    (!s->snapshot_copy && kvc_file_differs_in(n, s->tier));
 	s->replaces = s->snapshot_copy && kvc_file_placed_anywhere(k, n);
 	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
 		kvc_file_set_unshared_locked(n, false);

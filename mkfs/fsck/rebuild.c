@@ -23,7 +23,7 @@ struct frame {
 	uint64_t ino, gen, size, mtime_ns, btime_ns, blocks;
 	uint32_t mode, uid, gid;
 	struct kvc_sum sum;
-	bool dense, sealed, dropped;
+	bool dense, sealed, decoded, dropped;
 	struct kvc_place place;
 	char *path;
 };
@@ -94,6 +94,7 @@ static int add_frame(void *arg, const struct kvc_where *w, const struct kvc_fram
 		f->raw_sum,
 		!(f->flags & KVC_FRAME_SPARSE),
 		f->flags & KVC_FRAME_SEALED,
+		f->flags & KVC_FRAME_DECODED,
 		false,
 		kvc_place_of(f->gen, w, f),
 		NULL,
@@ -237,7 +238,14 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 		.ctime_ns = f->mtime_ns,
 		.btime_ns = f->btime_ns,
 	};
-	struct kvc_object_row o = { f->gen, f->size, f->sum, f->dense && !f->sealed, true };
+	struct kvc_object_row o = {
+		.gen = f->gen,
+		.size = f->size,
+		.sum = f->sum,
+		.has_sum = f->dense && !f->sealed,
+		.lower = true,
+		.decoded = f->decoded,
+	};
 	struct kvc_chunk_row chunk = {
 		.created_ns = f->mtime_ns,
 		.last_ns = f->mtime_ns,

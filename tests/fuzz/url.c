@@ -64,7 +64,7 @@ static void open_it(const char *text)
 	err = kvct_open_all(NULL, &o, tiers, &n, error);
 	fuzz_must(err ? !n && *error && !strchr(error, '\n') : n > 0);
 	for (unsigned i = 0; i < n; i++)
-		fuzz_must(*tiers[i]->id && tiers[i]->codec <= KVC_CODECS);
+		fuzz_must(*tiers[i]->id && tiers[i]->codec <= KVC_CODEC_CHOICES);
 	kvct_close_all(tiers, n);
 }
 

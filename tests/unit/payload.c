@@ -632,8 +632,11 @@ static void fill_kv(uint8_t *p, size_t len, unsigned seed)
 		}
 }
 
-/* Codes with loss into *c, which has f->raw_len bytes. Returns whether any block has a loss. */
-static bool code_lossy(struct coded *c, const uint8_t *p, struct kvc_keys *keys,
+/*
+ * Codes with loss into *c, which has f->raw_len bytes. Returns whether any block has a loss.
+ * changed: a byte that is changed before the payload is read; or NULL.
+ */
+static bool code_lossy(struct coded *c, const uint8_t *p, struct kvc_keys *keys, uint8_t *changed,
 		       struct kvc_payload_loss *loss)
 {
 	struct kvc_codec_kv kv = { .code = KVC_KVQ_MID };
@@ -645,14 +648,17 @@ static bool code_lossy(struct coded *c, const uint8_t *p, struct kvc_keys *keys,
 	assert_int_equal(kvc_kv_layout_parse("bf16 p* k2 t64 h2 d64 @28", &kv.layout, NULL), 0);
 	assert_int_equal(kvc_kv_layout_fit(&kv.layout, c->f.raw_len, &kv.vectors), 0);
 	assert_int_equal(kvc_payload_encoder_new(&e, &c->f, &r, give, &s), 0);
-	lossy = kvc_payload_encoder_loss(e, loss);
-	if (!keys)
-		c->f.raw_sum = lossy ? loss->sum : kvc_sum_of(p, c->f.raw_len);
+	if (changed) /* a client writes to the header, which is not coded */
+		*changed ^= 1;
 	c->stored = malloc(c->f.stored_len + 1);
 	for (uint64_t at = 0; at < c->f.stored_len; at += 300000)
 		assert_int_equal(kvc_payload_encoder_read(e, c->stored + at,
 							  kvc_min(300000, c->f.stored_len - at)),
 				 0);
+	lossy = kvc_payload_encoder_loss(e, loss);
+	assert_int_equal(!!(c->f.flags & KVC_FRAME_DECODED), lossy);
+	if (!keys)
+		c->f.raw_sum = lossy ? loss->sum : kvc_sum_of(p, c->f.raw_len);
 	kvc_payload_encoder_free(e);
 	return lossy;
 }
@@ -664,7 +670,7 @@ static bool code_lossy(struct coded *c, const uint8_t *p, struct kvc_keys *keys,
 static void lossy(void **state)
 {
 	static struct kvc_stats stats;
-	const size_t len = (12u << 20) + 12345, bad = 5u << 20;
+	const size_t len = (19u << 20) + 12345, bad = 5u << 20;
 	uint8_t *in = malloc(len), *out = malloc(len), *first = malloc(len);
 
 	(void)state;
@@ -677,14 +683,15 @@ static void lossy(void **state)
 		struct kvc_sum sum;
 
 		strcpy(c.f.key_model, "model");
-		if (how & 2) /* less than the payload, which is coded twice then */
-			kvc_budget_start(12u << 20, 0, 100, &stats);
-		assert_true(code_lossy(&c, in, keys, &loss));
+		if (how & 2) /* copies get less than the payload, which is coded twice then */
+			kvc_budget_start(KVC_BUDGET_MIN, 0, 100, &stats);
+		assert_true(code_lossy(&c, in, keys, how & 2 ? in + 3 : NULL, &loss));
 		if (how & 2)
 			kvc_budget_stop(&stats);
 		assert_int_equal(c.f.codec, KVC_CODEC_KVQ + KVC_KVQ_MID);
 		/* the last block has no whole page */
-		assert_true(c.f.stored_len < len / 2 && loss.bytes == 11u << 20);
+		assert_true(c.f.stored_len < len / 2 && loss.bytes == 18u << 20);
+		assert_int_equal(loss.refused, 2);
 		assert_true(loss.error > 0 && loss.error < 0.1 && loss.worst >= loss.error);
 		assert_int_equal(decode(&c, keys, out), 0);
 		sum = kvc_sum_of(out, len);
@@ -694,7 +701,7 @@ static void lossy(void **state)
 		assert_memory_not_equal(out, in, len);
 		if (!how)
 			memcpy(first, out, len);
-		assert_memory_equal(first, out, len);
+		assert_memory_equal(first + 28, out + 28, len - 28);
 		if (!keys) { /* the frame has the sum of the written bytes: refused */
 			c.f.raw_sum = kvc_sum_of(in, len);
 			assert_int_equal(decode(&c, keys, out), -EBADMSG);
@@ -721,7 +728,7 @@ static void lossy_refused(void **state)
 
 		strcpy(c.f.key_model, "model");
 		fill(in, len, how & 2 ? 3 : 1, 9);
-		assert_false(code_lossy(&c, in, keys, &loss));
+		assert_false(code_lossy(&c, in, keys, NULL, &loss));
 		assert_int_equal(c.f.codec, how & 2 ? KVC_CODEC_BF16 : KVC_CODEC_NONE);
 		if (c.f.flags & KVC_FRAME_CODED)
 			assert_int_equal(decode(&c, keys, out), 0);
@@ -733,6 +740,86 @@ static void lossy_refused(void **state)
 	free(out);
 }
 
+/* Moves the payload of `from` to a frame of another inode, sealed with `keys` or not. */
+static int move(struct coded *to, const struct coded *from, struct kvc_keys *have,
+		struct kvc_keys *keys)
+{
+	struct kvc_recipe r = { .keys = keys, .key_id = keys ? 1 : 0 };
+	struct kvc_buffer b = { .use = KVC_BUDGET_COPY };
+	struct kvc_encoder *e = NULL;
+	int err;
+
+	*to = (struct coded){ .f = { .ino = 77, .gen = 1 } };
+	to->f.size = to->f.raw_len = from->f.raw_len;
+	strcpy(to->f.key_model, "other");
+	assert_int_equal(kvc_budget_buffer_grow(&b, from->f.stored_len), 0);
+	memcpy(b.p, from->stored, from->f.stored_len);
+	err = kvc_payload_encoder_copy(&e, &to->f, &r, &from->f, have, &b);
+	kvc_budget_buffer_free(&b);
+	if (err) {
+		assert_null(e);
+		return err;
+	}
+	to->stored = malloc(to->f.stored_len);
+	for (uint64_t at = 0; at < to->f.stored_len; at += 300000)
+		assert_int_equal(kvc_payload_encoder_read(e, to->stored + at,
+							  kvc_min(300000, to->f.stored_len - at)),
+				 0);
+	kvc_payload_encoder_free(e);
+	return 0;
+}
+
+/*
+ * Coded blocks move to another frame as they are, between clear and sealed frames. A payload that
+ * is damaged, or sealed with an unknown key, does not.
+ */
+static void moved(void **state)
+{
+	const size_t len = (3u << 20) + 12345;
+	uint8_t *in = malloc(len), *out = malloc(len), *first = malloc(len);
+	struct kvc_keys *keys = keys_new();
+	struct kvc_payload_loss loss;
+
+	(void)state;
+	fill_kv(in, len, 7);
+	for (int how = 0; how < 4; how++) {
+		struct coded c = { .f = { .ino = 5, .gen = 6, .size = len, .raw_len = len } }, m;
+		uint64_t table = kvc_payload_table(len);
+
+		strcpy(c.f.key_model, "model");
+		assert_true(code_lossy(&c, in, how & 1 ? keys : NULL, NULL, &loss));
+		assert_int_equal(decode(&c, keys, first), 0);
+		assert_int_equal(move(&m, &c, keys, how & 2 ? keys : NULL), 0);
+		assert_int_equal(m.f.stored_len, c.f.stored_len);
+		assert_int_equal(m.f.codec, c.f.codec);
+		assert_int_equal(m.f.flags, KVC_FRAME_CODED | KVC_FRAME_DECODED |
+						    (how & 2 ? KVC_FRAME_SEALED : 0));
+		if (!how)
+			assert_memory_equal(m.stored, c.stored, c.f.stored_len);
+		if (!(how & 2))
+			m.f.raw_sum = loss.sum;
+		assert_int_equal(decode(&m, keys, out), 0);
+		assert_memory_equal(out, first, len);
+		free(m.stored);
+		if (how & 1) {
+			assert_int_equal(move(&m, &c, NULL, NULL), -ENOKEY);
+			c.stored[1000] ^= 1;
+			assert_int_equal(move(&m, &c, keys, keys), -EBADMSG);
+			c.stored[1000] ^= 1;
+		}
+		c.stored[c.f.stored_len - table + 1] ^= 32; /* the length of a block */
+		assert_int_equal(move(&m, &c, keys, NULL), -EBADMSG);
+		c.f.raw_len = table; /* more than there is */
+		c.f.stored_len = 1;
+		assert_int_equal(move(&m, &c, keys, NULL), -EBADMSG);
+		free(c.stored);
+	}
+	free(in);
+	free(out);
+	free(first);
+	kvc_keys_close(keys);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -742,7 +829,7 @@ int main(void)
 		cmocka_unit_test(no_further),      cmocka_unit_test(hostile),
 		cmocka_unit_test(hostile_headers), cmocka_unit_test(coded_twice),
 		cmocka_unit_test(empty_pages),     cmocka_unit_test(lossy),
-		cmocka_unit_test(lossy_refused),
+		cmocka_unit_test(lossy_refused),   cmocka_unit_test(moved),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

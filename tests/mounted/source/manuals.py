@@ -45,7 +45,7 @@ for option, value in table:
     if option == "ro":
         continue
     if value:
-        assert f".BI {option}= {value[1:]}" in pages["kvcachefs.8"], \
+        assert f".BI {option}= {value[1:]}" in pages["kvcachefs.8"].replace("\\-", "-"), \
             f"kvcachefs.8 lacks {option}{value}"
     else:
         assert f".B {option}\n" in pages["kvcachefs.8"], f"kvcachefs.8 lacks {option}"

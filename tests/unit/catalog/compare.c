@@ -141,7 +141,8 @@ static int compare_nodes(struct kvc_catalog *c, const struct model *m)
 		if (!err != m->object[i].there ||
 		    (!err &&
 		     (o.gen != m->object[i].o.gen || o.size != m->object[i].o.size ||
-		      o.lower != m->object[i].o.lower || o.has_sum != m->object[i].o.has_sum ||
+		      o.lower != m->object[i].o.lower || o.decoded != m->object[i].o.decoded ||
+		      o.has_sum != m->object[i].o.has_sum ||
 		      (o.has_sum && memcmp(o.sum.b, m->object[i].o.sum.b, 16)))))
 			return differs("object", (uint64_t)i, 0, err);
 		err = kvc_target_get(c, ino_of(i), text, sizeof text);
@@ -155,6 +156,9 @@ static int compare_nodes(struct kvc_catalog *c, const struct model *m)
 			if (p[t].gen != m->place[i][t].gen ||
 			    (p[t].gen && (p[t].where.at != m->place[i][t].where.at ||
 					  p[t].codec != m->place[i][t].codec ||
+					  p[t].error_ppm != m->place[i][t].error_ppm ||
+					  p[t].worst_ppm != m->place[i][t].worst_ppm ||
+					  memcmp(p[t].raw.b, m->place[i][t].raw.b, 16) ||
 					  memcmp(p[t].sum.b, m->place[i][t].sum.b, 16))))
 				return differs("place", (uint64_t)i, t, 0);
 		if ((err = compare_attrs(c, m, i)))

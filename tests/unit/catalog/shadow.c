@@ -121,7 +121,11 @@ static int change_object(struct kvc_catalog *c)
 {
 	int i = (int)draw(INOS), err;
 	struct kvc_object_row o = {
-		.gen = draw(100), .size = draw(1 << 30), .lower = draw(2), .has_sum = draw(2)
+		.gen = draw(100),
+		.size = draw(1 << 30),
+		.lower = draw(2),
+		.has_sum = draw(2),
+		.decoded = draw(2),
 	};
 	char text[24];
 
@@ -149,8 +153,11 @@ static int change_place(struct kvc_catalog *c)
 		.gen = 1 + draw(9),
 		.where = { draw(1 << 30), draw(1 << 20), draw(100) },
 		.codec = (uint32_t)draw(9),
+		.error_ppm = (uint32_t)draw(1 << 20),
+		.worst_ppm = (uint32_t)draw(1 << 20),
 	};
 
+	memset(p.raw.b, draw(2) ? (int)draw(256) : 0, 16);
 	memset(p.sum.b, t ? (int)draw(256) : 0, 16);
 	if (draw(3)) {
 		if (!(err = kvc_place_put(c, ino_of(i), t, &p)))

@@ -172,7 +172,7 @@ static const struct kvc_tier_ops tier_ops = {
 	.sync = tier_sync,
 	.usage = tier_usage,
 };
-static struct kvc_tier tier = { .ops = &tier_ops, .id = "disk", .codec = KVC_CODECS };
+static struct kvc_tier tier = { .ops = &tier_ops, .id = "disk", .codec = KVC_CODEC_CHOICES };
 
 int engine_header(uint64_t at, struct kvc_frame *f)
 {

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast (plain)
+"""With a codec that loses something, the pool has the written bytes until a file has left it and
+returned. Then it has the decoded bytes, and these stay: after more evictions, a new mount, a kill,
+and a kill before the commit that follows the load. A file without a layout loses nothing."""
+import contextlib, os, sqlite3
+from kvdata import *
+from kvtest import *
+
+N = 2 * MiB
+
+
+def evict(*paths):
+    """Stores other files until these have left the pool."""
+    for i in range(400):
+        if all(s.attr(p, "state") == "lower" for p in paths):
+            break
+        s.write(f"fill/{i % 100}/x", bytes(MiB))
+    wait_for(lambda: all(s.attr(p, "state") == "lower" for p in paths))
+
+
+def rows(sql, *values):
+    with contextlib.closing(sqlite3.connect(f"{s.path}/catalog.sqlite")) as c, c:
+        return c.execute(sql, values).fetchall()
+
+
+def killed():
+    s.kill()
+    run("umount", "-l", s.mnt)
+
+
+s = Store(cpu="64M", size="512M", options="compress=kvq-mid").mount()
+os.mkdir(f"{s.mnt}/m")
+os.setxattr(f"{s.mnt}/m", "user.kvcachefs.layout", LAYOUT.encode())
+names = [f"m/c{i}/l" for i in range(4)]
+written = {p: kv(i, N) for i, p in enumerate(names)}
+for p in names:
+    s.write(p, written[p])
+s.write("other/c/l", kv(9, N))
+s.settle()
+assert all(s.read(p) == written[p] for p in names)
+sums = {p: s.attr(p, "checksum") for p in names}
+t = s.stats()
+assert t["lossy_copies"] == 4 and t["lossy_no_layout"] == 1 and not t["lossy_refused_blocks"], t
+assert "model other: copies are coded without loss" in s.log(), s.log()
+
+# it leaves and returns
+evict(*names, "other/c/l")
+decoded = {p: s.read(p) for p in names}
+for p in names:
+    e = error(written[p], decoded[p])
+    assert decoded[p] != written[p] and len(decoded[p]) == N and 0.001 < e < 0.1, (p, e)
+    assert s.attr(p, "checksum") != sums[p]
+assert s.read("other/c/l") == kv(9, N)
+t = s.stats()
+assert t["loads_decoded"] == 4 and not t["corrupt"], t
+after = {p: s.attr(p, "checksum") for p in names}
+
+# it does so again, in this mount and in another one with an empty pool
+evict(*names)
+assert all(s.read(p) == decoded[p] for p in names)
+assert s.stats()["loads_decoded"] == 4
+s.umount()
+s.drop_pool()
+s.mount()
+assert all(s.read(p) == decoded[p] for p in names)
+
+# a kill: the pool has the decoded bytes, and the row says so
+s.committed()
+killed()
+assert rows("SELECT count(*) FROM objects WHERE decoded")[0][0] == 4
+s.mount()
+assert all(s.attr(p, "state") == "resident+lower" for p in names)
+assert all(s.read(p) == decoded[p] and s.attr(p, "checksum") == after[p] for p in names)
+
+# a kill before that commit: the bytes in the pool are those of the copy, and are found to be that
+s.committed()
+killed()
+for p in names:
+    rows("UPDATE objects SET decoded = 0, sum = ? WHERE sum = ?", bytes.fromhex(sums[p]),
+         bytes.fromhex(after[p]))
+assert rows("SELECT count(*) FROM objects WHERE decoded")[0][0] == 0
+s.mount()
+assert all(s.attr(p, "state") == "resident+lower" for p in names)
+assert all(s.read(p) == decoded[p] and s.attr(p, "checksum") == after[p] for p in names)
+s.committed()
+assert rows("SELECT count(*) FROM objects WHERE decoded")[0][0] == 4
+evict(*names)
+assert all(s.read(p) == decoded[p] for p in names)
+
+# a rebuilt catalog describes the copies, while the pool has written bytes: the copies serve
+s.write("m/late/l", kv(11, N))
+s.settle()
+s.committed()
+killed()
+ino = rows("SELECT ino FROM names WHERE parent = (SELECT ino FROM names WHERE name = 'late')")[0][0]
+raw, = rows("SELECT raw FROM placements WHERE ino = ?", ino)[0]
+rows("UPDATE objects SET decoded = 1, sum = ? WHERE ino = ?", raw, ino)
+s.mount()
+assert s.attr("m/late/l", "state") == "lower"
+late = s.read("m/late/l")
+assert late != kv(11, N) and error(kv(11, N), late) < 0.1
+
+# written again, it has the written bytes again, also after a kill that forgets the publish
+with open(f"{s.mnt}/m/c0/l", "r+b") as f:
+    f.write(written["m/c0/l"][:PAGE])
+new = written["m/c0/l"][:PAGE] + decoded["m/c0/l"][PAGE:]
+assert s.read("m/c0/l") == new
+s.committed()
+killed()
+s.mount()
+assert s.read("m/c0/l") == new
+s.settle()
+evict("m/c0/l")
+again = s.read("m/c0/l")
+assert again != new and error(new, again) < 0.1
+assert not s.stats()["corrupt"]
+s.umount()
+s.fsck()

@@ -265,6 +265,9 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, uint
 int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p);
 bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
 		    const struct kvc_peek *p);
+/* Under the lock: did kvc_peek_name return -ENOENT, and is that still so? */
+bool kvc_peek_absent_holds(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
+			   const struct kvc_peek *p);
 /*
  * The same for an inode. kvc_peek_inode needs no lock and returns 0 or -EIO; p->node tells whether
  * the rows were read. kvc_peek_inode_holds, under the lock: is p->node set and everything current?
@@ -407,8 +410,9 @@ struct kvc_placed {
 };
 /*
  * Returns up to `capacity` placements after (*ino, *tier) and sets these to the last placement
- * returned; *n is 0 at the end. Reads committed rows only: the caller must be alone, because the
- * committer adds the rows that belong to pending names only when it commits.
+ * returned; *n is 0 at the end. Needs no lock. Reads committed rows only: a caller that must not
+ * miss a placement waits for a commit before (jobs/sweep.h), and checks whether the returned ones
+ * are still current.
  */
 int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t capacity,
 		   struct kvc_placed *out, size_t *n);
@@ -418,6 +422,20 @@ int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t 
  * the tier for them until until_ns. kvc_gone_get returns 0 if the path is remembered.
  */
 int kvc_gone_get(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns);
+/*
+ * kvc_gone_get in two steps. kvc_peek_gone reads from SQLite and needs no lock; it returns 0 or
+ * -EIO, and the result is in *p. kvc_gone_get_peeked, under the lock, never reads from SQLite: it
+ * returns 0, -ENOENT, or -EAGAIN if *p is zero, of another path or not current.
+ */
+struct kvc_peek_gone {
+	struct kvc_where path;
+	uint64_t age;
+	bool read, is; /* the table was read, and has the path */
+};
+int kvc_peek_gone(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns,
+		  struct kvc_peek_gone *p);
+int kvc_gone_get_peeked(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns,
+			const struct kvc_peek_gone *p);
 int kvc_gone_put(struct kvc_catalog *c, const struct kvc_where *path, uint64_t until_ns);
 int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path);
 int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns);

@@ -117,6 +117,13 @@ bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name, ui
 	       !kvc_overlay_find(&c->over, KVC_T_NAME, parent, hash, name);
 }
 
+bool kvc_peek_absent_holds(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t hash,
+			   const struct kvc_peek *p)
+{
+	return !p->ino && !kvc_overlay_name_since(&c->over, parent, hash, p->age) &&
+	       !kvc_overlay_find(&c->over, KVC_T_NAME, parent, hash, name);
+}
+
 bool kvc_peek_inode_holds(struct kvc_catalog *c, const struct kvc_peek *p)
 {
 	return p->node && !kvc_overlay_inode_since(&c->over, p->ino, p->age) && !pending(c, p->ino);
@@ -130,6 +137,43 @@ int kvc_peek_inode(struct kvc_catalog *c, uint64_t ino, struct kvc_peek *p)
 	p->age = c->over.drops;
 	kvc_catalog_unlock(c);
 	return kvc_peek_node(c, p);
+}
+
+/* ---- deleted paths of shared tiers ---- */
+
+int kvc_peek_gone(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns,
+		  struct kvc_peek_gone *p)
+{
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got;
+
+	*p = (struct kvc_peek_gone){ .path = *path };
+	kvc_catalog_lock(c);
+	p->age = c->over.drops;
+	kvc_catalog_unlock(c);
+	n = kvc_reader_get_held(c);
+	st = kvc_sql(n, ST_GONE_GET, "iii", I(path->at), I(path->hi), I(now_ns));
+	got = kvc_sql_step(n, st);
+	kvc_sql_done(st);
+	kvc_reader_put(n);
+	p->read = got >= 0;
+	p->is = got == 1;
+	return kvc_min(got, 0);
+}
+
+int kvc_gone_get_peeked(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns,
+			const struct kvc_peek_gone *p)
+{
+	const struct kvc_change *x = kvc_overlay_find(&c->over, KVC_T_GONE, path->at, path->hi,
+						      NULL);
+
+	if (x)
+		return !x->gone && *(const uint64_t *)x->value > now_ns ? 0 : -ENOENT;
+	if (!p->read || p->path.at != path->at || p->path.hi != path->hi ||
+	    kvc_overlay_gone_since(&c->over, path->at, path->hi, p->age))
+		return -EAGAIN;
+	return p->is ? 0 : -ENOENT;
 }
 
 /* ---- the names of an inode ---- */

@@ -437,7 +437,7 @@ uint64_t kvc_overlay_seal(struct kvc_overlay *o)
 
 /* ---- marks ---- */
 
-enum mark { MARK_INODE = 1, MARK_NAMES, MARK_NAME };
+enum mark { MARK_GONE, MARK_INODE, MARK_NAMES, MARK_NAME };
 
 static unsigned mark_of(enum mark what, uint64_t a, uint64_t b)
 {
@@ -463,6 +463,11 @@ bool kvc_overlay_name_since(const struct kvc_overlay *o, uint64_t parent, uint64
 	return o->marks[mark_of(MARK_NAME, parent, hash)] > since;
 }
 
+bool kvc_overlay_gone_since(const struct kvc_overlay *o, uint64_t lo, uint64_t hi, uint64_t since)
+{
+	return o->marks[mark_of(MARK_GONE, lo, hi)] > since;
+}
+
 /*
  * SQLite has this change now, covered or not. A deleted name adds no name to its inode, so it marks
  * only itself.
@@ -480,6 +485,7 @@ static void mark_received(struct kvc_overlay *o, const struct kvc_change *c)
 			o->marks[mark_of(MARK_NAMES, ((const struct kvc_name_value *)c->value)->ino,
 					 0)] = o->drops;
 		break;
+	case KVC_T_GONE: o->marks[mark_of(MARK_GONE, c->a, c->b)] = o->drops; break;
 	default: break;
 	}
 }

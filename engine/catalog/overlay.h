@@ -104,8 +104,8 @@ struct kvc_overlay {
 	size_t nspare;
 	struct kvc_name_cache cache; /* of committed names that are not in the overlay */
 	/*
-	 * marks[]: number of the last kvc_overlay_drop that removed a change of an inode or a name,
-	 * by the hash of the inode or the name. Inodes and names with the same hash share a mark.
+	 * marks[]: number of the last kvc_overlay_drop that removed a change of an inode, a name or
+	 * a deleted path, by its hash. Two of them with the same hash share a mark.
 	 */
 	uint64_t drops, marks[KVC_MARKS];
 };
@@ -144,13 +144,14 @@ struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order
 				     uint64_t k1, uint64_t k2, const char *text);
 /*
  * Did a drop after number `since` move to SQLite a row of this inode (its row, object, placements,
- * attributes), a name of it, or this name? May return true because of another inode or name with
- * the same hash.
+ * attributes), a name of it, this name, or this row of the table gone (its first two columns)? May
+ * return true because of another one with the same hash.
  */
 bool kvc_overlay_inode_since(const struct kvc_overlay *o, uint64_t ino, uint64_t since);
 bool kvc_overlay_names_since(const struct kvc_overlay *o, uint64_t ino, uint64_t since);
 bool kvc_overlay_name_since(const struct kvc_overlay *o, uint64_t parent, uint64_t hash,
 			    uint64_t since);
+bool kvc_overlay_gone_since(const struct kvc_overlay *o, uint64_t lo, uint64_t hi, uint64_t since);
 /* Converts a rank to a part of a key, with the same order. */
 static inline uint64_t kvc_overlay_rank(int64_t rank)
 {

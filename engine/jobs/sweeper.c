@@ -65,9 +65,7 @@ int kvc_sweeper_each_placed(struct kvc_sweep *s,
 	int err = 0;
 
 	while (!err && !s->stop) {
-		kvc_catalog_lock(k->cat);
 		err = kvc_place_next(k->cat, &ino, &tier, KVC_SWEEP_BATCH, batch, &n);
-		kvc_catalog_unlock(k->cat);
 		if (err || !n)
 			break;
 		for (size_t i = 0; i < n && !s->stop && !err; i++)

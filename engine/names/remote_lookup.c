@@ -324,10 +324,10 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 }
 
-int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w)
+int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w,
+			       const struct kvc_peek_gone *gone, struct kvc_where *path)
 {
 	struct kvc_miss *m;
-	struct kvc_where where;
 	struct ask *a;
 	bool folder;
 	int err;
@@ -359,11 +359,11 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 			free(a);
 			return err == -ENAMETOOLONG ? -ENOENT : err;
 		}
-		where = kvc_frame_where_of(a->path);
-		err = kvc_gone_get(k->cat, &where, kvc_clock_ns(k));
-		if (err != -ENOENT) { /* deleted here, or the catalog cannot tell now */
+		*path = kvc_frame_where_of(a->path);
+		err = kvc_gone_get_peeked(k->cat, path, kvc_clock_ns(k), gone);
+		if (err != -ENOENT) { /* deleted here, or not known yet */
 			free(a);
-			return err ?: -ENOENT;
+			return err == -EAGAIN ? -EINPROGRESS : -ENOENT;
 		}
 		a->parent = parent;
 		a->folder = folder;

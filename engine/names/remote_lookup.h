@@ -38,9 +38,11 @@ void kvc_remote_lookup_fini(struct kvc_remote_lookup *s);
  * Looks up a name in the shared tiers that is not in the catalog. Returns KVC_WAIT if the call is
  * parked (then look in the catalog again), -ENOENT if no tier has the name or the call may not wait
  * (caller.h), -EAGAIN if w is NULL and the call would have to wait, or the catalog's error.
+ * -EINPROGRESS: call kvc_peek_gone for *path without the locks, then this function again. gone:
+ * zero at first, then the result of that call.
  */
-int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
-			       struct kvc_wait *w);
+int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w,
+			       const struct kvc_peek_gone *gone, struct kvc_where *path);
 /* A file of this name was made in the model (0: directly in the root). */
 void kvc_remote_lookup_made_locked(struct kvc *k, uint64_t model, const char *name);
 /*

@@ -77,12 +77,18 @@ static void count_lookup_locked(struct kvc *k, struct kvc_node *n, struct kvc_ro
 	kvc_node_attr_locked(k, n, attr);
 }
 
-/*
- * A lookup under both locks. p: the name and the node, which were read without the locks; or NULL.
- */
-static int lookup_both(struct kvc *k, uint64_t parent, const char *name, uint64_t hash,
-		       const struct kvc_peek *p, struct kvc_row *attr, struct kvc_wait *w)
+/* What a lookup has read without the locks. */
+struct looked {
+	const struct kvc_peek *name; /* NULL: the name was not read */
+	struct kvc_peek_gone gone;
+	struct kvc_where path; /* its path, if the call must read `gone` first */
+};
+
+/* A lookup under both locks. Returns -EINPROGRESS if l->gone must be read before. */
+static int lookup_once(struct kvc *k, uint64_t parent, const char *name, uint64_t hash,
+		       struct looked *l, struct kvc_row *attr, struct kvc_wait *w)
 {
+	const struct kvc_peek *p = l->name;
 	struct kvc_node *n;
 	uint64_t ino;
 	uint32_t kind;
@@ -92,17 +98,35 @@ static int lookup_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	if (p && kvc_peek_holds(k->cat, parent, name, hash, p)) {
 		err = kvc_node_get_peeked_both(k, p, &n);
 	} else {
-		err = kvc_name_get_hashed(k->cat, parent, name, hash, &ino, &kind);
+		err = p && kvc_peek_absent_holds(k->cat, parent, name, hash, p)
+			      ? -ENOENT
+			      : kvc_name_get_hashed(k->cat, parent, name, hash, &ino, &kind);
 		if (!err)
 			err = kvc_node_get_both(k, ino, &n);
 		else if (err == -ENOENT && k->shared)
-			err = kvc_remote_lookup_ask_both(k, parent, name, w);
+			err = kvc_remote_lookup_ask_both(k, parent, name, w, &l->gone, &l->path);
 	}
 	if (err == -ENOENT && (n = kvc_dir_dropped_find_locked(k, parent, name, hash)))
 		attr->ino = n->row.ino;
 	if (!err)
 		count_lookup_locked(k, n, attr);
 	kvc_unlock_both(k);
+	return err;
+}
+
+/*
+ * The same, with the needed reads of SQLite between two holds of the locks. p: the name and the
+ * node, which were read without the locks; or NULL.
+ */
+static int lookup_any(struct kvc *k, uint64_t parent, const char *name, uint64_t hash,
+		      const struct kvc_peek *p, struct kvc_row *attr, struct kvc_wait *w)
+{
+	struct looked l = { .name = p };
+	int err;
+
+	while ((err = lookup_once(k, parent, name, hash, &l, attr, w)) == -EINPROGRESS)
+		if ((err = kvc_peek_gone(k->cat, &l.path, kvc_clock_ns(k), &l.gone)))
+			break;
 	return err;
 }
 
@@ -126,10 +150,10 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 		return -ENOENT;
 	}
 	if (absent || (w && w->err)) /* a shared tier has to be asked, or has answered */
-		return lookup_both(k, parent, name, hash, NULL, attr, w);
+		return lookup_any(k, parent, name, hash, NULL, attr, w);
 	err = kvc_peek_name(k->cat, parent, name, hash, &p);
 	if (err && (err != -ENOENT || k->shared))
-		return lookup_both(k, parent, name, hash, NULL, attr, w);
+		return lookup_any(k, parent, name, hash, err == -ENOENT ? &p : NULL, attr, w);
 	if (kvc_lock_unless_joint(k, err ? kvc_hit_absent(k, parent, name, hash)
 					 : kvc_hit_attr(k, p.ino, attr, true)))
 		return err;
@@ -144,7 +168,7 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 	if (err || n)
 		return err;
 	err = kvc_peek_node(k->cat, &p);
-	return err ?: lookup_both(k, parent, name, hash, &p, attr, w);
+	return err ?: lookup_any(k, parent, name, hash, &p, attr, w);
 }
 
 void kvc_entry_forget(struct kvc *k, uint64_t ino, uint64_t count)

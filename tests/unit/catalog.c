@@ -189,6 +189,64 @@ static void cached_names(void **state)
 	remove_dir();
 }
 
+static int peek_gone(struct kvc_catalog *c, const struct kvc_where *w, struct kvc_peek_gone *p)
+{
+	int err;
+
+	kvc_catalog_unlock(c);
+	err = kvc_peek_gone(c, w, 50, p);
+	kvc_catalog_lock(c);
+	return err;
+}
+
+/*
+ * A deleted path, and an absent name, that were read without the lock: the result is used until the
+ * row changes, whether the change is pending or committed.
+ */
+static void read_without_lock(void **state)
+{
+	const struct kvc_where w = { .at = 3, .hi = 4 }, other = { .at = 3, .hi = 5 };
+	struct kvc_peek_gone none = { .read = false }, p;
+	const uint64_t hash = kvc_name_hash("n");
+	struct kvc_peek name;
+	struct kvc_catalog *c;
+
+	(void)state;
+	make_dir();
+	assert_int_equal(kvc_catalog_create(path), 0);
+	c = open_at(path);
+	assert_int_equal(kvc_gone_get_peeked(c, &w, 50, &none), -EAGAIN);
+	assert_int_equal(peek_gone(c, &w, &p), 0);
+	assert_int_equal(kvc_gone_get_peeked(c, &w, 50, &p), -ENOENT);
+	assert_int_equal(kvc_gone_get_peeked(c, &other, 50, &p), -EAGAIN);
+	assert_int_equal(kvc_gone_put(c, &w, 60), 0);
+	assert_int_equal(kvc_gone_get_peeked(c, &w, 50, &p), 0);
+	assert_int_equal(kvc_gone_get_peeked(c, &w, 60, &p), -ENOENT);
+	assert_int_equal(kvc_catalog_commit(c), 0);
+	assert_int_equal(kvc_gone_get_peeked(c, &w, 50, &p), -EAGAIN);
+	assert_int_equal(peek_gone(c, &w, &p), 0);
+	assert_int_equal(kvc_gone_get_peeked(c, &w, 50, &p), 0);
+	assert_int_equal(kvc_gone_del(c, &w), 0);
+	assert_int_equal(kvc_gone_get_peeked(c, &w, 50, &p), -ENOENT);
+	assert_int_equal(kvc_catalog_commit(c), 0);
+	assert_int_equal(kvc_gone_get_peeked(c, &w, 50, &p), -EAGAIN);
+
+	kvc_catalog_unlock(c);
+	assert_int_equal(kvc_peek_name(c, 7, "n", hash, &name), -ENOENT);
+	kvc_catalog_lock(c);
+	assert_true(kvc_peek_absent_holds(c, 7, "n", hash, &name));
+	assert_int_equal(kvc_name_put(c, 7, "n", 10, S_IFREG), 0);
+	assert_false(kvc_peek_absent_holds(c, 7, "n", hash, &name));
+	assert_int_equal(kvc_catalog_commit(c), 0);
+	assert_false(kvc_peek_absent_holds(c, 7, "n", hash, &name));
+	kvc_catalog_unlock(c);
+	assert_int_equal(kvc_peek_name(c, 7, "n", hash, &name), 0);
+	kvc_catalog_lock(c);
+	assert_false(kvc_peek_absent_holds(c, 7, "n", hash, &name));
+	close_it(c);
+	remove_dir();
+}
+
 /* Rows of some inodes that were read without the lock, some changes ago. */
 #define PEEKS 8
 static struct ahead {
@@ -509,9 +567,9 @@ static void log_bound(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_changes), cmocka_unit_test(cached_names),
-		cmocka_unit_test(disk_fails),     cmocka_unit_test(memory_fails),
-		cmocka_unit_test(log_bound),
+		cmocka_unit_test(random_changes),    cmocka_unit_test(cached_names),
+		cmocka_unit_test(read_without_lock), cmocka_unit_test(disk_fails),
+		cmocka_unit_test(memory_fails),      cmocka_unit_test(log_bound),
 	};
 
 	mem_register();

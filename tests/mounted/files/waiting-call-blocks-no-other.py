@@ -3,7 +3,8 @@
 # level: check
 """A waiting call does not block other calls. A lookup is held in a SQLite read of the catalog while
 others look up, create, write, read, rename and remove; the same while a commit is held. A lookup of
-a name that does not exist waits for no other read. The evictor waits for a copy, because the disk
+a name that does not exist waits for no other read. With a remote, such a lookup reads whether the
+name was deleted, and is held in that read. The evictor waits for a copy, because the disk
 delays each write, while a ttl expires, a quota is enforced, and the disk tier is trimmed. A caller
 waits while the kernel clears its pages. In each case the other calls end before the held one."""
 import errno, os, threading, time
@@ -123,6 +124,55 @@ s.committed()
 assert s.read("w/held") == b"held" and s.read("w/moved") == b"more"
 s.umount()
 s.fsck("-n")
+
+# ---- a lookup that reads whether a name was deleted ----
+
+os.mkdir(f"{TMP}/shared")
+s = Store("shared", size="64M", cpu="32M", options=f"settle=0,remote=dir://{TMP}/shared").mount()
+GONE = 1500  # deleted paths fill many pages of the catalog
+for i in range(GONE):
+    s.write(f"m/d{i}", b"deleted")
+s.settle()
+for i in range(GONE):
+    os.unlink(f"{s.mnt}/m/d{i}")
+s.write("w/x", b"warm")
+s.committed()
+s.umount()
+r = faults.Rules(f"calls=read path={s.path}/catalog.sqlite* nth={faults.FAR} do=hold")
+assert r.mount(s)
+s.write("w/y", b"warm")
+s.committed(uses=True)
+
+
+def missing(name):
+    with fails(errno.ENOENT):
+        os.stat(f"{s.mnt}/m/{name}")
+
+
+def look_for_missing():
+    os.sched_setaffinity(0, CPUS[:1])
+    for i in range(100):
+        missing(f"none{i}")
+
+
+missing("first")  # reads the path of the folder, and one page of deleted paths
+r.begin()
+held = threading.Thread(target=look_for_missing, daemon=True)
+held.start()
+wait_for(lambda: r.fired()[0] == 1 or not held.is_alive())
+try:
+    assert held.is_alive(), "no lookup read the catalog"
+    # not in the folder m, which the kernel locks during the lookup
+    meanwhile(lambda: s.write("w/new", b"new"),
+              lambda: s.read("w/y"),
+              lambda: os.rename(f"{s.mnt}/w/new", f"{s.mnt}/w/moved"),
+              lambda: s.stats())
+    assert held.is_alive(), "the lookup was not the one that is held"
+finally:
+    r.heal()
+held.join(HANG)
+assert not held.is_alive()
+s.umount()
 
 # ---- an evictor ----
 

@@ -392,18 +392,14 @@ int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_
 }
 
 /*
- * Tries a setting of kvq. Returns the length in out, or 0 if it is not below `limit` bytes, or if
- * the setting is useless. fp8 is for speed, so its symbols are not compressed.
+ * Compresses the symbols of a block whose other parts have n bytes in out. Returns the length of
+ * the block, or 0 if it is not below `limit`. fp8 is for speed, so its symbols are not compressed.
  */
-static size_t try_setting(struct kvc_work *w, bool fp8, unsigned setting, uint8_t *out,
-			  size_t limit)
+static size_t append_symbols(struct kvc_work *w, bool fp8, const uint8_t *sym, size_t nsym,
+			     uint8_t *out, size_t n, size_t limit)
 {
-	const uint8_t *sym;
-	size_t nsym, n = kvc_kvq_encode(w->q, setting, out, KVC_BLOCK_ROOM, &sym, &nsym), m;
+	size_t m = fp8 || n >= limit ? 0 : squeeze(w, FAST, sym, nsym, out + n, KVC_BLOCK_ROOM - n);
 
-	if (!n || n >= limit)
-		return 0;
-	m = fp8 ? 0 : squeeze(w, FAST, sym, nsym, out + n, KVC_BLOCK_ROOM - n);
 	m = m ? m : nsym;
 	if (n + m >= limit)
 		return 0;
@@ -426,9 +422,8 @@ size_t kvc_codec_encode_kv(struct kvc_work *w, const struct kvc_codec_kv *kv, ui
 			   const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind,
 			   uint8_t *back, struct kvc_kvq_loss *loss)
 {
-	size_t n, nsym, from_len, limit = (size_t)(LOSSY_GAIN * lossless_len(in, len));
-	const uint8_t *from;
-	uint8_t *sym;
+	size_t n, nsym, limit = (size_t)(LOSSY_GAIN * lossless_len(in, len));
+	const uint8_t *sym;
 	unsigned settings = 0;
 
 	*loss = (struct kvc_kvq_loss){ 0 };
@@ -438,14 +433,17 @@ size_t kvc_codec_encode_kv(struct kvc_work *w, const struct kvc_codec_kv *kv, ui
 		settings = kvc_kvq_start(w->q, kv->code, &kv->layout, kv->vectors, off, in, len);
 	*kind = KVC_KIND_KVQ;
 	for (unsigned s = 0; s < settings; s++) {
-		n = try_setting(w, kv->code == KVC_KVQ_FP8, s, out, limit);
-		/* A finer setting would be longer. The symbols are still in their place. */
-		if (!n || kvc_kvq_open(w->q, out, n, len, &sym, &nsym, &from, &from_len) ||
-		    kvc_kvq_decode(w->q, back))
-			break;
-		if (kvc_kvq_judge(w->q, back, out, loss))
+		n = kvc_kvq_encode(w->q, s, out, KVC_BLOCK_ROOM, &sym, &nsym, back);
+		if (!n)
+			break; /* a finer setting would be longer */
+		if (!kvc_kvq_judge(w->q, back, out, loss))
+			continue;
+		n = append_symbols(w, kv->code == KVC_KVQ_FP8, sym, nsym, out, n, limit);
+		if (n)
 			return n;
+		break;
 	}
+	*loss = (struct kvc_kvq_loss){ 0 };
 	return kvc_codec_encode(w, KVC_CODEC_BF16, 0, in, len, out, kind);
 }
 

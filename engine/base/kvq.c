@@ -228,6 +228,18 @@ static bool locate(struct kvc_kvq *q, const struct kvc_kv_layout *l, uint64_t ve
 	return true;
 }
 
+/* Returns whether the elements that `sums` has read, and their squares, are finite. */
+static bool sums_finite(const struct kvc_kvq_block *b)
+{
+	float bad = 0; /* becomes NaN, because the product of 0 and an infinity is NaN */
+
+	for (size_t i = 0; i < (size_t)b->classes * b->d; i++)
+		bad += 0 * b->squares[i];
+	for (uint32_t v = 0; v < b->vectors; v++)
+		bad += b->of[v] < KVC_KVQ_ALONE ? 0 : 0 * b->energy[v];
+	return bad == 0;
+}
+
 unsigned kvc_kvq_start(struct kvc_kvq *q, enum kvc_kvq_code code, const struct kvc_kv_layout *l,
 		       uint64_t vectors, uint64_t off, const uint8_t *in, size_t len)
 {
@@ -235,11 +247,12 @@ unsigned kvc_kvq_start(struct kvc_kvq *q, enum kvc_kvq_code code, const struct k
 	q->method = code == KVC_KVQ_FP8 ? FP8 : QUANTISED;
 	q->value_classes = false;
 	q->in = in;
-	if (!locate(q, l, vectors, off, len) || !q->kernels->finite(&q->b, in + q->before))
+	if (!locate(q, l, vectors, off, len))
 		return 0;
-	if (q->method == QUANTISED)
-		q->kernels->sums(&q->b, in + q->before);
-	return q->method == FP8 ? 1 : SETTINGS;
+	if (q->method == FP8)
+		return q->kernels->finite(&q->b, in + q->before);
+	q->kernels->sums(&q->b, in + q->before);
+	return sums_finite(&q->b) ? SETTINGS : 0;
 }
 
 void kvc_kvq_means(struct kvc_kvq *q, const struct kvc_kv_layout *l, uint64_t vectors, uint64_t off,
@@ -321,9 +334,11 @@ static void vector_steps(struct kvc_kvq *q, uint8_t *steps)
 		}
 }
 
-/* Calls `element` for each symbol 0x80, in the order of the block. Returns their number. */
-static uint32_t each_escape(struct kvc_kvq *q, uint8_t *to, const uint8_t *from, bool encode,
-			    uint32_t most)
+/*
+ * Copies the stored elements to the places of the symbols 0x80. Returns the number of these
+ * symbols, or escapes + 1 if there are more.
+ */
+static uint32_t escapes_get(const struct kvc_kvq *q, uint8_t *to)
 {
 	const struct kvc_kvq_block *b = &q->b;
 	const uint8_t *shared = b->sym, *alone = b->sym + (size_t)b->in_classes * b->d;
@@ -334,14 +349,10 @@ static uint32_t each_escape(struct kvc_kvq *q, uint8_t *to, const uint8_t *from,
 
 		*sym += b->d;
 		while ((at = memchr(at, KVC_KVQ_ESCAPE, (size_t)(*sym - at)))) {
-			size_t i = 2 * ((size_t)v * b->d + b->d - (size_t)(*sym - at));
-
-			if (n == most)
+			if (n == q->escapes)
 				return n + 1;
-			if (encode)
-				memcpy(to + 2 * (size_t)n, from + i, 2);
-			else
-				memcpy(to + i, from + 2 * (size_t)n, 2);
+			memcpy(to + 2 * ((size_t)v * b->d + b->d - (size_t)(*sym - at)),
+			       q->raw + 2 * (size_t)n, 2);
 			n++;
 			at++;
 		}
@@ -377,9 +388,10 @@ static size_t parts_len(const struct kvc_kvq *q)
 }
 
 size_t kvc_kvq_encode(struct kvc_kvq *q, unsigned setting, uint8_t *out, size_t capacity,
-		      const uint8_t **sym, size_t *nsym)
+		      const uint8_t **sym, size_t *nsym, uint8_t *back)
 {
 	const uint8_t *x = q->in + q->before;
+	uint8_t *y = back + q->before;
 	struct kvc_kvq_block *b = &q->b;
 	size_t elements = q->bytes / 2, after = q->len - q->before - q->bytes;
 	uint8_t *edges = out + KVC_KVQ_HEAD, *table = edges + q->before + after;
@@ -391,18 +403,21 @@ size_t kvc_kvq_encode(struct kvc_kvq *q, unsigned setting, uint8_t *out, size_t 
 		return 0;
 	memcpy(edges, q->in, q->before);
 	memcpy(edges + q->before, x + q->bytes, after);
+	memcpy(back, edges, q->before);
+	memcpy(y + q->bytes, edges + q->before, after);
 	if (q->method == FP8) {
 		q->kernels->fp8_encode(b, x, steps);
+		q->kernels->fp8_decode(b, steps, y);
+		q->kernels->measure(b, x, y);
 	} else {
 		for (uint32_t c = 0; c < b->classes; c++, table += 3 * (size_t)b->d)
 			if (!class_table(q, c, table))
 				return 0;
 		vector_steps(q, steps);
-		q->escapes = q->kernels->quantise(b, x);
+		q->escapes = q->kernels->quantise(b, x, y, steps + q->alone,
+						  (uint32_t)elements / ESCAPES_PART);
 		if (q->escapes > elements / ESCAPES_PART)
 			return 0;
-		if (q->escapes)
-			each_escape(q, steps + q->alone, x, true, q->escapes);
 	}
 	head_put(q, out);
 	*sym = b->sym;
@@ -426,28 +441,54 @@ static bool within(const struct kvc_kvq *q, double error, double energy, uint16_
 	return isfinite(energy) && error <= bound * bound * energy;
 }
 
+/* Whether the squares of a vector are all too small for a float, but the vector is not zero. */
+static bool vanishing(const struct kvc_kvq *q, uint32_t v)
+{
+	const uint8_t *x = q->in + q->before + 2 * (size_t)v * q->b.d;
+	uint8_t any = 0;
+
+	if (q->b.energy[v] > 0)
+		return false;
+	for (uint32_t i = 0; i < q->b.d; i++)
+		any |= (uint8_t)(x[2 * i] | (x[2 * i + 1] & 0x7f));
+	return any;
+}
+
+/* Whether at most half of the elements that are not zero were lost. */
+static bool most_kept(const struct kvc_kvq *q, const uint8_t *back)
+{
+	uint32_t nonzero, lost;
+
+	/* counting the lost elements takes longer, and they are no more than the zeros */
+	if (q->b.zeros <= q->bytes / 2 / 2)
+		return true;
+	lost = q->kernels->lost(&q->b, q->in + q->before, back + q->before, &nonzero);
+	return lost <= nonzero / 2;
+}
+
 bool kvc_kvq_judge(struct kvc_kvq *q, const uint8_t *back, uint8_t *out, struct kvc_kvq_loss *loss)
 {
 	struct kvc_kvq_block *b = &q->b;
-	double class_error[KVC_KVQ_CLASSES] = { 0 }, class_energy[KVC_KVQ_CLASSES] = { 0 };
+	double class_error[KVC_KVQ_CLASSES], class_energy[KVC_KVQ_CLASSES];
 	double error = 0, energy = 0;
-	uint32_t nonzero, bits[2],
-		lost = q->kernels->measure(b, q->in + q->before, back + q->before, &nonzero);
+	uint32_t bits[2];
 
+	memset(class_error, 0, b->classes * sizeof *class_error);
+	memset(class_energy, 0, b->classes * sizeof *class_energy);
 	for (uint32_t v = 0; v < b->vectors; v++) {
 		error += b->error[v];
 		energy += b->energy[v];
 		if (b->of[v] < KVC_KVQ_ALONE) {
 			class_error[b->of[v]] += b->error[v];
 			class_energy[b->of[v]] += b->energy[v];
-		} else if (!within(q, b->error[v], b->energy[v], b->of[v])) {
+		} else if (!within(q, b->error[v], b->energy[v], b->of[v]) || vanishing(q, v)) {
 			return false;
 		}
 	}
 	for (uint32_t c = 0; c < b->classes; c++)
 		if (!within(q, class_error[c], class_energy[c], 0))
 			return false;
-	if (lost > nonzero / 2)
+	if (!most_kept(q, back))
 		return false;
 	loss->error = (float)error;
 	loss->energy = (float)energy;
@@ -558,7 +599,7 @@ int kvc_kvq_decode(struct kvc_kvq *q, uint8_t *out)
 	if (tables_get(q))
 		return -EBADMSG;
 	q->kernels->dequantise(&q->b, y);
-	if (q->escapes && each_escape(q, y, q->raw, false, q->escapes) != q->escapes)
+	if (q->escapes && escapes_get(q, y) != q->escapes)
 		return -EBADMSG;
 	return 0;
 }

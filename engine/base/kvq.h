@@ -10,9 +10,10 @@
  * Bytes of the block that are not part of a whole vector (before the first one, and after the last
  * one) are stored as they are.
  *
- * The encoder tries a setting, the caller decodes the result, and kvc_kvq_judge decides whether the
- * decoded block is good enough. The caller then tries the next, finer setting, or stores the block
- * without loss. Calls for one struct kvc_kvq come from one thread at a time.
+ * The encoder tries a setting and computes the bytes that the decoder will return, and
+ * kvc_kvq_judge decides whether these are good enough. If not, the caller tries the next, finer
+ * setting, or stores the block without loss. Calls for one struct kvc_kvq come from one thread at a
+ * time.
  */
 #ifndef KVC_KVQ_H
 #define KVC_KVQ_H
@@ -47,15 +48,16 @@ unsigned kvc_kvq_start(struct kvc_kvq *q, enum kvc_kvq_code code, const struct k
 		       uint64_t vectors, uint64_t off, const uint8_t *in, size_t len);
 /*
  * Codes the block with setting number `setting`, the coarsest being 0: writes all but the symbols
- * to out, and sets *sym and *nsym to the symbols. Returns the length in out, or 0 if that is above
- * `capacity` or the setting is useless. The caller appends the symbols, compressed if that makes
- * them shorter, and calls kvc_kvq_finish with their length.
+ * to out, and sets *sym and *nsym to the symbols, and back[0..len) to the bytes that a decoder will
+ * return. Returns the length in out, or 0 if that is above `capacity` or the setting is useless.
+ * The caller appends the symbols, compressed if that makes them shorter, and calls kvc_kvq_finish
+ * with their length.
  */
 size_t kvc_kvq_encode(struct kvc_kvq *q, unsigned setting, uint8_t *out, size_t capacity,
-		      const uint8_t **sym, size_t *nsym);
+		      const uint8_t **sym, size_t *nsym, uint8_t *back);
 void kvc_kvq_finish(const struct kvc_kvq *q, uint8_t *out, size_t symbols_len);
 /*
- * Compares the block with the decoded block `back`. Returns whether the loss is acceptable, and
+ * Compares the block with `back`, after kvc_kvq_encode. Returns whether the loss is acceptable, and
  * then notes it in the coded block `out` and in *loss.
  */
 bool kvc_kvq_judge(struct kvc_kvq *q, const uint8_t *back, uint8_t *out, struct kvc_kvq_loss *loss);

@@ -38,7 +38,8 @@ struct kvc_kvq_block {
 	float first[KVC_KVQ_CHANNELS], sum[KVC_KVQ_CHANNELS], squares[KVC_KVQ_CHANNELS];
 	float vector_step[KVC_KVQ_VECTORS]; /* of each vector alone; its scale for fp8 */
 	float error[KVC_KVQ_VECTORS], energy[KVC_KVQ_VECTORS];
-	uint8_t sym[KVC_KVQ_ELEMENTS];
+	uint32_t zeros;                     /* symbols that are 0 */
+	uint8_t sym[KVC_KVQ_ELEMENTS + 16]; /* dequantise reads beyond the last symbol */
 };
 
 /*
@@ -54,22 +55,28 @@ struct kvc_kvq_kernels {
 	 * squares. For vectors alone: the sum of squares, in energy.
 	 */
 	void (*sums)(struct kvc_kvq_block *b, const void *x);
-	/* Sets sym from mean, inverse and vector_step. Returns the number of escapes. */
-	uint32_t (*quantise)(struct kvc_kvq_block *b, const void *x);
+	/*
+	 * Sets sym from mean, step, inverse and vector_step, and y to the decoded elements; writes
+	 * the elements of escapes, at most `most`, to raw. Returns the number of escapes. If that
+	 * is above `most`, the results are incomplete. Otherwise it sets for each vector: the
+	 * squared error of y in error, and in energy the squares of x, for classes those of the
+	 * differences from the means; and zeros.
+	 */
+	uint32_t (*quantise)(struct kvc_kvq_block *b, const void *x, void *y, void *raw,
+			     uint32_t most);
 	/* Sets y from sym, mean, step and vector_step. The values of escapes are wrong. */
 	void (*dequantise)(const struct kvc_kvq_block *b, void *y);
 	/* fp8: sets sym and the scales in scale; the reverse. */
 	void (*fp8_encode)(struct kvc_kvq_block *b, const void *x, uint8_t *scale);
 	void (*fp8_decode)(const struct kvc_kvq_block *b, const uint8_t *scale, void *y);
+	/* After fp8_encode: sets error, energy and zeros as quantise does. */
+	void (*measure)(struct kvc_kvq_block *b, const void *x, const void *y);
 	/*
-	 * For each vector: the squared error of y in error, and in energy the squares of x, for
-	 * classes those of the differences from the means. Returns the number of lost elements: not
-	 * 0, with symbol 0, and y differs from x. Sets *nonzero to the number of elements that are
-	 * not 0. If at most half of the symbols are 0, the lost elements are not counted, and the
-	 * result is 0.
+	 * Returns the number of lost elements: not 0, with symbol 0, and y differs from x. Sets
+	 * *nonzero to the number of elements that are not 0.
 	 */
-	uint32_t (*measure)(struct kvc_kvq_block *b, const void *x, const void *y,
-			    uint32_t *nonzero);
+	uint32_t (*lost)(const struct kvc_kvq_block *b, const void *x, const void *y,
+			 uint32_t *nonzero);
 };
 
 /*

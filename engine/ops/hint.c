@@ -300,8 +300,12 @@ int kvc_hint_prompt_both(struct kvc *k, const char *words, uint64_t chunk, uint3
 	h.newer = NULL;
 	if (!v)
 		return -ENOMEM;
-	kvc_hint_chunks_both(k, &h, v, n);
+	/* the chunk itself is the last one; chunks of others before it are spared */
+	err = n && v[n - 1].may ? 0 : -EPERM;
+	if (!err) {
+		kvc_hint_chunks_both(k, &h, v, n);
+		kvc_count(&k->stats, hints);
+	}
 	free(v);
-	kvc_count(&k->stats, hints);
-	return 0;
+	return err;
 }

@@ -12,6 +12,12 @@
 #include <sqlite3.h>
 #include <string.h>
 
+/*
+ * End of the valid timestamps, in ms: timestamps since 1970 are valid until the year 2286. As ns
+ * they still fit in 64 bits.
+ */
+#define MS_END 1e13
+
 /* Makes room for one more element. */
 static int grow_array(void *array, size_t bytes, uint64_t n)
 {
@@ -169,7 +175,7 @@ static int take_request(struct kvm_trace *t, struct words *w, const struct kvm_l
 		return -ENOMEM;
 	if (parse_outlook(l, &t->outlook[t->requests]))
 		return -EINVAL;
-	t->ms[t->requests] = l->ms > 0 && l->ms < 1e12 ? l->ms : 0;
+	t->ms[t->requests] = l->ms > 0 && l->ms < MS_END ? l->ms : 0;
 	for (uint64_t i = 0; i < l->id.n; i++) {
 		uint64_t id = chunk_key(t->model[t->requests], l->id.v[i]);
 		uint32_t slot = kvc_chain_find(ids, id);

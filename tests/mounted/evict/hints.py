@@ -270,6 +270,34 @@ if not pid:
     os._exit(0 if got[0] == "EPERM" and not got[1].startswith("E") else 1)
 assert os.waitpid(pid, 0)[1] == 0
 
+# Another user cannot hint at files of others by the attribute either, not even at files that
+# everyone may write. His hint about the end of a prompt spares the chunks of others before it.
+s = fresh("z")
+os.chmod(f"{s.mnt}/m", 0o777)
+plain, base = prompt("plain", 12), linked([], "base", 12)
+for p in base:
+    os.chmod(f"{s.mnt}/{p}", 0o666)
+pid = os.fork()
+if not pid:
+    os.setgroups([]), os.setgid(1001), os.setuid(1001)
+    with fails(errno.EACCES):
+        say("finished", plain[-1])
+    with fails(errno.EPERM):
+        say("finished", base[-1])
+    own = linked(base, "own", 4)
+    time.sleep(1.2)
+    say("finished", own[-1])
+    got = ask("hint finished", *base, *own)
+    os._exit(0 if got[:12] == ["EPERM"] * 12 and not any(g[0] == "E" for g in got[12:]) else 1)
+assert os.waitpid(pid, 0)[1] == 0
+own = [f"m/own{i}" for i in range(4)]
+assert all(os.stat(f"{s.mnt}/{p}").st_uid == 1001 for p in own)
+before = s.stats()["finished_evictions"]
+press(36, "v")
+wait_for(lambda: not inside(own) and len(inside(plain)) < 12)
+assert inside(base) == list(range(12)), inside(base)
+assert s.stats()["finished_evictions"] - before == 4, s.stats()["finished_evictions"]
+
 # a prefetch is a use, and its loads count in the share of the user; demote makes missing copies
 s = fresh("x", ",share=25,write=back")
 paths = prompt("p", 32)

@@ -29,6 +29,16 @@ one, many, all_cpus = (run(CTL, "replay", *jobs, *MANY, ok=True).stdout
                        for jobs in (("--jobs", "1"), ("--jobs", "7"), ()))
 assert one == many == all_cpus and len(one.splitlines()) == 5, (one, many, all_cpus)
 
+# Hits do not depend on the zero of the timestamps, which may be the year 1970.
+of_zero = []
+for zero in (1, 1_764_000_000_001):
+    with open(f"{TMP}/zero.jsonl", "w") as f:
+        for i, r in enumerate(requests):
+            f.write(json.dumps({"timestamp": zero + i * 40_000, "hash_ids": r}) + "\n")
+    of_zero.append(run(CTL, "replay", "--policy", "prefix", "--capacity", "50,100,200,400,800",
+                       f"{TMP}/zero.jsonl", ok=True).stdout)
+assert of_zero[0] == of_zero[1], of_zero
+
 
 def replay(*words):
     return run(CTL, "replay", *map(str, words))

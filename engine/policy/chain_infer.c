@@ -15,9 +15,11 @@
  * doubt, too.
  *
  * Files that are created one after another may have nothing to do with each other. So the guesses
- * about a client's new chunks are withheld until PROOF of its chunks were opened directly after
- * their predecessor in the order of creation, or until the client has opened as many chunks just
- * after their known parents. A withheld guess is reported when its chunk is opened.
+ * about a client's new chunks are withheld until PROOF of its chunks were accessed again directly
+ * after their predecessor in the order of creation, or until the client has opened as many chunks
+ * just after their known parents. An access is an open, or another creation after an eviction: in a
+ * cache that evicts every chunk before its next use, no chunk is ever opened. A withheld guess is
+ * reported when its chunk is opened.
  *
  * All this holds only if a client works on one prompt at a time. A client that serves several
  * prompts in turn creates chunks of one prompt after those of another, and nothing shows the
@@ -28,7 +30,15 @@
  * chunks that it creates, and chunks that it opens keep their parent only if the client opened the
  * parent just before. It is trusted again when its guesses would have been right for a long time.
  * A chunk that was evicted and is created again shows the same without being opened, if the client
- * last accessed its parent a while ago, and other chunks since.
+ * last accessed its parent a while ago, and other chunks since. If it is created directly after the
+ * guessed parent again, the guess counts as right, except for a thread that is a client: most
+ * chunks of a step follow their parent even if the thread works on several prompts.
+ *
+ * A client does not create chunks that are in the cache. If a prompt has lost chunks on both sides
+ * of such chunks, the parent of a new chunk seems to be the chunk before them. So a client does not
+ * change prompts if its last chunk is a descendant of the known parent, as its recent accesses
+ * show. If that parent was guessed when the chunk was created, the last chunk is the new parent.
+ *
  * Threads that are clients of their own share the trust of their process, because they do the same
  * work: `whole` is the client whose trust counts: the process, or the client itself.
  *
@@ -66,7 +76,7 @@
 #define LONGEST 512u   /* chunks that are created in a row */
 
 struct recent {
-	uint64_t id;
+	uint64_t id, parent;
 	/* the client's access count at the previous access to this chunk; 0: not known */
 	uint32_t before;
 	uint32_t thread; /* the thread, of a process */
@@ -243,6 +253,23 @@ static bool came_before(const struct recent *r, uint32_t use, uint32_t most)
 	return use && r->before && use > r->before && use - r->before <= most;
 }
 
+/*
+ * True if the client's last chunk is a descendant of this chunk, as its recent accesses show. No
+ * access precedes that of its parent, so one pass from the last access back finds all ancestors.
+ */
+static bool descends_from(const struct client *c, uint64_t id)
+{
+	uint64_t at = c->last;
+
+	for (uint32_t i = 0; i < RECENT && at && at != id; i++) {
+		const struct recent *r = &c->recent[(c->uses - i) % RECENT];
+
+		if (r->id == at)
+			at = r->parent;
+	}
+	return at == id;
+}
+
 static void judge_client(struct client *c)
 {
 	c->unsure = c->unsure
@@ -271,7 +298,8 @@ static void judge_guess(const struct client *c, struct client *whole, uint64_t g
 /*
  * A burst begins with a chunk that was created before, within a burst after the chunk `guess`, and
  * was evicted before any client opened it. Its parent is still `guess`. So if the client has just
- * accessed another chunk, and accessed `guess` not long ago, it works on several prompts in turn.
+ * accessed another chunk, and accessed `guess` not long ago, it works on several prompts in turn,
+ * unless the other chunk is a descendant of `guess`.
  */
 static void judge_again(struct kvc_chain_infer *o, const struct client *c, struct client *whole,
 			uint64_t guess)
@@ -279,7 +307,7 @@ static void judge_again(struct kvc_chain_infer *o, const struct client *c, struc
 	const struct note *n = note_of(o, guess);
 	bool left = n->id == guess && n->client == c->client && c->uses - n->use < BATCH;
 
-	if (guess != c->last && !left)
+	if (guess != c->last && (!left || descends_from(c, guess)))
 		return;
 	whole->left += ((float)(guess != c->last) - whole->left) / LEFT;
 	judge_client(whole);
@@ -292,6 +320,7 @@ static uint64_t infer_opened(struct client *c, struct client *whole, struct note
 	const struct recent *before;
 	uint64_t guess = n->guess;
 	bool doubt = n->doubt || (guess && n->withheld);
+	bool skips; /* chunks between the known parent and this chunk were in the cache */
 
 	if (c->made)
 		end_burst(c);
@@ -303,9 +332,16 @@ static uint64_t infer_opened(struct client *c, struct client *whole, struct note
 	if (doubt)
 		return guess == c->last ? c->last : 0;
 	before = known ? recent_of(c, known) : NULL;
+	skips = before && known != c->last && descends_from(c, known);
 	/* does the client continue a prompt that it had left for another? */
-	if (before && before->opened)
+	if (before && before->opened && !skips)
 		update_share(whole, &whole->turns, known != c->last);
+	/*
+	 * Only at the first open, and only after a creation directly after the known parent: an
+	 * engine that opens only the end of a prompt, after another prompt, seems to skip, too.
+	 */
+	if (skips && guess == known && n->inner)
+		return c->last;
 	if (before)
 		c->alone += ((float)(before->thread == c->thread) - c->alone) / ALONE;
 	if (before)
@@ -344,9 +380,10 @@ static struct client *whole_of(struct kvc_chain_infer *o, struct client *c)
 }
 
 /*
- * A chunk is opened after `last`. If this was the guess about its parent, it proves the guesses
+ * A chunk is accessed after `last`. If this was the guess about its parent, it proves the guesses
  * about the client that created the chunk; if it was the known parent, it proves those about this
- * client. The client that creates prompts and the client that opens them may differ.
+ * client. The client that creates prompts and the client that opens them may differ. known: 0 if
+ * the chunk is created.
  */
 static void prove_client(struct kvc_chain_infer *o, struct client *whole, uint64_t last,
 			 const struct note *n, uint64_t known)
@@ -391,6 +428,9 @@ void kvc_chain_infer_access(struct kvc_chain_infer *o, uint32_t client, uint64_t
 	} else {
 		uint64_t guess = n->inner ? n->guess : 0;
 
+		prove_client(o, whole, c->last, n, 0);
+		if (guess && guess == c->last && !c->process)
+			update_share(whole, &whole->wrong, false);
 		out->parent = infer_new(c, whole, n, gap);
 		if (guess && c->burst == 1)
 			judge_again(o, c, whole, guess);
@@ -399,7 +439,7 @@ void kvc_chain_infer_access(struct kvc_chain_infer *o, uint32_t client, uint64_t
 	out->unsure = whole->unsure || whole->proof < PROOF;
 	n->client = client;
 	n->use = ++c->uses;
-	c->recent[n->use % RECENT] = (struct recent){ id, use, c->thread, known };
+	c->recent[n->use % RECENT] = (struct recent){ id, out->parent, use, c->thread, known };
 	c->made = !known;
 	c->last = id;
 	c->parent = out->parent;

@@ -16,6 +16,13 @@
 
 static struct kvc_chain_infer *o;
 static uint64_t now;
+static uint64_t chance;
+
+static uint32_t draw(uint32_t n)
+{
+	chance = chance * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)((chance >> 32) * n >> 32);
+}
 
 static struct kvc_inferred by(uint32_t client, uint64_t id, bool known, uint64_t parent)
 {
@@ -285,6 +292,65 @@ static void proof(void **state)
 }
 
 /*
+ * Creating the same chunks again in the same order is proof, too, since all of them may have been
+ * evicted.
+ */
+static void proof_without_opens(void **state)
+{
+	struct kvc_inferred seen = { 0 };
+
+	(void)state;
+	for (int round = 0; round < 4; round++) {
+		for (uint64_t i = 0; i < 40; i++) { /* the first two rounds are in another order */
+			uint64_t at = round == 1 ? i * 7 % 40 : i;
+
+			seen = by(2, 100 + at, false, 0);
+			assert_int_equal(seen.unsure, round < 3 || i < 16);
+			assert_int_equal(seen.parent, round < 3 || i < 16 ? 0 : 99 + i);
+		}
+		now += 40000 * MS;
+	}
+}
+
+/*
+ * Prompts lose single chunks, not only their ends: a client opens the beginning of a prompt that is
+ * in the cache, and creates the missing chunks of the rest. It works on one prompt at a time, and
+ * most chunks get their parent at last.
+ */
+static void holes(void **state)
+{
+	enum { PROMPTS = 100, LENGTH = 24, ALL = PROMPTS * LENGTH, ROUNDS = 8 };
+	static uint64_t parent[ALL + 1];
+	static bool in_cache[ALL + 1];
+	unsigned right = 0;
+
+	(void)state;
+	chance = 1;
+	for (int round = 0; round < ROUNDS; round++)
+		for (uint64_t p = 0; p < PROMPTS; p++) {
+			bool opens = true;
+
+			for (int i = 0; round < ROUNDS - 1 && i < 3; i++)
+				in_cache[1 + p * LENGTH + 4 + draw(LENGTH - 4)] = false;
+			for (uint64_t id = 1 + p * LENGTH; id <= (p + 1) * LENGTH; id++) {
+				struct kvc_inferred seen;
+
+				opens = opens && in_cache[id];
+				if (!opens && in_cache[id])
+					continue;
+				seen = by(1, id, opens, opens ? parent[id] : 0);
+				assert_false(seen.unsure);
+				parent[id] = seen.parent;
+				in_cache[id] = true;
+			}
+			now += 40000 * MS; /* so the next prompt does not continue this one */
+		}
+	for (uint64_t id = 1; id <= ALL; id++)
+		right += parent[id] == (id % LENGTH == 1 ? 0 : id - 1);
+	assert_true(right > ALL * .95);
+}
+
+/*
  * Wrong guesses of one thread count for all threads of the process, because they do the same work.
  * Each of eight threads alternates between two prompts, and none has many wrong guesses alone.
  */
@@ -339,14 +405,6 @@ static void threads_are_one(void **state)
 #define REQUESTS 4096
 
 static uint64_t known[DOCUMENTS * LONGEST + REQUESTS + 1]; /* 1: in the cache, without a parent */
-static uint64_t chance;
-
-static uint32_t draw(uint32_t n)
-{
-	chance = chance * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((chance >> 32) * n >> 32);
-}
-
 struct prompt {
 	uint32_t document, question, length, at;
 };
@@ -477,6 +535,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(in_turns, begin, end),
 		cmocka_unit_test_setup_teardown(threads, begin, end),
 		cmocka_unit_test_setup_teardown(proof, begin, end),
+		cmocka_unit_test_setup_teardown(proof_without_opens, begin, end),
+		cmocka_unit_test_setup_teardown(holes, begin, end),
 		cmocka_unit_test_setup_teardown(threads_are_one, begin, end),
 		cmocka_unit_test_setup_teardown(created_again, begin, end),
 	};

@@ -136,7 +136,7 @@ def whole(s):
             stdout=subprocess.PIPE,
             stderr=open(f"{s.base}/tiny-sglang.log", "ab"),
             text=True,
-            timeout=400,
+            timeout=1200,
             cwd=s.base,
             env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=path),
         )

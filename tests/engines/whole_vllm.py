@@ -36,7 +36,7 @@ def rows(env, base, mounted, folder, need, row, asked):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=400,
+            timeout=1200,
             env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONHASHSEED="0"),
         )
         lines = p.stdout.strip().splitlines() or [""]

@@ -217,12 +217,12 @@ class _Aside:
             self._todo.put(lambda: self._set_parents(pairs))
 
     def hint(self, paths: list[str], words: dict[str, Any],
-             failed: Callable[[_lib.Error], None]) -> None:
+             failed: Callable[[Exception], None]) -> None:
         """Gives a hint, unless the threads are far behind."""
         def tell() -> None:
             try:
                 hint(self._mount, paths, **words)
-            except _lib.Error as e:
+            except Exception as e:  # words of clients, such as a tenant that is not UTF-8
                 failed(e)
 
         if self._todo.qsize() < TODO_MOST:
@@ -236,7 +236,10 @@ class _Aside:
     @staticmethod
     def _run(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         while (call := calls.get()) is not None:
-            call()
+            try:
+                call()
+            except Exception:
+                logging.getLogger("kvcachefs").exception("kvcachefs: an unexpected error")
 
     def close(self) -> None:
         for what in (self._checks, self._todo) * THREADS:
@@ -247,7 +250,8 @@ class Lookups:
     """mount: the mount. paths: paths(key) are the `per` files of a key, below the mount. timeout:
     seconds after which a question is a miss. held_most: bytes that leases may hold. counts:
     numbers since the start: "lookups" (calls to the mount), "hits" and "misses" (keys),
-    "lookup_failures", "lookup_timeouts", "hints", "hint_failures"."""
+    "lookup_failures", "lookup_timeouts", "hints", "hint_failures". No name is added later, so that
+    other threads can count while the caller iterates."""
 
     def __init__(self, mount: str | os.PathLike[str], paths: Callable[[Any], list[str]], *,
                  per: int = 1, timeout: float = 5.0, held_most: int = 1 << 40,
@@ -264,7 +268,10 @@ class Lookups:
         self._late = 0
         self.known = Known()
         self.held_bytes = 0
-        self.counts: collections.Counter[str] = collections.Counter()
+        self.counts: collections.Counter[str] = collections.Counter(dict.fromkeys((
+            "lookups", "hits", "misses", "lookup_failures", "lookup_timeouts", "hints",
+            "hint_failures"), 0))
+        self._counting = threading.Lock()
 
     # ---- Questions ----
 
@@ -439,10 +446,15 @@ class Lookups:
             self.counts["hints"] += 1
             self._aside.hint(paths, words, lambda e: self._hint_failed(e, words))
 
-    def _hint_failed(self, error: _lib.Error, words: dict[str, Any]) -> None:
+    def _hint_failed(self, error: Exception, words: dict[str, Any]) -> None:
         """Counts and logs the error. Called in a thread of _Aside."""
-        self.counts["hint_failures"] += 1
-        self._reports.warn("hint", f"the hint {' '.join(sorted(words))} failed: {error.strerror}")
+        self.count_hint_failure()
+        why = (isinstance(error, OSError) and error.strerror) or error
+        self._reports.warn("hint", f"the hint {' '.join(sorted(words))} failed: {why}")
+
+    def count_hint_failure(self) -> None:
+        with self._counting:
+            self.counts["hint_failures"] += 1
 
     # ---- The life of a request ----
 
@@ -500,7 +512,15 @@ class Lookups:
         r.held.clear()
 
     def close(self) -> None:
+        """Ends all requests. Does not wait: a lease that the mount has not answered is cancelled,
+        and ends when the mount answers or the process exits."""
         for name in list(self._requests):
             self.end(name)
+        for request in self._by_lease:
+            request.cancel()
+        for ended in self._queue.take():
+            if isinstance(ended, LeaseRequest) and (lease := ended.lease):
+                self._aside.close_lease(lease)
+        self._by_lease.clear()
+        self._calls.clear()
         self._aside.close()
-        self._queue.close()

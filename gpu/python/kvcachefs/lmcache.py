@@ -41,8 +41,8 @@ __all__ = ["Client"]
 
 logger = logging.getLogger("lmcache.kvcachefs")
 
-THREADS = 2      # for calls that wait for the mount: lookups and removals
-TODO_MOST = 256  # such calls that wait for these threads
+THREADS = 2      # for lookups, and as many for removals, for which no lookup waits
+TODO_MOST = 256  # lookups or removals that wait for these threads
 
 _HOST = _lib.PagedStruct(device=-1)
 Completion = tuple[int, bool, str, list[bool]]
@@ -140,15 +140,18 @@ class Client:
         self._over = False  # the descriptors are closed
         self._closed = threading.Event()
         self._asked = threading.Event()  # there are lookups
-        self._todo: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._looks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._removals: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._queue = _queue.Queue(os.fsencode(self._mount), threads)
         self._queue.collect()
         self._more, self._mark = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # _ended is not empty
         self._both = select.epoll()
         self._both.register(self._queue.fileno(), select.EPOLLIN)
         self._both.register(self._more, select.EPOLLIN)
-        for run in (*[self._work] * THREADS, self._watch):
-            threading.Thread(target=run, name="kvcachefs-lmcache", daemon=True).start()
+        for calls in (self._looks, self._removals) * THREADS:
+            threading.Thread(target=self._work, args=(calls,), name="kvcachefs-lmcache",
+                             daemon=True).start()
+        threading.Thread(target=self._watch, name="kvcachefs-lmcache", daemon=True).start()
 
     # ---- LMCache's interface ----
 
@@ -180,7 +183,7 @@ class Client:
         with self._lock:
             self._lookups[number] = time.monotonic() + self._timeout, len(keys)
         self._asked.set()
-        if not self._later(look):
+        if not self._later(self._looks, look):
             self._answer(number, [False] * len(paths), self._refusal())
         return number
 
@@ -192,7 +195,7 @@ class Client:
             gone = self._remove(paths)
             self._end((number, all(gone), "" if all(gone) else "not removed", gone))
 
-        if not self._later(remove):
+        if not self._later(self._removals, remove):
             self._end((number, False, self._refusal(), [False] * len(paths)))
         return number
 
@@ -218,8 +221,8 @@ class Client:
             return
         self._closed.set()
         self._asked.set()
-        for _ in range(THREADS):
-            self._todo.put(None)
+        for calls in (self._looks, self._removals) * THREADS:
+            calls.put(None)
         self._queue.stop()
         self._both.close()
         with self._lock:
@@ -259,24 +262,26 @@ class Client:
             return  # the usual case
         broken = [path for path, err in zip(task.paths, task.errors()) if -err in BROKEN]
         if broken and not task.stores:
-            self._later(lambda: self._remove(broken))
+            self._later(self._removals, lambda: self._remove(broken))
         if errors - (set() if task.stores else {-errno.ENOENT}):
             self._reports.warn("store" if task.stores else "load", "chunks could not be " + (
                 "stored" if task.stores else "loaded, which is a miss") + f": {task.error}")
 
     # ---- Calls that wait for the mount ----
 
-    def _later(self, call: Callable[[], object]) -> bool:
-        if self._closed.is_set() or self._todo.qsize() >= TODO_MOST:
+    def _later(self, calls: queue.SimpleQueue[Callable[[], object] | None],
+               call: Callable[[], object]) -> bool:
+        if self._closed.is_set() or calls.qsize() >= TODO_MOST:
             return False
-        self._todo.put(call)
+        calls.put(call)
         return True
 
     def _refusal(self) -> str:
         return "the client is closed" if self._closed.is_set() else "the mount does not answer"
 
-    def _work(self) -> None:
-        while (call := self._todo.get()) is not None:
+    @staticmethod
+    def _work(calls: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+        while (call := calls.get()) is not None:
             try:
                 call()
             except Exception:  # the lookup is answered by _watch()

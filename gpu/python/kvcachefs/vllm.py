@@ -328,7 +328,7 @@ class Manager(OffloadingManager):
                 told, session=request.session_id, priority=request.priority,
                 pause=self._spec.options.session_pause)
         except ValueError as e:
-            self._lookups.counts["hint_failures"] += 1
+            self._lookups.count_hint_failure()
             self._bad_wishes.warn("wish", f"the hints of a request are not used: {e}")
 
     def on_request_finished(self, req_context: Any) -> None:

@@ -242,10 +242,32 @@ for _ in range(2 * _lookups.THREADS):
 wait_for(lambda: len(begun) == _lookups.THREADS)
 l.begin("one")
 assert answers(l, "one", "ae", None) == [True, False]
+names = set(l.counts)
 told.set()
 l.close()
 wait_for(lambda: len(begun) == 2 * _lookups.THREADS)
 _lookups.hint = real_hint
+# the end drops a lease that was taken and not asked for
+l = lookups()
+l.begin("one")
+l.ask("one", "a", 0)
+l.flush()
+wait_for(held)
+l.close()
+wait_for(lambda: held() == 0)
+# wrong hints end no thread: leases still end. They add no name to the counts, because another
+# thread may iterate over these
+l = lookups()
+for i in range(_lookups.THREADS + 1):
+    l.hint("a", tenant="\ud800")
+wait_for(lambda: l.counts["hint_failures"] == _lookups.THREADS + 1)
+assert any("the hint tenant failed" in line for line in said), said
+assert set(l.counts) == names
+l.begin("one")
+assert answers(l, "one", "a") == [True] and held() == 1
+l.end("one")
+wait_for(lambda: held() == 0)
+l.close()
 
 # more keys than one call accepts; and a limit of the bytes that are held
 many = [f"m{i}" for i in range(2 * _lookups.SLICE + 3)]
@@ -296,6 +318,14 @@ try:
     l.flush()
     assert [l.ask("at once", k) for k in "ab"] == [False, False]
     assert l.ask("probe", "a") is None and l.counts["lookups"] == calls + 1
+    # the end does not wait for the mount
+    ends = lookups()
+    ends.begin("one")
+    ends.ask("one", "a", 0)
+    ends.flush()
+    closing = threading.Thread(target=ends.close, daemon=True)
+    closing.start()
+    wait_for(lambda: not closing.is_alive(), seconds=30)
 finally:
     s.daemon.send_signal(signal.SIGCONT)
 wait_for(lambda: l.take() or not l._late)

@@ -4,9 +4,10 @@
 existing files, absent, truncated and extended files, removals, a full pool, a daemon that is
 stopped, dead or mounted again, wrong options, a user who may not write, an end with tasks in
 progress, and calls after it."""
-import select, signal
+import select, signal, threading
 from kvtest import *
 from tensors import *
+from kvcachefs import lmcache
 from kvcachefs.lmcache import Client
 
 s = Store(size="256M", cpu="64M", options="allow_other").mount()
@@ -151,6 +152,15 @@ with open(f"{s.mnt}/full/open", "wb", buffering=0) as f:
     assert not os.path.exists(path(0))
 os.unlink(f"{s.mnt}/full/open")
 assert store(c)[0] and load(c) == [True] * N
+
+# removals that wait do not hold up lookups
+begun, over, remove = [], threading.Event(), c._remove
+c._remove = lambda paths: begun.append(1) or over.wait() and remove(paths)
+tasks = [c.submit_batch_delete(["a/b@1@0@cc"]) for _ in range(2 * lmcache.THREADS)]
+wait_for(lambda: len(begun) == lmcache.THREADS)
+assert found(c)[2] == [True] * N
+over.set()
+assert [e[0] for e in ends(c, *tasks)] == [True] * len(tasks)
 
 # a daemon that does not answer
 s.settle()

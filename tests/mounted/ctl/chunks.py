@@ -64,6 +64,10 @@ f = stat("m/b/l1", cwd=s.mnt)
 assert f["is"] == "file" and f["bytes"] == N + 1 and f["files"] == 1, f
 assert f["checksum"] == s.attr("m/b/l1", "checksum") and f["path"] == "m/b/l1", f
 assert stat(s.mnt)["is"] == "folder"
+os.setxattr(M, "user.kvcachefs.layout", b"bf16 l2 k2 t64 h2 d64")
+ctl("tenant", "acme", s.mnt, ok=True)
+ctl("tenant", "--folder", M, "acme", ok=True)
+assert (stat(M)["layout"], stat(M)["tenant"]) == ("bf16 l2 k2 t64 h2 d64", "acme"), stat(M)
 for path in (M, f"{M}/c", f"{M}/b/l0", f"{s.mnt}/flat.bin"):
     mine = {n[len("user.kvcachefs."):] for n in os.listxattr(path)
             if n.startswith("user.kvcachefs.")}

@@ -98,6 +98,11 @@ attributes = re.findall(r'^\t\{ "(\w+)", ON_(?!ROOT)[^{]*\},$', source, re.M)
 described = re.findall(r"^\.B user\.kvcachefs\.(\w+)$", pages["kvcachefs-attributes.7"], re.M)
 assert len(attributes) > 15 and set(attributes) == set(described), \
     f"kvcachefs-attributes.7: {set(attributes) ^ set(described)}"
+# kvcachectl stat and ls show each of them that can be read
+readable = set(re.findall(r'^\t\{ "(\w+)", ON_[^{,]*, (?!NULL)\w+, \w+ \},$', source, re.M))
+shown = set(re.findall(r'\{ "(\w+)", [A-Z]+ \}',
+                       open(os.path.join(man, "../mkfs/ctl/chunk.c")).read()))
+assert len(readable) > 15 and readable == shown, f"mkfs/ctl/chunk.c: {readable ^ shown}"
 # kvcachefs-files(5) has the virtual files; it marks those that only root and the daemon can read
 source = open(os.path.join(man, "../fs/virtual.c")).read()
 files = {n: int(mode, 8) for n, mode in

@@ -2,13 +2,15 @@
 /*
  * crowd MOUNT UID CPU THREADS SECONDS FILES: threads of one user on one CPU, half of which look up
  * names that do not exist while the others open m/c0/0 to m/c0/FILES-1 (0: all look up). A call
- * that ends early is repeated after a pause. Prints how many threads there were, and how many calls
- * succeeded, failed and ended within 20 ms; exit 1 if a thread cannot be made.
+ * that ends early is repeated after a pause. SIGTERM ends it before the time. Prints how many
+ * threads there were, and how many calls succeeded, failed and ended within 20 ms; exit 1 if a
+ * thread cannot be made.
  */
 #include <fcntl.h>
 #include <grp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +23,7 @@
 
 static _Atomic unsigned long turn, succeeded, failed, early;
 static unsigned long files;
-static unsigned long long end;
+static _Atomic unsigned long long end;
 
 static unsigned long long now_ns(void)
 {
@@ -62,6 +64,12 @@ static void *client(void *arg)
 	return NULL;
 }
 
+static void stop(int signal)
+{
+	(void)signal;
+	end = 0;
+}
+
 int main(int argc, char **argv)
 {
 	unsigned long threads = argc == 7 ? strtoul(argv[4], NULL, 10) : 0, n = 0;
@@ -81,10 +89,13 @@ int main(int argc, char **argv)
 		perror("crowd");
 		return 2;
 	}
+	signal(SIGTERM, stop);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, 64 << 10);
 	while (n < threads && !pthread_create(&all[n], &attr, client, NULL))
 		n++;
+	if (n < threads)
+		end = 0;
 	for (unsigned long i = 0; i < n; i++)
 		pthread_join(all[i], NULL);
 	pthread_attr_destroy(&attr);

@@ -104,7 +104,11 @@ struct child {
 	int err;              /* the errno of the step that failed */
 };
 
-static int run_child(void *arg)
+/*
+ * It never returns. So the address sanitizer must not mark its stack as forbidden: the marks would
+ * stay when the daemon maps something else there.
+ */
+__attribute__((no_sanitize("address"))) static int run_child(void *arg)
 {
 	static char *const environment[] = {
 		(char *)"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -272,6 +276,7 @@ void kvct_program_end(struct kvct_program *p, uint64_t wait_ms, char *why)
 		kvct_program_log(p);
 	}
 	kill(-p->pid, SIGKILL);
+	kill(p->pid, SIGKILL); /* it may have moved to another process group */
 	while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
 		;
 	kvct_program_log(p);

@@ -67,6 +67,10 @@ ODD = {
             time.sleep(20)
             os._exit(0)
         os._exit(4)""", "exited with status 4"),
+    # the signal for its process group does not reach it
+    "leaves-group": ("""os.setpgid(0, os.getpgid(os.getppid()))
+        self.send(tag + 1000)
+        time.sleep(10000)""", "answers no request"),
     "floods": ("""super().answer(message)
         while os.path.exists(HERE + "/bad"):
             os.write(2, b"noise\\n" * 10000)""", "more lines"),

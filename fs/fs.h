@@ -25,6 +25,7 @@ struct kvfs {
 	const struct kvc_store *store;
 	struct fuse_session *se;
 	const char *mountpoint;
+	dev_t dev;              /* of the mounted filesystem; 0: not known */
 	struct kvfs_http *http; /* NULL: no metrics= option */
 	atomic_bool mounted;
 	bool can_passthrough, want_uring;

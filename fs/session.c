@@ -25,8 +25,11 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #define EPOCH_MINOR 44 /* protocol version with epochs of names */
 #define PRUNE_MINOR 45 /* protocol version with prune notifications */
@@ -378,17 +381,46 @@ static int serve(struct kvfs *f, int ready_fd, bool debug)
 	return err > 0 ? 0 : err; /* a positive value is a signal: a regular end */
 }
 
+/* Returns the device number of the new mount, without a request to it; 0 if it is not known. */
+static dev_t device_of(const char *mountpoint)
+{
+	struct statx x;
+
+	return statx(AT_FDCWD, mountpoint, AT_STATX_DONT_SYNC, 0, &x)
+		       ? 0
+		       : makedev(x.stx_dev_major, x.stx_dev_minor);
+}
+
 /*
- * Has an unmount ended the session? After a signal the connection still works. After an abort
- * (umount -f, or the connection's file "abort") the mount exists, and files may be open.
+ * Has the kernel ended the filesystem? As long as a client has a file open, it exists, also after
+ * umount -l. The call waits for the end of an unmount that is under way. An error other than EINVAL
+ * comes from this filesystem, or from a sandbox that forbids the call.
+ */
+static bool is_ended(dev_t dev)
+{
+#ifdef SYS_ustat
+	/* the kernel's numbers have 12 bits for the major number and 20 for the minor number */
+	unsigned long number = (minor(dev) & 0xff) | major(dev) << 8 | (minor(dev) & ~0xffu) << 12;
+	uint64_t buf[32];
+
+	return dev && syscall(SYS_ustat, number, buf) < 0 && errno == EINVAL;
+#else
+	(void)dev;
+	return false;
+#endif
+}
+
+/*
+ * Has an unmount ended the session, so that no file can be open? After a signal the connection
+ * still works. After an abort (umount -f, or the connection's file "abort") files may be open,
+ * whether the mount exists or was detached. If this is not known, files that a client may still
+ * write must not be published.
  */
 static bool is_unmounted(const struct kvfs *f)
 {
 	struct pollfd p = { .fd = fuse_session_fd(f->se) };
-	struct statvfs v;
 
-	return poll(&p, 1, 0) == 1 && (p.revents & POLLERR) &&
-	       (!statvfs(f->mountpoint, &v) || (errno != ENOTCONN && errno != ECONNABORTED));
+	return poll(&p, 1, 0) == 1 && (p.revents & POLLERR) && is_ended(f->dev);
 }
 
 /* A comma in the store's path would end the mount option, so it is replaced. */
@@ -449,8 +481,10 @@ static int try_threads(unsigned want)
 
 static int mount_session(struct kvfs *f, const char *mountpoint)
 {
-	if (!fuse_session_mount(f->se, mountpoint))
+	if (!fuse_session_mount(f->se, mountpoint)) {
+		f->dev = device_of(mountpoint);
 		return 0;
+	}
 	kvc_error("cannot mount on %s: %s", mountpoint,
 		  kvfs_admin_here() ? strerror(errno) : "see the message of fusermount3");
 	return -EPERM;

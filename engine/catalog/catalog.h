@@ -63,7 +63,7 @@ struct kvc_object_row {
 	bool lower; /* a tier below the pool has this generation */
 	/*
 	 * The bytes are not those that were written: they returned from a copy that was coded with
-	 * loss. They never are coded with loss again.
+	 * loss, and parts may have been overwritten since. They are never coded with loss again.
 	 */
 	bool decoded;
 };

@@ -85,7 +85,7 @@ static int adopt_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment
 static void adopt_newer(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s,
 			const struct stat *st)
 {
-	kvc_file_set_generation_locked(k, n, s, st->st_mode & KVC_SEGMENT_DECODED);
+	kvc_file_set_generation_locked(n, s->gen, st->st_mode & KVC_SEGMENT_DECODED);
 	kvc_file_unplace_locked(k, n);
 	/* otherwise the comparison has shown that it is newer */
 	if (kvc_ns(st->st_mtim) != KVC_MARK_NS)
@@ -115,8 +115,10 @@ static int find_copy_both(struct kvc *k, struct kvc_node *n, const struct kvc_se
 		}
 	}
 	/* unless the loss was nil, a client has changed the bytes through a mapping */
-	if (!n->object.has_sum || memcmp(n->object.sum.b, sum.b, sizeof sum.b) != 0)
+	if (!n->object.has_sum || memcmp(n->object.sum.b, sum.b, sizeof sum.b) != 0) {
+		kvc_file_set_generation_locked(n, n->object.gen, true);
 		kvc_file_set_verify_locked(n, n->object.lower);
+	}
 	return 0;
 }
 

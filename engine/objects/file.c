@@ -200,18 +200,6 @@ void kvc_file_recovered_locked(struct kvc *k, struct kvc_node *n, const struct s
 	n->segment.verify = n->object.lower && kvc_ns(st->st_mtim) == KVC_MARK_NS;
 }
 
-void kvc_file_set_generation_locked(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s,
-				    bool marked)
-{
-	int err = marked ? kvc_pool_segment_mark(&k->pool, s, false) : 0;
-
-	if (err) /* after a kill, the segment is compared with its copies */
-		kvc_warn("inode %llx: chmod of its segment: %s", (unsigned long long)n->row.ino,
-			 strerror(-err));
-	n->object.gen = s->gen;
-	n->object.has_sum = n->object.decoded = false;
-}
-
 bool kvc_file_decoded_both(struct kvc *k, struct kvc_node *n, const struct kvc_sum *sum)
 {
 	if (n->object.has_sum && !memcmp(n->object.sum.b, sum->b, sizeof sum->b))
@@ -371,7 +359,7 @@ void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 		if (!doubt)
 			set_mtime(fd, n->row.mtime_ns);
 	} else {
-		kvc_file_set_generation_locked(k, n, &to, n->object.decoded);
+		kvc_file_set_generation_locked(n, n->object.gen + 1, kvc_file_open_decoded(n));
 		n->segment.verify = false;
 		kvc_file_unplace_locked(k, n);
 		if (mtime != n->segment.mode_ns)

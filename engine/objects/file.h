@@ -93,11 +93,20 @@ void kvc_file_recovered_locked(struct kvc *k, struct kvc_node *n, const struct s
 void kvc_file_registered_locked(struct kvc *k, struct kvc_node *n, int backing);
 
 /*
- * The file's segment, s, has new bytes: the object gets its generation, whose sum is not known.
- * marked: the segment may have the mark of decoded bytes, which is removed.
+ * The object has a new generation, whose sum is not known. decoded: its segment is marked, because
+ * it had decoded bytes when the file was opened for writing. Some of them may be left.
  */
-void kvc_file_set_generation_locked(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s,
-				    bool marked);
+static inline void kvc_file_set_generation_locked(struct kvc_node *n, uint64_t gen, bool decoded)
+{
+	n->object.gen = gen;
+	n->object.has_sum = false;
+	n->object.decoded = decoded;
+}
+/* Has the segment of an open file, or a part of it, decoded bytes? Not if it was made anew. */
+static inline bool kvc_file_open_decoded(const struct kvc_node *n)
+{
+	return n->object.decoded && !n->segment.fresh;
+}
 /*
  * The segment is marked, and has bytes that returned from a copy coded with loss; *sum is their
  * sum. If the object had other bytes, records that in the catalog and returns true. The caller has
@@ -123,11 +132,10 @@ static inline void kvc_file_set_sum_locked(struct kvc_node *n, const struct kvc_
 		n->object.sum = *sum;
 }
 
-/* A copy of the open file's current contents was made; its segment, s, has the generation. */
-static inline void kvc_file_snapshot_copied_locked(struct kvc *k, struct kvc_node *n,
-						   const struct kvc_segment *s, uint64_t size)
+/* A copy of the open file's current contents was made, as this generation. */
+static inline void kvc_file_snapshot_copied_locked(struct kvc_node *n, uint64_t gen, uint64_t size)
 {
-	kvc_file_set_generation_locked(k, n, s, n->object.decoded);
+	kvc_file_set_generation_locked(n, gen, kvc_file_open_decoded(n));
 	n->object.size = n->row.size = size;
 	n->segment.fresh = n->segment.snapshot = false;
 }

@@ -128,6 +128,40 @@ static int get_checksum(struct kvc *k, struct kvc_subject *s, char *value)
 	return 0;
 }
 
+/* The codec of the file's copy in each tier. */
+static int get_file_codec(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	int len = 0;
+
+	kvc_tier_each(k, t) {
+		uint32_t codec = s->n->in[t].place.codec & (KVC_PLACE_CODED - 1);
+
+		if (kvc_file_placed_in(s->n, t))
+			len += snprintf(value + len, KVC_VIRTUAL_MAX - (size_t)len, "%s%s=%s",
+					len ? "," : "", k->tier[t].t->ops->name,
+					kvc_codec_name(codec));
+	}
+	return len ? 0 : -ENODATA;
+}
+
+/*
+ * The error of the bytes that the file has, or will have when it returns from a tier, and that of
+ * the worst block; of the first copy that has lost something.
+ */
+static int get_error(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	for (unsigned i = 0; i < k->ntiers && s->n->state != KVC_OPEN; i++) {
+		unsigned t = k->order[i];
+		const struct kvc_place *p = &s->n->in[t].place;
+
+		if (!kvc_file_placed_in(s->n, t) || kvc_file_differs_in(s->n, t) || !p->error_ppm)
+			continue;
+		snprintf(value, 128, "%.6f %.6f", p->error_ppm / 1e6, p->worst_ppm / 1e6);
+		return 0;
+	}
+	return -ENODATA;
+}
+
 static int get_hits(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	(void)k;
@@ -594,7 +628,9 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "bytes", ON_MODEL, get_bytes, NULL },
 	{ "checksum", ON_FILE, get_checksum, NULL },
 	{ "codec", ON_MODEL, get_codec, put_codec },
+	{ "codec", ON_FILE, get_file_codec, NULL },
 	{ "demote", ON_FILE | ON_CHUNK_FOLDER, NULL, set_demote },
+	{ "error", ON_FILE, get_error, NULL },
 	{ "evicted", ON_MODEL, get_evicted, NULL },
 	{ "files", ON_MODEL, get_files, NULL },
 	{ "hint", ON_FILE | ON_CHUNK_FOLDER, NULL, set_hint },

@@ -54,7 +54,8 @@ bool kvc_pool_segment_parse(const char *name, struct kvc_segment *s);
 int kvc_pool_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags);
 /*
  * A mark on a segment, in the mode of its file: its bytes returned from a copy that was coded with
- * loss. kvc_pool_segment_mark sets or removes it, and returns 0 or -errno.
+ * loss, and may have been changed since. kvc_pool_segment_mark sets or removes it, and returns 0 or
+ * -errno.
  */
 #define KVC_SEGMENT_DECODED ((mode_t)S_ISVTX)
 int kvc_pool_segment_mark(struct kvc_pool *p, const struct kvc_segment *s, bool decoded);

@@ -306,7 +306,11 @@ static void find_source_locked(struct kvc_copy *c)
 			.shared = k->tier[t].t->ops->caps & KVC_TIER_SHARED,
 		};
 		c->from.has_sum = kvc_place_raw(&c->n->object, p, &c->from.sum);
-		return;
+		/* an open file may have been changed: only its sum tells */
+		if (c->f->gen == c->n->object.gen || c->from.has_sum)
+			return;
+		c->source = -1;
+		kvc_tier_uncalled_locked(k, t, KVC_CALL_READ);
 	}
 }
 
@@ -345,6 +349,7 @@ static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
 	struct kvc *k = c->k;
 	uint64_t model; /* the model now: the folder may have moved since the node was loaded */
 	uint64_t choice = k->opt.compress;
+	bool snapshot;
 	int err = kvc_node_model_both(k, c->n->row.parent, &model);
 
 	if (!err)
@@ -358,7 +363,8 @@ static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
 	r->level = (int)k->opt.level;
 	r->codec = kvc_codec_choice_lossy(choice) ? KVC_CODEC_BF16 : (enum kvc_codec)choice;
 	c->kv.code = (enum kvc_kvq_code)(choice - KVC_CODECS);
-	c->decoded = c->n->object.decoded && c->f->gen == c->n->object.gen;
+	snapshot = c->f->gen != c->n->object.gen;
+	c->decoded = snapshot ? kvc_file_open_decoded(c->n) : c->n->object.decoded;
 	if (c->decoded)
 		note_decoded_locked(c);
 	if (kvc_codec_choice_lossy(choice) && !c->decoded && (err = recipe_kv_both(c, r, model)))

@@ -69,7 +69,7 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint
 			to.gen++;
 			if ((err = kvc_pool_segment_rename(&k->pool, &from, &to)))
 				return err; /* it is compared again later */
-			kvc_file_set_generation_locked(k, n, &to, true);
+			kvc_file_set_generation_locked(n, to.gen, n->object.decoded);
 			kvc_file_unplace_locked(k, n);
 			kvc_file_become_locked(k, n, KVC_RESIDENT);
 			kvc_node_dirty_locked(k, n);
@@ -178,7 +178,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		if (kvc_pool_segment_rename(&k->pool, &from, &to))
 			return false;
 		kvc_file_unplace_locked(k, n);
-		kvc_file_snapshot_copied_locked(k, n, &to, c->f->size);
+		kvc_file_snapshot_copied_locked(n, gen, c->f->size);
 	}
 	if (c->shared) {
 		struct kvc_where now;

@@ -32,7 +32,7 @@ static const struct {
 	{ "layers", NUMBER },  { "shared", TEXT },        { "unit", TEXT },
 	{ "unit_now", TEXT },  { "survey", TEXT },        { "files", NUMBER },
 	{ "bytes", SIZE },     { "tier_bytes", NUMBERS }, { "evicted", NUMBERS },
-	{ "layout", TEXT },    { "tenant", TEXT },
+	{ "layout", TEXT },    { "tenant", TEXT },        { "error", TEXT },
 };
 #define ATTRS (sizeof attrs / sizeof attrs[0])
 

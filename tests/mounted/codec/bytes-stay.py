@@ -3,7 +3,7 @@
 """With a codec that loses something, the pool has the written bytes until a file has left it and
 returned. Then it has the decoded bytes, and these stay: after more evictions, a new mount, a kill,
 and a kill before the commit that follows the load. A file without a layout loses nothing."""
-import contextlib, os, sqlite3
+import contextlib, errno, os, sqlite3
 from kvdata import *
 from kvtest import *
 
@@ -42,6 +42,11 @@ assert all(s.read(p) == written[p] for p in names)
 sums = {p: s.attr(p, "checksum") for p in names}
 t = s.stats()
 assert t["lossy_copies"] == 4 and t["lossy_no_layout"] == 1 and not t["lossy_refused_blocks"], t
+first = [float(x) for x in s.attr(names[0], "error").split()]
+assert 0.01 < first[0] <= first[1] < 0.1, first
+assert s.attr(names[0], "codec") == "disk=kvq-mid" != s.attr("other/c/l", "codec")
+with fails(errno.ENODATA):
+    s.attr("other/c/l", "error")
 assert "model other: copies are coded without loss" in s.log(), s.log()
 
 # it leaves and returns
@@ -55,6 +60,7 @@ assert s.read("other/c/l") == kv(9, N)
 t = s.stats()
 assert t["loads_decoded"] == 4 and not t["corrupt"], t
 after = {p: s.attr(p, "checksum") for p in names}
+assert [float(x) for x in s.attr(names[0], "error").split()] == first
 
 # it does so again, in this mount and in another one with an empty pool
 evict(*names)
@@ -101,19 +107,36 @@ assert s.attr("m/late/l", "state") == "lower"
 late = s.read("m/late/l")
 assert late != kv(11, N) and error(kv(11, N), late) < 0.1
 
-# written again, it has the written bytes again, also after a kill that forgets the publish
-with open(f"{s.mnt}/m/c0/l", "r+b") as f:
-    f.write(written["m/c0/l"][:PAGE])
+# changed in part, it loses nothing more, also after a kill, after which the pool has the change
 new = written["m/c0/l"][:PAGE] + decoded["m/c0/l"][PAGE:]
-assert s.read("m/c0/l") == new
+with open(f"{s.mnt}/m/c0/l", "r+b") as f:
+    f.write(new[:PAGE])
+    f.flush()
+    os.fsync(f.fileno())
+    new = new[:2 * PAGE] + written["m/c0/l"][2 * PAGE:3 * PAGE] + new[3 * PAGE:]
+    f.seek(2 * PAGE)
+    f.write(new[2 * PAGE:3 * PAGE])
+# opened for writing and synced, but not changed
+with open(f"{s.mnt}/m/c1/l", "r+b") as f:
+    os.fsync(f.fileno())
+assert s.read("m/c0/l") == new and s.read("m/c1/l") == decoded["m/c1/l"]
 s.committed()
 killed()
 s.mount()
-assert s.read("m/c0/l") == new
+assert s.read("m/c0/l") == new and s.read("m/c1/l") == decoded["m/c1/l"]
 s.settle()
+assert s.stats()["lossy_copies"] == 0, s.stats()
+evict("m/c0/l", "m/c1/l")
+assert s.read("m/c0/l") == new and s.read("m/c1/l") == decoded["m/c1/l"]
+
+# a new file in its place loses something again
+os.unlink(f"{s.mnt}/m/c0/l")
+with open(f"{s.mnt}/m/c0/l", "wb") as f:
+    f.write(written["m/c0/l"])
+s.settle()
+assert s.read("m/c0/l") == written["m/c0/l"] and s.stats()["lossy_copies"] == 1
 evict("m/c0/l")
-again = s.read("m/c0/l")
-assert again != new and error(new, again) < 0.1
+assert s.read("m/c0/l") == decoded["m/c0/l"]
 assert not s.stats()["corrupt"]
 s.umount()
 s.fsck()

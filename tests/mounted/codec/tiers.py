@@ -59,6 +59,7 @@ def story(name, key):
     wait_for(lambda: os.path.exists(f"{b.mnt}/m/c/l"), every=0.2)
     assert b.read("m/c/l") == decoded
     assert [c[1] for c in copies(b, "m/c/l")] == [17, 17], copies(b, "m/c/l")
+    assert b.attr("m/c/l", "error") == a.attr("m/c/l", "error") > "0.01"
     assert b.stats()["lossy_moved"] == 1 and not b.stats()["lossy_copies"], b.stats()
     for _ in range(2):
         evict(b, "m/c/l")
@@ -132,6 +133,8 @@ def made_again():
 # the copy on the disk is made again, of the decoded bytes
 wait_for(made_again)
 assert [c[1] for c in copies(s, "m/c/l")] == [2, 18]
+assert s.attr("m/c/l", "codec") == "disk=bf16+zstd,dir=kvq-low"
+assert s.attr("m/c/l", "error") > "0.01"
 evict(s, "m/c/l")
 assert s.read("m/c/l") == decoded and s.stats()["loads_decoded"] == 1
 run(CTL, "verify", s.mnt, ok=True)

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device_sync.h"
 
+/* after the second failure in a row; doubled after each further one */
+#define PAUSE_NS 10000000ull
+#define PAUSE_MAX_NS 1000000000ull
+
 uint64_t kvct_device_sync_number_locked(const struct kvct_device_sync *s, uint64_t failed)
 {
 	return s->failed == failed ? s->writes + 1 : s->lost[s->nlost - 1].to;
@@ -31,8 +35,14 @@ void kvct_device_sync_left_out_locked(struct kvct_device_sync *s)
 		lose_writes_locked(s);
 }
 
+/* Returns the pause after so many failures in a row. */
+static uint64_t pause_after(uint64_t failures)
+{
+	return failures < 2 ? 0 : kvc_min(PAUSE_NS << kvc_min(failures - 2, 16), PAUSE_MAX_NS);
+}
+
 int kvct_device_sync_run(struct kvct_device_sync *s, struct kvc_tier *t, pthread_mutex_t *lock,
-			 pthread_cond_t *ended)
+			 pthread_cond_t *ended, bool pause)
 {
 	struct kvc_tier_usage u = { 0 };
 	uint64_t writes, begun;
@@ -58,6 +68,11 @@ int kvct_device_sync_run(struct kvct_device_sync *s, struct kvc_tier *t, pthread
 		pthread_mutex_unlock(lock);
 		return 0;
 	}
+	if (pause && s->in_row > 1 && kvc_mono_ns() < s->again_ns) {
+		err = s->result;
+		pthread_mutex_unlock(lock);
+		return err;
+	}
 	s->running = true;
 	s->begun++;
 	writes = s->writes;
@@ -66,9 +81,12 @@ int kvct_device_sync_run(struct kvct_device_sync *s, struct kvc_tier *t, pthread
 	pthread_mutex_lock(lock);
 	if (err) {
 		lose_writes_locked(s);
+		s->in_row++;
+		s->again_ns = kvc_mono_ns() + pause_after(s->in_row);
 	} else {
 		s->synced = writes;
 		s->unsynced = false;
+		s->in_row = 0;
 	}
 	s->running = false;
 	s->result = err;

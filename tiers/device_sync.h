@@ -29,9 +29,11 @@ struct kvct_device_sync {
 		uint64_t from, to;
 	} lost[KVCT_DEVICE_SYNC_LOST];
 	unsigned nlost;
-	bool running;   /* a thread syncs the device */
-	uint64_t begun; /* syncs that have begun */
-	int result;     /* of the last one that has ended: 0 or a negative errno */
+	bool running;      /* a thread syncs the device */
+	uint64_t begun;    /* syncs that have begun */
+	int result;        /* of the last one that has ended: 0 or a negative errno */
+	uint64_t in_row;   /* syncs that have failed since the last good one */
+	uint64_t again_ns; /* after a pause: when the next one is tried (kvc_mono_ns) */
 };
 
 /*
@@ -48,10 +50,12 @@ void kvct_device_sync_left_out_locked(struct kvct_device_sync *s);
  * Syncs the device if it has writes that are not synced. The syncs of a device run one after the
  * other, because the kernel reports an error to one of them. A thread that has waited takes the
  * result of a sync that began after it was called. Takes the lock; no I/O is done while it is held.
- * Returns 0 or a negative errno.
+ * pause: if two syncs in a row have failed, further calls get the last error until a pause is over,
+ * which grows from 10 ms to 1 s. The writes since the last failure are not lost by such a call: a
+ * later sync may still succeed with them. Returns 0 or a negative errno.
  */
 int kvct_device_sync_run(struct kvct_device_sync *s, struct kvc_tier *t, pthread_mutex_t *lock,
-			 pthread_cond_t *ended);
+			 pthread_cond_t *ended, bool pause);
 /* Returns the state of the frame with this number; 0: not known. */
 enum kvc_tier_synced kvct_device_sync_state_locked(const struct kvct_device_sync *s,
 						   uint64_t number);

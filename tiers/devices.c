@@ -140,6 +140,17 @@ static void report(const struct device *x, enum kvc_call call, enum kvc_breaker_
 		kvc_info("disk: the device %s works again", x->path);
 }
 
+/* A store with one device has no breakers here: the breaker of the tier is its breaker. */
+static bool is_single(struct devices *d)
+{
+	bool single;
+
+	pthread_mutex_lock(&d->lock);
+	single = d->n <= 1;
+	pthread_mutex_unlock(&d->lock);
+	return single;
+}
+
 /* Is the device failing, rather than one frame? */
 static bool is_failure(enum kvc_call call, int err)
 {
@@ -341,6 +352,119 @@ static uint64_t number_of_put(struct devices *d, unsigned nr, uint64_t failed)
 	return number;
 }
 
+/* The frame's space in a device that fails is not used until the next mount. */
+static int devices_remove(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+	struct kvc_where at = local(w);
+	struct kvc_tier *x;
+	int err = begin(d, nr, KVC_CALL_WRITE, &x);
+
+	if (err == -ENOENT)
+		return 0; /* the device is no longer part of the store */
+	if (!err) {
+		err = end(d, nr, KVC_CALL_WRITE, at.at, x->ops->remove(x, &at), false);
+	} else if (err == -ENODEV) {
+		pthread_mutex_lock(&d->lock);
+		d->dev[nr].uncleared += w->len;
+		pthread_mutex_unlock(&d->lock);
+	}
+	return err == -ENODEV ? 0 : err;
+}
+
+static void tell_failed(const struct devices *d)
+{
+	if (d->sync_failed)
+		d->sync_failed(d->sync_failed_arg);
+}
+
+/*
+ * Notes that a sync of the tier has left out a device, which its breaker suspends. Returns whether
+ * the device has writes that are not synced.
+ */
+static bool skip_sync(struct devices *d, unsigned nr)
+{
+	struct device *x = &d->dev[nr];
+	bool unsynced = false;
+
+	pthread_mutex_lock(&d->lock);
+	if (x->t) {
+		kvct_device_sync_left_out_locked(&x->sync);
+		unsynced = x->sync.unsynced;
+	}
+	pthread_mutex_unlock(&d->lock);
+	if (unsynced)
+		tell_failed(d);
+	return unsynced;
+}
+
+/*
+ * Syncs one device. A failed sync suspends the device at once, because any of the frames that were
+ * written since the last sync may be lost. Returns 0; the error of the sync, and *out, its error
+ * for the caller of the tier; or the error of begin(), with *left_out.
+ */
+static int sync_device(struct devices *d, unsigned nr, int *out, bool *left_out)
+{
+	struct kvc_tier *x;
+	int err;
+
+	if ((*left_out = (*out = begin(d, nr, KVC_CALL_WRITE, &x))))
+		return *out;
+	err = kvct_device_sync_run(&d->dev[nr].sync, x, &d->lock, &d->synced, is_single(d));
+	if (err) /* before the next device, which may be slow */
+		tell_failed(d);
+	*out = end(d, nr, KVC_CALL_WRITE, 0, err, true);
+	return err;
+}
+
+static int devices_sync_place(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+	bool left_out;
+	int out;
+
+	if (nr >= KVC_DEVICES)
+		return 0; /* devices_synced() knows that the frame is lost */
+	sync_device(d, (unsigned)nr, &out, &left_out);
+	if (!left_out)
+		return out;
+	skip_sync(d, (unsigned)nr);
+	return 0;
+}
+
+static enum kvc_tier_synced devices_synced(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct devices *d = devices_of(t);
+	uint64_t nr = w->at >> KVC_DEVICE_BITS;
+	enum kvc_tier_synced is;
+	struct device *x;
+
+	if (nr >= KVC_DEVICES)
+		return KVC_TIER_LOST;
+	x = &d->dev[nr];
+	pthread_mutex_lock(&d->lock);
+	is = x->t ? kvct_device_sync_state_locked(&x->sync, w->write) : KVC_TIER_LOST;
+	if (is != KVC_TIER_LOST && fails(x, KVC_CALL_WRITE))
+		is = KVC_TIER_FAILING;
+	pthread_mutex_unlock(&d->lock);
+	return is;
+}
+
+/* Puts a frame that was stored just now on stable storage, or removes it. */
+static int sync_frame(struct devices *d, const struct kvc_where *w)
+{
+	struct kvc_tier *t = &d->tier;
+	int err = devices_sync_place(t, w);
+
+	if (!err && devices_synced(t, w) != KVC_TIER_SYNCED)
+		err = -ENODEV; /* its device is suspended, or another sync has failed */
+	if (err)
+		devices_remove(t, w);
+	return err;
+}
+
 /* Stores a frame in this device. *begun: its breaker allowed the call. */
 static int put_in(struct devices *d, unsigned nr, const struct kvc_put *p, struct kvc_where *out,
 		  bool *begun)
@@ -365,7 +489,8 @@ static int put_in(struct devices *d, unsigned nr, const struct kvc_put *p, struc
 		*out = global(nr, &w);
 		out->write = number_of_put(d, nr, failed);
 	}
-	return end(d, nr, KVC_CALL_WRITE, w.at, err, false);
+	err = end(d, nr, KVC_CALL_WRITE, w.at, err, false);
+	return err || !p->sync ? err : sync_frame(d, out);
 }
 
 static int devices_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
@@ -433,27 +558,6 @@ static int devices_rehead(struct kvc_tier *t, const struct kvc_where *w,
 	return err ?: end(d, nr, KVC_CALL_WRITE, at.at, x->ops->rehead(x, &at, page), false);
 }
 
-/* The frame's space in a device that fails is not used until the next mount. */
-static int devices_remove(struct kvc_tier *t, const struct kvc_where *w)
-{
-	struct devices *d = devices_of(t);
-	uint64_t nr = w->at >> KVC_DEVICE_BITS;
-	struct kvc_where at = local(w);
-	struct kvc_tier *x;
-	int err = begin(d, nr, KVC_CALL_WRITE, &x);
-
-	if (err == -ENOENT)
-		return 0; /* the device is no longer part of the store */
-	if (!err) {
-		err = end(d, nr, KVC_CALL_WRITE, at.at, x->ops->remove(x, &at), false);
-	} else if (err == -ENODEV) {
-		pthread_mutex_lock(&d->lock);
-		d->dev[nr].uncleared += w->len;
-		pthread_mutex_unlock(&d->lock);
-	}
-	return err == -ENODEV ? 0 : err;
-}
-
 /* A call of devices_list(): the device that it lists, and its callback. */
 struct listing {
 	struct devices *d;
@@ -501,34 +605,9 @@ static int devices_list(struct kvc_tier *t,
 }
 
 /*
- * Notes that a sync of the tier has left out a device, which its breaker suspends. Returns whether
- * the device has writes that are not synced.
- */
-static bool skip_sync(struct devices *d, unsigned nr)
-{
-	struct device *x = &d->dev[nr];
-	bool unsynced = false;
-
-	pthread_mutex_lock(&d->lock);
-	if (x->t) {
-		kvct_device_sync_left_out_locked(&x->sync);
-		unsynced = x->sync.unsynced;
-	}
-	pthread_mutex_unlock(&d->lock);
-	return unsynced;
-}
-
-static void tell_failed(const struct devices *d)
-{
-	if (d->sync_failed)
-		d->sync_failed(d->sync_failed_arg);
-}
-
-/*
- * Syncs all devices. A failed sync suspends its device at once, because any of the frames that were
- * written since the last sync may be lost. A device that is suspended is left out, so that files in
- * the others can be synced; devices_synced() then says that its frames are not. If no device could
- * be synced, that is an error.
+ * Syncs all devices. A device that is suspended is left out, so that files in the others can be
+ * synced; devices_synced() then says that its frames are not. If no device could be synced, that is
+ * an error.
  */
 static int devices_sync(struct kvc_tier *t)
 {
@@ -537,24 +616,18 @@ static int devices_sync(struct kvc_tier *t)
 	bool any = false;
 
 	for (unsigned i = 0; i < KVC_DEVICES; i++) {
-		struct kvc_tier *x;
-		bool probe;
-		int err;
+		bool probe, left;
+		int err, out;
 
 		pthread_mutex_lock(&d->lock);
 		probe = fails(&d->dev[i], KVC_CALL_WRITE);
 		pthread_mutex_unlock(&d->lock);
-		if ((err = begin(d, i, KVC_CALL_WRITE, &x))) {
-			if (skip_sync(d, i)) {
-				tell_failed(d);
+		err = sync_device(d, i, &out, &left);
+		if (left) {
+			if (skip_sync(d, i))
 				left_out = left_out ?: err == -ENODEV ? -EIO : err;
-			}
 			continue;
 		}
-		err = kvct_device_sync_run(&d->dev[i].sync, x, &d->lock, &d->synced);
-		if (err) /* before the next device, which may be slow */
-			tell_failed(d);
-		end(d, i, KVC_CALL_WRITE, 0, err, true);
 		any |= !err;
 		/* a probe that fails leaves its device out, too */
 		if (probe)
@@ -563,24 +636,6 @@ static int devices_sync(struct kvc_tier *t)
 			first = first ?: err;
 	}
 	return first ?: any ? 0 : left_out;
-}
-
-static enum kvc_tier_synced devices_synced(struct kvc_tier *t, const struct kvc_where *w)
-{
-	struct devices *d = devices_of(t);
-	uint64_t nr = w->at >> KVC_DEVICE_BITS;
-	enum kvc_tier_synced is;
-	struct device *x;
-
-	if (nr >= KVC_DEVICES)
-		return KVC_TIER_LOST;
-	x = &d->dev[nr];
-	pthread_mutex_lock(&d->lock);
-	is = x->t ? kvct_device_sync_state_locked(&x->sync, w->write) : KVC_TIER_LOST;
-	if (is != KVC_TIER_LOST && fails(x, KVC_CALL_WRITE))
-		is = KVC_TIER_FAILING;
-	pthread_mutex_unlock(&d->lock);
-	return is;
 }
 
 static void devices_watch_syncs(struct kvc_tier *t, bool unsynced, void (*failed)(void *arg),
@@ -782,6 +837,7 @@ static const struct kvc_tier_ops devices_ops = {
 	.remove = devices_remove,
 	.list = devices_list,
 	.sync = devices_sync,
+	.sync_place = devices_sync_place,
 	.bound = devices_bound,
 	.enter = devices_enter,
 	.leave = devices_leave,

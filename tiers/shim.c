@@ -142,6 +142,13 @@ static int shim_sync(struct kvc_tier *t)
 	return s->below->ops->sync(s->below);
 }
 
+static int shim_sync_place(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct shim *s = shim_of(t);
+
+	return s->below->ops->sync_place(s->below, w);
+}
+
 static void shim_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {
 	struct shim *s = shim_of(t);
@@ -264,6 +271,7 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.remove = shim_remove;
 	s->ops.list = below->ops->list ? shim_list : NULL;
 	s->ops.sync = below->ops->sync ? shim_sync : NULL;
+	s->ops.sync_place = below->ops->sync_place ? shim_sync_place : NULL;
 	s->ops.bound = below->ops->bound ? shim_bound : NULL;
 	s->ops.enter = below->ops->enter ? shim_enter : NULL;
 	s->ops.leave = below->ops->leave ? shim_leave : NULL;

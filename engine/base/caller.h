@@ -61,6 +61,7 @@ struct kvc_wait {
 	uint64_t ino;       /* the node whose chunk must not be dropped during the call */
 	bool idle_freed;    /* the user's idle objects were released once (share_retry.c) */
 	int stage;
+	unsigned sync_of; /* an fsync: the sync that it needs (objects/commit_sync.h) */
 };
 
 /* Calls w->may_park. */

@@ -87,6 +87,11 @@ struct kvc_put {
 	 */
 	int (*bytes)(void *arg, const void **p, size_t len, uint64_t off);
 	int (*head)(void *arg, uint8_t page[KVC_FRAME_HEADER]);
+	/*
+	 * The disk tier: the frame is put on stable storage before put returns. If that fails, it
+	 * is removed, and put returns an error.
+	 */
+	bool sync;
 };
 
 /*
@@ -215,6 +220,12 @@ struct kvc_tier_ops {
 	 */
 	int (*sync)(struct kvc_tier *t);
 	/*
+	 * Does the same for the device of this place only. Returns 0 also if the device is
+	 * suspended or gone; -ENODEV if its sync has failed and other devices work. NULL: `sync`
+	 * does it.
+	 */
+	int (*sync_place)(struct kvc_tier *t, const struct kvc_where *w);
+	/*
 	 * The disk tier only; otherwise NULL. They bound the threads that are in calls to one
 	 * device, so that a device that hangs does not hold all of them. bound: at most `most`
 	 * threads, called before any other call; 0: no bound. enter: a thread is about to make
@@ -257,6 +268,15 @@ struct kvc_tier {
 	 */
 	uint64_t bytes;
 };
+
+/*
+ * Puts all frames in the device of this place on stable storage, except for those that synced()
+ * names. Returns 0 or a negative errno. A device that hangs delays no caller that needs another.
+ */
+static inline int kvc_tier_sync_place(struct kvc_tier *t, const struct kvc_where *w)
+{
+	return t->ops->sync_place ? t->ops->sync_place(t, w) : t->ops->sync ? t->ops->sync(t) : 0;
+}
 
 static inline enum kvc_tier_synced kvc_tier_synced(struct kvc_tier *t, const struct kvc_where *w)
 {

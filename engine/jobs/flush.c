@@ -9,6 +9,7 @@
  * again.
  */
 #include "admission.h"
+#include "commit_sync.h"
 #include "ops.h"
 #include "spill.h"
 #include "sweep.h"
@@ -204,8 +205,8 @@ static int check_devices(struct kvc_sweep *s, const uint64_t failed[KVC_DEVICES]
 	return 0;
 }
 
-/* Brings all commits to stable storage. Repeats a wait that reached deadline=. */
-static int sync_all(struct kvc_sweep *s)
+/* Waits for a commit, and for this sync (commit_sync.h). Repeats a wait that reached deadline=. */
+static int sync_one(struct kvc_sweep *s, unsigned of)
 {
 	int err = -ETIMEDOUT;
 
@@ -213,11 +214,24 @@ static int sync_all(struct kvc_sweep *s)
 		struct kvc_sweeper x;
 
 		kvc_sweeper_init(&x);
-		err = kvc_io_fsync(s->k, KVC_ROOT, &x.w);
+		err = kvc_io_sync(s->k, of, &x.w);
 		if (err == KVC_WAIT)
 			err = kvc_sweeper_wait(&x);
 	}
 	return err;
+}
+
+/* Brings all copies and commits to stable storage. */
+static int sync_all(struct kvc_sweep *s)
+{
+	struct kvc_tier *disk = s->k->tier[KVC_DISK].t;
+	struct kvc_tier_device d;
+	int err = 0;
+
+	for (unsigned nr = 0; disk && nr < KVC_DEVICES && !err; nr++)
+		if (disk->ops->device ? !disk->ops->device(disk, nr, &d) : !nr)
+			err = sync_one(s, nr);
+	return err ?: sync_one(s, KVC_COMMIT_SYNC_LOG);
 }
 
 int kvc_flush_run(struct kvc_sweep *s)

@@ -93,6 +93,7 @@ static void init_lists(struct kvc *k)
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
+	kvc_commit_sync_init(&k->committer->syncs);
 	kvc_remote_lookup_init(k->remote_lookup);
 	for (size_t i = 0; i < sizeof k->tenants->over / sizeof k->tenants->over[0]; i++)
 		kvc_list_init(&k->tenants->over[i]);

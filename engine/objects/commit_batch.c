@@ -12,6 +12,7 @@
 #include "commit_batch.h"
 
 #include "access_save.h"
+#include "commit_sync.h"
 #include "committer.h"
 #include "file.h"
 #include "node.h"
@@ -29,11 +30,6 @@
 #define GATE_NS 500000000ull
 #define GATE_FROM 256u /* with fewer changes the gate is always open */
 #define MEASURED 64u   /* a commit with fewer changes is not measured */
-
-struct sync_job {
-	struct kvc_job job;
-	struct kvc_list waits;
-};
 
 static int put_node_both(struct kvc *k, struct kvc_node *n)
 {
@@ -162,40 +158,6 @@ static int put_most_lock_both(struct kvc *k)
 	}
 }
 
-static void sync_run(struct kvc *k, struct kvc_job *j)
-{
-	struct sync_job *s = kvc_of(j, struct sync_job, job);
-	int err = 0;
-
-	kvc_tier_each(k, t)
-		if (!err && k->tier[t].t->ops->sync)
-			err = k->tier[t].t->ops->sync(k->tier[t].t);
-	if (!err)
-		err = kvc_catalog_sync(k->cat);
-	kvc_lock(k);
-	kvc_wait_wake_all_locked(k, &s->waits, err);
-	kvc_unlock(k);
-}
-
-/* The fsyncs that waited for the commit now wait for a sync of the disk. */
-static void queue_sync_locked(struct kvc *k, struct kvc_list *waits)
-{
-	struct sync_job *s;
-
-	if (kvc_list_empty(waits))
-		return;
-	s = calloc(1, sizeof *s);
-	if (!s) {
-		kvc_wait_wake_all_locked(k, waits, -ENOMEM);
-		return;
-	}
-	kvc_list_init(&s->waits);
-	kvc_list_splice(&s->waits, waits);
-	s->job.run = sync_run;
-	s->job.tier = KVC_COMMON;
-	kvc_tier_job_put_locked(k, &s->job);
-}
-
 void kvc_commit_gate(struct kvc *k)
 {
 	struct timespec until = kvc_timespec(kvc_mono_ns() + GATE_NS);
@@ -272,7 +234,7 @@ int kvc_commit_once(struct kvc *k)
 		k->committer->committed = txn;
 		pthread_cond_broadcast(&k->committer->committed_cond);
 		pthread_cond_signal(&k->reservations.pressed);
-		queue_sync_locked(k, &waits);
+		kvc_commit_sync_queue_locked(k, &waits);
 	}
 	kvc_unlock(k);
 	kvc_deferred_free_committed(k, &freed);

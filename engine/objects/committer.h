@@ -4,6 +4,7 @@
 #define KVC_COMMITTER_H
 
 #include "chunk.h"
+#include "commit_sync.h"
 #include "wear.h"
 
 /* The accesses of one chunk that its row lacked when they were saved (access_state.h). */
@@ -36,7 +37,8 @@ struct kvc_committer {
 	struct kvc_list nodes, chunks; /* by dirty_link: changes that the next commit writes */
 	size_t nnodes;                 /* dirty nodes */
 	struct kvc_accesses accesses;  /* written in transactions of their own (access_save.h) */
-	struct kvc_list sync_waiters;  /* fsyncs that wait for the commit, and then for the disk */
+	struct kvc_list sync_waiters;  /* fsyncs that wait for the commit, and then for syncs */
+	struct kvc_commit_sync syncs;  /* those whose commit was written */
 	/* lingering nodes (file.h): [0] since the last commit, [1] since the one before */
 	struct kvc_list lingering[2];
 	uint64_t committed;            /* number of the last committed transaction */

@@ -16,6 +16,7 @@
  */
 #include "deferred_free.h"
 
+#include "commit_sync.h"
 #include "committer.h"
 #include "log.h"
 #include "tier_queue.h"
@@ -262,28 +263,24 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 }
 
 /*
- * A tier retries extents that it could not clear whenever it is used. This retries them for tiers
- * that are not used.
+ * A device retries extents that it could not clear whenever it is used. This has them retried in
+ * devices that are not used, by a sync of the device, which another thread makes: it may hang.
  */
 static void retry_clearing(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
 {
-	struct kvc_tier_usage u;
-	uint64_t left = 0;
+	struct kvc_tier *tier = k->tier[KVC_DISK].t;
+	struct kvc_tier_device d;
+	bool left = false;
 
 	if (kvc_mono_ns() < *due_ns)
 		return;
-	kvc_tier_each(k, t) {
-		struct kvc_tier *tier = k->tier[t].t;
-
-		if (!(tier->ops->caps & KVC_TIER_BOUNDED))
+	for (unsigned nr = 0; tier && tier->ops->device && nr < KVC_DEVICES; nr++) {
+		if (tier->ops->device(tier, nr, &d) || !d.uncleared)
 			continue;
-		memset(&u, 0, sizeof u);
-		tier->ops->usage(tier, &u);
-		if (!u.uncleared)
-			continue;
-		tier->ops->sync(tier);
-		tier->ops->usage(tier, &u);
-		left += u.uncleared;
+		left = true;
+		kvc_lock(k);
+		kvc_commit_sync_device_locked(k, nr);
+		kvc_unlock(k);
 	}
 	*pause_ns = left ? kvc_min(*pause_ns * 2, AGAIN_MAX_NS) : SYNC_NS;
 	*due_ns = kvc_mono_ns() + *pause_ns;

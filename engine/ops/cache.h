@@ -218,7 +218,10 @@ int kvc_io_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t
  */
 int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
 		     struct kvc_wait *w);
-/* Returns 0 once a file or folder would survive a loss of power. */
+/*
+ * Returns 0 once a file or the name of a folder would survive a loss of power. The files in a
+ * folder need an fsync of their own.
+ */
 int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w);
 
 struct kvc_statfs {

@@ -7,6 +7,7 @@
 #include "account.h"
 #include "cache.h"
 #include "ops.h"
+#include "commit_sync.h"
 #include "committer.h"
 #include "file.h"
 #include "user.h"
@@ -432,12 +433,27 @@ static bool copies_lost(struct kvc *k, uint64_t ino)
 	return found;
 }
 
+int kvc_io_sync(struct kvc *k, unsigned of, struct kvc_wait *w)
+{
+	int err;
+
+	if (w->stage == KVC_SYNC_DONE)
+		return 0;
+	kvc_lock(k);
+	w->sync_of = of;
+	w->stage = KVC_SYNC_DONE;
+	err = kvc_wait_park_locked(k, &k->committer->sync_waiters, w);
+	kvc_committer_wake_locked(k, true);
+	kvc_unlock(k);
+	return err;
+}
+
 /*
  * First the bytes of a file have to be in a durable tier: requests a copy and waits for it. Then
- * waits for a commit that is on stable storage (w->stage: enum kvc_sync). Without a durable tier,
- * only the catalog is made durable. A copy that a failed sync may have lost does not count: if the
- * last sync has failed, the call returns the error of the sync, or -EIO, and the next fsync makes a
- * new copy.
+ * waits for a commit, and for syncs of the copy's device and of the catalog (w->stage: enum
+ * kvc_sync). Without a durable tier, only the catalog is made durable. A copy that a failed sync
+ * may have lost does not count: if the last sync has failed, the call returns the error of the
+ * sync, or -EIO, and the next fsync makes a new copy.
  */
 int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 {
@@ -473,6 +489,8 @@ int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 		err = kvc_node_park_sync_locked(k, n, w);
 		kvc_spill_queue_locked(k, n, true); /* at once, because a caller waits */
 	} else if (!err) {
+		if (w->stage != KVC_SYNC_COPIED)
+			w->sync_of = kvc_commit_sync_of_locked(k, n);
 		w->stage = KVC_SYNC_DONE;
 		err = kvc_wait_park_locked(k, &k->committer->sync_waiters, w);
 		kvc_committer_wake_locked(k, true);

@@ -11,6 +11,11 @@
 #include "node.h"
 
 /*
+ * io.c, for flush: waits until all changes so far are committed, and until this sync (objects/
+ * commit_sync.h) and one of the catalog's log are made. Returns KVC_WAIT, 0, or an error.
+ */
+int kvc_io_sync(struct kvc *k, unsigned of, struct kvc_wait *w);
+/*
  * entry.c: finds a folder for a call that is about to change `name` in it (NULL: no name). First
  * completes any drop that the call could collide with. Returns -ENOTDIR if ino is not a folder. A
  * dropped folder is revived if `revive` is set, which a call that adds a name does; *folder may

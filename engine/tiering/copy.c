@@ -541,6 +541,7 @@ static int write_once(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t 
 	put.stored_len = c->f->stored_len;
 	map_segment(c, size, blocks);
 	put.bytes = c->map ? copy_bytes : NULL;
+	put.sync = c->sync;
 	err = t->ops->put(t, &put, where);
 	unmap_segment(c);
 	if (!err && c->enc) {

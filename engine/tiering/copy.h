@@ -22,6 +22,7 @@ struct kvc_copy {
 	 * somebody does. So the tier may write from the segment's pages.
 	 */
 	bool stable;
+	bool sync; /* the copy is put on stable storage, if its tier can do that (kvc_put.sync) */
 	/* for that: the segment's mapping, NULL while it is not mapped, and a buffer for the sum */
 	uint8_t *map, *step;
 	size_t map_len;

@@ -70,7 +70,9 @@ static int move_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 static int copy_frame(struct kvc *k, uint64_t ino, const struct kvc_place *p, struct move *m,
 		      struct kvc_where *to)
 {
-	struct kvc_put put = { .ino = ino, .gen = p->gen, .arg = m, .read = move_read };
+	struct kvc_put put = {
+		.ino = ino, .gen = p->gen, .arg = m, .read = move_read, .sync = true
+	};
 	struct iovec iov = { m->page, KVC_FRAME_HEADER };
 	int err = m->t->ops->get(m->t, &p->where, 0, &iov, 1);
 
@@ -94,14 +96,7 @@ static int copy_frame(struct kvc *k, uint64_t ino, const struct kvc_place *p, st
 		if (err != -ENODEV)
 			break;
 	}
-	if (err)
-		return err;
-	err = m->t->ops->sync(m->t);
-	if (!err && kvc_tier_synced(m->t, to) != KVC_TIER_SYNCED)
-		err = -EIO;
-	if (err)
-		m->t->ops->remove(m->t, to);
-	return err;
+	return err == -ENODEV ? -EIO : err;
 }
 
 /* Is the frame still the object's, and does no load read it? */

@@ -15,6 +15,7 @@
 #include "spill.h"
 
 #include "admission.h"
+#include "commit_sync.h"
 #include "copy.h"
 #include "file.h"
 #include "replacers.h"
@@ -152,13 +153,16 @@ static void sync_begun_locked(struct kvc_node *n, unsigned tier)
 }
 
 /* The bytes that these fsyncs wait for are in the tier; now they wait for the commit. */
-static void sync_copied_locked(struct kvc_node *n, unsigned tier, bool snapshot_copy)
+static void sync_copied_locked(struct kvc_node *n, unsigned tier, bool snapshot_copy,
+			       const struct kvc_where *where)
 {
 	kvc_list_each(e, &n->wait.sync) {
 		struct kvc_wait *w = kvc_of(e, struct kvc_wait, link);
 
-		if (!snapshot_copy || w->stage == KVC_SYNC_BEGUN(tier))
-			w->stage = KVC_SYNC_COPIED;
+		if (snapshot_copy && w->stage != KVC_SYNC_BEGUN(tier))
+			continue;
+		w->stage = KVC_SYNC_COPIED;
+		w->sync_of = kvc_commit_sync_of_place(tier, where);
 	}
 }
 
@@ -211,7 +215,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	n->spill.failing = false;
 	n->spill.failures = 0;
 	if (kvc_tier_is_durable_locked(k, tier))
-		sync_copied_locked(n, tier, snapshot_copy);
+		sync_copied_locked(n, tier, snapshot_copy, where);
 	count_locked(k, n, c->f->stored_len);
 	kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, (int)tier, n);
 	return true;
@@ -227,7 +231,6 @@ struct spill {
 	bool snapshot_copy; /* the file is open; fsync asked for its current bytes */
 	bool marked;        /* this snapshot set the mark on the segment */
 	bool reseal;        /* this generation has a copy, which is replaced */
-	bool replaces;      /* this snapshot replaces the copies of the generation before */
 	bool check; /* The tier has the object, unless a mapping changed it: compare sums. */
 	bool doubt; /* likewise, without a sum to compare: copy again */
 	uint64_t model;
@@ -310,7 +313,8 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 {
 	struct kvc_node *n = s->n;
 	struct kvc_segment seg;
-	bool here;
+	/* `replaces`: this snapshot replaces the copies of the generation before */
+	bool here, replaces;
 
 	s->snapshot_copy = n->state == KVC_OPEN && n->segment.snapshot &&
 			   kvc_spill_takes_snapshot(k, n, s->tier);
@@ -358,7 +362,14 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 	s->doubt = here && !n->object.has_sum;
 	s->reseal = (n->copies.resealing & (1u << s->tier)) || s->doubt ||
 		    (!s->snapshot_copy && kvc_file_differs_in(n, s->tier));
-	s->replaces = s->snapshot_copy && kvc_file_placed_anywhere(k, n);
+	replaces = s->snapshot_copy && kvc_file_placed_anywhere(k, n);
+	/*
+	 * The row of this copy replaces another one in the catalog. The copy before may be the only
+	 * one that an fsync has stored, and the commit may reach the medium before the new frame
+	 * does. The sync after the commit then finds the device synced, so that an fsync has no
+	 * more syncs than before.
+	 */
+	s->c.sync = s->reseal || replaces;
 	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
 		kvc_file_set_unshared_locked(n, false);
 	return true;
@@ -395,27 +406,9 @@ static bool is_hopeless(int err)
 	return err == -ENOKEY || err == -E2BIG || err == -EFBIG || err == -EINVAL;
 }
 
-/*
- * Puts the new copy on stable storage, or removes it. Returns 0 or an error of the tier. Called for
- * a copy whose row replaces another one in the catalog: the copy before may be the only one that an
- * fsync has stored, and the commit may reach the medium before the new frame does. The sync after
- * the commit then finds the device synced, so that an fsync has no more syncs than before.
- */
-static int sync_copy(struct spill *s, struct kvc_tier *t)
-{
-	int err = t->ops->sync(t);
-
-	if (!err && kvc_tier_synced(t, &s->where) != KVC_TIER_SYNCED)
-		err = -ENODEV;
-	if (err && !s->c.shared)
-		t->ops->remove(t, &s->where);
-	return err;
-}
-
 /* Copies the object. Takes k->lock and returns with it held. */
 static void copy(struct kvc *k, struct spill *s)
 {
-	struct kvc_tier *t = k->tier[s->tier].t;
 	struct kvc_node *n = s->n;
 	uint64_t begun = kvc_mono_ns();
 	bool marked = kvc_ns(s->st.st_mtim) == KVC_MARK_NS;
@@ -424,8 +417,6 @@ static void copy(struct kvc *k, struct spill *s)
 				&s->where);
 	if (!s->err)
 		kvc_latency_record(k, KVC_OP_spill, s->tier, s->model, begun);
-	if (!s->err && (s->reseal || s->replaces) && t->ops->sync)
-		s->err = sync_copy(s, t);
 	/*
 	 * A segment without the mark is not needed any more, and is closed while no caller waits
 	 * for k->lock.

@@ -687,7 +687,8 @@ static struct kvc_tier slow_tier = { .ops = &slow_ops };
 static void *call_sync(void *arg)
 {
 	atomic_store((_Atomic pid_t *)arg, gettid());
-	assert_int_equal(kvct_device_sync_run(&slow.s, &slow_tier, &slow.lock, &slow.ended), -EIO);
+	assert_int_equal(kvct_device_sync_run(&slow.s, &slow_tier, &slow.lock, &slow.ended, false),
+			 -EIO);
 	return NULL;
 }
 
@@ -729,9 +730,92 @@ static void shared_failure(void **state)
 		pthread_join(thread[i], NULL);
 	assert_int_equal(atomic_load(&slow.syncs), 2);
 	/* the next caller syncs again */
-	assert_int_equal(kvct_device_sync_run(&slow.s, &slow_tier, &slow.lock, &slow.ended), -EIO);
+	assert_int_equal(kvct_device_sync_run(&slow.s, &slow_tier, &slow.lock, &slow.ended, false),
+			 -EIO);
 	assert_int_equal(atomic_load(&slow.syncs), 3);
 	assert_int_equal(kvct_device_sync_state_locked(&slow.s, 1), KVC_TIER_LOST);
+}
+
+/*
+ * The only device of a store fails: after two syncs the calls do not each try another one, and a
+ * frame that was stored in a pause is not lost. The first failure has no pause, so that the next
+ * fsync can succeed at once. Without pauses there would be 1000 syncs; with them, so many would
+ * take a quarter of an hour.
+ */
+static void pauses_between_failures(void **state)
+{
+	struct kvc_tier *t = open_tier("delay-get:0");
+	struct kvc_where w;
+
+	(void)state;
+	assert_int_equal(put_small(t, 1, &w), 0);
+	assert_int_equal(t->ops->sync(t), 0);
+	assert_int_equal(t->ops->remove(t, &w), 0);
+	assert_int_equal(put_small(t, 2, &w), 0);
+	syncs = 0;
+	fail_syncs = 1 << 20;
+	for (int i = 0; i < 1000; i++) {
+		assert_int_equal(i % 2 ? t->ops->sync(t) : t->ops->sync_place(t, &w), -EIO);
+		if (i < 2)
+			assert_int_equal(syncs, i + 1);
+	}
+	assert_in_range(syncs, 2, 500);
+	assert_int_equal(is(t, &w), KVC_TIER_LOST);
+	assert_int_equal(t->ops->remove(t, &w), 0);
+	fail_syncs = 0;
+	/* a frame of the pause: a sync that is not tried does not lose it */
+	do {
+		assert_int_equal(put_small(t, 3, &w), 0);
+		fail_syncs = 1;
+		if (t->ops->sync(t) == -EIO && fail_syncs)
+			break;
+		assert_int_equal(t->ops->remove(t, &w), 0);
+	} while (true);
+	assert_int_equal(is(t, &w), KVC_TIER_PENDING);
+	fail_syncs = 0;
+	while (t->ops->sync(t))
+		usleep(1000);
+	assert_int_equal(is(t, &w), KVC_TIER_SYNCED);
+	assert_int_equal(t->ops->remove(t, &w), 0);
+	t->ops->close(t);
+}
+
+/* A sync for a frame is one of its device only, and says nothing about the others. */
+static void sync_of_place(void **state)
+{
+	static struct kvc_store s;
+	struct kvc_where w[2], absent = { .at = 7ull << KVC_DEVICE_BITS, .len = 4096 };
+	struct kvc_tier *t;
+	char error[512] = "";
+
+	(void)state;
+	s = store;
+	s.dev[1] = (struct kvc_device){ .kind = KVC_DEVICE_FILE, .size = SIZE };
+	snprintf(s.dev[1].path, sizeof s.dev[1].path, "%s/part1", dir);
+	assert_int_equal(kvc_label_file_make(&s, 1, error), 0);
+	assert_int_equal(kvct_devices_open(&s, &t, error), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(put_small(t, 1 + (uint64_t)i, &w[i]), 0);
+	assert_int_not_equal(device_of(&w[0]), device_of(&w[1]));
+	syncs = 0;
+	assert_int_equal(t->ops->sync_place(t, &w[0]), 0);
+	assert_int_equal(syncs, 1);
+	assert_int_equal(is(t, &w[0]), KVC_TIER_SYNCED);
+	assert_int_equal(is(t, &w[1]), KVC_TIER_PENDING);
+	/* the device fails: the first caller gets an error that asks for another device */
+	fail_syncs = 1;
+	assert_int_equal(t->ops->sync_place(t, &w[1]), -ENODEV);
+	assert_int_equal(is(t, &w[1]), KVC_TIER_LOST);
+	/* while it is suspended, no sync is tried, and its frames do not count */
+	assert_int_equal(t->ops->sync_place(t, &w[1]), 0);
+	assert_int_equal(is(t, &w[1]), KVC_TIER_LOST);
+	assert_int_equal(t->ops->sync_place(t, &w[0]), 0);
+	assert_int_equal(is(t, &w[0]), KVC_TIER_SYNCED);
+	assert_int_equal(t->ops->sync_place(t, &absent), 0);
+	assert_int_equal(is(t, &absent), KVC_TIER_LOST);
+	assert_int_equal(syncs, 2);
+	t->ops->close(t);
+	unlink(s.dev[1].path);
 }
 
 int main(void)
@@ -750,6 +834,8 @@ int main(void)
 		cmocka_unit_test(all_devices_fail),
 		cmocka_unit_test(first_sync),
 		cmocka_unit_test(shared_failure),
+		cmocka_unit_test(pauses_between_failures),
+		cmocka_unit_test(sync_of_place),
 	};
 
 	return cmocka_run_group_tests(tests, make_store, remove_store);

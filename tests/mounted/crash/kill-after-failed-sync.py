@@ -95,23 +95,27 @@ def two_devices():
     s.settle()
     rules.begin(0)
     rules.begin(1)
-    fd = os.open(f"{s.mnt}/file", os.O_RDONLY)
+    fds = [os.open(f"{s.mnt}/{f}", os.O_RDONLY) for f in ["file"] + [f"other{i}" for i in range(8)]]
     failed = []
 
-    def fsync():
+    def fsync(fd):
         try:
             os.fsync(fd)
         except OSError as e:
             failed.append(e.errno)
 
-    caller = threading.Thread(target=fsync)
-    caller.start()
-    wait_for(lambda: rules.fired()[1])
-    assert rules.fired()[0], "the first device was not synced first"
+    callers = [threading.Thread(target=fsync, args=(fd,)) for fd in fds]
+    for t in callers:
+        t.start()
+    wait_for(lambda: all(rules.fired()[:2]) and errno.EIO in failed)
     end_killed(s)
-    caller.join()
-    os.close(fd)
-    assert failed == [errno.ENOTCONN] or failed == [errno.ECONNABORTED], failed
+    for t in callers:
+        t.join()
+    for fd in fds:
+        os.close(fd)
+    ended = {errno.ENOTCONN, errno.ECONNABORTED}
+    assert len(failed) == len(fds) and ended & set(failed) and set(failed) <= ended | {errno.EIO}, \
+        failed
     for p in parts:
         lose(p)
     check(s, "umount")

@@ -27,13 +27,14 @@ static const struct kvc_sweep_kind kinds[] = {
 	{ "stay", "looked at", "changed", "failed", kvc_devices_stay, kvc_devices_words },
 };
 
-static void sweep_line(const struct kvc_sweep *s, char *line, size_t capacity)
+/* done: whether the sweep has ended, and s->err is final. */
+static void sweep_line(const struct kvc_sweep *s, bool done, char *line, size_t capacity)
 {
 	const struct kvc_sweep_kind *w = s->kind;
 
 	snprintf(line, capacity, "%" PRIu64 " %s, %" PRIu64 " %s, %" PRIu64 " %s%s%s", s->seen,
-		 w->seen, s->changed, w->changed, s->failed, w->failed,
-		 s->done && s->err ? ": " : "", s->done && s->err ? strerror(-s->err) : "");
+		 w->seen, s->changed, w->changed, s->failed, w->failed, done && s->err ? ": " : "",
+		 done && s->err ? strerror(-s->err) : "");
 }
 
 /* Prints the number by which a caller recognizes the status of the sweep that it started. */
@@ -51,7 +52,7 @@ static void *sweep_thread(void *arg)
 	if (!s->err && s->stop)
 		s->err = -ECANCELED;
 	s->done = true;
-	sweep_line(s, line, sizeof line);
+	sweep_line(s, true, line, sizeof line);
 	kvc_info("%s: %s", s->kind->name, *s->why ? s->why : line);
 	return NULL;
 }
@@ -132,12 +133,15 @@ void kvc_sweep_print(struct kvc *k, FILE *out)
 {
 	struct kvc_sweep *s;
 	char line[256];
+	bool done;
 
 	kvc_lock(k);
 	s = k->sweep;
+	/* read once: the sweep may end between two lines of the text */
+	done = s && s->done;
 	if (s)
-		sweep_line(s, line, sizeof line);
-	if (s && s->done && *s->why)
+		sweep_line(s, done, line, sizeof line);
+	if (done && *s->why)
 		fprintf(out, "%s done: %s\nerror %d\n", s->kind->name, s->why, -s->err);
 	else if (!s)
 		fprintf(out, "idle\n");
@@ -146,7 +150,7 @@ void kvc_sweep_print(struct kvc *k, FILE *out)
 			"%s %s %s\nerror %d\nseen %" PRIu64 "\nchanged %" PRIu64 "\nfailed %" PRIu64
 			"\nlost %" PRIu64 "\nevicted %" PRIu64 "\nbytes %" PRIu64
 			"\nall_bytes %" PRIu64 "\n",
-			s->kind->name, s->done ? "done:" : "running:", line, s->done ? -s->err : 0,
+			s->kind->name, done ? "done:" : "running:", line, done ? -s->err : 0,
 			s->seen, s->changed, s->failed, s->lost, s->evicted, s->bytes,
 			s->all_bytes);
 	if (s)

@@ -72,11 +72,15 @@ for name, usage in usages.items():
         w.tell(CTL, name, *[r for r in right if r not in ("-o", "high=91")], flag,
                says=[flag, "--help"], code=2)
         for v in VALUE[value]:
+            if value == "DEVICE":
+                w.told()  # these start a job in the daemon, which runs one job at a time
             rest = [r for r in right if r not in ("-o", "high=91")] + ["--yes"] * (name == "evict")
             w.tell(CTL, name, flag, v, *rest, *([] if needed[-1:] != ["OPTIONS"] and needed or
                                                 name in ALONE else [s.mnt]),
                    says=[v.split(
                        "=")[0]] if v else [], quiet=flag != "--svg")
+        if value == "DEVICE":
+            w.told()
     if needed:
         w.tell(CTL, name, says=["too few" if "-o" not in needed else "-o", "--help"], code=2)
     if "..." not in usage:

@@ -79,24 +79,41 @@ def asked(answer, *command, meanwhile=lambda: None):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
 
+NOISE, SLICES = [b""], 256 * KiB  # random bytes, and the number of places where a blob may begin
+
+
 def blob(seed, size):
-    """Bytes that any process can compute from the seed and the size."""
-    return hashlib.shake_128(f"{seed!r} {size}".encode()).digest(size)
+    """Bytes that any process can compute from the seed and the size: 4 KiB of their own, then
+    random bytes that all blobs share, from a place that depends on seed and size. The own bytes
+    alone take 2 ns each to compute."""
+    own = hashlib.shake_128(f"{seed!r} {size}".encode()).digest(min(size, 4 * KiB))
+    parts, left = [own], size - len(own)
+    at = int.from_bytes(own[:4], "big") % SLICES
+    while left > 0:
+        piece = min(left, 8 * MiB)
+        if len(NOISE[0]) < at + piece:
+            NOISE[0] = hashlib.shake_128(b"noise").digest(1 << (at + piece - 1).bit_length())
+        parts.append(memoryview(NOISE[0])[at:at + piece])
+        left, at = left - piece, (at + 4099) % SLICES
+    return b"".join(parts)
 
 
 HANG = 240 * SLOW  # seconds after which a call counts as hanging, on a busy machine too
 
 
-def wait_for(what, seconds=240, every=0.01):
-    """Waits until what() returns a true value, and returns it. The time limit is for conditions
-    that never become true. It is no claim about the speed of the machine, which may be busy with
-    other work."""
-    end = time.time() + seconds * SLOW
-    while time.time() < end:
+def wait_for(what, seconds=240, every=None):
+    """Waits until what() returns a true value, and returns it. It looks every so many seconds, or
+    less often the longer it waits and the longer a look takes, because the looks of all cases
+    together take much of the machine. The time limit is for conditions that never become true. It
+    is no claim about the speed of the machine, which may be busy with other work."""
+    begun = now = time.time()
+    while now < begun + seconds * SLOW:
         got = what()
         if got:
             return got
-        time.sleep(every)
+        look, now = time.time() - now, time.time()
+        time.sleep(min(0.1, max(0.01, (now - begun) / 8, 4 * look)) if every is None else every)
+        now = time.time()
     raise AssertionError(f"not true within {seconds * SLOW} s: "
                          f"{getattr(what, '__name__', what)}")
 

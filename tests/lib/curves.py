@@ -63,10 +63,10 @@ def replay(ctl, jobs):
         return {name: u.result() for name, u in under_way.items()}
 
 
-def of_table(done, sizes=SIZES):
+def of_table(done):
     """{trace: {chunks: {column: share}}}, from the replays of (trace, chain)."""
-    return {t: {n: {**done[t, "told"].share[n], "learned": done[t, "learned"].share[n]["prefix"]}
-                for n in sizes} for t in PUBLIC}
+    return {t: {n: {**share, "learned": done[t, "learned"].share[n]["prefix"]}
+                for n, share in done[t, "told"].share.items()} for t in PUBLIC}
 
 
 def line(first, cells):

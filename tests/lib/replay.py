@@ -213,10 +213,11 @@ class Replay:
                 left.append(o)
         self.pending_names = left
 
-    def image(self, to, how, rng):
-        """Makes the files below `to`. `how` selects the surviving operations since the last sync:
-        all, none, data (only the data files'), log (only the catalog log's), rest (all but the
-        log's), device (those of the log, or of some of the devices), torn, mixed."""
+    def left(self, how, rng):
+        """The folders, and {path: bytes} of the files, as a failure may leave them. `how` selects
+        the surviving operations since the last sync: all, none, data (only the data files'), log
+        (only the catalog log's), rest (all but the log's), device (those of the log, or of some of
+        the devices), torn, mixed."""
         names = dict(self.durable_names)
         folders = set(self.folders)
         many = (len(self.pending_names) if how == "all" else
@@ -227,8 +228,7 @@ class Replay:
         for path in [p for p in self.names if p.startswith("remote/")]:
             names[path] = self.names[path]
             folders.add(os.path.dirname(path))
-        for f in folders:
-            os.makedirs(f"{to}/{f}", exist_ok=True)
+        files = {}
         for path, f in names.items():
             log, data = path.endswith("-wal"), path.endswith("/data") or path.startswith("part")
             keep, grain = {
@@ -245,8 +245,12 @@ class Replay:
                 keep, grain = rng.choice((0, 1)), 0
             if os.path.dirname(path) not in folders:
                 continue  # the open is about to fail, because the folder does not exist
-            with open(f"{to}/{path}", "wb") as out:
-                out.write(f.after(keep, grain, rng))
+            files[path] = f.after(keep, grain, rng)
+        return folders, files
+
+    def image(self, to, how, rng):
+        """Makes the files below `to` as a failure may leave them."""
+        make_image(to, *self.left(how, rng))
 
     def same_as(self, base):
         """Checks, with all records applied, that the files below `base` are the same. This detects
@@ -260,6 +264,26 @@ class Replay:
                               if mine[i] != theirs[i]), -1)
                 raise AssertionError(f"{path} was changed in a way that is not recorded: "
                                      f"{len(mine)} and {len(theirs)} bytes, from {first} on")
+
+
+ZEROS = bytes(1 << 16)
+
+
+def used(data):
+    """The number of bytes without the zeros at the end, or some more."""
+    n = len(data)
+    while n and data[max(n - len(ZEROS), 0):n] == ZEROS[:n]:
+        n = max(n - len(ZEROS), 0)
+    return n
+
+
+def make_image(to, folders, files):
+    for f in folders:
+        os.makedirs(f"{to}/{f}", exist_ok=True)
+    for path, data in files.items():
+        with open(f"{to}/{path}", "wb") as out:
+            out.write(data[:used(data)])  # most of a data file is a hole at its end
+            out.truncate(len(data))
 
 
 class Always:

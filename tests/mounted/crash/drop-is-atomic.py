@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""Chunks of 512 layers (make check-long: 1024) in a small store are dropped all the time. A drop
+"""Chunks of 256 layers (make check-long: 1024) in a small store are dropped all the time. A drop
 processes a few files per lock hold, and still takes effect in one step: a process that opens the
 layers of a chunk finds all of them, or none after the first missing one, and an incomplete listing
 is soon empty. After a kill during a drop, KILLS times (2), each chunk has all of its layers or is
@@ -14,7 +14,7 @@ from witness import Witness
 
 KILLS = int(os.environ.get("KILLS", 2))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
-LAYERS, SIZE = 1024 if LONG else 512, 4096
+LAYERS, SIZE = 1024 if LONG else 256, 4096
 MOST = 32  # files per lock hold
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ESHUTDOWN)
 print(f"KILLS={KILLS} SEED={SEED}", flush=True)
@@ -144,7 +144,8 @@ def dropping():
 
 
 # a pause of the machine would turn a folder into a container, whose files are dropped one by one
-s = Store(size="64M", cpu="32M", options="settle=0,pace=100,unit=dir").mount()
+s = Store(size="64M" if LONG else "32M", cpu="32M" if LONG else "16M",
+          options="settle=0,pace=100,unit=dir").mount()
 fill(f"{s.mnt}/hot", "hot")
 os.setxattr(f"{s.mnt}/hot/{NAMES[0]}", "user.kvcachefs.pin", b"1")
 os.mkdir(f"{s.mnt}/m")

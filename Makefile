@@ -19,6 +19,8 @@
 # make conformance     run pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS= say
 #                      where they are; S="fsx": one of them)
 # make gpu-measure [DIR=MOUNT]    measure a GPU: the numbers of kvcachefs-gpu(7)
+# make quality         measure what the lossy codecs cost, on synthetic data and on a small model that
+#                      it trains (minutes; PYTHON= has numpy and torch)
 # make host-measure [DIR=MOUNT]   compare the library's transfers in host memory with file calls
 # make scale N="1000 1000000"     measure stores with these numbers of objects
 # make fuzz            run every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each, FUZZ_JOBS at a
@@ -399,6 +401,8 @@ conformance: all
 	@tests/conformance/run $(B) $(S)
 gpu-measure: all $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 	@scripts/gpu-measure $(B) $(DIR)
+quality: $(B)/bin/test-quality
+	@$(or $(PYTHON),python3) scripts/quality $(B)
 host-measure: all
 	@scripts/host-measure $(B) $(DIR)
 scale: tests
@@ -490,5 +494,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores engines conformance gpu-measure host-measure scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores engines conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
 .SECONDARY:

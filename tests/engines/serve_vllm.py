@@ -5,7 +5,9 @@ that every engine is a process of its own without the cost of the import.
 
 start  folder (of the model's config.json), model (changes to the tiny Llama), transfer (arguments
        of KVTransferConfig), llm (arguments of LLM), env, images (a model with images: LLaVA with
-       the tiny Llama), events (the address to which vLLM publishes its KV events): starts an engine
+       the tiny Llama), events (the address to which vLLM publishes its KV events), strong (larger
+       random weights, with which the tokens depend on the whole prompt; by default they depend on
+       its last token only, in practice): starts an engine
 run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (number of tokens
        to generate), together (all prompts in one call), params (sampling parameters), lora (the
        folder of an adapter): generates, and answers with the number of cached tokens and the
@@ -91,16 +93,40 @@ def with_images(folder, text):
     )
 
 
+def strengthen():
+    """Makes the weights of load_format=dummy a hundred times larger, and those of norms 1."""
+    from vllm.model_executor.model_loader import dummy_loader
+
+    real = dummy_loader.initialize_single_dummy_weight
+
+    def fill(param):
+        real(param, -0.1, 0.1)
+        if param.dim() == 1 and param.is_floating_point():
+            param.data.fill_(1)
+
+    dummy_loader.initialize_single_dummy_weight = fill
+
+
 class Engine:
     made = []
 
     def start(
-        self, folder, transfer, model=None, llm=None, env=None, images=False, events=None
+        self,
+        folder,
+        transfer,
+        model=None,
+        llm=None,
+        env=None,
+        images=False,
+        events=None,
+        strong=False,
     ):
         os.environ.update(env or {})
         from vllm import LLM
         from vllm.config import KVEventsConfig, KVTransferConfig
 
+        if strong:
+            strengthen()
         os.makedirs(folder, exist_ok=True)
         config = dict(tiny_vllm.MODEL, **(model or {}))
         if images:
@@ -169,10 +195,11 @@ class Engine:
         from safetensors.torch import save_file
 
         os.makedirs(folder, exist_ok=True)
-        about = dict(peft_type="LORA", r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"])
+        # the weights of load_format=dummy are so small that a weak adapter changes no token
+        about = dict(peft_type="LORA", r=8, lora_alpha=4096, target_modules=["q_proj", "v_proj"])
         with open(f"{folder}/adapter_config.json", "w") as f:
             json.dump(about, f)
-        torch.manual_seed(zlib.crc32(folder.encode()))
+        torch.manual_seed(zlib.crc32(os.path.basename(folder).encode()))
         tensors, m = {}, tiny_vllm.MODEL
         for layer in range(m["num_hidden_layers"]):
             for name, heads in (("q", m["num_attention_heads"]), ("v", m["num_key_value_heads"])):

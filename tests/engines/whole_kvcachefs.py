@@ -304,6 +304,16 @@ def rows(env, base, mounted, folder, need, row, asked):
         twice(asks=prompts(N), start={"llm": {"max_num_seqs": N}}, together=True)
     )
 
+    @is_row("tokens that depend on the cache")
+    def depends():
+        """With another beginning and the same last token, the prompts give other tokens."""
+        start = {"strong": True}
+        mine = prompts(4, first=1)
+        other = [dict(p, shared=p["len"] - 1) for p in mine]
+        pairs = zip(reference(mine, start=start), reference(other, start=start))
+        need(all(a != b for a, b in pairs), "the tokens do not depend on the prompt")
+        twice(start=start, asks=mine)()
+
     @is_row("preemption")
     def preempted():
         start = {"llm": {"num_gpu_blocks_override": 70, "max_num_seqs": 8}}

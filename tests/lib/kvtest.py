@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared code of the mounted cases: a store in its own folder, mounted in the way that the runner
 selects."""
-import contextlib, errno, fcntl, hashlib, os, pty, random, re, signal, sqlite3, struct
+import contextlib, ctypes, errno, fcntl, hashlib, os, pty, random, re, signal, sqlite3, struct
 import subprocess, sys, time, traceback
 
 BUILD = os.environ["KV_BUILD"]
@@ -13,6 +13,8 @@ LOG = f"{TMP}/log"  # the log of this process's daemons
 SLOW = 6 if MODE in ("asan", "tsan") else 1
 KiB, MiB = 1 << 10, 1 << 20
 F_OFD_GETLK = 36
+AT_FDCWD, AT_STATX_FORCE_SYNC, STATX_BLOCKS = -100, 0x2000, 0x400
+LIBC = ctypes.CDLL(None, use_errno=True)
 WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off",
         "none": ""}
 # By default a full pool drops objects without a committed copy after 0.1 s. On a busy machine the
@@ -96,6 +98,17 @@ def blob(seed, size):
         parts.append(memoryview(NOISE[0])[at:at + piece])
         left, at = left - piece, (at + 4099) % SLICES
     return b"".join(parts)
+
+
+def stored(path):
+    """The bytes that a file uses, as the daemon knows them. os.stat may return what the kernel
+    remembers from before the last close, which gives back unused bytes and arrives late."""
+    statx = bytearray(256)
+    buf = (ctypes.c_char * 256).from_buffer(statx)
+    if LIBC.statx(AT_FDCWD, os.fsencode(path), AT_STATX_FORCE_SYNC, STATX_BLOCKS, buf):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return struct.unpack_from("Q", statx, 48)[0] * 512
 
 
 HANG = 240 * SLOW  # seconds after which a call counts as hanging, on a busy machine too

@@ -70,6 +70,6 @@ s.settle()
 for n in SIZES:
     assert s.read(f"m/small/{n}") == blob(n, n)
     # a huge page at its end may stay whole
-    assert os.stat(f"{s.mnt}/m/small/{n}").st_blocks * 512 <= (n + 2 * MiB if n > MiB else 65536), n
+    assert stored(f"{s.mnt}/m/small/{n}") <= (n + 2 * MiB if n > MiB else 65536), n
 s.umount()
 s.fsck("-n")

@@ -36,7 +36,7 @@ def wanted():
                 at = os.getxattr(f"{where}/{n}", "user.kvcachefs.tier_bytes").decode()
                 disk = int(dict(w.split("=") for w in at.split(","))["disk"])
                 files, size, d = all_.get(top, (0, 0, 0))
-                all_[top] = (files + 1, size + os.stat(f"{where}/{n}").st_blocks * 512, d + disk)
+                all_[top] = (files + 1, size + stored(f"{where}/{n}"), d + disk)
     return all_
 
 

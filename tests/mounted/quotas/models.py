@@ -18,7 +18,7 @@ def du(path):
     for folder, _, files in os.walk(path):
         for f in files:
             with contextlib.suppress(FileNotFoundError):
-                total += os.stat(f"{folder}/{f}").st_blocks * 512
+                total += stored(f"{folder}/{f}")
     return total
 
 

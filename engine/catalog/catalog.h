@@ -93,10 +93,7 @@ struct kvc_place {
 };
 
 /* Was the copy coded with loss? */
-static inline bool kvc_place_lossy(const struct kvc_place *p)
-{
-	return kvc_codec_lossy(p->codec & (KVC_PLACE_CODED - 1));
-}
+bool kvc_place_lossy(const struct kvc_place *p);
 /*
  * Sets *sum to the sum of the bytes that the copy decodes to. False: it is not known. The second
  * function tells whether these are certainly other bytes than the object has now.

@@ -366,6 +366,11 @@ struct kvc_place kvc_place_columns(sqlite3_stmt *st)
 	return p;
 }
 
+bool kvc_place_lossy(const struct kvc_place *p)
+{
+	return kvc_codec_lossy(p->codec & (KVC_PLACE_CODED - 1));
+}
+
 bool kvc_place_raw(const struct kvc_object_row *o, const struct kvc_place *p, struct kvc_sum *sum)
 {
 	bool own = !kvc_sum_is_zero(&p->raw);

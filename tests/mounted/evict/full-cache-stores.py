@@ -96,7 +96,7 @@ class Load:
         return len(there)
 
 
-def full(kind, options, folder, times=3, disk=(96 if LONG else 48) * MiB):
+def full(kind, options, folder, times=3, disk=96 * MiB):
     s = Store(kind, size=str(disk), cpu="32M", options=f"pace=100,{options}".strip(",")).mount()
     n = times * disk // SIZE
     load = Load(s, folder, hot=8).start(n).join()

@@ -298,7 +298,7 @@ static int sync_log(struct file *f, int flags)
 
 	if ((err = kvc_wal_sync_ended(&f->a->sync, err))) {
 		errno = -err; /* SQLite asks for it */
-		return rc ?: SQLITE_IOERR_FSYNC;
+		return rc ?: err == -ENOMEM ? SQLITE_IOERR_NOMEM : SQLITE_IOERR_FSYNC;
 	}
 	header_synced(f->a, upto);
 	return SQLITE_OK;

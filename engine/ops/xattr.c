@@ -215,7 +215,8 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		whole = v->on == ON_MODEL && kvc_chunking_whole_both(k, s.n) == 1;
 		memcpy(text, value, len);
 		text[len] = 0;
-		err = !(v->on & s.kind) || strlen(text) != len ? -EINVAL
+		err = !v->set                                    ? -EOPNOTSUPP
+		      : !(v->on & s.kind) || strlen(text) != len ? -EINVAL
 		      : may_set_both(k, &s)                        ?: v->set(k, &s, text);
 		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);

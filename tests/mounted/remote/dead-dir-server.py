@@ -6,7 +6,7 @@ and nothing else waits for it: statistics, leases, stores, loads, lookups and th
 recovers by itself, and threads that never return are abandoned at the end. Loads that the tier has
 not begun are served by another remote."""
 import errno, os, shutil, signal, subprocess, sys, threading
-from kvtest import HANG, KiB, Store, TMP, binary, blob, fails, run, wait_for
+from kvtest import HANG, KiB, Store, TMP, binary, blob, fails, freeze, run, wait_for
 
 LIMIT = HANG  # a call that takes longer counts as hanging
 

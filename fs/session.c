@@ -393,10 +393,10 @@ static dev_t device_of(const char *mountpoint)
 
 /*
  * Has the kernel ended the filesystem? As long as a client has a file open, it exists, also after
- * umount -l. The call waits for the end of an unmount that is under way. Then another filesystem may
- * get the device number at once, so a success says that this one has ended, too: its connection is
- * closed, so it would give an error. Errors other than EINVAL come from this filesystem, or from a
- * sandbox that forbids the call.
+ * umount -l. The call waits for the end of an unmount that is under way. Then another filesystem
+ * may get the device number at once, so a success says that this one has ended, too: its connection
+ * is closed, so it would give an error. Errors other than EINVAL come from this filesystem, or from
+ * a sandbox that forbids the call.
  */
 static bool is_ended(dev_t dev)
 {

@@ -138,7 +138,7 @@ void kvc_commit_sync_queue_locked(struct kvc *k, struct kvc_list *waits)
 
 void kvc_commit_sync_device_locked(struct kvc *k, unsigned nr)
 {
-	/* The threads that run jobs may have ended. The last sync of the unmount is of all devices. */
+	/* when draining, no thread may be left for the job; the unmount's last sync is of all */
 	if (!k->draining)
 		start_sync_locked(k, nr);
 }

@@ -108,8 +108,11 @@ before = s.stats()["finished_evictions"]
 press(41, "b")
 wait_for(lambda: s.stats()["finished_evictions"] - before >= 5)
 left = inside(older)
-assert left == list(range(len(left))) and inside(newer) == inside(base) == [0, 1, 2, 3], (
-    left, inside(newer), inside(base))
+assert left == list(range(len(left))), left
+assert s.stats()["finished_evictions"] - before <= len(older)
+# others leave only after them, on a machine whose stores are faster than the evictions
+assert not left or inside(newer) == inside(base) == [0, 1, 2, 3], (left, inside(newer),
+                                                                   inside(base))
 
 # a paused session, and high priority: they stay while others can leave, and only a part of the pool
 s = fresh("w")

@@ -149,9 +149,14 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 		kvc_unlock_to_joint(k);
 		return -ENOENT;
 	}
-	if (absent || (w && w->err)) /* a shared tier has to be asked, or has answered */
+	if (absent) /* a shared tier has to be asked */
 		return lookup_any(k, parent, name, hash, NULL, attr, w);
 	err = kvc_peek_name(k->cat, parent, name, hash, &p);
+	if (w && w->err) { /* it has answered */
+		err = err ?: kvc_peek_node(k->cat, &p);
+		return lookup_any(k, parent, name, hash, err && err != -ENOENT ? NULL : &p, attr,
+				  w);
+	}
 	if (err && (err != -ENOENT || k->shared))
 		return lookup_any(k, parent, name, hash, err == -ENOENT ? &p : NULL, attr, w);
 	if (kvc_lock_unless_joint(k, err ? kvc_hit_absent(k, parent, name, hash)

@@ -221,17 +221,23 @@ static int sync_one(struct kvc_sweep *s, unsigned of)
 	return err;
 }
 
-/* Brings all copies and commits to stable storage. */
+/*
+ * Brings all copies and commits to stable storage. If a device fails, the others are synced, too.
+ * Returns the first error.
+ */
 static int sync_all(struct kvc_sweep *s)
 {
 	struct kvc_tier *disk = s->k->tier[KVC_DISK].t;
 	struct kvc_tier_device d;
-	int err = 0;
+	int first = 0, err;
 
-	for (unsigned nr = 0; disk && nr < KVC_DEVICES && !err; nr++)
-		if (disk->ops->device ? !disk->ops->device(disk, nr, &d) : !nr)
+	for (unsigned nr = 0; disk && nr < KVC_DEVICES && !s->stop; nr++)
+		if (disk->ops->device ? !disk->ops->device(disk, nr, &d) : !nr) {
 			err = sync_one(s, nr);
-	return err ?: sync_one(s, KVC_COMMIT_SYNC_LOG);
+			first = first ?: err;
+		}
+	err = sync_one(s, KVC_COMMIT_SYNC_LOG);
+	return first ?: err;
 }
 
 int kvc_flush_run(struct kvc_sweep *s)

@@ -19,9 +19,8 @@
 #include "reservation.h"
 #include "tenant_set.h"
 
-#define VICTIMS 32     /* chunks given up for one chunk, since it is work under the lock */
-#define TENANT_TRIES 8 /* searches for a victim of a tenant above its share */
-#define SKIPPED 8      /* chunks that are passed over for one chunk */
+#define VICTIMS 32 /* chunks given up for one chunk, since it is work under the lock */
+#define SKIPPED 8  /* chunks that are passed over for one chunk */
 
 struct skipped {
 	struct kvc_chunk *v[SKIPPED];
@@ -38,11 +37,11 @@ static struct kvc_chunk *find_victim_locked(struct kvc *k, const struct kvc_chun
 					    struct skipped *s)
 {
 	for (unsigned pinned = 0; s->n < SKIPPED && pinned < VICTIMS;) {
-		struct kvc_chunk *c = kvc_hinted_victim_locked(k);
+		struct kvc_chunk *c = kvc_hinted_victim_locked(k)
+					      ?: kvc_tenant_victim_locked(k)
+					      ?: kvc_chunk_pop_locked(k);
 
-		for (unsigned i = 0; !c && i < TENANT_TRIES && k->tenants->table.n; i++)
-			c = kvc_tenant_victim_locked(k);
-		if (!c && !(c = kvc_chunk_pop_locked(k)))
+		if (!c)
 			return NULL;
 		if (kvc_pin_out_locked(k, c))
 			pinned++;

@@ -24,7 +24,7 @@
 #define FOLDER_KEY "tenant_folder:"
 #define LEAST (1u << 20) /* smallest quota and share */
 #define DEEP 256         /* maximum number of folders above a file that are checked */
-#define LOOKS 32         /* chunks that one search for a victim looks at */
+#define LOOKS 256        /* chunks that one search for a victim looks at */
 #define AT_ONCE 64       /* buckets of folders that are checked under one hold of the locks */
 
 struct tenant_folder {

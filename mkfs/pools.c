@@ -106,7 +106,7 @@ int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_poo
 	const char *base = folder ?: "/run/kvcachefs";
 	int got = kvm_mounts_each(visit_mounted, &(struct visit){ fn, arg });
 	DIR *d = got ? NULL : opendir(base);
-	struct dirent *e;
+	struct dirent *e = NULL;
 	struct stat up, st;
 
 	if (!got && !d && (folder || errno != ENOENT))

@@ -26,12 +26,25 @@ static inline uint64_t kvc_round_up(uint64_t n, uint64_t to)
 	return (n + to - 1) / to * to;
 }
 
-static inline uint64_t kvc_min(uint64_t a, uint64_t b)
+/*
+ * The smaller and the larger of two unsigned numbers. A negative number, such as an error, would be
+ * the larger one of two, so a signed variable as an argument does not compile.
+ */
+#define kvc_min(a, b) kvc_min_unsigned(KVC_UNSIGNED(a), KVC_UNSIGNED(b))
+#define kvc_max(a, b) kvc_max_unsigned(KVC_UNSIGNED(a), KVC_UNSIGNED(b))
+
+#define KVC_UNSIGNED(x)                                                                  \
+	((__builtin_constant_p(x) || (typeof(x))-1 > 0 ? (void)0 : kvc_min_of_signed()), \
+	 (uint64_t)(x))
+
+void kvc_min_of_signed(void) __attribute__((error("kvc_min and kvc_max are for unsigned numbers")));
+
+static inline uint64_t kvc_min_unsigned(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
 
-static inline uint64_t kvc_max(uint64_t a, uint64_t b)
+static inline uint64_t kvc_max_unsigned(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }

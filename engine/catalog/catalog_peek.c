@@ -159,7 +159,7 @@ int kvc_peek_gone(struct kvc_catalog *c, const struct kvc_where *path, uint64_t 
 	kvc_reader_put(n);
 	p->read = got >= 0;
 	p->is = got == 1;
-	return kvc_min(got, 0);
+	return got < 0 ? got : 0;
 }
 
 int kvc_gone_get_peeked(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns,

@@ -487,7 +487,7 @@ int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns)
 
 	one(n, st, got);
 	if (got < 0 || !due)
-		return kvc_min(got, 0);
+		return got < 0 ? got : 0;
 	return put(c, KVC_T_PURGE, 0, 0, NULL, &now_ns, sizeof now_ns);
 }
 

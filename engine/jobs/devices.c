@@ -260,7 +260,8 @@ static int extend(struct kvc_sweep *s, const struct kvc_device *d, int fd, uint6
 	err = err ?: fsync(fd) ? -errno : 0;
 	if (!err)
 		return 0;
-	if ((uint64_t)st.st_size < size && ftruncate(fd, kvc_max(st.st_size, (off_t)d->size)))
+	if ((uint64_t)st.st_size < size &&
+	    ftruncate(fd, (off_t)kvc_max((uint64_t)st.st_size, d->size)))
 		kvc_warn("%s: cannot restore its length: %s", d->path, strerror(errno));
 	snprintf(what, sizeof what, "cannot extend %.300s", d->path);
 	return why(s, err, what);

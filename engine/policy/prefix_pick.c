@@ -22,9 +22,9 @@
 #include <string.h>
 
 #define DRAWN 64
-#define DRAWN_NEXT 8  /* for the next victim of the same request */
-#define DRAWN_OLD 256 /* by age: reading one leaf costs less */
-#define DRAWN_OLD_NEXT 16
+#define DRAWN_NEXT 8   /* for the next victim of the same request */
+#define DRAWN_OLD 256u /* by age: reading one leaf costs less */
+#define DRAWN_OLD_NEXT 16u
 
 /* Breaks a tie between leaves with equal index: true if `slot` is evicted before `than`. */
 static bool is_older(const struct kvc_chain *c, uint32_t slot, uint32_t than)

@@ -484,8 +484,8 @@ static void wait_locked(struct kvc *k, struct spill *s, uint64_t now)
 {
 	struct kvc_node *n = s->n;
 	bool early = n->spill.failures && now < s->wait_ns;
-	unsigned level = (unsigned)kvc_min(n->spill.failures - early,
-					   s->err ? KVC_AGAINS - 1 : QUICK);
+	unsigned level = (unsigned)kvc_min((unsigned)n->spill.failures - early,
+					   s->err ? KVC_AGAINS - 1u : QUICK);
 
 	n->spill.failures += !early && n->spill.failures < UINT8_MAX;
 	queue_locked(k, n, s->tier, KVC_P_AGAIN + level, now + (FAILED_AGAIN_NS << level));

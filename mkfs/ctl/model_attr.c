@@ -207,7 +207,7 @@ static int warn_of_quota(void *arg, const char *path)
 	uint64_t chunks, bytes;
 
 	if (has < 0 || known < 0)
-		return kvm_fail("%s: %s", path, kvc_why(-kvc_min(has, known)));
+		return kvm_fail("%s: %s", path, kvc_why(has < 0 ? -has : -known));
 	if (has && w->bytes >= strtoull(old, NULL, 10))
 		return 0;
 	if (kvm_set_count(path, &chunks, &bytes))

@@ -321,7 +321,7 @@ static struct layout fit(const struct top *t, int width)
 				left = 0; /* columns of a higher rank are left out, too */
 			}
 	if (t->screen)
-		l.name = kvc_min(NAME_MOST, left + NAME_LEAST);
+		l.name = kvc_min(NAME_MOST, (unsigned)left + NAME_LEAST);
 	return l;
 }
 
@@ -466,7 +466,7 @@ static unsigned print_heading(const struct top *t, int width)
 {
 	char line[160];
 	size_t n = strlen(t->mnt);
-	int most = kvc_min(width, 150);
+	int most = width < 150 ? width : 150;
 
 	/* the end of a long path says more than its beginning */
 	printf("\033[H%s%s\033[K\n", n > (size_t)most ? "~" : "",

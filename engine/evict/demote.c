@@ -91,11 +91,6 @@ static void copy_done(struct kvc_wait *w)
 	kvc_unlock(k);
 }
 
-static bool lacks_copy(const struct kvc_node *n)
-{
-	return n->state != KVC_BOTH || n->segment.verify;
-}
-
 /* The chunk is in use: wait, or refuse after CLOSE_NS. */
 static int wait_while_used(struct demotion *d)
 {
@@ -120,8 +115,10 @@ static int start_copies_locked(struct kvc *k, struct demotion *d, struct kvc_chu
 
 		if (i % QUEUE_AT == 0)
 			kvc_pause_locked(k);
-		if (!kvc_node_has_segment(n) || !lacks_copy(n))
+		if (!kvc_node_has_segment(n) || kvc_victim_copied(k, n))
 			continue;
+		if (n->state == KVC_BOTH && !n->segment.verify)
+			kvc_spill_lost_locked(k, n, KVC_TIER_LOST);
 		kvc_file_retry_copies_locked(n); /* the caller gets the error again */
 		if (!d->node) {
 			d->node = n;
@@ -162,9 +159,8 @@ static void evict_segment_locked(struct kvc *k, struct kvc_node *n)
 
 static bool is_lacking(struct kvc *k, struct kvc_node *n, void *arg)
 {
-	(void)k;
 	(void)arg;
-	return lacks_copy(n);
+	return !kvc_victim_copied(k, n);
 }
 
 static bool is_uncommitted(struct kvc *k, struct kvc_node *n, void *arg)

@@ -201,7 +201,7 @@ static void queue_copies_locked(struct kvc *k, struct kvc_chunk *c)
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_victim_rotate_locked(c);
 
-		if (n->state == KVC_RESIDENT || n->segment.verify ||
+		if (n->state == KVC_RESIDENT || n->segment.verify || n->copies.resealing ||
 		    kvc_victim_disk_comes_locked(k, n))
 			kvc_spill_queue_locked(k, n, true);
 		if (i % QUEUE_AT == 0)

@@ -9,6 +9,7 @@
 #include "committer.h"
 #include "file.h"
 #include "pin.h"
+#include "spill.h"
 #include "tier_queue.h"
 
 /* failed copies after which the object may be dropped: the file itself may cause the failure */
@@ -68,6 +69,17 @@ bool kvc_victim_mapped(struct kvc *k, struct kvc_chunk *c)
 	return any;
 }
 
+bool kvc_victim_copied(const struct kvc *k, const struct kvc_node *n)
+{
+	if (n->state != KVC_BOTH || n->segment.verify)
+		return false;
+	kvc_tier_each(k, t)
+		if (kvc_file_placed_in(n, t) &&
+		    kvc_tier_synced(k->tier[t].t, &n->in[t].place.where) != KVC_TIER_LOST)
+			return true;
+	return false;
+}
+
 bool kvc_victim_may_leave(const struct kvc *k, const struct kvc_node *n)
 {
 	return n->state == KVC_BOTH && !n->segment.verify && !n->refs.opens && !n->refs.leases &&
@@ -93,6 +105,13 @@ bool kvc_victim_disk_comes_locked(struct kvc *k, const struct kvc_node *n)
 	return k->tier[KVC_DISK].t && (n->copying & bit) && !kvc_file_placed_in(n, KVC_DISK) &&
 	       !(n->copies.uncopyable & bit) && !n->spill.failing &&
 	       kvc_tier_accepts_locked(k, KVC_DISK) && !kvc_admission_check_locked(k, n, KVC_DISK);
+}
+
+/* Have failed syncs lost its copies, and can it be copied again? Requests the new copies. */
+static bool copies_again_locked(struct kvc *k, struct kvc_node *n)
+{
+	return !kvc_victim_copied(k, n) && pool_tier_possible(k, n) &&
+	       kvc_spill_lost_locked(k, n, KVC_TIER_LOST);
 }
 
 /* Was the file closed recently and still has a temporary name? */
@@ -132,7 +151,8 @@ static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 			kvc_committer_wake_locked(k, true);
 			j->v = KVC_VICTIM_COPY;
 		}
-		if (j->v == KVC_VICTIM_EVICT && kvc_victim_disk_comes_locked(k, n))
+		if ((copies_again_locked(k, n) || kvc_victim_disk_comes_locked(k, n)) &&
+		    j->v == KVC_VICTIM_EVICT)
 			j->v = KVC_VICTIM_COMES;
 		return false;
 	}

@@ -27,6 +27,11 @@ struct kvc_node *kvc_victim_rotate_locked(struct kvc_chunk *c);
 typedef bool kvc_victim_node_fn(struct kvc *k, struct kvc_node *n, void *arg);
 bool kvc_victim_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_victim_node_fn *fn, void *arg);
 /*
+ * Does a tier have the bytes of the node? Not if a failed sync may have lost some of them, which
+ * the kernel does not write again.
+ */
+bool kvc_victim_copied(const struct kvc *k, const struct kvc_node *n);
+/*
  * May the node leave the pool? It has a committed copy and is not in use: nobody opened its segment
  * since kvc_victim_mapped closed it. The caller holds k->lock.
  */
@@ -38,9 +43,10 @@ bool kvc_victim_may_leave(const struct kvc *k, const struct kvc_node *n);
 bool kvc_victim_mapped(struct kvc *k, struct kvc_chunk *c);
 
 /*
- * KVC_VICTIM_COMES: it has copies, and the disk tier's copy is queued or running. KVC_VICTIM_LATER:
- * one of its files is about to be renamed to its final name, and its writer would not find it.
- * KVC_VICTIM_HINTED: a client wants to keep it.
+ * KVC_VICTIM_COMES: it has copies, and the disk tier's copy, or one in place of copies that failed
+ * syncs may have lost, is queued or running. KVC_VICTIM_LATER: one of its files is about to be
+ * renamed to its final name, and its writer would not find it. KVC_VICTIM_HINTED: a client wants to
+ * keep it.
  */
 enum kvc_verdict {
 	KVC_VICTIM_EVICT,

@@ -4,7 +4,7 @@
  * kvc_access_record_locked records them. A joint hold may not change the state of clients, chunks
  * and policies; it leaves an item here instead. Taking k->lock exclusively records all items first,
  * so a thread that holds it finds the queue empty. If no thread does that for a while, a thread
- * that finds many items takes only the lock's mutex, beside the joint holds, and records them. If
+ * that finds many items takes only the lock's mutex, while joint holds go on, and records them. If
  * the queue is full, the call takes k->lock.
  *
  * The order of the queue is the order in which the calls were made, for calls of one client. The

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decides which chunks the policy of the disk tier keeps, by the same worth as in the pool
- * (retention.c), and with the steps of kvcachectl replay. A use of a chunk that the policy does not
+ * Decides which chunks the policy of the disk tier keeps, by the same steps as retention.c does for
+ * the pool. They are also the steps of kvcachectl replay. A use of a chunk that the policy does not
  * have is a miss. If the kept chunks would exceed low= with it, the policy refuses the chunk or
  * gives up others, at once. Copies that are awaited count as if they were made.
  *

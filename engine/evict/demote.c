@@ -46,7 +46,7 @@
 #define QUEUE_AT 64 /* copies queued per hold of the lock */
 
 enum { FROM_POOL = -1, FROM_ALL = -2 }; /* or a tier's number */
-enum { AGAIN = 1 };                     /* result of a step, beside 0 and errors: call it again */
+enum { AGAIN = 1 };                     /* result of a step, besides 0 and errors: call it again */
 
 struct demotion {
 	struct kvc_list link;    /* in k->demotes->list */
@@ -55,7 +55,7 @@ struct demotion {
 	uint64_t chunk;
 	int from;
 	uint64_t since_ns;
-	/* time of the first of the last steps that found it in use; 0: the last did not */
+	/* since this time every step has found the chunk in use; 0: the last step did not */
 	uint64_t used_ns;
 	/* the chunk is dropped; number of the notice that tells the kernel; 0: not dropped */
 	uint64_t notice;

@@ -9,11 +9,11 @@
  * under load, objects that a fast remote tier has would never reach the disk. Bounded tiers and
  * quotas have threads of their own (trim.c, quota_keeper.c).
  *
- * The policy has chosen most victims before: they wait in the lists of objects/leaving.c, which the
- * evictor empties before it asks the policy for more. Chunks that the policy refused and those that
- * clients called finished (objects/hinted.c) leave the pool first. Chunks that clients
- * want to keep are passed over while others can be evicted, up to a part of the pool (HINTED_PART)
- * and HINTED_MOST chunks. Chunks of tenants above their shares of the pool precede all others
+ * The policy has chosen most victims in advance: they wait in the lists of objects/leaving.c, which
+ * the evictor empties before it asks the policy for more. Chunks that the policy refused and those
+ * that clients called finished (objects/hinted.c) leave the pool first. Chunks that clients want to
+ * keep are passed over while others can be evicted, up to a part of the pool (HINTED_PART) and
+ * HINTED_MOST chunks. Chunks of tenants above their shares of the pool precede all others
  * (objects/tenant_set.c).
  *
  * Open, leased, pinned and mapped objects stay in the pool, and so does the rest of their chunk. If
@@ -55,7 +55,7 @@
 #define BATCH 512        /* nodes of chunks that are judged per hold of the lock */
 #define HINTED_MOST 1024 /* chunks that a pass keeps because of hints */
 #define HINTED_PART 4    /* their bytes: at most the size of the pool divided by this */
-#define CHUNK_COST 64    /* each chunk counts as this many nodes more */
+#define CHUNK_COST 64    /* each chunk counts as this many additional nodes */
 #define QUEUE_AT 64      /* copies queued per hold of the lock */
 #define RETURN_AT 64     /* chunks returned to the order per hold of the lock */
 #define FREE_AT 16       /* segments that are checked or freed per hold of the lock */
@@ -142,10 +142,11 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 }
 
 /*
- * Returns how many of `used` bytes the pool should lose to be within its watermarks. Down to low=
- * these are only bytes that the policy does not keep. Bytes of chunks that are being created are
- * not decided yet, and may exceed high= by a part of the space above it: writes by passthrough need
- * the rest, because they fail if the pool is full.
+ * Returns how many of `used` bytes the pool should lose to be within its watermarks. Between high=
+ * and low=, only two kinds of bytes count: those of chunks that the policy does not keep, and kept
+ * bytes above low=. The policy has not decided yet about chunks that are being created, so their
+ * bytes may fill a quarter of the space above high=. The rest of that space is for writes by
+ * passthrough, which fail if the pool is full.
  */
 static uint64_t trim_bytes_locked(struct kvc *k, uint64_t used)
 {

@@ -29,8 +29,9 @@ void kvc_trim_stop(struct kvc *k); /* after the last copy */
 /*
  * trimmer.c. A trimmer of a tier (model 0), or of a model or tenant above its quota; then `tier` is
  * 0. It chooses victims by the disk tier's replacer if the policy has one, and by the catalog's
- * ranks otherwise. In a tier it drops the copies there, and chunks that exist nowhere else. Of a
- * model or tenant it drops whole chunks. NULL: out of memory. Only one thread may use a trimmer.
+ * ranks otherwise. For a tier, it removes the copies there, and drops chunks that exist nowhere
+ * else. For a model or tenant, it drops whole chunks. NULL: out of memory. Only one thread may use
+ * a trimmer.
  */
 #define KVC_TRIM_TENANT (1ull << 63) /* set in `model`: it is the number of a tenant */
 struct kvc_trimmer;

@@ -95,9 +95,9 @@ static struct kvc_trimmer *trimmer_of(struct kvc *k, struct trimmers *s, uint64_
 }
 
 /*
- * A turn of this model found no victim. The first waiter is refused after STUCK_LOOKS such turns,
- * but not before a commit that began after the first of them has returned: chunks stored before
- * have rows then, so the walks since have seen every victim.
+ * A turn of this model found no victim. The first such turn requests a commit: after it,
+ * all chunks that were stored before that turn have rows, so later walks see every victim. The
+ * first waiter is refused after STUCK_TURNS turns without a victim since that commit.
  */
 static void no_victim_locked(struct kvc *k, struct kvc_quota *q)
 {

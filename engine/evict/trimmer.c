@@ -4,9 +4,9 @@
  * walks over the chunks, the first victim first, and drops them.
  *
  * Victims are chosen by the rank in the catalog or, if the policy has a replacer for the tier, by
- * that replacer (objects/replacers.h). A victim of a replacer that is dropped is removed from it at
- * once, so that its parent can be dropped in the same turn. A victim that stays is excluded until
- * the next walk begins.
+ * that replacer (objects/replacers.h). A dropped victim is removed from its replacer at once, so
+ * that its parent can be dropped in the same turn. A victim that stays is excluded until the next
+ * walk begins.
  *
  * A walk keeps its position from turn to turn, so that pinned and open chunks at the front are
  * visited once per walk. The parent of a chunk that stays is spared, unless a whole walk finds no
@@ -16,7 +16,7 @@
  * folder only makes the kernel ask for its name again (a probe; kvc_chunk_drop returns -EAGAIN);
  * the trimmer visits it again later.
  *
- * Of a model or tenant above its quota, whole chunks are dropped. A model has no replacer of its
+ * For a model or tenant above its quota, whole chunks are dropped. A model has no replacer of its
  * own: the walk uses the replacer of the disk tier and excludes chunks of other models. For chunks
  * that are not in the replacer, and if the model's chunks are so rare in it that the search takes
  * too long, the catalog's rank decides. Then no chunk is dropped whose children are in the pool or
@@ -75,9 +75,9 @@ struct walk {
 	 * catalog has an older rank. The walk does not go beyond it: those chunks are next.
 	 */
 	int64_t skipped[KVC_CLASSES];
-	/* since when walks have ended there and freed nothing; 0: they free some */
+	/* walks have ended at that rank and freed nothing since this time; 0: they free some */
 	uint64_t blocked_since_ns;
-	/* since when walks have freed nothing while they spared chunks; 0: they free some */
+	/* walks have spared chunks and freed nothing since this time; 0: they free some */
 	uint64_t fruitless_since_ns;
 	/* with replacers: chunks excluded or taken out, to be restored */
 	struct excluded *excluded;
@@ -263,8 +263,8 @@ static int next_ordered(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_
 }
 
 /*
- * Sets *r to the next victim of a model. Returns like next_ordered. The caller holds the catalog's
- * lock.
+ * Sets *r to the next victim of a model. The result is as for next_ordered. The caller holds the
+ * catalog's lock.
  */
 static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 {
@@ -300,8 +300,8 @@ static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 
 /*
  * Sets *r to the next chunk that the disk's policy has given up (objects/disk_victims.c). If it
- * stays, the next walk returns it to its replacer. Returns like next_ordered. The caller holds the
- * catalog's lock.
+ * stays, the next walk returns it to its replacer. The result is as for next_ordered. The caller
+ * holds the catalog's lock.
  */
 static int next_given_up(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 {
@@ -328,7 +328,7 @@ static int next_given_up(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 		r->policy = v.class;
 		r->facts = v.facts;
 	}
-	if (err && err != -ENOENT) /* the catalog fails: it is the next one again */
+	if (err && err != -ENOENT) /* the next call returns the same chunk */
 		kvc_disk_victims_add_locked(k, &v, 0, true);
 	if (!err) {
 		w->excluded[w->nexcluded++] = (struct excluded){ .row = *r, .taken = true };
@@ -338,7 +338,10 @@ static int next_given_up(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 	return err;
 }
 
-/* Sets *r to the next victim. Returns like next_ordered. The caller holds the catalog's lock. */
+/*
+ * Sets *r to the next victim. The result is as for next_ordered. The caller holds the catalog's
+ * lock.
+ */
 static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 {
 	struct walk *w = &t->walk;
@@ -606,7 +609,7 @@ static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 		ended = err && err != -EAGAIN;
 		if (ended)
 			break;
-		if (err) /* chunks of other models */
+		if (err) /* only chunks of other models so far */
 			continue;
 		if (is_probed(t, r.id)) /* it will be dropped */
 			continue;

@@ -114,7 +114,7 @@ static bool copies_again_locked(struct kvc *k, struct kvc_node *n)
 	       kvc_spill_lost_locked(k, n, KVC_TIER_LOST);
 }
 
-/* Was the file closed recently and still has a temporary name? */
+/* Was the file closed recently, and does it still have a temporary name? */
 static bool unfinished(struct kvc *k, struct kvc_node *n, void *now)
 {
 	(void)k;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the evictor does with a chunk (victim.c). Callers hold k->lock. */
+/* Verdicts about chunks as victims, and walks over their nodes (victim.c). Callers hold k->lock. */
 #ifndef KVC_VICTIM_H
 #define KVC_VICTIM_H
 

@@ -84,7 +84,7 @@ struct looked {
 	struct kvc_where path; /* its path, if the call must read `gone` first */
 };
 
-/* A lookup under both locks. Returns -EINPROGRESS if l->gone must be read before. */
+/* A lookup under both locks. Returns -EINPROGRESS if l->gone must be read first. */
 static int lookup_once(struct kvc *k, uint64_t parent, const char *name, uint64_t hash,
 		       struct looked *l, struct kvc_row *attr, struct kvc_wait *w)
 {
@@ -442,9 +442,9 @@ void kvc_entry_unlink_apply_both(struct kvc *k, struct kvc_node *n, uint64_t par
 /*
  * The path of a name that a client removes and that shared tiers may store too; the caller passes
  * it to kvc_remote_lookup_unshare_both and frees it. NULL if no shared tier can have the name. An
- * error means that the name must not be removed now. This includes the case that the setting of the
- * model cannot be read: the name would be gone, and with it the request to remove it from the
- * shared tiers.
+ * error means that the name must not be removed now. One such error is that the catalog cannot tell
+ * whether the model is shared (user.kvcachefs.shared): the request to remove the name from the
+ * shared tiers would be lost with the name.
  */
 int kvc_entry_shared_path_both(struct kvc *k, uint64_t parent, const char *name, char **path)
 {

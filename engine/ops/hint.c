@@ -186,8 +186,8 @@ static void apply_words_locked(struct kvc *k, const struct kvc_hint_words *h, st
 }
 
 /*
- * Finds the chunks of the prompt that other prompts need, from its end on: a chunk from which
- * another prompt continues, and its ancestors.
+ * Finds the chunks of the prompt that other prompts need: each chunk from which another prompt
+ * continues, and its ancestors. Walks from the end of the prompt to its beginning.
  */
 static void find_needed_both(struct kvc *k, const struct kvc_hint_words *h,
 			     struct kvc_hint_chunk *v, size_t n)
@@ -300,7 +300,7 @@ int kvc_hint_prompt_both(struct kvc *k, const char *words, uint64_t chunk, uint3
 	h.newer = NULL;
 	if (!v)
 		return -ENOMEM;
-	/* the chunk itself is the last one; chunks of others before it are spared */
+	/* the named chunk is the last one; ancestors of other users are left unchanged */
 	err = n && v[n - 1].may ? 0 : -EPERM;
 	if (!err) {
 		kvc_hint_chunks_both(k, &h, v, n);

@@ -41,17 +41,17 @@ int kvc_hint_parse(char *words, struct kvc_hint_words *h);
  */
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
 /*
- * Checks that the user may give the hints about the chunk of a file; names its tenant and starts
- * its load, if the command asks for it. Returns 0 or a negative errno, such as -EPERM: the chunk
- * belongs to another user; -EDQUOT: all loads of the command would exceed the user's share of the
- * pool.
+ * Checks that the user may give the hints about the chunk of a file. If the command says so,
+ * assigns the chunk to the tenant and starts to load the file. Returns 0 or a negative errno, such
+ * as -EPERM: the chunk belongs to another user; -EDQUOT: all loads of the command would exceed the
+ * user's share of the pool.
  */
 int kvc_hint_file_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint32_t uid);
 /*
- * Applies the other words to the chunks of a prompt, in its order. Chunks that another prompt or
- * the newer one needs do not leave before others: those from which another prompt continues, and
- * the chunks before them. A chunk may occur several times in a row, with different files. Releases
- * and takes the locks.
+ * Applies the other words to the chunks of a prompt, in its order. The words do not make a chunk
+ * leave early if the newer prompt contains it, if another prompt continues from it, or if it is an
+ * ancestor of such a chunk. A chunk may occur several times in a row, with different files.
+ * Releases and takes the locks.
  */
 void kvc_hint_chunks_both(struct kvc *k, const struct kvc_hint_words *h, struct kvc_hint_chunk *v,
 			  size_t n);

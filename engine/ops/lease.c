@@ -317,7 +317,10 @@ static int hint_file_both(struct kvc *k, struct kvc_lease *l, size_t i)
 	return kvc_hint_file_both(k, &l->hint, l->v[i].n, l->uid);
 }
 
-/* Applies the hints to all chunks together: those at the end decide about those before them. */
+/*
+ * Applies the hints to all chunks together, because the later chunks of a prompt decide how the
+ * hints apply to the earlier ones.
+ */
 static int hint_chunks_both(struct kvc *k, struct kvc_lease *l)
 {
 	struct kvc_hint_chunk *v = calloc(l->n + 1, sizeof *v);

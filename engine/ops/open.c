@@ -180,7 +180,6 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 {
 	struct kvc_node *n;
 	bool waited = w->deadline_ns != 0;
-	/* may need the row of the chunk */
 	bool truncates = (flags & O_TRUNC) && opens_for_writing(flags);
 	int err = 0;
 
@@ -494,8 +493,8 @@ static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segm
 	if (c->reserved) {
 		/*
 		 * A read-only descriptor: the kernel opens the segment again with the flags of the
-		 * caller. If it kept a writable descriptor, no lease on the segment could be taken
-		 * (pool.c).
+		 * caller. If the kernel kept a writable descriptor, F_SETLEASE on the segment would
+		 * always fail (pool.c).
 		 */
 		KVC_FD int ro = kvc_pool_segment_open(&k->pool, s, O_RDONLY);
 

@@ -11,8 +11,8 @@
 #include "node.h"
 
 /*
- * io.c, for flush: waits until all changes so far are committed, and until this sync (objects/
- * commit_sync.h) and one of the catalog's log are made. Returns KVC_WAIT, 0, or an error.
+ * io.c, for flush: waits until all changes so far are committed, and for two syncs: of the device
+ * `of` (objects/commit_sync.h) and of the catalog's log. Returns KVC_WAIT, 0, or an error.
  */
 int kvc_io_sync(struct kvc *k, unsigned of, struct kvc_wait *w);
 /*

@@ -145,8 +145,8 @@ static int get_file_codec(struct kvc *k, struct kvc_subject *s, char *value)
 }
 
 /*
- * The error of the bytes that the file has, or will have when it returns from a tier, and that of
- * the worst block; of the first copy that has lost something.
+ * The error of the bytes that the file has, or will have when it is loaded from a tier, and the
+ * error of the worst block. Both are those of the first lossy copy in the order of the tiers.
  */
 static int get_error(struct kvc *k, struct kvc_subject *s, char *value)
 {

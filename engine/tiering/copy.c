@@ -7,10 +7,10 @@
  * and released inside.
  *
  * The bytes of a published object are not copied before they are written: the tier writes from the
- * pages of the segment. The caller knows then that no client has the file open for writing, or a
- * mapping to write through, and that it discards the copy if one opens the file for writing. A
- * copy of a file that is open (a snapshot) goes through buffers, so that the sum is always that of
- * the stored bytes, even if a client changes them at the same time.
+ * pages of the segment. For this, the caller must know that no client has the file open for writing
+ * or has a writable mapping of it, and must discard the copy if a client opens the file for writing
+ * during the copy. A copy of a file that is open (a snapshot) goes through buffers, so that the sum
+ * is always that of the stored bytes, even if a client changes them at the same time.
  */
 #include "copy.h"
 
@@ -306,7 +306,7 @@ static void find_source_locked(struct kvc_copy *c)
 			.shared = k->tier[t].t->ops->caps & KVC_TIER_SHARED,
 		};
 		c->from.has_sum = kvc_place_raw(&c->n->object, p, &c->from.sum);
-		/* an open file may have been changed: only its sum tells */
+		/* an open file may have been changed, which only its sum shows */
 		if (c->f->gen == c->n->object.gen || c->from.has_sum)
 			return;
 		c->source = -1;
@@ -382,8 +382,8 @@ static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
 
 /*
  * Shared tier: claims the object's name there. Returns -EALREADY if another thread has claimed it.
- * The put overwrites the object's current copy under this name even if the put fails, so that copy
- * is marked as left here.
+ * The put may overwrite the object's current copy under this name even if the put fails. So that
+ * copy is marked as one that does not count until it is made again (kvc_file_mark_old_name_both).
  */
 static int claim_name_both(struct kvc_copy *c)
 {
@@ -476,7 +476,7 @@ static void source_result(struct kvc_copy *c, bool called, int err)
 
 /*
  * Makes the payload from the blocks of the source, if the segment has the bytes that they decode
- * to. Returns 0, or an error and the payload must be made from the segment.
+ * to. Returns 0 or an error. After an error the payload must be made from the segment.
  */
 static int encode_source(struct kvc_copy *c, const struct kvc_recipe *r)
 {

@@ -23,7 +23,7 @@ struct kvc_copy {
 	 */
 	bool stable;
 	bool sync; /* the copy is put on stable storage, if its tier can do that (kvc_put.sync) */
-	/* for that: the segment's mapping, NULL while it is not mapped, and a buffer for the sum */
+	/* if stable: the segment's mapping (NULL: not mapped), and a buffer for the sum */
 	uint8_t *map, *step;
 	size_t map_len;
 	/*
@@ -44,7 +44,7 @@ struct kvc_copy {
 	bool shared;
 	struct kvc_where name; /* in a shared tier */
 	bool has_name;         /* this copy holds the name; kvc_copy_unname_locked releases it */
-	/* the object's bytes were decoded; its error, in millionths, is that of an earlier copy */
+	/* the object's bytes came from a lossy copy; the frame repeats the error of that copy */
 	bool decoded;
 	struct kvc_codec_kv kv; /* with loss */
 	/* A tier with a coded copy of these decoded bytes, whose blocks are kept; -1: none. */

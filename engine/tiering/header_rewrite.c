@@ -167,7 +167,7 @@ void kvc_header_rewrite_moved_both(struct kvc *k, struct kvc_node *n)
 			if (!(path = malloc(KVC_FRAME_PATH_MAX + 1)))
 				return; /* other nodes do not find the file by its new name */
 			if (kvc_path_both(k, n->row.ino, path))
-				*path = 0; /* the next copy finds out */
+				*path = 0; /* the next copy gets the new name */
 			now = kvc_frame_where_of(path);
 		}
 		if (*path && !kvc_tier_same_name(at, &now))

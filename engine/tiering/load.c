@@ -147,7 +147,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 					  : "damaged");
 		kvc_count(&k->stats, corrupt);
 		j->bad |= 1u << j->tier;
-	} else if (err && err != -ENOSPC && err != -ENODEV) { /* ENODEV: the device was named */
+	} else if (err && err != -ENOSPC && err != -ENODEV) { /* the driver logs ENODEV */
 		if (err == -ENOKEY)
 			kvc_count(&k->stats, unsealable);
 		kvc_warn("tier %s: loading inode %llx: %s", tier->ops->name,

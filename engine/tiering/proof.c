@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proofs of headers tell that a store with our key made a frame. In the store's own tier the key is
- * the store's secret. In shared tiers other stores write too, so the key is from the key file,
- * which all cooperating stores have.
+ * A proof in a header shows that a store with our key made the frame. In the store's own tier the
+ * key is the store's secret. In shared tiers other stores write too, so the key is from the key
+ * file, which all cooperating stores have.
  *
- * The identity tells which store put a frame into a shared tier. It is checked before a frame is
+ * The identity shows which store put a frame into a shared tier. It is checked before a frame is
  * removed there (remove.c). The store's uuid does not suffice: a copied store (cp -a, a snapshot)
  * has the same uuid, the same next inode number and the same generations. So the identity is a
- * random number in the catalog (meta "identity"), stored with the superblock it belongs to, in the
- * form that the mark of a pool uses too. If that superblock is not this store's, a new identity is
- * made. This also happens when a store moves to another device, which does no harm: frames of the
- * old identity can still be read.
+ * random number in the catalog (meta "identity"). It is stored with the data that identify the
+ * superblock's file (struct kvc_owner), as in the mark of a pool. If they are not those of this
+ * store's superblock, a new identity is made. This also happens when a store moves to another
+ * device, which does no harm: frames of the old identity can still be read.
  */
 #include "proof.h"
 
@@ -81,9 +81,9 @@ static void warn_key_differs(const struct kvc_frame *f)
 }
 
 /*
- * Is the frame proven? The checksums of its header are right. So if our key did not make its
- * identity, it is not damaged: it was sealed with another key of the same number, which another
- * node has. -ENOKEY says so. Such a frame is not used, and not discarded either.
+ * Is the frame proven? The checksums of its header are right. So if our key made none of its
+ * proofs, the frame is not damaged: another node sealed it with another key of the same number. The
+ * result is then -ENOKEY, and the frame is neither used nor discarded.
  */
 static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 		  enum kvc_proven least)

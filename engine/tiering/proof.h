@@ -9,14 +9,14 @@
 #include "kvc.h"
 
 /*
- * Adds the proofs to f, which must be complete otherwise. shared: f is for a shared tier and is
- * proven by key f->key_id; without a key file it gets no proof. Else it is for the store's own
- * tier. Returns 0, -ENOKEY or -EIO.
+ * Adds the proofs to f, which must be complete except for them. shared: f is for a shared tier and
+ * is proven by key f->key_id; without a key file it gets no proof. If shared is false, f is for the
+ * store's own tier. Returns 0, -ENOKEY or -EIO.
  */
 int kvc_proof_add(const struct kvc *k, bool shared, struct kvc_frame *f);
 /*
- * May a frame that a placement of ours names be believed? Returns 0; -ENOKEY if this mount lacks
- * its key, also if it has another key of that number; or -EBADMSG.
+ * May this mount trust a frame that one of its placements names? Returns 0; -ENOKEY if this mount
+ * lacks its key, also if it has another key of that number; or -EBADMSG.
  */
 int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f);
 /*

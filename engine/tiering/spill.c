@@ -2,12 +2,12 @@
 /*
  * Spills: copies of published objects to the tiers. A file that is still open is copied if fsync
  * asks for it (a snapshot). A worker of the tier makes the copy (copy.c) and records it. If the
- * object changed in between, which its epoch tells, the copy is undone. Copies that the disk tier
- * does not admit (access/admission.c) are not queued for it.
+ * object's epoch changed during the copy, the copy is undone. Copies that the disk tier does not
+ * admit (access/admission.c) are not queued for it.
  *
  * A copy that a failed sync may have lost (kvc_tier_synced) does not count for an fsync, a flush or
- * an unmount. It is made again, as for another key: the new copy is synced before it replaces the
- * old one. So is a snapshot of a file that has an older copy.
+ * an unmount. It is made again, as after a change of the key: the new copy is synced before it
+ * replaces the old one. A snapshot of a file that has an older copy is also synced first.
  *
  * One job per object and tier: n->copying has a bit for each tier with a queued or running job. A
  * copy that failed is queued again, later after each failure.
@@ -197,7 +197,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (kvc_place_lossy(&place))
 		place.raw = c->back; /* the header of a sealed frame has no sum */
 	replace_both(k, n, tier, place);
-	/* delete rows of earlier generations that were forgotten but not yet written */
+	/* delete the rows of copies in other tiers that may be forgotten in memory only */
 	for (unsigned t = 0; t < k->tier_slots && k->shared; t++)
 		if (!n->in[t].place.gen)
 			kvc_place_del(k->cat, n->row.ino, t);
@@ -364,10 +364,10 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 		    (!s->snapshot_copy && kvc_file_differs_in(n, s->tier));
 	replaces = s->snapshot_copy && kvc_file_placed_anywhere(k, n);
 	/*
-	 * The row of this copy replaces another one in the catalog. The copy before may be the only
-	 * one that an fsync has stored, and the commit may reach the medium before the new frame
-	 * does. The sync after the commit then finds the device synced, so that an fsync has no
-	 * more syncs than before.
+	 * The row of this copy replaces another one in the catalog. The previous copy may be the
+	 * only one that an fsync has stored, and the commit may reach the medium before the new
+	 * frame does. The sync after the commit then finds the device synced, so that an fsync has
+	 * no more syncs than before.
 	 */
 	s->c.sync = s->reseal || replaces;
 	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
@@ -520,8 +520,8 @@ static void copy_again_locked(struct kvc *k, struct spill *s, bool makes_room)
 static void spill_finish_locked(struct kvc *k, struct spill *s)
 {
 	const struct kvc_tier_state *ts = &k->tier[s->tier];
-	/* no longer full: space was freed since, and the waiters were told */
 	bool full = s->err == -ENOSPC && ts->trim.exists;
+	/* also if the tier is no longer full: the copies that wait for space were woken already */
 	bool makes_room = full && (!ts->nothing_to_drop || !ts->space.full);
 	bool failed = s->err && s->err != -ECANCELED;
 	struct kvc_node *n = s->n;
@@ -533,8 +533,8 @@ static void spill_finish_locked(struct kvc *k, struct spill *s)
 		n->spill.failing = true;
 	}
 	/*
-	 * While unmounting, a tier that failed is not tried again, but a copy is that became stale:
-	 * unmounting does not queue another copy of an object that is being copied.
+	 * While unmounting, a copy is not tried again if the tier failed. It is tried again if it
+	 * became stale: unmounting does not queue another copy of an object that is being copied.
 	 */
 	s->retry = s->retry && !n->commit.lost &&
 		   (!k->stopping || ((makes_room || !failed) && !k->draining));
@@ -569,8 +569,8 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	/*
 	 * The evictor takes an open segment for one that a client uses, and evicts the next chunk
 	 * instead. So the segment is closed before other threads see that the object may be
-	 * evicted. A mark ended just now, so its segment is closed too. The segment of an unlinked
-	 * file is closed below, since that frees its pages.
+	 * evicted. A segment with a mark was kept open until the mark was removed, so it is closed
+	 * here too. The segment of an unlinked file is closed below, since that frees its pages.
 	 */
 	if (!s.n->commit.lost && kvc_node_has_segment(s.n))
 		kvc_copy_close(&s.c);

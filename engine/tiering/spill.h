@@ -15,12 +15,12 @@
  */
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
 /*
- * Queues them urgently, including copies that wait after a failure and copies that were given up.
+ * The same, urgently, and also for copies that wait after a failure or were given up.
  */
 void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n);
 /*
  * Requests new copies in place of those that failed syncs may have lost: copies in the state
- * KVC_TIER_UNKNOWN, in this state, or in a worse one. Returns true if there are any;
+ * KVC_TIER_UNKNOWN, in the state `least`, or in a worse state. Returns true if there are any;
  * kvc_spill_queue_locked then queues them. For files in the state RESIDENT or BOTH.
  */
 bool kvc_spill_lost_locked(struct kvc *k, struct kvc_node *n, enum kvc_tier_synced least);

@@ -134,28 +134,49 @@ int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds)
 	return err;
 }
 
-int kvc_model_layout_both(struct kvc *k, uint64_t model, char text[KVC_KV_LAYOUT_TEXT])
+int kvc_model_layout_both(struct kvc *k, uint64_t folder, char text[KVC_KV_LAYOUT_TEXT])
 {
 	size_t len = KVC_KV_LAYOUT_TEXT - 1;
-	int err = model ? kvc_xattr_get(k->cat, model, LAYOUT, text, &len) : -ENOENT;
+	int err = folder ? kvc_xattr_get(k->cat, folder, LAYOUT, text, &len) : -ENOENT;
 
 	if (!err)
 		text[len] = 0;
 	return err;
 }
 
-int kvc_model_layout_set_both(struct kvc *k, uint64_t model, const char *text)
+int kvc_model_layout_of_both(struct kvc *k, uint64_t folder, char text[KVC_KV_LAYOUT_TEXT])
+{
+	struct kvc_row row;
+	int err = -ENOENT;
+
+	for (unsigned depth = 0; folder && folder != KVC_ROOT; depth++) {
+		if (depth > KVC_DEPTH_MAX)
+			return -ELOOP;
+		err = kvc_model_layout_both(k, folder, text);
+		if (err != -ENOENT || (err = kvc_node_row_both(k, folder, &row)))
+			return err;
+		folder = row.parent;
+		err = -ENOENT;
+	}
+	return err;
+}
+
+int kvc_model_layout_set_both(struct kvc *k, uint64_t folder, const char *text)
 {
 	char printed[KVC_KV_LAYOUT_TEXT];
 	struct kvc_kv_layout l;
+	uint64_t model;
+	int err = kvc_node_model_both(k, folder, &model);
 
+	if (err)
+		return err;
+	if (text && kvc_kv_layout_parse(text, &l, NULL))
+		return -EINVAL;
 	hint_of(k, model)->lossless_said = false;
 	if (!text)
-		return kvc_xattr_del(k->cat, model, LAYOUT);
-	if (kvc_kv_layout_parse(text, &l, NULL))
-		return -EINVAL;
+		return kvc_xattr_del(k->cat, folder, LAYOUT);
 	kvc_kv_layout_print(&l, printed);
-	return kvc_xattr_set(k->cat, model, LAYOUT, printed, strlen(printed));
+	return kvc_xattr_set(k->cat, folder, LAYOUT, printed, strlen(printed));
 }
 
 bool kvc_model_lossless_locked(struct kvc *k, uint64_t model)

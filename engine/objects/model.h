@@ -52,11 +52,13 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 int kvc_model_ttl_both(struct kvc *k, uint64_t model, uint64_t *seconds);
 int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds);
 /*
- * The layout of the keys and values in the model's files (kv_layout.h), as text; -ENOENT: not set.
- * Setting NULL removes it. -EINVAL: the text is not a layout.
+ * The layout of the keys and values in the files below a folder (kv_layout.h), as text; -ENOENT:
+ * not set. kvc_model_layout_of_both finds the one in effect: of this folder, or of the nearest
+ * folder above it. Setting NULL removes it. -EINVAL: the text is not a layout.
  */
-int kvc_model_layout_both(struct kvc *k, uint64_t model, char text[KVC_KV_LAYOUT_TEXT]);
-int kvc_model_layout_set_both(struct kvc *k, uint64_t model, const char *text);
+int kvc_model_layout_both(struct kvc *k, uint64_t folder, char text[KVC_KV_LAYOUT_TEXT]);
+int kvc_model_layout_of_both(struct kvc *k, uint64_t folder, char text[KVC_KV_LAYOUT_TEXT]);
+int kvc_model_layout_set_both(struct kvc *k, uint64_t folder, const char *text);
 /*
  * A copy of the model's files is coded without loss although a codec with loss was chosen. Returns
  * true if the reason should be logged: it was not, since the codec or the layout changed.

@@ -408,7 +408,7 @@ static int get_layout(struct kvc *k, struct kvc_subject *s, char *value)
 
 static int set_layout(struct kvc *k, struct kvc_subject *s, const char *value)
 {
-	return kvc_model_layout_set_both(k, s->n->row.ino, value);
+	return s->kind & ON_ROOT ? -EINVAL : kvc_model_layout_set_both(k, s->n->row.ino, value);
 }
 
 /* Existing chunks change their policy class (base/policy.h), too. */
@@ -636,7 +636,7 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "hint", ON_FILE | ON_CHUNK_FOLDER, NULL, set_hint },
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER | EACH, get_hits, NULL },
 	{ "layers", ON_MODEL, get_layers, set_layers },
-	{ "layout", ON_MODEL, get_layout, set_layout },
+	{ "layout", ON_MODEL | ON_FOLDER, get_layout, set_layout },
 	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },
 	{ "parent_by", ON_FILE | ON_CHUNK_FOLDER | EACH, get_parent_by, NULL },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },

@@ -212,7 +212,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		kvc_row_put(k->cat, &s.n->row, &s.n->paid);
 	if (v) {
 		v = kvc_virtual_of(name, s.kind);
-		whole = v->on == ON_MODEL && kvc_chunking_whole_both(k, s.n) == 1;
+		whole = (v->on & s.kind & ON_MODEL) && kvc_chunking_whole_both(k, s.n) == 1;
 		memcpy(text, value, len);
 		text[len] = 0;
 		err = !v->set                                    ? -EOPNOTSUPP

@@ -243,7 +243,7 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 static void count_lossless_locked(struct kvc_copy *c, uint64_t model, const char *layout)
 {
 	struct kvc *k = c->k;
-	const char *why = "user.kvcachefs.layout is not set on its folder";
+	const char *why = "user.kvcachefs.layout is not set on a folder above the file";
 	char fit[KVC_KV_LAYOUT_TEXT + 80];
 
 	if (c->table) {
@@ -270,7 +270,7 @@ static int recipe_kv_both(struct kvc_copy *c, struct kvc_recipe *r, uint64_t mod
 
 	if (c->f->size <= KVC_PAGE)
 		return 0; /* no codec would save anything */
-	err = kvc_model_layout_both(c->k, model, layout);
+	err = kvc_model_layout_of_both(c->k, c->n->row.parent, layout);
 	if (err && err != -ENOENT)
 		return err;
 	if (!err && !kvc_kv_layout_parse(layout, &c->kv.layout, NULL) && !c->table &&

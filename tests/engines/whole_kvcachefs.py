@@ -314,6 +314,41 @@ def rows(env, base, mounted, folder, need, row, asked):
         need(all(a != b for a, b in pairs), "the tokens do not depend on the prompt")
         twice(start=start, asks=mine)()
 
+    for codec in "kvq-high", "kvq-mid", "kvq-low", "fp8":
+        is_row(f"tokens after a prefix coded with {codec}")(lambda codec=codec: coded(codec))
+
+    def coded(codec):
+        """The connector tells the layout of its files, so compress= alone makes the copies lossy.
+        The second engine gets the decoded prefixes. Prints the share of equal tokens; random
+        weights amplify small differences, so only the first token has a bound."""
+        start, out = {"strong": True}, 16
+        mine = prompts(16, first=1)
+        want = reference(mine, start=start, out=out)
+        with mounted(size=512, cpu=256, options=f",compress={codec}") as store:
+            with vllm(connector(store), **start) as v:
+                right(v.run(mine, out=out), mine, "first", start=start, out=out)
+            store.settle()
+            count = len(files(store))
+            t = store.stats()
+            need(
+                t["lossy_copies"] == count > 0 == t["lossy_no_layout"] == t["lossy_no_fit"],
+                f"{t['lossy_copies']} lossy copies of {count} files",
+            )
+            store.umount()
+            store.drop_pool()
+            store.mount()
+            with vllm(connector(store), **start) as v:
+                cached, tokens = v.run(mine, out=out)
+            need(min(cached) >= 512, f"{cached} tokens were from the cache")
+            need(store.stats()["loads_decoded"] >= count, "the prefixes were not decoded")
+        firsts = sum(a[0] == b[0] for a, b in zip(want, tokens))
+        same = sum(a == b for w, t in zip(want, tokens) for a, b in zip(w, t))
+        print(
+            f"{codec}: {100 * same / len(mine) / out:.1f} % of {len(mine) * out} tokens are equal, "
+            f"{firsts} of {len(mine)} first tokens"
+        )
+        need(firsts >= len(mine) // 2, f"{firsts} of {len(mine)} first tokens are equal")
+
     @is_row("preemption")
     def preempted():
         start = {"llm": {"num_gpu_blocks_override": 70, "max_num_seqs": 8}}

@@ -44,6 +44,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorage
 
 import kvcachefs
 
+from . import _layouts
 from ._sglang import Options, Reporter, open_queue, restorable, safe_name, values
 
 __all__ = ["HiCacheKvcachefs"]
@@ -81,6 +82,24 @@ class _Pool:
                     "dtype", "temporal_dtype", "conv_dtype", "layer_num", "start_layer", "head_num",
                     "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim"))]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
+
+    def axes(self) -> str | None:
+        """The layout of a page's file (_layouts.py)."""
+        pool, of = self.host_pool, {"t": self.page}
+        for name, attr in (("l", "layer_num"), ("h", "head_num"), ("d", "head_dim")):
+            of[name] = int(getattr(pool, attr, 0) or 0)
+        order = {"layer_first": "lkthd", "page_first": "ktlhd", "page_first_direct": "klthd",
+                 "page_head": "khtld"}.get(str(getattr(pool, "layout", "")))
+        if getattr(pool, "kv_lora_rank", 0):  # MLA
+            of["d"], of["h"] = int(getattr(pool, "kv_cache_dim", 0) or 0), 1
+            order = order.replace("k", "").replace("h", "") if order else None
+        elif getattr(pool, "v_head_dim", of["d"]) not in (None, of["d"]):
+            return None
+        if order is None or self.sizes is None or not all(of.values()):
+            return None
+        of["k"] = 2
+        return _layouts.text(getattr(pool, "dtype", None), [(a, of[a]) for a in order],
+                             sum(self.sizes))
 
     def places(self, indices: torch.Tensor, n: int) -> list[kvcachefs.Parts]:
         """The parts of n pages. ValueError: these are not the addresses of n pages."""
@@ -144,6 +163,8 @@ class HiCacheKvcachefs(HiCacheStorage):
         if pool is None or pool.host_pool is not host_pool:
             prefix = self.options.below(safe_name(self._model))
             pool = self._pools[text] = _Pool(text, host_pool, prefix)
+            if layout := pool.axes():
+                _layouts.tell(self.options.mount, pool.folder, layout, logger)
         return pool
 
     def _paths(self, folder: str, keys: Sequence[str], pool: str = str(PoolName.KV)) -> list[str]:

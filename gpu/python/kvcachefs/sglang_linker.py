@@ -48,6 +48,7 @@ from sglang.srt.utils import get_device_module
 
 import kvcachefs
 
+from . import _layouts
 from ._lookups import pool_bytes
 from ._sglang import Options, Reporter, open_queue, restorable, safe_name, values
 
@@ -94,6 +95,20 @@ class _Pool:
                 [str(b.dtype) for b in entry.kv_buffer], values(),
                 *(str(getattr(entry.device_pool, n, "")) for n in ("dtype", "start_layer"))]
         self.folder = prefix + "_" + hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
+
+    def axes(self) -> str | None:
+        """The layout of a page's file (_layouts.py): keys and values, or the latent vectors of MLA,
+        each of all layers."""
+        buffers, parts = self.entry.kv_buffer, [len(c) for c in self.entry.buffer_meta]
+        shapes = {(tuple(b.shape[1:]), b.dtype) for b in buffers}
+        if len(shapes) != 1 or len(set(parts)) != 1 or len(parts) > 2:
+            return None
+        (shape, dtype), = shapes
+        if len(shape) != 2 or (len(parts) == 1 and shape[0] != 1):
+            return None
+        return _layouts.text(dtype, [("k", len(parts)), ("l", parts[0]),
+                                     ("t", self.entry.page_size), ("h", shape[0]),
+                                     ("d", shape[1])], self.size)
 
     def paths(self, keys: list[str]) -> list[str]:
         return [f"{self.folder}/{safe_name(k)}.{self.entry.name}_{self.suffix}.bin" for k in keys]
@@ -198,6 +213,9 @@ class KvcachefsLinker(UnifiedCacheLinker):
         prefix = self.options.below(safe_name(model or self._model()))
         self._files = {name: _Pool(entry, self.num_layers, prefix, suffix)
                        for name, entry in self.pools.items()}
+        for files in self._files.values():
+            if layout := files.axes():
+                _layouts.tell(self.options.mount, files.folder, layout, logger)
         self.layer_done_counter = LayerCounter(self.options.layer_group, self.num_layers,
                                                self.device)
         if PoolName.MAMBA in self.pools:

@@ -44,7 +44,8 @@ try:
         OffloadingConnector
     from vllm.logger import init_logger
     from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
-    from vllm.v1.kv_cache_interface import MambaSpec, SlidingWindowSpec, iter_layer_specs
+    from vllm.v1.kv_cache_interface import (AttentionSpec, MambaSpec, MLAAttentionSpec,
+                                            SlidingWindowSpec, iter_layer_specs)
     from vllm.v1.kv_offload.base import (Locality, LoadStoreSpec, LookupResult, Medium,
                                          OffloadingCounterMetadata, OffloadingEvent,
                                          OffloadingGaugeMetadata, OffloadingManager,
@@ -56,7 +57,7 @@ try:
 except ImportError as e:
     raise ImportError(f"kvcachefs.vllm needs vLLM 0.32 (vllm.v1.kv_offload): {e}") from e
 
-from . import _chunkfiles, _hints, _lookups
+from . import _chunkfiles, _hints, _layouts, _lookups
 from .parts import Pages
 from .transfer import Item, warm
 
@@ -230,6 +231,9 @@ class KvcachefsSpec(OffloadingSpec):
             self._mappers[-1].rank = rank
         self.recurrent: set[int] = set()  # positions of groups; set by the connector
         self.windowed: set[int] = set()  # numbers of groups whose chunks are not a prefix
+        # of the layers of this worker, by name; set by the connector
+        self.kv_caches: dict[str, Any] = {}
+        self.kv_specs: dict[str, Any] = {}
 
     @classmethod
     def build_metric_definitions(cls, extra_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,6 +245,11 @@ class KvcachefsSpec(OffloadingSpec):
 
     def paths(self, key: bytes) -> list[str]:
         return [str(m.get_file_name(key)) for m in self._mappers]
+
+    @property
+    def worker_folder(self) -> str:
+        """The folder of this worker's files, below the mount."""
+        return f"{self._mapper.base_path}_r{self.rank}"
 
     def describe(self) -> None:
         """Writes the file that tells people the meaning of the folder's name, as vLLM does."""
@@ -470,6 +479,39 @@ def _groups(spec: KvcachefsSpec, caches: Any) -> list[_chunkfiles.Group]:
     return out
 
 
+def _page_axes(cache: Any, spec: Any) -> list[tuple[str, int]] | None:
+    """The axes of a page in a layer's cache; None: vLLM arranges it in another way."""
+    if not isinstance(cache, torch.Tensor) or not isinstance(spec, AttentionSpec):
+        return None
+    tokens, heads, d = spec.block_size, spec.num_kv_heads, spec.head_size
+    shape, strides = list(cache.shape[1:]), list(cache.stride()[1:])
+    if type(spec) is MLAAttentionSpec:  # one latent vector for each token
+        if shape[-2:] != [tokens, d] or shape[:-2] not in ([], [1]):
+            return None
+        return _layouts.axes([("t", tokens, strides[-2]), ("d", d, strides[-1])])
+    if shape == [heads, tokens, 2 * d]:  # K and V of a vector are adjacent
+        return _layouts.axes([("h", heads, strides[0]), ("t", tokens, strides[1]),
+                              ("k", 2, d * strides[2]), ("d", d, strides[2])])
+    if shape == [2, tokens, heads, d]:
+        return _layouts.axes(list(zip("kthd", shape, strides)))
+    return None
+
+
+def _layout(spec: KvcachefsSpec, groups: list[_chunkfiles.Group]) -> str | None:
+    """The layout of this worker's files. They are in one folder, so all groups must have it."""
+    found: set[str | None] = set()
+    for position, group in enumerate(groups):
+        names = spec.config.groups[position].layer_names
+        layers = [(spec.kv_caches.get(n), spec.kv_specs.get(n)) for n in names]
+        pages = [_page_axes(*both) for both in layers]
+        kinds = {getattr(cache, "dtype", None) for cache, _ in layers}
+        if not pages or pages[0] is None or pages.count(pages[0]) < len(pages) or len(kinds) > 1:
+            return None
+        shape = [("l", len(group.pages.tensors)), ("p", group.slots), *pages[0]]
+        found.add(_layouts.text(kinds.pop(), shape, group.slots * group.pages.page_bytes))
+    return found.pop() if len(found) == 1 else None
+
+
 def _device(caches: Any) -> int:
     """-1: host memory; else the number of the CUDA device."""
     device = caches.tensors[0].tensor.device
@@ -490,6 +532,9 @@ class Worker(OffloadingWorker):
         groups = _groups(spec, caches)
         self._files = _chunkfiles.ChunkFiles(
             options.mount, groups, threads=options.threads, reports=_lookups.Reports(logger))
+        layout = _layout(spec, groups)
+        if layout:
+            _layouts.tell(options.mount, spec.worker_folder, layout, logger)
         self._numbers = {g.group_id: i for i, g in enumerate(spec.config.groups)}
         self._keys: dict[int, list[bytes]] = {}
         self._blocks: dict[int, list[int]] = {}  # of loads
@@ -499,9 +544,9 @@ class Worker(OffloadingWorker):
         if options.warm:
             threading.Thread(target=self._warm, args=(groups[0],), name="kvcachefs-warm",
                              daemon=True).start()
-        logger.info("kvcachefs: %s/%s, %s bytes a file of %d blocks", options.mount,
+        logger.info("kvcachefs: %s/%s, %s bytes a file of %d blocks, %s", options.mount,
                     spec._mapper.base_path, "/".join(str(g.size) for g in groups),
-                    spec.blocks_per_chunk)
+                    spec.blocks_per_chunk, layout or "without a layout")
 
     def _warm(self, group: _chunkfiles.Group) -> None:
         options = self._spec.options
@@ -614,6 +659,8 @@ class KvcachefsConnector(OffloadingConnector):
             spec.recurrent = {i for i, g in enumerate(groups)
                               if any(isinstance(s, MambaSpec)
                                      for s in iter_layer_specs(g.kv_cache_spec))}
+            spec.kv_specs = {n: getattr(g.kv_cache_spec, "kv_cache_specs", {}).get(
+                n, g.kv_cache_spec) for g in groups for n in g.layer_names}
 
     @classmethod
     def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: Any,
@@ -623,6 +670,10 @@ class KvcachefsConnector(OffloadingConnector):
                                           per_engine_labelvalues)
 
     # In the workers:
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        self.connector_worker.spec.kv_caches = kv_caches
+        super().register_kv_caches(kv_caches)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         sending, receiving = self.get_finished(finished_req_ids)

@@ -77,7 +77,7 @@ static void count_lookup_locked(struct kvc *k, struct kvc_node *n, struct kvc_ro
 	kvc_node_attr_locked(k, n, attr);
 }
 
-/* What a lookup has read without the locks. */
+/* The data that a lookup has read without the locks. */
 struct looked {
 	const struct kvc_peek *name; /* NULL: the name was not read */
 	struct kvc_peek_gone gone;

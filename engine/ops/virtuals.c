@@ -460,7 +460,7 @@ static int get_used(struct kvc *k, struct kvc_subject *s, char *value)
 	return q ? 0 : -ENODATA;
 }
 
-/* What the files of the model use. -ENODATA while that is not known. */
+/* The number and bytes of the model's files. -ENODATA while they are not known. */
 static int get_use(struct kvc *k, struct kvc_subject *s, struct kvc_model_use *u)
 {
 	return kvc_model_use_get_locked(k, s->n->row.ino, u) ? 0 : -ENODATA;

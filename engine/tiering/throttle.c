@@ -15,7 +15,7 @@
  * have (kvc_committer_batch_max_locked). Otherwise, a flood of stores would lengthen commits, and
  * with them the time until a store is durable.
  *
- * Loads are never delayed, and stores are not if no tier takes copies. A wait for a turn is in
+ * Loads are never delayed. Stores get no turns while no tier takes copies. A wait for a turn is in
  * k->throttle->waiters until its time (pool/wait.c).
  */
 #include "throttle.h"

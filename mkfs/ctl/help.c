@@ -54,7 +54,7 @@ static const struct {
 	{ "hint", "--finished", NULL,
 	  "the prompt will not be continued: evict its chunks before others" },
 	{ "hint", "--superseded", "FOLDER",
-	  "a newer prompt replaces this one; FOLDER is its last chunk" },
+	  "FOLDER is the last chunk of a newer prompt that replaces this one" },
 	{ "hint", "--priority", "low|normal|high",
 	  "evict these chunks before (low) or after (high) others; normal:\n"
 	  "end earlier hints about them" },

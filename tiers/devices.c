@@ -253,9 +253,7 @@ static int devices_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t o
 	return kvct_devices_end(d, nr, KVC_CALL_READ, at.at, err, false);
 }
 
-static int devices_load(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *to,
-			uint64_t len,
-			int (*arrived)(void *arg, uint8_t *p, size_t len, uint64_t off), void *arg)
+static int devices_load(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_load *l)
 {
 	struct kvct_devices *d = kvct_devices_of(t);
 	uint64_t nr = w->at >> KVC_DEVICE_BITS;
@@ -265,7 +263,7 @@ static int devices_load(struct kvc_tier *t, const struct kvc_where *w, uint64_t 
 
 	if (err)
 		return err == -ENOENT ? -EBADMSG : err;
-	err = x->ops->load(x, &at, off, to, len, arrived, arg);
+	err = x->ops->load(x, &at, l);
 	return kvct_devices_end(d, nr, KVC_CALL_READ, at.at, err, false);
 }
 

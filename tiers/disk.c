@@ -31,6 +31,7 @@
 
 #define PIECE KVCT_PIPELINE_PIECE
 #define BUFFER (KVC_FRAME_HEADER + PIECE)
+_Static_assert(BUFFER >= KVCT_PIPELINE_BUFFER, "a put and a load use the same buffers");
 #define SPARES 8
 #define READS 3                 /* attempts to read a page before it counts as unreadable */
 #define WANTED_NS 1000000000ull /* how long after a refusal the same frame is expected again */
@@ -313,27 +314,29 @@ struct writing {
 	uint64_t at; /* offset of the payload in the file or device */
 };
 
-static int writing_begin(void *arg, uint8_t *buf, void **p, size_t len, uint64_t off)
+static int writing_begin(void *arg, struct kvc_part *part)
 {
 	const struct writing *w = arg;
+	size_t len = part->len;
 	const void *bytes;
 	int err;
 
 	if (w->p->bytes && len % KVC_PAGE == 0) {
-		if (!(err = w->p->bytes(w->p->arg, &bytes, len, off)))
-			*p = (void *)bytes;
+		if (!(err = w->p->bytes(w->p->arg, &bytes, len, part->off)))
+			part->p = (uint8_t *)bytes;
 		return err;
 	}
-	err = w->p->read(w->p->arg, buf, len, off);
-	memset(buf + len, 0, kvc_round_up(len, KVC_PAGE) - len);
+	err = w->p->read(w->p->arg, part->p, len, part->off);
+	memset(part->p + len, 0, kvc_round_up(len, KVC_PAGE) - len);
 	return err;
 }
 
-static int writing_move(void *arg, void *p, size_t len, uint64_t off)
+static int writing_move(void *arg, const struct kvc_part *part)
 {
 	const struct writing *w = arg;
 
-	return kvc_pwrite_all(w->d->fd, p, kvc_round_up(len, KVC_PAGE), (off_t)(w->at + off));
+	return kvc_pwrite_all(w->d->fd, part->p, kvc_round_up(part->len, KVC_PAGE),
+			      (off_t)(w->at + part->off));
 }
 
 /* Writes the payload in pieces, then the header. The last piece is padded to a page with zeros. */
@@ -452,47 +455,66 @@ static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 /* A frame while it is read. */
 struct loading {
 	struct disk *d;
-	uint64_t at;
-	uint8_t *to;
-	int (*arrived)(void *arg, uint8_t *p, size_t len, uint64_t off);
-	void *arg;
+	const struct kvc_where *w;
+	const struct kvc_load *l;
 };
 
-static int loading_move(void *arg, void *p, size_t len, uint64_t off)
+static int loading_begin(void *arg, struct kvc_part *part)
 {
 	const struct loading *l = arg;
-	int err = kvc_pread_all(l->d->fd, l->to + off, len, (off_t)(l->at + off));
+	uint8_t *buf = part->p;
+	int err;
 
-	(void)p;
-	return err == -ENODATA ? -EBADMSG : disk_error(err); /* -ENODATA: the file became shorter */
+	part->p = NULL;
+	if ((err = l->l->part(l->l->arg, part)))
+		return err;
+	part->p = part->p ?: buf;
+	return part->len > KVC_TIER_PART || part->off > l->w->len ||
+			       part->len > l->w->len - part->off
+		       ? -EBADMSG
+		       : 0;
 }
 
-static int loading_end(void *arg, void *p, size_t len, uint64_t off)
+static int loading_move(void *arg, const struct kvc_part *part)
+{
+	const struct loading *l = arg;
+	int err = kvc_pread_all(l->d->fd, part->p, part->len, (off_t)(l->w->at + part->off));
+
+	if (err)
+		/* -ENODATA: the file became shorter */
+		return err == -ENODATA ? -EBADMSG : disk_error(err);
+	return l->l->arrived ? l->l->arrived(l->l->arg, part) : 0;
+}
+
+static int loading_end(void *arg, const struct kvc_part *part)
 {
 	const struct loading *l = arg;
 
-	(void)p;
-	return l->arrived(l->arg, l->to + off, len, off);
+	return l->l->ended(l->l->arg, part);
 }
 
-static int disk_load(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *to,
-		     uint64_t len, int (*arrived)(void *arg, uint8_t *p, size_t len, uint64_t off),
-		     void *arg)
+static int disk_load(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_load *load)
 {
 	struct disk *d = disk_of(t);
-	struct loading l = { d, w->at + off, to, arrived, arg };
+	struct loading l = { d, w, load };
 	struct kvct_transfer transfer = {
-		.len = len,
+		.n = load->n,
 		.arg = &l,
+		.begin = loading_begin,
 		.move = loading_move,
 		.end = loading_end,
 		.urgent = true,
 		.device = d->nr,
 	};
+	uint8_t *buf;
+	int err;
 
-	if (!valid(d, w) || off > w->len || len > w->len - off)
+	if (!valid(d, w))
 		return -EBADMSG;
-	return kvct_pipeline_run(d->pipeline, &transfer, NULL, NULL);
+	buf = buffer_get(d);
+	err = buf ? kvct_pipeline_run(d->pipeline, &transfer, buf, NULL) : -ENOMEM;
+	buffer_put(d, buf);
+	return err;
 }
 
 static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w,

@@ -29,18 +29,19 @@
 
 #define HUGE_PAGE (2u << 20)
 /* a shorter transfer is finished before a helper would be of use */
-#define HELPED_MIN (4ull * KVCT_PIPELINE_PIECE)
+#define HELPED_MIN 4u /* pieces */
 
 /* One transfer under way. */
 struct run {
 	const struct kvct_transfer *t;
 	struct kvct_pipeline *l;
 	pthread_mutex_t order; /* guards `next` */
-	uint64_t next;         /* offset of the next piece that nobody has taken */
+	uint64_t n;            /* number of pieces */
+	uint64_t next;         /* the next piece that nobody has taken */
 	/* under l->lock: */
 	struct kvc_list link;  /* in l->runs while pieces are left */
 	unsigned helpers;      /* helpers that work on it */
-	uint64_t ended;        /* offset of the next piece whose `end` may be called */
+	uint64_t ended;        /* the next piece whose `end` may be called */
 	pthread_cond_t change; /* a piece has ended, an error, or a helper has left */
 	int err;
 	bool moving;
@@ -80,43 +81,43 @@ static bool has_failed(struct run *r)
 	return failed;
 }
 
-/*
- * Takes the next piece and prepares it. Returns its length, 0 if no piece is left, or a negative
- * errno.
- */
-static int64_t take_piece(struct run *r, uint8_t *buf, void **p, uint64_t *off)
+/* Takes the next piece and prepares it. Returns 1, 0 if no piece is left, or a negative errno. */
+static int take_piece(struct run *r, uint8_t *buf, struct kvc_part *part)
 {
 	const struct kvct_transfer *t = r->t;
-	int64_t got;
-	int err;
+	int got, err;
 
 	pthread_mutex_lock(&r->order);
-	*off = r->next;
-	*p = buf;
-	got = has_failed(r) ? 0 : (int64_t)kvc_min(t->len - *off, KVCT_PIPELINE_PIECE);
-	r->next += (uint64_t)got;
-	if (got && t->begin && (err = t->begin(t->arg, buf, p, (size_t)got, *off)))
-		got = err;
+	got = r->next < r->n && !has_failed(r);
+	if (got) {
+		*part = (struct kvc_part){ .nr = r->next++, .p = buf };
+		if (t->len) {
+			part->off = part->nr * KVCT_PIPELINE_PIECE;
+			part->len = kvc_min(t->len - part->off, KVCT_PIPELINE_PIECE);
+		}
+		if (t->begin && (err = t->begin(t->arg, part)))
+			got = err;
+	}
 	pthread_mutex_unlock(&r->order);
 	return got;
 }
 
 /* Calls `end` for the piece after all pieces before it, unless the transfer has failed. */
-static int end_piece(struct run *r, void *p, size_t len, uint64_t off)
+static int end_piece(struct run *r, const struct kvc_part *part)
 {
 	int err;
 
 	if (!r->t->end)
 		return 0;
 	pthread_mutex_lock(&r->l->lock);
-	while (r->ended != off && !r->err)
+	while (r->ended != part->nr && !r->err)
 		pthread_cond_wait(&r->change, &r->l->lock);
 	err = r->err;
 	pthread_mutex_unlock(&r->l->lock);
-	if (err || (err = r->t->end(r->t->arg, p, len, off)))
+	if (err || (err = r->t->end(r->t->arg, part)))
 		return err;
 	pthread_mutex_lock(&r->l->lock);
-	r->ended = off + len;
+	r->ended++;
 	pthread_cond_broadcast(&r->change);
 	pthread_mutex_unlock(&r->l->lock);
 	return 0;
@@ -125,19 +126,17 @@ static int end_piece(struct run *r, void *p, size_t len, uint64_t off)
 /* Works on pieces until none is left, and then removes the transfer from the list. */
 static void work_on(struct run *r, uint8_t *buf)
 {
-	uint64_t off;
-	int64_t len;
-	void *p;
-	int err;
+	struct kvc_part part;
+	int got, err;
 
-	while ((len = take_piece(r, buf, &p, &off)) > 0) {
-		if ((err = r->t->move(r->t->arg, p, (size_t)len, off)))
+	while ((got = take_piece(r, buf, &part)) > 0) {
+		if ((err = r->t->move(r->t->arg, &part)))
 			fail_run(r, err, true);
-		else if ((err = end_piece(r, p, (size_t)len, off)))
+		else if ((err = end_piece(r, &part)))
 			fail_run(r, err, false);
 	}
-	if (len < 0)
-		fail_run(r, (int)len, false);
+	if (got < 0)
+		fail_run(r, got, false);
 	pthread_mutex_lock(&r->l->lock);
 	kvc_list_del(&r->link);
 	pthread_mutex_unlock(&r->l->lock);
@@ -161,7 +160,7 @@ static void *helper(void *arg)
 	uint8_t *buf;
 
 	pthread_mutex_lock(&l->lock);
-	buf = l->buffers + (size_t)l->buffers_taken++ * KVCT_PIPELINE_PIECE;
+	buf = l->buffers + (size_t)l->buffers_taken++ * KVCT_PIPELINE_BUFFER;
 	while (!l->stopping) {
 		struct run *r = next_run_locked(l);
 		unsigned device;
@@ -202,7 +201,7 @@ struct kvct_pipeline *kvct_pipeline_new(void)
 
 int kvct_pipeline_start(struct kvct_pipeline *l)
 {
-	size_t size = (size_t)KVC_TIER_HELPERS * KVCT_PIPELINE_PIECE;
+	size_t size = (size_t)KVC_TIER_HELPERS * KVCT_PIPELINE_BUFFER;
 	int err = 0;
 
 	l->buffers = aligned_alloc(HUGE_PAGE, kvc_round_up(size, HUGE_PAGE));
@@ -250,10 +249,9 @@ void kvct_pipeline_free(struct kvct_pipeline *l)
 static void ask_for_help(struct run *r)
 {
 	struct kvct_pipeline *l = r->l;
-	uint64_t more = (r->t->len - 1) / KVCT_PIPELINE_PIECE;
 	struct kvc_list *at;
 
-	if (r->t->len < HELPED_MIN)
+	if (r->n < HELPED_MIN)
 		return;
 	pthread_mutex_lock(&l->lock);
 	at = r->t->urgent ? l->runs.next : &l->runs;
@@ -261,7 +259,7 @@ static void ask_for_help(struct run *r)
 	while (at != &l->runs && kvc_of(at, struct run, link)->t->urgent)
 		at = at->next;
 	kvc_list_add_tail(at, &r->link);
-	for (uint64_t i = kvc_min(more, l->idle); i; i--)
+	for (uint64_t i = kvc_min(r->n - 1, l->idle); i; i--)
 		pthread_cond_signal(&l->work);
 	pthread_mutex_unlock(&l->lock);
 }
@@ -269,8 +267,10 @@ static void ask_for_help(struct run *r)
 int kvct_pipeline_run(struct kvct_pipeline *l, const struct kvct_transfer *t, uint8_t *buf,
 		      bool *moving)
 {
-	struct run r = { .t = t, .l = l };
+	struct run r = { .t = t, .l = l, .n = t->n };
 
+	if (t->len)
+		r.n = (t->len + KVCT_PIPELINE_PIECE - 1) / KVCT_PIPELINE_PIECE;
 	pthread_mutex_init(&r.order, NULL);
 	pthread_cond_init(&r.change, NULL);
 	kvc_list_init(&r.link);

@@ -10,25 +10,28 @@
 #include "tier.h"
 
 #define KVCT_PIPELINE_PIECE KVC_TIER_PIECE /* bytes of a piece; the last one may be shorter */
+#define KVCT_PIPELINE_BUFFER KVC_TIER_PART /* bytes of a thread's buffer */
 
 /*
  * A transfer. Its functions return 0 or a negative errno, which ends the transfer: pieces that are
- * being moved are finished, and no others begin. `off` is the offset of the piece in the transfer.
+ * being moved are finished, and no others begin. part->off is the offset of the piece in the
+ * transfer, if `begin` does not change it.
  */
 struct kvct_transfer {
-	uint64_t len; /* bytes */
+	uint64_t len; /* bytes; 0: `begin` sets the place and length of each piece */
+	uint64_t n;   /* number of pieces if len is 0 */
 	void *arg;
 	/*
-	 * Prepares a piece. Called in order, by one thread at a time. buf has KVCT_PIPELINE_PIECE
-	 * bytes, aligned to a page; *p is buf at the call, and the function may set *p to bytes of
-	 * its own instead, which must stay valid until the end of the transfer. NULL: nothing to
+	 * Prepares a piece. Called in order, by one thread at a time. part->p has
+	 * KVCT_PIPELINE_BUFFER bytes, aligned to a page. The function may set it to bytes of its
+	 * own instead, which must stay valid until the end of the transfer. NULL: nothing to
 	 * prepare.
 	 */
-	int (*begin)(void *arg, uint8_t *buf, void **p, size_t len, uint64_t off);
+	int (*begin)(void *arg, struct kvc_part *part);
 	/* Moves a piece to or from p. Called in any order, by several threads at the same time. */
-	int (*move)(void *arg, void *p, size_t len, uint64_t off);
+	int (*move)(void *arg, const struct kvc_part *part);
 	/* Completes a piece. Called in order, by one thread at a time. NULL: nothing to do. */
-	int (*end)(void *arg, void *p, size_t len, uint64_t off);
+	int (*end)(void *arg, const struct kvc_part *part);
 	/* a caller waits for it: it gets help before the transfers for which this is false */
 	bool urgent;
 	/* the device that it uses: kvct_pipeline_bound limits the helpers of one device */

@@ -180,6 +180,16 @@ int kvc_budget_reserve(enum kvc_budget_use use, uint64_t bytes)
 	return err;
 }
 
+int kvc_budget_try(enum kvc_budget_use use, uint64_t bytes)
+{
+	bool took;
+
+	pthread_mutex_lock(&budget.lock);
+	took = try_hard_locked(use, bytes);
+	pthread_mutex_unlock(&budget.lock);
+	return took ? 0 : -ENOMEM;
+}
+
 static bool wait_locked(enum kvc_budget_use use, uint64_t bytes)
 {
 	struct waiter w = { .bytes = bytes };

@@ -57,6 +57,8 @@ void kvc_budget_stop(const struct kvc_stats *stats);
  * KVC_BUDGET_WRITE may be taken with locks held.
  */
 int kvc_budget_reserve(enum kvc_budget_use use, uint64_t bytes);
+/* The same for a caller that can do without: a failure is not counted as a refusal. */
+int kvc_budget_try(enum kvc_budget_use use, uint64_t bytes);
 /*
  * Takes `bytes`, and waits for others to give theirs back, in the order of arrival, loads first.
  * Returns 0, or -ENOMEM if the use may never have so many bytes or the wait took too long (a

@@ -96,14 +96,13 @@ static void release_kept(void)
 		work_free(w);
 }
 
-struct kvc_work *kvc_codec_work_get(void)
+/* Makes a work with memory that `reserve` takes from the budget. */
+static struct kvc_work *work_new(int (*reserve)(enum kvc_budget_use use, uint64_t bytes))
 {
-	struct kvc_work *w = take_kept();
+	struct kvc_work *w;
 
-	if (w)
-		return w;
 	kvc_budget_on_short(release_kept);
-	if (kvc_budget_wait(KVC_BUDGET_LOAD, sizeof *w))
+	if (reserve(KVC_BUDGET_LOAD, sizeof *w))
 		return NULL;
 	if (!(w = malloc(sizeof *w))) {
 		kvc_budget_release(KVC_BUDGET_LOAD, sizeof *w);
@@ -118,6 +117,16 @@ struct kvc_work *kvc_codec_work_get(void)
 		return NULL;
 	}
 	return w;
+}
+
+struct kvc_work *kvc_codec_work_get(void)
+{
+	return take_kept() ?: work_new(kvc_budget_wait);
+}
+
+struct kvc_work *kvc_codec_work_try(void)
+{
+	return take_kept() ?: work_new(kvc_budget_try);
 }
 
 /* The context grows with the level, and does not shrink. */

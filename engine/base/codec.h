@@ -53,11 +53,12 @@ enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KIND_KVQ, KVC_
 /*
  * Contexts and scratch memory for one coding at a time. They are reused, because creating them
  * costs more than coding a block. They count towards the budget (budget.h) and are freed when
- * memory is short. kvc_codec_work_get waits for memory and returns NULL if there is none. `wipe`
- * clears the scratch memory after it held secrets.
+ * memory is short. kvc_codec_work_get waits for memory, kvc_codec_work_try does not; both return
+ * NULL if there is none. `wipe` clears the scratch memory after it held secrets.
  */
 struct kvc_work;
 struct kvc_work *kvc_codec_work_get(void);
+struct kvc_work *kvc_codec_work_try(void);
 void kvc_codec_work_put(struct kvc_work *w, bool wipe);
 /* Return the two buffers of *w, of KVC_BLOCK and KVC_BLOCK_ROOM bytes. */
 uint8_t *kvc_codec_work_in(struct kvc_work *w);

@@ -2,8 +2,11 @@
 /* Encoder and decoder of coded payloads; see payload.h. */
 #include "payload.h"
 
+#include "tier.h"
+
 #include <endian.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -503,10 +506,17 @@ struct kvc_decoder {
 	uint64_t n, next;      /* number of blocks, and the next one */
 	uint64_t at, capacity; /* bytes of blocks so far, and their maximum */
 	bool sealed;
-	struct kvc_work *w; /* NULL: no codec */
-	XXH3_state_t *sum;  /* checksum of the raw payload; NULL: the payload is sealed */
+	XXH3_state_t *sum; /* checksum of the raw payload; NULL: the payload is sealed */
 	uint8_t key[32];
 	struct aad aad;
+	/*
+	 * With a codec, each thread that decodes a block uses one work. The first one is made with
+	 * the decoder, others when threads need them and memory is free.
+	 */
+	pthread_mutex_t lock; /* guards the works */
+	pthread_cond_t put;   /* a work is free again */
+	struct kvc_work *free[1 + KVC_TIER_HELPERS];
+	unsigned nfree, nworks; /* free works, and all of them */
 };
 
 static int decoder_init(struct kvc_decoder *d, const struct kvc_keys *keys)
@@ -526,8 +536,12 @@ static int decoder_init(struct kvc_decoder *d, const struct kvc_keys *keys)
 		else
 			XXH3_128bits_reset(d->sum);
 	}
-	if (!err && f->codec != KVC_CODEC_NONE && !(d->w = kvc_codec_work_get()))
-		err = -ENOMEM;
+	if (!err && f->codec != KVC_CODEC_NONE) {
+		if ((d->free[0] = kvc_codec_work_get()))
+			d->nfree = d->nworks = 1;
+		else
+			err = -ENOMEM;
+	}
 	return err;
 }
 
@@ -552,6 +566,8 @@ int kvc_payload_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
 	d->n = nblocks(f->raw_len);
 	d->capacity = f->stored_len - table_len;
 	d->sealed = sealed;
+	pthread_mutex_init(&d->lock, NULL);
+	pthread_cond_init(&d->put, NULL);
 	err = decoder_init(d, keys);
 	if (err)
 		kvc_payload_decoder_free(d);
@@ -572,40 +588,90 @@ int kvc_payload_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw)
 	    (kind == KVC_KIND_RAW && *stored != *raw) ||
 	    (kind != KVC_KIND_RAW && d->f->codec == KVC_CODEC_NONE))
 		return -EBADMSG;
+	d->at += *stored;
+	d->next++;
 	return 1;
 }
 
-/* Opens the next block, of a sealed payload. */
-static int open_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
+/* Opens block i of a sealed payload. */
+static int open_block(const struct kvc_decoder *d, uint64_t i, const uint8_t *in, uint8_t *to)
 {
-	const uint8_t *e = d->table + d->next * ENTRY;
+	const uint8_t *e = d->table + i * ENTRY;
+	struct aad aad;
 	size_t stored;
 	uint32_t kind = block_kind(e, &stored);
 
-	return kvc_keys_unseal(d->key, d->next, d->aad.b, aad_block(&d->aad, d->next, kind, stored),
-			       in, stored, to, e + 8);
+	aad.len = d->aad.len;
+	memcpy(aad.b, d->aad.b, aad.len);
+	return kvc_keys_unseal(d->key, i, aad.b, aad_block(&aad, i, kind, stored), in, stored, to,
+			       e + 8);
 }
 
-int kvc_payload_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
+/* Returns a work for one block; waits if all are in use and no memory is free for another one. */
+static struct kvc_work *decoder_work_get(struct kvc_decoder *d)
 {
-	size_t stored, len = block_len(d->f->raw_len, d->next);
-	uint32_t kind = block_kind(d->table + d->next * ENTRY, &stored);
+	struct kvc_work *w = NULL;
+	bool more;
+
+	pthread_mutex_lock(&d->lock);
+	more = !d->nfree && d->nworks < 1 + KVC_TIER_HELPERS;
+	d->nworks += more;
+	pthread_mutex_unlock(&d->lock);
+	if (more && (w = kvc_codec_work_try()))
+		return w;
+	pthread_mutex_lock(&d->lock);
+	d->nworks -= more;
+	while (!d->nfree)
+		pthread_cond_wait(&d->put, &d->lock);
+	w = d->free[--d->nfree];
+	pthread_mutex_unlock(&d->lock);
+	return w;
+}
+
+static void decoder_work_put(struct kvc_decoder *d, struct kvc_work *w)
+{
+	pthread_mutex_lock(&d->lock);
+	d->free[d->nfree++] = w;
+	pthread_cond_signal(&d->put);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* Decodes block i; w is NULL if the payload has no codec. */
+static int decode_block(const struct kvc_decoder *d, struct kvc_work *w, uint64_t i,
+			const uint8_t *in, uint8_t *to)
+{
+	size_t stored, len = block_len(d->f->raw_len, i);
+	uint32_t kind = block_kind(d->table + i * ENTRY, &stored);
 	int err = 0;
 
 	if (d->sealed) {
-		uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_codec_work_in(d->w);
+		uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_codec_work_in(w);
 
-		err = open_block(d, in, open);
+		err = open_block(d, i, in, open);
 		in = open;
 	}
-	if (!err && in != to)
-		err = d->w ? kvc_codec_decode(d->w, kind, in, stored, to, len)
-			   : (memmove(to, in, len), 0);
-	if (!err && d->sum)
-		XXH3_128bits_update(d->sum, to, len);
-	d->at += stored;
-	d->next++;
+	if (err || in == to)
+		return err;
+	if (w)
+		return kvc_codec_decode(w, kind, in, stored, to, len);
+	memmove(to, in, len);
+	return 0;
+}
+
+int kvc_payload_decoder_block(struct kvc_decoder *d, uint64_t i, const uint8_t *in, uint8_t *to)
+{
+	struct kvc_work *w = d->f->codec != KVC_CODEC_NONE ? decoder_work_get(d) : NULL;
+	int err = decode_block(d, w, i, in, to);
+
+	if (w)
+		decoder_work_put(d, w);
 	return err;
+}
+
+void kvc_payload_decoder_sum(struct kvc_decoder *d, uint64_t i, const uint8_t *raw)
+{
+	if (d->sum)
+		XXH3_128bits_update(d->sum, raw, block_len(d->f->raw_len, i));
 }
 
 int kvc_payload_decoder_end(struct kvc_decoder *d)
@@ -624,7 +690,10 @@ void kvc_payload_decoder_free(struct kvc_decoder *d)
 {
 	if (!d)
 		return;
-	kvc_codec_work_put(d->w, d->sealed);
+	while (d->nfree)
+		kvc_codec_work_put(d->free[--d->nfree], d->sealed);
+	pthread_cond_destroy(&d->put);
+	pthread_mutex_destroy(&d->lock);
 	XXH3_freeState(d->sum);
 	kvc_keys_wipe(d->key, sizeof d->key);
 	free(d);
@@ -642,8 +711,11 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 		return err;
 	raw = raw ? raw : nothing;
 	data = data ? data : nothing;
-	while (!err && (more = kvc_payload_decoder_next(d, &stored, &len)) == 1) {
-		err = kvc_payload_decoder_block(d, data, raw);
+	for (uint64_t i = 0; !err && (more = kvc_payload_decoder_next(d, &stored, &len)) == 1;
+	     i++) {
+		err = kvc_payload_decoder_block(d, i, data, raw);
+		if (!err)
+			kvc_payload_decoder_sum(d, i, raw);
 		data += stored;
 		raw += len;
 	}
@@ -655,17 +727,16 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 /* Takes over the blocks of d's payload, which is in e->all. */
 static int copy_blocks(struct kvc_encoder *e, struct kvc_decoder *d)
 {
+	uint8_t *p = e->all.p;
 	size_t stored, len;
 	int more, err = 0;
 
-	while (!err && (more = kvc_payload_decoder_next(d, &stored, &len)) == 1) {
-		uint8_t *p = e->all.p + d->at;
-
+	for (uint64_t i = 0; !err && (more = kvc_payload_decoder_next(d, &stored, &len)) == 1;
+	     i++) {
 		if (d->sealed)
-			err = open_block(d, p, p);
-		entry_put(e, d->next, block_kind(d->table + d->next * ENTRY, &len), stored, NULL);
-		d->at += stored;
-		d->next++;
+			err = open_block(d, i, p, p);
+		entry_put(e, i, block_kind(d->table + i * ENTRY, &len), stored, NULL);
+		p += stored;
 	}
 	e->data_len = d->at;
 	err = err ?: more;

@@ -91,27 +91,32 @@ void kvc_payload_encoder_free(struct kvc_encoder *e);
 /*
  * Decodes a payload block by block. f and `table`, both untrusted, must stay valid until the
  * decoder is freed. Returns 0; -EBADMSG if the payload differs from what was written; -ENOKEY if it
- * is sealed with an unknown key; -ENOMEM; or -EIO. One thread decodes the blocks.
+ * is sealed with an unknown key; -ENOMEM; or -EIO.
  */
 struct kvc_decoder;
 int kvc_payload_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
 			    const struct kvc_keys *keys, const uint8_t *table);
 /*
  * Returns 1 with the stored and the decoded length of the next block, both at most KVC_BLOCK; 0
- * after the last block; or -EBADMSG.
+ * after the last block; or -EBADMSG. The blocks have the numbers 0, 1 and so on. The caller lets
+ * one thread at a time call it, and likewise for kvc_payload_decoder_sum.
  */
 int kvc_payload_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw);
 /*
- * Decodes the block of the last kvc_payload_decoder_next from `in` to `to`, which may be equal for
- * a payload without a codec. Returns 0, -EBADMSG or -EIO; after an error `to` is undefined.
+ * Decodes block `i`, which kvc_payload_decoder_next has returned, from `in` to `to`, which may be
+ * equal for a payload without a codec. Several threads may decode different blocks at the same
+ * time; with a codec, a thread waits for another one if there is no memory for both. Returns 0,
+ * -EBADMSG or -EIO; after an error `to` is undefined.
  */
-int kvc_payload_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to);
+int kvc_payload_decoder_block(struct kvc_decoder *d, uint64_t i, const uint8_t *in, uint8_t *to);
+/* Call it with the decoded bytes of each block, in order. */
+void kvc_payload_decoder_sum(struct kvc_decoder *d, uint64_t i, const uint8_t *raw);
 /*
  * Call it after the last block. Returns 0, or -EBADMSG if the lengths or, in a payload that is not
  * sealed, the checksum of the bytes differ from f. Verifies nothing else.
  */
 int kvc_payload_decoder_end(struct kvc_decoder *d);
-/* Wipes and frees the decoder; NULL is allowed. */
+/* Wipes and frees the decoder, which no thread uses; NULL is allowed. */
 void kvc_payload_decoder_free(struct kvc_decoder *d);
 /*
  * Decodes a whole payload into raw (f->raw_len bytes). data has the blocks. It may be equal to raw

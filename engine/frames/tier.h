@@ -107,6 +107,33 @@ struct kvc_put {
 #define KVC_TIER_HELPERS 4u
 #define KVC_TIER_PIECE (1u << 20) /* bytes that such a thread moves at once */
 
+/* A part of a frame that is read by one of several threads. */
+struct kvc_part {
+	uint64_t nr;  /* its number, from 0 */
+	uint64_t off; /* in the frame; a whole number of pages */
+	size_t len;   /* likewise; at most KVC_TIER_PART */
+	/* the memory for its bytes; NULL: memory of the thread, valid until `ended` returns */
+	uint8_t *p;
+	size_t skip, want; /* for the functions below; the driver does not use them */
+};
+#define KVC_TIER_PART (KVC_TIER_PIECE + KVC_PAGE)
+
+/*
+ * The parts that the `load` of a tier reads, and functions that it calls for each, from any thread.
+ * They return 0 or a negative errno, which ends the load and is returned: parts that are being read
+ * are finished, and no others begin.
+ */
+struct kvc_load {
+	uint64_t n; /* number of parts */
+	void *arg;
+	/* Sets all members of the part but its number. In order, one call at a time. */
+	int (*part)(void *arg, struct kvc_part *part);
+	/* The bytes are at part->p. Any order, several calls at the same time. May be NULL. */
+	int (*arrived)(void *arg, const struct kvc_part *part);
+	/* After `arrived` has succeeded. In order, one call at a time. */
+	int (*ended)(void *arg, const struct kvc_part *part);
+};
+
 struct kvc_tier_usage {
 	uint64_t total, used; /* in bytes */
 	/* used bytes of all devices, including those that take no more frames */
@@ -190,15 +217,8 @@ struct kvc_tier_ops {
 	 */
 	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n);
-	/*
-	 * Optional: reads as get does, `len` bytes to `to`, both in whole pages, by several threads
-	 * in pieces of KVC_TIER_PIECE bytes. Calls arrived for each piece when its bytes are in
-	 * `to`, in order and one at a time, but from any thread; off counts from `to`. An error of
-	 * arrived ends the call, and is returned.
-	 */
-	int (*load)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *to,
-		    uint64_t len, int (*arrived)(void *arg, uint8_t *p, size_t len, uint64_t off),
-		    void *arg);
+	/* Optional: reads parts of a frame as get does, by several threads. */
+	int (*load)(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_load *l);
 	/* Rewrites the header of a stored frame, whose name part has changed. */
 	int (*rehead)(struct kvc_tier *t, const struct kvc_where *w,
 		      const uint8_t page[KVC_FRAME_HEADER]);

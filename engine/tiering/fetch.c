@@ -2,9 +2,10 @@
 /*
  * Reads a frame into a segment. A plain frame is read into the segment's pages by the same call as
  * its header. A sealed frame without a codec is read likewise and decrypted in place. Coded and
- * sparse frames pass through a buffer of bounded size, piece by piece. Then the frame is checked:
- * it must be the frame that the catalog describes, and its bytes must have the recorded sum. The
- * tiers' worker threads enter; each fetch has its own struct.
+ * sparse frames pass through a buffer of bounded size, piece by piece. If the tier has `load`
+ * (tier.h), several threads read a large dense object, and each decodes the blocks that it reads.
+ * Then the frame is checked: it must be the frame that the catalog describes, and its bytes must
+ * have the recorded sum. The tiers' worker threads enter; each fetch has its own struct.
  */
 #include "fetch.h"
 
@@ -120,39 +121,80 @@ static int sum_is(const void *p, uint64_t len, const struct kvc_sum *want)
 	return memcmp(s.b, want->b, 16) ? -EBADMSG : 0;
 }
 
-/* A sum that is made while pieces arrive. */
-struct summing {
-	XXH3_state_t *state;
-	uint64_t len; /* bytes; those behind them are padding */
+/* The parts of a large object, which the threads of a tier read and decode (tier.h: `load`). */
+struct parts {
+	struct fetch *x;
+	struct kvc_decoder *d; /* NULL: a plain payload */
+	uint64_t first;        /* offset of part 0 in the object; not used if there is a codec */
+	uint64_t n;            /* number of parts */
+	/* with a codec: offset of the next block in the payload, and the deadline or 0 */
+	uint64_t at, until_ns;
+	/* sums of the stored payload and of the object; NULL: not wanted */
+	XXH3_state_t *stored, *raw;
 };
 
-static int sum_piece(void *arg, uint8_t *p, size_t len, uint64_t off)
+static int sum_state(XXH3_state_t **s)
 {
-	const struct summing *s = arg;
+	*s = XXH3_createState();
+	if (!*s)
+		return -ENOMEM;
+	XXH3_128bits_reset(*s);
+	return 0;
+}
 
-	if (off < s->len)
-		XXH3_128bits_update(s->state, p, kvc_min(len, s->len - off));
+static int sum_compare(const XXH3_state_t *s, const struct kvc_sum *want)
+{
+	struct kvc_sum sum = kvc_sum_digest(s);
+
+	return memcmp(sum.b, want->b, 16) ? -EBADMSG : 0;
+}
+
+/* Loads the parts by several threads. */
+static int load_parts(struct parts *s, int (*part)(void *arg, struct kvc_part *p),
+		      int (*arrived)(void *arg, const struct kvc_part *p),
+		      int (*ended)(void *arg, const struct kvc_part *p))
+{
+	struct kvc_tier *t = s->x->t;
+	struct kvc_load load = { s->n, s, part, arrived, ended };
+
+	return t->ops->load(t, &s->x->w->place.where, &load);
+}
+
+/* A part of a payload without codec is read into the segment. */
+static int part_plain(void *arg, struct kvc_part *p)
+{
+	const struct parts *s = arg;
+	uint64_t at = s->first + p->nr * KVC_TIER_PIECE;
+
+	p->off = KVC_FRAME_HEADER + at;
+	p->len = kvc_min(s->x->span - at, KVC_TIER_PIECE);
+	p->p = s->x->map + at;
+	return 0;
+}
+
+static int ended_plain(void *arg, const struct kvc_part *p)
+{
+	const struct parts *s = arg;
+	uint64_t at = (uint64_t)(p->p - s->x->map), size = s->x->w->size;
+
+	if (s->raw && at < size)
+		XXH3_128bits_update(s->raw, p->p, kvc_min(p->len, size - at));
 	return 0;
 }
 
 /* Reads the rest of a plain payload, whose first bytes are in the segment, and checks its sum. */
 static int load_rest(struct fetch *x, uint64_t first)
 {
-	struct summing s = { XXH3_createState(), x->w->size - first };
-	struct kvc_sum sum;
-	int err = s.state ? 0 : -ENOMEM;
+	struct parts s = { .x = x, .first = first };
+	int err = sum_state(&s.raw);
 
+	s.n = (x->span - first + KVC_TIER_PIECE - 1) / KVC_TIER_PIECE;
 	if (!err) {
-		XXH3_128bits_reset(s.state);
-		XXH3_128bits_update(s.state, x->map, first);
-		err = x->t->ops->load(x->t, &x->w->place.where, KVC_FRAME_HEADER + first,
-				      x->map + first, x->span - first, sum_piece, &s);
+		XXH3_128bits_update(s.raw, x->map, first);
+		err = load_parts(&s, part_plain, NULL, ended_plain);
 	}
-	if (!err) {
-		sum = kvc_sum_digest(s.state);
-		err = memcmp(sum.b, x->f->stored_sum.b, 16) ? -EBADMSG : 0;
-	}
-	XXH3_freeState(s.state);
+	err = err ?: sum_compare(s.raw, &x->f->stored_sum);
+	XXH3_freeState(s.raw);
 	return err;
 }
 
@@ -190,49 +232,50 @@ static bool only_sealed(const struct fetch *x)
 	       x->f->codec == KVC_CODEC_NONE;
 }
 
-/* Opens the block of a sealed payload that has arrived, and sums its bytes if the sum is known. */
-struct opening {
-	struct kvc_decoder *d;
-	struct summing sum;
-};
-
-static int open_piece(void *arg, uint8_t *p, size_t len, uint64_t off)
+/* The sum of a sealed object, if it is known, is compared while its blocks are decoded. */
+static int sum_known(struct parts *s)
 {
-	struct opening *o = arg;
-	size_t stored, raw;
-	int err = kvc_payload_decoder_next(o->d, &stored, &raw);
-
-	if (err <= 0 || stored != kvc_min(len, o->sum.len - off) || raw != stored)
-		return err < 0 ? err : -EBADMSG;
-	err = kvc_payload_decoder_block(o->d, p, p);
-	return err || !o->sum.state ? err : sum_piece(&o->sum, p, len, off);
+	return s->d && s->x->w->has_sum && (s->x->f->flags & KVC_FRAME_SEALED) ? sum_state(&s->raw)
+									       : 0;
 }
 
-/* Reads a large sealed payload: a piece is decrypted while the next ones are being read. */
+static int sum_known_compare(struct parts *s)
+{
+	if (!s->raw)
+		return 0;
+	s->x->summed = true;
+	return sum_compare(s->raw, &s->x->w->sum);
+}
+
+static int part_sealed(void *arg, struct kvc_part *p)
+{
+	const struct parts *s = arg;
+	size_t stored, raw;
+	int more = kvc_payload_decoder_next(s->d, &stored, &raw);
+
+	return more <= 0 ? more ?: -EBADMSG : stored != raw ? -EBADMSG : part_plain(arg, p);
+}
+
+static int arrived_sealed(void *arg, const struct kvc_part *p)
+{
+	const struct parts *s = arg;
+
+	return kvc_payload_decoder_block(s->d, p->nr, p->p, p->p);
+}
+
+/* Reads a large sealed payload: parts are decrypted while others are being read. */
 static int load_sealed(struct fetch *x, const uint8_t *table)
 {
-	struct opening o = { .sum.len = x->w->size };
-	struct kvc_sum sum;
-	int err = kvc_payload_decoder_new(&o.d, x->f, x->k->keys, table);
+	struct parts s = { .x = x, .n = x->span / KVC_TIER_PIECE + !!(x->span % KVC_TIER_PIECE) };
+	int err = kvc_payload_decoder_new(&s.d, x->f, x->k->keys, table);
 
 	_Static_assert(KVC_TIER_PIECE == KVC_BLOCK, "a piece is a block");
-	if (!err && x->w->has_sum) {
-		if ((o.sum.state = XXH3_createState()))
-			XXH3_128bits_reset(o.sum.state);
-		else
-			err = -ENOMEM;
-	}
-	err = err
-		      ?: x->t->ops->load(x->t, &x->w->place.where, KVC_FRAME_HEADER, x->map,
-					 x->span, open_piece, &o);
-	err = err ?: kvc_payload_decoder_end(o.d);
-	if (!err && o.sum.state) {
-		sum = kvc_sum_digest(o.sum.state);
-		err = memcmp(sum.b, x->w->sum.b, 16) ? -EBADMSG : 0;
-		x->summed = true;
-	}
-	XXH3_freeState(o.sum.state);
-	kvc_payload_decoder_free(o.d);
+	err = err ?: sum_known(&s);
+	err = err ?: load_parts(&s, part_sealed, arrived_sealed, ended_plain);
+	err = err ?: kvc_payload_decoder_end(s.d);
+	err = err ?: sum_known_compare(&s);
+	XXH3_freeState(s.raw);
+	kvc_payload_decoder_free(s.d);
 	return err;
 }
 
@@ -285,10 +328,19 @@ struct source {
 	XXH3_state_t *sum; /* sum of the stored_len bytes; NULL: not wanted */
 };
 
+/* Returns the time at which reading the payload takes too long; 0: no deadline. */
+static uint64_t fetch_until(const struct fetch *x)
+{
+	uint64_t deadline_ms = x->k->opt.deadline_ms;
+
+	return deadline_ms ? kvc_mono_ns() + deadline_ms * 1000000 +
+				     x->f->stored_len / SLOWEST * 1000000000
+			   : 0;
+}
+
 static int source_open(struct source *s, struct fetch *x)
 {
 	const struct kvc_frame *f = x->f;
-	uint64_t deadline_ms = x->k->opt.deadline_ms;
 	int err = -ENOMEM;
 
 	s->x = x;
@@ -302,16 +354,8 @@ static int source_open(struct source *s, struct fetch *x)
 		s->piece = kvc_min(s->end, PIECE);
 		err = kvc_budget_buffer_wait(&s->buf, KVC_BUDGET_LOAD, s->mid + s->piece);
 	}
-	if (deadline_ms)
-		s->until_ns = kvc_mono_ns() + deadline_ms * 1000000 + s->end / SLOWEST * 1000000000;
-	if (!err && !(f->flags & KVC_FRAME_SEALED)) {
-		s->sum = XXH3_createState();
-		if (s->sum)
-			XXH3_128bits_reset(s->sum);
-		else
-			err = -ENOMEM;
-	}
-	return err;
+	s->until_ns = fetch_until(x);
+	return err ?: f->flags & KVC_FRAME_SEALED ? 0 : sum_state(&s->sum);
 }
 
 static void source_close(struct source *s)
@@ -362,17 +406,13 @@ static int source_next(struct source *s, size_t len, const uint8_t **p)
 /* Reads the rest of the payload for the sum, and compares the sum. */
 static int source_end(struct source *s)
 {
-	struct kvc_sum sum;
 	int err = 0;
 
 	while (s->sum && !err && s->off < s->end) {
 		s->left = 0;
 		err = source_more(s);
 	}
-	if (err || !s->sum)
-		return err;
-	sum = kvc_sum_digest(s->sum);
-	return memcmp(sum.b, s->x->f->stored_sum.b, 16) ? -EBADMSG : 0;
+	return err || !s->sum ? err : sum_compare(s->sum, &s->x->f->stored_sum);
 }
 
 /*
@@ -514,12 +554,15 @@ static int through_decoder(struct source *src, struct kvc_decoder *d, struct spr
 
 	if (err)
 		return err;
-	while ((more = kvc_payload_decoder_next(d, &stored, &len)) == 1) {
+	for (uint64_t i = 0; (more = kvc_payload_decoder_next(d, &stored, &len)) == 1; i++) {
+		uint8_t *block = to ? raw.p : at;
 		const uint8_t *p;
 
 		if ((err = source_next(src, stored, &p)) ||
-		    (err = kvc_payload_decoder_block(d, p, to ? raw.p : at)) ||
-		    (to && (err = spread_put(to, raw.p, len))))
+		    (err = kvc_payload_decoder_block(d, i, p, block)))
+			break;
+		kvc_payload_decoder_sum(d, i, block);
+		if (to && (err = spread_put(to, block, len)))
 			break;
 		at += to ? 0 : len;
 	}
@@ -528,28 +571,102 @@ static int through_decoder(struct source *src, struct kvc_decoder *d, struct spr
 	return err ?: more < 0 ? more : kvc_payload_decoder_end(d);
 }
 
-/* Reads the table that follows the coded blocks, then decodes them. */
-static int through_coded(struct fetch *x, struct source *src, struct spread *to)
+/* Reads the table that follows the coded blocks, and makes a decoder. */
+static int read_table(struct fetch *x, bool sparse, struct kvc_buffer *table,
+		      struct kvc_decoder **d)
 {
 	uint64_t table_len = kvc_payload_table(x->f->raw_len);
-	KVC_BUFFER table = { 0 };
 	struct iovec iov = { NULL, table_len };
-	struct kvc_decoder *d = NULL;
 	int err;
 
 	/* A sparse payload is at most as long as the file and the largest table. */
 	if (x->f->stored_len < table_len || x->f->stored_len % KVC_PAGE ||
-	    (to && x->f->raw_len > x->w->size + kvc_frame_ranges_size(KVC_RANGES_MAX)))
+	    (sparse && x->f->raw_len > x->w->size + kvc_frame_ranges_size(KVC_RANGES_MAX)))
 		return -EBADMSG;
-	err = to ? 0 : prepare_dense(x);
-	err = err ?: kvc_budget_buffer_wait(&table, KVC_BUDGET_LOAD, table_len);
-	iov.iov_base = table.p;
+	err = sparse ? 0 : prepare_dense(x);
+	err = err ?: kvc_budget_buffer_wait(table, KVC_BUDGET_LOAD, table_len);
+	iov.iov_base = table->p;
 	err = err
 		      ?: x->t->ops->get(x->t, &x->w->place.where,
 					KVC_FRAME_HEADER + x->f->stored_len - table_len, &iov, 1);
-	err = err ?: kvc_payload_decoder_new(&d, x->f, x->k->keys, table.p);
+	return err ?: kvc_payload_decoder_new(d, x->f, x->k->keys, table->p);
+}
+
+static int through_coded(struct fetch *x, struct source *src, struct spread *to)
+{
+	KVC_BUFFER table = { 0 };
+	struct kvc_decoder *d = NULL;
+	int err = read_table(x, to, &table, &d);
+
 	err = err ?: through_decoder(src, d, to);
 	kvc_payload_decoder_free(d);
+	return err;
+}
+
+/* ---- coded, by several threads ---- */
+
+/* A part is a block, and the rest of the pages in which it begins and ends. */
+static int part_coded(void *arg, struct kvc_part *p)
+{
+	struct parts *s = arg;
+	size_t raw;
+	int more = kvc_payload_decoder_next(s->d, &p->want, &raw);
+
+	if (more <= 0)
+		return more ?: -EBADMSG;
+	if (s->until_ns && kvc_mono_ns() > s->until_ns)
+		return -ETIMEDOUT;
+	p->skip = s->at % KVC_PAGE;
+	p->off = KVC_FRAME_HEADER + s->at - p->skip;
+	p->len = kvc_round_up(p->skip + p->want, KVC_PAGE);
+	s->at += p->want;
+	return 0;
+}
+
+static int arrived_coded(void *arg, const struct kvc_part *p)
+{
+	const struct parts *s = arg;
+
+	return kvc_payload_decoder_block(s->d, p->nr, p->p + p->skip,
+					 s->x->map + p->nr * KVC_BLOCK);
+}
+
+static int ended_coded(void *arg, const struct kvc_part *p)
+{
+	struct parts *s = arg;
+	const uint8_t *raw = s->x->map + p->nr * KVC_BLOCK;
+
+	if (s->stored) /* with the padding behind the last block */
+		XXH3_128bits_update(s->stored, p->p + p->skip,
+				    p->nr == s->n - 1 ? p->len - p->skip : p->want);
+	if (s->raw)
+		XXH3_128bits_update(s->raw, raw,
+				    kvc_min(s->x->w->size - p->nr * KVC_BLOCK, KVC_BLOCK));
+	kvc_payload_decoder_sum(s->d, p->nr, raw);
+	return 0;
+}
+
+/* Reads and decodes a large dense object with a codec. */
+static int load_coded(struct fetch *x)
+{
+	struct parts s = { .x = x, .until_ns = fetch_until(x) };
+	KVC_BUFFER table = { 0 };
+	int err = read_table(x, false, &table, &s.d);
+
+	s.n = (x->f->raw_len + KVC_BLOCK - 1) / KVC_BLOCK;
+	if (!err && !(x->f->flags & KVC_FRAME_SEALED))
+		err = sum_state(&s.stored);
+	err = err ?: sum_known(&s);
+	err = err ?: load_parts(&s, part_coded, arrived_coded, ended_coded);
+	err = err ?: kvc_payload_decoder_end(s.d);
+	if (!err && s.stored) {
+		XXH3_128bits_update(s.stored, table.p, table.len);
+		err = sum_compare(s.stored, &x->f->stored_sum);
+	}
+	err = err ?: sum_known_compare(&s);
+	XXH3_freeState(s.stored);
+	XXH3_freeState(s.raw);
+	kvc_payload_decoder_free(s.d);
 	return err;
 }
 
@@ -569,6 +686,8 @@ static int fetch_through(struct fetch *x, bool have_header)
 
 	if (!coded && !sparse)
 		return fetch_plain(x);
+	if (!sparse && in_pieces(x))
+		return load_coded(x);
 	err = source_open(&src, x);
 	if (!err)
 		err = coded ? through_coded(x, &src, sparse ? &spread : NULL)

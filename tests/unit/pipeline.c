@@ -31,6 +31,7 @@ struct copy {
 	enum which fails; /* the function that fails, at piece at */
 	unsigned at;
 	bool own;    /* begin gives bytes of its own */
+	bool sets;   /* begin sets the place and length of each piece */
 	bool direct; /* without begin: move reads `from` */
 };
 
@@ -41,47 +42,52 @@ static int result(const struct copy *c, enum which in, uint64_t off)
 	return -EIO - (int)in;
 }
 
-static int begin(void *arg, uint8_t *buf, void **p, size_t len, uint64_t off)
+static int begin(void *arg, struct kvc_part *p)
 {
 	struct copy *c = arg;
 
 	assert_false(atomic_exchange(&c->in_begin, true));
-	assert_ptr_equal(*p, buf);
-	assert_int_equal(off, c->begun);
-	c->begun += len;
+	assert_non_null(p->p);
+	if (c->sets) { /* each piece is as long as the buffer, as far as there are bytes */
+		assert_int_equal(p->len, 0);
+		p->off = p->nr * KVCT_PIPELINE_BUFFER;
+		p->len = kvc_min(LEN - p->off, KVCT_PIPELINE_BUFFER);
+	}
+	assert_int_equal(p->off, c->begun);
+	c->begun += p->len;
 	if (c->own)
-		*p = c->from + off;
+		p->p = c->from + p->off;
 	else
-		memcpy(buf, c->from + off, len);
+		memcpy(p->p, c->from + p->off, p->len);
 	atomic_store(&c->in_begin, false);
-	return result(c, BEGIN, off);
+	return result(c, BEGIN, p->off);
 }
 
-static int move(void *arg, void *p, size_t len, uint64_t off)
+static int move(void *arg, const struct kvc_part *p)
 {
 	struct copy *c = arg;
+	uint64_t off = p->off;
 	unsigned now = atomic_fetch_add(&c->moving, 1) + 1, most = atomic_load(&c->most);
 
 	while (now > most && !atomic_compare_exchange_weak(&c->most, &most, now))
 		;
 	atomic_fetch_add(&c->started, 1);
 	usleep(off / KVCT_PIPELINE_PIECE % 3 * 300); /* pieces pass each other */
-	memcpy(c->to + off, c->direct ? c->from + off : p, len);
+	memcpy(c->to + off, c->direct ? c->from + off : p->p, p->len);
 	atomic_fetch_sub(&c->moving, 1);
 	return result(c, MOVE, off);
 }
 
-static int end(void *arg, void *p, size_t len, uint64_t off)
+static int end(void *arg, const struct kvc_part *p)
 {
 	struct copy *c = arg;
 
 	assert_false(atomic_exchange(&c->in_end, true));
-	assert_int_equal(off, c->ended);
-	assert_memory_equal(c->to + off, c->from + off, len);
-	(void)p;
-	c->ended += len;
+	assert_int_equal(p->off, c->ended);
+	assert_memory_equal(c->to + p->off, c->from + p->off, p->len);
+	c->ended += p->len;
 	atomic_store(&c->in_end, false);
-	return result(c, END, off);
+	return result(c, END, p->off);
 }
 
 static void copy_init(struct copy *c)
@@ -114,11 +120,16 @@ static struct kvct_pipeline *new_pipeline(bool helpers)
 static int run_copy(struct kvct_pipeline *l, struct copy *c, uint64_t len, bool prepares,
 		    bool *moving)
 {
-	uint8_t *buf = aligned_alloc(4096, KVCT_PIPELINE_PIECE);
+	uint8_t *buf = aligned_alloc(4096, KVCT_PIPELINE_BUFFER);
 	struct kvct_transfer t = {
 		.len = len, .arg = c, .begin = prepares ? begin : NULL, .move = move, .end = end
 	};
 	int err;
+
+	if (c->sets) {
+		t.n = (len + KVCT_PIPELINE_BUFFER - 1) / KVCT_PIPELINE_BUFFER;
+		t.len = 0;
+	}
 
 	c->direct = !prepares;
 	err = kvct_pipeline_run(l, &t, prepares ? buf : NULL, moving);
@@ -145,6 +156,11 @@ static void all_lengths(bool helpers)
 		assert_in_range(c.most, 0, helpers ? KVC_TIER_HELPERS + 1 : 1);
 		copy_free(&c);
 	}
+	copy_init(&c);
+	c.sets = true;
+	assert_int_equal(run_copy(l, &c, LEN, true, NULL), 0);
+	assert_memory_equal(c.to, c.from, LEN);
+	copy_free(&c);
 	kvct_pipeline_stop(l);
 	/* as at the end of a mount, when the last frames are written without helpers */
 	copy_init(&c);

@@ -201,54 +201,101 @@ static void disk_with_helpers(void **state)
 	conformance(t, true);
 }
 
+#define LOADED (3u << 20) /* bytes of the payload */
+
+/* A load of a payload in parts of one MiB, or of other lengths through the thread's buffers. */
 struct arrivals {
-	const uint8_t *to, *want;
-	uint64_t n, fail; /* bytes so far; the offset of the piece with an error */
+	uint8_t *to;
+	const uint8_t *want;
+	uint64_t begun, n, fail; /* parts so far; the number of the part with an error */
+	bool buffers;
+	uint64_t from; /* offset of the first part in the frame */
 };
 
-static int arrived(void *arg, uint8_t *p, size_t len, uint64_t off)
+static int part(void *arg, struct kvc_part *p)
 {
 	struct arrivals *a = arg;
 
-	assert_int_equal(off, a->n);
-	assert_ptr_equal(p, a->to + off);
-	assert_memory_equal(p, a->want + off, len);
-	a->n += len;
-	return off == a->fail ? -ENOKEY : 0;
+	assert_null(p->p);
+	assert_int_equal(p->nr, a->begun++);
+	p->off = a->from + (p->nr << 20);
+	p->len = 1 << 20;
+	if (!a->buffers) {
+		p->p = a->to + (p->nr << 20);
+	} else if (p->nr) { /* as blocks that begin and end within pages */
+		p->off -= KVC_PAGE;
+		p->len = p->nr % 2 ? KVC_TIER_PART : KVC_PAGE;
+	}
+	return 0;
 }
 
-/* Pieces that several threads read arrive in order; an error of the caller ends the call. */
+static int arrived(void *arg, const struct kvc_part *p)
+{
+	const struct arrivals *a = arg;
+
+	assert_ptr_not_equal(p->p, NULL);
+	assert_memory_equal(p->p, a->want + (p->off - a->from), p->len);
+	if (a->buffers && p->nr)
+		memcpy(a->to + (p->nr << 20), a->want + (p->nr << 20), 1 << 20);
+	else
+		memmove(a->to + (p->nr << 20), p->p, 1 << 20);
+	return 0;
+}
+
+static int ended(void *arg, const struct kvc_part *p)
+{
+	struct arrivals *a = arg;
+
+	assert_int_equal(p->nr, a->n++);
+	assert_memory_equal(p->p, a->want + (p->off - a->from), p->len);
+	return p->nr == a->fail ? -ENOKEY : 0;
+}
+
+static int load(struct kvc_tier *t, const struct kvc_where *w, struct arrivals *a, uint64_t fail)
+{
+	struct kvc_load l = { LOADED >> 20, a, part, arrived, ended };
+
+	a->begun = a->n = 0;
+	a->fail = fail;
+	memset(a->to, 0, LOADED);
+	return t->ops->load(t, w, &l);
+}
+
+/* Parts that several threads read end in order; an error of the caller ends the call. */
 static void loads(void **state)
 {
 	struct kvc_tier *t = open_tier("");
-	uint8_t *data = aligned_alloc(4096, 3 << 20), *back = aligned_alloc(4096, 3 << 20);
-	struct arrivals a = { back, data, 0, UINT64_MAX };
+	uint8_t *data = aligned_alloc(4096, LOADED), *back = aligned_alloc(4096, LOADED);
+	struct arrivals a = { .to = back, .want = data, .from = 4096 };
 	struct kvc_where w, beyond;
 
 	(void)state;
-	for (int i = 0; i < 3 << 20; i++)
+	for (unsigned i = 0; i < LOADED; i++)
 		data[i] = (uint8_t)(i * 31 >> 5);
-	assert_int_equal(put(t, 40, data, 3 << 20, 0, &w), 0);
+	assert_int_equal(put(t, 40, data, LOADED, 0, &w), 0);
 	for (int helpers = 0; helpers < 2; helpers++) {
-		for (int i = 0; i < 20; i++) {
-			a = (struct arrivals){ back, data, 0, UINT64_MAX };
-			memset(back, 0, 3 << 20);
-			assert_int_equal(t->ops->load(t, &w, 4096, back, 3 << 20, arrived, &a), 0);
-			assert_int_equal(a.n, 3 << 20);
-			a.n = 0;
-			a.fail = 1 << 20;
-			assert_int_equal(t->ops->load(t, &w, 4096, back, 3 << 20, arrived, &a),
-					 -ENOKEY);
-			assert_int_equal(a.n, 2 << 20);
+		for (int i = 0; i < 40; i++) {
+			a.buffers = i & 1;
+			assert_int_equal(load(t, &w, &a, UINT64_MAX), 0);
+			assert_int_equal(a.n, 3);
+			assert_memory_equal(back, data, LOADED);
+			assert_int_equal(load(t, &w, &a, 1), -ENOKEY);
+			assert_int_equal(a.n, 2);
 		}
 		if (!helpers)
 			assert_int_equal(t->ops->start(t), 0);
 	}
-	a.n = 0;
-	assert_int_equal(t->ops->load(t, &w, 8192, back, 3 << 20, arrived, &a), -EBADMSG);
+	/* a part beyond the frame is not read */
+	a.from = 8192;
+	a.want = data + 4096;
+	a.buffers = false;
+	assert_int_equal(load(t, &w, &a, UINT64_MAX), -EBADMSG);
+	assert_in_range(a.n, 0, 2);
+	a.from = 4096;
+	a.want = data;
 	beyond = (struct kvc_where){ .at = w.at + SIZE, .len = w.len };
-	assert_int_equal(t->ops->load(t, &beyond, 4096, back, 1 << 20, arrived, &a), -EBADMSG);
-	assert_int_equal(a.n, 0);
+	assert_int_equal(load(t, &beyond, &a, UINT64_MAX), -EBADMSG);
+	assert_int_equal(a.begun, 0);
 	t->ops->remove(t, &w);
 	t->ops->close(t);
 	free(data);

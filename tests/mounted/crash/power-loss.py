@@ -10,10 +10,12 @@ mixed. It is mounted, half of the time after fsck.
 Promise 2: every fsynced file is there byte for byte; every other file is complete or absent; no
 file has bytes of an older file or of another file. A record may also contain a kill or an unmount.
 A store that had a failure is used again and has another failure. The kind "devices" has three data
-files; after a failure, the unsynced writes of each are present or absent. SEED repeats a run,
-MINUTES repeats it with other seeds for that time, CUTS is the number of points that are tried in
-each life of a store."""
+files; after a failure, the unsynced writes of each are present or absent. In the kind "lossy" the
+files are keys and values that a codec with loss copies, so that they have the written or the
+decoded bytes. SEED repeats a run, MINUTES repeats it with other seeds for that time, KIND selects
+a kind then, CUTS is the number of points that are tried in each life of a store."""
 import os, random, shutil, sys, threading, time
+import kvdata
 from kvtest import *
 from replay import *
 
@@ -34,14 +36,22 @@ KINDS = {  # name: options, whether there is a remote
     "coded": (f"{COMMON},compress=zstd", False),
     "shared": (f"{COMMON},disk=on", True),
     "devices": (COMMON, False),
+    "lossy": (f"{COMMON},compress=kvq-mid", False),
 }
 PARTS = [f"{TOP}/part{i}" for i in range(3)]  # the devices of the kind "devices"
+
+
+def contents(s, lossy):
+    """What look() returns; files with decoded bytes have those that were written."""
+    found, unreadable = look(s)
+    return {p: kvdata.written(d) if lossy else d for p, d in found.items()}, unreadable
 
 
 class Life:
     """Clients at work on a mount below TOP, recorded."""
 
-    def __init__(self, store, model, state, seed):
+    def __init__(self, store, model, state, seed, lossy):
+        self.lossy = lossy
         self.s, self.model, self.state, self.stop = store, model, state, threading.Event()
         self.quiet = threading.Event()
         self.seed, self.wrong, self.kept = seed, [], {}
@@ -105,7 +115,20 @@ class Life:
         daemon's own syncs would have nothing to do."""
         return int(time.monotonic() / 0.7) % 2
 
+    def folder(self, name):
+        os.makedirs(self.path(name), exist_ok=True)
+        if self.lossy:
+            os.setxattr(self.path(name), "user.kvcachefs.layout", kvdata.LAYOUT.encode())
+
+    def piece(self, rng, size):
+        if self.lossy:
+            return kvdata.kv(rng.randrange(1 << 30), -(-size // kvdata.PAGE) * kvdata.PAGE)
+        return rng.randbytes(size)
+
     def data(self, rng):
+        if self.lossy:
+            return self.piece(rng, rng.choice((4096, 40000, 65536, 140000))) + \
+                rng.randbytes(rng.choice((0, 100)))
         return rng.randbytes(rng.choice((100, 4096, 5000, 16384, 65536, 140000)))
 
     def put(self, p, data, flags, rng, sync):
@@ -129,7 +152,7 @@ class Life:
         """Fsynced and pinned files must survive."""
         mine = self.kept.setdefault(n, {})
         top = f"keep{n}"
-        os.makedirs(self.path(top), exist_ok=True)
+        self.folder(top)
         while not self.quiet.is_set():
             p = f"{top}/{rng.randrange(14):02d}"
             kind = rng.random()
@@ -151,7 +174,9 @@ class Life:
                 elif kind < 0.65 and p in mine:  # in place
                     data = bytearray(mine[p])
                     at = rng.randrange(len(data))
-                    piece = rng.randbytes(min(len(data) - at, 9000))
+                    if self.lossy:
+                        at -= at % kvdata.PAGE
+                    piece = self.piece(rng, min(len(data) - at, 9000))[:len(data) - at]
                     data[at:at + len(piece)] = piece
                     fd = os.open(self.path(p), os.O_RDWR)
                     try:
@@ -180,7 +205,8 @@ class Life:
                         self.sync_folder(top, c)
                 elif p in mine:
                     with open(self.path(p), "rb") as f:
-                        assert f.read() == mine[p], p
+                        got = f.read()
+                    assert (kvdata.written(got) if self.lossy else got) == mine[p], p
             except FileNotFoundError:
                 assert p in self.model.evictable or f"{p}.tmp" in self.model.evictable, p
                 mine.pop(p, None)
@@ -189,7 +215,7 @@ class Life:
 
     def filler(self, n, rng):
         """Keeps the tier full. Its files must be intact or absent."""
-        os.makedirs(self.path("bulk"), exist_ok=True)
+        self.folder("bulk")
         held = []
         while not self.stop.is_set():
             p = f"bulk/{rng.randrange(400):03d}"
@@ -201,7 +227,7 @@ class Life:
                 except FileNotFoundError:
                     pass
                 continue
-            data = rng.randbytes(rng.choice((4096, 16384, 65536, 131072, 262144)))
+            data = self.piece(rng, rng.choice((4096, 16384, 65536, 131072, 262144)))
             c = self.begin({p: data})
             try:
                 with open(self.path(p), "wb", buffering=0) as f:
@@ -239,8 +265,9 @@ def life(kind, model, seed, seconds):
     s = store_at(TOP, options + (f",remote=dir://{TOP}/remote" if KINDS[kind][1] else ""),
                  f"{TMP}/mnt")
     mount_recorded(s, TOP, log, state_path)
-    l = Life(s, model, state, seed)
-    for p, d in look(s)[0].items():  # files of an earlier life, which survived a failure
+    lossy = kind == "lossy"
+    l = Life(s, model, state, seed, lossy)
+    for p, d in contents(s, lossy)[0].items():  # files of an earlier life, which survived a failure
         c = model.begin(0, {p: d})
         if p.startswith("bulk"):
             model.evictable.add(p)
@@ -290,6 +317,7 @@ def life(kind, model, seed, seconds):
         then += ", kill"
     run("umount", "-l", s.mnt)
     s.drop_pool()
+    assert not lossy or (st["lossy_copies"] > 20 and st["loads_decoded"] > 0), st
     return log, base, f"{then}; {st['spills']} copies, {st['trimmed_chunks']} trimmed"
 
 
@@ -317,7 +345,7 @@ def try_here(kind, model, replay, seq, how, seed):
     if checked:
         fsck_mends(s, rng)
     s.mount()
-    found, unreadable = look(s)
+    found, unreadable = contents(s, kind == "lossy")
     # fsck removes each placement without a frame, whatever the reason
     wrong = model.check(found, {} if checked else unreadable, seq, remote)
     if wrong:
@@ -395,4 +423,6 @@ else:
     one("disk", SEED, CUTS, 2)
     one("shared", SEED, CUTS // 3, 1)
     one("devices", SEED, CUTS // 2, 1)
+    if LONG:
+        one("lossy", SEED, CUTS // 2, 2)
 print("ok")

@@ -6,6 +6,8 @@
  */
 #include "kv_layout.h"
 
+#include <endian.h>
+
 #include <stdarg.h>
 #include <string.h>
 
@@ -115,11 +117,15 @@ static int parse_word(struct kvc_kv_layout *l, const char *word, char *error)
 {
 	uint32_t size = 0;
 
+	if (!strcmp(word, "@safetensors")) {
+		l->safetensors = true;
+		return 0;
+	}
 	if (*word == '@') {
 		if (layout_number(word + 1, &l->at))
 			return wrong(error,
 				     "'%s': give the number of bytes before the first "
-				     "element after @",
+				     "element after @, or @safetensors",
 				     word);
 		return 0;
 	}
@@ -170,6 +176,23 @@ int kvc_kv_layout_parse(const char *text, struct kvc_kv_layout *out, char *error
 	return err;
 }
 
+int kvc_kv_layout_locate(struct kvc_kv_layout *l, const uint8_t *first, size_t len)
+{
+	uint64_t header;
+
+	if (!l->safetensors)
+		return 0;
+	if (len < KVC_KV_LAYOUT_FIRST)
+		return -EINVAL;
+	memcpy(&header, first, sizeof header);
+	header = le64toh(header);
+	if (header < 2 || header > AT_MAX - KVC_KV_LAYOUT_FIRST) /* the shortest is {} */
+		return -EINVAL;
+	l->at = (uint32_t)header + KVC_KV_LAYOUT_FIRST;
+	l->safetensors = false;
+	return 0;
+}
+
 void kvc_kv_layout_print(const struct kvc_kv_layout *l, char text[KVC_KV_LAYOUT_TEXT])
 {
 	size_t n = (size_t)snprintf(text, KVC_KV_LAYOUT_TEXT, "%s", elements[l->element]);
@@ -179,7 +202,9 @@ void kvc_kv_layout_print(const struct kvc_kv_layout *l, char text[KVC_KV_LAYOUT_
 							 l->axis[i].name, l->axis[i].size)
 					      : snprintf(text + n, KVC_KV_LAYOUT_TEXT - n, " %c*",
 							 l->axis[i].name));
-	if (l->at && n < KVC_KV_LAYOUT_TEXT)
+	if (l->safetensors && n < KVC_KV_LAYOUT_TEXT)
+		snprintf(text + n, KVC_KV_LAYOUT_TEXT - n, " @safetensors");
+	else if (l->at && n < KVC_KV_LAYOUT_TEXT)
 		snprintf(text + n, KVC_KV_LAYOUT_TEXT - n, " @%u", l->at);
 }
 
@@ -188,7 +213,7 @@ int kvc_kv_layout_fit(const struct kvc_kv_layout *l, uint64_t size, uint64_t *ve
 	uint64_t inner = 1, vector = kvc_kv_layout_vector(l), n;
 	bool free_axis = !l->axis[0].size;
 
-	if (size <= l->at)
+	if (l->safetensors || size <= l->at)
 		return -EINVAL;
 	size -= l->at;
 	for (int i = 0; i < l->naxes - 1; i++)

@@ -8,7 +8,7 @@
  * elements of a vector), each at most once. d is the last axis. The first axis can have a free size
  * if it is p or t, as in "fp16 p* k2 t16 h8 d128": the length of the file gives its size. Without k
  * the file has one latent vector for each token (MLA). "@28" at the end says that 28 bytes precede
- * the first element.
+ * the first element, and "@safetensors" that a header of the format safetensors does.
  *
  * Nothing here allocates memory or blocks.
  */
@@ -31,7 +31,8 @@ enum kvc_kv_element { KVC_KV_BF16, KVC_KV_FP16, KVC_KV_ELEMENTS };
 struct kvc_kv_layout {
 	uint8_t element; /* enum kvc_kv_element */
 	uint8_t naxes;
-	uint32_t at; /* offset of the first element in the file, in bytes */
+	bool safetensors; /* `at` is not known: kvc_kv_layout_locate finds it in the file */
+	uint32_t at;      /* offset of the first element in the file, in bytes */
 	struct {
 		char name;
 		uint32_t size; /* 0: free */
@@ -47,6 +48,13 @@ int kvc_kv_layout_parse(const char *text, struct kvc_kv_layout *out, char *error
  * Checks a layout whose members come from outside. Returns 0 or -EINVAL; error as above, or NULL.
  */
 int kvc_kv_layout_check(const struct kvc_kv_layout *l, char *error);
+#define KVC_KV_LAYOUT_FIRST 8 /* bytes of a file that kvc_kv_layout_locate reads */
+/*
+ * Finds the first element of a file in its first `len` bytes, if the layout says @safetensors; then
+ * it is a layout with that offset. Returns 0 or -EINVAL: the file has no such header, or a header
+ * that is too long.
+ */
+int kvc_kv_layout_locate(struct kvc_kv_layout *l, const uint8_t *first, size_t len);
 /* Writes the layout as text, in the form that the parser reads. */
 void kvc_kv_layout_print(const struct kvc_kv_layout *l, char text[KVC_KV_LAYOUT_TEXT]);
 

@@ -275,6 +275,7 @@ static int recipe_kv_both(struct kvc_copy *c, struct kvc_recipe *r, uint64_t mod
 		return err;
 	if (!err && !kvc_kv_layout_parse(layout, &c->kv.layout, NULL) && !c->table &&
 	    c->f->size <= KVC_PAYLOAD_COMPRESS_MAX &&
+	    !kvc_kv_layout_locate(&c->kv.layout, c->first, sizeof c->first) &&
 	    !kvc_kv_layout_fit(&c->kv.layout, c->f->size, &c->kv.vectors))
 		r->kv = &c->kv;
 	else
@@ -417,6 +418,9 @@ static int frame_begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t
 	c->f->ino = c->n->row.ino;
 	c->f->gen = gen;
 	c->f->size = c->f->raw_len = size;
+	memset(c->first, 0, sizeof c->first);
+	if (size >= sizeof c->first && (err = kvc_pread_all(c->fd, c->first, sizeof c->first, 0)))
+		return err;
 	if (blocks * 512 + SPARSE_GAIN < size) {
 		err = find_ranges(c, size);
 		if (!err) {

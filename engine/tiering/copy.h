@@ -34,8 +34,9 @@ struct kvc_copy {
 	struct kvc_range *ranges;
 	uint8_t *table;
 	size_t nranges, table_len;
-	size_t at;       /* index of the range being read */
-	uint64_t at_off; /* bytes of that range already read */
+	uint8_t first[KVC_KV_LAYOUT_FIRST]; /* bytes of the segment, for layouts that need them */
+	size_t at;                          /* index of the range being read */
+	uint64_t at_off;                    /* bytes of that range already read */
 	/* sums of the raw payload and, if a codec or a key changes it, of the stored payload */
 	XXH3_state_t *sum, *stored_sum;
 	struct kvc_sum raw;

@@ -177,8 +177,9 @@ static const char *doubt(const struct sample *s, struct kvc_kvq *q, char text[25
 }
 
 /* Finds the layout: the option, or the attribute of the file or of a folder above it. */
-static int find_layout(struct sample *s, const char *option)
+static int find_layout(struct sample *s, int fd, const char *option)
 {
+	uint8_t first[KVC_KV_LAYOUT_FIRST] = { 0 };
 	char error[KVC_KV_LAYOUT_ERROR], text[KVC_KV_LAYOUT_TEXT] = "", *slash;
 	KVC_MEM char *path = NULL;
 	ssize_t n = -1;
@@ -199,7 +200,10 @@ static int find_layout(struct sample *s, const char *option)
 	if (kvc_kv_layout_parse(option, &s->kv.layout, error))
 		return kvm_fail("the layout '%s' is wrong: %s", option, error);
 	kvc_kv_layout_print(&s->kv.layout, text);
-	if (kvc_kv_layout_fit(&s->kv.layout, s->size, &s->kv.vectors))
+	if (pread(fd, first, sizeof first, 0) < 0)
+		return kvm_fail("%s: %s", s->path, kvc_why(errno));
+	if (kvc_kv_layout_locate(&s->kv.layout, first, sizeof first) ||
+	    kvc_kv_layout_fit(&s->kv.layout, s->size, &s->kv.vectors))
 		return kvm_fail("%s: a file of %" PRIu64 " bytes does not have the layout '%s'",
 				s->path, s->size, text);
 	s->has_layout = true;
@@ -316,7 +320,7 @@ int kvm_run_codec(int argc, char **argv)
 	else if (!S_ISREG(st.st_mode) || !st.st_size)
 		err = kvm_fail("%s: not a regular file with content", s.path);
 	s.size = err ? 0 : (uint64_t)st.st_size;
-	err = err ?: find_layout(&s, layout) ?: blocks_read(&s, fd) ?: try_all(&s, json);
+	err = err ?: find_layout(&s, fd, layout) ?: blocks_read(&s, fd) ?: try_all(&s, json);
 	if (fd >= 0)
 		close(fd);
 	blocks_free(&s);

@@ -13,7 +13,8 @@
 
 static bool same(const struct kvc_kv_layout *a, const struct kvc_kv_layout *b)
 {
-	bool same = a->element == b->element && a->naxes == b->naxes && a->at == b->at;
+	bool same = a->element == b->element && a->naxes == b->naxes && a->at == b->at &&
+		    a->safetensors == b->safetensors;
 
 	for (int i = 0; same && i < a->naxes; i++)
 		same = a->axis[i].name == b->axis[i].name && a->axis[i].size == b->axis[i].size;
@@ -29,8 +30,10 @@ static void valid(const struct kvc_kv_layout *l, uint64_t size)
 	kvc_kv_layout_print(l, text);
 	fuzz_must(strlen(text) < sizeof text - 1);
 	fuzz_must(!kvc_kv_layout_parse(text, &again, error) && same(l, &again));
-	if (kvc_kv_layout_fit(l, size, &vectors))
+	if (kvc_kv_layout_locate(&again, (const uint8_t *)&size, sizeof size) ||
+	    kvc_kv_layout_fit(&again, size, &vectors))
 		return;
+	l = &again;
 	fuzz_must(vectors && vectors <= (size - l->at) / kvc_kv_layout_vector(l));
 }
 

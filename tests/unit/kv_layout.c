@@ -16,7 +16,7 @@ static void accepted(void **state)
 		{ "bf16 p* k2 t16 h8 d128", NULL },       { "bf16 t* k2 h8 d128 @28", NULL },
 		{ "bf16 l61 t256 d576", NULL },           { "bf16 p4 l2 k2 h8 t16 d64", NULL },
 		{ "  bf16  t16   d16 ", "bf16 t16 d16" }, { "bf16 t0001 d16 @0", "bf16 t1 d16" },
-		{ "bf16 t1048576 d1024 @1048576", NULL },
+		{ "bf16 t1048576 d1024 @1048576", NULL }, { "fp16 t* d64 @safetensors", NULL },
 	};
 	char error[KVC_KV_LAYOUT_ERROR], text[KVC_KV_LAYOUT_TEXT];
 	struct kvc_kv_layout l, again;
@@ -38,6 +38,39 @@ static void accepted(void **state)
 	assert_int_equal(kvc_kv_layout_axis(&l, 'l'), 1);
 	assert_int_equal(kvc_kv_layout_vector(&l), 256);
 	assert_int_equal(l.at, 28);
+}
+
+/* The header of safetensors: its length, then its text. */
+static void located(void **state)
+{
+	static const struct {
+		uint64_t header;
+		uint32_t at; /* 0: refused */
+	} files[] = { { 2, 10 }, { 72, 80 }, { (1 << 20) - 8, 1 << 20 }, { (1 << 20) - 7, 0 },
+		      { 0, 0 },  { 1, 0 },   { UINT64_MAX, 0 },          { 1ull << 32, 0 } };
+	struct kvc_kv_layout l, plain;
+	uint64_t n;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+		uint64_t first = htole64(files[i].header);
+		bool good = files[i].at;
+
+		kvc_kv_layout_parse("bf16 t* d64 @safetensors", &l, NULL);
+		assert_int_equal(kvc_kv_layout_fit(&l, 1 << 21, &n), -EINVAL);
+		assert_int_equal(kvc_kv_layout_locate(&l, (uint8_t *)&first, 7), -EINVAL);
+		assert_int_equal(kvc_kv_layout_locate(&l, (uint8_t *)&first, 8),
+				 good ? 0 : -EINVAL);
+		assert_int_equal(kvc_kv_layout_fit(&l, 1 << 21, &n), good ? 0 : -EINVAL);
+		if (!good)
+			continue;
+		assert_int_equal(l.at, files[i].at);
+		assert_int_equal(n, ((1 << 21) - l.at) / 128);
+		assert_int_equal(kvc_kv_layout_check(&l, NULL), 0);
+	}
+	kvc_kv_layout_parse("bf16 t* d64 @28", &plain, NULL);
+	assert_int_equal(kvc_kv_layout_locate(&plain, NULL, 0), 0);
+	assert_int_equal(plain.at, 28);
 }
 
 /* Each mistake has a message of its own, and the result is not touched. */
@@ -137,6 +170,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(accepted),
+		cmocka_unit_test(located),
 		cmocka_unit_test(mistakes),
 		cmocka_unit_test(lengths),
 	};

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """The layout of the nearest folder above a file decides how its copy is coded, also after a rename
-of the folder and after a remount. The Python package describes the caches of engines, and sets the
+of the folder and after a remount. @safetensors finds the first element behind the header of each
+file, which loses nothing. The Python package describes the caches of engines, and sets the
 layout on the folder of a connector's files unless it has one."""
-import logging, os, types
+import json, logging, os, struct, types
 import kvdata
 from kvdata import LAYOUT
 from kvtest import *
@@ -50,6 +51,42 @@ s.umount()
 s.mount()
 assert os.getxattr(f"{s.mnt}/renamed", NAME).decode() == LAYOUT
 assert codec("renamed/c/d/newer") == "disk=kvq-mid"
+
+# headers of several lengths; the last two files have none, and lose nothing
+def safetensors(size, *names):
+    part = size // len(names)
+    text = json.dumps({n: {"dtype": "BF16", "shape": [part // 128, 64],
+                           "data_offsets": [i * part, (i + 1) * part]}
+                       for i, n in enumerate(names)})
+    text += " " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+layout = f"{LAYOUT} @safetensors"
+assert tell("st", layout) == layout
+heads = {f"st/c{i}/l.safetensors": safetensors(N, *(f"kv{n}" for n in range(i)))
+         for i in (1, 4, 64)}
+heads["st/short"], heads["st/long"] = b"\1" + bytes(7), b"\xff" * 8
+for path, head in heads.items():
+    s.write(path, head + kvdata.kv(5, N))
+s.settle()
+for path, head in heads.items():
+    assert s.attr(path, "codec") == f"disk={'kvq-mid' if len(head) > 8 else 'bf16+zstd'}", path
+j = json.loads(run(binary("kvcachectl"), "codec", "--json", f"{s.mnt}/st/c4/l.safetensors",
+                   ok=True).stdout)
+assert j["layout"] == f"{LAYOUT} @{len(heads['st/c4/l.safetensors'])}" and not j["warning"], j
+p = run(binary("kvcachectl"), "codec", f"{s.mnt}/st/short")
+assert p.returncode == 1 and f"does not have the layout '{layout}'" in p.stdout, p
+s.umount()
+s.drop_pool()
+s.mount()
+for path, head in heads.items():
+    got, want = s.read(path), head + kvdata.kv(5, N)
+    assert got[:len(head)] == head and len(got) == len(want), path
+    if len(head) == 8:
+        assert got == want, path
+    else:
+        assert got != want and kvdata.written(got[len(head):]) == kvdata.kv(5, N), path
 
 # a folder that cannot have a layout: a message, no exception
 said = []

@@ -295,6 +295,7 @@ unitwrap_holds := $(wrap_engine) kvc_name_each kvc_name_del kvc_row_get kvc_chun
 	kvc_catalog_lock_at kvc_catalog_pause kvc_catalog_unlock kvc_catalog_seal kvc_catalog_write \
 	kvc_reader_get kvc_reader_get_held kvc_sql_step kvc_admission_check_locked calloc pthread_mutex_trylock
 unitwrap_spills := $(wrap_engine) pthread_mutex_unlock
+unitwrap_policy_steps := kvc_array_grow
 unitwrap_pins := $(wrap_engine) kvc_chunk_pop_locked
 unitwrap_quotas := $(wrap_engine) kvc_chunk_drop kvc_trimmer_turn
 unitwrap_top_models := $(wrap_engine) kvc_name_of
@@ -319,7 +320,7 @@ $(STEPPED): $(B)/obj/tests/stepped/%.o: engine/policy/%.c $(B)/flags
 	$(Q)$(CC) $(CFLAGS_ALL) -O1 -fsanitize-coverage=trace-pc $(inc_engine/policy) -MMD -MP -c -o $@ $<
 $(B)/bin/unit-policy_steps: $(B)/obj/tests/unit/policy_steps.o $(STEPPED) $(filter $(B)/obj/engine/base/%,$(ENGINE))
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_engine) -lcmocka
+	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_policy_steps)) -o $@ $^ $(lib_engine) -lcmocka
 # The tests are eighty programs, which gold links in a third of the time.
 GOLD := $(if $(filter release debug,$(MODE)),$(if $(shell command -v ld.gold),-fuse-ld=gold))
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)

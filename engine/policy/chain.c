@@ -15,6 +15,7 @@
  * large arrays grow by one part in STEP_MIN, because unused pages cost nothing; small ones by half
  */
 #define STEP_MIN 16u
+#define GROW_AHEAD 32u /* slots that are left when the arrays begin to grow, one per call */
 #define SPLIT_AHEAD 8u /* calls of split_bucket before which its memory is loaded */
 
 static uint32_t grown_capacity(uint32_t capacity)
@@ -35,37 +36,66 @@ static int grow_array(void *array, size_t bytes, uint32_t capacity)
 	return 0;
 }
 
-static int grow_slots(struct kvc_chain *c)
+/*
+ * Returns the i-th array with an element per slot; its size is 0 if this chain does not use it, and
+ * v is NULL after the last one. There are never more leaves or buckets than slots.
+ */
+static struct kvc_column slot_array(struct kvc_chain *c, unsigned i)
+{
+	const uint32_t key = c->key ? sizeof *c->key : 0, family = c->family ? sizeof *c->child : 0;
+	const struct kvc_column own[] = {
+		{ (void **)&c->id, sizeof *c->id },     { (void **)&c->parent, sizeof *c->parent },
+		{ (void **)&c->last, sizeof *c->last }, { (void **)&c->at, sizeof *c->at },
+		{ (void **)&c->next, sizeof *c->next }, { (void **)&c->head, sizeof *c->head },
+		{ (void **)&c->leaf, sizeof *c->leaf }, { (void **)&c->key, key },
+		{ (void **)&c->child, family },         { (void **)&c->after, family },
+		{ (void **)&c->before, family },
+	};
+	const unsigned n = sizeof own / sizeof *own;
+
+	_Static_assert(sizeof own / sizeof *own + KVC_COLUMNS < GROW_AHEAD, "grow_next");
+	return i < n ? own[i] : i - n < c->ncolumns ? c->column[i - n] : (struct kvc_column){ 0 };
+}
+
+/*
+ * Grows the next of the arrays. All have the new capacity after a few calls: together they would
+ * keep the caller's lock too long.
+ */
+static int grow_next(struct kvc_chain *c)
 {
 	uint32_t capacity = grown_capacity(c->capacity);
+	struct kvc_column a = slot_array(c, c->grown);
 	int err;
 
 	if (capacity >= KVC_CHAIN_EXCLUDED)
 		return -ENOMEM;
-	err = grow_array(&c->id, sizeof *c->id, capacity);
-	err = err ?: grow_array(&c->parent, sizeof *c->parent, capacity);
-	err = err ?: grow_array(&c->last, sizeof *c->last, capacity);
-	err = err ?: grow_array(&c->at, sizeof *c->at, capacity);
-	err = err ?: grow_array(&c->next, sizeof *c->next, capacity);
-	if (c->key)
-		err = err ?: grow_array(&c->key, sizeof *c->key, capacity);
-	if (c->family) {
-		err = err ?: grow_array(&c->child, sizeof *c->child, capacity);
-		err = err ?: grow_array(&c->after, sizeof *c->after, capacity);
-		err = err ?: grow_array(&c->before, sizeof *c->before, capacity);
-	}
-	for (unsigned i = 0; i < c->ncolumns; i++)
-		err = err ?: grow_array(c->column[i].v, c->column[i].bytes, capacity);
-	if (!err)
+	if (!a.v) {
 		c->capacity = capacity;
+		c->grown = 0;
+		return 0;
+	}
+	err = a.bytes ? grow_array(a.v, a.bytes, capacity) : 0;
+	c->grown += !err;
 	return err;
+}
+
+/* Returns a slot that was never used, or KVC_NO_SLOT. */
+static uint32_t new_slot(struct kvc_chain *c)
+{
+	int err = 0;
+
+	/* if memory is short, the next call tries again */
+	if (c->used < c->capacity && c->capacity - c->used <= GROW_AHEAD)
+		grow_next(c);
+	while (c->used == c->capacity && !err)
+		err = grow_next(c);
+	return err ? KVC_NO_SLOT : c->used++;
 }
 
 int kvc_chain_init(struct kvc_chain *c, bool ordered, bool family)
 {
 	*c = (struct kvc_chain){ .free = KVC_NO_SLOT, .level = LEAST, .buckets = LEAST };
 	c->family = family;
-	c->head_capacity = LEAST;
 	c->head = kvc_array_grow(NULL, LEAST * sizeof *c->head);
 	if (ordered)
 		c->key = kvc_array_grow(NULL, sizeof *c->key);
@@ -174,19 +204,11 @@ void kvc_chain_expect_del(const struct kvc_chain *c, uint32_t slot)
 	__builtin_prefetch(&c->head[slot_bucket(c, c->id[slot])]);
 }
 
-/*
- * Adds a bucket and moves chunks from one other bucket to it. If memory is short, buckets get
- * longer.
- */
+/* Adds a bucket, for which the array has space, and moves chunks from one other bucket to it. */
 static void split_bucket(struct kvc_chain *c)
 {
 	uint32_t from = c->buckets - c->level, s, *tail;
 
-	if (c->buckets == c->head_capacity) {
-		if (grow_array(&c->head, sizeof *c->head, grown_capacity(c->head_capacity)))
-			return;
-		c->head_capacity = grown_capacity(c->head_capacity);
-	}
 	/* buckets are split in order: the chunk that a later call will look at */
 	s = from + SPLIT_AHEAD < c->buckets ? c->head[from + SPLIT_AHEAD] : KVC_NO_SLOT;
 	if (s != KVC_NO_SLOT) {
@@ -249,7 +271,7 @@ static void sift_leaf(struct kvc_chain *c, uint32_t i)
 	set_leaf(c, i, slot);
 }
 
-/* The array has space: kvc_chain_add allocates an element for every chunk. */
+/* The array has space for all chunks: a parent becomes a leaf when its child is deleted. */
 static void leaf_add(struct kvc_chain *c, uint32_t slot)
 {
 	set_leaf(c, c->nleaf++, slot);
@@ -328,19 +350,9 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 {
 	uint32_t slot = c->free, b;
 
-	/*
-	 * one element per chunk: a parent must be able to become a leaf when its child is deleted
-	 */
-	if (c->n == c->leaf_capacity) {
-		if (grow_array(&c->leaf, sizeof *c->leaf, grown_capacity(c->leaf_capacity)))
-			return KVC_NO_SLOT;
-		c->leaf_capacity = grown_capacity(c->leaf_capacity);
-	}
 	if (slot != KVC_NO_SLOT)
 		c->free = c->parent[slot];
-	else if (c->used < c->capacity || !grow_slots(c))
-		slot = c->used++;
-	else
+	else if ((slot = new_slot(c)) == KVC_NO_SLOT)
 		return KVC_NO_SLOT;
 	if (c->n >= c->buckets)
 		split_bucket(c);

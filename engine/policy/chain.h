@@ -11,8 +11,8 @@
  * for 12 more bytes per chunk.
  *
  * No call walks all chunks; kvc_chain_is_under walks up a chain to a limit. Arrays grow without a
- * copy (array.h), and the hash table grows by one bucket at a time. The chain has no lock: the
- * caller serializes all calls.
+ * copy (array.h), one in a call at most, and the hash table grows by one bucket at a time. The
+ * chain has no lock: the caller serializes all calls.
  */
 #ifndef KVC_CHAIN_H
 #define KVC_CHAIN_H
@@ -43,12 +43,12 @@ struct kvc_chain {
 	uint32_t *child, *after, *before; /* with family: the newest child; the siblings */
 	/* allocated slots; slots that were ever used; the first free slot */
 	uint32_t capacity, used, free;
-	uint32_t n; /* chunks */
+	unsigned grown; /* arrays by slot that have the next larger capacity already */
+	uint32_t n;     /* chunks */
 	/* slots of chunks that were deleted before their children */
 	uint32_t ngone;
 	uint32_t *head, buckets, level; /* the hash table (linear hashing) */
-	uint32_t head_capacity;
-	uint32_t *leaf, nleaf, leaf_capacity;
+	uint32_t *leaf, nleaf;
 	double *key; /* by slot; NULL: the leaves have no order */
 	bool family;
 	struct kvc_column column[KVC_COLUMNS];

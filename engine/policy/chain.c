@@ -15,8 +15,8 @@
  * large arrays grow by one part in STEP_MIN, because unused pages cost nothing; small ones by half
  */
 #define STEP_MIN 16u
-#define GROW_AHEAD 32u /* slots that are left when the arrays begin to grow, one per call */
-#define SPLIT_AHEAD 8u /* calls of split_bucket before which its memory is loaded */
+#define GROW_AHEAD 32u  /* slots that are left when the arrays begin to grow, one per call */
+#define SPLIT_AHEAD 16u /* calls of split_bucket before which its memory is loaded */
 
 static uint32_t grown_capacity(uint32_t capacity)
 {
@@ -204,17 +204,26 @@ void kvc_chain_expect_del(const struct kvc_chain *c, uint32_t slot)
 	__builtin_prefetch(&c->head[slot_bucket(c, c->id[slot])]);
 }
 
+/* Loads what a walk along a bucket reads of a chunk. */
+static inline void expect_slot(const struct kvc_chain *c, uint32_t slot)
+{
+	if (slot == KVC_NO_SLOT)
+		return;
+	__builtin_prefetch(&c->id[slot]);
+	__builtin_prefetch(&c->next[slot]);
+}
+
 /* Adds a bucket, for which the array has space, and moves chunks from one other bucket to it. */
 static void split_bucket(struct kvc_chain *c)
 {
 	uint32_t from = c->buckets - c->level, s, *tail;
 
-	/* buckets are split in order: the chunk that a later call will look at */
-	s = from + SPLIT_AHEAD < c->buckets ? c->head[from + SPLIT_AHEAD] : KVC_NO_SLOT;
-	if (s != KVC_NO_SLOT) {
-		__builtin_prefetch(&c->id[s]);
-		__builtin_prefetch(&c->next[s]);
-	}
+	/* buckets are split in order: the chunks that later calls will look at */
+	if (from + SPLIT_AHEAD < c->buckets)
+		expect_slot(c, c->head[from + SPLIT_AHEAD]);
+	s = from + SPLIT_AHEAD / 2 < c->buckets ? c->head[from + SPLIT_AHEAD / 2] : KVC_NO_SLOT;
+	if (s != KVC_NO_SLOT)
+		expect_slot(c, c->next[s]);
 	c->head[c->buckets++] = KVC_NO_SLOT;
 	tail = &c->head[from];
 	while ((s = *tail) != KVC_NO_SLOT) {

@@ -297,6 +297,8 @@ static void unhash_record(struct kvc_learn *l, uint32_t i)
 		at = &l->record[*at].bucket;
 	*at = l->record[i].bucket;
 	l->record[i].id = 0;
+	if (l->first[l->record[i].age] == i)
+		l->waits &= ~(1u << l->record[i].age);
 }
 
 /* Removes the first record of a queue and returns it. */
@@ -305,6 +307,7 @@ static uint32_t dequeue_record(struct kvc_learn *l, int age)
 	uint32_t i = l->first[age];
 
 	l->first[age] = l->record[i].queue;
+	l->waits &= ~(1u << age);
 	return i;
 }
 
@@ -354,6 +357,19 @@ static void add_bucket(struct kvc_learn *l)
 		l->level *= 2;
 }
 
+/*
+ * The record is the next that will be discarded: loads its hash bucket, and the record after it,
+ * for which this is done next time.
+ */
+static void expect_discard(const struct kvc_learn *l, uint32_t i)
+{
+	if (i == NONE)
+		return;
+	__builtin_prefetch(record_bucket(l, l->record[i].id));
+	if (l->record[i].queue != NONE)
+		__builtin_prefetch(&l->record[l->record[i].queue]);
+}
+
 uint32_t kvc_learn_take_record(struct kvc_learn *l)
 {
 	uint32_t i = l->free;
@@ -370,6 +386,7 @@ uint32_t kvc_learn_take_record(struct kvc_learn *l)
 	for (int age = KVC_AGES - 1; age >= 0; age--)
 		if (l->first[age] != NONE) {
 			i = dequeue_record(l, age);
+			expect_discard(l, l->first[age]);
 			if (l->record[i].id)
 				unhash_record(l, i);
 			return i;
@@ -526,19 +543,35 @@ static void make_row(struct kvc_learn *l, uint8_t gap)
 		make_row_of_score(l->index.of[gap][s], h, length, s);
 }
 
+/* True if the first record of this queue has to stay in it, as far as is known without reading it.
+ */
+static inline bool first_waits(const struct kvc_learn *l, int age, uint32_t now)
+{
+	return (l->waits & 1u << age) && now - l->waits_since[age] < l->edge[age + 1];
+}
+
 void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 {
 	uint32_t most = ADVANCE_MOST;
 
 	for (int age = KVC_AGES - 2; age >= 0; age--)
+		if (l->first[age] != NONE && !first_waits(l, age, now))
+			__builtin_prefetch(&l->record[l->first[age]]);
+
+	for (int age = KVC_AGES - 2; age >= 0; age--)
 		while (l->first[age] != NONE && most) {
-			most--;
 			struct record *r = &l->record[l->first[age]];
 
+			most--;
+			if (first_waits(l, age, now))
+				break;
 			if (r->queue != NONE) /* the next record of this queue */
 				__builtin_prefetch(&l->record[r->queue]);
-			if (r->id && now - r->since < l->edge[age + 1])
+			if (r->id && now - r->since < l->edge[age + 1]) {
+				l->waits |= 1u << age;
+				l->waits_since[age] = r->since;
 				break;
+			}
 			if (!r->id) {
 				free_record(l, dequeue_record(l, age));
 				continue;

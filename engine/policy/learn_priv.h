@@ -63,6 +63,10 @@ struct kvc_learn {
 	/* hash table by id (linear hashing); level: the largest power of two up to nbuckets */
 	uint32_t *bucket, nbuckets, level;
 	uint32_t first[KVC_AGES], last[KVC_AGES];
+	/*
+	 * a bit for each queue whose first record is known not to be finished; its time of access
+	 */
+	uint32_t waits, waits_since[KVC_AGES];
 	uint32_t slice, turns;
 	uint32_t row_at, learned; /* time of the last computed row; examples learned since */
 	/* mean number of chunks of the last requests, and how many of them it counts, up to

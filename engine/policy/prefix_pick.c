@@ -25,6 +25,7 @@
 #define DRAWN_NEXT 8   /* for the next victim of the same request */
 #define DRAWN_OLD 256u /* by age: reading one leaf costs less */
 #define DRAWN_OLD_NEXT 16u
+#define EXPECT_FROM 65536u /* the data of fewer leaves are in the processor's caches anyway */
 
 /* Breaks a tie between leaves with equal index: true if `slot` is evicted before `than`. */
 static bool is_older(const struct kvc_chain *c, uint32_t slot, uint32_t than)
@@ -73,6 +74,37 @@ static inline __attribute__((always_inline)) void offer_leaf(const struct draw_a
 	d->best[at] = (struct leaf){ slot, o->c->last[slot], index };
 }
 
+/*
+ * Loads the memory of the leaves that will be drawn soon: the generator is run ahead. The leaves
+ * after the next n draws are loaded from the array of leaves, and by the next call their data are.
+ * That call finds them unless something else was drawn before.
+ */
+static inline void expect_draws(const struct kvc_replacer *k, uint32_t n, bool worth)
+{
+	const struct prefix *p = k->own;
+	const struct kvc_chain *c = &k->chain;
+	uint64_t chance = k->chance;
+
+	if (c->nleaf < EXPECT_FROM)
+		return;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t slot = c->leaf[kvc_replacer_draw_from(&chance, c->nleaf)];
+
+		__builtin_prefetch(&c->last[slot]);
+		if (worth)
+			__builtin_prefetch(&p->worth[slot]);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		__builtin_prefetch(&c->leaf[kvc_replacer_draw_from(&chance, c->nleaf)]);
+}
+
+/* Loads the memory with which a leaf that is likely to be the next victim will be deleted. */
+static inline void expect_victim(const struct kvc_chain *c, uint32_t slot)
+{
+	if (slot < c->used && c->id[slot])
+		kvc_chain_expect_del(c, slot);
+}
+
 /* Draws `most` leaves at random, or all leaves if there are no more. */
 static inline __attribute__((always_inline)) void draw_leaves(const struct draw_args *o,
 							      uint32_t most)
@@ -118,6 +150,10 @@ static inline __attribute__((always_inline)) bool draw_next(const struct draw_ar
 	struct drawn *d = o->d;
 
 	if (d->nr == o->k->now) {
+		if (!o->shadow) {
+			expect_victim(o->c, d->up);
+			expect_victim(o->c, d->n ? d->best[0].slot : KVC_NO_SLOT);
+		}
 		if (d->is_next && find_lowest(d, o->c))
 			return true;
 		if (d->up != KVC_NO_SLOT && is_valid_leaf(o->c, d->up))
@@ -263,6 +299,7 @@ static uint32_t pick_oldest(struct kvc_replacer *k)
 	uint32_t drawn[DRAWN_OLD], slot;
 
 	p->old_nr = k->now;
+	expect_victim(c, p->old_up);
 	/* the parent of the last victim, which is about as old */
 	if (p->old_up < c->used && is_valid_leaf(c, p->old_up))
 		remember_leaf(&p->oldest, c, p->old_up);
@@ -281,6 +318,7 @@ static uint32_t pick_oldest(struct kvc_replacer *k)
 	p->old_up = slot == KVC_NO_SLOT ? KVC_NO_SLOT : c->parent[slot];
 	if (p->old_up != KVC_NO_SLOT)
 		kvc_chain_expect_id(c, p->old_up);
+	expect_draws(k, DRAWN_OLD_NEXT, false);
 	return slot;
 }
 
@@ -288,10 +326,19 @@ uint32_t kvc_prefix_victim(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 	const struct kvc_chain *c = &k->chain;
+	uint32_t slot;
 
 	p->fits = c->n;
 	p->full = true;
 	if (p->by_use || kvc_prefix_is_loose(p))
 		return pick_oldest(k);
-	return draw_in_cache(k) ? take_next(&p->drawn[0], c) : KVC_NO_SLOT;
+	if (!draw_in_cache(k))
+		return KVC_NO_SLOT;
+	slot = take_next(&p->drawn[0], c);
+	expect_draws(k, DRAWN_NEXT, true);
+	if (p->drawn[0].up != KVC_NO_SLOT)
+		kvc_chain_expect_id(c, p->drawn[0].up);
+	if (p->drawn[0].n)
+		kvc_chain_expect_id(c, p->drawn[0].best[0].slot);
+	return slot;
 }

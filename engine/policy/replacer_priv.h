@@ -103,13 +103,18 @@ static inline uint32_t kvc_replacer_looks(const struct kvc_replacer *k)
 	return KVC_REPLACER_STEPS / requests;
 }
 
-/* Returns a random number below n. */
+/* Returns a random number below n, and changes the state of the generator, which is not 0. */
+static inline uint32_t kvc_replacer_draw_from(uint64_t *chance, uint32_t n)
+{
+	*chance ^= *chance << 13;
+	*chance ^= *chance >> 7;
+	*chance ^= *chance << 17;
+	return (uint32_t)((*chance >> 32) * n >> 32);
+}
+
 static inline uint32_t kvc_replacer_draw(struct kvc_replacer *k, uint32_t n)
 {
-	k->chance ^= k->chance << 13;
-	k->chance ^= k->chance >> 7;
-	k->chance ^= k->chance << 17;
-	return (uint32_t)((k->chance >> 32) * n >> 32);
+	return kvc_replacer_draw_from(&k->chance, n);
 }
 
 #endif

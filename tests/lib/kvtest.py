@@ -251,7 +251,7 @@ class Store:
         o = ",".join(filter(None, [f"cpu={cpu or self.cpu}", f"run={TMP}/run", PATIENT, WAYS[WAY],
                                    self.options if options is None else options]))
         log = open(LOG, "ab")
-        before = os.stat(f"{TMP}").st_dev
+        before = os.stat(os.path.dirname(self.mnt)).st_dev
         self.daemon = subprocess.Popen([binary("kvcachefs"), self.path, self.mnt, "-f", "-o", o],
                                        stdin=subprocess.DEVNULL,
                                        stdout=log, stderr=log, start_new_session=True)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policies [CHUNKS [MORE [POLICY]]]: prints the cost of each policy, or of one, a line each: NAME
- * ZIPF CHAINS BYTES BYTES_MORE. The cache is full with CHUNKS (a million). ZIPF and CHAINS are
- * millions of accesses per second. An access is a lookup and, after a miss, the eviction of a
- * victim and an insertion. For ZIPF each chunk is a request; there are eight times as many chunks
- * as fit, with probability 1/rank. For CHAINS requests are prompts: a document of 4 to 32 chunks,
- * with probability 1/rank, and a new question at its end. BYTES is the memory per chunk after
- * CHAINS, with CHUNKS and with MORE chunks. If CHUNKS or MORE is 0 it is not measured.
+ * policies [CHUNKS [MORE [POLICY [ACCESSES]]]]: prints the cost of each policy (all), or of one, a
+ * line each: NAME ZIPF CHAINS BYTES BYTES_MORE. The cache is full with CHUNKS (a million). ZIPF and
+ * CHAINS are millions of accesses per second, measured over ACCESSES (500,000). An access is a
+ * lookup and, after a miss, the eviction of a victim and an insertion. For ZIPF each chunk is a
+ * request; there are eight times as many chunks as fit, with probability 1/rank. For CHAINS
+ * requests are prompts: a document of 4 to 32 chunks, with probability 1/rank, and a new question
+ * at its end. BYTES is the memory per chunk after CHAINS, with CHUNKS and with MORE chunks. If
+ * CHUNKS or MORE is 0 it is not measured.
  */
 #include "replacer.h"
 
@@ -14,13 +15,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ACCESSES 500000u /* measured, after half as many that are not */
-#define WARM (ACCESSES / 2)
+#define ACCESSES 500000u
+#define MOST_ACCESSES (1u << 24)
 #define LONGEST 33u /* chunks of a prompt */
 
 struct access {
 	uint64_t id, parent; /* parent 0: a request begins */
 };
+
+static uint32_t measured = ACCESSES; /* accesses, after half as many that are not measured */
+
+static uint32_t all_accesses(void)
+{
+	return measured + measured / 2;
+}
 
 static uint64_t draw(uint64_t *state)
 {
@@ -47,7 +55,7 @@ static void make_zipf(struct access *v, uint64_t chunks)
 {
 	uint64_t seed = 7;
 
-	for (uint32_t i = 0; i < WARM + ACCESSES; i++)
+	for (uint32_t i = 0; i < all_accesses(); i++)
 		v[i] = (struct access){ .id = 1 + rank_of(&seed, 8 * chunks) };
 }
 
@@ -55,11 +63,11 @@ static void make_chains(struct access *v, uint64_t chunks)
 {
 	uint64_t seed = 7, question = 1ull << 40;
 
-	for (uint32_t i = 0; i < WARM + ACCESSES;) {
+	for (uint32_t i = 0; i < all_accesses();) {
 		uint64_t d = rank_of(&seed, chunks / 2), before = 0;
 		uint32_t n = document(d);
 
-		for (uint32_t b = 0; b <= n && i < WARM + ACCESSES; b++, i++) {
+		for (uint32_t b = 0; b <= n && i < all_accesses(); b++, i++) {
 			v[i].id = b == n ? question++ : 1 + d * LONGEST + b;
 			v[i].parent = before;
 			before = v[i].id;
@@ -125,16 +133,16 @@ static double measure(unsigned policy, const struct access *v, uint64_t chunks, 
 
 	if (err)
 		return err;
-	err = fill(k, chunks, chains) ?: play(k, &r, v, WARM, chunks);
+	err = fill(k, chunks, chains) ?: play(k, &r, v, measured / 2, chunks);
 	began = kvc_mono_ns();
-	err = err ?: play(k, &r, v + WARM, ACCESSES, chunks);
+	err = err ?: play(k, &r, v + measured / 2, measured, chunks);
 	took = kvc_mono_ns() - began;
 	if (r.nr)
 		kvc_replacer_end(k, &r);
 	*bytes = (double)kvc_replacer_bytes(k) / (double)chunks;
 	kvc_replacer_request_free(&r);
 	kvc_replacer_close(k);
-	return err ? err : ACCESSES * 1e3 / (double)(took + 1);
+	return err ? err : measured * 1e3 / (double)(took + 1);
 }
 
 /* Prints the line of one policy. Returns a negative value if memory is short. */
@@ -154,7 +162,7 @@ static int look_at(unsigned policy, struct access *v, uint64_t chunks, uint64_t 
 	}
 	if (zipf < 0 || chains < 0 || there < 0)
 		return -ENOMEM;
-	printf("%s %.2f %.2f %.1f %.1f\n", kvc_policy_names[policy], zipf, chains, bytes, at_more);
+	printf("%s %.3f %.3f %.1f %.1f\n", kvc_policy_names[policy], zipf, chains, bytes, at_more);
 	return fflush(stdout);
 }
 
@@ -162,14 +170,22 @@ int main(int argc, char **argv)
 {
 	uint64_t chunks = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
 	uint64_t more = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
-	struct access *v = calloc(WARM + ACCESSES, sizeof *v);
-	int rc = !v || chunks == 1 || more == 1 || chunks > 1ull << 26 || more > 1ull << 26;
+	uint64_t accesses = argc > 4 ? strtoull(argv[4], NULL, 10) : ACCESSES;
+	const char *policy = argc > 3 ? argv[3] : "all";
+	struct access *v = NULL;
+	int rc = chunks == 1 || more == 1 || chunks > 1ull << 26 || more > 1ull << 26 ||
+		 accesses < 2 || accesses > MOST_ACCESSES;
 
+	if (!rc) {
+		measured = (uint32_t)accesses;
+		v = calloc(all_accesses(), sizeof *v);
+		rc = !v;
+	}
 	for (unsigned p = 0; !rc && kvc_policy_names[p]; p++)
-		if (argc <= 3 || !strcmp(argv[3], kvc_policy_names[p]))
+		if (!strcmp(policy, "all") || !strcmp(policy, kvc_policy_names[p]))
 			rc = look_at(p, v, chunks, more) != 0;
 	if (rc)
-		fprintf(stderr, "policies: out of memory, or no such number of chunks\n");
+		fprintf(stderr, "policies: out of memory, or a number is out of range\n");
 	free(v);
 	return rc;
 }

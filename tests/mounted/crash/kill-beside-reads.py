@@ -4,7 +4,7 @@
 """SIGKILL while readers open distinct chunks at full rate. Reads change the access data of every
 chunk that they open, and no commit of names may wait for that: a close, rename or unlink that ended
 more than 50 ms before the kill is in effect after the next mount (promise 1). The case kills one
-store of CHUNKS (30000) chunks of 4 KiB KILLS (2) times; make kill-campaign does 500 kills with
+store of CHUNKS (15000) chunks of 4 KiB KILLS (2) times; make kill-campaign does 500 kills with
 100,000 chunks. The time in which the machine did not run the daemon after the change (witness.py)
 is added to the 50 ms. SEED repeats a run."""
 import os, random, signal, sys, time
@@ -12,7 +12,7 @@ from kvtest import *
 from witness import Witness
 
 KILLS = int(os.environ.get("KILLS", 3 if LONG else 2))
-CHUNKS = int(os.environ.get("CHUNKS", 60000 if LONG else 30000))
+CHUNKS = int(os.environ.get("CHUNKS", 60000 if LONG else 15000))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 READERS = 1
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ENOENT,
@@ -111,7 +111,7 @@ while told < KILLS and round_ < 3 * KILLS + 5:
     journal = f"{TMP}/journal{round_}"
     witness = Witness(s.daemon.pid, f"{TMP}/witness")
     kids = [child(reader, f"{SEED}.{round_}.{i}") for i in range(READERS)]
-    time.sleep(rng.uniform(2.0, 3.0) * SLOW)
+    time.sleep(rng.uniform(*((2.0, 3.0) if LONG else (1.2, 2.0))) * SLOW)
     kids.append(child(writer, round_, journal))
     time.sleep(rng.uniform(0.5, 1.2) * SLOW)
     before, log = (s.stats()[name] for name in ("opens", "catalog_log_bytes"))

@@ -6,7 +6,7 @@ has in the pool and on the disk at least what kvcachectl replay has there. Refus
 written to the disk. Pinned files and files with fsync are, and so is everything while the disk is
 not full. The replay gets the times of the requests, as in agents-match-replay."""
 import contextlib, itertools, json, statistics
-import curves
+import curves, faults
 from kvtest import *
 from prompts import *
 
@@ -33,7 +33,8 @@ def states(s, ids):
     return [l.split()[3] for l in answer.splitlines()]
 
 
-s = Store("full", cpu="16M", size=str(DISK),
+faults.in_memory("memory")
+s = Store("memory/full", cpu="16M", size=str(DISK),
           options="policy=prefix,unit=file,high=95,low=90,settle=0,write=through").mount()
 for d in {os.path.dirname(name(i)) for ids in requests for i in ids}:
     os.makedirs(f"{s.mnt}/{d}")

@@ -18,7 +18,7 @@ def rows(*words):
 
 p = run(binary("kvcachectl"), "replay", "--policy", "none", "trace")
 names = p.stdout.split("the policies are:")[1].split(";")[0].split()
-got = rows(2000, 4000)
+got = rows(2000, 4000, "all", 20_000)
 assert list(got) == names, (got, names)
 assert all(len(row) == 4 and min(row) > 0 for row in got.values()), got
 chunks = 10_000_000 if LONG else 3_000_000

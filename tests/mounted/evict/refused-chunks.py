@@ -5,17 +5,18 @@ holds. They are counted, their files are written, and the disk tier gets them li
 that all can still be read. A pool with free space refuses nothing, and neither does another
 policy."""
 import itertools, json
-import curves
+import curves, faults
 from kvtest import *
 from prompts import *
 
 with open(curves.unpack(TMP)["agents"]) as f:
-    requests = [json.loads(l)["hash_ids"] for l in itertools.islice(f, 130)]
+    requests = [json.loads(l)["hash_ids"] for l in itertools.islice(f, 130 if LONG else 60)]
 full = next(i for i in range(len(requests))
             if len(set(itertools.chain(*requests[:i + 1]))) > 700)
+faults.in_memory("memory")  # the stores
 
 for policy in ("prefix", "arc"):
-    s = Store(policy, cpu="16M", size="1G",
+    s = Store(f"memory/{policy}", cpu="16M", size="1G",
               options=f"policy={policy},unit=file,high=99,low=98,settle=0,write=back").mount()
     early = []
     share, chunks = play(s, requests, True,

@@ -6,6 +6,7 @@ prints for the same policy and as many chunks as the pool held. The chain is rep
 from calls; the rates agree within a point unless the machine pauses between two calls. The rates of
 two models, each with its own policy, agree as well."""
 import json, random
+import faults
 from kvtest import *
 from prompts import *
 
@@ -23,14 +24,16 @@ def on_mount(policy, told):
     """Returns the hit rate, the number of chunks in the pool, and whether the machine paused in
     the middle of a request."""
     gaps = []
-    s = Store(f"{policy}-{told}", cpu="16M", size="512M",
+    s = Store(f"memory/{policy}-{told}", cpu="16M", size="512M",
               options=f"policy={policy},unit=file,high=99,low=98,settle=0").mount()
     got, chunks = play(s, requests, told, gaps=gaps)
     s.umount()
     return got, chunks, max(gaps) > STILL
 
 
-for policy, told in (("lru", False), ("prefix", True), ("prefix", False), ("leaf", False)):
+faults.in_memory("memory")  # the stores
+for policy, told in (("lru", False), ("prefix", True), ("prefix", False),
+                     *[("leaf", False)] * LONG):
     got, chunks, still = on_mount(policy, told)
     p = run(binary("kvcachectl"), "replay", "--chain", "told" if policy != "lru" else "none",
             "--policy", policy, "--capacity", str(chunks), TRACE, ok=True)
@@ -43,7 +46,7 @@ for policy, told in (("lru", False), ("prefix", True), ("prefix", False), ("leaf
 
 # two models, one with its own policy: without that policy the hit rate would be 0.025 lower
 write_trace(TRACE, requests, of_two)
-s = Store("two", cpu="16M", size="512M",
+s = Store("memory/two", cpu="16M", size="512M",
           options="policy=prefix,unit=file,high=99,low=98,settle=0").mount()
 parts = {}
 got, chunks = play(s, requests, True, name=of_two, parts=parts, before={

@@ -10,7 +10,7 @@ from kvtest import *
 from kvtest import BUILD
 import faults
 
-N = 60000
+N = 60000 if LONG else 25000
 s = Store("survey", cpu="64M", size="256M")
 scale = f"{BUILD}/bin/test-scale"
 subprocess.run([scale, "size", s.path, str(4 << 30)], check=True)

@@ -7,7 +7,7 @@ once, while a client continues to store in a model at its quota."""
 import os, signal, threading, time
 from kvtest import *
 
-N, WRITES = 30000, 6
+N, WRITES = 30000 if LONG else 15000, 6
 s = Store("s", size="256M", cpu="128M", options="settle=60000").mount()
 os.mkdir(f"{s.mnt}/q")
 os.setxattr(f"{s.mnt}/q", "user.kvcachefs.quota", b"4M")

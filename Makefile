@@ -259,7 +259,10 @@ $(B)/lib/libkvcachefs_fake.so: $(B)/obj/tests/fakecuda/cuda.o $(B)/obj/tests/fak
 	$(Q)g++ $(LDFLAGS_ALL) -shared -o $@ $^ -lcrypto -lm
 # Without a device the program cannot run: only its intermediate code is built, in half the time.
 gencode_test := $(if $(wildcard /dev/nvidiactl),-O3 $(gencode),-O0 -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS)))
-$(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*.h gpu/*.cuh) $(GPU_HOST)
+# The program is built again when a device appears.
+$(B)/flags.gpu: FORCE | $(B)/flags
+	@echo '$(gencode_test)' | cmp -s - $@ || echo '$(gencode_test)' >$@
+$(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*.h gpu/*.cuh) $(GPU_HOST) $(B)/flags.gpu
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -g -std=c++17 $(gencode_test) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 

@@ -65,7 +65,8 @@ int kvct_devices_begin(struct kvct_devices *d, uint64_t nr, enum kvc_call call, 
 		 !kvc_breaker_allows(&x->breaker, call, kvc_mono_ns()))
 		err = all_fail_locked(d, call) ? x->breaker.of[call].why : -ENODEV;
 	if (!err) {
-		x->users++;
+		if (!x->users++)
+			x->answered_ns = kvc_mono_ns();
 		*t = x->t;
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -105,6 +106,7 @@ int kvct_devices_end(struct kvct_devices *d, uint64_t nr, enum kvc_call call, ui
 	bool failed = is_failure(call, err);
 
 	pthread_mutex_lock(&d->lock);
+	x->answered_ns = kvc_mono_ns();
 	x->errors += failed;
 	x->sync.writes += call == KVC_CALL_WRITE && !certain;
 	for (int i = 0;
@@ -350,6 +352,15 @@ static void devices_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	pthread_mutex_unlock(&d->lock);
 }
 
+/* How long have calls to the device been under way without any answer? */
+static uint64_t silent_locked(const struct kvct_devices *d, unsigned nr)
+{
+	uint64_t last = kvc_max(d->dev[nr].answered_ns, kvct_pipeline_moved_ns(d->pipeline, nr)),
+		 now = kvc_mono_ns();
+
+	return d->dev[nr].users && now > last ? now - last : 0;
+}
+
 static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_device *out)
 {
 	struct kvct_devices *d = kvct_devices_of(t);
@@ -374,6 +385,7 @@ static int devices_device(struct kvc_tier *t, unsigned nr, struct kvc_tier_devic
 				       .of[kvct_devices_fails(x, KVC_CALL_READ) ? KVC_CALL_READ
 										: KVC_CALL_WRITE]
 				       .why,
+			.silent_ns = silent_locked(d, nr),
 			.errors = x->errors,
 		};
 		memcpy(out->path, x->path, sizeof out->path);

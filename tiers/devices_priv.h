@@ -18,7 +18,8 @@ struct kvct_devices_one {
 	struct kvc_tier *t; /* its driver; NULL: the number is not used */
 	char path[1280];
 	bool file, leaving;
-	unsigned users; /* calls that use the driver */
+	unsigned users;       /* calls that use the driver */
+	uint64_t answered_ns; /* when a call has ended, or began while no other was under way */
 	/* threads in calls that d->most bounds, and whether one of them removes a frame */
 	unsigned inside;
 	bool removing;

@@ -24,6 +24,7 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -54,6 +55,7 @@ struct kvct_pipeline {
 	unsigned idle;                  /* helpers that wait for work */
 	unsigned most, at[KVC_DEVICES]; /* helpers in one device: their bound, and their number */
 	bool stopping;
+	_Atomic uint64_t moved_ns[KVC_DEVICES]; /* when a piece was last moved; no lock */
 	pthread_t helpers[KVC_TIER_HELPERS];
 	unsigned started;       /* number of helpers; only start and stop use it */
 	uint8_t *buffers;       /* one for each helper */
@@ -130,7 +132,9 @@ static void work_on(struct run *r, uint8_t *buf)
 	int got, err;
 
 	while ((got = take_piece(r, buf, &part)) > 0) {
-		if ((err = r->t->move(r->t->arg, &part)))
+		err = r->t->move(r->t->arg, &part);
+		atomic_store(&r->l->moved_ns[r->t->device], kvc_mono_ns());
+		if (err)
 			fail_run(r, err, true);
 		else if ((err = end_piece(r, &part)))
 			fail_run(r, err, false);
@@ -214,6 +218,11 @@ int kvct_pipeline_start(struct kvct_pipeline *l)
 		l->started += !err;
 	}
 	return err;
+}
+
+uint64_t kvct_pipeline_moved_ns(const struct kvct_pipeline *l, unsigned device)
+{
+	return atomic_load(&l->moved_ns[device]);
 }
 
 void kvct_pipeline_bound(struct kvct_pipeline *l, unsigned most)

@@ -51,6 +51,8 @@ int kvct_pipeline_start(struct kvct_pipeline *l);
  * all of them. Without a call: any number.
  */
 void kvct_pipeline_bound(struct kvct_pipeline *l, unsigned most);
+/* Returns when a piece of this device was last moved (kvc_mono_ns), or 0. */
+uint64_t kvct_pipeline_moved_ns(const struct kvct_pipeline *l, unsigned device);
 /* Stops the threads. Transfers that are under way, and later ones, are made without helpers. */
 void kvct_pipeline_stop(struct kvct_pipeline *l);
 /* Stops the threads and frees the pipeline; NULL is allowed. */

@@ -153,7 +153,8 @@ struct kvc_tier_device {
 	bool read_fails, write_fails;
 	bool unsynced; /* the last sync() left out writes of this device, or failed there */
 	int why;
-	uint64_t errors; /* calls that failed since the mount */
+	uint64_t silent_ns; /* how long calls have been under way without an answer; 0: none are */
+	uint64_t errors;    /* calls that failed since the mount */
 	/* likewise syncs that failed, or left out writes of this device */
 	uint64_t failed_syncs;
 };

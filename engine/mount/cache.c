@@ -352,6 +352,7 @@ static void drain_jobs(struct kvc *k, bool removals)
 		if (kvc_counted(&k->stats, spills) != spills) {
 			spills = kvc_counted(&k->stats, spills);
 			since = kvc_mono_ns();
+			kvc_stop_watch_beat(&kvc_context_of(k)->stop_watch);
 			if (since - reported > ALIVE_NS) {
 				kvc_store_alive(k->store);
 				reported = since;
@@ -453,10 +454,32 @@ static bool has_stable_copy(const struct kvc *k, const struct kvc_node *n)
 	return false;
 }
 
+/* Is this object not on stable storage in any tier, as far as is known? */
+static bool is_unsaved_locked(const struct kvc *k, const struct kvc_node *n)
+{
+	return !n->commit.lost && !kvc_node_detached(n) &&
+	       (n->state == KVC_RESIDENT ||
+		(n->state == KVC_BOTH && (n->segment.verify || !has_stable_copy(k, n))));
+}
+
+static uint64_t count_unsaved(struct kvc *k)
+{
+	uint64_t unsaved = 0;
+
+	kvc_lock(k);
+	kvc_table_each(&k->nodes->table, s)
+		unsaved += is_unsaved_locked(k, kvc_of(s, struct kvc_node, slot));
+	kvc_unlock(k);
+	return unsaved;
+}
+
 void kvc_cache_stop(struct kvc *k)
 {
+	struct kvc_stop_watch *watch = &kvc_context_of(k)->stop_watch;
+
 	if (!k->started)
 		return;
+	kvc_stop_watch_start(watch, k, count_unsaved);
 	kvc_tmpfile_end_all(k);
 	kvc_lock(k);
 	kvc_table_each(&k->nodes->table, s) {
@@ -477,7 +500,8 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_trim_stop(k);
 	kvc_chunk_drop_resume(k); /* drops that an error has interrupted */
 	commit_final(k);          /* frees segments and extents, which queues jobs */
-	drain_jobs(k, true);      /* some may be in the committer's batch */
+	kvc_stop_watch_beat(watch);
+	drain_jobs(k, true); /* some may be in the committer's batch */
 	kvc_lock(k);
 	k->draining = true;
 	pthread_cond_broadcast(&k->committer->cond);
@@ -489,6 +513,7 @@ void kvc_cache_stop(struct kvc *k)
 	pthread_join(kvc_context_of(k)->thread[KVC_SYNCER], NULL);
 	pthread_join(kvc_context_of(k)->thread[KVC_ANSWERER], NULL);
 	kvc_tiers_join(k);
+	kvc_stop_watch_beat(watch);
 	kvc_access_save_all(k);
 	kvc_lock_both(k);
 	kvc_model_quotas_save_both(k);
@@ -519,9 +544,11 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
 	commit_final(k);
+	kvc_stop_watch_beat(watch);
 	sync_last(k);
 	stop_tiers(k);
 	kvc_replacers_save(k);
+	kvc_stop_watch_end(watch);
 	k->started = false;
 }
 

@@ -27,6 +27,7 @@
 #include "remote_lookup.h"
 #include "model_rescan.h"
 #include "model_stats.h"
+#include "stop_watch.h"
 #include "tier_queue.h"
 #include "latency.h"
 #include "deferred_free.h"
@@ -67,6 +68,7 @@ struct kvc_context {
 	struct kvc_remote_lookup remote_lookup;
 	struct kvc_evict evict;
 	struct kvc_demotes demotes;
+	struct kvc_stop_watch stop_watch;
 	pthread_t thread[KVC_THREADS];
 	unsigned nthreads; /* running threads, in the order of the enum */
 };

@@ -47,7 +47,7 @@
 #define SLOWEST (4ull << 20)
 #define OUT_NS 10000000ull    /* between two checks of a tier that is out */
 #define STUCK_NS 100000000ull /* between two checks of a tier that may hang */
-#define COMMON_WORKERS 2u     /* of the common queue */
+#define COMMON_WORKERS 2u     /* of the common queue, beside those for syncs of devices */
 #define HELD_AT_ONCE 64u      /* jobs that a thread sets aside under one hold of the lock */
 /* other threads that call tiers: sweeps, and a verify beside them */
 #define OTHER_THREADS 2u
@@ -593,6 +593,17 @@ void kvc_tiers_wake_locked(struct kvc *k)
 	}
 }
 
+/* Returns the number of devices of a tier; 0: it has none. */
+static unsigned devices_of(struct kvc_tier *t)
+{
+	struct kvc_tier_device d;
+	unsigned devices = 0;
+
+	for (unsigned i = 0; i < KVC_DEVICES && t->ops->device; i++)
+		devices += !t->ops->device(t, i, &d);
+	return devices;
+}
+
 /*
  * A tier that only this node uses has disk_workers= threads for each of its devices, and one that
  * makes no copies, so that loads do not wait for copies. A device that is added gets its threads at
@@ -600,21 +611,28 @@ void kvc_tiers_wake_locked(struct kvc *k)
  */
 static unsigned threads_of(struct kvc_tier *t, uint64_t disk_workers)
 {
-	struct kvc_tier_device d;
-	uint64_t devices = 0;
-
 	if (t->ops->caps & KVC_TIER_SHARED)
 		return KVC_WORKERS;
-	for (unsigned i = 0; i < KVC_DEVICES && t->ops->device; i++)
-		devices += !t->ops->device(t, i, &d);
-	return 1 + (unsigned)kvc_min(kvc_max(devices, 1) * disk_workers, KVC_THREADS_MAX - 1);
+	return 1 + (unsigned)kvc_min(kvc_max(devices_of(t), 1) * disk_workers, KVC_THREADS_MAX - 1);
+}
+
+/*
+ * Each device has at most one job that syncs it (commit_sync.c), and each such job may hang. There
+ * is a thread for each, so that other jobs of the common queue find one.
+ */
+static unsigned common_threads(struct kvc_tier *disk)
+{
+	unsigned devices = disk ? devices_of(disk) : 0;
+
+	return COMMON_WORKERS + (devices > 1 ? devices : 0);
 }
 
 uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n, uint64_t disk_workers)
 {
-	uint64_t threads = COMMON_WORKERS + OTHER_THREADS, bytes = 0;
+	uint64_t threads = common_threads(NULL) + OTHER_THREADS, bytes = 0;
 
 	for (unsigned t = 0; t < n; t++) {
+		threads += common_threads(tiers[t]) - common_threads(NULL);
 		bytes += tiers[t]->bytes;
 		threads += threads_of(tiers[t], disk_workers) +
 			   (tiers[t]->ops->caps & KVC_TIER_SHARED ? 0 : KVC_TIER_HELPERS);
@@ -644,7 +662,7 @@ int kvc_tiers_start(struct kvc *k)
 
 	for (unsigned t = 0; t <= KVC_COMMON && !err; t++) {
 		struct kvc_tier_state *ts = &k->tier[t];
-		unsigned want = t == KVC_COMMON ? COMMON_WORKERS
+		unsigned want = t == KVC_COMMON ? common_threads(k->tier[KVC_DISK].t)
 				: ts->t         ? threads_of(ts->t, k->opt.disk_workers)
 						: 0;
 

@@ -5,11 +5,11 @@
  * file (file.h). One thread at a time may use a buffer.
  */
 #include "file.h"
+#include "layout.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 struct kvcachefs_buffer {
 	struct kvcachefs_lease *lease; /* for reading; NULL: the buffer is for writing */
@@ -46,8 +46,7 @@ int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, cons
 	if (err)
 		return err;
 	err = kvcachefs_lease_new(&b->lease, mount, &path, 1);
-	if (!err && kvcachefs_lease_count(b->lease) != 1)
-		err = kvcachefs_fail(-EINVAL, "%s is not a single file", path);
+	err = err ?: kvcachefs_lease_files(b->lease, &path, 1);
 	err = err ?: kvcachefs_lease_map(b->lease, 0, &data, &b->len);
 	if (err) {
 		kvcachefs_lease_free(b->lease);
@@ -64,15 +63,13 @@ int kvcachefs_buffer_new(struct kvcachefs_buffer **out, const char *mount, const
 			 size_t len, int device)
 {
 	struct kvcachefs_buffer *b;
-	struct stat st;
+	uint64_t dev = 0;
 	int err = buffer_begin(&b, device, kvcachefs_file_names_size(mount, path));
 
 	if (err)
 		return err;
 	kvcachefs_file_init(&b->f, b->names, mount, path, len);
-	if (stat(mount, &st))
-		err = kvcachefs_fail(-errno, "%s: %s", mount, strerror(errno));
-	err = err ?: kvcachefs_file_make(&b->f, st.st_dev, device);
+	err = kvcachefs_file_mount(mount, &dev) ?: kvcachefs_file_make(&b->f, dev, device);
 	if (err) {
 		kvcachefs_buffer_free(b);
 		return err;

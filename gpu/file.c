@@ -89,6 +89,25 @@ static int make_named(struct kvcachefs_file *f)
 	return 0;
 }
 
+int kvcachefs_file_mount(const char *mount, uint64_t *dev)
+{
+	static _Atomic uint64_t known; /* the last device that is a kvcachefs */
+	char path[4200];
+	struct stat st;
+
+	if (stat(mount, &st))
+		return kvcachefs_fail(-errno, "%s: %s", mount, strerror(errno));
+	if (st.st_dev != atomic_load_explicit(&known, memory_order_relaxed)) {
+		snprintf(path, sizeof path, "%s/.kvcachefs", mount);
+		if (access(path, F_OK))
+			return kvcachefs_fail(-errno, "%s is not a kvcachefs mount: %s", mount,
+					      strerror(errno));
+		atomic_store_explicit(&known, st.st_dev, memory_order_relaxed);
+	}
+	*dev = st.st_dev;
+	return 0;
+}
+
 /* Opens an unnamed file in the folder of its path. */
 static int open_unnamed(const struct kvcachefs_file *f)
 {

@@ -35,6 +35,12 @@ size_t kvcachefs_file_names_size(const char *mount, const char *path);
 void kvcachefs_file_init(struct kvcachefs_file *f, char *names, const char *mount, const char *path,
 			 size_t len);
 /*
+ * Sets *dev to the device of the mount. Returns -ENOENT if no kvcachefs is mounted there: without
+ * this check, a store after an unmount would write to the folder below the mount. Only the first
+ * call for a device asks the mount more than its stat.
+ */
+int kvcachefs_file_mount(const char *mount, uint64_t *dev);
+/*
  * Creates the file, with the missing folders of its path below the mount with device number `dev`,
  * and maps it for writing. A prepared file is registered for `device` if that is >= 0. Returns 0 or
  * a negative errno. Blocks.

@@ -256,9 +256,9 @@ static int lease_or_ask(const struct kvcachefs_job *j, const char *mount,
 		err = resident ? kvcachefs_lease_new(out, mount, paths, j->n)
 			       : kvcachefs_prefetch(mount, paths, j->n);
 	}
+	if (!err && resident)
+		err = kvcachefs_lease_files(*out, paths, j->n);
 	free(paths);
-	if (!err && resident && kvcachefs_lease_count(*out) != j->n)
-		err = kvcachefs_fail(-EINVAL, "each path of a load must be one file");
 	return err;
 }
 

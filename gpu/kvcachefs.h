@@ -163,7 +163,7 @@ int kvcachefs_exists(const char *mount, const char *const *paths, size_t n, size
 struct kvcachefs_buffer;
 /*
  * The bytes of a file, read-only, with a lease for the lifetime of the buffer. Errors are those of
- * the object (-ENOENT) and of the mount; -ENODEV: no such device.
+ * the object (-ENOENT) and of the mount; -EISDIR: a folder; -ENODEV: no such device.
  */
 int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, const char *path,
 			  int device);

@@ -102,6 +102,11 @@ int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCA
  */
 int kvcachefs_lease_open(const struct kvcachefs_lease *l, size_t i, char *layout);
 /*
+ * lease.c: checks that each of the lease's paths is the path of one file. Returns 0, -EISDIR (the
+ * only path is a folder) or -EINVAL.
+ */
+int kvcachefs_lease_files(const struct kvcachefs_lease *l, const char *const *paths, size_t n);
+/*
  * lease.c: takes a lease, or with `look` only looks up the objects, and records which objects
  * answer each path. Errors are those of a lease. kvcachefs_lease_part returns the number of objects
  * that answer path i, and sets *first to the first one; 0 for a folder without files.

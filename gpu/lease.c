@@ -322,6 +322,32 @@ size_t kvcachefs_lease_count(const struct kvcachefs_lease *l)
 	return l->n;
 }
 
+/* Counts the names in a path. */
+static size_t lease_depth(const char *path)
+{
+	size_t n = 0;
+
+	for (size_t len; *path; path += len + (path[len] == '/')) {
+		len = strcspn(path, "/");
+		n += len && !(len == 1 && *path == '.');
+	}
+	return n;
+}
+
+int kvcachefs_lease_files(const struct kvcachefs_lease *l, const char *const *paths, size_t n)
+{
+	bool files = l->n == n;
+
+	/* the objects of a folder have more names than the folder */
+	for (size_t i = 0; files && i < n; i++)
+		files = lease_depth(l->v[i].path) == lease_depth(paths[i]);
+	if (files)
+		return 0;
+	if (n == 1)
+		return kvcachefs_fail(-EISDIR, "%s is a folder", paths[0]);
+	return kvcachefs_fail(-EINVAL, "each path must be one file");
+}
+
 const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lease *l, size_t i)
 {
 	return i < l->n ? &l->v[i] : NULL;

@@ -23,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define KEPT 16
 #define SHARE_LEAST (1u << 20) /* bytes in host memory that are worth several threads */
@@ -242,12 +241,9 @@ static bool needs_lease(const struct kvcachefs_transfer *t)
 
 static int lease_all(struct kvcachefs_transfer *t)
 {
-	int err;
+	int err = kvcachefs_lease_new(&t->lease, t->mount, t->paths, t->n);
 
-	err = kvcachefs_lease_new(&t->lease, t->mount, t->paths, t->n);
-	if (!err && kvcachefs_lease_count(t->lease) != t->n)
-		err = kvcachefs_fail(-EINVAL, "each path of a load must be one file");
-	return err;
+	return err ?: kvcachefs_lease_files(t->lease, t->paths, t->n);
 }
 
 /* Finds the cache of an item; each cache gets one entry. */
@@ -277,14 +273,11 @@ static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged
 
 static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b)
 {
-	struct stat st;
 	char *names = NULL;
 	int err = allocate_block(t, b, &names);
 
-	if (!err && b->store && stat(t->mount, &st))
-		err = kvcachefs_fail(-errno, "%s: %s", t->mount, strerror(errno));
 	if (!err && b->store)
-		t->dev = st.st_dev;
+		err = kvcachefs_file_mount(t->mount, &t->dev);
 	if (!err)
 		err = kvcachefs_parts_bound(b->items, b->n);
 	for (size_t i = 0; i < b->n && !err; i++, t->n++) {

@@ -7,6 +7,7 @@
  * use) are kept by their owners. Finally, files of the same sizes are prepared (ready.c), because
  * the stores have taken some.
  */
+#include "file.h"
 #include "parts.h"
 #include "ready.h"
 #include "transfer.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define TRANSFERS_MOST 8
 #define NAME ".kvcachefs.warm."
@@ -223,7 +223,7 @@ int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
 {
 	const struct kvcachefs_paged none = { .device = -1 };
 	struct warm w = { *how, mount, p ?: &none, NULL, n, NULL };
-	struct stat st;
+	uint64_t dev;
 	char *names = NULL;
 	int err = 0;
 
@@ -231,15 +231,13 @@ int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
 	if (w.how.transfers > TRANSFERS_MOST)
 		return kvcachefs_fail(-EINVAL, "at most %d transfers can be warmed at once",
 				      TRANSFERS_MOST);
-	if (stat(mount, &st))
-		return kvcachefs_fail(-errno, "%s: %s", mount, strerror(errno));
-	err = copy_items(&w, items, &names);
+	err = kvcachefs_file_mount(mount, &dev) ?: copy_items(&w, items, &names);
 	if (!err && how->files) /* the stores take them */
-		err = prepare_files(&w, st.st_dev);
+		err = prepare_files(&w, dev);
 	if (!err)
 		err = w.p->device >= 0 ? on_device(&w) : run_stores(&w, false);
 	if (!err && how->files)
-		err = prepare_files(&w, st.st_dev);
+		err = prepare_files(&w, dev);
 	free(w.items);
 	free(names);
 	return err;

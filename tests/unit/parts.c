@@ -227,10 +227,14 @@ int main(void)
 		cmocka_unit_test(many_files),
 		cmocka_unit_test(texts),
 	};
+	char virtual[sizeof dir + 16];
 	int failed;
 
 	snprintf(dir, sizeof dir, "/tmp/kvc-parts-XXXXXX");
 	if (!mkdtemp(dir))
+		return 1;
+	snprintf(virtual, sizeof virtual, "%s/.kvcachefs", dir);
+	if (mkdir(virtual, 0777)) /* as in a mount */
 		return 1;
 	for (size_t k = 0; k < 8; k++)
 		for (size_t i = 0; i < sizeof bytes[k]; i++)

@@ -579,10 +579,14 @@ int main(void)
 		cmocka_unit_test(freed),     cmocka_unit_test(refused),
 		cmocka_unit_test(leases),    cmocka_unit_test(freed_leases),
 	};
+	char virtual[sizeof dir + 16];
 	int failed;
 
 	snprintf(dir, sizeof dir, "/tmp/kvc-queue-XXXXXX");
 	if (!mkdtemp(dir))
+		return 1;
+	snprintf(virtual, sizeof virtual, "%s/.kvcachefs", dir);
+	if (mkdir(virtual, 0777)) /* as in a mount, but without the file for leases */
 		return 1;
 	for (int l = 0; l < LAYERS; l++)
 		for (int i = 0; i < LAYER; i++)

@@ -26,6 +26,7 @@ PATH_MAX = 1024
 UNIFIED_DIGEST, UNIFIED_KEY_MAX = 22, 160
 PLANES = 4
 QUEUE_MOST = 1024
+UINT_MOST, SIZE_MOST = (1 << 32) - 1, (1 << 64) - 1
 FLOATS = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3fn": 3, "float8_e5m2": 4}
 
 
@@ -311,6 +312,14 @@ def text(value: str | None, what: str) -> bytes | None:
     return os.fsencode(value)
 
 
+def number(value: int, most: int, what: str) -> int:
+    """A number from 0 to `most` for the library. ctypes would silently drop the bits that do not
+    fit. ValueError: it is outside."""
+    if not 0 <= value <= most:
+        raise ValueError(f"{what} must be 0 to {most}, not {value}")
+    return value
+
+
 def strings(values: list[str], what: str) -> ctypes.Array[c_char_p]:
     return (c_char_p * len(values))(*[text(v, what) for v in values])
 
@@ -324,6 +333,8 @@ def below(mount: str | bytes | os.PathLike[str], value: str | os.PathLike[str],
     """A path below the mount, for the library. An absolute path must be inside the mount, and loses
     that part. ValueError: it is outside."""
     given = os.fspath(value)
+    if not isinstance(given, str):
+        raise TypeError(f"{what} must be a str or a path of str, not {given!r}")
     if os.path.isabs(given):
         top, full = os.path.abspath(os.fsdecode(mount)), os.path.abspath(given)
         if full != top and not full.startswith(top.rstrip("/") + "/"):

@@ -37,6 +37,15 @@ class Status(NamedTuple):
     quota: int | None
 
 
+def check(mount: str | os.PathLike[str]) -> None:
+    """FileNotFoundError: no kvcachefs is mounted there. Without this check, calls after an unmount
+    would change the folder below the mount."""
+    try:
+        os.stat(f"{os.fspath(mount)}/.kvcachefs/config")
+    except (FileNotFoundError, NotADirectoryError):
+        raise _lib.Error(errno.ENOENT, f"no kvcachefs is mounted on {os.fspath(mount)}") from None
+
+
 def _full(mount: str | os.PathLike[str], path: str | os.PathLike[str]) -> str:
     return os.path.join(os.fspath(mount), os.fsdecode(_lib.below(mount, path)))
 
@@ -81,22 +90,34 @@ def pin(mount: str | os.PathLike[str], path: str | os.PathLike[str],
     users, and OSError with EDQUOT or ENOSPC if the limits of pins= are reached."""
     if seconds is not None and not 2 <= seconds <= PIN_MOST:
         raise ValueError(f"a pin lasts 2 to {PIN_MOST} seconds, not {seconds}")
+    check(mount)
     os.setxattr(_full(mount, path), "user.kvcachefs.pin", str(seconds or 1).encode())
 
 
 def unpin(mount: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Ends the protection of a chunk from eviction."""
+    check(mount)
     os.setxattr(_full(mount, path), "user.kvcachefs.pin", b"0")
 
 
 def quota(mount: str | os.PathLike[str], model: str | os.PathLike[str],
           size: int | str | None) -> None:
     """Limits the space of a model: bytes, or text such as "200G"; None or 0 removes the limit. The
-    model's folder is created if it does not exist. If the model is larger, chunks are dropped."""
-    path = _full(mount, model)
+    model's folder is created if it does not exist. If the model is larger, chunks are dropped.
+    Raises OSError with EINVAL for a size that the mount does not understand."""
+    if not isinstance(size, (int, str, type(None))) or isinstance(size, bool) or size == "":
+        raise ValueError(f"a quota is a number of bytes or text such as '200G', not {size!r}")
+    check(mount)
+    path, made = _full(mount, model), False
     if size:
+        made = not os.path.exists(path)
         os.makedirs(path, exist_ok=True)
-    os.setxattr(path, "user.kvcachefs.quota", str(size or 0).encode())
+    try:
+        os.setxattr(path, "user.kvcachefs.quota", str(size or 0).encode())
+    except OSError:
+        if made:
+            os.rmdir(path)
+        raise
 
 
 class Events:

@@ -31,6 +31,7 @@ __all__ = ["Cache"]
 
 ALIGN = 64
 HEADER_MOST = 100 << 20  # as the package safetensors
+DIMS_MOST = 64  # of numpy
 # the name of the type in a file: its name in numpy and torch, bytes of an element
 TYPES = {"BOOL": ("bool", 1), "U8": ("uint8", 1), "I8": ("int8", 1), "U16": ("uint16", 2),
          "I16": ("int16", 2), "U32": ("uint32", 4), "I32": ("int32", 4), "U64": ("uint64", 8),
@@ -66,11 +67,21 @@ def _framework(value: Any) -> str:
 def _array(value: Any) -> _Array:
     if _framework(value) == "pt":
         name = str(value.dtype).rpartition(".")[2]
+        if str(value.layout) != "torch.strided" or value.is_meta:
+            raise TypeError("a sparse, nested or meta tensor cannot be stored: its elements are "
+                            "not in one memory")
+        if value.dim() > DIMS_MOST:
+            raise ValueError(f"a tensor of {value.dim()} dimensions cannot be stored: "
+                             f"{DIMS_MOST} are possible")
         if name in NAMES:
             value = value.detach().resolve_neg().to("cpu").contiguous()
             return _Array(value, NAMES[name], tuple(value.shape), value.data_ptr())
     else:
         numpy = importlib.import_module("numpy")
+        if isinstance(value, numpy.ma.MaskedArray):
+            raise TypeError("a masked array cannot be stored, because its mask would be lost: use "
+                            "filled()")
+        value = numpy.asanyarray(value)
         name, order = value.dtype.name, value.dtype.byteorder
         if name in NAMES:
             if order == ">" or (order == "=" and sys.byteorder == "big"):
@@ -132,9 +143,11 @@ def _parse(data: memoryview, path: str) -> tuple[dict[str, str], dict[str, _Plac
         metadata = header.pop("__metadata__", {})
         places = {name: _Place(e["dtype"], tuple(e["shape"]), *e["data_offsets"])
                   for name, e in header.items()}
+        # numpy and torch refuse shapes whose product is too large, even if one of the numbers is 0
         good = isinstance(metadata, dict) and all(
             type(n) is int and n >= 0 for p in places.values()
             for n in (*p.shape, p.begin, p.end)) and all(
+            len(p.shape) <= DIMS_MOST and math.prod(n or 1 for n in p.shape) < 1 << 60 and
             p.kind in TYPES and p.end <= len(data) - 8 - size and
             p.end - p.begin == math.prod(p.shape) * TYPES[p.kind][1] for p in places.values())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -185,13 +198,12 @@ class Cache:
     """
 
     def __init__(self, mount: str | os.PathLike[str], model: str | os.PathLike[str]) -> None:
-        self.mount = os.path.abspath(os.fspath(mount))
+        self.mount = os.path.abspath(os.fsdecode(mount))
         self.model = self._inside(os.fspath(model), "the model", self.mount)
         if "/" in self.model:
             raise ValueError(f"the model {self.model!r} is not one folder; write "
                              f"{self.model.replace('/', '--')!r}")
-        if not os.path.exists(f"{self.mount}/.kvcachefs/config"):
-            raise _lib.Error(errno.ENOENT, f"no kvcachefs is mounted on {self.mount}")
+        admin.check(self.mount)
 
     @staticmethod
     def _inside(name: str, what: str, top: str) -> str:
@@ -224,8 +236,8 @@ class Cache:
 
     def get(self, key: str, *, framework: str | None = None, copy: bool = True) -> Any:
         """Returns the value of a key, loaded from a tier if necessary. Raises FileNotFoundError if
-        the cache does not have it, and ValueError if another program wrote a file of another format
-        there.
+        the cache does not have it, Error with EISDIR for a folder, and ValueError if another
+        program wrote a file of another format there.
 
         framework: "numpy" or "torch"; None: as it was stored. Tensors are in host memory. With
         copy=False, numpy arrays are read-only and share the pool's memory, and the value stays in
@@ -263,6 +275,8 @@ class Cache:
             os.unlink(path)
         except IsADirectoryError:
             shutil.rmtree(path)
+        except NotADirectoryError:  # a part of the path is a file
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
     # ---- Administration: see admin.py ------------------------------------------------------------
 

@@ -9,6 +9,7 @@ never refers to unmapped memory. Publishing unmaps the memory and is refused whi
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 import weakref
@@ -29,6 +30,12 @@ class _Handle:
     def __del__(self) -> None:
         if self.h and self.of == os.getpid():
             _lib.call("buffer_free", self.h)
+
+
+def _device(number: int) -> int:
+    if not -1 <= number < 1 << 31:
+        raise _lib.Error(errno.ENODEV, f"there is no device {number}")
+    return number
 
 
 class _Hold:
@@ -57,10 +64,11 @@ class Buffer:
     @classmethod
     def open(cls, mount: str | os.PathLike[str], path: str | os.PathLike[str], *,
              device: int = -1) -> Buffer:
-        """Maps a file for reading. The file stays in the pool until the buffer is closed."""
+        """Maps a file for reading. The file stays in the pool until the buffer is closed. Raises
+        Error with EISDIR for a folder."""
         handle = _Handle(mount)
         _lib.check("buffer_open", ctypes.byref(handle.h), _lib.path(mount),
-                   _lib.below(mount, path), device)
+                   _lib.below(mount, path), _device(device))
         return cls(handle, True)
 
     @classmethod
@@ -72,7 +80,7 @@ class Buffer:
             raise ValueError(f"the size of a file cannot be {size}")
         handle = _Handle(mount)
         _lib.check("buffer_new", ctypes.byref(handle.h), _lib.path(mount),
-                   _lib.below(mount, path), size, device)
+                   _lib.below(mount, path), size, _device(device))
         return cls(handle, False)
 
     @property

@@ -79,6 +79,8 @@ class _Array:
 
     def __init__(self, of: Any) -> None:
         about = of.__array_interface__
+        if about["typestr"][1] == "O" or getattr(getattr(of, "dtype", None), "hasobject", False):
+            raise TypeError("an array of Python objects has no bytes that a file can hold")
         self._of, self.shape = of, tuple(about["shape"])
         self._size = int(about["typestr"][2:])
         self._at, self.readonly = about["data"]
@@ -196,8 +198,7 @@ class Tokens:
         given = slots if slots is not None else blocks
         if given is None or (slots is not None and blocks is not None):
             raise ValueError("tokens must be given by blocks or by slots")
-        if skip < 0:
-            raise ValueError(f"{skip} tokens cannot be skipped")
+        _lib.number(skip, _lib.SIZE_MOST, "skip")
         numbers = array.array("q", given.tolist() if hasattr(given, "tolist") else given)
         # never empty: one of the two pointers must be set
         kept = (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
@@ -272,8 +273,8 @@ class Paged:
     def file_size(self, tokens: Tokens, layers: int | None = None) -> int:
         """Returns the size in bytes of a file with these tokens and this number of layers (None:
         all layers), or 0 if the size is too large."""
-        size: int = _lib.call("file_size", ctypes.byref(self.struct),
-                              self.layers if layers is None else layers,
+        n = _lib.number(self.layers if layers is None else layers, _lib.UINT_MOST, "layers")
+        size: int = _lib.call("file_size", ctypes.byref(self.struct), n,
                               ctypes.byref(tokens.struct))
         return size
 
@@ -292,11 +293,12 @@ class Paged:
         and Error with ERANGE as gather() does. After an error nothing was written."""
         n = self.layers - layer if layers is None else layers
         size = self.file_size(tokens, max(n, 0))
-        if len(data) != size:
-            raise ValueError(f"these tokens have {size} bytes, not {len(data)}")
+        copy = bytearray(memoryview(data))  # len(data) may count elements instead of bytes
+        if len(copy) != size:
+            raise ValueError(f"these tokens have {size} bytes, not {len(copy)}")
         if self.readonly:
             raise ValueError("the cache is read-only")
-        self._move("scatter", layer, n, tokens, bytearray(data))
+        self._move("scatter", layer, n, tokens, copy)
 
     def _move(self, how: str, layer: int, n: int, tokens: Tokens, memory: bytearray) -> None:
         if not 0 <= layer < 1 << 31 or not 0 <= n < 1 << 31:
@@ -361,6 +363,8 @@ def _fill(format: str, looks: list[_Seen], tensors: list[Tensor], planes: int,
     if n % each or (row.pointers == "" and n != 1):
         raise ValueError(f"{format} has {'one tensor' if row.pointers == '' else 'K and V'}, and "
                          f"{n} are given")
+    for letter in "LHES":
+        _lib.number(sizes.get(letter, 1), _lib.UINT_MOST, f"the number of {_MEANING[letter]}")
     struct = _lib.PagedStruct(
         format=_lib.find("format", format), layers=sizes.get("L", n // each),
         heads=sizes.get("H", 1), head_size=sizes["E"], block_size=sizes["S"], blocks=sizes["B"],

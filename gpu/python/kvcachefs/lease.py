@@ -184,6 +184,7 @@ def exists(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]
     """Returns for each group of `per` paths whether all files of the group are cached: in the pool
     or in any tier, or with tiers=False in the pool. Makes one call to the mount, loads nothing and
     takes no lease. Raises Error with EINVAL if a path is invalid or a group is incomplete."""
+    _lib.number(per, _lib.SIZE_MOST, "per")
     bits = (ctypes.c_ubyte * (len(paths) // max(per, 1) // 8 + 1))()
     _lib.check("exists", _lib.path(mount), _paths(mount, paths), len(paths), per, tiers, bits)
     return [bool(bits[i // 8] >> i % 8 & 1) for i in range(len(paths) // per)]
@@ -240,8 +241,8 @@ def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]],
                      priority=names.index(priority), pause_s=pause,
                      superseded_by=None if superseded_by is None else _lib.below(
                          mount, superseded_by, "superseded_by"),
-                     tenant=None if tenant is None else tenant.encode(),
-                     ended=None if ended is None else ended.encode(), returns_s=returns)
+                     tenant=_lib.text(tenant, "the tenant"), ended=_lib.text(ended, "ended"),
+                     returns_s=returns)
     errors = ctypes.c_size_t()
     _lib.check("hint", _lib.path(mount), ctypes.byref(told), _paths(mount, paths), len(paths),
                ctypes.byref(errors))
@@ -252,7 +253,5 @@ def map_cache(size: int) -> None:
     """Sets the number of bytes of mappings that are kept for later leases and loads; 0 keeps none.
     By default mappings that were used in the last 5 seconds are kept, up to a sixteenth of the
     pool. Mapped objects stay in the pool and prevent an unmount, so choose only a part of the pool.
-    Raises ValueError if the size is negative."""
-    if size < 0:
-        raise ValueError(f"the size of the cache cannot be {size}")
-    _lib.call("map_cache", size)
+    Raises ValueError if the size is negative or above 64 bits."""
+    _lib.call("map_cache", _lib.number(size, _lib.SIZE_MOST, "the size of the cache"))

@@ -55,7 +55,7 @@ class Parts:
                 raise ValueError(f"parts on the devices {self.device} and {device}")
             self.device, self.readonly = device, self.readonly or readonly
             self.kept.append(owner)
-            rows.append(_lib.Part(at, size, offset))
+            rows.append(_lib.Part(at, size, _lib.number(offset, _lib.SIZE_MOST, "an offset")))
         self.table, self.count = (_lib.Part * max(len(rows), 1))(*rows), len(rows)
         self.size = 0
 

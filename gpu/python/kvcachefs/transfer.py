@@ -85,7 +85,9 @@ def _parts(item: Item, stores: bool, struct: _lib.ItemStruct) -> None:
     if parts.readonly and not stores:
         raise ValueError(f"{item.path}: the memory is read-only")
     struct.parts, struct.nparts = parts.table, parts.count
-    struct.size, struct.layer = item.size or (parts.size if stores else 0), item.layer
+    struct.size = _lib.number(item.size or (parts.size if stores else 0), _lib.SIZE_MOST,
+                              f"{item.path}: the size")
+    struct.layer = _lib.number(item.layer, _lib.UINT_MOST, f"{item.path}: the layer")
 
 
 def _device(items: list[Item], cache: Paged | None) -> int:
@@ -353,7 +355,8 @@ def warm(mount: str | os.PathLike[str], cache: Paged | None, items: Iterable[Ite
     mount.
     """
     items = list(items)
-    how = _lib.WarmStruct(transfers, files, keep_s)
+    how = _lib.WarmStruct(_lib.number(transfers, _lib.UINT_MOST, "transfers"), files,
+                          _lib.number(keep_s, _lib.UINT_MOST, "keep_s"))
     struct = cache.struct if cache else _lib.PagedStruct(device=_device(items, cache))
     _lib.check("gpu_warm", _lib.path(mount), ctypes.byref(struct),
                _structs(mount, items, cache, True), len(items), ctypes.byref(how))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""router_events.py MOUNT KVCACHECTL: checks that vLLM's own decoder, as a router uses it, reads the
-events of kvcachectl events --zmq: blocks in the pool and on disk, their parents and their removal.
-The last line is "read"."""
+"""router_events.py MOUNT KVCACHECTL: compares the messages of kvcachectl events --zmq with those of
+vLLM. vLLM's own classes make the events of the same stored and removed blocks, and vLLM's own
+publisher sends them. All frames must be equal: the topic, the sequence number and the batch. vLLM's
+batch gets the time of ours. vLLM's decoder, as a router uses it, must read the messages. The hashes
+are numbers in the first round, and bytes in the second. The last line is "same"."""
 
 import hashlib, os, subprocess, sys, time
 
@@ -11,57 +13,138 @@ import tiny_vllm
 
 tiny_vllm.mend_llvmlite()
 import msgspec, zmq
-from vllm.distributed.kv_events import BlockRemoved, BlockStored, KVEventBatch
-
-HASHES = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(3)]
-NUMBERS = [int(h[-16:], 16) for h in HASHES]
-FILES = [f"{mount}/m_0123456789ab_r0/{h[:3]}/{h[3:5]}_g1/{h}.bin" for h in HASHES]
-ADDRESS = f"ipc://{mount}.events"
-
-for i, path in enumerate(FILES):
-    os.makedirs(os.path.dirname(path))
-    with open(path, "wb") as f:
-        f.write(b"kv" * 4096)
-    parent = FILES[i - 1].removeprefix(mount) if i else ""
-    os.setxattr(path, "user.kvcachefs.parent", parent.encode())
-socket = zmq.Context().socket(zmq.SUB)
-socket.subscribe(b"kv-events")
-socket.connect(ADDRESS)
-publisher = subprocess.Popen(
-    [kvcachectl, "events", "--zmq", ADDRESS, "--topic", "kv-events", "--tokens", "256", mount]
+from vllm.config import KVEventsConfig
+from vllm.distributed import kv_events
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading import events as offloading
+from vllm.v1.core.kv_cache_utils import BlockHash, maybe_convert_block_hash
+from vllm.v1.kv_offload.base import (
+    Locality,
+    Medium,
+    OffloadingEvent,
+    OffloadingKVEventsConfig,
+    make_offload_key,
 )
-decoder = msgspec.msgpack.Decoder(type=KVEventBatch)
-stored, removed, numbers = {}, set(), []
+
+GROUP, TOKENS = 1, 256
+HASHES = [hashlib.sha256(b"%d" % i).digest() for i in range(3)]
+PLACES = ((Medium.CPU, None, None), (Medium.STORAGE, Locality.LOCAL, "kvcachefs/disk"))
+context = zmq.Context()
+tracker = offloading.OffloadingEventsTracker(OffloadingKVEventsConfig(True, False))
 
 
-def read(until):
-    end = time.monotonic() + 120
-    while not until():
-        assert time.monotonic() < end, (stored, removed)
-        if not socket.poll(100):
-            continue
-        topic, number, payload = socket.recv_multipart()
-        numbers.append(int.from_bytes(number, "big"))
-        for e in decoder.decode(payload).events:
-            if isinstance(e, BlockStored):
-                assert (e.block_size, e.token_ids, e.group_idx) == (256, [], 1), e
-                (number,) = e.block_hashes
-                stored[number, e.medium, getattr(e, "locality", None)] = e.parent_block_hash
-            else:
-                assert isinstance(e, BlockRemoved), e
-                removed.add((*e.block_hashes, e.medium))
+def file(i):
+    h = HASHES[i].hex()
+    return f"{mount}/m_0123456789ab_r0/{h[:3]}/{h[3:5]}_g{GROUP}/{h}.bin"
 
 
-try:
-    everywhere = [("CPU", None), ("STORAGE", "LOCAL")]
-    read(lambda: all((n, *where) in stored for n in NUMBERS for where in everywhere))
-    for i, number in enumerate(NUMBERS):
-        for where in everywhere:
-            assert stored[number, *where] == (NUMBERS[i - 1] if i else None), stored
-    os.unlink(FILES[2])
-    read(lambda: {(NUMBERS[2], "CPU"), (NUMBERS[2], "STORAGE")} <= removed)
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), numbers
-finally:
-    publisher.terminate()
-assert publisher.wait() == 0
-print("read")
+def store(i):
+    os.makedirs(os.path.dirname(file(i)), exist_ok=True)
+    with open(file(i), "wb") as f:
+        f.write(b"kv" * 4096)
+    parent = file(i - 1).removeprefix(mount) if i else ""
+    os.setxattr(file(i), "user.kvcachefs.parent", parent.encode())
+
+
+def theirs(i, removed, medium, locality, owner):
+    """vLLM's own event of this block. In a store, vLLM leaves the parent and the size out, because
+    its file tier does not know them."""
+    key = make_offload_key(BlockHash(HASHES[i]), GROUP)
+    one = OffloadingEvent([key], medium, removed, locality=locality, ownership=owner)
+    (event,) = tracker.take_events([one])
+    if not removed:
+        parent = maybe_convert_block_hash(BlockHash(HASHES[i - 1])) if i else None
+        event = msgspec.structs.replace(event, parent_block_hash=parent, block_size=TOKENS)
+    return event
+
+
+def subscriber(address):
+    socket = context.socket(zmq.SUB)
+    socket.subscribe(b"kv-events")
+    socket.connect(address)
+    return socket
+
+
+def compare(messages, address, expected):
+    """Sends the events of each message through vLLM's publisher, and compares the frames."""
+    publisher = kv_events.EventPublisherFactory.create(
+        KVEventsConfig(
+            enable_kv_cache_events=True, publisher="zmq", endpoint=address, topic="kv-events"
+        ),
+        0,
+    )
+    socket = subscriber(address)
+    decoder = msgspec.msgpack.Decoder(type=kv_events.KVEventBatch)
+    first = int.from_bytes(messages[0][1], "big")
+    try:
+        # vLLM's publisher loses messages that it sends before it knows the subscriber
+        sent, number = 0, -1
+        while number != sent - 1 or not sent:
+            if number < 0:
+                publisher.publish(kv_events.KVEventBatch(ts=0.0, events=[]))
+                sent += 1
+            if socket.poll(100):
+                number = int.from_bytes(socket.recv_multipart()[1], "big")
+        for n, frames in enumerate(messages):
+            batch = decoder.decode(frames[2])
+            events = [expected[kind_of(e)] for e in batch.events]
+            publisher.publish(kv_events.KVEventBatch(ts=batch.ts, events=events))
+            topic, number, payload = socket.recv_multipart()
+            assert topic == frames[0] and payload == frames[2], (payload.hex(), frames[2].hex())
+            assert int.from_bytes(number, "big") == sent + n
+            assert frames[1] == (first + n).to_bytes(len(number), "big"), (frames[1], number)
+    finally:
+        publisher.shutdown()
+        socket.close()
+
+
+def kind_of(event):
+    """Names the block, the place and the kind of an event."""
+    assert isinstance(event, (kv_events.BlockStored, kv_events.BlockRemoved)), event
+    (number,) = event.block_hashes
+    return number, event.medium, isinstance(event, kv_events.BlockRemoved)
+
+
+def round_of(name, *options):
+    """Returns the number of compared events and bytes."""
+    for i in range(3):
+        store(i)
+    expected = {}
+    for i in range(3):
+        for place in PLACES:
+            for removed in False, True:
+                event = theirs(i, removed, *place)
+                expected[kind_of(event)] = event
+    address = f"ipc://{mount}.{name}"
+    socket = subscriber(address)
+    decoder = msgspec.msgpack.Decoder(type=kv_events.KVEventBatch)
+    command = [kvcachectl, "events", "--zmq", address, "--topic", "kv-events"]
+    publisher = subprocess.Popen([*command, "--tokens", str(TOKENS), *options, mount])
+    messages, seen = [], set()
+
+    def read(until):
+        end = time.monotonic() + 120
+        while not until <= seen:
+            assert time.monotonic() < end, (until - seen)
+            if socket.poll(100):
+                messages.append(socket.recv_multipart())
+                seen.update(map(kind_of, decoder.decode(messages[-1][2]).events))
+
+    try:
+        read({k for k in expected if not k[2]})
+        os.unlink(file(2))
+        last = maybe_convert_block_hash(BlockHash(HASHES[2]))
+        read({k for k in expected if k[2] and k[0] == last})
+    finally:
+        publisher.terminate()
+    assert publisher.wait() == 0
+    socket.close()
+    compare(messages, f"ipc://{mount}.{name}-vllm", expected)
+    size = sum(len(m[2]) for m in messages)
+    print(f"{name}: {len(messages)} messages, {len(seen)} events, {size} bytes", flush=True)
+
+
+os.environ["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] = "1"
+round_of("numbers")
+os.environ["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] = "0"
+round_of("bytes", "--bytes")
+print("same")

@@ -722,9 +722,9 @@ def rows(env, base, mounted, folder, need, row, asked):
     def same_files():
         script("same", "same_files.py")
 
-    @is_row("events that vLLM's own decoder reads")
+    @is_row("events that vLLM makes and reads")
     def router_events():
-        script("read", "router_events.py", f"{build}/bin/kvcachectl")
+        script("same", "router_events.py", f"{build}/bin/kvcachectl")
 
     @is_row("events that Dynamo's indexer reads")
     def dynamo():

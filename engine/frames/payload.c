@@ -755,7 +755,7 @@ int kvc_payload_encoder_copy(struct kvc_encoder **out, struct kvc_frame *f,
 	*out = NULL;
 	if (from->raw_len != f->raw_len || (from->flags & KVC_FRAME_SPARSE) ||
 	    !(from->flags & KVC_FRAME_CODED) || from->stored_len < table_len ||
-	    payload->len < from->stored_len)
+	    payload->len < from->stored_len || (from->codec == KVC_CODEC_NONE && !r->key_id))
 		return -EBADMSG;
 	if (!(e = encoder_alloc(f, r)))
 		return -ENOMEM;

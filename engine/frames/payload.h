@@ -58,8 +58,9 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 /*
  * The same for a payload that another frame has, whose blocks are kept as they are coded: no block
  * is decoded, and sealed blocks are opened with `keys` and sealed for f. `from` is the frame, coded
- * and dense, and as long as f. `payload` has all bytes of its stored payload, of which the caller
- * has compared the sum. On success they belong to the encoder; after an error they are undefined.
+ * and dense, and as long as f. It has a codec, unless f is sealed. `payload` has all bytes of its
+ * stored payload, of which the caller has compared the sum. On success they belong to the encoder;
+ * after an error they are undefined.
  * Returns 0, -EBADMSG, -ENOKEY, -ENOMEM or -EIO.
  */
 int kvc_payload_encoder_copy(struct kvc_encoder **out, struct kvc_frame *f,

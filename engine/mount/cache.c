@@ -473,6 +473,29 @@ static uint64_t count_unsaved(struct kvc *k)
 	return unsaved;
 }
 
+/* Saves the used bytes of bounded tiers. The caller holds the catalog's lock. */
+static void save_usage(struct kvc *k)
+{
+	kvc_tier_each(k, t)
+		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
+			struct kvc_tier_usage u;
+			char key[64], value[32];
+
+			k->tier[t].t->ops->usage(k->tier[t].t, &u);
+			/* last chance; otherwise fsck finds them in free space */
+			if (u.uncleared) {
+				k->tier[t].t->ops->sync(k->tier[t].t);
+				k->tier[t].t->ops->usage(k->tier[t].t, &u);
+			}
+			u.uncleared += kvc_min(k->tier[t].deferred.bytes, u.stored - u.uncleared);
+			if (u.uncleared)
+				kvc_meta_set(k->cat, "killed", "1");
+			snprintf(key, sizeof key, "%s_used_bytes", k->tier[t].t->ops->name);
+			snprintf(value, sizeof value, "%" PRIu64, u.stored - u.uncleared);
+			kvc_meta_set(k->cat, key, value);
+		}
+}
+
 void kvc_cache_stop(struct kvc *k)
 {
 	struct kvc_stop_watch *watch = &kvc_context_of(k)->stop_watch;
@@ -523,24 +546,7 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_clock_save_both(k);
 	kvc_wear_save_both(k);
 	kvc_unlock(k);
-	kvc_tier_each(k, t)
-		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
-			struct kvc_tier_usage u;
-			char key[64], value[32];
-
-			k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			/* last chance; otherwise fsck finds them in free space */
-			if (u.uncleared) {
-				k->tier[t].t->ops->sync(k->tier[t].t);
-				k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			}
-			u.uncleared += kvc_min(k->tier[t].deferred.bytes, u.stored - u.uncleared);
-			if (u.uncleared)
-				kvc_meta_set(k->cat, "killed", "1");
-			snprintf(key, sizeof key, "%s_used_bytes", k->tier[t].t->ops->name);
-			snprintf(value, sizeof value, "%" PRIu64, u.stored - u.uncleared);
-			kvc_meta_set(k->cat, key, value);
-		}
+	save_usage(k);
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
 	commit_final(k);

@@ -2,7 +2,7 @@
 /*
  * The deadline of an unmount. A call to a device may never return, and then the joins and syncs at
  * the end of a mount do not return either. So a thread watches kvc_cache_stop(). If the stop makes
- * no progress, and a device answers no call, for three times deadline= (at least 20 seconds), the
+ * no progress, and a device answers no call, for three times deadline= (at least 60 seconds), the
  * thread logs the names of the devices and the number of files without a copy on stable
  * storage, and ends the process with exit status 1. The store sees this as a kill: the pool stays
  * in memory, and the next mount takes it over.
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WAIT_MIN_NS 20000000000ull
+#define WAIT_MIN_NS 60000000000ull /* a sync of a slow disk may take so long */
 #define CHECK_NS 500000000ull
 
 /* Logs the devices that have not answered for so long. Returns whether there are any. */

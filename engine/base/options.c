@@ -160,8 +160,8 @@ static const struct row rows[] = {
 	{ "mode", "OCTAL", "set the permissions of the root folder, such as 1777", MODE, AT(mode),
 	  NULL, 0, 07777, "", FIXED },
 	{ "protect_mountpoint", NULL,
-	  "make the folder of the mount point immutable, so that nobody writes there without a "
-	  "mount",
+	  "make the folder under the mount point immutable, so that nothing is written there while "
+	  "it is not mounted",
 	  FLAG, AT(protect_mountpoint), NULL, 0, 0, "0", FIXED },
 	{ "logfile", "PATH",
 	  "append the log to this file instead of syslog; kvcachectl reload opens it again", TEXT,

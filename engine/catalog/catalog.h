@@ -82,9 +82,9 @@ struct kvc_place {
 	/* stored_sum of the frame, which identifies the version; zero: not recorded */
 	struct kvc_sum sum;
 	/*
-	 * The sum of the bytes that the copy decodes to; zero: those of the object. It is set in
-	 * copies that were coded with loss, unless they were found sealed in a shared tier, and in
-	 * copies of bytes that the object had before it became `decoded`.
+	 * The sum of the bytes that the copy decodes to; zero: it decodes to the object's bytes. It
+	 * is set in copies that were coded with loss, unless they were found sealed in a shared
+	 * tier, and in copies of bytes that the object had before it became `decoded`.
 	 */
 	struct kvc_sum raw;
 	/* the error of these bytes, relative to the written bytes, in millionths; of all, and of
@@ -241,7 +241,7 @@ int kvc_name_get_hashed(struct kvc_catalog *c, uint64_t parent, const char *name
 			uint64_t *ino, uint32_t *kind);
 /*
  * Is it certain that no name with this hash (kvc_name_hash) exists? Uses memory only and needs no
- * lock; false if memory does not tell.
+ * lock; false if memory alone cannot tell.
  */
 bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, uint64_t hash);
 /*
@@ -408,8 +408,8 @@ struct kvc_placed {
 /*
  * Returns up to `capacity` placements after (*ino, *tier) and sets these to the last placement
  * returned; *n is 0 at the end. Needs no lock. Reads committed rows only: a caller that must not
- * miss a placement waits for a commit before (jobs/sweep.h), and checks whether the returned ones
- * are still current.
+ * miss a placement waits for a commit first (jobs/sweep.h), and checks whether the returned
+ * placements are still current.
  */
 int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t capacity,
 		   struct kvc_placed *out, size_t *n);

@@ -272,8 +272,8 @@ int kvc_check_format(const char *path, char *error)
 }
 
 /*
- * The log is kept: only the connections of kvc_catalog_open() know how to sync it after a failed
- * sync (wal_sync.c), without which it must not be copied into the database.
+ * The log is kept. After a failed sync it must not be copied into the database before it is synced
+ * again, and only the connections of kvc_catalog_open() can do that (wal_sync.c).
  */
 int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 {

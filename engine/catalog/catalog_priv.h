@@ -200,7 +200,7 @@ struct kvc_catalog {
 	char path[1280];
 	bool read_only;            /* opened by kvc_catalog_open_read */
 	bool started;              /* between kvc_catalog_start and _stop */
-	struct kvc_lock lock;      /* "the tree" */
+	struct kvc_lock lock;      /* "tree" in the lock profile */
 	struct kvc_overlay over;   /* under lock */
 	struct kvc_filter *filter; /* filter of names; has its own lock */
 	_Atomic uint64_t age;      /* how often the overlay has dropped committed changes */
@@ -281,7 +281,7 @@ int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg);
 
 /* conn.c */
 int kvc_conn_settings(sqlite3 *db); /* for a connection that writes */
-/* COPIES: it makes checkpoints. Only the writer's connection and that one may sync a file. */
+/* COPIES: makes checkpoints. Only the connections that write or copy may sync a file. */
 enum kvc_conn_use { KVC_CONN_READS, KVC_CONN_WRITES, KVC_CONN_COPIES };
 int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, enum kvc_conn_use use);
 void kvc_conn_close(struct kvc_conn *n);
@@ -381,8 +381,8 @@ void kvc_filter_add(struct kvc_filter *f, uint64_t parent, uint64_t hash);
 void kvc_filter_removed(struct kvc_filter *f);
 bool kvc_filter_may_have(struct kvc_filter *f, uint64_t parent, uint64_t hash);
 /*
- * Refills the filter. After begin, added names also go into the new filter; add_old adds the
- * existing names; end replaces the old filter by the new one, or discards the new one. `names`:
+ * Refills the filter. After begin, added names also go into the new filter; kvc_filter_add_old adds
+ * the existing names; end replaces the old filter by the new one, or discards the new one. `names`:
  * approximate number of names. One thread does all of this. Returns 0 or -ENOMEM.
  */
 int kvc_filter_begin(struct kvc_filter *f, uint64_t names);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks over many rows; see catalog.h. A walk that calls wait for merges the overlay's order with
- * SQLite's; for a row that both have, the overlay's value counts. Other walks, over whole tables,
- * ask SQLite alone after the pending changes are committed (kvc_catalog_flush).
+ * Walks over many rows; see catalog.h. If a call waits for the walk, the walk merges the overlay's
+ * order with SQLite's; for a row that both have, the overlay's value counts. Other walks, over
+ * whole tables, ask SQLite alone after the pending changes are committed (kvc_catalog_flush).
  */
 #include "catalog_priv.h"
 
@@ -150,7 +150,9 @@ static int names_pending(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, v
 
 /* Remembers a run of deleted names, so that the next call does not walk over them again. */
 struct skipped {
-	/* all names up to `done` are deleted; `at`: the last deleted name, whose hash may go on */
+	/*
+	 * all names up to `done` are deleted; `at`: the last one, whose hash other names may have
+	 */
 	struct kvc_name_at done, at;
 	unsigned n;
 };
@@ -369,7 +371,7 @@ int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
 
 /*
  * Returns the first pending row after r in an order, among the rows of `first`: a policy class, a
- * model, a tenant, or chunks that have expired by then. Returns NULL if there is none.
+ * model, a tenant, or a time, by which the chunks must have expired. Returns NULL if there is none.
  */
 static const struct kvc_chunk_row *pending_after(struct kvc_catalog *c, enum kvc_order ix,
 						 uint64_t first, const struct kvc_chunk_row *r)

@@ -375,7 +375,7 @@ bool kvc_place_raw(const struct kvc_object_row *o, const struct kvc_place *p, st
 {
 	bool own = !kvc_sum_is_zero(&p->raw);
 
-	/* a copy with loss and without a sum of its own is of another node, and so is the object */
+	/* another node made a copy with loss that has no sum of its own, and the object */
 	if (!own && (!o->has_sum || (kvc_place_lossy(p) && !o->decoded)))
 		return false;
 	*sum = own ? p->raw : o->sum;

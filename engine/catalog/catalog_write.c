@@ -119,8 +119,8 @@ static int write_change(struct kvc_conn *n, const struct kvc_change *c)
 }
 
 /*
- * Sorts by table and key, so that neighbouring pages are written together. T_ROW is first: a wipe
- * must precede the other rows of the inode.
+ * Sorts by table and key, so that neighbouring pages are written together. KVC_T_ROW is first: a
+ * wipe must precede the other rows of the inode.
  */
 static int by_key(const void *x, const void *y)
 {
@@ -418,7 +418,7 @@ void kvc_catalog_rollback(struct kvc_catalog *c)
 {
 	kvc_overlay_fini(&c->over);
 	if (kvc_overlay_init(&c->over))
-		abort(); /* 32 KiB */
+		abort(); /* only a small table is allocated */
 	kvc_catalog_count(c);
 }
 

@@ -2,14 +2,14 @@
 /*
  * Checkpoints: a thread with its own connection copies the log into the database.
  *
- * A PASSIVE checkpoint runs beside commits and reads. It copies the frames that no reader needs any
- * more, and its fsyncs block nobody. The log restarts by itself at the first commit after a
- * checkpoint that has copied all of it. If commits follow each other closely, there is always a
- * frame that is not copied. Therefore, when the log exceeds half of its limit, the committer waits
- * for a checkpoint (kvc_checkpoint_gate): at most GATE_NS, so that a busy disk does not delay a
- * commit too long for promise 1 of kvcachefs-design(7). On a disk with slow syncs that can fail
- * each time. When the log exceeds three quarters of its limit, the committer therefore waits
- * until the checkpoint ends.
+ * A PASSIVE checkpoint runs at the same time as commits and reads. It copies the frames that no
+ * reader needs any more, and its fsyncs block nobody. The log restarts by itself at the first
+ * commit after a checkpoint that has copied all of it. If commits follow each other closely, there
+ * is always a frame that is not copied. Therefore, when the log exceeds half of its limit, the
+ * committer waits for a checkpoint (kvc_checkpoint_gate): at most GATE_NS, so that a busy disk does
+ * not delay a commit too long for promise 1 of kvcachefs-design(7). On a disk with slow syncs, no
+ * checkpoint may end within that time. Therefore, when the log exceeds three quarters of its limit,
+ * the committer waits until the checkpoint ends.
  *
  * Such a checkpoint syncs the log, copies frames, and syncs the database, one after the other. The
  * committer must wait for as little of that as possible. So the thread first copies and syncs all
@@ -249,11 +249,11 @@ void kvc_checkpoint_ask(void *catalog)
 
 /*
  * Copies and syncs, while commits go on, so that the checkpoint with the gate closed has little to
- * do. It also writes the mark without which the log does not restart. The mark covers about half
- * of the log, so that the commits after the restart do not wait for a sync of the log's header, and
- * at most the log's limit: before a log becomes larger, a commit syncs its header.
- * Returns false if the database could not be synced; then the next pass copies all of the log
- * again.
+ * do. It also writes the mark without which the log does not restart. The mark covers about half of
+ * the log, so that the commits after the restart do not wait for a sync of the log's header, and it
+ * is never longer than the log's limit: a commit that makes the log larger than its mark syncs the
+ * header first. Returns false if the database could not be synced; then the next pass copies all of
+ * the log again.
  */
 static bool prepare(struct kvc_catalog *c)
 {

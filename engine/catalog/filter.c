@@ -11,8 +11,8 @@
  * All other names are in SQLite already, so the walk meets them unless they are removed.
  *
  * Bits are set and read with relaxed atomics: a thread that must see a name was synchronised by a
- * lock or a reply after the name was added. The rwlock only protects a filter that is being read
- * from being freed.
+ * lock or a reply after the name was added. The rwlock only prevents a filter from being freed
+ * while it is read.
  */
 
 #include "catalog_priv.h"

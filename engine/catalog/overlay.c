@@ -9,7 +9,7 @@
  * Data structures: one hash table for all tables, by (table, key), which holds only the newest
  * change of each row; and a treap for each order. The hash table grows by one bucket at a time
  * (base/table.h), because a batch of a hundred thousand changes makes it grow under the lock that
- * lookups wait for. T_XATTR hashes by the inode alone, so all attributes of an inode share one
+ * lookups wait for. KVC_T_XATTR hashes by the inode alone, so all attributes of an inode share one
  * hash.
  *
  * Invariants: each change in the hash table is in exactly one of `active` and `batch`. `active` has

@@ -6,8 +6,8 @@
  * A change is the newest value of a row, or the deletion of a row. Reads ask the overlay first. A
  * change is kept until its transaction is committed. kvc_overlay_seal() makes all active changes a
  * batch, which is written without any lock. If the write succeeds, the batch is dropped. If it
- * fails, the batch is merged back, and newer changes win. At most one batch exists. A cache of
- * committed names is beside the changes.
+ * fails, the batch is merged back, and newer changes win. At most one batch exists. The overlay
+ * also has a cache of committed names.
  */
 #ifndef KVC_OVERLAY_H
 #define KVC_OVERLAY_H
@@ -24,8 +24,9 @@ enum kvc_relation {               /* the tables; the comments give the key: a, b
 		    KVC_T_PLACE,  /* ino, tier */
 		    KVC_T_XATTR,  /* ino, text */
 		    KVC_T_CHUNK,  /* id */
-		    KVC_T_PURGE, /* single row: the time before which rows of T_GONE are obsolete */
-		    KVC_T_GONE,  /* at, hi */
+		    /* single row: the time before which rows of KVC_T_GONE are obsolete */
+		    KVC_T_PURGE,
+		    KVC_T_GONE, /* at, hi */
 		    KVC_TABLES
 };
 
@@ -59,8 +60,9 @@ struct kvc_change {
 	size_t bytes;
 	uint32_t len; /* length of the value */
 	uint8_t table;
-	bool gone;  /* the row is deleted and has no value */
-	bool wipes; /* a deleted T_ROW that also deletes all rows of the inode in other tables */
+	bool gone; /* the row is deleted and has no value */
+	/* a deleted KVC_T_ROW that also deletes all rows of the inode in other tables */
+	bool wipes;
 	bool covered;
 	char *text; /* "" if the key has no text */
 	void *value;
@@ -131,7 +133,7 @@ int kvc_overlay_put(struct kvc_overlay *o, enum kvc_relation t, uint64_t a, uint
  */
 int kvc_overlay_wipe(struct kvc_overlay *o, uint64_t ino);
 /*
- * Walks the changes in T_XATTR of an inode, in no order: returns the next after `c` (NULL: the
+ * Walks the changes in KVC_T_XATTR of an inode, in no order: returns the next after `c` (NULL: the
  * first).
  */
 struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino,
@@ -144,8 +146,8 @@ struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order
 				     uint64_t k1, uint64_t k2, const char *text);
 /*
  * Did a drop after number `since` move to SQLite a row of this inode (its row, object, placements,
- * attributes), a name of it, this name, or this row of the table gone (its first two columns)? May
- * return true because of another one with the same hash.
+ * attributes), a name of it, this name, or this row of KVC_T_GONE (its first two columns)? May
+ * return true because of another row with the same hash.
  */
 bool kvc_overlay_inode_since(const struct kvc_overlay *o, uint64_t ino, uint64_t since);
 bool kvc_overlay_names_since(const struct kvc_overlay *o, uint64_t ino, uint64_t since);

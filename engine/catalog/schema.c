@@ -19,10 +19,10 @@
 
 /*
  * Tables with a key of several columns are WITHOUT ROWID, with the key columns first. `names` is
- * ordered by the hash of the name, which is readdir's cookie. objects_unplaced lets recovery find
- * the objects that only the pool has without a scan. A chunk's policy and quota are those of its
- * model, so that victims are found in order without looking at the tree. gone_until and
- * chunks_pinned find expired and pinned rows without a scan.
+ * ordered by the hash of the name, which is readdir's cookie. objects_unplaced lets recovery find,
+ * without a scan, the objects that only the pool has. A chunk's policy and quota are those of its
+ * model, so that victims are found in order without reading folders. gone_until and chunks_pinned
+ * find expired and pinned rows without a scan.
  */
 const char *const kvc_schema =
 	"CREATE TABLE meta(key TEXT PRIMARY KEY NOT NULL, value TEXT) WITHOUT ROWID;"
@@ -96,7 +96,7 @@ static bool is_space(char c)
 }
 
 /*
- * Copies a statement to `to` with single spaces and no space beside punctuation. Returns its
+ * Copies a statement to `to` with single spaces and no space next to punctuation. Returns its
  * length, or 0 if it is longer than any statement of kvc_schema.
  */
 static size_t normalize(const char *sql, size_t len, char to[STATEMENT])

@@ -11,7 +11,7 @@
  * a part of the old log would produce a state that never existed.
  *
  * This file delays the sync and detects a partly overwritten log by a mark. The mark is a small
- * file beside the log with the log's salts and a number N: so many frames of the log are on stable
+ * file next to the log with the log's salts and a number N: so many frames of the log are on stable
  * storage. It is written and synced before the log may restart. Recovery (kvc_wal_restart_repair,
  * before SQLite opens the log) compares the log with the mark:
  *
@@ -30,10 +30,10 @@
  *   there is a mark, so that the commit appends to the log instead.
  * - The sync after the header is skipped, and the checkpoint thread is asked to do it. Any sync of
  *   the log that begins after the header was written is sufficient.
- * - Until then, a write beyond frame N, or a truncation behind it, syncs first. N is large enough
- *   to take a while to fill (checkpoint.c). A log that was truncated to zero cannot be mistaken for
- *   a log, and filesystems keep the order of sizes: later writes are not on the medium if the
- *   truncation is not.
+ * - Until then, a write beyond frame N, or a truncation to a size above it, syncs first. N is large
+ *   enough to take a while to fill (checkpoint.c). A log that was truncated to zero cannot be
+ *   mistaken for a log, and filesystems keep the order of sizes: later writes are not on the medium
+ *   if the truncation is not.
  *
  * FAILED SYNCS. The kernel reports a failed sync once, and a later one succeeds without the bytes.
  * The connections that commit and that checkpoint use the VFS, so that
@@ -297,7 +297,7 @@ static int sync_log(struct file *f, int flags)
 	int rc = f->below->pMethods->xSync(f->below, flags), err = rc ? -(errno ?: EIO) : 0;
 
 	if ((err = kvc_wal_sync_ended(&f->a->sync, err))) {
-		errno = -err; /* SQLite asks for it */
+		errno = -err; /* for sqlite3_system_errno() */
 		return rc ?: err == -ENOMEM ? SQLITE_IOERR_NOMEM : SQLITE_IOERR_FSYNC;
 	}
 	header_synced(f->a, upto);
@@ -322,7 +322,8 @@ static int sync_header(struct file *f)
 
 /*
  * Before a header overwrites an old log: sets the limit up to which the log may be written before a
- * sync. If the same header is written once more, because the commit before failed, its limit stays.
+ * sync. If the same header is written once more, because the previous commit failed, its limit
+ * stays.
  */
 static void set_limit(struct file *f, const uint8_t *header)
 {

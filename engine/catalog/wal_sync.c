@@ -18,8 +18,8 @@
  * first would get the error, and the second, a moment later, success. So each sync has a
  * description of its own. SQLite's connections have theirs.
  *
- * The frames are written again beside the committer, which appends further ones. Only writes that
- * replace bytes of the log, and its truncation, wait (`steady`): the repair would undo them.
+ * The frames are written again while the committer appends further ones. Only writes that replace
+ * bytes of the log, and its truncation, wait (`steady`): the repair would undo them.
  */
 #include "wal_sync.h"
 
@@ -181,7 +181,7 @@ static int make_good(struct kvc_wal_sync *s, int fd)
 	failed = atomic_load(&s->failed);
 	err = repair_waits(s); /* also if another thread has just failed */
 	if (!err && failed != atomic_load(&s->mended)) {
-		/* the first sync may report an error from before, which fd has not reported yet */
+		/* the first sync may report an earlier error, which fd has not reported yet */
 		for (int i = 0; i < 2 && (!i || err); i++)
 			err = rewrite(s, fd) ?: fdatasync(fd) ? -errno : 0;
 		pace_repairs(s, err);

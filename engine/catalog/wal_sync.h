@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Syncs of the catalog's write-ahead log, which hold after a failed sync, too (wal_sync.c). Used
- * only inside the catalog.
+ * Syncs of the catalog's write-ahead log, which can be relied on even after a failed sync
+ * (wal_sync.c). Used only inside the catalog.
  */
 #ifndef KVC_WAL_SYNC_H
 #define KVC_WAL_SYNC_H
@@ -56,7 +56,7 @@ int kvc_wal_sync_run(struct kvc_wal_sync *s);
 int kvc_wal_sync_ended(struct kvc_wal_sync *s, int err);
 /*
  * Around each write to the log, by the committing thread. kvc_wal_sync_begin returns whether the
- * write must not run beside a repair; kvc_wal_sync_end takes that result. end: offset of the byte
+ * write must not run during a repair; kvc_wal_sync_end takes that result. end: offset of the byte
  * after the written ones; 0: the write failed.
  */
 bool kvc_wal_sync_begin(struct kvc_wal_sync *s, uint64_t at);

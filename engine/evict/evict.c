@@ -267,7 +267,7 @@ static bool exclude_locked(struct pass *p, struct kvc_chunk *c, enum kvc_verdict
 {
 	if (kvc_grow(&p->excluded, p->nexcluded, &p->excluded_capacity, sizeof *p->excluded))
 		return false;
-	if (c->standing != KVC_LEAVES) /* those keep the reason why they leave */
+	if (c->standing != KVC_LEAVES) /* a chunk that leaves keeps the reason why it leaves */
 		kvc_tenant_take_locked(c);
 	kvc_list_del(&c->hints.link);
 	p->excluded[p->nexcluded++] = (struct excluded){ c, v };

@@ -40,12 +40,15 @@ struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, unsigned tier, uint64_t model
 void kvc_trimmer_free(struct kvc_trimmer *t);
 uint64_t kvc_trimmer_model(const struct kvc_trimmer *t);
 /*
- * While its replacer is filled, a tier without victims is not reported as one with nothing to drop.
+ * While its replacer is being filled, a tier without victims is not reported as one with nothing to
+ * drop.
  */
 void kvc_trimmer_set_filling(struct kvc_trimmer *t, bool filling);
 /* Returns true if chunks were probed, which the next turns will drop. */
 bool kvc_trimmer_is_probing(const struct kvc_trimmer *t);
-/* Returns true if it trims the disk tier, and for the tier's own size. */
+/*
+ * Returns true if it frees space for the disk tier itself, and not for a model's or tenant's quota.
+ */
 bool kvc_trimmer_is_of_disk(const struct kvc_trimmer *t);
 /* No space is needed for now: the probed chunks may stay. */
 void kvc_trimmer_rest(struct kvc_trimmer *t);

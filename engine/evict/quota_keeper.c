@@ -128,7 +128,7 @@ static struct kvc_quota *next_quota_locked(struct kvc *k, struct kvc_list *list,
 
 		kvc_list_del(&q->press);
 		if (!(*goal = kvc_quota_wanted(k, q)))
-			continue; /* it is added again when it has more bytes again */
+			continue; /* it is added again when its bytes increase */
 		kvc_list_add_tail(kvc_list_empty(&q->waiters) ? &k->quotas.over
 							      : &k->quotas.waiting,
 				  &q->press);
@@ -212,9 +212,9 @@ static bool tenant_turn(struct kvc *k, struct trimmers *s)
 }
 
 /*
- * Makes one turn of several models with waiters, of a model without and of a tenant, so that a
- * model with much to lose delays the stores of other models by one turn only. Returns true if there
- * is more to do at once.
+ * Makes one turn of several models with waiters, of a model without waiters and of a tenant, so
+ * that a model with much to lose delays the stores of other models by one turn only. Returns true
+ * if there is more to do at once.
  */
 static bool quota_round(struct kvc *k, struct trimmers *s)
 {

@@ -39,7 +39,7 @@
 
 #define BATCH 64   /* chunks dropped per turn, which bounds one commit */
 #define PROBED 256 /* chunk folders that may be probed at once */
-/* size of a table by id; of two ids with the same place, the later one remains */
+/* size of a table by id; of two ids in the same place, the table keeps the later one */
 #define SPARED 4096
 /* chunks of other models that are checked per hold of the locks */
 #define CHECKED 32
@@ -58,7 +58,9 @@ struct walk {
 	enum { UNKNOWN, FOUND, NONE } head_state[KVC_CLASSES];
 	struct kvc_replacer_turns turns; /* kept from one walk to the next */
 	uint64_t freed;                  /* bytes freed since the walk began */
-	/* for a model: is its replacer still being walked, and which class do its chunks have? */
+	/*
+	 * for a model: FOUND while its replacer is walked, and then NONE; the class of its chunks
+	 */
 	int replacer_state;
 	unsigned class, others;
 	enum kvc_cache cache;
@@ -123,7 +125,7 @@ static void put_back_locked(struct kvc *k, struct walk *w)
 	}
 }
 
-/* Begins a walk. whole: the one before reached its end, and no victim is being probed. */
+/* Begins a walk. whole: the previous walk reached its end, and no victim is being probed. */
 static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 {
 	bool fruitless = whole && w->has_spared && !w->freed;

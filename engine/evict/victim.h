@@ -43,10 +43,10 @@ bool kvc_victim_may_leave(const struct kvc *k, const struct kvc_node *n);
 bool kvc_victim_mapped(struct kvc *k, struct kvc_chunk *c);
 
 /*
- * KVC_VICTIM_COMES: it has copies, and the disk tier's copy, or one in place of copies that failed
- * syncs may have lost, is queued or running. KVC_VICTIM_LATER: one of its files is about to be
- * renamed to its final name, and its writer would not find it. KVC_VICTIM_HINTED: a client wants to
- * keep it.
+ * KVC_VICTIM_COMES: it has copies, and a copy is queued or running: the disk tier's, or a new copy
+ * in place of copies that failed syncs may have lost. KVC_VICTIM_LATER: one of its files is about
+ * to be renamed to its final name, and its writer would not find it. KVC_VICTIM_HINTED: a client
+ * wants to keep it.
  */
 enum kvc_verdict {
 	KVC_VICTIM_EVICT,

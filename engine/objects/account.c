@@ -120,7 +120,7 @@ uint64_t kvc_account_quota_bytes(const struct kvc_node *n)
 	return n->state == KVC_OPEN ? n->acct.reserved : n->row.blocks * 512;
 }
 
-/* A file without a name is none of its model's files. */
+/* A file without a name does not count as a file of its model. */
 static bool is_file(const struct kvc_node *n)
 {
 	return S_ISREG(n->row.mode) && !n->commit.lost && n->state != KVC_GONE && !n->unnamed;

@@ -67,8 +67,8 @@ static int by_last_use(const void *a, const void *b)
 
 /*
  * Chunks whose rows have a policy state are restored with it. A chunk that was used just before a
- * kill, or whose row is of an earlier daemon, may have no state: such chunks are added after the
- * others, in the order of their last use.
+ * kill, or whose row was written by an earlier daemon, may have no state: such chunks are added
+ * after the others, in the order of their last use.
  */
 int kvc_chunks_ready_locked(struct kvc *k)
 {

@@ -20,7 +20,7 @@ struct kvc_pin;
 enum kvc_standing {
 	KVC_KEPT,   /* it is in the policy's order */
 	KVC_ENTERS, /* a client is creating it, and the policy is not asked yet */
-	KVC_LEAVES, /* it is in no order, and is evicted when its room is needed */
+	KVC_LEAVES, /* it is in no order, and is evicted when its space is needed */
 	KVC_STANDINGS,
 };
 
@@ -93,7 +93,7 @@ struct kvc_chunk {
 	 * (access/access.h)
 	 */
 	bool fresh;
-	/* no call used any of its files since a drop checked it (names/chunk_drop.c) */
+	/* no call has used any of its files since a drop checked it (names/chunk_drop.c) */
 	_Atomic bool idle;
 	bool detached; /* it is being dropped: its remaining files are invisible to callers */
 	struct kvc_list dirty_link;

@@ -11,8 +11,8 @@
  * Each device has at most one job that syncs it. Fsyncs that arrive in between wait for the next
  * one. So a device whose sync hangs holds one thread of the common queue, which has a thread for
  * each device and two others, and delays only the fsyncs of files in it. A thread that has synced a
- * device goes on with the log, unless another thread syncs the log: that one repeats it, once for
- * all fsyncs that wait.
+ * device goes on with the log, unless another thread syncs the log: then that thread syncs it once
+ * more, for all fsyncs that wait.
  *
  * The threads of the common queue enter.
  */
@@ -139,7 +139,9 @@ void kvc_commit_sync_queue_locked(struct kvc *k, struct kvc_list *waits)
 
 void kvc_commit_sync_device_locked(struct kvc *k, unsigned nr)
 {
-	/* when draining, no thread may be left for the job; the unmount's last sync is of all */
+	/*
+	 * when draining, no thread may be left for the job; the last sync of the unmount syncs all
+	 */
 	if (!k->draining)
 		start_sync_locked(k, nr);
 }

@@ -29,8 +29,8 @@ unsigned kvc_commit_sync_of_locked(const struct kvc *k, const struct kvc_node *n
 /* The commit that these fsyncs waited for has ended. Empties the list; does not block. */
 void kvc_commit_sync_queue_locked(struct kvc *k, struct kvc_list *waits);
 /*
- * Syncs a device that may have frames to clear, unless that is being done, or the unmount has come
- * so far that no job is run any more. Does not block.
+ * Syncs a device that may have frames to clear, unless a job already does, or the unmount is at a
+ * stage at which no more jobs are run. Does not block.
  */
 void kvc_commit_sync_device_locked(struct kvc *k, unsigned nr);
 

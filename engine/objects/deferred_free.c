@@ -5,8 +5,8 @@
  * Segments are memory and are freed once the transaction is committed. Extents and shared frames
  * survive a power failure. If the failure undoes the transaction, they must still be intact, so
  * they are freed after the commit is on stable storage. The syncer thread syncs the catalog's log
- * for all transactions that were committed within SYNC_NS. It syncs earlier if a tier is above its
- * mark or refuses a frame, if the waiting bytes are a large part of the free space of a trimmed
+ * for all transactions that were committed within SYNC_NS. It syncs earlier if a tier is being
+ * trimmed or refuses a frame, if the waiting bytes are a large part of the free space of a trimmed
  * tier (the trimmer counts them as free, but stores cannot use them yet), or if the daemon stops.
  *
  * k->deferred_free->list belongs to the transaction that is being collected. The committer takes
@@ -263,8 +263,9 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 }
 
 /*
- * A device retries extents that it could not clear whenever it is used. This has them retried in
- * devices that are not used, by a sync of the device, which another thread makes: it may hang.
+ * A device retries extents that it could not clear whenever it is used. In devices that are not
+ * used they are retried by a sync, which this function requests. Another thread makes the sync,
+ * because it may hang.
  */
 static void retry_clearing(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
 {

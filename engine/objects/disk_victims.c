@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks that the policy of the disk tier has given up. The policy decides when a chunk is used
- * that it does not have (access/disk_retention.c), and the trimmer frees space later: in between,
- * the chunks that are given up are in no replacer, and their files stay readable. A chunk that is
- * used again in the meantime is judged like a new one. A restart forgets the list: all chunks on
- * the disk are in its replacers again.
+ * Chunks that the policy of the disk tier has given up. The policy makes this decision when a chunk
+ * that it does not have is used (access/disk_retention.c). The trimmer frees the space later. Until
+ * then, the chunks that were given up are in no replacer, and their files stay readable. A chunk
+ * that is used again in the meantime is judged like a new one. A restart forgets the list: all
+ * chunks on the disk are in its replacers again.
  *
- * The list has at most the chunks for which the disk has space above low=, since none is given up
- * while the others take less.
+ * The length of the list is bounded: the policy gives up chunks only while the chunks that it keeps
+ * would take more than low=, so the chunks in the list fit into the space above low=.
  */
 #include "disk_victims.h"
 

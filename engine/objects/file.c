@@ -209,12 +209,12 @@ bool kvc_file_decoded_both(struct kvc *k, struct kvc_node *n, const struct kvc_s
 
 		if (!p->gen || p->gen != n->object.gen || !kvc_sum_is_zero(&p->raw))
 			continue;
-		p->raw = n->object.sum; /* its own from now on */
+		p->raw = n->object.sum; /* the copy still decodes to the earlier bytes */
 		kvc_place_put(k->cat, n->row.ino, t, p);
 	}
 	n->object.sum = *sum;
 	n->object.has_sum = n->object.decoded = true;
-	kvc_file_changed_locked(n); /* copies under way are of the bytes before */
+	kvc_file_changed_locked(n); /* copies under way have the earlier bytes */
 	if (kvc_object_put(k->cat, n->row.ino, &n->object))
 		kvc_warn("cannot record in the catalog that inode %llx was decoded",
 			 (unsigned long long)n->row.ino);

@@ -102,7 +102,9 @@ static inline void kvc_file_set_generation_locked(struct kvc_node *n, uint64_t g
 	n->object.has_sum = false;
 	n->object.decoded = decoded;
 }
-/* Has the segment of an open file, or a part of it, decoded bytes? Not if it was made anew. */
+/*
+ * Does at least a part of an open file's segment have decoded bytes? No, if it was created again.
+ */
 static inline bool kvc_file_open_decoded(const struct kvc_node *n)
 {
 	return n->object.decoded && !n->segment.fresh;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks that leave the pool. The policy decides when a chunk enters (access/retention.c), as
- * kvcachectl replay does: it refuses the new chunk, or keeps it and gives up others. Chunks that
- * the policy does not keep are no longer in the order of any policy. Their files stay readable, in
- * one of two lists, until the evictor needs their space. The unwanted ones, which the policy
- * refused or clients called finished, leave before the others. A chunk that is used again in the
- * meantime is judged like a chunk that enters.
+ * Chunks that leave the pool. The policy makes its decision when a chunk enters
+ * (access/retention.c), as in kvcachectl replay: it refuses the new chunk, or keeps it and gives up
+ * others. Chunks that the policy does not keep are no longer in the order of any policy. Their
+ * files stay readable, in one of two lists, until the evictor needs their space. The unwanted ones,
+ * which the policy refused or clients called finished, leave before the others. A chunk that is
+ * used again in the meantime is judged like a chunk that enters.
  *
  * So the decisions do not depend on how many chunks the evictor evicts at a time, and neither do
  * the bytes that the policy keeps: they stay at low= while the pool is between low= and high=.

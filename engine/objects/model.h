@@ -61,7 +61,7 @@ int kvc_model_layout_of_both(struct kvc *k, uint64_t folder, char text[KVC_KV_LA
 int kvc_model_layout_set_both(struct kvc *k, uint64_t folder, const char *text);
 /*
  * A copy of the model's files is coded without loss although a codec with loss was chosen. Returns
- * true if the reason should be logged: it was not, since the codec or the layout changed.
+ * true if the reason has not been logged since the codec or the layout last changed.
  */
 bool kvc_model_lossless_locked(struct kvc *k, uint64_t model);
 /*

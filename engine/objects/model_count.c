@@ -7,8 +7,8 @@
  * the locks only changed rows are read again.
  *
  * Several inodes are read at once by consecutive numbers. An inode in memory is found by its number
- * even if it is not committed yet. Where no number of a batch is used, the count continues at the
- * next committed inode, so it begins when all inodes with numbers below `below` are committed.
+ * even if it is not committed yet. If no number of a batch is used, the count continues at the next
+ * committed inode, so it begins when all inodes with numbers below `below` are committed.
  *
  * The figures of a folder that moves to another model move with it. The rename visits its first
  * files; if there are more, the thread walks over the others, some names at a time
@@ -34,7 +34,7 @@
 #define KEY "model:"
 #define STORED "models"
 #define SOME 64   /* numbers read at once */
-#define READ 16   /* the number of files in memory that a read from SQLite counts for */
+#define READ 16   /* a read from SQLite counts as this many files in memory */
 #define MOVE 2048 /* files in memory whose figures a rename moves at once */
 
 /* The last folder and its model, cached because files of one folder usually follow each other. */

@@ -91,7 +91,7 @@ void kvc_model_quotas_save_both(struct kvc *k)
 
 	if (kvc_list_empty(&k->quotas.list))
 		return;
-	/* A file that was never closed does not exist after the next start. */
+	/* A file that was never closed has only the bytes of its row after the next start. */
 	kvc_table_each(&k->nodes->table, s) {
 		const struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 

@@ -40,7 +40,7 @@
 #define KEY "survey:"
 #define SOME 64  /* inodes read at once */
 #define HOLD 128 /* steps under one hold of the locks */
-#define READ 16  /* the number of steps that a read from SQLite under the locks counts for */
+#define READ 16  /* a read from SQLite under the locks counts as this many steps */
 /*
  * Size of the inodes and names, in bytes, up to which callers wait for the end of a rescan: some
  * ten thousand files. While a caller waits, the kernel blocks all creates in the folder.

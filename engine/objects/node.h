@@ -121,7 +121,10 @@ struct kvc_node {
 
 	/* Folders */
 
-	/* Written by names/remote_lookup.c. A file was deleted because it could not be read. */
+	/*
+	 * Written by names/remote_lookup.c. A file or folder in it was deleted because it could not
+	 * be read.
+	 */
 	bool unread;
 	/* Written by names/chunking.c. The chunks that its files belong to. */
 	struct {

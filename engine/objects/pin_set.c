@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Setting pins, and loading them at mount. A chunk's row stores the end of its pin; meta pin:CHUNK
- * stores the uid that set it. A row without that key is of an earlier daemon, and its pin is
- * charged to the owner of the chunk's file or folder. The bytes of a pin's files are counted here
- * at each mount, a few files under each hold of the locks. limits/pin.c has the accounting.
+ * stores the uid that set it. A row without that key was written by an earlier daemon, and its pin
+ * is charged to the owner of the chunk's file or folder. The bytes of a pin's files are counted
+ * here at each mount, a few files under each hold of the locks. limits/pin.c has the accounting.
  */
 #include "pin_set.h"
 
@@ -313,7 +313,7 @@ static int pin_load_both(struct kvc *k, const struct kvc_chunk_row *r)
 	return p ? count_pin_both(k, p, &self) : -ENOMEM;
 }
 
-/* Deletes the keys of pins that do not exist any more: of a killed daemon, or expired since. */
+/* Deletes the keys of pins that no longer exist: a daemon was killed, or the pins have expired. */
 static int pin_keys_sweep_both(struct kvc *k)
 {
 	char key[64] = KVC_PIN_KEY, value[16];

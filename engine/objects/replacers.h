@@ -68,7 +68,7 @@ void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t 
 bool kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlook);
 /* Sets the chunk's parent in all caches (0: none). */
 void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
-/* Its parent need not stay in the pool for it any more, until the chunk enters the pool again. */
+/* The parent of c need not stay in the pool because of c, until c enters the pool again. */
 void kvc_replacers_unlink_parent_locked(struct kvc *k, struct kvc_chunk *c);
 
 /*
@@ -99,9 +99,8 @@ void kvc_replacers_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, 
 
 /*
  * The state of replacers that is not in the chunks' rows, in a file of the store
- * (access/replacer_save.c). kvc_replacers_load is called before the first call, kvc_replacers_save
- * after the last one, when the saver thread has ended. The saver runs until k->stopping. Without
- * locks.
+ * (access/replacer_save.c). kvc_replacers_load is called when recovery begins, kvc_replacers_save
+ * at unmount, when the saver thread has ended. The saver runs until k->stopping. Without locks.
  */
 void kvc_replacers_load(struct kvc *k);
 /* Returns a number that changes with the state of any replacer. */

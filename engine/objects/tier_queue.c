@@ -49,7 +49,7 @@
 #define STUCK_NS 100000000ull /* between two checks of a tier that may hang */
 #define COMMON_WORKERS 2u     /* of the common queue, beside those for syncs of devices */
 #define HELD_AT_ONCE 64u      /* jobs that a thread sets aside under one hold of the lock */
-/* other threads that call tiers: sweeps, and a verify beside them */
+/* other threads that call tiers: a sweep, and a verify at the same time */
 #define OTHER_THREADS 2u
 /* wait at unmount for the threads of a tier that does not answer */
 #define LEAVE_NS 1000000000ull
@@ -425,8 +425,9 @@ static bool is_removal(const struct kvc_job *j)
 }
 
 /*
- * A job that was taken from its queue enters the device of its place, *at, which gets a len of 0 if
- * it has none. If enough threads are in that device, returns false: the job waits for one of them.
+ * A job that was taken from its queue enters the device of its place. *at is set to that place,
+ * with a len of 0 if the job has none. If enough threads are in that device, returns false: the job
+ * waits for one of them.
  */
 static bool enter_device_locked(struct kvc_tier_state *ts, struct kvc_job *j, struct kvc_where *at)
 {

@@ -256,7 +256,7 @@ void kvc_tier_stored_locked(struct kvc *k, unsigned tier, uint64_t bytes);
  * that fit, or a removal, clears it.
  */
 bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
-/* Wakes the tier's trimmer: the tier may be above its mark, or refused a frame. */
+/* Wakes the tier's trimmer: the tier may be above high=, or has refused a frame. */
 void kvc_tier_trim_wake_locked(struct kvc *k, unsigned tier);
 /* The trimmer waits until it is woken, or until this time. */
 void kvc_tier_trim_wait_locked(struct kvc *k, unsigned tier, const struct timespec *until);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One copy of an object into a tier. The segment is read through a separate descriptor and not
- * through a mapping, because a client may truncate the file at the same time. The bytes are summed
- * as they are read, then compressed and sealed if the recipe says so (payload.h). The driver writes
- * the header last. The tier's worker threads, and helpers of the driver, enter; every lock is taken
- * and released inside.
+ * through a mapping, because a client may truncate the file at the same time. The checksum of the
+ * bytes (the sum) is computed as they are read. They are then compressed and sealed if the recipe
+ * says so (payload.h). The driver writes the header last. The tier's worker threads, and helpers of
+ * the driver, enter; every lock is taken and released inside.
  *
  * The bytes of a published object are not copied before they are written: the tier writes from the
  * pages of the segment. For this, the caller must know that no client has the file open for writing
@@ -162,8 +162,8 @@ static int copy_bytes(void *arg, const void **p, size_t len, uint64_t off)
 }
 
 /*
- * Maps the segment, so that the tier can write from its pages. Not if the file has holes: a write
- * from a hole would allocate a page that nobody has reserved.
+ * Maps the segment, so that the tier can write from its pages. Does nothing if the file has holes:
+ * a write from a hole would allocate a page that nobody has reserved.
  */
 static void map_segment(struct kvc_copy *c, uint64_t size, uint64_t blocks)
 {
@@ -201,7 +201,7 @@ static uint32_t ppm(double error)
 	return (uint32_t)(fmin(error, 4000) * 1e6 + 0.5);
 }
 
-/* The payload is complete: notes what its coding lost. */
+/* The payload is complete: records the error that its lossy coding caused. */
 static void add_loss(struct kvc_copy *c)
 {
 	struct kvc_payload_loss loss;
@@ -239,7 +239,10 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 	return err;
 }
 
-/* Counts a copy without loss, and logs the reason once for each model. */
+/*
+ * Counts a copy that is coded without loss because the lossy codec cannot be used. Logs the reason
+ * once for each model.
+ */
 static void count_lossless_locked(struct kvc_copy *c, uint64_t model, const char *layout)
 {
 	struct kvc *k = c->k;
@@ -284,8 +287,9 @@ static int recipe_kv_both(struct kvc_copy *c, struct kvc_recipe *r, uint64_t mod
 }
 
 /*
- * The object's bytes are decoded ones, so they are not coded with loss again. Chooses a copy whose
- * coded blocks can be used instead: the one in this tier, or the first in the order of the tiers.
+ * The object's bytes were decoded from a lossy copy, so they are not coded with loss again. Chooses
+ * a copy whose coded blocks can be used instead: the one in this tier, or the first in the order of
+ * the tiers.
  */
 static void find_source_locked(struct kvc_copy *c)
 {
@@ -307,7 +311,7 @@ static void find_source_locked(struct kvc_copy *c)
 			.shared = k->tier[t].t->ops->caps & KVC_TIER_SHARED,
 		};
 		c->from.has_sum = kvc_place_raw(&c->n->object, p, &c->from.sum);
-		/* an open file may have been changed, which only its sum shows */
+		/* an open file may have changed; only the sum can show whether it has */
 		if (c->f->gen == c->n->object.gen || c->from.has_sum)
 			return;
 		c->source = -1;
@@ -383,8 +387,9 @@ static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
 
 /*
  * Shared tier: claims the object's name there. Returns -EALREADY if another thread has claimed it.
- * The put may overwrite the object's current copy under this name even if the put fails. So that
- * copy is marked as one that does not count until it is made again (kvc_file_mark_old_name_both).
+ * The put may overwrite the object's current copy under this name even if the put fails. Therefore
+ * the current copy is marked: it does not count until it is made again
+ * (kvc_file_mark_old_name_both).
  */
 static int claim_name_both(struct kvc_copy *c)
 {

@@ -48,7 +48,10 @@ struct kvc_copy {
 	/* the object's bytes came from a lossy copy; the frame repeats the error of that copy */
 	bool decoded;
 	struct kvc_codec_kv kv; /* with loss */
-	/* A tier with a coded copy of these decoded bytes, whose blocks are kept; -1: none. */
+	/*
+	 * The tier whose copy has the coded blocks of these decoded bytes, which are reused; -1:
+	 * none.
+	 */
 	int source;
 	struct kvc_fetch_want from;
 	/* if the frame's codec is one with loss: the sum of the bytes that it decodes to */

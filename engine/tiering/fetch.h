@@ -23,8 +23,8 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w,
 /*
  * Reads the stored payload of the dense, coded frame that *w describes, without decoding it, into
  * *payload, which is empty, and its header into *f. The memory is from the budget for copies.
- * Returns 0; -ENOMEM if the budget has not enough memory now; or an error as above. The caller
- * frees *payload (kvc_budget_buffer_free).
+ * Returns 0; -ENOMEM if the budget does not have enough memory now; or an error as above. The
+ * caller frees *payload (kvc_budget_buffer_free).
  */
 struct kvc_frame;
 struct kvc_buffer;

@@ -3,7 +3,8 @@
  * Moves a frame of the disk tier to another device. The bytes are copied as they are stored, since
  * neither the header nor a seal depends on the place, and are compared with their checksum. The new
  * frame is put on stable storage before the catalog names it. The old extent is freed after the
- * commit, as always (deferred_free), so that after a kill or a power loss one of the two is there.
+ * commit, as always (deferred_free), so that after a kill or a power loss one of the two frames
+ * exists.
  *
  * No other job writes the object's frame during the move (n->copying). A load may be reading the
  * old frame; then the new one is given up, and the caller tries again. The thread of a sweep
@@ -20,7 +21,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define TRIES 3 /* puts, if devices fail */
+#define TRIES 3 /* attempts to store the frame, if devices fail */
 
 struct move {
 	struct kvc_tier *t;

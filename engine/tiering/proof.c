@@ -105,8 +105,8 @@ static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f)
 {
 	/*
-	 * Frames from before the store had keys have placements that say so. They are read for a
-	 * rekey.
+	 * Frames that were stored before the store had keys are read for a rekey. Their placements
+	 * tell that they are not sealed.
 	 */
 	if (shared && (!k->keys || !(f->flags & KVC_FRAME_SEALED)))
 		return 0;

@@ -132,7 +132,7 @@ static int still_ours(struct kvc *k, const struct kvc_job *j)
 	if (memcmp(f->stored_sum.b, j->sum.b, 16) || (ours && f->ino != j->ino))
 		return -ENOENT;
 	/*
-	 * If a copy was undone, only that copy is removed: another node's frame may be the node's
+	 * If a copy was undone, only that copy is removed: another node's frame may be that node's
 	 * only copy.
 	 */
 	return j->copy && (!ours || f->gen != j->copy) ? -ENOENT : 0;

@@ -81,8 +81,8 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint
 }
 
 /*
- * The new copy replaces the earlier one in this tier, whether that has the same name or an earlier
- * name.
+ * The new copy replaces the earlier copy in this tier, whether the earlier copy has the same name
+ * or another one.
  */
 static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struct kvc_place p)
 {
@@ -313,7 +313,7 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 {
 	struct kvc_node *n = s->n;
 	struct kvc_segment seg;
-	/* `replaces`: this snapshot replaces the copies of the generation before */
+	/* `replaces`: this snapshot replaces the copies of the previous generation */
 	bool here, replaces;
 
 	s->snapshot_copy = n->state == KVC_OPEN && n->segment.snapshot &&
@@ -442,7 +442,7 @@ static void copy(struct kvc *k, struct spill *s)
 		s->retry = true;
 		if (k->tier[s->tier].trim.exists)
 			kvc_tier_refused_locked(k, s->tier, s->c.f->stored_len);
-		else /* others fill the tier too: they or the server free space */
+		else /* no trimmer frees space: others who store here, or the server, must */
 			s->refused = true;
 	} else if (s->err == -ENAMETOOLONG) {
 		s->err = 0; /* a path that is too long for a frame is not shared */
@@ -567,10 +567,11 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	}
 	spill_finish_locked(k, &s);
 	/*
-	 * The evictor takes an open segment for one that a client uses, and evicts the next chunk
-	 * instead. So the segment is closed before other threads see that the object may be
-	 * evicted. A segment with a mark was kept open until the mark was removed, so it is closed
-	 * here too. The segment of an unlinked file is closed below, since that frees its pages.
+	 * The evictor mistakes an open segment for a segment that a client uses, and evicts the
+	 * next chunk instead. So the segment is closed before other threads see that the object may
+	 * be evicted. A segment with a mark was kept open until the mark was removed, so it is
+	 * closed here too. The segment of an unlinked file is closed below, since that frees its
+	 * pages.
 	 */
 	if (!s.n->commit.lost && kvc_node_has_segment(s.n))
 		kvc_copy_close(&s.c);
@@ -585,7 +586,7 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 
 	if (n->copies.uncopyable & (1u << tier))
 		return;
-	/* Brings a queued copy forward; one that failed, only if an fsync waits for it. */
+	/* Brings a queued copy forward, but a failed copy only if an fsync waits for it. */
 	if (j && p == KVC_P_URGENT &&
 	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->wait.sync)))
 		kvc_tier_job_hurry_locked(&k->tier[tier], j);

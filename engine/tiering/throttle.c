@@ -7,9 +7,9 @@
  * oldest objects are copied although no space is needed yet. If half of the pool has no copy,
  * stores get turns: at first twice as many bytes per second as are copied, and fewer, down to zero,
  * as the part without a copy grows. So stores settle at the speed of the disk while some of the
- * pool is free: each store waits a little instead of one store waiting long. No turn is later than
- * pace=. A store that then finds no space waits for a reservation, and the evictor drops the
- * coldest chunks that have no copy (evict/evict.c).
+ * pool is free: each store waits a little, instead of one store waiting for a long time. No turn is
+ * later than pace=. A store that then finds no space waits for a reservation, and the evictor drops
+ * the coldest chunks that have no copy (evict/evict.c).
  *
  * A store also waits briefly if the next commit already has twice the changes that a commit should
  * have (kvc_committer_batch_max_locked). Otherwise, a flood of stores would lengthen commits, and
@@ -30,7 +30,7 @@
 #define RATE_LEAST (1ull << 20)
 #define WINDOW_NS 25000000ull
 #define COMMIT_WAIT_NS 15000000ull
-#define WORTH_NS 100000ull /* shorter waits cost more than they bring */
+#define WORTH_NS 100000ull /* shorter waits cost more than they gain */
 
 struct zone {
 	/* bytes without a copy: now, when delays start, and when no store may go on */

@@ -87,11 +87,11 @@ static const struct {
 	  "no new files" },
 	{ "codec", "--layout", "LAYOUT",
 	  "axes of the keys and values, such as 'bf16 k2 l32 t256 h8 d128';\n"
-	  "kvcachefs-codecs(7) explains it (default: none, and only codecs\n"
-	  "without loss)" },
+	  "kvcachefs-codecs(7) explains it (default: none; only lossless\n"
+	  "codecs are tried)" },
 	{ "hash", "--as", "NAMING",
 	  "print an engine's file names; kvcachectl(8) lists the NAMINGs" },
-	{ "pools", "--free", NULL, "free the pools whose stores are deleted, or the named ones" },
+	{ "pools", "--free", NULL, "free the pools whose stores are deleted, or the given pools" },
 	{ "replay", "--policy", "NAME,...",
 	  "policies to compare (default: all); with NAME:DISK, the disk\n"
 	  "uses the policy DISK" },

@@ -241,7 +241,7 @@ static void buffers(const char *mount)
 	kvcachefs_buffer_free(b);
 	check(!stat(full, &st) && !st.st_size);
 	check(kvcachefs_buffer_new(&b, mount, "b/z", 1ull << 50, -1) < 0 && *kvcachefs_error());
-	check(kvcachefs_buffer_open(&b, mount, "b", -1) == -EINVAL); /* two files */
+	check(kvcachefs_buffer_open(&b, mount, "b", -1) == -EISDIR); /* two files */
 	check(kvcachefs_buffer_new(&b, mount, "b/z", 10, 99) == -ENODEV);
 	kvcachefs_buffer_free(NULL);
 }

@@ -129,7 +129,7 @@ refused(ValueError, "closed", lambda: buffer.data)
 del part
 assert held() == 0
 wrong(errno.ENOENT, kv.Buffer.open, s.mnt, "p/none")
-wrong(errno.EINVAL, kv.Buffer.open, s.mnt, "p/3")
+wrong(errno.EISDIR, kv.Buffer.open, s.mnt, "p/3")
 with kv.Buffer.new(s.mnt, "b/new", 5000) as buffer:
     view = buffer.data
     assert view == bytes(5000) and not os.path.exists(f"{s.mnt}/b/new") and temporaries(s)

@@ -25,8 +25,9 @@ struct kvfs {
 	const struct kvc_store *store;
 	struct fuse_session *se;
 	const char *mountpoint;
-	dev_t dev;              /* of the mounted filesystem; 0: not known */
-	struct kvfs_http *http; /* NULL: no metrics= option */
+	dev_t dev;                /* of the mounted filesystem; 0: not known */
+	struct kvfs_http *http;   /* NULL: no metrics= option */
+	struct kvfs_nodes *nodes; /* NULL: no peer_listen= option */
 	atomic_bool mounted;
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* in use: the kernel agreed */

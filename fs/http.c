@@ -14,6 +14,7 @@
  */
 #include "fs.h"
 
+#include "http_address.h"
 #include "http_host.h"
 #include "http_peers.h"
 #include "log.h"
@@ -28,6 +29,10 @@
 #define CONNECTIONS 1024u
 #define CONNECTION_BYTES ((size_t)8192)
 #define IDLE_S 3u
+
+static const struct kvfs_peers_limits limits = {
+	.most = 512, .each = 64, .exempts_operators = true, .request_s = 10
+};
 
 #if MHD_VERSION < 0x00097002
 typedef int mhd_result;
@@ -216,10 +221,9 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
 {
 	const union MHD_ConnectionInfo *info;
 
-	(void)arg;
 	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
 		info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-		*context = info ? kvfs_peers_arrive(info->connect_fd) : NULL;
+		*context = info ? kvfs_peers_arrive(arg, info->connect_fd) : NULL;
 		if (!*context && info)
 			shutdown(info->connect_fd, SHUT_RDWR);
 	} else if (*context) {
@@ -250,35 +254,10 @@ static bool is_loopback(const struct sockaddr *a)
 	return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
 }
 
-/*
- * Parses ADDR:PORT. Returns 0 with *a, which the caller frees with freeaddrinfo, or -EINVAL after a
- * line in the log.
- */
-static int address_of(const char *where, struct addrinfo **a)
-{
-	char host[64];
-	const char *colon = strrchr(where, ':');
-	struct addrinfo hints = {
-		.ai_socktype = SOCK_STREAM,
-		.ai_flags = AI_PASSIVE | AI_NUMERICHOST,
-	};
-
-	snprintf(host, sizeof host, "%.*s", colon ? (int)(colon - where) : 0, where);
-	if (*host == '[' && host[strlen(host) - 1] == ']') {
-		memmove(host, host + 1, strlen(host));
-		host[strlen(host) - 1] = 0;
-	}
-	if (!colon || getaddrinfo(*host ? host : NULL, colon + 1, &hints, a) || !*a) {
-		kvc_error("option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464", where);
-		return -EINVAL;
-	}
-	return 0;
-}
-
 static int start_server(struct kvfs *f, const char *where)
 {
 	struct addrinfo *a = NULL;
-	int err = address_of(where, &a);
+	int err = kvfs_address_parse("metrics", where, &a);
 	bool open_to_all;
 
 	if (err)
@@ -289,8 +268,8 @@ static int start_server(struct kvfs *f, const char *where)
 		NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
 		MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
 		CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
-		MHD_OPTION_NOTIFY_CONNECTION, on_connection, NULL, MHD_OPTION_NOTIFY_COMPLETED,
-		on_answered, NULL, MHD_OPTION_END);
+		MHD_OPTION_NOTIFY_CONNECTION, on_connection, f->http->peers,
+		MHD_OPTION_NOTIFY_COMPLETED, on_answered, NULL, MHD_OPTION_END);
 	freeaddrinfo(a);
 	if (!f->http->daemon) {
 		kvc_error("option metrics: cannot listen on %s: %s; give an address of this "
@@ -323,8 +302,8 @@ int kvfs_http_start(struct kvfs *f, const struct kvc_options *o)
 	kvfs_history_init(&f->http->history);
 	err = *o->metrics_token ? kvfs_token_open(f->http, o->metrics_token) : 0;
 	if (!err) {
-		err = kvfs_history_start(&f->http->history, f->k) ?: kvfs_peers_start();
-		f->http->watched = !err;
+		err = kvfs_history_start(&f->http->history, f->k)
+			      ?: kvfs_peers_start(&f->http->peers, &limits);
 		if (err)
 			kvc_error("option metrics: cannot start a thread: %s", strerror(-err));
 	}
@@ -340,8 +319,7 @@ void kvfs_http_stop(struct kvfs *f)
 		return;
 	if (f->http->daemon)
 		MHD_stop_daemon(f->http->daemon);
-	if (f->http->watched)
-		kvfs_peers_stop();
+	kvfs_peers_stop(f->http->peers);
 	kvfs_history_stop(&f->http->history);
 	explicit_bzero(&f->http->token, sizeof f->http->token);
 	free(f->http);

@@ -29,7 +29,7 @@ struct kvfs_http {
 	struct MHD_Daemon *daemon;
 	struct kvfs_history history;
 	uint64_t begun_ns;
-	bool watched; /* kvfs_peers_start has succeeded */
+	struct kvfs_peers *peers; /* the connections (http_peers.h) */
 	struct kvfs_token token;
 	char csp[256]; /* Content-Security-Policy of the page */
 };

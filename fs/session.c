@@ -10,6 +10,7 @@
 #include "budget.h"
 #include "log.h"
 #include "memory.h"
+#include "nodes.h"
 #include "uring_probe.h"
 #include "rights.h"
 
@@ -332,7 +333,8 @@ void kvfs_choose_modes(struct kvfs *f, const struct kvc_options *o, uint64_t oth
 	snprintf(f->uring_why, sizeof f->uring_why, "%s",
 		 o->io_uring == KVC_OFF ? "io_uring=off" : "this libfuse is older than 3.18");
 #endif
-	f->request_bytes = thread_bytes(f, f->want_uring) +
+	f->request_bytes = (*o->peer_listen ? KVFS_NODES_BYTES : 0) +
+			   thread_bytes(f, f->want_uring) +
 			   (f->want_uring ? kvfs_ring_bytes(&f->ring) : 0);
 }
 
@@ -548,7 +550,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	err = kvfs_http_start(f, o);
 	if (!err)
-		err = kvc_cache_start(f->k);
+		err = kvc_cache_start(f->k) ?: kvfs_nodes_start(f, o);
 	if (!err)
 		err = try_threads((f->want_uring ? f->ring.queues : 0) + LOOP_THREADS);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -567,6 +569,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	if (mounted && is_unmounted(f))
 		kvc_open_release_writers(f->k);
 	kvc_cache_detach(f->k); /* the unmount closes the session's descriptor */
+	kvfs_nodes_stop(f);
 	if (mounted)
 		fuse_session_unmount(f->se);
 	if (signals)

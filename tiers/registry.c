@@ -25,6 +25,7 @@ static const struct {
 	{ "rediss+cluster", kvct_redis_open },
 	{ "s3", kvct_s3_open },
 	{ "ext", kvct_ext_open },
+	{ "peers", kvct_peers_open },
 };
 
 void kvct_set_id(struct kvc_tier *t, const char *id)
@@ -219,7 +220,7 @@ static int open_remote(const char *url, const struct kvc_store *s, const struct 
 	}
 	snprintf(error, 512,
 		 "option remote: unknown kind '%s'; give dir, redis, rediss, redis+cluster, "
-		 "rediss+cluster, s3 or ext",
+		 "rediss+cluster, s3, ext or peers",
 		 u.scheme);
 	return -EINVAL;
 }

@@ -86,6 +86,8 @@ int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier
 		 char *error);
 int kvct_ext_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		  char *error);
+int kvct_peers_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		    char *error);
 /* Can the program of this tier, which is an ext tier, list its values? */
 bool kvct_ext_lists(struct kvc_tier *t);
 

@@ -79,15 +79,15 @@ static int shim_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 	return err ?: s->below->ops->put(s->below, p, out);
 }
 
-static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
-		    const struct iovec *iov, int n)
+static int shim_get_path(struct kvc_tier *t, const struct kvc_where *w, const char *path,
+			 uint64_t off, const struct iovec *iov, int n)
 {
 	struct shim *s = shim_of(t);
 	unsigned long count = atomic_fetch_add(&s->gets, 1) + 1;
 	int err = delay_or_fail(s, s->delay_get, s->fail_get, count) ?: place_error(s, w->at);
 
 	if (!err)
-		err = s->below->ops->get(s->below, w, off, iov, n);
+		err = kvc_tier_get(s->below, w, path, off, iov, n);
 	if (!err && s->flip_get && count % s->flip_get == 0) {
 		const struct iovec *last = &iov[n - 1];
 
@@ -95,6 +95,19 @@ static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 			1 << count % 8;
 	}
 	return err;
+}
+
+static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		    const struct iovec *iov, int n)
+{
+	return shim_get_path(t, w, NULL, off, iov, n);
+}
+
+static bool shim_distrust(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct kvc_tier *b = shim_of(t)->below;
+
+	return b->ops->distrust(b, w);
 }
 
 static int shim_rehead(struct kvc_tier *t, const struct kvc_where *w,
@@ -266,6 +279,8 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.claim = below->ops->claim ? shim_claim : NULL;
 	s->ops.put = shim_put;
 	s->ops.get = shim_get;
+	s->ops.get_path = below->ops->get_path ? shim_get_path : NULL;
+	s->ops.distrust = below->ops->distrust ? shim_distrust : NULL;
 	s->ops.load = NULL; /* so that each read is a get */
 	s->ops.rehead = below->ops->rehead ? shim_rehead : NULL;
 	s->ops.remove = shim_remove;

@@ -202,7 +202,7 @@ void kvc_admission_given_up_locked(struct kvc *k, struct kvc_chunk *c)
 	unsigned done = 0;
 
 	kvc_disk_victims_refused_locked(k, c);
-	if (k->ntiers > 1)
+	if (k->ntakers > 1)
 		return; /* other tiers take it */
 	kvc_list_each(e, &c->nodes) {
 		struct kvc_node *n = kvc_of(e, struct kvc_node, part.link);

@@ -88,8 +88,8 @@ static const struct row rows[] = {
 	  AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
 	{ "remote", "URL",
 	  "a tier shared with other nodes: dir://, redis://, rediss://, redis+cluster://, "
-	  "rediss+cluster://, s3:// (kvcachefs-tiers(7)) or ext:// (kvcachefs-ext(7)); may be "
-	  "repeated",
+	  "rediss+cluster://, s3:// (kvcachefs-tiers(7)), ext:// (kvcachefs-ext(7)) or peers:// "
+	  "(kvcachefs-peers(7)); may be repeated",
 	  TEXTS, AT(remote), NULL, 0, 1024, "", FIXED },
 	{ "compress", ONE_OF, "codec of copies in the tiers", CHOICE, AT(compress), kvc_codec_names,
 	  0, 0, "none", LIVE },
@@ -111,6 +111,12 @@ static const struct row rows[] = {
 	  AT(metrics), NULL, 0, 64, "", FIXED },
 	{ "metrics_token", "FILE", "file whose first line is the access token for metrics=", TEXT,
 	  AT(metrics_token), NULL, 0, 256, "", FIXED },
+	{ "peer_listen", "ADDR:PORT",
+	  "serve objects to the peers:// remotes of other nodes on this address", TEXT,
+	  AT(peer_listen), NULL, 0, 64, "", FIXED },
+	{ "peer_secret", "FILE",
+	  "file whose first line is the secret that all peers have, for peer_listen=", TEXT,
+	  AT(peer_secret), NULL, 0, 256, "", FIXED },
 	{ "passthrough", ONE_OF, "let the kernel move data between callers and the pool", CHOICE,
 	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },
 	{ "io_uring", ONE_OF, "receive requests through io_uring", CHOICE, AT(io_uring), auto_names,
@@ -501,6 +507,18 @@ int kvc_options_parse(struct kvc_options *o, const char *text, char *error)
 	return 0;
 }
 
+static int check_address(const char *name, const char *value, char *error)
+{
+	const char *port = strrchr(value, ':');
+	char *end;
+
+	if (!*value || (port && isdigit((unsigned char)port[1]) &&
+			strtoul(port + 1, &end, 10) <= 65535 && !*end))
+		return 0;
+	fail(error, "option %s: '%s' is not ADDR:PORT such as 127.0.0.1:9464", name, value);
+	return -EINVAL;
+}
+
 int kvc_options_check(const struct kvc_options *o, char *error)
 {
 	if (o->low_pct >= o->high_pct) {
@@ -515,16 +533,8 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 			 (unsigned long long)(KVC_BUDGET_MIN >> 20));
 		return -EINVAL;
 	}
-	const char *port = strrchr(o->metrics, ':');
-	char *end;
-
-	if (*o->metrics && (!port || !isdigit((unsigned char)port[1]) ||
-			    strtoul(port + 1, &end, 10) > 65535 || *end)) {
-		fail(error, "option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464%s",
-		     o->metrics, "");
-		return -EINVAL;
-	}
-	return 0;
+	return check_address("metrics", o->metrics, error)
+		       ?: check_address("peer_listen", o->peer_listen, error);
 }
 
 static bool same(const struct row *r, const struct kvc_options *a, const struct kvc_options *b)

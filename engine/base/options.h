@@ -50,6 +50,8 @@ struct kvc_options {
 	char keyfile[256];
 	char metrics[64];            /* ADDR:PORT; empty: no listener */
 	char metrics_token[256];     /* path of a file; empty: no token */
+	char peer_listen[64];        /* ADDR:PORT; empty: no peer is served */
+	char peer_secret[256];       /* path of a file */
 	char logfile[256];           /* path of the log's file; empty: none */
 	char shim[128];              /* faults to inject below the engine, for tests */
 	char run_dir[256];           /* folder in which pools are mounted */

@@ -86,6 +86,9 @@
 	X(waits_refused, "requests ended early because no waiting slot was free")                 \
 	X(asks, "names looked up in the shared tiers")                                            \
 	X(ask_hits, "names found in a shared tier")                                               \
+	X(peer_answers, "frames, or parts of frames, sent to other nodes")                        \
+	X(peer_bytes, "bytes of frames sent to other nodes")                                      \
+	X(peer_refusals, "requests of other nodes refused: not signed, old, or sent before")      \
 	X(imports, "objects imported from the listing of a shared tier")                          \
 	X(rekeyed, "copies encrypted again with a newer key")                                     \
 	X(unsealable, "frames that could not be read because this mount lacks their key")         \

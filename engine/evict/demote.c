@@ -107,7 +107,7 @@ static int start_copies_locked(struct kvc *k, struct demotion *d, struct kvc_chu
 	bool any = false;
 
 	kvc_tier_each(k, t)
-		any = true;
+		any |= kvc_tier_takes(k->tier[t].t);
 	if (!any)
 		return -ENODEV;
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {

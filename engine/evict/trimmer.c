@@ -658,7 +658,7 @@ struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, unsigned tier, uint64_t model
 	t->tier = tier;
 	t->model = model;
 	/* without tiers all chunks are in the pool, and in its replacer */
-	t->walk.cache = k->ntiers ? KVC_CACHE_DISK : KVC_CACHE_POOL;
+	t->walk.cache = k->ntakers ? KVC_CACHE_DISK : KVC_CACHE_POOL;
 	walk_begin(k, &t->walk, false);
 	return t;
 }

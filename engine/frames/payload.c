@@ -290,7 +290,9 @@ static int seal(struct kvc_encoder *e, const struct kvc_recipe *r)
 	int err;
 
 	f->key_id = r->key_id;
-	err = kvc_keys_random(f->nonce, sizeof f->nonce);
+	if (r->nonce)
+		memcpy(f->nonce, r->nonce, sizeof f->nonce);
+	err = r->nonce ? 0 : kvc_keys_random(f->nonce, sizeof f->nonce);
 	if (!err)
 		err = kvc_keys_frame_key(r->keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
 					 e->key);

@@ -33,6 +33,11 @@ struct kvc_recipe {
 	const struct kvc_keys *keys; /* NULL: the payload is not sealed */
 	uint32_t key_id;             /* 0: the payload is not sealed */
 	/*
+	 * NULL: a random nonce. Otherwise 12 bytes that no other payload, path or attributes have
+	 * with this key: the same frame is then made each time.
+	 */
+	const uint8_t *nonce;
+	/*
 	 * NULL: without loss. Otherwise f->codec becomes KVC_CODEC_KVQ plus the code if any block
 	 * is coded with loss. The payload is that of a dense object. `codec` is not used.
 	 */

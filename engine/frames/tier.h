@@ -191,6 +191,11 @@ enum {
 	KVC_TIER_SHARED = 4,
 	KVC_TIER_MEDIA = 8,    /* a read or write error concerns one location, not the whole tier */
 	KVC_TIER_PATIENT = 16, /* calls may never return until a server responds */
+	/*
+	 * with KVC_TIER_SHARED: the frames belong to other nodes, which may drop them at any time.
+	 * A frame here is no copy of an object in the pool, and put and remove are not called
+	 */
+	KVC_TIER_LENT = 32,
 };
 
 struct kvc_tier_ops {
@@ -218,6 +223,14 @@ struct kvc_tier_ops {
 	 */
 	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n);
+	/*
+	 * In a tier with KVC_TIER_LENT; otherwise NULL. get_path: reads as get does the frame of
+	 * this path, of which `w` is the name; get cannot find it. distrust: the bytes of the last
+	 * get_path of this name were damaged. Returns true if another node may be asked.
+	 */
+	int (*get_path)(struct kvc_tier *t, const struct kvc_where *w, const char *path,
+			uint64_t off, const struct iovec *iov, int n);
+	bool (*distrust)(struct kvc_tier *t, const struct kvc_where *w);
 	/* Optional: reads parts of a frame as get does, by several threads. */
 	int (*load)(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_load *l);
 	/* Rewrites the header of a stored frame, whose name part has changed. */
@@ -297,6 +310,20 @@ struct kvc_tier {
 static inline int kvc_tier_sync_place(struct kvc_tier *t, const struct kvc_where *w)
 {
 	return t->ops->sync_place ? t->ops->sync_place(t, w) : t->ops->sync ? t->ops->sync(t) : 0;
+}
+
+/* Does the tier store frames of this node? */
+static inline bool kvc_tier_takes(const struct kvc_tier *t)
+{
+	return !(t->ops->caps & KVC_TIER_LENT);
+}
+
+/* Reads by path, if the tier needs the path; otherwise by name. path: NULL if it is not known. */
+static inline int kvc_tier_get(struct kvc_tier *t, const struct kvc_where *w, const char *path,
+			       uint64_t off, const struct iovec *iov, int n)
+{
+	return path && t->ops->get_path ? t->ops->get_path(t, w, path, off, iov, n)
+					: t->ops->get(t, w, off, iov, n);
 }
 
 static inline enum kvc_tier_synced kvc_tier_synced(struct kvc_tier *t, const struct kvc_where *w)

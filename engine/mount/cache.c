@@ -610,14 +610,14 @@ static bool pool_is_needed(struct kvc *k)
 			 "synced: the pool %s stays in memory for the next mount; mount the store "
 			 "again when the devices work",
 			 unsynced, k->pool.path);
-	if (only_here && k->ntiers)
+	if (only_here && k->ntakers)
 		kvc_warn("%" PRIu64 " objects could not be copied to a tier: the pool %s stays in "
 			 "memory for the next mount; %s",
 			 only_here, k->pool.path, why);
 	else if (only_here && !k->opt.keep_pool)
 		kvc_info("%" PRIu64 " objects were only in the pool (disk=off) and are lost",
 			 only_here);
-	if (unsynced || (only_here && k->ntiers))
+	if (unsynced || (only_here && k->ntakers))
 		return true;
 	if (k->opt.keep_pool)
 		kvc_info("the pool %s stays in memory for the next mount (keep_pool)",

@@ -93,6 +93,7 @@ static void assign(struct kvc *k, struct kvc_tier *t, unsigned slot)
 {
 	k->tier[slot].t = t;
 	k->order[k->ntiers++] = slot;
+	k->ntakers += kvc_tier_takes(t);
 	if (k->tier_slots <= slot)
 		k->tier_slots = slot + 1;
 }

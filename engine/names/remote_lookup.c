@@ -168,7 +168,7 @@ int kvc_remote_lookup_head(struct kvc *k, unsigned tier, const char *path, uint8
 	kvc_unlock(k);
 	if (!allowed)
 		return -EIO;
-	err = t->ops->get(t, &w, 0, &iov, 1);
+	err = kvc_tier_get(t, &w, path, 0, &iov, 1);
 	kvc_lock(k);
 	kvc_tier_result_locked(k, tier, KVC_CALL_READ, w.at, err);
 	kvc_unlock(k);
@@ -563,7 +563,8 @@ void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const cha
 	    !kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared) &&
 	    shared == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
-			if (n->in[t].place.gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
+			if (n->in[t].place.gen && kvc_tier_takes(k->tier[t].t) &&
+			    (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				if (moved) { /* the frame is removed once another copy exists */
 					if (kvc_tier_same_name(&n->in[t].place.where, &w))
 						kvc_file_set_old_name_locked(n, t, true);

@@ -799,7 +799,7 @@ bool kvc_tier_accepts_locked(const struct kvc *k, unsigned tier)
 {
 	const struct kvc_tier_state *ts = &k->tier[tier];
 
-	return !kvc_tier_out_locked(k, tier, KVC_CALL_WRITE) &&
+	return kvc_tier_takes(ts->t) && !kvc_tier_out_locked(k, tier, KVC_CALL_WRITE) &&
 	       !(ts->space.full && ts->nothing_to_drop);
 }
 

@@ -82,6 +82,7 @@ struct kvc {
 	_Atomic uint64_t learned_ns;
 	/* the present tiers, in the order in which they are asked */
 	unsigned order[KVC_TIERS], ntiers;
+	unsigned ntakers;        /* the number of those that take copies (kvc_tier_takes) */
 	unsigned tier_slots;     /* all tier numbers in the catalog's placements are below this */
 	bool shared;             /* a tier is shared */
 	struct kvc_joint *joint; /* joint holds of k->lock; NULL: none (ops/hit.c) */

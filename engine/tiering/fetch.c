@@ -38,6 +38,11 @@ struct fetch {
 	bool summed; /* the sum in the catalog was compared */
 };
 
+static int fetch_get(const struct fetch *x, uint64_t off, const struct iovec *iov, int n)
+{
+	return kvc_tier_get(x->t, &x->w->place.where, x->w->path, off, iov, n);
+}
+
 /* Is this the frame that the catalog describes? Returns 0, -EBADMSG, -ESTALE or -ENOKEY. */
 static int check_frame(const struct fetch *x)
 {
@@ -215,7 +220,7 @@ static int fetch_plain(struct fetch *x)
 	int err = prepare_dense(x);
 
 	iov[1].iov_base = x->map;
-	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 2 : 1);
+	err = err ?: fetch_get(x, 0, iov, x->span ? 2 : 1);
 	err = err ?: check_frame(x);
 	if (!err && !(x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
 		err = first < x->span ? load_rest(x, first)
@@ -297,7 +302,7 @@ static int fetch_sealed(struct fetch *x)
 	iov[2].iov_base = table.p;
 	if (!x->span)
 		iov[1] = iov[2];
-	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, pieces ? 1 : x->span ? 3 : 2);
+	err = err ?: fetch_get(x, 0, iov, pieces ? 1 : x->span ? 3 : 2);
 	err = err ?: check_frame(x);
 	if (err)
 		return err;
@@ -308,8 +313,7 @@ static int fetch_sealed(struct fetch *x)
 	}
 	if (!pieces)
 		return kvc_payload_decode(x->f, x->k->keys, x->map, table.p, x->map);
-	return x->t->ops->get(x->t, &x->w->place.where, KVC_FRAME_HEADER + x->span, &iov[2], 1)
-		       ?: load_sealed(x, table.p);
+	return fetch_get(x, KVC_FRAME_HEADER + x->span, &iov[2], 1) ?: load_sealed(x, table.p);
 }
 
 /* ---- piece by piece ---- */
@@ -377,7 +381,7 @@ static int source_more(struct source *s)
 		return -ETIMEDOUT;
 	memmove(s->buf.p + s->mid - s->left, s->buf.p + s->at, s->left);
 	s->at = s->mid - s->left;
-	err = s->x->t->ops->get(s->x->t, &s->x->w->place.where, KVC_FRAME_HEADER + s->off, &iov, 1);
+	err = fetch_get(s->x, KVC_FRAME_HEADER + s->off, &iov, 1);
 	if (err)
 		return err;
 	if (s->sum)
@@ -586,9 +590,7 @@ static int read_table(struct fetch *x, bool sparse, struct kvc_buffer *table,
 	err = sparse ? 0 : prepare_dense(x);
 	err = err ?: kvc_budget_buffer_wait(table, KVC_BUDGET_LOAD, table_len);
 	iov.iov_base = table->p;
-	err = err
-		      ?: x->t->ops->get(x->t, &x->w->place.where,
-					KVC_FRAME_HEADER + x->f->stored_len - table_len, &iov, 1);
+	err = err ?: fetch_get(x, KVC_FRAME_HEADER + x->f->stored_len - table_len, &iov, 1);
 	return err ?: kvc_payload_decoder_new(d, x->f, x->k->keys, table->p);
 }
 
@@ -679,7 +681,7 @@ static int fetch_through(struct fetch *x, bool have_header)
 	int err = 0;
 
 	if (!have_header)
-		err = x->t->ops->get(x->t, &x->w->place.where, 0, &iov, 1) ?: check_frame(x);
+		err = fetch_get(x, 0, &iov, 1) ?: check_frame(x);
 	if (err)
 		return err;
 	bool coded = x->f->flags & KVC_FRAME_CODED, sparse = x->f->flags & KVC_FRAME_SPARSE;
@@ -755,7 +757,7 @@ int kvc_fetch_coded(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_wa
 	struct fetch x = { .k = k, .t = t, .w = w, .f = f, .page = page, .fd = -1 };
 	uint64_t deadline_ms = k->opt.deadline_ms, until_ns = kvc_mono_ns();
 	struct iovec iov = { page, KVC_FRAME_HEADER };
-	int err = page ? t->ops->get(t, &w->place.where, 0, &iov, 1) : -ENOMEM;
+	int err = page ? fetch_get(&x, 0, &iov, 1) : -ENOMEM;
 
 	err = err ?: check_frame(&x);
 	if (!err && ((f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
@@ -768,7 +770,7 @@ int kvc_fetch_coded(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_wa
 		iov.iov_base = payload->p + off;
 		iov.iov_len = kvc_min(f->stored_len - off, PIECE);
 		err = deadline_ms && kvc_mono_ns() > until_ns ? -ETIMEDOUT : 0;
-		err = err ?: t->ops->get(t, &w->place.where, KVC_FRAME_HEADER + off, &iov, 1);
+		err = err ?: fetch_get(&x, KVC_FRAME_HEADER + off, &iov, 1);
 	}
 	return err ?: sum_is(payload->p, f->stored_len, &f->stored_sum);
 }

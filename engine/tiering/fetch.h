@@ -9,6 +9,8 @@ struct kvc_fetch_want {
 	uint64_t ino, size;
 	struct kvc_place place;
 	bool shared, has_sum;
+	/* the object's path, for a tier that finds a frame by it (get_path); or NULL */
+	const char *path;
 	/* the sum of the bytes that the copy decodes to (kvc_place_raw), valid if has_sum */
 	struct kvc_sum sum;
 };

@@ -29,6 +29,23 @@ static int put_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 	return 0;
 }
 
+int kvc_folders_frame(const struct kvc *k, struct kvc_frame *f)
+{
+	size_t len = strcspn(f->path, "/");
+
+	memcpy(f->store, k->shared ? k->shared_id : k->store->uuid, 16);
+	f->gen = 1;
+	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
+	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);
+	if (k->keys) { /* the model's folder is also proven by the model's key */
+		memcpy(f->key_model, f->path, kvc_min(len, KVC_MODEL_NAME));
+		f->key_id = kvc_keys_for(k->keys, f->key_model);
+	}
+	if (k->keys && !f->key_id)
+		return -ENOKEY;
+	return kvc_proof_add(k, true, f);
+}
+
 static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 {
 	struct kvc_tier *t = k->tier[tier].t;
@@ -40,23 +57,9 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 		.read = put_read,
 		.head = put_head,
 	};
-	size_t len = strcspn(f->path, "/");
 	struct kvc_where where;
-	int err;
 
-	memcpy(f->store, k->shared_id, 16);
-	f->gen = 1;
-	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
-	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);
-	if (k->keys) { /* the model's folder is also proven by the model's key */
-		memcpy(f->key_model, f->path, kvc_min(len, KVC_MODEL_NAME));
-		f->key_id = kvc_keys_for(k->keys, f->key_model);
-	}
-	if (k->keys && !f->key_id)
-		return -ENOKEY;
-	if ((err = kvc_proof_add(k, true, f)))
-		return err;
-	return t->ops->put(t, &put, &where);
+	return kvc_folders_frame(k, f) ?: t->ops->put(t, &put, &where);
 }
 
 /*

@@ -16,6 +16,11 @@ struct kvc_folders {
 };
 
 /*
+ * Completes the frame of a folder, which has its inode number and its name part. Returns 0, -ENOKEY
+ * if the folder's model has no key, or -EIO. Needs no lock.
+ */
+int kvc_folders_frame(const struct kvc *k, struct kvc_frame *f);
+/*
  * Stores frames for the folders above the file n in a shared tier, so that other nodes can look up
  * its path. Returns 0, -ENAMETOOLONG if a path is too long for a frame, or another negative errno.
  * The caller holds no locks and a reference to n. Blocks on the tier.

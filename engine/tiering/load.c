@@ -16,6 +16,7 @@
 #include "file.h"
 #include "log.h"
 #include "membership.h"
+#include "path.h"
 #include "rings.h"
 #include "spill.h"
 #include "model_stats.h"
@@ -36,6 +37,20 @@ static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 			kvc_file_set_place_locked(k, n, t, NULL);
 			kvc_event_ring_put_locked(k, KVC_EVENT_RING_evicted, (int)t, n);
 		}
+	kvc_file_update_lower_locked(k, n);
+	kvc_node_dirty_locked(k, n);
+}
+
+/*
+ * The object was loaded from another node. That node may drop its frame at any time, so the frame
+ * is no copy of the object in the pool. If the catalog fails, the frame stays recorded, and the
+ * object may be evicted once more without another copy.
+ */
+static void forget_lent_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	if (kvc_place_del(k->cat, n->row.ino, tier))
+		return;
+	kvc_file_set_place_locked(k, n, tier, NULL);
 	kvc_file_update_lower_locked(k, n);
 	kvc_node_dirty_locked(k, n);
 }
@@ -114,6 +129,19 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 	return 0;
 }
 
+/*
+ * Did another node send damaged bytes? Then true if a further node may have the object, and the
+ * load asks that node.
+ */
+static bool damaged_by_node(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *want,
+			    int err)
+{
+	if (err != -EBADMSG || !t->ops->distrust || !t->ops->distrust(t, &want->place.where))
+		return false;
+	kvc_count(&k->stats, corrupt);
+	return true;
+}
+
 /* Tries to load the object from the job's tier. */
 static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg, uint64_t mtime,
 		    struct kvc_fetch_want *want, struct stat *st)
@@ -130,7 +158,9 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 		return fd;
 	}
 	begun = kvc_mono_ns();
-	err = kvc_fetch(k, tier, want, fd);
+	do
+		err = kvc_fetch(k, tier, want, fd);
+	while (damaged_by_node(k, tier, want, err));
 	kvc_lock(k);
 	if (!err)
 		kvc_latency_record(k, KVC_OP_load, j->tier, j->node->model, begun);
@@ -185,6 +215,8 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks,
 	n->row.blocks = blocks;
 	kvc_account_set_reserved_locked(k, n, blocks * 512);
 	kvc_file_become_locked(k, n, KVC_BOTH);
+	if (!kvc_tier_takes(k->tier[j->tier].t))
+		forget_lent_both(k, n, j->tier);
 	if (!kvc_file_placed(k, n))
 		kvc_file_become_locked(k, n, KVC_RESIDENT);
 	n->load.error = 0;
@@ -281,8 +313,34 @@ static bool reserve_again_locked(struct kvc *k, struct kvc_job *j, const struct 
 			      kvc_reservation_retry_locked) == KVC_WAIT;
 }
 
+/*
+ * Returns the object's path, which the caller frees, if the job's tier finds its frame by the path.
+ * NULL: it does not; or the object was renamed since, so that its frame cannot be found.
+ */
+static char *path_for(struct kvc *k, const struct kvc_job *j)
+{
+	KVC_MEM char *path = k->tier[j->tier].t->ops->get_path ? malloc(KVC_FRAME_PATH_MAX + 1)
+							       : NULL;
+	struct kvc_where w;
+	char *found = NULL;
+
+	if (!path)
+		return NULL;
+	kvc_lock_both(k);
+	if (!kvc_path_both(k, j->node->row.ino, path) && *path) {
+		w = kvc_frame_where_of(path);
+		if (kvc_tier_same_name(&w, &j->node->in[j->tier].place.where)) {
+			found = path;
+			path = NULL;
+		}
+	}
+	kvc_unlock_both(k);
+	return found;
+}
+
 static void load_run(struct kvc *k, struct kvc_job *j)
 {
+	KVC_MEM char *path = path_for(k, j);
 	struct kvc_node *n = j->node;
 	struct kvc_segment seg, to;
 	struct kvc_fetch_want want;
@@ -297,6 +355,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		.size = n->object.size,
 		.place = n->in[j->tier].place,
 		.shared = k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
+		.path = path,
 	};
 	want.has_sum = kvc_place_raw(&n->object, &want.place, &want.sum);
 	bool marks = n->object.decoded || can_decode(&want.place);

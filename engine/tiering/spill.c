@@ -41,7 +41,8 @@
 
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
-	(void)k;
+	if (!kvc_tier_takes(k->tier[tier].t))
+		return false;
 	return !kvc_file_placed_in(n, tier) || n->segment.verify ||
 	       (n->copies.resealing & (1u << tier)) || kvc_file_differs_in(n, tier);
 }

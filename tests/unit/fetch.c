@@ -117,7 +117,7 @@ static void make_file(enum kind kind)
 static void put_payload(enum kind kind)
 {
 	uint8_t *to = memory.bytes + KVC_FRAME_HEADER;
-	struct kvc_recipe r = { KVC_CODEC_NONE, 1, k.keys, KEY, NULL };
+	struct kvc_recipe r = { KVC_CODEC_NONE, 1, k.keys, KEY, NULL, NULL };
 	struct kvc_encoder *e;
 
 	if (kind == SEALED) {
@@ -302,7 +302,7 @@ static void bomb(void **state)
 {
 	const size_t len = 40u << 20;
 	uint8_t *zeros = calloc(1, len);
-	struct kvc_recipe r = { KVC_CODEC_ZSTD, 1, NULL, 0, NULL };
+	struct kvc_recipe r = { KVC_CODEC_ZSTD, 1, NULL, 0, NULL, NULL };
 	struct kvc_encoder *e;
 
 	(void)state;

@@ -339,7 +339,7 @@ static int give(void *arg, void *buf, size_t len, uint64_t off)
 /* Encodes in pieces that are not blocks, and decodes. */
 static void code(void)
 {
-	struct kvc_recipe recipe = { codec, 1, sealed ? keys : NULL, sealed, NULL };
+	struct kvc_recipe recipe = { codec, 1, sealed ? keys : NULL, sealed, NULL, NULL };
 	static struct kvc_frame f;
 	struct kvc_encoder *e = (struct kvc_encoder *)&f;
 	uint64_t table = kvc_payload_table(LEN);

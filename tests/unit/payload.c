@@ -220,7 +220,7 @@ static struct coded *code(const uint8_t *p, size_t len, enum kvc_codec codec, st
 			  bool shared, size_t step)
 {
 	struct coded *c = calloc(1, sizeof *c);
-	struct kvc_recipe r = { codec, 1, keys, keys ? 1 : 0, NULL };
+	struct kvc_recipe r = { codec, 1, keys, keys ? 1 : 0, NULL, NULL };
 	struct source s = { p };
 	struct kvc_encoder *e;
 

@@ -66,7 +66,16 @@ for remote, says in (("foo", "is not a URL"), ("ftp://x", "unknown kind 'ftp'"),
                      ("ext:///etc", "is not an executable file"),
                      ("ext:///usr/bin/env?x", "is not NAME=VALUE"),
                      ("ext:///usr/bin/env?arena=5M", "is not a multiple of 4M"),
-                     ("ext:///usr/bin/env?arena=1G", "from 4M to 256M")):
+                     ("ext:///usr/bin/env?arena=1G", "from 4M to 256M"),
+                     ("peers://h:1/", "peers://?nodes="), ("peers://?secret=/x", "nodes="),
+                     ("peers://?nodes=h:1", "secret=FILE"),
+                     ("peers://?nodes=h:1&secret=/nonexistent", "/nonexistent"),
+                     ("peers://?nodes=h&secret=/x", "'h' is not HOST:PORT"),
+                     ("peers://?nodes=h:1+[::1:2&secret=/x", "is not HOST:PORT"),
+                     ("peers://?nodes=h:99999&secret=/x", "is not HOST:PORT"),
+                     ("peers://?nodes=" + "+".join(f"h:{i}" for i in range(1, 66)) +
+                      "&secret=/x", "more than 64 nodes"),
+                     ("peers://?nodes=h:1&secret=/x&node=2", "no parameter 'node'")):
     refused(kv, store, mnt, "-o", f"{o},remote={remote}", says=says)
 os.mkdir(f"{TMP}/dir")
 refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir",

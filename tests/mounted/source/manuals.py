@@ -15,7 +15,7 @@ assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mo
                       "kvcachefs-performance.7", "kvcachefs-tutorial.7",
                       "kvcachefs-troubleshooting.7", "kvcachefs-attributes.7", "kvcachefs-files.5",
                       "kvcachefs-errors.7", "kvcachefs-sizing.7", "kvcachefs-ext.7",
-                      "kvcachefs-codecs.7"}
+                      "kvcachefs-codecs.7", "kvcachefs-peers.7"}
 for name in pages:
     p = run("mandoc", "-T", "lint", "-W", "error", f"{man}/{name}")
     assert p.returncode == 0, p.stdout

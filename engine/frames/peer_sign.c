@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See peer_sign.h. Any thread may call these functions. */
+#include "peer_sign.h"
+
+#include "frame.h"
+#include "keys.h"
+#include "secret.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+int kvc_peer_secret_read(const char *path, struct kvc_peer_secret *s, char *why)
+{
+	static const char info[] = "kvcachefs peers 1";
+	char line[KVC_PEER_SECRET_MAX + 2];
+	struct stat st;
+	KVC_FD int fd = kvc_secret_open(path, &st, why);
+	ssize_t n;
+	size_t len;
+	int err;
+
+	if (fd < 0)
+		return fd;
+	n = read(fd, line, sizeof line - 1);
+	if (n < 0) {
+		err = -errno;
+		snprintf(why, KVC_SECRET_WHY, "cannot be read: %s", strerror(-err));
+		return err;
+	}
+	line[n] = 0;
+	len = strcspn(line, "\r\n");
+	if (len < KVC_PEER_SECRET_MIN || len > KVC_PEER_SECRET_MAX) {
+		snprintf(why, KVC_SECRET_WHY, "needs a first line of %u to %u characters",
+			 KVC_PEER_SECRET_MIN, KVC_PEER_SECRET_MAX);
+		err = -EINVAL;
+	} else {
+		err = kvc_keys_hkdf(line, len, "", 0, info, sizeof info - 1, s->key, sizeof s->key);
+		if (err)
+			snprintf(why, KVC_SECRET_WHY, "cannot be used: %s", strerror(-err));
+	}
+	explicit_bzero(line, sizeof line);
+	return err;
+}
+
+static int sign_text(const struct kvc_peer_secret *s, const void *a, size_t a_len, const void *b,
+		     size_t b_len, kvc_peer_text sign)
+{
+	uint8_t mac[16];
+	int err = kvc_keys_mac(s->key, a, a_len, b, b_len, mac);
+
+	for (int i = 0; i < 16 && !err; i++)
+		snprintf(sign + 2 * i, 3, "%02x", mac[i]);
+	return err;
+}
+
+int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
+		  kvc_peer_text sign)
+{
+	char head[160];
+	/* no part contains a newline but the path, which is last */
+	int len = snprintf(head, sizeof head, "request\nGET\n%llu-%llu\n%llu\n%s\n",
+			   (unsigned long long)q->from, (unsigned long long)q->to,
+			   (unsigned long long)q->time_ms, q->nonce);
+
+	return sign_text(s, head, (size_t)len, q->path, strlen(q->path), sign);
+}
+
+int kvc_peer_sign_answer(const struct kvc_peer_secret *s, const kvc_peer_text nonce,
+			 unsigned status, uint64_t length, const uint8_t *header,
+			 kvc_peer_text sign)
+{
+	char head[160];
+	int len = snprintf(head, sizeof head, "answer\n%s\n%u\n%llu\n", nonce, status,
+			   (unsigned long long)length);
+
+	return sign_text(s, head, (size_t)len, header ? header : (const uint8_t *)"",
+			 header ? KVC_FRAME_HEADER : 0, sign);
+}
+
+bool kvc_peer_same(const kvc_peer_text a, const char *b)
+{
+	unsigned diff = 0;
+
+	if (!b || strlen(b) != sizeof(kvc_peer_text) - 1)
+		return false;
+	for (size_t i = 0; i < sizeof(kvc_peer_text) - 1; i++)
+		diff |= (unsigned char)a[i] ^ (unsigned char)b[i];
+	return !diff;
+}

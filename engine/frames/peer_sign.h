@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Signatures of the requests between nodes (remote=peers://, peer_listen=) and of their answers,
+ * made with a secret that all nodes have. They tell that a request is from a node that knows the
+ * secret, and that an answer belongs to this request and is from such a node. They are the first
+ * 128 bits of HMAC-SHA256. The bytes of a frame have the frame's own checksums and seal; the
+ * signature of an answer covers the frame's header, if the answer has it.
+ *
+ * A request is GET /v1/PATH with one Range of bytes, and has these headers:
+ *
+ *   KVC_PEER_TIME    milliseconds since 1970
+ *   KVC_PEER_NONCE   32 hexadecimal digits, different for each request
+ *   KVC_PEER_SIGN    the signature; an answer has it, too
+ *
+ * A server refuses a request whose time differs from its own by more than KVC_PEER_WINDOW_MS, and a
+ * nonce that it has seen before.
+ */
+#ifndef KVC_PEER_SIGN_H
+#define KVC_PEER_SIGN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVC_PEER_PREFIX "/v1/"
+#define KVC_PEER_TIME "X-Kvcachefs-Time"
+#define KVC_PEER_NONCE "X-Kvcachefs-Nonce"
+#define KVC_PEER_SIGN "X-Kvcachefs-Sign"
+#define KVC_PEER_WINDOW_MS 30000u
+#define KVC_PEER_SECRET_MIN 16u /* characters */
+#define KVC_PEER_SECRET_MAX 255u
+
+struct kvc_peer_secret {
+	uint8_t key[32];
+};
+/* The text of a nonce or of a signature. */
+typedef char kvc_peer_text[33];
+
+/*
+ * Reads the secret from the first line of the file. Returns 0, or a negative errno with the reason
+ * in why[KVC_SECRET_WHY] (secret.h). The caller wipes *s at the end.
+ */
+int kvc_peer_secret_read(const char *path, struct kvc_peer_secret *s, char *why);
+
+struct kvc_peer_request {
+	const char *path;  /* as frames name it: relative, not escaped */
+	uint64_t from, to; /* the range, both ends included */
+	uint64_t time_ms;
+	kvc_peer_text nonce;
+};
+/* Signs a request. Returns 0, -ENOMEM or -EIO. */
+int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
+		  kvc_peer_text sign);
+/*
+ * Signs the answer to the request with this nonce. header: the frame's header, if the range begins
+ * at 0; otherwise NULL. Returns 0, -ENOMEM or -EIO.
+ */
+int kvc_peer_sign_answer(const struct kvc_peer_secret *s, const kvc_peer_text nonce,
+			 unsigned status, uint64_t length, const uint8_t *header,
+			 kvc_peer_text sign);
+/* Compares texts in a time that does not depend on them. NULL differs from everything. */
+bool kvc_peer_same(const kvc_peer_text a, const char *b);
+
+#endif

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The server of peer_listen=ADDR:PORT: sends objects of this node, as frames (serve.h), to the
+ * peers:// remotes of other nodes. frames/peer_sign.h describes the requests. Each request is
+ * signed with the secret of peer_secret=; a request that is not signed, old, or sent before gets
+ * 403 and nothing else. A request never causes a request to another node, so requests cannot go in
+ * circles.
+ *
+ * A few threads of libmicrohttpd answer. A request that waits for a load from the disk is suspended
+ * and takes no thread: the engine wakes it. http_peers.h limits connections and the time of each
+ * request. Memory is bounded by NODES connections of CONNECTION_BYTES, and BLOCK for an answer.
+ */
+#include "fs.h"
+
+#include "http_address.h"
+#include "http_peers.h"
+#include "log.h"
+#include "nodes.h"
+#include "replay.h"
+#include "secret.h"
+#include "serve.h"
+
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONNECTION_BYTES ((size_t)32768) /* a path may have 3 * 3072 bytes in a URL */
+#define BLOCK (256u << 10)
+#define NODES 128u
+#define THREADS 4u
+#define IDLE_S 10u
+#define SLOWEST (4ull << 20) /* bytes per second; lengthens the time of a request */
+#define WARN_NS 60000000000ull
+
+_Static_assert(NODES *(CONNECTION_BYTES + BLOCK) <= KVFS_NODES_BYTES, "memory of connections");
+
+#if MHD_VERSION < 0x00097002
+typedef int mhd_result;
+#else
+typedef enum MHD_Result mhd_result;
+#endif
+
+struct kvfs_nodes {
+	struct kvfs *f;
+	struct kvc_server *server;
+	struct kvfs_peers *peers;
+	struct kvfs_replay *replay;
+	struct MHD_Daemon *daemon;
+	struct kvc_peer_secret secret;
+	uint64_t wait_ns;     /* how long a request may wait for a load */
+	pthread_mutex_t lock; /* a leaf: the state of waiting exchanges, and warned_ns */
+	uint64_t warned_ns;
+};
+
+/* A request and its answer. */
+struct exchange {
+	struct kvc_wait w;
+	struct kvfs_nodes *o;
+	struct MHD_Connection *c;
+	struct kvc_served *s;
+	struct kvc_peer_request q;
+	bool begun;
+	bool woken, suspended; /* under o->lock */
+};
+
+/* ---- answers ---- */
+
+/* Signs the answer and queues it. Takes ownership of r, which may be NULL. */
+static mhd_result node_answer(struct exchange *x, unsigned status, uint64_t len,
+			      const uint8_t *header, struct MHD_Response *r)
+{
+	kvc_peer_text sign;
+	mhd_result result = MHD_NO;
+
+	if (r && (status == MHD_HTTP_FORBIDDEN ||
+		  (!kvc_peer_sign_answer(&x->o->secret, x->q.nonce, status, len, header, sign) &&
+		   MHD_add_response_header(r, KVC_PEER_SIGN, sign))))
+		result = MHD_queue_response(x->c, status, r);
+	if (r)
+		MHD_destroy_response(r);
+	return result;
+}
+
+static mhd_result node_answer_text(struct exchange *x, unsigned status, const char *text)
+{
+	return node_answer(x, status, strlen(text), NULL,
+			   MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text,
+							   MHD_RESPMEM_PERSISTENT));
+}
+
+/* MHD asks for the next bytes of the answer. */
+static ssize_t frame_bytes(void *arg, uint64_t pos, char *buf, size_t max)
+{
+	struct exchange *x = arg;
+	size_t len = kvc_min(max, x->q.to + 1 - x->q.from - pos);
+
+	if (kvc_serve_read(x->s, x->q.from + pos, buf, len))
+		return MHD_CONTENT_READER_END_WITH_ERROR;
+	kvc_count_by(kvc_cache_stats(x->o->f->k), peer_bytes, len);
+	return (ssize_t)len;
+}
+
+static mhd_result node_answer_frame(struct exchange *x)
+{
+	uint64_t all = kvc_serve_length(x->s), len;
+	struct MHD_Response *r;
+
+	if (x->q.from >= all)
+		return node_answer_text(x, MHD_HTTP_RANGE_NOT_SATISFIABLE, "");
+	x->q.to = kvc_min(x->q.to, all - 1);
+	len = x->q.to + 1 - x->q.from;
+	r = MHD_create_response_from_callback(len, kvc_min(len, BLOCK), frame_bytes, x, NULL);
+	kvc_count(kvc_cache_stats(x->o->f->k), peer_answers);
+	return node_answer(x, MHD_HTTP_PARTIAL_CONTENT, len,
+			   x->q.from ? NULL : kvc_serve_header(x->s), r);
+}
+
+static mhd_result node_answer_error(struct exchange *x, int err)
+{
+	return err == -ENOENT || err == -ESTALE || err == -ENOKEY
+		       ? node_answer_text(x, MHD_HTTP_NOT_FOUND, "")
+		       : node_answer_text(x, MHD_HTTP_SERVICE_UNAVAILABLE, "");
+}
+
+/* ---- requests ---- */
+
+static const char *request_header(struct exchange *x, const char *name)
+{
+	return MHD_lookup_connection_value(x->c, MHD_HEADER_KIND, name);
+}
+
+/* Parses the headers of the request. Returns false if one is missing or wrong. */
+static bool parse_request(struct exchange *x, const char *url)
+{
+	const char *range = request_header(x, "Range"), *time = request_header(x, KVC_PEER_TIME),
+		   *nonce = request_header(x, KVC_PEER_NONCE);
+	int used = -1;
+
+	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range || !time ||
+	    !nonce || strlen(nonce) >= sizeof x->q.nonce)
+		return false;
+	x->q.path = url + strlen(KVC_PEER_PREFIX);
+	snprintf(x->q.nonce, sizeof x->q.nonce, "%s", nonce);
+	if (sscanf(range, "bytes=%" SCNu64 "-%" SCNu64 "%n", &x->q.from, &x->q.to, &used) != 2 ||
+	    used < 0 || range[used] || x->q.from > x->q.to || x->q.to >> 62)
+		return false;
+	return sscanf(time, "%" SCNu64 "%n", &x->q.time_ms, &used) == 1 && !time[used] &&
+	       x->q.time_ms && !(x->q.time_ms >> 62);
+}
+
+/* Returns NULL, or the reason to refuse the request. */
+static const char *refusal(struct exchange *x, const char *url)
+{
+	kvc_peer_text sign;
+
+	if (!parse_request(x, url))
+		return "the request is not one of a peer";
+	if (kvc_peer_sign(&x->o->secret, &x->q, sign) ||
+	    !kvc_peer_same(sign, request_header(x, KVC_PEER_SIGN)))
+		return "the signature is wrong: the two nodes have different secrets";
+	return kvfs_replay_refuses(x->o->replay, kvc_now_ns() / 1000000, x->q.time_ms, x->q.nonce);
+}
+
+static void warn_of_refusal(struct kvfs_nodes *o, const char *why)
+{
+	uint64_t now = kvc_mono_ns();
+	bool warns;
+
+	kvc_count(kvc_cache_stats(o->f->k), peer_refusals);
+	pthread_mutex_lock(&o->lock);
+	warns = !o->warned_ns || now - o->warned_ns > WARN_NS;
+	if (warns)
+		o->warned_ns = now;
+	pthread_mutex_unlock(&o->lock);
+	if (warns)
+		kvc_warn("peer_listen: a request was refused: %s", why);
+}
+
+static void node_woken(struct kvc_wait *w)
+{
+	struct exchange *x = kvc_of(w, struct exchange, w);
+	struct kvfs_nodes *o = x->o;
+
+	pthread_mutex_lock(&o->lock);
+	x->woken = true;
+	if (x->suspended)
+		MHD_resume_connection(x->c);
+	x->suspended = false;
+	pthread_mutex_unlock(&o->lock);
+}
+
+/* Opens the frame. Returns true if the exchange waits, and its connection is suspended. */
+static bool open_or_suspend(struct exchange *x, int *err)
+{
+	bool suspended = false;
+
+	do {
+		x->woken = false; /* nobody wakes it now */
+		*err = kvc_serve_open(x->s, &x->w);
+		if (*err != KVC_WAIT)
+			return false;
+		pthread_mutex_lock(&x->o->lock);
+		if (!x->woken) {
+			MHD_suspend_connection(x->c);
+			x->suspended = suspended = true;
+		}
+		pthread_mutex_unlock(&x->o->lock);
+	} while (!suspended);
+	return true;
+}
+
+/* The answer may take as long as its bytes need at the slowest rate, after a load. */
+static void extend_time(const struct exchange *x)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(x->c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+	if (info && info->socket_context)
+		kvfs_peers_extend(info->socket_context,
+				  x->o->wait_ns + (x->q.to - x->q.from) / SLOWEST * 1000000000ull);
+}
+
+static mhd_result node_run(struct exchange *x, const char *url)
+{
+	const char *why;
+	int err = 0;
+
+	if (!x->begun) {
+		x->begun = true;
+		if ((why = refusal(x, url))) {
+			warn_of_refusal(x->o, why);
+			return node_answer_text(x, MHD_HTTP_FORBIDDEN, why);
+		}
+		err = kvc_serve_find(x->o->server, x->q.path, x->q.to < KVC_FRAME_HEADER, &x->s);
+		if (!err)
+			extend_time(x);
+	}
+	if (!err && open_or_suspend(x, &err))
+		return MHD_YES;
+	return err ? node_answer_error(x, err) : node_answer_frame(x);
+}
+
+static mhd_result on_node_request(void *arg, struct MHD_Connection *c, const char *url,
+				  const char *method, const char *version, const char *upload,
+				  size_t *upload_size, void **state)
+{
+	struct exchange *x = *state;
+
+	(void)version;
+	(void)upload;
+	if (x) {
+		if (*upload_size) { /* a body is not read */
+			*upload_size = 0;
+			return MHD_NO;
+		}
+		return node_run(x, url);
+	}
+	if (strcmp(method, "GET") != 0 || !(x = calloc(1, sizeof *x)))
+		return MHD_NO;
+	x->o = arg;
+	x->c = c;
+	x->w.wake = node_woken;
+	*state = x;
+	return MHD_YES;
+}
+
+/* ---- connections ---- */
+
+static void on_node_connection(void *arg, struct MHD_Connection *c, void **context,
+			       enum MHD_ConnectionNotificationCode what)
+{
+	const union MHD_ConnectionInfo *info;
+
+	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+		info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+		*context = info ? kvfs_peers_arrive(arg, info->connect_fd) : NULL;
+		if (!*context && info)
+			shutdown(info->connect_fd, SHUT_RDWR);
+	} else if (*context) {
+		kvfs_peers_leave(*context);
+	}
+}
+
+static void on_node_answered(void *arg, struct MHD_Connection *c, void **state,
+			     enum MHD_RequestTerminationCode how)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	struct exchange *x = *state;
+
+	(void)arg;
+	(void)how;
+	if (info && info->socket_context)
+		kvfs_peers_answered(info->socket_context);
+	if (x && x->s)
+		kvc_serve_close(x->s);
+	free(x);
+	*state = NULL;
+}
+
+/* ---- start and end ---- */
+
+static int start_nodes(struct kvfs_nodes *o, const struct sockaddr *a, const char *where)
+{
+	o->daemon = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME |
+					     (a->sa_family == AF_INET6 ? MHD_USE_IPv6 : 0),
+				     0, NULL, NULL, on_node_request, o, MHD_OPTION_SOCK_ADDR, a,
+				     MHD_OPTION_CONNECTION_LIMIT, 2 * NODES,
+				     MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
+				     MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
+				     MHD_OPTION_THREAD_POOL_SIZE, THREADS,
+				     MHD_OPTION_NOTIFY_CONNECTION, on_node_connection, o->peers,
+				     MHD_OPTION_NOTIFY_COMPLETED, on_node_answered, o,
+				     MHD_OPTION_END);
+	if (o->daemon)
+		return 0;
+	kvc_error("option peer_listen: cannot listen on %s: %s; give an address of this machine "
+		  "and a free port",
+		  where, strerror(errno));
+	return -EADDRINUSE;
+}
+
+static int read_node_secret(struct kvfs_nodes *n, const char *path)
+{
+	char why[KVC_SECRET_WHY];
+	int err = *path ? kvc_peer_secret_read(path, &n->secret, why) : -EINVAL;
+
+	if (!*path)
+		kvc_error("option peer_listen needs peer_secret=FILE, a file with the secret of "
+			  "all nodes");
+	else if (err)
+		kvc_error("option peer_secret: %s %s", path, why);
+	return err;
+}
+
+int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o)
+{
+	static const struct kvfs_peers_limits limits = { .most = NODES,
+							 .each = NODES / 2,
+							 .request_s = IDLE_S };
+	struct addrinfo *a = NULL;
+	struct kvfs_nodes *n;
+	int err;
+
+	if (!*o->peer_listen) {
+		if (*o->peer_secret)
+			kvc_warn("option peer_secret needs peer_listen=: add "
+				 "peer_listen=ADDR:PORT, or remove peer_secret=");
+		return 0;
+	}
+	if ((err = kvfs_address_parse("peer_listen", o->peer_listen, &a)))
+		return err;
+	f->nodes = n = calloc(1, sizeof *n);
+	if (!n) {
+		freeaddrinfo(a);
+		return -ENOMEM;
+	}
+	n->f = f;
+	n->wait_ns = o->deadline_ms * 1000000;
+	pthread_mutex_init(&n->lock, NULL);
+	n->server = kvc_server_new(f->k);
+	n->replay = kvfs_replay_new();
+	err = read_node_secret(n, o->peer_secret);
+	if (!err && (!n->server || !n->replay))
+		err = -ENOMEM;
+	err = err ?: kvfs_peers_start(&n->peers, &limits)
+		      ?: start_nodes(n, a->ai_addr, o->peer_listen);
+	freeaddrinfo(a);
+	if (err)
+		kvfs_nodes_stop(f);
+	return err;
+}
+
+void kvfs_nodes_stop(struct kvfs *f)
+{
+	struct kvfs_nodes *n = f->nodes;
+
+	if (!n)
+		return;
+	if (n->daemon)
+		MHD_stop_daemon(n->daemon);
+	kvfs_peers_stop(n->peers);
+	kvfs_replay_free(n->replay);
+	kvc_server_free(n->server);
+	pthread_mutex_destroy(&n->lock);
+	explicit_bzero(&n->secret, sizeof n->secret);
+	free(n);
+	f->nodes = NULL;
+}

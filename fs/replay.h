@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests of other nodes that were answered, so that a recorded request cannot be sent again.
+ * Memory is bounded: a bucket that is full forgets its oldest request, and from then on all
+ * requests that are as old are refused. At a rate at which that matters, honest requests are
+ * younger. Any thread may call these functions.
+ */
+#ifndef KVFS_REPLAY_H
+#define KVFS_REPLAY_H
+
+#include "peer_sign.h"
+
+struct kvfs_replay;
+
+struct kvfs_replay *kvfs_replay_new(void); /* NULL: out of memory */
+void kvfs_replay_free(struct kvfs_replay *r);
+/*
+ * Records a request whose signature is right. Returns NULL, or the reason to refuse it, a constant
+ * text. now_ms: the server's clock.
+ */
+const char *kvfs_replay_refuses(struct kvfs_replay *r, uint64_t now_ms, uint64_t time_ms,
+				const kvc_peer_text nonce);
+
+#endif

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mounts that read each other's objects (peer_listen= and remote=peers://), requests as a node
+signs them, and a proxy between two nodes that changes the bytes."""
+import hashlib, hmac, http.client, os, secrets, select, socket, threading, time, urllib.parse
+
+from kvtest import Store, TMP
+import servers
+
+PAGE = 4096
+
+
+def secret_file(name, text=None):
+    path = f"{TMP}/{name}"
+    with open(path, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+        f.write((text or secrets.token_hex(16)) + "\n")
+    return path
+
+
+def key_file(name, number=1, key=None):
+    return secret_file(name, f"{number} {key or secrets.token_hex(32)}")
+
+
+def url(nodes, secret):
+    return "peers://?nodes=" + "+".join(nodes) + f"&secret={secret}"
+
+
+def local(port):
+    return f"127.0.0.1:{port}"
+
+
+def make(name, n, extra="", secret=None):
+    """n stores, each with all the others as peers. They are not mounted yet."""
+    ports = [servers.free_port() for _ in range(n)]
+    secret, all = secret or secret_file(f"{name}.secret"), []
+    for i in range(n):
+        others = url([local(p) for p in ports[:i] + ports[i + 1:]], secret)
+        s = Store(f"{name}.{i}", options=f"settle=50,peer_listen={local(ports[i])},"
+                                         f"peer_secret={secret},remote={others}{extra}")
+        s.port, s.secret = ports[i], secret
+        all.append(s)
+    return all
+
+
+def mounted(name, n, extra=""):
+    all = make(name, n, extra)
+    for s in all:
+        s.mount()
+    return all
+
+
+class Request:
+    """A request as a node sends it. Each argument can be wrong."""
+
+    def __init__(self, store, path, first=0, last=PAGE - 1, when=None, nonce=None, key=None):
+        self.port, self.path = store.port, path
+        with open(store.secret) as f:
+            text = f.readline().strip().encode()
+        prk = hmac.new(b"\0" * 32, text, hashlib.sha256).digest()
+        self.key = key or hmac.new(prk, b"kvcachefs peers 1\x01", hashlib.sha256).digest()
+        self.nonce = nonce or secrets.token_hex(16)
+        self.range = f"{first}-{last}"
+        self.time = int(time.time() * 1000) if when is None else when
+        self.sign = self.mac(f"request\nGET\n{self.range}\n{self.time}\n{self.nonce}\n".encode() +
+                             os.fsencode(path))
+
+    def mac(self, data):
+        return hmac.new(self.key, data, hashlib.sha256).hexdigest()[:32]
+
+    def send(self, **headers):
+        """Returns status and body, after a check of the answer's signature."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        h = {"Range": f"bytes={self.range}", "X-Kvcachefs-Time": str(self.time),
+             "X-Kvcachefs-Nonce": self.nonce, "X-Kvcachefs-Sign": self.sign}
+        h.update(headers)
+        c.request("GET", "/v1/" + urllib.parse.quote(os.fsencode(self.path)), headers=h)
+        r = c.getresponse()
+        body = r.read()
+        c.close()
+        if r.status != 403:
+            head = body[:PAGE] if r.status == 206 and self.range.startswith("0-") else b""
+            text = f"answer\n{self.nonce}\n{r.status}\n{len(body)}\n".encode()
+            assert r.headers["X-Kvcachefs-Sign"] == self.mac(text + head), r.status
+        return r.status, body
+
+
+class Proxy:
+    """Passes connections on to a port. change(data) gets each part of an answer."""
+
+    def __init__(self, to, change=lambda data: data):
+        self.to, self.change, self.passed, self.open = to, change, 0, []
+        self.port = servers.free_port()
+        self.listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                a, _ = self.listener.accept()
+            except OSError:
+                return
+            b = socket.create_connection(("127.0.0.1", self.to))
+            self.open += [a, b]
+            threading.Thread(target=self.relay, args=(a, b), daemon=True).start()
+
+    def relay(self, a, b):
+        try:
+            while True:
+                for s in select.select([a, b], [], [])[0]:
+                    data = s.recv(1 << 16)
+                    if not data:
+                        raise OSError
+                    if s is b:
+                        self.passed += len(data)
+                        data = self.change(data)
+                    (a if s is b else b).sendall(data)
+        except (OSError, ValueError):
+            a.close()
+            b.close()
+
+    def close(self):
+        self.listener.close()
+        for s in self.open:
+            s.close()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+# level: check
+"""What a node answers to requests (peer_listen=): only those that are signed with the secret, new,
+and sent once; ranges of frames; the same frame each time; and nothing that is being written or that
+only another remote has."""
+import os, socket, time
+from kvtest import MiB, blob, need_mount, wait_for
+import nodes
+from nodes import PAGE, Request
+
+need_mount()
+
+
+def refusals(a):
+    now = int(time.time() * 1000)
+    assert Request(a, "m/f").send()[0] == 206
+    before = a.stats()["peer_refusals"]
+    wrong = [
+        Request(a, "m/f", key=b"x" * 32).send(),
+        Request(a, "m/f", when=now - 31000).send(),
+        Request(a, "m/f", when=now + 31000 + 60000).send(),
+        Request(a, "m/f", when=0).send(),
+        Request(a, "m/f", nonce="x" * 32).send(),
+        Request(a, "m/f", nonce="a" * 31).send(),
+        Request(a, "m/f").send(Range="bytes=0-8191"),
+        Request(a, "m/f").send(**{"X-Kvcachefs-Sign": "0" * 32}),
+        Request(a, "m/f").send(**{"X-Kvcachefs-Sign": ""}),
+        Request(a, "m/f").send(Range="bytes=-4096"),
+        Request(a, "m/f", first=5, last=4).send(),
+    ]
+    assert [w[0] for w in wrong] == [403] * len(wrong), wrong
+    assert all(len(w[1]) < 200 for w in wrong)
+    # a request that was recorded, and is sent again
+    q = Request(a, "m/f")
+    assert q.send()[0] == 206
+    assert q.send() == (403, b"the request was sent before")
+    # the same request for another path
+    q = Request(a, "m/f")
+    q.path = "m/g"
+    assert q.send()[0] == 403
+    assert a.stats()["peer_refusals"] == before + len(wrong) + 2
+
+
+def ranges(a, data, sealed):
+    status, head = Request(a, "m/f").send()
+    assert status == 206 and len(head) == PAGE and head[:8] == b"KVCFRAME"
+    status, whole = Request(a, "m/f", last=len(data) + 64 * PAGE).send()
+    assert status == 206 and whole[:PAGE] == head  # the same header each time
+    if not sealed:
+        assert whole[PAGE:PAGE + len(data)] == data
+        assert len(whole) == PAGE + (len(data) + PAGE - 1) // PAGE * PAGE
+    else:
+        assert data[:64] not in whole
+    # parts in any order
+    for first in (3 * PAGE, PAGE, len(whole) - PAGE, 0, 100 * PAGE, 17 * PAGE + 5):
+        last = min(first + 7 * PAGE + 3, len(whole) - 1)
+        assert Request(a, "m/f", first=first, last=last).send() == (206, whole[first:last + 1])
+    assert Request(a, "m/f", first=len(whole), last=len(whole) + 1).send()[0] == 416
+    return whole
+
+
+def absent(a):
+    for path in ("", "nobody", "m/nobody", "m/f/x", "..", "m/../m/f", "m//f", "m/f/", "/m/f",
+                 ".", "m/./f", ".kvcachefs/stats", "x" * 256, "x/" * 1500):
+        assert Request(a, path).send()[0] == 404, path
+    assert Request(a, "m").send()[1][:8] == b"KVCFRAME"  # a folder
+    assert Request(a, "m", last=9 * PAGE).send() == Request(a, "m").send()
+
+
+def changing(a, data):
+    """A file that is open for writing is not served, and a changed one is another frame."""
+    old = Request(a, "m/f").send()
+    with open(f"{a.mnt}/m/f", "r+b", buffering=0) as f:
+        assert Request(a, "m/f").send()[0] == 404
+        f.write(b"changed")
+    wait_for(lambda: Request(a, "m/f").send()[0] == 206)
+    assert Request(a, "m/f").send() != old
+    os.unlink(f"{a.mnt}/m/f")
+    assert Request(a, "m/f").send()[0] == 404
+
+
+def garbage(a, sealed):
+    """What is not HTTP, and requests that never end."""
+    for data in (b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", b"POST /v1/m/f HTTP/1.1\r\n\r\n",
+                 b"GET /v1/" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n",
+                 b"GET /v1/m%00/f HTTP/1.1\r\nHost: x\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", a.port)) as s:
+            s.sendall(data)
+            if data.endswith(b"\r\n\r\n"):
+                got = s.recv(65536)
+                assert b"KVCFRAME" not in got and b" 206 " not in got
+    if sealed:
+        return
+    # connections that send nothing keep a node out for a limited time only
+    silent = [socket.create_connection(("127.0.0.1", a.port)) for _ in range(200)]
+
+    def served():
+        try:
+            return Request(a, "m").send()[0] == 206
+        except OSError:
+            return False
+    assert wait_for(served)
+    for s in silent:
+        s.close()
+    assert wait_for(served)
+
+
+for name, extra in ("clear", ""), ("sealed", f",keyfile={nodes.key_file('keys')}"):
+    a, = nodes.make(name, 1)
+    a.options = a.options.split(",remote=")[0] + extra
+    a.mount()
+    data = blob(1, MiB + 777)
+    a.write("m/f", data)
+    a.write("m/g", b"")
+    a.closed()
+    refusals(a)
+    whole = ranges(a, data, extra)
+    absent(a)
+    # from the disk: the frame is the same one
+    a.settle()
+    os.setxattr(f"{a.mnt}/m/f", "user.kvcachefs.demote", b"cpu")
+    assert a.attr("m/f", "tiers") == "disk"
+    head = Request(a, "m/f").send()
+    assert head == (206, whole[:PAGE])
+    if not extra:
+        assert a.attr("m/f", "tiers") == "disk"  # the header alone loads nothing
+    assert Request(a, "m/f", last=len(whole) - 1).send() == (206, whole)
+    # after a restart, too
+    a.umount()
+    a.mount()
+    assert Request(a, "m/f", last=len(whole) - 1).send() == (206, whole)
+    changing(a, data)
+    garbage(a, extra)
+    a.umount()

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The peers tier: reads what other nodes have in their pool or on their disk.
+ *
+ *   peers://?nodes=HOST:PORT+HOST:PORT&secret=FILE
+ *
+ * It is read-only, and its frames are no copies (KVC_TIER_LENT). The nodes are asked one after
+ * another: first the node that gave the frame of this name before, then by the latency of their
+ * answers. A miss moves on to the next node. A node that fails, refuses, or sends damaged bytes is
+ * left alone for a time that doubles, and then one request tries it again. The time of a request is
+ * shared among the nodes that may still be asked, so that a node that hangs does not use all of it.
+ *
+ * The object is missing (-ENOENT) only if all nodes have said so. If one of them could not be
+ * asked, nothing is known about the object: -ENODEV, which is no failure of the tier. If no node
+ * answered, the result is the last error.
+ *
+ * The tier's workers enter.
+ */
+#include "peers.h"
+
+#include "log.h"
+#include "registry.h"
+#include "secret.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SLOWEST (4ull << 20)  /* bytes per second; lengthens the time of a request */
+#define HEAD_NS 1000000000ull /* the longest wait for the answer of one node about a header */
+#define BACKOFF_MIN_NS 1000000000ull
+#define BACKOFF_MAX_NS 30000000000ull
+#define FIRST_NS 1000000000ull /* how long a mount waits for the first answers */
+
+static struct kvct_peers *peers_of(struct kvc_tier *t)
+{
+	return kvc_of(t, struct kvct_peers, tier);
+}
+
+/* ---- the nodes' state; the caller holds p->lock if a name ends in _locked ---- */
+
+static unsigned *from_locked(struct kvct_peers *p, const struct kvc_where *w, bool claim)
+{
+	unsigned slot = (unsigned)(w->hi % KVCT_PEERS_NAMES);
+
+	if (claim && (p->from[slot].at != w->at || p->from[slot].hi != w->hi)) {
+		p->from[slot].at = w->at;
+		p->from[slot].hi = w->hi;
+		p->from[slot].node = 0;
+	}
+	return p->from[slot].at == w->at && p->from[slot].hi == w->hi ? &p->from[slot].node : NULL;
+}
+
+/* The node has failed: it is left alone. Logs the reason if it is a new one. */
+static void node_failed(struct kvct_peers *p, unsigned i, int err, const char *text)
+{
+	struct kvct_peer *node = &p->node[i];
+	bool changed;
+
+	pthread_mutex_lock(&p->lock);
+	changed = node->why != err;
+	node->backoff_ns = node->backoff_ns ? kvc_min(node->backoff_ns * 2, BACKOFF_MAX_NS)
+					    : BACKOFF_MIN_NS;
+	if (err == -EACCES || err == -EBADMSG)
+		node->backoff_ns = BACKOFF_MAX_NS;
+	node->until_ns = kvc_mono_ns() + node->backoff_ns;
+	node->why = err;
+	pthread_mutex_unlock(&p->lock);
+	if (!changed)
+		return;
+	if (err == -EACCES)
+		kvc_warn(
+			"tier peers: %s refuses this node: %s; give all nodes the same secret, and "
+			"synchronize their clocks",
+			node->name, *text ? text : "no reason given");
+	else if (err == -EBADMSG)
+		kvc_warn("tier peers: %s sent damaged bytes, and is left alone for %llu seconds",
+			 node->name, (unsigned long long)(BACKOFF_MAX_NS / 1000000000));
+	else
+		kvc_warn("tier peers: %s does not answer and is left alone for a while: %s",
+			 node->name, *text ? text : strerror(-err));
+}
+
+/* The node has answered. latency_ns: the time of its answer, or 0 if it was a large one. */
+static void node_answered(struct kvct_peers *p, unsigned i, uint64_t latency_ns)
+{
+	struct kvct_peer *node = &p->node[i];
+	bool was;
+
+	pthread_mutex_lock(&p->lock);
+	was = node->why;
+	node->why = 0;
+	node->until_ns = node->backoff_ns = 0;
+	if (latency_ns)
+		node->latency_ns = node->latency_ns ? (node->latency_ns * 7 + latency_ns) / 8
+						    : latency_ns;
+	pthread_mutex_unlock(&p->lock);
+	if (was)
+		kvc_info("tier peers: %s answers again", node->name);
+}
+
+/*
+ * Chooses the next node, and notes it in `asked`, a bit for each. A node that was left alone is
+ * tried by one request. Returns false if no node is left. *more: nodes that may be asked after it.
+ */
+static bool node_next(struct kvct_peers *p, const struct kvc_where *w, uint64_t *asked, unsigned *i,
+		      unsigned *more)
+{
+	uint64_t now = kvc_mono_ns(), best = UINT64_MAX;
+	const unsigned *from;
+	bool found = false;
+
+	*more = 0;
+	pthread_mutex_lock(&p->lock);
+	from = from_locked(p, w, false);
+	for (unsigned j = 0; j < p->n; j++) {
+		const struct kvct_peer *node = &p->node[j];
+		uint64_t cost = from && *from == j + 1 ? 0 : node->latency_ns + 1;
+
+		if (*asked & (1ull << j) || now < node->until_ns)
+			continue;
+		*more += 1;
+		if (cost < best) {
+			best = cost;
+			*i = j;
+			found = true;
+		}
+	}
+	if (found) {
+		*asked |= 1ull << *i;
+		*more -= 1;
+		/* until it has answered, other requests still leave it alone */
+		if (p->node[*i].why)
+			p->node[*i].until_ns = now + p->node[*i].backoff_ns;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return found;
+}
+
+/* ---- the driver ---- */
+
+static uint64_t length_of(const struct iovec *iov, int n)
+{
+	uint64_t all = 0;
+
+	for (int i = 0; i < n; i++)
+		all += iov[i].iov_len;
+	return all;
+}
+
+/* Records that the frame came from this node. */
+static void remember(struct kvct_peers *p, const struct kvc_where *w, unsigned i)
+{
+	pthread_mutex_lock(&p->lock);
+	*from_locked(p, w, true) = i + 1;
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* Asks one node. Returns the result of kvct_peers_ask. */
+static int ask_node(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q, bool head)
+{
+	int err = kvct_peers_ask(p, i, q);
+
+	if (!err || err == -ENOENT || err == -EBADMSG)
+		node_answered(p, i, head ? q->first_ns : 0);
+	else if (err != -ENOMEM && err != -EBUSY)
+		node_failed(p, i, err, q->text);
+	return err;
+}
+
+static int peers_get_path(struct kvc_tier *t, const struct kvc_where *w, const char *path,
+			  uint64_t off, const struct iovec *iov, int n)
+{
+	struct kvct_peers *p = peers_of(t);
+	uint64_t asked = 0, now, until = kvc_mono_ns() + p->deadline_ms * 1000000, share;
+	uint64_t all = length_of(iov, n);
+	struct kvct_peers_request q = { .path = path, .off = off, .iov = iov, .n = n };
+	unsigned i = 0, more, missing = 0;
+	int err, last = -EHOSTUNREACH;
+
+	if (!all || (!off && iov[0].iov_len < KVC_FRAME_HEADER))
+		return -EINVAL;
+	while ((now = kvc_mono_ns()) < until && node_next(p, w, &asked, &i, &more)) {
+		share = (until - now) / (more + 1);
+		q.until_ns = now + (all <= KVC_FRAME_HEADER ? kvc_min(share, HEAD_NS) : share);
+		err = ask_node(p, i, &q, all <= KVC_FRAME_HEADER);
+		if (!err)
+			remember(p, w, i);
+		if (!err || err == -EBADMSG || err == -ENOMEM)
+			return err;
+		if (err == -ENOENT)
+			missing++;
+		else
+			last = err;
+	}
+	return missing == p->n ? -ENOENT : missing || last == -EBUSY ? -ENODEV : last;
+}
+
+/* A frame cannot be found by its name alone. */
+static int peers_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		     const struct iovec *iov, int n)
+{
+	(void)t;
+	(void)w;
+	(void)off;
+	(void)iov;
+	(void)n;
+	return -ENOENT;
+}
+
+static bool peers_distrust(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct kvct_peers *p = peers_of(t);
+	uint64_t now = kvc_mono_ns();
+	unsigned *from, node = 0;
+	bool others = false;
+
+	pthread_mutex_lock(&p->lock);
+	from = from_locked(p, w, false);
+	if (from) {
+		node = *from;
+		*from = 0;
+	}
+	for (unsigned i = 0; i < p->n; i++)
+		others |= i + 1 != node && now >= p->node[i].until_ns;
+	pthread_mutex_unlock(&p->lock);
+	if (node)
+		node_failed(p, node - 1, -EBADMSG, "");
+	return node && others;
+}
+
+static int peers_put(struct kvc_tier *t, const struct kvc_put *put, struct kvc_where *out)
+{
+	(void)t;
+	(void)put;
+	(void)out;
+	return -EROFS;
+}
+
+static int peers_remove(struct kvc_tier *t, const struct kvc_where *w)
+{
+	(void)t;
+	(void)w;
+	return -EROFS;
+}
+
+static void peers_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
+{
+	(void)t;
+	*u = (struct kvc_tier_usage){ 0 };
+}
+
+static void peers_close(struct kvc_tier *t)
+{
+	struct kvct_peers *p = peers_of(t);
+
+	kvct_peers_close_idle(p);
+	pthread_mutex_destroy(&p->lock);
+	kvc_keys_wipe(&p->secret, sizeof p->secret);
+	free(p);
+}
+
+static const struct kvc_tier_ops peers_ops = {
+	.name = "peers",
+	.caps = KVC_TIER_SHARED | KVC_TIER_LENT,
+	.close = peers_close,
+	.put = peers_put,
+	.get = peers_get,
+	.get_path = peers_get_path,
+	.distrust = peers_distrust,
+	.remove = peers_remove,
+	.usage = peers_usage,
+};
+
+/* Is the text HOST:PORT, with an IPv6 address in brackets? */
+static bool is_node(const char *text)
+{
+	const char *colon = strrchr(text, ':');
+	size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+	unsigned long port = colon ? strtoul(colon + 1, NULL, 10) : 0;
+
+	if (!digits || colon[1 + digits] || !port || port > 65535 || colon == text)
+		return false;
+	if (*text == '[')
+		return colon[-1] == ']' &&
+		       strspn(text + 1, "0123456789abcdefABCDEF:.") == (size_t)(colon - text) - 2;
+	return strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_") ==
+	       (size_t)(colon - text);
+}
+
+static int peers_nodes(struct kvct_peers *p, const struct kvct_url *u, char *error)
+{
+	char nodes[sizeof u->query], *save = NULL;
+
+	kvct_url_get(u, "nodes", nodes, sizeof nodes);
+	for (char *n = strtok_r(nodes, "+", &save); n; n = strtok_r(NULL, "+", &save)) {
+		if (!is_node(n) || strlen(n) >= sizeof p->node[0].name) {
+			snprintf(error, 512,
+				 "option remote: peers:// node '%.100s' is not HOST:PORT", n);
+			return -EINVAL;
+		}
+		if (p->n == KVCT_PEERS_MAX) {
+			snprintf(error, 512, "option remote: peers:// has more than %u nodes",
+				 KVCT_PEERS_MAX);
+			return -EINVAL;
+		}
+		snprintf(p->node[p->n++].name, sizeof p->node[0].name, "%s", n);
+	}
+	if (p->n)
+		return 0;
+	snprintf(error, 512, "option remote: give peers://?nodes=HOST:PORT+HOST:PORT&secret=FILE");
+	return -EINVAL;
+}
+
+static int peers_secret(struct kvct_peers *p, const struct kvct_url *u, char *error)
+{
+	char path[sizeof u->query], why[KVC_SECRET_WHY];
+	int err;
+
+	kvct_url_get(u, "secret", path, sizeof path);
+	if (!*path) {
+		snprintf(error, 512,
+			 "option remote: peers:// needs secret=FILE, the file of "
+			 "peer_secret= on the nodes");
+		return -EINVAL;
+	}
+	err = kvc_peer_secret_read(path, &p->secret, why);
+	if (err)
+		snprintf(error, 512, "option remote: %.200s %s", path, why);
+	return err;
+}
+
+/* Asks each node once, so that a wrong secret or address is in the log from the start. */
+static void greet(struct kvct_peers *p)
+{
+	uint8_t page[KVC_FRAME_HEADER];
+	struct iovec iov = { page, sizeof page };
+	uint64_t until = kvc_mono_ns() + kvc_min(p->deadline_ms * 1000000, FIRST_NS);
+
+	for (unsigned i = 0; i < p->n; i++) {
+		struct kvct_peers_request q = { .path = ".", .iov = &iov, .n = 1 };
+		uint64_t now = kvc_mono_ns();
+
+		if (now >= until)
+			return;
+		q.until_ns = now + (until - now) / (p->n - i);
+		ask_node(p, i, &q, true);
+	}
+}
+
+int kvct_peers_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		    char *error)
+{
+	static const char *const names[] = { "nodes", "secret", NULL };
+	struct kvct_peers *p;
+	int err;
+
+	if (*u->host || *u->user || *u->path) {
+		snprintf(error, 512,
+			 "option remote: give peers://?nodes=HOST:PORT+HOST:PORT&secret=FILE");
+		return -EINVAL;
+	}
+	if ((err = kvct_url_check(u, names, error)))
+		return err;
+	p = calloc(1, sizeof *p);
+	if (!p)
+		return -ENOMEM;
+	pthread_mutex_init(&p->lock, NULL);
+	p->deadline_ms = deadline_ms;
+	p->tier.ops = &peers_ops;
+	kvct_set_id(&p->tier, "peers:"); /* the list of nodes may change */
+	err = peers_nodes(p, u, error) ?: peers_secret(p, u, error);
+	if (err) {
+		peers_close(&p->tier);
+		return err;
+	}
+	p->tier.bytes = (uint64_t)p->n * KVCT_PEERS_HANDLES * KVCT_PEERS_HANDLE_BYTES;
+	greet(p);
+	*out = &p->tier;
+	return 0;
+}

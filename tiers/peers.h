@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests of the peers tier to one node (peers_http.c), and the state of the tier (peers.c). The
+ * lock guards everything that a comment does not exempt.
+ */
+#ifndef KVCT_PEERS_H
+#define KVCT_PEERS_H
+
+#include "peer_sign.h"
+#include "tier.h"
+
+#include <curl/curl.h>
+#include <pthread.h>
+
+#define KVCT_PEERS_MAX 64u   /* nodes */
+#define KVCT_PEERS_HANDLES 4 /* idle connections to each */
+#define KVCT_PEERS_HANDLE_BYTES (64u << 10)
+#define KVCT_PEERS_NAMES 4096u
+
+struct kvct_peer {
+	char name[300];      /* HOST:PORT; constant */
+	uint64_t latency_ns; /* of answers without a payload, averaged; 0: not known */
+	/* the node is left alone until then (kvc_mono_ns), since it failed for this reason */
+	uint64_t until_ns, backoff_ns;
+	int why;
+	CURL *idle[KVCT_PEERS_HANDLES];
+	unsigned nidle;
+};
+
+struct kvct_peers {
+	struct kvc_tier tier;
+	struct kvc_peer_secret secret; /* constant */
+	uint64_t deadline_ms;          /* constant */
+	pthread_mutex_t lock;
+	/* the nodes from which the last frames came, by a hash of their name; 1 + the number */
+	struct {
+		uint64_t at, hi;
+		unsigned node;
+	} from[KVCT_PEERS_NAMES];
+	unsigned n; /* constant */
+	struct kvct_peer node[KVCT_PEERS_MAX];
+};
+
+/* A request to one node. */
+struct kvct_peers_request {
+	const char *path;
+	uint64_t off;
+	const struct iovec
+		*iov; /* for the bytes; the first part has the whole header if off is 0 */
+	int n;
+	uint64_t until_ns; /* the answer must begin before; it is whole later if it is large */
+	/* the answer */
+	uint64_t first_ns; /* from the request to the first byte of its answer */
+	char text[200];    /* the node's reason of a refusal, printable */
+};
+/*
+ * Sends a request to node i. Returns 0: all bytes were received, with zeros behind the end of the
+ * frame; -ENOENT: the node does not have the object; -EBADMSG: `off` is behind its end; -EBUSY: the
+ * node cannot serve it now; -EACCES: the node refuses this node; or -EIO, -ETIMEDOUT,
+ * -ECONNREFUSED, -EHOSTUNREACH, -ENOMEM. Every answer but -EACCES was signed with the secret. The
+ * iov itself is not changed. Blocks, without the lock.
+ */
+int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q);
+/* Closes the idle connections. */
+void kvct_peers_close_idle(struct kvct_peers *p);
+
+#endif

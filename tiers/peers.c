@@ -25,7 +25,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLOWEST (4ull << 20)  /* bytes per second; lengthens the time of a request */
 #define HEAD_NS 1000000000ull /* the longest wait for the answer of one node about a header */
 #define BACKOFF_MIN_NS 1000000000ull
 #define BACKOFF_MAX_NS 30000000000ull

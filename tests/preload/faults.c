@@ -105,6 +105,20 @@ int close(int fd)
 	return (int)syscall(SYS_close, fd);
 }
 
+/* libc closes the descriptor itself. It is forgotten first, because its number is soon reused: an
+ * eventfd or a socket must not fail as if it were the folder. */
+int closedir(DIR *d)
+{
+	static int (*real)(DIR *d);
+	int fd = dirfd(d);
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "closedir");
+	if (fd >= 0 && fd < FDS)
+		atomic_store(&mask_of[fd], 0);
+	return real(d);
+}
+
 static int same_file(int from, int to)
 {
 	if (to >= 0 && to < FDS)
@@ -130,6 +144,16 @@ int fcntl(int fd, int command, ...) __attribute__((alias("fcntl64")));
 int dup3(int from, int to, int flags)
 {
 	return same_file(from, (int)syscall(SYS_dup3, from, to, flags));
+}
+
+int dup(int fd)
+{
+	return same_file(fd, (int)syscall(SYS_dup, fd));
+}
+
+int dup2(int from, int to)
+{
+	return from == to ? fcntl(from, F_GETFD) < 0 ? -1 : to : dup3(from, to, 0);
 }
 
 /* ---- bytes ---- */

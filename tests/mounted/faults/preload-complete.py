@@ -3,7 +3,8 @@
 # level: check
 """No program calls a file function by a name that the libraries of tests/preload, or the --wrap of
 a unit test, do not replace: with _FORTIFY_SOURCE, read() may be __read_chk, and open() __open_2.
-The replacements of these names obey the fault rules and keep libc's check."""
+The replacements of these names obey the fault rules and keep libc's check. A rule ends with its
+descriptor, even if libc closes it."""
 import glob, re
 from kvtest import *
 from faults import environment
@@ -19,10 +20,10 @@ FILES = """
     statfs fstatfs statvfs fstatvfs access faccessat euidaccess readlink readlinkat realpath
     getxattr lgetxattr fgetxattr setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
     listxattr llistxattr flistxattr chmod fchmod fchmodat chown lchown fchown fchownat utimensat
-    futimens opendir fdopendir readdir scandir nftw ftw glob fopen fdopen freopen tmpfile dup dup2
+    futimens opendir fdopendir readdir closedir scandir nftw ftw glob fopen fdopen freopen tmpfile dup dup2
     dup3 fcntl flock lockf""".split()
 NOT_REPLACED = """
-    access chmod dup dup2 faccessat fchmod fchmodat fchown fdopendir flock fstat fstatfs
+    access chmod faccessat fchmod fchmodat fchown fdopendir flock fstat fstatfs
     fstatvfs futimens glob nftw readlink realpath scandir statvfs statx""".split()
 
 
@@ -91,3 +92,22 @@ p = subprocess.run([sys.executable, "-c", CALLS], stdout=subprocess.PIPE, stderr
                                               f"calls=read path={other} nth=1 count=0 do=short"))
 e = -errno.ENOSPC
 assert p.stdout == f"{[e, e]} {[e, e]}\n5 5 5\n" and p.returncode == -signal.SIGABRT, p
+
+# A number that libc frees (closedir) and a new descriptor takes is no file of the rule any more.
+folder = f"{TMP}/d"
+os.mkdir(folder)
+CALLS = f"""
+import ctypes, os
+c = ctypes.CDLL(None, use_errno=True)
+c.opendir.restype, c.closedir.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+c.dirfd.argtypes = [ctypes.c_void_p]
+d = c.opendir({folder.encode()!r})
+fd = c.dirfd(d)
+assert c.closedir(d) == 0
+e = c.eventfd(0, 0)
+assert e == fd, (e, fd)
+print(c.write(e, ctypes.byref(ctypes.c_uint64(1)), ctypes.c_long(8)))
+"""
+p = subprocess.run([sys.executable, "-c", CALLS], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                   text=True, env=environment(f"calls=write path={folder} nth=1 count=0 do=EIO"))
+assert p.stdout == "8\n", p

@@ -20,8 +20,8 @@ FILES = """
     statfs fstatfs statvfs fstatvfs access faccessat euidaccess readlink readlinkat realpath
     getxattr lgetxattr fgetxattr setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
     listxattr llistxattr flistxattr chmod fchmod fchmodat chown lchown fchown fchownat utimensat
-    futimens opendir fdopendir readdir closedir scandir nftw ftw glob fopen fdopen freopen tmpfile dup dup2
-    dup3 fcntl flock lockf""".split()
+    futimens opendir fdopendir readdir scandir nftw ftw glob fopen fdopen freopen tmpfile dup dup2
+    dup3 fcntl flock lockf closedir""".split()
 NOT_REPLACED = """
     access chmod faccessat fchmod fchmodat fchown fdopendir flock fstat fstatfs
     fstatvfs futimens glob nftw readlink realpath scandir statvfs statx""".split()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """Memory cgroups: a writer in a cgroup of 64 MiB can store 200 MiB, because preallocated pages are
-charged to the daemon. A mount refuses a pool that exceeds its daemon's cgroup. If another process
-has used most of that cgroup, prefault= stops before the kernel kills anything."""
+charged to the daemon. A mount refuses a pool that exceeds its daemon's cgroup. If another
+process has used most of that cgroup, prefault= stops before the kernel kills anything. The sizes
+of a cgroup in kvcachefs-sizing(7) are enough for the pool, the default of memory= and 192M."""
 import os, subprocess, sys
 from kvtest import *
 from cgroups import *
@@ -59,3 +60,30 @@ with memory_group(pool + left) as group:
         if ballast:
             ballast.kill()
             ballast.wait()
+
+# the sizes without the option memory=, with as many remotes as a mount can have
+with open(f"{TMP}/peer-secret", "w") as f:
+    os.fchmod(f.fileno(), 0o600)
+    f.write("0123456789abcdef\n")
+remotes = [f"remote=dir://{TMP}/remote{i}" for i in range(3)]
+for i in range(3):
+    os.mkdir(f"{TMP}/remote{i}")
+peers = f"peer_listen=127.0.0.1:0,peer_secret={TMP}/peer-secret"
+rules = [(768, remotes), (768, [peers, *remotes])]
+if WAY == "fast":
+    rules += [(512, remotes), (768, ["passthrough=off", *remotes])]
+for more, options in rules:
+    if os.sysconf("SC_NPROCESSORS_CONF") > 128:
+        break  # the queues are larger
+    limit = 64 * MiB + more * MiB
+    with memory_group(limit) as group:
+        try:
+            move(group)
+            s.mount(",".join(options), cpu="64M")
+        finally:
+            move(back)
+        st = s.stats()
+        used = st["pool_bytes"] + st["memory_bytes"] + 192 * MiB
+        assert used <= limit, (more, options, st["memory_bytes"], st["memory_fixed_bytes"])
+        assert st["memory_bytes"] - st["memory_fixed_bytes"] == max(128, more // 4) * MiB, st
+        s.umount()

@@ -51,7 +51,8 @@ static const struct row rows[] = {
 	{ "cpu", "SIZE", "size of the pool in memory", SIZE, AT(cpu_bytes), NULL, 16 << 20,
 	  1ull << 50, "1G", FIXED },
 	{ "memory", "SIZE",
-	  "limit of the daemon's memory outside the pool; 0: computed from the machine's memory",
+	  "limit of the daemon's memory outside the pool; 0: computed from the memory of the "
+	  "machine or of the daemon's cgroup",
 	  SIZE, AT(memory_bytes), NULL, 0, 1ull << 50, "0", FIXED },
 	{ "high", "PCT",
 	  "start to evict when this percentage of the pool or the disk tier is in use", NUMBER,
@@ -166,8 +167,8 @@ static const struct row rows[] = {
 	{ "mode", "OCTAL", "set the permissions of the root folder, such as 1777", MODE, AT(mode),
 	  NULL, 0, 07777, "", FIXED },
 	{ "protect_mountpoint", NULL,
-	  "make the folder under the mount point immutable, so that nothing is written there while "
-	  "it is not mounted",
+	  "make the folder of the mount point immutable, so that nothing is written into it while "
+	  "nothing is mounted there",
 	  FLAG, AT(protect_mountpoint), NULL, 0, 0, "0", FIXED },
 	{ "logfile", "PATH",
 	  "append the log to this file instead of syslog; kvcachectl reload opens it again", TEXT,

@@ -63,15 +63,19 @@ static const struct {
 	{ "hint", "--ended", "tool|turn|closed",
 	  "how the request ended: with a tool call, with an answer, or\n"
 	  "with the end of the session" },
-	{ "hint", "--returns", "TIME", "the session's next request is expected after this time" },
+	{ "hint", "--returns", "TIME",
+	  "the session's next request is expected after this time, at most\n"
+	  "1h; not with --ended" },
 	{ "hint", "--prefetch", NULL, "load the chunks into the pool" },
 	{ "hint", "--demote", NULL,
 	  "copy the chunks to the tiers now, and evict them before others" },
-	{ "hint", "--tenant", "NAME|none", "assign the chunks to this tenant" },
-	{ "dump", "-o", "FILE", "name of the new tar file; - means stdout" },
+	{ "hint", "--tenant", "NAME|none", "assign the chunks to this tenant; none: to no tenant" },
+	{ "dump", "-o", "FILE",
+	  "the new tar file; - means stdout (default: a file in the current\n"
+	  "folder, kvcachefs-dump-DATE-TIME.tar; its name is printed)" },
 	{ "dump", "--names", NULL, "keep the names of models; default: numbers replace them" },
 	{ "verify", "--tier", "TIER", "read only the copies in tiers of this kind, such as disk" },
-	{ "verify", "--rate", "SIZE", "maximum bytes to read per second" },
+	{ "verify", "--rate", "SIZE", "maximum bytes to read per second (default: no limit)" },
 	{ "verify", "--stop", NULL, "end the verification that is running" },
 	{ "add", "--size", "SIZE",
 	  "bytes to use; required for a file (default: the whole device)" },
@@ -98,7 +102,8 @@ static const struct {
 	{ "replay", "--model", "NAME=POLICY,...", "set the policies of these models in the trace" },
 	{ "replay", "--capacity", "CHUNKS,...",
 	  "sizes of the pool: numbers of chunks (5K: 5000), or bytes such\n"
-	  "as 8GiB; CHUNKS:DISK adds a disk of the size DISK below the pool" },
+	  "as 8GiB; CHUNKS:DISK adds a disk of the size DISK below the pool\n"
+	  "(default: 1K,5K,10K,20K)" },
 	{ "replay", "--tiers", NULL, "add a disk of ten times the capacity" },
 	{ "replay", "--chain", "told|learned|none",
 	  "parents of chunks: as in the trace (default), inferred, or unknown" },
@@ -158,8 +163,8 @@ static const struct {
 	  "path of the program; its options follow as in remote=ext://, such as\n"
 	  "./driver?folder=/srv/values" },
 	{ "hash", "SCHEME",
-	  "an engine's hash, such as vllm-sha256; a suffix such as :32\n"
-	  "sets the number of tokens in a chunk" },
+	  "an engine's hash, such as vllm-sha256; libkvcachefs(3) lists\n"
+	  "them. A suffix such as :32 sets the number of tokens in a chunk" },
 	{ "hash", "FILE", "the token ids as decimal numbers; - means stdin" },
 	{ "hash", "MODEL", "name of the model" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },

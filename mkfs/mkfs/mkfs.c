@@ -48,11 +48,12 @@ static void usage(FILE *out)
 	fprintf(out,
 		"usage: mkfs.kvcachefs [--size SIZE] [--device PATH]... [--file PATH]... "
 		"[--force] STORE\n"
-		"Creates a kvcachefs store in the folder STORE.\n\n"
+		"Creates a kvcachefs store in the folder STORE. Without --device and --file, the "
+		"data of\nthe disk tier is in a file in STORE.\n\n"
 		"  -s, --size SIZE    size of the disk tier, or of each of its devices and files,\n"
-		"                     with a suffix K, M, G or T; default: half of the free space "
-		"of\n"
-		"                     the file's filesystem, or the whole device\n"
+		"                     with a suffix K, M, G or T; default: the whole device, or "
+		"half\n"
+		"                     of the free space of the filesystem that holds the file\n"
 		"  -d, --device PATH  keep data on this block device; repeat the option for more "
 		"devices\n"
 		"  -f, --file PATH    keep data in a new file outside STORE, for example on "
@@ -107,8 +108,8 @@ static bool same_file(const char *a, const char *b)
 }
 
 /*
- * Removes the files of an unfinished mkfs, of this or a killed process. A final name belongs to it
- * only if it is a link to the same file.
+ * Removes the files of an unfinished mkfs, of this or a killed process. A file under a final name
+ * is removed only if it is the same file as the one under the temporary name.
  */
 static void remove_unfinished(const struct kvc_store *s)
 {

@@ -101,7 +101,7 @@ void kvfs_defer_stop(struct kvfs *f)
 {
 	struct kvfs_worker *all[] = { &f->lease_worker, &f->long_lease_worker, &f->size_worker };
 
-	/* a call of one worker may be deferred to another, so all must give up first */
+	/* a worker may pass a call to another one, so all are told to end before any is joined */
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
 		pthread_mutex_lock(&all[i]->lock);
 		atomic_store(&all[i]->ends, true);

@@ -19,7 +19,7 @@ struct kvfs_connection {
 	struct kvfs_peers *table;
 	struct kvfs_peer peer;
 	uint64_t begun_ns; /* start of its current request; 0: the row is free */
-	uint64_t more_ns;  /* its current request may take so much longer */
+	uint64_t more_ns;  /* added to the time limit of its current request */
 	int fd;
 	bool closing; /* shut down, but not yet removed */
 };
@@ -30,7 +30,7 @@ struct kvfs_peers {
 	pthread_cond_t cond;
 	pthread_t thread;
 	bool ends;
-	size_t nrows; /* with extra rows for operators, who may have no limit */
+	size_t nrows; /* with extra rows for operators, if the limits exempt them */
 	struct kvfs_connection rows[];
 };
 

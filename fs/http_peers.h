@@ -39,7 +39,7 @@ void kvfs_peers_stop(struct kvfs_peers *p);
 struct kvfs_connection *kvfs_peers_arrive(struct kvfs_peers *p, int fd);
 /* A request of the connection was answered: the time of the next request starts now. */
 void kvfs_peers_answered(struct kvfs_connection *c);
-/* The current request may take so much longer, because its answer is large. */
+/* Gives the current request this much more time, because its answer is large. */
 void kvfs_peers_extend(struct kvfs_connection *c, uint64_t ns);
 void kvfs_peers_leave(struct kvfs_connection *c);
 

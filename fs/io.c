@@ -150,7 +150,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	fuse_reply_err(req, 0);
 }
 
-/* The kernel asks once. Nothing is buffered here, so after ENOSYS it sends no flush at close. */
+/* No data is buffered here. After ENOSYS, the kernel never sends a flush again. */
 static void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	(void)ino;

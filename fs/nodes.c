@@ -2,8 +2,8 @@
 /*
  * The server of peer_listen=ADDR:PORT: sends objects of this node, as frames (serve.h), to the
  * peers:// remotes of other nodes. frames/peer_sign.h describes the requests. Each request is
- * signed with the secret of peer_secret=; a request that is not signed, old, or sent before gets
- * 403 and nothing else. A request never causes a request to another node, so requests cannot go in
+ * signed with the secret of peer_secret=. An unsigned, old or repeated request is answered with 403
+ * and nothing else. A request never causes a request to another node, so requests cannot go in
  * circles.
  *
  * A few threads of libmicrohttpd answer. A request that waits for a load from the disk is suspended
@@ -31,7 +31,7 @@
 #define NODES 128u
 #define THREADS 4u
 #define IDLE_S 10u
-#define SLOWEST (4ull << 20) /* bytes per second; lengthens the time of a request */
+#define SLOWEST (4ull << 20) /* bytes per second; the time limit of an answer allows this rate */
 #define WARN_NS 60000000000ull
 
 _Static_assert(NODES *(CONNECTION_BYTES + BLOCK) <= KVFS_NODES_BYTES, "memory of connections");
@@ -197,7 +197,7 @@ static bool open_or_suspend(struct exchange *x, int *err)
 	bool suspended = false;
 
 	do {
-		x->woken = false; /* nobody wakes it now */
+		x->woken = false; /* no wake can arrive before kvc_serve_open */
 		*err = kvc_serve_open(x->s, &x->w);
 		if (*err != KVC_WAIT)
 			return false;
@@ -211,7 +211,7 @@ static bool open_or_suspend(struct exchange *x, int *err)
 	return true;
 }
 
-/* The answer may take as long as its bytes need at the slowest rate, after a load. */
+/* Adds the time for a load, and for sending the bytes at the slowest rate, to the time limit. */
 static void extend_time(const struct exchange *x)
 {
 	const union MHD_ConnectionInfo *info =

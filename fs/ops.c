@@ -135,7 +135,7 @@ static void run_deferred_size(struct call *c)
 
 bool kvfs_call_waits(struct call *c, int *err)
 {
-	if (*err == KVC_LONG && !kvfs_call_slot(c)) { /* the worker's queue is a wait too */
+	if (*err == KVC_LONG && !kvfs_call_slot(c)) { /* a queued call counts as waiting */
 		kvc_count(kvc_cache_stats(c->f->k), waits_refused);
 		c->w.err = -ETIMEDOUT;
 		c->run(c);
@@ -395,8 +395,9 @@ bool kvfs_refuse_virtual(fuse_req_t req, uint64_t ino)
 }
 
 /*
- * For calls that change a name. The lookup that the kernel sent just before is part of the call,
- * and does not count as a request for a missing name.
+ * For calls that change a name. If the name is too long or virtual, answers the call with an error
+ * and returns true. The lookup that the kernel sent just before is part of the call, and does not
+ * count as a request for a missing name.
  */
 static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
 {

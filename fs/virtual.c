@@ -50,8 +50,8 @@ static void print_config(struct kvfs *f, FILE *out);
 static void print_log(struct kvfs *f, FILE *out);
 
 /*
- * The kernel checks write permission by the mode. Files that show the names of all users are only
- * for root and the daemon's owner.
+ * The kernel checks write permission by the mode. names_all: the text has names that belong to all
+ * users, and only root and the daemon's owner may open the file.
  */
 static const struct {
 	const char *name;
@@ -88,7 +88,7 @@ static enum virtual file_of(uint64_t ino)
 #define CONTROL_MAX 4096
 #define LEASE_TEXT_MAX (64u << 20)
 
-/* Who takes a lease, by its number of objects: a handler, or one of two workers. */
+/* The thread that takes a lease, by the number of objects: a handler, or one of two workers. */
 enum list_size { LIST_QUICK, LIST_MIDDLE, LIST_LONG };
 
 static const size_t list_most[] = { KVC_LEASE_QUICK, KVC_LEASE_MIDDLE, SIZE_MAX };
@@ -446,7 +446,7 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 	else
 		err = -EAGAIN;
 	if (err == -EAGAIN && size != LIST_LONG) {
-		/* a line may name a folder, so the lines show only the least size */
+		/* a line may name a folder, so there can be more objects than lines */
 		atomic_store(&h->list, least == size ? size + 1 : least);
 		return err;
 	}
@@ -472,8 +472,8 @@ static void read_in_worker(struct call *c);
 static void read_in_long_worker(struct call *c);
 
 /*
- * Queues the call for the worker of its lease, which is a wait. Without a wait slot the call fails
- * as at its deadline.
+ * Queues the call for the worker of its lease. A queued call counts as waiting. If it gets no wait
+ * slot, it fails as at its deadline.
  */
 static void defer_read(struct call *c)
 {

@@ -408,7 +408,7 @@ extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 		return -EAGAIN;
 	}
 	if (e == cudaSuccess && c->staged && stage_busy(c->lane->stage.get()))
-		return -EAGAIN; /* the last pages of a store */
+		return -EAGAIN; /* the thread still writes the last pages of a store */
 	c->result = failed(e, "the transfer");
 	if (!c->result && c->staged)
 		c->result = stage_result(c->lane->stage.get());

@@ -36,8 +36,8 @@ void kvcachefs_file_init(struct kvcachefs_file *f, char *names, const char *moun
 			 size_t len);
 /*
  * Sets *dev to the device of the mount. Returns -ENOENT if no kvcachefs is mounted there: without
- * this check, a store after an unmount would write to the folder below the mount. Only the first
- * call for a device asks the mount more than its stat.
+ * this check, a store after an unmount would write to the folder below the mount. Calls stat() of
+ * the mount; the first call for a device also looks up .kvcachefs.
  */
 int kvcachefs_file_mount(const char *mount, uint64_t *dev);
 /*

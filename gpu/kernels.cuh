@@ -22,7 +22,7 @@ struct Shape { /* of a cache, for the kernels */
 struct Part { /* one piece of a file, for the kernels */
 	const int64_t *slots, *block_ids;
 	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
-	/* of a row that is cut: where the piece begins; then it is one row, or a part of it */
+	/* the byte of its first row at which the piece begins; 0 unless that row is cut */
 	uint64_t row_from;
 	uint8_t *at;    /* its place in the buffer */
 	uint8_t *page;  /* its place in the file, for pages_kernel */
@@ -95,8 +95,8 @@ __host__ __device__ inline uint64_t units_of(const kvcachefs_strides &s, uint32_
 }
 
 /*
- * Returns how many threads copy a unit of a run: as many as have four times 16 bytes each, from 2
- * (a sector of 32 bytes) to a warp.
+ * Returns how many threads copy a unit of a run: the smallest power of two with at most 64 bytes
+ * (four times 16) for each thread, but at least 2 (a sector of 32 bytes) and at most a warp.
  */
 __host__ __device__ inline uint32_t team_of(const kvcachefs_strides &s, uint32_t elem)
 {

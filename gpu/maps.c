@@ -11,8 +11,9 @@
  * exceeds the object's size, the object is mapped, and unmap.c registers the mapping.
  *
  * To the mount a cached mapping is an open file: it stays in the pool and cannot be evicted. So the
- * default limit is a small part of the pool, and mappings that were not used for IDLE_MS are
- * unmapped: an idle process holds none. If the caller has set the limit, idle mappings stay.
+ * default limit is a small part of the pool, and mappings that were not used for 5 seconds
+ * (kvcachefs_map_idle_ms) are unmapped: an idle process holds none. If the caller has set the
+ * limit, idle mappings stay.
  *
  * Registered mappings are removed by unmap.c, others by the thread that drops them. Neither is done
  * while holding the lock. The lock guards the table, the list of unused mappings and the limit; no
@@ -314,7 +315,7 @@ static bool count_locked(uint64_t dev, uint64_t ino, size_t len, uint64_t bytes)
 	struct loaded *l = &loaded[hash_of(dev, ino) & (LOADED - 1)];
 	uint64_t now = kvcachefs_now_ms();
 
-	/* without a use, a mapping would have been removed after that time */
+	/* after that time, a mapping would have been removed: begin to count again */
 	if (l->dev != dev || l->ino != ino || (!chosen && now - l->ms > kvcachefs_map_idle_ms))
 		*l = (struct loaded){ .dev = dev, .ino = ino };
 	l->ms = now;

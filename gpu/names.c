@@ -460,7 +460,7 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 		end = at;
 	}
 	at = end;
-	/* rank, size; of names with dcp, which is for MLA, only mamba's have this pair */
+	/* rank, size; in names with dcp (MLA models), only files of mamba state have this pair */
 	if (strip_pair(s, &at, "_", &a, &b) && a < b &&
 	    (!n->dcp_size || (b == n->tp_size && !strcmp(n->pool, "mamba")))) {
 		n->tp_rank = a;

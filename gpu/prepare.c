@@ -57,7 +57,7 @@ static void teach_size(const char *folder)
 	if (fallocate(fd, 0, 0, 4096))
 		other[0] = 0;
 	close(fd);
-	/* a rename waits until the file is published, and only then its size counts */
+	/* rename() returns after the file is published; before, its size does not count */
 	if (!other[0] || rename(path, other))
 		unlink(path);
 	else

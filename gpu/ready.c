@@ -15,12 +15,12 @@
  *   being made   by the thread of refill.c, without locks (prepare.c)
  *   ready        unused; it has no name, so nothing is left of it when the process dies
  *   taken        owned by one store (file.c); the next one may be prepared at once
- *   dropped      its class was not used for IDLE, or longer if it was warmed; above the limits;
+ *   dropped      its class was not used for idle_ms, or keep_ms if longer; above the limits;
  *                the pool is short of space; in the child of a fork, which only closes its copy
  *
- * A mount counts as short of space for IDLE after a file was refused space, if its pool has less
+ * A mount counts as short of space for idle_ms after a file was refused space, if its pool has less
  * free than needed, or if any call has waited for space since the last check. It is checked every
- * LOOK while files are prepared.
+ * CHECK_MS (refill.c) while files are prepared.
  *
  * The lock guards all of this. The lock of maps.c is taken under it, and no call that waits is
  * made.

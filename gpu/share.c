@@ -35,7 +35,7 @@ struct kvcachefs_crew {
 };
 
 struct kvcachefs_crew kvcachefs_callers = {
-	/* they wait for the mount, which answers requests that arrive together faster */
+	/* they wait for the mount, which answers faster if requests arrive together */
 	.least = 7,
 	.most = 7,
 	.part = 1,

@@ -17,7 +17,7 @@ static void lose_writes_locked(struct kvct_device_sync *s)
 
 	s->unsynced = true;
 	s->failed++;
-	s->writes++; /* the number of puts that end now */
+	s->writes++; /* this lost number is given to puts that were in progress */
 	if (last && (s->nlost == KVCT_DEVICE_SYNC_LOST || last->to >= s->synced))
 		last->to = s->writes;
 	else
@@ -56,8 +56,8 @@ int kvct_device_sync_run(struct kvct_device_sync *s, struct kvc_tier *t, pthread
 	while (s->running)
 		pthread_cond_wait(ended, lock);
 	/*
-	 * Callers that wait for a device whose syncs fail slowly must not wait for each other's: a
-	 * sync that began after this call has an answer for it.
+	 * Failing syncs can take long. So a caller that has waited takes the error of a sync that
+	 * began after its call, instead of starting another sync.
 	 */
 	if (s->begun > begun && s->result) {
 		err = s->result;

@@ -205,7 +205,7 @@ static int put_in(struct kvct_devices *d, unsigned nr, const struct kvc_put *p,
 	failed = failed_syncs(d, nr);
 	err = x->ops->put(x, p, &w);
 	if (!err && is_leaving(d, nr)) {
-		/* since then its removal began, which may not see this frame */
+		/* the removal of the device has begun in between and may miss this frame */
 		x->ops->remove(x, &w);
 		kvct_devices_end(d, nr, KVC_CALL_WRITE, w.at, 0, false);
 		return -ENODEV;

@@ -357,7 +357,7 @@ static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, ui
 		return write_small(d, p, at, buf, medium);
 	err = kvct_pipeline_run(d->pipeline, &t, buf, medium);
 	if (err == -EFAULT && *medium) {
-		*medium = false; /* the pages of p->bytes are gone */
+		*medium = false; /* a client has truncated the file: p->bytes lost its pages */
 		return -ECANCELED;
 	}
 	if (err)

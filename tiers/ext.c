@@ -99,7 +99,7 @@ static int put_value(struct call *c, const struct kvct_value *v, const void *dat
 }
 
 /*
- * Sets a value. The head before is read by a request of its own, so if two nodes replace a head at
+ * Sets a value. The previous head is read by a separate request, so if two nodes replace a head at
  * the same moment, pieces of one version may stay in the store.
  */
 static int set_value(void *arg, const struct kvct_value *v, const void *data, size_t len,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests to the program of an ext tier: the slots of the arena, and the checks of what the
- * program sends. ext_link.c starts and ends the program; it calls the functions of its thread.
+ * program sends. ext_link.c starts and ends the program, and its thread receives the messages.
  *
  * Nothing that the program sends is trusted: each check returns the breach of the contract, and the
  * link then ends the program.
@@ -40,7 +40,7 @@ struct kvct_requests {
 	uint64_t deadline_ms;
 
 	pthread_mutex_t lock;
-	pthread_cond_t change; /* `up`, a slot is free, `users`, `wanted`, and those of the link */
+	pthread_cond_t change; /* a slot is free, or `up`, `users`, `wanted` or the link changed */
 	bool up;               /* the program is ready */
 	bool wanted;           /* a call waits for the program */
 	bool stopping;

@@ -32,7 +32,7 @@ struct kvct_peers {
 	struct kvc_peer_secret secret; /* constant */
 	uint64_t deadline_ms;          /* constant */
 	pthread_mutex_t lock;
-	/* the nodes from which the last frames came, by a hash of their name; 1 + the number */
+	/* which node sent a frame, by a hash of the frame's name; node: 1 + its index, or 0 */
 	struct {
 		uint64_t at, hi;
 		unsigned node;
@@ -48,10 +48,10 @@ struct kvct_peers_request {
 	const struct iovec
 		*iov; /* for the bytes; the first part has the whole header if off is 0 */
 	int n;
-	uint64_t until_ns; /* the answer must begin before; it is whole later if it is large */
+	uint64_t until_ns; /* deadline of a small answer; a large one gets more time */
 	/* the answer */
 	uint64_t first_ns; /* from the request to the first byte of its answer */
-	char text[200];    /* the node's reason of a refusal, printable */
+	char text[200];    /* the node's reason for a refusal, printable */
 };
 /*
  * Sends a request to node i. Returns 0: all bytes were received, with zeros behind the end of the

@@ -93,7 +93,7 @@ static void unlink_pieces(const struct op *o, const struct kvct_trailer *t)
 		struct kvct_value v = piece_value(t, i);
 
 		if (o->ops->unlink(o->arg, &v, &exists))
-			return; /* garbage stays until its ttl ends or a flush */
+			return; /* the pieces stay until their ttl ends or the server is emptied */
 	}
 }
 

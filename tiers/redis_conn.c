@@ -17,8 +17,8 @@
 #define LOG_AGAIN_NS (300 * 1000000000ull)
 
 /*
- * Copies `text` with a bounded length and without unprintable bytes. If it contains the password it
- * is replaced.
+ * Copies `text` with a bounded length and without unprintable bytes. A text that contains the
+ * password is replaced as a whole.
  */
 static void printable(struct kvct_redis *r, const char *text, char *out, size_t capacity)
 {
@@ -42,7 +42,7 @@ void kvct_redis_log(struct kvct_redis *r, const char *what, const char *why, con
 	printable(r, why, logged, sizeof logged);
 	for (const char *p = what; *p; p++)
 		hash = (hash ^ (unsigned char)*p) * 1099511628211u;
-	/* numbers in an answer vary (slots, addresses) and do not make it a new line */
+	/* answers that differ only in numbers (slots, addresses) count as the same line */
 	for (const char *p = logged; *p; p++)
 		if (!isdigit((unsigned char)*p))
 			hash = (hash ^ (unsigned char)*p) * 1099511628211u;

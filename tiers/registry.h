@@ -92,8 +92,8 @@ int kvct_peers_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 bool kvct_ext_lists(struct kvc_tier *t);
 
 /*
- * Is the error of a read about one frame only? A list continues after any error. After other errors
- * it may be incomplete, so it ends with the error.
+ * Is the error of a read about one frame only? A list continues after any error. If an error was
+ * not about one frame, the list may be incomplete, and returns that error at its end.
  */
 static inline bool kvct_is_frame_error(int err)
 {

@@ -241,7 +241,7 @@ static int judge_status(struct kvct_s3_request *q)
 	case 405: return q->kind == KVCT_S3_WRITE || q->kind == KVCT_S3_REMOVE ? -EROFS : -EIO;
 	case 507: return -ENOSPC;
 	case 401: q->stale = true; return -EACCES;
-	/* from a gateway without a code; most services also return it for an expired session */
+	/* no code: a gateway answered; AccessDenied: most services also mean an expired session */
 	case 403: q->stale = !*q->code || !strcmp(q->code, "AccessDenied"); return -EACCES;
 	case 301:
 	case 402:

@@ -69,7 +69,7 @@ struct kvct_s3 {
 	struct kvct_s3_uploads *uploads; /* s3_uploads.c */
 };
 
-/* A request. Members that the comments below do not name are 0. */
+/* A request. The caller sets members of the first part; all other members are 0 before the call. */
 struct kvct_s3_request {
 	/* set by the caller */
 	enum kvct_s3_kind kind;

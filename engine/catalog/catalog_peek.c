@@ -53,7 +53,7 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, uint
 	return got < 0 ? got : got ? 0 : -ENOENT;
 }
 
-/* Does the overlay have a change of the inode that peek_node would need? */
+/* Does the overlay have a change of the inode that kvc_peek_node would need? */
 static bool pending(struct kvc_catalog *c, uint64_t ino)
 {
 	bool any = kvc_overlay_find(&c->over, KVC_T_ROW, ino, 0, NULL) ||

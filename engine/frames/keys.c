@@ -88,8 +88,8 @@ static int digit(char c)
 }
 
 /*
- * Adds the key that follows the staged keys to them, unless it is known. Returns 0, or -EINVAL with
- * the reason in *why.
+ * Stages the key in v[k->staged], or only marks it as seen if the mount has it already. Returns 0,
+ * or -EINVAL with the reason in *why.
  */
 static int stage(struct kvc_keys *k, const char **why)
 {

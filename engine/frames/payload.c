@@ -95,7 +95,7 @@ struct kvc_encoder {
 	size_t table_len;
 	enum kvc_codec codec; /* requested codec */
 	int level;
-	/* with loss: the code and the layout, the last decoded block, and the sum of all of them */
+	/* with loss: code and layout, the last decoded block, the checksum of all decoded blocks */
 	bool lossy;
 	struct kvc_codec_kv kv;
 	struct kvc_buffer back;
@@ -155,7 +155,7 @@ static size_t code_block(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t
 			: kvc_codec_encode(e->w, e->codec, e->level, in, len, out, kind);
 }
 
-/* Adds the bytes that a decoder will return for block i to their sum. */
+/* Adds the bytes that a decoder will return for block i to their checksum. */
 static void sum_back(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t kind)
 {
 	if (!i)
@@ -166,7 +166,7 @@ static void sum_back(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t kin
 		e->loss.sum = kvc_sum_digest(e->sum);
 }
 
-/* A block was coded with loss, or not: adds to the errors. */
+/* Adds the error of a block that was coded with loss, or counts a block that was not. */
 static void block_lost(struct kvc_encoder *e, size_t len, uint32_t kind,
 		       const struct kvc_kvq_loss *loss)
 {

@@ -82,8 +82,8 @@ struct kvc_put {
 	/*
 	 * Like `read`, but sets *p to the bytes themselves, aligned to a page, instead of copying
 	 * them. They stay valid until put returns, and can only change if the caller then rejects
-	 * the frame. A write from them may fail with EFAULT; then this call has failed with
-	 * -ECANCELED. NULL: the driver uses `read`, also for parts of the payload.
+	 * the frame. If a client truncates the file, a write from them fails with EFAULT, and put
+	 * returns -ECANCELED. NULL: the driver uses `read`, also for parts of the payload.
 	 */
 	int (*bytes)(void *arg, const void **p, size_t len, uint64_t off);
 	int (*head)(void *arg, uint8_t page[KVC_FRAME_HEADER]);
@@ -170,7 +170,7 @@ enum kvc_tier_change {
 /*
  * Is a frame on stable storage? After a failed sync the kernel and the device may have lost any
  * byte that was written since the last good sync, and a later sync succeeds without these bytes. So
- * the frame counts as a copy only until then, and must be stored again.
+ * a frame from that time no longer counts as a copy, and the object must be stored again.
  */
 enum kvc_tier_synced {
 	KVC_TIER_SYNCED,
@@ -190,7 +190,7 @@ enum {
 	 */
 	KVC_TIER_SHARED = 4,
 	KVC_TIER_MEDIA = 8,    /* a read or write error concerns one location, not the whole tier */
-	KVC_TIER_PATIENT = 16, /* calls may never return until a server responds */
+	KVC_TIER_PATIENT = 16, /* calls may wait for a server without a time limit */
 	/*
 	 * with KVC_TIER_SHARED: the frames belong to other nodes, which may drop them at any time.
 	 * A frame here is no copy of an object in the pool, and put and remove are not called
@@ -224,9 +224,9 @@ struct kvc_tier_ops {
 	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n);
 	/*
-	 * In a tier with KVC_TIER_LENT; otherwise NULL. get_path: reads as get does the frame of
-	 * this path, of which `w` is the name; get cannot find it. distrust: the bytes of the last
-	 * get_path of this name were damaged. Returns true if another node may be asked.
+	 * In a tier with KVC_TIER_LENT, in which get finds nothing; otherwise NULL. get_path: like
+	 * get, for the frame of this path; `w` is the name of the path. distrust: the bytes of the
+	 * last get_path of this name were damaged. Returns true if another node may be asked.
 	 */
 	int (*get_path)(struct kvc_tier *t, const struct kvc_where *w, const char *path,
 			uint64_t off, const struct iovec *iov, int n);

@@ -112,8 +112,8 @@ static int add_key(const char *path, int fd, const char *model, unsigned long *i
 }
 
 /*
- * Refuses a model whose line no mount would read, or which no folder can have. Without this check,
- * an empty name would add a key for all models.
+ * Refuses a name that a mount would not accept in the key file, or that a folder cannot have.
+ * Without this check, an empty name would add a key for all models.
  */
 static int check_model(const char *model)
 {

@@ -67,7 +67,7 @@ static bool read_model(char *line, const size_t *at, unsigned n, struct kvm_mode
 	return strcmp(w, "/") != 0 && strcmp(w, "//") != 0;
 }
 
-/* The bytes by which models are ordered: those of its files, or in the pool while these count. */
+/* Models are ordered by the bytes of their files; until those are counted, by bytes in the pool. */
 static uint64_t rank(const struct kvm_model *m)
 {
 	return m->bytes == UNKNOWN ? m->pool_bytes : m->bytes;

@@ -4,7 +4,7 @@
  * cache. The format is that of vLLM's KV cache events (vllm/distributed/kv_events.py): msgpack over
  * ZeroMQ. A message has three frames: the topic, a sequence number (8 bytes, big endian), and
  * [TIME, [EVENT...]]. The pool is medium CPU; every tier is medium STORAGE with the locality LOCAL
- * (disk) or REMOTE, and its name is the ownership.
+ * (disk) or REMOTE, and the member "ownership" is kvcachefs/TIER.
  *
  * A file is a block if its name has a form that an engine uses (kvcachefs_names.h), at the
  * top of the mount or in a folder, and its key is a hash in hex.

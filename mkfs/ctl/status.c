@@ -285,8 +285,8 @@ static void print_status_json(const struct mount *m, const struct hits *all,
 }
 
 /*
- * OUT: the breaker suspends all calls of a class after failures. part: calls of one class are
- * refused.
+ * OUT: calls of at least one class fail or hang. part: the tier answers, but refuses calls of at
+ * least one class. up: all calls are made.
  */
 static const char *state_of(const struct tier *t, const struct kvm_calls *c, unsigned i)
 {

@@ -243,8 +243,9 @@ static double column_value(const struct model *m, unsigned column)
 }
 
 /*
- * The largest value comes first, but the smallest share: this is the model to look at. Models of
- * the same value are ordered by their bytes in the pool, and then by name.
+ * The largest value comes first. For shares, the smallest comes first, because a low hit ratio is
+ * the problem to look for. Models with the same value are ordered by their bytes in the pool, and
+ * then by name.
  */
 static int by_column(const void *a, const void *b, void *arg)
 {

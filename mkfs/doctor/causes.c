@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the counters of a mount tell: why requested names are missing, why opens wait for a load,
- * and which calls are delayed or refused. A share is judged only if there is enough of it; a cause
- * is a finding if it costs at least LEAST points of the share. See doctor.h.
+ * and which calls are delayed or refused. A share of fewer than KVM_ENOUGH requests, opens or
+ * stores is not judged. A cause is a finding if it costs at least LEAST points of the share. See
+ * doctor.h.
  */
 #include "doctor.h"
 
@@ -19,7 +20,7 @@ static double points(uint64_t part, uint64_t all)
 	return all ? 100 * (double)part / (double)all : 0;
 }
 
-/* What a larger cache gives: by how many bytes, and how many requests of all that were missed. */
+/* The gain of a larger cache: the bytes to add, and the missed requests that become hits. */
 struct gain {
 	uint64_t bytes, requests;
 };
@@ -344,7 +345,7 @@ static void judge_limits(struct kvm_diagnosis *d)
 	}
 }
 
-/* What a call that is out of use means for the users. */
+/* How a suspended class of calls affects users. */
 static const char *effect_of(const char *call)
 {
 	if (!strcmp(call, "read"))

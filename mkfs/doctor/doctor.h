@@ -57,7 +57,7 @@ struct kvm_diagnosis {
 	const struct kvm_facts *f;
 	struct kvm_finding v[KVM_FINDINGS];
 	size_t n;
-	/* what is so, and what could not be judged */
+	/* said: facts about the mount; notes: why something could not be judged */
 	char said[KVM_LINES][512], notes[KVM_LINES][384];
 	size_t nsaid, nnotes;
 };
@@ -84,7 +84,7 @@ const char *kvm_doctor_time(double seconds, char buf[48]);
 
 /* ---- causes.c, settings.c ---- */
 
-#define KVM_ENOUGH 100u /* requests, opens or stores without which nothing is said of a share */
+#define KVM_ENOUGH 100u /* a share of fewer requests, opens or stores is not judged */
 
 /* From the counters: why names are missing and why opens wait. */
 void kvm_causes(struct kvm_diagnosis *d);

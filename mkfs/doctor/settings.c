@@ -57,7 +57,7 @@ static void judge_memory(struct kvm_diagnosis *d)
 	uint64_t free = kvc_memory_available(), rest;
 	char a[32], b[32], value[32];
 
-	/* pages that prefault= holds are allocated, and not in what is free */
+	/* pages that prefault= holds are allocated, so they are not free memory */
 	used = kvm_fact(f, "pool_used_bytes") + kvm_fact(f, "prefault_held");
 	rest = pool - kvc_min(pool, used);
 	if (free != UINT64_MAX && rest > free)

@@ -66,9 +66,9 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r);
  * Makes a new catalog from the frames in the data. The old catalog is kept as *.old, .old.1 and so
  * on. If several frames have the same inode, the newest generation wins; if several have the same
  * path, the newest file wins. Unreadable frames are reported and left out. Keys and remotes are
- * only in the old catalog, so that must be readable, damaged or absent; a read error ends the
- * rebuild. Nothing else is changed until the new catalog is complete, checked and on stable
- * storage. Returns 0 or a negative errno.
+ * only in the old catalog. It may be damaged or absent, but a read error ends the rebuild. Nothing
+ * else is changed until the new catalog is complete, checked and on stable storage. Returns 0 or a
+ * negative errno.
  */
 int kvm_rebuild(struct kvc_store *s, struct kvm_report *r);
 /*

@@ -39,7 +39,7 @@ struct kvctier_hello {
 	uint32_t options_len; /* bytes of "name=value" texts after this struct, each with its 0 */
 	uint64_t arena_bytes;
 	uint64_t value_max;   /* bytes */
-	uint64_t deadline_ms; /* for ready, and the usual one of a request */
+	uint64_t deadline_ms; /* for kvctier_ready; also the usual deadline of a request */
 	uint32_t slots;       /* requests at the same time, at most */
 	uint32_t reserved[5];
 };

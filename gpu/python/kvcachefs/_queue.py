@@ -12,7 +12,7 @@ interrupts are repeated.
 
 _flying has the transfers that are not over, so that their memory stays valid. A queue with such
 transfers is in _busy: it is freed only when it has no references and no transfers. A forked child
-has none of the threads: it does not touch its queues, and their transfers are over there, with
+has none of the threads: it does not touch its queues, and in the child their transfers end with
 ECANCELED. When the process exits, stores are finished and loads are cancelled, because their
 memory is about to disappear.
 """

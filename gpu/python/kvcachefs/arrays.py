@@ -129,7 +129,8 @@ class _Place(NamedTuple):
 
 
 def _refusal(path: str) -> ValueError:
-    """Not a variable of _parse(): it would keep its own traceback alive, and with it the file."""
+    """The error for a file of another format. It is made here, because an exception in a local
+    variable of _parse() would keep its own traceback alive, and with it the file."""
     return ValueError(f"{path} does not hold arrays: it is not a safetensors file")
 
 

@@ -89,9 +89,9 @@ class Parts:
 
 class Pages:
     """
-    Tensors of pages: page i of a tensor is tensor[i], which must be contiguous; the distance of
-    two pages may be larger than a page. All tensors are on one device. page_bytes: the bytes of a
-    block, in all tensors.
+    Tensors of pages: page i of a tensor is tensor[i], which must be contiguous; the distance
+    between two pages may be larger than a page. All tensors are on one device. page_bytes: the
+    bytes of a block, in all tensors.
     """
 
     def __init__(self, tensors: Any) -> None:

@@ -35,7 +35,7 @@ void kvct_device_sync_left_out_locked(struct kvct_device_sync *s)
 		lose_writes_locked(s);
 }
 
-/* Returns the pause after so many failures in a row. */
+/* Returns the pause after this number of failures in a row. */
 static uint64_t pause_after(uint64_t failures)
 {
 	return failures < 2 ? 0 : kvc_min(PAUSE_NS << kvc_min(failures - 2, 16), PAUSE_MAX_NS);

@@ -30,7 +30,7 @@
 #include <sys/socket.h>
 
 #define HANG 10
-#define WAIT_NS 500000000ull /* a call waits for a start that is so near */
+#define WAIT_NS 500000000ull /* a call waits for a start within this time */
 #define USED_NS 5000000000ull
 
 void kvct_requests_init(struct kvct_requests *r, unsigned nslots, uint64_t deadline_ms)

@@ -40,7 +40,7 @@
 #include <string.h>
 
 #define GATE_NS 25000000ull
-#define AGAIN_NS 250000000ull /* the gate stays open after it was closed in vain */
+#define AGAIN_NS 250000000ull /* the gate stays open after a useless closing */
 #define FEW 64u               /* frames that are not worth a checkpoint before the gate closes */
 #define LOOK_NS 1000000000ull
 #define TIDY_NS 5000000000ull   /* all of the log is copied at least this often */
@@ -77,7 +77,7 @@ static uint64_t bytes_of(uint64_t frames)
 	return frames * (4096 + 24);
 }
 
-/* SQLite's hook after each commit, called by the committer: the log has so many frames. */
+/* SQLite's hook after each commit, called by the committer. The log has `frames` frames. */
 static int committed(void *arg, sqlite3 *db, const char *name, int frames)
 {
 	struct kvc_catalog *c = arg;
@@ -191,7 +191,7 @@ static bool copy_released(struct kvc_catalog *c, int mode, uint64_t *copied)
 	*copied = 0;
 	rc = sqlite3_wal_checkpoint_v2(p->conn.db, NULL, mode, &log, &done);
 	pthread_mutex_lock(&p->lock);
-	/* a commit between this comparison and the store makes one gate end in vain */
+	/* a commit between this comparison and the store makes one closing of the gate useless */
 	clean = !rc && log >= 0 && log == done && seq == atomic_load(&p->seq);
 	atomic_store(&p->clean, clean);
 	if (done >= 0)

@@ -11,9 +11,9 @@
  * a part of the old log would produce a state that never existed.
  *
  * This file delays the sync and detects a partly overwritten log by a mark. The mark is a small
- * file next to the log with the log's salts and a number N: so many frames of the log are on stable
- * storage. It is written and synced before the log may restart. Recovery (kvc_wal_restart_repair,
- * before SQLite opens the log) compares the log with the mark:
+ * file next to the log with the log's salts and a number N: the first N frames of the log are on
+ * stable storage. It is written and synced before the log may restart. Recovery
+ * (kvc_wal_restart_repair, before SQLite opens the log) compares the log with the mark:
  *
  * - The log has the mark's salts, and its first N frames are not all intact. They were overwritten,
  *   so all of the log is in the database and synced, because SQLite overwrites nothing else. The

@@ -16,10 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WAIT_MIN_NS 60000000000ull /* a sync of a slow disk may take so long */
+#define WAIT_MIN_NS 60000000000ull /* a sync of a slow disk may take this long */
 #define CHECK_NS 500000000ull
 
-/* Logs the devices that have not answered for so long. Returns whether there are any. */
+/* Logs the devices that have not answered for wait_ns. Returns whether there are any. */
 static bool name_silent_devices(struct kvc *k, uint64_t wait_ns)
 {
 	struct kvc_tier_device d;

@@ -335,7 +335,7 @@ void kvc_dir_forgotten_locked(struct kvc *k, uint64_t folder)
 	k->drops->forgotten_ns[folder % KVC_DIR_FORGOTTEN] = kvc_mono_ns();
 }
 
-/* May give a false yes for a folder with the same slot, which is then probed in vain. */
+/* May return true for a folder with the same slot, which is then probed needlessly. */
 static bool forgotten_recently(const struct kvc *k, uint64_t folder, uint64_t now)
 {
 	uint64_t then = k->drops->forgotten_ns[folder % KVC_DIR_FORGOTTEN];

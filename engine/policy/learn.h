@@ -51,7 +51,7 @@ uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f);
  */
 void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f, uint32_t now,
 		     uint32_t chunks);
-/* A request of so many chunks has ended. Call it before kvc_learn_track for its runs. */
+/* A request of this many chunks has ended. Call it before kvc_learn_track for its runs. */
 void kvc_learn_length(struct kvc_learn *l, uint32_t chunks);
 /* A client reported the outlook of a chunk that was tracked. */
 void kvc_learn_tell(struct kvc_learn *l, uint64_t id, uint8_t outlook);

@@ -37,7 +37,7 @@ enum {
 };
 #define KVC_OUTLOOKS 16u
 
-/* Returns the outlook "the session returns after about so many seconds". */
+/* Returns the outlook "the session returns after about this many seconds". */
 static inline uint8_t kvc_replacer_returns(uint64_t seconds)
 {
 	unsigned log2 = 63 - (unsigned)__builtin_clzll(seconds | 1);

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define LEAST 3.     /* points that another setting has to give */
-#define FULL 12 / 10 /* the chunks of the trace exceed a cache by this, or it is not judged */
+#define FULL 12 / 10 /* a cache is judged if the trace's chunks have this many times its size */
 #define CELLS 16
 
 struct kvm_traffic {
@@ -142,7 +142,7 @@ static struct sizes sizes_of(const struct kvm_traffic *t)
 	return s;
 }
 
-/* What is simulated. The first is the mount as it is. */
+/* A simulated configuration. The first one is that of the mount. */
 struct trial {
 	unsigned policy, disk_policy;
 	uint64_t pool, disk;

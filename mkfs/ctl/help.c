@@ -163,8 +163,8 @@ static const struct {
 	  "path of the program; its options follow as in remote=ext://, such as\n"
 	  "./driver?folder=/srv/values" },
 	{ "hash", "SCHEME",
-	  "an engine's hash, such as vllm-sha256; libkvcachefs(3) lists\n"
-	  "them. A suffix such as :32 sets the number of tokens in a chunk" },
+	  "an engine's hash, such as vllm-sha256; libkvcachefs(3) lists the\n"
+	  "SCHEMEs. A suffix such as :32 sets the number of tokens in a chunk" },
 	{ "hash", "FILE", "the token ids as decimal numbers; - means stdin" },
 	{ "hash", "MODEL", "name of the model" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },

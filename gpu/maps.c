@@ -123,9 +123,17 @@ struct kvcachefs_map *kvcachefs_maps_idle(uint64_t *wait_ms)
 
 /*
  * The child shares the mappings. A mapping that a thread used in a call during the fork stays in
- * use in the child.
+ * use in the child, but its lock becomes free: what the lock guards is only a cache of what the
+ * file and the device would say.
  */
-KVCACHEFS_FREE_IN_CHILD(lock)
+static void maps_in_child_locked(void)
+{
+	for (size_t i = 0; i < BUCKETS; i++)
+		for (struct kvcachefs_map *m = buckets[i]; m; m = m->next)
+			pthread_mutex_init(&m->lock, NULL);
+}
+
+KVCACHEFS_AT_FORK_INNER(lock, maps_in_child_locked)
 
 void kvcachefs_map_cache(size_t bytes)
 {

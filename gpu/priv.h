@@ -47,22 +47,43 @@ static inline int kvcachefs_wait_ms(pthread_cond_t *c, pthread_mutex_t *m, uint6
 }
 
 /*
- * Defines fork handlers, so that a child of fork finds the file's lock free, whatever the parent's
- * threads did.
+ * Registers fork handlers when the library is loaded. Handlers that are registered at the first use
+ * of a lock would come too late for a fork during that use: the child would find the lock taken,
+ * for ever.
  */
-#define KVCACHEFS_FREE_IN_CHILD(lock)                                \
-	static void before_fork(void)                                \
-	{                                                            \
-		pthread_mutex_lock(&(lock));                         \
-	}                                                            \
-	static void after_fork(void)                                 \
-	{                                                            \
-		pthread_mutex_unlock(&(lock));                       \
-	}                                                            \
-	__attribute__((constructor)) static void at_fork(void)       \
-	{                                                            \
-		pthread_atfork(before_fork, after_fork, after_fork); \
+#define KVCACHEFS_AT_FORK(before, after, in_child)             \
+	__attribute__((constructor)) static void at_fork(void) \
+	{                                                      \
+		pthread_atfork(before, after, in_child);       \
 	}
+
+/*
+ * The same for a lock under which no other lock of the library is taken; in_child is called with
+ * it. These handlers are registered first, so that a fork takes their locks last.
+ */
+#define KVCACHEFS_AT_FORK_INNER(lock, in_child)                               \
+	static void before_fork(void)                                         \
+	{                                                                     \
+		pthread_mutex_lock(&(lock));                                  \
+	}                                                                     \
+	static void after_fork(void)                                          \
+	{                                                                     \
+		pthread_mutex_unlock(&(lock));                                \
+	}                                                                     \
+	static void after_fork_in_child(void)                                 \
+	{                                                                     \
+		in_child();                                                   \
+		pthread_mutex_unlock(&(lock));                                \
+	}                                                                     \
+	__attribute__((constructor(101))) static void at_fork(void)           \
+	{                                                                     \
+		pthread_atfork(before_fork, after_fork, after_fork_in_child); \
+	}
+
+static inline void kvcachefs_nothing_in_child(void) {}
+
+/* The child of a fork finds the file's lock free, whatever the parent's threads did. */
+#define KVCACHEFS_FREE_IN_CHILD(lock) KVCACHEFS_AT_FORK_INNER(lock, kvcachefs_nothing_in_child)
 
 /*
  * The answer to a command of .kvcachefs/lease. words: its first line, with a newline. The caller

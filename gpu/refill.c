@@ -308,10 +308,11 @@ static void refill_in_child(void)
 	refill_after_fork();
 }
 
+KVCACHEFS_AT_FORK(refill_before_fork, refill_after_fork, refill_in_child)
+
 static void refill_once(void)
 {
 	atexit(refill_stop);
-	pthread_atfork(refill_before_fork, refill_after_fork, refill_in_child);
 }
 
 bool kvcachefs_refill_locked(void)

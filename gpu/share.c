@@ -118,14 +118,10 @@ static void share_in_child(void)
 	share_after_fork();
 }
 
-static void share_once(void)
-{
-	pthread_atfork(share_before_fork, share_after_fork, share_in_child);
-}
+KVCACHEFS_AT_FORK(share_before_fork, share_after_fork, share_in_child)
 
 static void share_start_locked(struct kvcachefs_crew *c)
 {
-	static pthread_once_t at_first = PTHREAD_ONCE_INIT;
 	long n = sysconf(_SC_NPROCESSORS_ONLN) / c->part - 1;
 	pthread_attr_t detached;
 	sigset_t all, old;
@@ -134,7 +130,6 @@ static void share_start_locked(struct kvcachefs_crew *c)
 	if (c->started)
 		return;
 	c->started = true;
-	pthread_once(&at_first, share_once);
 	n = n < c->least ? c->least : n > c->most ? c->most : n;
 	sigfillset(&all); /* signals are for the program and its own threads */
 	pthread_sigmask(SIG_SETMASK, &all, &old);

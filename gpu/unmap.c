@@ -205,10 +205,11 @@ static void unmap_in_child(void)
 	unmap_after_fork();
 }
 
+KVCACHEFS_AT_FORK(unmap_before_fork, unmap_after_fork, unmap_in_child)
+
 static void unmap_once(void)
 {
 	atexit(unmap_stop);
-	pthread_atfork(unmap_before_fork, unmap_after_fork, unmap_in_child);
 }
 
 /* Returns false if the thread cannot be started. */

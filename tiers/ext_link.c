@@ -94,7 +94,7 @@ static const char *take_answers(struct kvct_link *l)
 		if (n <= 0)
 			return ""; /* it has closed the socket, or ended */
 		if (n != sizeof a)
-			return "a message has another size than an answer";
+			return "a message does not have the size of an answer";
 		if ((why = kvct_requests_answer(&l->r, &a)))
 			return why;
 	}

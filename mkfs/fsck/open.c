@@ -114,7 +114,7 @@ static int from_labels(struct kvc_store *s, const struct kvm_devices *given, cha
 			snprintf(error, 512, "%.300s %s", given->path[i],
 				 d->kind > KVC_DEVICE_OWN
 					 ? "has the same number in the store as another device"
-					 : "belongs to another store than the devices before it");
+					 : "does not belong to the store of the devices before it");
 			return -EXDEV;
 		}
 		memcpy(s->uuid, l.uuid, sizeof s->uuid);

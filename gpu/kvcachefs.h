@@ -190,9 +190,9 @@ bool kvcachefs_buffer_pinned(const struct kvcachefs_buffer *b);
  */
 int kvcachefs_buffer_publish(struct kvcachefs_buffer *b);
 /*
- * The same, under another path than that of kvcachefs_buffer_new(), for programs that know the name
- * only when they know the bytes. Both paths should begin with the same folder; otherwise the bytes
- * may be copied. -EINVAL also for an empty path.
+ * The same, under a path that differs from that of kvcachefs_buffer_new(), for programs that know
+ * the name only when they know the bytes. Both paths should begin with the same folder; otherwise
+ * the bytes may be copied. -EINVAL also for an empty path.
  */
 int kvcachefs_buffer_publish_as(struct kvcachefs_buffer *b, const char *path);
 /* Frees a buffer and removes a new file that was not published. NULL: nothing. */

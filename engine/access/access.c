@@ -311,7 +311,10 @@ uint64_t kvc_access_lease_client_locked(struct kvc *k)
 	return LEASE | k->access->leases++;
 }
 
-/* Returns false if another file of this chunk was the last one counted. */
+/*
+ * Returns false if the client's last counted access was to another file of the same chunk: both
+ * files are parts of one use.
+ */
 static bool is_not_counted(const struct kvc_client *u, const struct kvc_chunk *c, uint64_t file)
 {
 	return u->counted != c->id || u->counted_file == file;

@@ -12,8 +12,8 @@
  *     least KVC_YOUNG_NS ago: several threads that load the files of one prompt count once.
  *   - A chunk that is read into memory from its row has one request if the row has hits, and one
  *     more, for its creation, if it is read while the mount starts.
- *   - A chunk that was dropped and is created again under its name is recognised when it is about
- *     to be dropped again (k->admission->gone).
+ *   - A chunk that was dropped and is created again under its name counts as requested twice. This
+ *     is only noticed when it is about to be dropped again (k->admission->gone).
  *   - The ancestors of a chunk that was requested twice count as requested twice. An engine that
  *     has the beginning of a prompt requests only the rest, and the rest alone is worth nothing.
  *

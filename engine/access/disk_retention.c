@@ -68,7 +68,10 @@ static bool disk_refuses_locked(struct kvc *k, struct kvc_request *r, const stru
 	return r->refused || (is_full && kvc_replacer_refuses(replacer_of(k, c), r, c->peak_bytes));
 }
 
-/* The policy does not keep the chunk, which is in no replacer. first: it was refused. */
+/*
+ * Records that the policy does not keep the chunk, which is in no replacer. first: the policy
+ * refused it, so the trimmer removes it before chunks that were given up.
+ */
 static void disk_give_up_locked(struct kvc *k, const struct kvc_disk_victim *v, uint64_t mean,
 				bool first)
 {
@@ -127,7 +130,10 @@ static void give_up_others_locked(struct kvc *k, const struct kvc_chunk *than)
 		kvc_replacer_exclude(all[pinned[npinned].class], pinned[npinned].id, false);
 }
 
-/* The policy does not have the chunk, which is in the pool, on the disk, or about to be loaded. */
+/*
+ * Lets the policy decide about a chunk that it does not have. The chunk is in the pool, on the
+ * disk, or about to be loaded.
+ */
 static void disk_decide_locked(struct kvc *k, struct kvc_request *r, struct kvc_chunk *c,
 			       bool may_refuse)
 {

@@ -34,7 +34,7 @@ enum kvc_budget_use {
 };
 
 /*
- * The smallest number of bytes that the limit must leave beside the fixed part: it is enough for
+ * The smallest number of bytes by which the limit must exceed the fixed part: it is enough for
  * copies to hold the two parts of an upload to S3 and their other buffers.
  */
 #define KVC_BUDGET_MIN (48ull << 20)

@@ -97,8 +97,8 @@ struct kvc_events {
 	void (*notify)(void *arg, const struct kvc_notice *v, size_t n);
 	uint64_t name_timeout_ns; /* how long the kernel may use a name after it was notified */
 	/*
-	 * a notice does not make the kernel forget names that are in use: a known node may have
-	 * such a name
+	 * true: a notice does not make the kernel forget names that are in use. So as long as the
+	 * kernel knows a node, it may also still use its name
 	 */
 	bool keeps_used_names;
 	/*

@@ -15,7 +15,7 @@ struct kvc_holder {
 			   whose open files this process may not list. */
 	char name[32];  /* of its program, such as kvcachefs; at most 15 characters */
 	char at[1024];  /* the mount point, if the store is mounted in its mount namespace */
-	bool elsewhere; /* its mount namespace is another one than that of this process */
+	bool elsewhere; /* its mount namespace differs from that of this process */
 };
 
 /*

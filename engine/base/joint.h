@@ -32,7 +32,10 @@ struct kvc_joint {
 	/* called with the mutex, after all joint holds have ended; set before the first hold */
 	void (*closed)(void *arg);
 	void *arg;
-	/* by kvc_stats_thread: current holds, and a sum that the owner of the lock defines */
+	/*
+	 * indexed by kvc_stats_thread: the thread's current holds, and a sum that the owner of the
+	 * lock defines
+	 */
 	struct kvc_joint_slot {
 		_Alignas(KVC_CACHE_LINE) _Atomic unsigned in;
 		_Atomic int64_t sum;

@@ -57,8 +57,8 @@ size_t kvc_kvq_encode(struct kvc_kvq *q, unsigned setting, uint8_t *out, size_t 
 		      const uint8_t **sym, size_t *nsym, uint8_t *back);
 void kvc_kvq_finish(const struct kvc_kvq *q, uint8_t *out, size_t symbols_len);
 /*
- * Compares the block with `back`, after kvc_kvq_encode. Returns whether the loss is acceptable, and
- * then notes it in the coded block `out` and in *loss.
+ * Compares the block with `back`, after kvc_kvq_encode. Returns whether the loss is acceptable. If
+ * it is, stores the loss in the coded block `out` and in *loss.
  */
 bool kvc_kvq_judge(struct kvc_kvq *q, const uint8_t *back, uint8_t *out, struct kvc_kvq_loss *loss);
 
@@ -80,10 +80,10 @@ int kvc_kvq_describe(const uint8_t *in, size_t stored, struct kvc_kv_layout *l, 
 		     struct kvc_kvq_loss *loss);
 
 /*
- * Measures how much the vectors of a block have in common, to find wrong layouts. For keys (0) and
- * values (1) that are in classes, as if values had classes too: adds the squares of the means of
- * the channels to mean[] and the squares of the elements to all[]. Keys of most models have large
- * means and values do not.
+ * Measures how much the vectors of a block have in common, to find wrong layouts. Here values form
+ * classes, too. Adds the squares of the means of the channels to mean[] and the squares of the
+ * elements to all[]; element 0 of both arrays is for keys, and element 1 for values. Vectors that
+ * are in no class are left out. Keys of most models have large means and values do not.
  */
 void kvc_kvq_means(struct kvc_kvq *q, const struct kvc_kv_layout *l, uint64_t vectors, uint64_t off,
 		   const uint8_t *in, size_t len, double mean[2], double all[2]);

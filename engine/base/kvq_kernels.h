@@ -58,9 +58,9 @@ struct kvc_kvq_kernels {
 	/*
 	 * Sets sym from mean, step, inverse and vector_step, and y to the decoded elements; writes
 	 * the elements of escapes, at most `most`, to raw. Returns the number of escapes. If that
-	 * is above `most`, the results are incomplete. Otherwise it sets for each vector: the
-	 * squared error of y in error, and in energy the squares of x, for classes those of the
-	 * differences from the means; and zeros.
+	 * is above `most`, the results are incomplete. Otherwise sets zeros, and for each vector
+	 * error to the sum of the squared errors of y, and energy to the sum of the squares of x
+	 * (in a class: of the squares of the differences from the means).
 	 */
 	uint32_t (*quantise)(struct kvc_kvq_block *b, const void *x, void *y, void *raw,
 			     uint32_t most);

@@ -76,8 +76,8 @@ int kvc_label_clear(const struct kvc_store *s, unsigned nr, int fd);
 int kvc_label_check(const struct kvc_store *s, unsigned nr, int fd, char *error);
 /*
  * For fsck: writes the label again if the first page is damaged and the copy names this store, or
- * if the label has another size than the store. Returns 0, or -EXDEV or another negative errno if
- * the device is not this store's.
+ * if the sizes in the label and in the store differ. Returns 0, or -EXDEV or another negative errno
+ * if the device is not this store's.
  */
 int kvc_label_repair(const struct kvc_store *s, unsigned nr, int fd);
 

@@ -243,9 +243,9 @@ int kvc_store_files_check(const struct kvc_store *s, bool writes, char *error)
 }
 
 /*
- * Removes the permissions of other users, which older daemons left as the umask had them. Files
- * whose mode cannot be changed stay as they are. The folder keeps its mode: it may hold other
- * files, whose users need it.
+ * Removes the permissions of other users. Older daemons created the files with the modes that the
+ * umask allowed. Files whose mode cannot be changed stay as they are. The folder keeps its mode: it
+ * may hold other files, whose users need it.
  */
 static void close_to_others(const struct kvc_store *s)
 {

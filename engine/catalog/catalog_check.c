@@ -323,7 +323,7 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 	return err;
 }
 
-/* Completes drops, like names/chunk_drop.c at the next mount. */
+/* Completes drops, as names/chunk_drop_recover.c does at the next mount. */
 static const char *const finish[] = {
 	"CREATE TEMP TABLE dropped AS SELECT n.ino FROM nodes n JOIN names m ON m.ino = n.ino AND "
 	"m.parent = n.chunk WHERE " IS_FILE " AND " DROPPING("n.chunk"),

@@ -370,8 +370,9 @@ int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
 /* ---- chunks ---- */
 
 /*
- * Returns the first pending row after r in an order, among the rows of `first`: a policy class, a
- * model, a tenant, or a time, by which the chunks must have expired. Returns NULL if there is none.
+ * Returns the first pending row after r in the order ix, or NULL if none exists. `first` is the
+ * policy class, the model or the tenant that the row must have. In the order of expiry it is a
+ * time, and the chunk must have expired by then.
  */
 static const struct kvc_chunk_row *pending_after(struct kvc_catalog *c, enum kvc_order ix,
 						 uint64_t first, const struct kvc_chunk_row *r)
@@ -457,7 +458,7 @@ int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
 	return kvc_chunk_ranked(c, r, 1, r, &n);
 }
 
-/* The next chunk of an owner, a model or a tenant, in an order that begins with the owner. */
+/* Gets the next chunk of an owner (a model or a tenant), in an order that begins with the owner. */
 static int next_owned(struct kvc_catalog *c, enum kvc_statement which, enum kvc_order index,
 		      uint64_t owner, struct kvc_chunk_row *r)
 {

@@ -10,8 +10,8 @@
  * recovery may still find it after a kill. Its changes are correct, but nothing relies on them yet.
  *
  * If the filesystem is full (c->full), the file `reserve` is freed at once and the batch is tried
- * again. From then on the catalog accepts only removals from users, which thus have space to be
- * written, until the reserve can be allocated again.
+ * again. From then on, until the reserve can be allocated again, the catalog accepts only removals
+ * from users, so that the freed space is used for these.
  */
 #include "catalog_priv.h"
 

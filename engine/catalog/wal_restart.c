@@ -365,7 +365,7 @@ static int x_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 	if (!at)
 		set_limit(x, p);
 	rc = x->below->pMethods->xWrite(x->below, p, n, at);
-	/* a failed write of the header, too, may have changed the log, which is empty then */
+	/* a failed write may leave part of a header, which SQLite takes for an empty log */
 	kvc_wal_sync_end(&x->a->sync, steady, rc && at ? 0 : (uint64_t)at + (uint64_t)n);
 	if (x->fresh) /* a failed write, too, may have changed the file */
 		atomic_fetch_add(&x->a->began, 1);

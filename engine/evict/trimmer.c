@@ -202,8 +202,8 @@ static bool is_candidate(const struct kvc_trimmer *t, const struct kvc_chunk_row
 }
 
 /*
- * The walk skips this chunk. If the catalog has another rank than memory, the committer is asked to
- * write the row, and the walk remembers the rank in memory.
+ * The walk skips this chunk. If its rank in the catalog differs from its rank in memory, the
+ * committer is asked to write the row, and the walk remembers the rank in memory.
  */
 static void skip_locked(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
@@ -500,7 +500,7 @@ static int drop_victim(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uin
 
 	if (!err || err == -ENOENT || err == -EAGAIN)
 		remove_victim(k, &t->walk, r, err);
-	/* the chunk will not be young any more, or is judged again */
+	/* the chunk may be dropped later: its row was out of date, or it was used a moment ago */
 	if (err == -ESTALE || (err == -EBUSY && kvc_chunk_young(k, r->last_ns)))
 		t->hopeful = t->walk.has_young = true;
 	if (err)

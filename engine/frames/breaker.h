@@ -59,7 +59,7 @@ enum kvc_breaker_event {
 	KVC_BREAKER_SAME,
 	KVC_BREAKER_TRIPPED,     /* the class was closed and is suspended now */
 	KVC_BREAKER_TRIPPED_ALL, /* all closed classes were suspended: the tier cannot be reached */
-	KVC_BREAKER_AGAIN,       /* a probe failed for another reason than before */
+	KVC_BREAKER_AGAIN,       /* a probe failed, and the reason differs from the last one */
 	/*
 	 * the class is closed again, and so are those that were suspended because the tier could
 	 * not be reached

@@ -298,7 +298,8 @@ struct kvc_tier {
 	/* codec requested in its URL (kvc_codec_names); KVC_CODEC_CHOICES: that of compress= */
 	uint64_t codec;
 	/*
-	 * memory of a fixed size that the driver holds beside KVC_TIER_CALL_BYTES for each thread
+	 * memory of a fixed size that the driver holds in addition to KVC_TIER_CALL_BYTES for each
+	 * thread
 	 */
 	uint64_t bytes;
 };

@@ -2,10 +2,10 @@
 /*
  * Accounting of pins (user.kvcachefs.pin); pin_set.c sets and loads them.
  *
- * Other users cannot use pinned space, so it is bounded. Pinned chunks may have pins= percent of
- * the pool there, and their files in all tiers may have pins= percent of the size of the disk tier.
- * One user other than root may have half of each. A pin is charged to the user that set it, which
- * is stored under meta pin:CHUNK.
+ * Other users cannot use pinned space, so it is bounded. Pinned chunks may use pins= percent of the
+ * pool, and their files in all tiers may use pins= percent of the size of the disk tier. One user
+ * other than root may use half of each. A pin is charged to the user that set it, which is stored
+ * under meta pin:CHUNK.
  *
  * A pin over a limit is refused when it is set. But a pinned chunk can grow later, and a chunk that
  * was only on the disk can be loaded. Therefore the sums are updated with each such change in O(1).
@@ -216,7 +216,8 @@ int kvc_pin_excess_locked(struct kvc *k, const struct kvc_pin *p)
 	    (u->pinned_pool > pool_limit(k) / 2 || u->pinned_disk > disk_limit(k) / 2 ||
 	     u->pins > PINS / 2))
 		/*
-		 * reported even if all pins are over the limit, since the user can change this one
+		 * EDQUOT even if all pins together are over their limit, too: the user can only
+		 * remove pins of its own
 		 */
 		return -EDQUOT;
 	if (!k->opt.pins_pct || k->pins->pool > pool_limit(k) || k->pins->disk > disk_limit(k) ||

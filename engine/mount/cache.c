@@ -134,7 +134,7 @@ uint64_t kvc_cache_memory_least(const struct kvc_options *o, struct kvc_tier *co
 
 /*
  * Starts the budget of memory=. Its fixed part is the memory for requests and the buffers of the
- * tiers' threads. A memory= that leaves less than KVC_BUDGET_MIN beside it is refused.
+ * tiers' threads. A memory= that exceeds it by less than KVC_BUDGET_MIN is refused.
  */
 static int start_budget(struct kvc *k, struct kvc_tier **tiers, unsigned ntiers,
 			uint64_t caller_bytes, char *error)
@@ -368,8 +368,8 @@ static void drain_jobs(struct kvc *k, bool removals)
 }
 
 /*
- * Commits acknowledged changes. Retries for a while: a full filesystem may get space, a busy one
- * time.
+ * Commits acknowledged changes. Retries for a while, because a filesystem that is full or too busy
+ * may recover.
  */
 static void commit_final(struct kvc *k)
 {

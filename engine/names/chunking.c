@@ -502,7 +502,7 @@ void kvc_chunking_regroup_locked(struct kvc *k, struct kvc_node *folder)
 {
 	/* one job, however often it is requested: it starts again */
 	folder->chunking.regroup_again = true;
-	/* not in the class that the thread reserved for fsync serves (tier_queue.c) */
+	/* a higher priority would also occupy the thread that makes no copies (tier_queue.c) */
 	if (!folder->chunking.regroup &&
 	    !kvc_tier_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
 		folder->chunking.regroup = folder->chunking.splitting = true;

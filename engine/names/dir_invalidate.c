@@ -50,7 +50,7 @@ struct probe {
 	/* probes since that access; all_names: the second kind, which invalidates all names */
 	uint64_t count;
 	bool all_names;
-	/* bytes that the drop frees in this tier (-1: of the files) */
+	/* bytes that the drop frees in this tier; if tier is -1, the sizes of the files */
 	uint64_t bytes;
 	int tier;
 };
@@ -210,8 +210,8 @@ static void dropped_dir_new_locked(struct kvc *k, struct kvc_node *folder, const
 
 	if (!g)
 		/*
-		 * no client can know it; or out of memory, and then a create at this very moment
-		 * fails
+		 * the kernel does not know the folder; or out of memory, and then a call that is
+		 * about to make something in the folder fails
 		 */
 		return;
 	g->n = folder;

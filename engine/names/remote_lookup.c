@@ -43,10 +43,10 @@
 
 #include <string.h>
 
-#define RANDOM_DIGITS 8u /* digits that a key or a random number has at least */
+#define RANDOM_DIGITS 8u /* minimum number of digits of a key or a random number */
 #define MISSES 4096u
 #define MISS_NS 1000000000ull
-#define ASK_MS 2000ull              /* the longest that a lookup waits */
+#define ASK_MS 2000ull              /* maximum time that a lookup waits */
 #define GIVEN_MAX (2 * KVC_WORKERS) /* enough to keep all workers of a tier busy */
 #define GONE_NS (24ull * 3600 * 1000000000)
 #define GONE_SOON_NS 10000000000ull

@@ -47,7 +47,7 @@
 #define SLOWEST (4ull << 20)
 #define OUT_NS 10000000ull    /* between two checks of a tier that is out */
 #define STUCK_NS 100000000ull /* between two checks of a tier that may hang */
-#define COMMON_WORKERS 2u     /* of the common queue, beside those for syncs of devices */
+#define COMMON_WORKERS 2u     /* of the common queue, in addition to those for syncs of devices */
 #define HELD_AT_ONCE 64u      /* jobs that a thread sets aside under one hold of the lock */
 /* other threads that call tiers: a sweep, and a verify at the same time */
 #define OTHER_THREADS 2u
@@ -409,7 +409,7 @@ static struct kvc_job *next_job_locked(struct kvc *k, struct kvc_tier_state *ts,
 
 /* ---- the bound of threads in one device ---- */
 
-/* The place in its tier that a job calls about, or NULL. */
+/* Returns the place of the frame that the job reads, writes or removes in its tier, or NULL. */
 static const struct kvc_where *place_of_job(const struct kvc_job *j)
 {
 	if (!j->at_place || j->tier >= KVC_TIERS)

@@ -238,7 +238,7 @@ bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier);
 bool kvc_tiers_busy_locked(const struct kvc *k, bool removes);
 /* The obstacle to copies to this tier may be gone: failed copies are retried soon. */
 void kvc_tier_retry_locked(struct kvc *k, unsigned tier);
-/* A copy failed for another reason than lack of space, and waits. */
+/* A copy failed for a reason other than lack of space, and waits. */
 void kvc_tier_failed_locked(struct kvc *k, unsigned tier);
 /*
  * A frame of this many bytes was refused for lack of space and is retried: the trimmer makes space

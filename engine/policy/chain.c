@@ -12,11 +12,12 @@
 #define LEAST 1024u /* smallest number of slots, and of buckets */
 #define FAR 4096    /* chunks that kvc_chain_is_under passes at most */
 /*
- * large arrays grow by one part in STEP_MIN, because unused pages cost nothing; small ones by half
+ * large arrays grow by one part in STEP_MIN, because growing them copies nothing (base/array.h);
+ * small ones by half
  */
 #define STEP_MIN 16u
 #define GROW_AHEAD 32u  /* slots that are left when the arrays begin to grow, one per call */
-#define SPLIT_AHEAD 16u /* calls of split_bucket before which its memory is loaded */
+#define SPLIT_AHEAD 16u /* split_bucket loads the memory that it needs this many calls later */
 
 static uint32_t grown_capacity(uint32_t capacity)
 {
@@ -218,7 +219,7 @@ static void split_bucket(struct kvc_chain *c)
 {
 	uint32_t from = c->buckets - c->level, s, *tail;
 
-	/* buckets are split in order: the chunks that later calls will look at */
+	/* buckets are split in order, so it is known which chunks later calls will move */
 	if (from + SPLIT_AHEAD < c->buckets)
 		expect_slot(c, c->head[from + SPLIT_AHEAD]);
 	s = from + SPLIT_AHEAD / 2 < c->buckets ? c->head[from + SPLIT_AHEAD / 2] : KVC_NO_SLOT;

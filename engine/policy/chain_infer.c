@@ -28,16 +28,18 @@
  * that it had also accessed shortly before it created this one. A client with too many wrong
  * guesses, or that opens several prompts in turn, is not trusted: no parents are reported for
  * chunks that it creates, and chunks that it opens keep their parent only if the client opened the
- * parent just before. It is trusted again when its guesses would have been right for a long time.
- * A chunk that was evicted and is created again shows the same without being opened, if the client
- * last accessed its parent a while ago, and other chunks since. If it is created directly after the
- * guessed parent again, the guess counts as right, except for a thread that is a client: most
- * chunks of a step follow their parent even if the thread works on several prompts.
+ * parent just before. It is trusted again when its guesses would have been right for a long time. A
+ * chunk that was evicted and is created again also shows, without being opened, whether the client
+ * works on several prompts in turn. It does if it last accessed the guessed parent a while ago, and
+ * other chunks since. It does not if it creates the chunk directly after the guessed parent again.
+ * The latter does not count for a thread that is a client: most chunks of a step follow their
+ * parent even if the thread works on several prompts.
  *
- * A client does not create chunks that are in the cache. If a prompt has lost chunks on both sides
- * of such chunks, the parent of a new chunk seems to be the chunk before them. So a client does not
- * change prompts if its last chunk is a descendant of the known parent, as its recent accesses
- * show. If that parent was guessed when the chunk was created, the last chunk is the new parent.
+ * A client creates only the chunks of a prompt that are not in the cache. If some chunks in the
+ * middle of a prompt are in the cache, and those before and after them are not, the first new chunk
+ * after them seems to follow the last new chunk before them. So a client does not change prompts if
+ * its last chunk is a descendant of the known parent, as its recent accesses show. If that parent
+ * was guessed when the chunk was created, the last chunk is the new parent.
  *
  * Threads that are clients of their own share the trust of their process, because they do the same
  * work: `whole` is the client whose trust counts: the process, or the client itself.
@@ -56,7 +58,7 @@
 /* above this share of wrong guesses a client is not trusted, until the share is below WRONG_FEW */
 #define WRONG_MOST (1 / 128.f)
 #define WRONG_FEW (1 / 512.f)
-/* limits for `turns`, the share of chunks that continue another prompt than the last chunk */
+/* limits for `turns`, the share of chunks that continue a prompt other than the last chunk's */
 #define TURNS_MOST (1 / 16.f)
 #define TURNS_FEW (1 / 64.f)
 /* limits for `left`, which is a mean over about LEFT bursts */
@@ -70,7 +72,7 @@
 #define FAR 4
 #define USUAL_FIRST_NS 25000000ull
 #define USUAL_LEAST_NS 100000ull
-#define USUAL_STEP 8   /* the usual time changes by this part of itself: it stays near the median */
+#define USUAL_STEP 8   /* the usual time changes by one part in 8, so it stays near the median */
 #define FORGETS 128.f  /* bursts after which the longest burst counts for a third */
 #define STEP_LEAST 4.f /* chunks that an engine computes at a time, at least */
 #define LONGEST 512u   /* chunks that are created in a row */
@@ -92,9 +94,9 @@ struct client {
 	uint32_t row;   /* chunks that were created one after another */
 	float longest;  /* the longest recent burst */
 	float wrong;    /* recent share of wrong guesses about its new chunks */
-	/* recent share of opened chunks that continue another prompt than the last chunk */
+	/* recent share of opened chunks that continue a prompt other than the last chunk's */
 	float turns;
-	/* recent share of bursts that continue another prompt than the last chunk */
+	/* recent share of bursts that continue a prompt other than the last chunk's */
 	float left;
 	bool unsure;    /* not trusted: parents are not reported */
 	uint32_t proof; /* chunks that were accessed in order, up to PROOF */
@@ -247,7 +249,10 @@ static const struct recent *recent_of(const struct client *c, uint64_t id)
 	return NULL;
 }
 
-/* True if the chunk was also accessed shortly before the last access to the other chunk. */
+/*
+ * True if the client also accessed the chunk of r earlier, at most `most` accesses before its
+ * access number `use`.
+ */
 static bool came_before(const struct recent *r, uint32_t use, uint32_t most)
 {
 	return use && r->before && use > r->before && use - r->before <= most;

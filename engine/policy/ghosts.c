@@ -54,7 +54,10 @@ static struct kvc_ghost *row_at(const struct kvc_ghosts *g, uint64_t own)
 	return g->row + own * KVC_GHOST_ROW;
 }
 
-/* Returns the number of the own row of a ghost in row i. */
+/*
+ * Returns the number of the row to which a ghost in row i would belong if the table had all of its
+ * rows.
+ */
 static uint64_t own_row(const struct kvc_ghosts *g, const struct kvc_ghost *x, uint64_t i)
 {
 	return x->part * g->base + i % g->base;

@@ -75,9 +75,11 @@ static inline __attribute__((always_inline)) void offer_leaf(const struct draw_a
 }
 
 /*
- * Loads the memory of the leaves that will be drawn soon: the generator is run ahead. The leaves
- * after the next n draws are loaded from the array of leaves, and by the next call their data are.
- * That call finds them unless something else was drawn before.
+ * Loads memory of the leaves that will be drawn soon into the processor's caches. A copy of the
+ * random generator tells which leaves these are. For the next n draws, loads the data of the
+ * leaves; for the n draws after them, only the elements of the array of leaves, which the next call
+ * needs to load the data of those leaves. If anything else is drawn before, the loaded memory is
+ * not used.
  */
 static inline void expect_draws(const struct kvc_replacer *k, uint32_t n, bool worth)
 {

@@ -5,13 +5,17 @@
  * The struct contains the basic state and the state of the pool. Each layer above has its state in
  * its own structs, whose headers say which lock guards them. Here are only pointers to these
  * structs, so that a file that may not include such a header cannot access its struct.
- * mount/cache.c makes all of them; they exist from before the first call until after the last.
+ * mount/context.c makes them before the first call and frees them after the last, except those that
+ * may be NULL according to the comments below.
  *
  * Threads: any number of callers; one committer (objects/commit_batch.c), one syncer
  * (objects/deferred_free.c), one evictor (evict/evict.c), one quota keeper (evict/quota_keeper.c),
  * one demoter (evict/demote.c), a trimmer for each bounded tier (evict/trim.c), one answerer that
  * runs the wakes (pool/wait.c), one notifier (names/notify.c), tier workers (objects/tier_queue.c),
- * the prefault thread (pool/prefault.c), and a sweep on request (jobs/sweep.c).
+ * one saver of the policies' state (access/replacer_save.c), one thread for rescans and counts
+ * (objects/model_rescan.c), the prefault thread (pool/prefault.c), a sweep on request
+ * (jobs/sweep.c), and the stop watch during an unmount (mount/stop_watch.c). The catalog has
+ * threads of its own (catalog/checkpoint.c, catalog/filter.c), which do not use struct kvc.
  *
  * Locks, in this order:
  *   0. deferred_free->rehead_lock: a header is rewritten, or an extent is freed, but never both at

@@ -55,8 +55,8 @@ void kvc_reservation_cancel_locked(struct kvc *k, struct kvc_wait *w);
 /* Are so many bytes without a copy that copies should not wait for settle=? */
 bool kvc_reservation_hurry_locked(const struct kvc *k);
 /*
- * Returns how many bytes of `used` should be evicted: above high= all bytes down to low=; once
- * eviction has begun, down to low=. Needs no lock.
+ * Returns how many bytes of `used` should be evicted. Eviction begins above high= and continues
+ * down to low=; *trimming records that it has begun. Needs no lock.
  */
 uint64_t kvc_reservation_excess(uint64_t used, uint64_t size, const struct kvc_options *o,
 				bool *trimming);

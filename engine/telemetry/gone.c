@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks that recently left the mount or the pool, see gone.h. A slot is three words. A writer
- * clears the key, writes the rest and sets the key; a reader that sees the key change takes it for
- * one that is not known.
+ * clears the key, writes the rest and sets the key; a reader that sees the key change treats the
+ * key that it looks for as absent.
  */
 #include "gone.h"
 
@@ -69,7 +69,7 @@ static bool find(struct gone_slot *v, uint64_t key, uint64_t *when, uint64_t *at
 	return atomic_load(&s->key) == key;
 }
 
-/* The gap in a histogram whose unit is a MiB; its sum is in bytes. */
+/* Adds a number of bytes to a histogram whose unit is a MiB; its sum is in bytes. */
 static void add_bytes(struct kvc_histogram *h, uint64_t bytes)
 {
 	kvc_histogram_add(h, KVC_IN_MIB, bytes);

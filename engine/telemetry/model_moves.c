@@ -9,10 +9,11 @@
  * node->model changes only together with them.
  *
  * A file that is not in memory is found by its path. At each folder of the path, from the file
- * upwards, the newest move of that folder decides. If the file is not marked there, it is counted
- * where it was before that move: in the model of the first move on the folder's old path that it is
- * not marked in, or else in the folder's old model. If it is marked, it is also marked in all
- * older moves, and the search continues above.
+ * upwards, the newest move of that folder decides. If the file is not marked in it, it is counted
+ * where it was before that move. That model is found in the same way along the folder's old path:
+ * the first move there in which the file is not marked decides; if none exists, it is the folder's
+ * old model. If the file is marked in the newest move of a folder, it is also marked in all older
+ * moves, and the search continues above.
  *
  * So each rename of a folder whose old or new path passes a move is a move of its own, also within
  * one model. A move that others refer to stays in memory after it has ended.

@@ -50,8 +50,9 @@ uint64_t kvc_model_use_pool_locked(const struct kvc *k, uint64_t model)
 }
 
 /*
- * Returns the figures in which the files of this model are counted. A change of a file is not a use
- * of the statistics, and does not take those of another model.
+ * Returns the figures in which the files of this model are counted. A change of a file does not
+ * count as a use of the model's statistics, and if all statistics are in use, it does not take
+ * those of another model, as a use would.
  */
 static struct kvc_model_use *figures_locked(struct kvc *k, uint64_t model)
 {

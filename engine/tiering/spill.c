@@ -50,10 +50,10 @@ bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned ti
 /*
  * The file was open for writing and seems unchanged: has a mapping changed it? Compares its sum
  * with the recorded one. A sparse file has no comparable sum, because its holes are not read. It is
- * copied again and synced, and only then the earlier copy, which an fsync may have stored, is
- * removed. If the file was opened for writing again (it has another epoch), parts that were already
- * read may have changed, so it stays in doubt. Returns 0 or a negative errno. Takes k->lock and
- * returns with it held.
+ * copied again and synced. The earlier copy, which an fsync may have stored, is removed after that.
+ * If the file was opened for writing again (it has another epoch), parts that were already read may
+ * have changed, so it stays in doubt. Returns 0 or a negative errno. Takes k->lock and returns with
+ * it held.
  */
 static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint64_t epoch)
 {

@@ -409,7 +409,7 @@ int kvm_join_use(struct kvm_join *j, struct kvm_use *u)
 
 	if (err)
 		return err;
-	/* calls of a process that overlap may be reported in another order than they began */
+	/* overlapping calls of a process may not be reported in the order in which they began */
 	u->ns = kvc_max(u->ns, c->last_ns);
 	j->began_ns = j->began_ns ?: u->ns;
 	if (u->bytes)

@@ -289,7 +289,7 @@ void refused()
 	check(move_all(c, 0, false, bad) == -ERANGE && bad[0].err == -ERANGE &&
 	      strstr(kvcachefs_error(), "refused/x: slot 16"));
 	bad = items;
-	bad[0].nlayers = 2; /* another layout than the file's */
+	bad[0].nlayers = 2; /* not the layout of the file */
 	check(move_all(c, 0, false, bad) == -EPROTOTYPE);
 	bad = items;
 	bad[0].path = "refused/none";

@@ -318,7 +318,7 @@ RING = 24576
 
 
 def opens(s, n):
-    """A number of accesses, each to another chunk than the one before."""
+    """Makes n accesses, none of them to the same chunk as the one before."""
     for i in range(n):
         os.close(os.open(f"{s.mnt}/m/{'ab'[i % 2]}/l", os.O_RDONLY))
 

@@ -27,8 +27,8 @@
 
 /*
  * Locks the superblock. Does not wait for a holder that serves its mount. Waits for a holder that
- * has unlocked its byte as long as it makes progress, and for a moment for a holder whose mount is
- * not visible: umount(8) returns before the daemon notices.
+ * has unlocked KVC_STORE_SERVING (store.h) as long as it makes progress, and for a moment for a
+ * holder whose mount is not visible: umount(8) returns before the daemon notices.
  */
 static int lock_store(int fd, const char *dir, short type, char *error)
 {

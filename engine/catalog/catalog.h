@@ -96,7 +96,7 @@ struct kvc_place {
 bool kvc_place_lossy(const struct kvc_place *p);
 /*
  * Sets *sum to the sum of the bytes that the copy decodes to. False: it is not known. The second
- * function tells whether these are certainly other bytes than the object has now.
+ * function tells whether these bytes certainly differ from those that the object has now.
  */
 bool kvc_place_raw(const struct kvc_object_row *o, const struct kvc_place *p, struct kvc_sum *sum);
 bool kvc_place_differs(const struct kvc_object_row *o, const struct kvc_place *p);

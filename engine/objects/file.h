@@ -117,8 +117,8 @@ static inline bool kvc_file_open_decoded(const struct kvc_node *n)
 #define KVC_FILE_DECODED_CHANGES (1 + KVC_TIERS)
 bool kvc_file_decoded_both(struct kvc *k, struct kvc_node *n, const struct kvc_sum *sum);
 /*
- * Does the copy in this tier decode to other bytes than the pool has, which must replace them? Then
- * it is kept only until a new copy is made.
+ * Does the copy in this tier decode to bytes that differ from those in the pool? Then it is kept
+ * only until a copy of the bytes in the pool replaces it.
  */
 static inline bool kvc_file_differs_in(const struct kvc_node *n, unsigned tier)
 {

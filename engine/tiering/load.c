@@ -85,8 +85,8 @@ static void load_run(struct kvc *k, struct kvc_job *j);
 
 /*
  * Returns the next tier to try, or -1. Tiers are tried in order; a tier counts if it has a copy,
- * was not tried yet and its breaker allows reads. Copies of other bytes than the object has now
- * (kvc_file_differs_in) are last. Sets *err to -EIO if a breaker refused a tier.
+ * was not tried yet and its breaker allows reads. Copies whose bytes differ from those that the
+ * object has now (kvc_file_differs_in) are last. Sets *err to -EIO if a breaker refused a tier.
  */
 static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, int *err)
 {
@@ -196,7 +196,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	return err;
 }
 
-/* Can the copy decode to other bytes than the object has? */
+/* Can the copy decode to bytes that differ from those of the object? */
 static bool can_decode(const struct kvc_place *p)
 {
 	return kvc_place_lossy(p) || !kvc_sum_is_zero(&p->raw);

@@ -120,8 +120,6 @@ int kvcachefs_buffer_publish_as(struct kvcachefs_buffer *b, const char *path)
 
 	if (b->lease || b->over)
 		return kvcachefs_buffer_publish(b); /* its error */
-	if (!*path)
-		return kvcachefs_fail(-EINVAL, "the path is empty");
 	names = malloc(kvcachefs_file_renamed_size(&b->f, path));
 	if (!names)
 		return kvcachefs_fail(-ENOMEM, "out of memory");

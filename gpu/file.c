@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -16,6 +17,9 @@
 #define OLD_MS 100 /* a file prepared earlier than this gets the current time */
 /* sealed plain files of the process that stay open until they are published */
 #define OPEN_MOST 64
+#ifndef STATX_MNT_ID_UNIQUE /* Linux 6.8 */
+#define STATX_MNT_ID_UNIQUE 0x4000U
+#endif
 
 static _Atomic unsigned kept_open; /* a number of files; it guards no other data */
 
@@ -55,17 +59,62 @@ static void set_temporary_name(const struct kvcachefs_file *f)
 		 atomic_fetch_add_explicit(&count, 1, memory_order_relaxed));
 }
 
+/* The path names a file: its last part is neither empty, nor "." or "..". */
+static int check_path(const struct kvcachefs_file *f)
+{
+	const char *name = strrchr(f->path, '/') + 1;
+
+	if (*name && strcmp(name, ".") && strcmp(name, ".."))
+		return 0;
+	return kvcachefs_fail(-EINVAL, "'%s' is not the path of a file",
+			      f->path + f->mount_len + 1);
+}
+
+static int leads_out(const struct kvcachefs_file *f)
+{
+	return kvcachefs_fail(-EXDEV, "%s leads out of the mount", f->path);
+}
+
+/* Whether an open file or folder is in the mount. Makes no call to the mount. */
+static bool inside(const struct kvcachefs_file *f, int fd)
+{
+	struct statx st;
+
+	return !statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &st) &&
+	       makedev(st.stx_dev_major, st.stx_dev_minor) == f->dev;
+}
+
+/* Creates the folder f->path if it does not exist. */
+static int make_folder(const struct kvcachefs_file *f)
+{
+	int fd;
+	bool in;
+
+	if (mkdir(f->path, 0777)) {
+		if (errno == EEXIST)
+			return 0;
+		return kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
+	}
+	fd = open(f->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	in = fd < 0 || inside(f, fd); /* fd < 0: it was evicted already */
+	if (fd >= 0)
+		close(fd);
+	if (in)
+		return 0;
+	rmdir(f->path);
+	return leads_out(f);
+}
+
 static int make_folders(const struct kvcachefs_file *f)
 {
 	for (char *s = strchr(f->path + f->mount_len + 1, '/'); s; s = strchr(s + 1, '/')) {
-		*s = 0;
-		if (mkdir(f->path, 0777) && errno != EEXIST) {
-			int err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
+		int err;
 
-			*s = '/';
-			return err;
-		}
+		*s = 0;
+		err = make_folder(f);
 		*s = '/';
+		if (err)
+			return err;
 	}
 	return 0;
 }
@@ -82,6 +131,8 @@ static int make_named(struct kvcachefs_file *f)
 	if (f->fd < 0)
 		return kvcachefs_fail(-errno, "%s: %s", temporary(f), strerror(errno));
 	f->named = true;
+	if (!inside(f, f->fd))
+		return leads_out(f);
 	/* allocate first: a write to the mapping must not be the first to find the pool full */
 	if (f->len && fallocate(f->fd, 0, 0, (off_t)f->len))
 		return kvcachefs_fail(-errno, "%s: cannot allocate %zu bytes: %s", f->path, f->len,
@@ -91,20 +142,24 @@ static int make_named(struct kvcachefs_file *f)
 
 int kvcachefs_file_mount(const char *mount, uint64_t *dev)
 {
-	static _Atomic uint64_t known; /* the last device that is a kvcachefs */
+	static _Atomic uint64_t known; /* the last mount that is a kvcachefs */
+	uint64_t id = 0;
 	char path[4200];
-	struct stat st;
+	struct statx st;
 
-	if (stat(mount, &st))
+	if (statx(AT_FDCWD, mount, 0, STATX_TYPE | STATX_MNT_ID_UNIQUE, &st))
 		return kvcachefs_fail(-errno, "%s: %s", mount, strerror(errno));
-	if (st.st_dev != atomic_load_explicit(&known, memory_order_relaxed)) {
+	/* device numbers, and the numbers of mounts in older kernels, are used again */
+	if (st.stx_mask & STATX_MNT_ID_UNIQUE)
+		id = st.stx_mnt_id;
+	if (!id || id != atomic_load_explicit(&known, memory_order_relaxed)) {
 		snprintf(path, sizeof path, "%s/.kvcachefs", mount);
 		if (access(path, F_OK))
 			return kvcachefs_fail(-errno, "%s is not a kvcachefs mount: %s", mount,
 					      strerror(errno));
-		atomic_store_explicit(&known, st.st_dev, memory_order_relaxed);
+		atomic_store_explicit(&known, id, memory_order_relaxed);
 	}
-	*dev = st.st_dev;
+	*dev = makedev(st.stx_dev_major, st.stx_dev_minor);
 	return 0;
 }
 
@@ -120,10 +175,13 @@ static int open_unnamed(const struct kvcachefs_file *f)
 	return fd;
 }
 
-int kvcachefs_file_make_plain(struct kvcachefs_file *f)
+int kvcachefs_file_make_plain(struct kvcachefs_file *f, uint64_t dev)
 {
-	int err;
+	int err = check_path(f);
 
+	if (err)
+		return err;
+	f->dev = dev;
 	f->plain = true;
 	f->fd = open_unnamed(f);
 	if (f->fd < 0 && errno == ENOENT) {
@@ -132,9 +190,10 @@ int kvcachefs_file_make_plain(struct kvcachefs_file *f)
 			return err;
 		f->fd = open_unnamed(f);
 	}
-	return f->fd >= 0 ? 0
-			  : kvcachefs_fail(-errno, "%s: cannot create an unnamed file: %s", f->path,
-					   strerror(errno));
+	if (f->fd < 0)
+		return kvcachefs_fail(-errno, "%s: cannot create an unnamed file: %s", f->path,
+				      strerror(errno));
+	return inside(f, f->fd) ? 0 : leads_out(f);
 }
 
 static int shut_file(struct kvcachefs_file *f)
@@ -161,8 +220,11 @@ int kvcachefs_file_make(struct kvcachefs_file *f, uint64_t dev, int device)
 {
 	char *end = f->path + f->mount_len;
 	struct kvcachefs_want w = { f->path, dev, end + 1, f->len, device };
-	int err = 0;
+	int err = check_path(f);
 
+	if (err)
+		return err;
+	f->dev = dev;
 	*end = 0;
 	kvcachefs_ready_take(&w, &f->of, &f->m);
 	*end = '/';
@@ -317,10 +379,11 @@ int kvcachefs_file_seal_as(struct kvcachefs_file *f, char *names, const char *pa
 	names[f->mount_len] = '/';
 	strcpy(names + f->mount_len + 1, path);
 	f->path = names;
+	err = check_path(f);
 	if (!f->named)
-		return kvcachefs_file_seal(f, NULL);
+		return err ?: kvcachefs_file_seal(f, NULL);
 	set_temporary_name(f);
-	err = make_folders(f);
+	err = err ?: make_folders(f);
 	if (!err && rename(old, temporary(f)))
 		err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
 	if (err)

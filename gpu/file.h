@@ -21,6 +21,7 @@ struct kvcachefs_file {
 	bool plain;         /* it is written by system calls, and not mapped */
 	bool open;          /* it is sealed, and stays open until it is published */
 	int fd;             /* -1: none */
+	uint64_t dev;       /* of the mount; set by make */
 	struct kvcachefs_map *m;
 	struct kvcachefs_class *of;
 };
@@ -36,14 +37,16 @@ void kvcachefs_file_init(struct kvcachefs_file *f, char *names, const char *moun
 			 size_t len);
 /*
  * Sets *dev to the device of the mount. Returns -ENOENT if no kvcachefs is mounted there: without
- * this check, a store after an unmount would write to the folder below the mount. Calls stat() of
- * the mount; the first call for a device also looks up .kvcachefs.
+ * this check, a store after an unmount would write to the folder below the mount. Calls statx() on
+ * the mount, and looks up .kvcachefs. The lookup is made only by the first call for a mount if the
+ * kernel has unique numbers of mounts (Linux 6.8).
  */
 int kvcachefs_file_mount(const char *mount, uint64_t *dev);
 /*
  * Creates the file, with the missing folders of its path below the mount with device number `dev`,
  * and maps it for writing. A prepared file is registered for `device` if that is >= 0. Returns 0 or
- * a negative errno. Blocks.
+ * a negative errno: -EINVAL if the path is not that of a file, -EXDEV if it leads out of the mount,
+ * for example by a symbolic link. Blocks.
  */
 int kvcachefs_file_make(struct kvcachefs_file *f, uint64_t dev, int device);
 /*
@@ -51,7 +54,7 @@ int kvcachefs_file_make(struct kvcachefs_file *f, uint64_t dev, int device);
  * no bytes yet. Pages of small files are not worth a mapping. On -ENOSPC after this call the caller
  * may try again if kvcachefs_ready_short() returns true.
  */
-int kvcachefs_file_make_plain(struct kvcachefs_file *f);
+int kvcachefs_file_make_plain(struct kvcachefs_file *f, uint64_t dev);
 /* Registers the mapping if it is not registered. f->pinned tells the result. */
 void kvcachefs_file_pin(struct kvcachefs_file *f, int device);
 /*

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define SLOW_MS 5 /* an open that takes this long has read a tier */
@@ -75,6 +76,10 @@ static int open_unleased(struct kvcachefs_transfer *t, size_t i, size_t *len)
 	if (!S_ISREG(st.stx_mode)) {
 		close(fd);
 		return kvcachefs_fail(-EISDIR, "%s is not a file", path);
+	}
+	if (makedev(st.stx_dev_major, st.stx_dev_minor) != t->dev) {
+		close(fd);
+		return kvcachefs_fail(-EXDEV, "%s leads out of the mount", path);
 	}
 	*len = (size_t)st.stx_size;
 	if (kvcachefs_now_ms() - began >= SLOW_MS && t->n > 1 && !atomic_exchange(&t->asked, true))
@@ -154,7 +159,8 @@ static int store_parts(struct kvcachefs_transfer *t, size_t i, const struct kvca
 	int err;
 
 	for (int again = 0;; again++) {
-		err = kvcachefs_file_make_plain(f) ?: kvcachefs_parts_write(parts, f->fd, f->len);
+		err = kvcachefs_file_make_plain(f, t->dev)
+			      ?: kvcachefs_parts_write(parts, f->fd, f->len);
 		/* at once: a transfer may have more files than the process has descriptors */
 		err = err ?: kvcachefs_file_seal(f, NULL);
 		if ((err != -ENOSPC && err != -EDQUOT) || again || !kvcachefs_ready_short(t->dev))

@@ -170,7 +170,8 @@ int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, cons
 /*
  * The memory of a new file for that path, of len zero bytes. The path does not exist before
  * kvcachefs_buffer_publish(): the file and its folders are created under a temporary name, with the
- * space reserved. -ENOSPC and other errors: no space; nothing is left behind.
+ * space reserved. After an error such as -ENOSPC nothing is left behind. -EINVAL: the path does not
+ * end with a name; -EXDEV, here or when it is published: the path leads out of the mount.
  */
 int kvcachefs_buffer_new(struct kvcachefs_buffer **out, const char *mount, const char *path,
 			 size_t len, int device);
@@ -288,7 +289,7 @@ struct kvcachefs_transfer;
  * their pages, and published when the transfer is freed. The attribute user.kvc.layout keeps their
  * layout; a load with a different layout is refused (-EPROTOTYPE). Loads keep their objects in the
  * pool until they are copied. A failed store leaves no file. The arrays must stay valid until
- * kvcachefs_transfer_free().
+ * kvcachefs_transfer_free(). -EXDEV: the path of an item leads out of the mount.
  *
  * If all items have parts, only the device of `p` counts, and NULL means host memory. Errors of
  * items with parts: -EINVAL: a part without bytes, overlapping parts, or tokens and parts in one

@@ -276,7 +276,8 @@ static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 	char *names = NULL;
 	int err = allocate_block(t, b, &names);
 
-	if (!err && b->store)
+	/* stores and loads without a lease open files by their paths */
+	if (!err && (b->store || !b->lease))
 		err = kvcachefs_file_mount(t->mount, &t->dev);
 	if (!err)
 		err = kvcachefs_parts_bound(b->items, b->n);

@@ -13,6 +13,7 @@ One thread may use a ChunkFiles. No call waits for the mount, except wait() and 
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -20,7 +21,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from . import _lib, _threads
+from . import _lib, _threads, admin
 from ._lookups import Reports
 from .parts import Pages
 from .queue import Queue
@@ -159,9 +160,9 @@ class ChunkFiles:
                 if item.error:
                     job.fail([place], item.error.strerror)
                     if job.load and item.error.errno in BROKEN:
-                        broken.append(f"{self._mount}/{item.path}")
+                        broken.append(item.path)
             if broken:
-                _threads.submit(_remove, broken)
+                _threads.submit(_remove, self._mount, broken)
         if job.error:
             self._reports.warn(
                 "load" if job.load else "store",
@@ -182,10 +183,8 @@ class ChunkFiles:
         self._queue.close()
 
 
-def _remove(paths: list[str]) -> None:
+def _remove(mount: str, paths: list[str]) -> None:
     """Removes files that are not chunks, so that the next store writes them again."""
     for path in paths:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            admin.remove(mount, path)

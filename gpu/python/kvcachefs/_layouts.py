@@ -13,6 +13,8 @@ import os
 import threading
 from collections.abc import Sequence
 
+from . import admin
+
 __all__ = ["ATTRIBUTE", "Axis", "axes", "element", "tell", "text"]
 
 ATTRIBUTE = "user.kvcachefs.layout"
@@ -54,18 +56,19 @@ def tell(mount: str, folder: str, layout: str, logger: logging.Logger) -> thread
     """Sets the layout of the files in a folder below the mount, unless it has one, in a thread,
     because the mount may not answer."""
     def run() -> None:
-        path = os.path.join(mount, folder)
         try:
-            os.makedirs(path, exist_ok=True)
-            try:
-                os.getxattr(path, ATTRIBUTE)
-            except OSError as e:
-                if e.errno != errno.ENODATA:
-                    raise
-                os.setxattr(path, ATTRIBUTE, layout.encode())
+            with admin.opened(mount, "") as root:
+                path = f"/proc/self/fd/{root}/{folder}"
+                os.makedirs(path, exist_ok=True)
+                try:
+                    os.getxattr(path, ATTRIBUTE)
+                except OSError as e:
+                    if e.errno != errno.ENODATA:
+                        raise
+                    os.setxattr(path, ATTRIBUTE, layout.encode())
         except OSError as e:
-            logger.warning("kvcachefs: the layout '%s' cannot be set on %s, so lossy codecs are "
-                           "not used for it: %s", layout, path, e.strerror)
+            logger.warning("kvcachefs: the layout '%s' cannot be set on %s/%s, so lossy codecs are "
+                           "not used for it: %s", layout, mount, folder, e.strerror)
 
     thread = threading.Thread(target=run, name="kvcachefs-layout", daemon=True)
     thread.start()

@@ -6,9 +6,11 @@ quotas and events. kvcachefs-files(5) and kvcachefs-attributes(7) describe them.
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import json
 import os
+import shutil
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -37,13 +39,69 @@ class Status(NamedTuple):
     quota: int | None
 
 
-def check(mount: str | os.PathLike[str]) -> None:
-    """FileNotFoundError: no kvcachefs is mounted there. Without this check, calls after an unmount
-    would change the folder below the mount."""
+def _root(mount: str | os.PathLike[str]) -> int:
+    """A descriptor of the root of a mount. FileNotFoundError: no kvcachefs is mounted there.
+    Without this check, calls after an unmount would change the folder below the mount."""
+    root = -1
     try:
-        os.stat(f"{os.fspath(mount)}/.kvcachefs/config")
+        root = os.open(mount, os.O_PATH | os.O_DIRECTORY)
+        os.stat(".kvcachefs/config", dir_fd=root)
+        return root
     except (FileNotFoundError, NotADirectoryError):
-        raise _lib.Error(errno.ENOENT, f"no kvcachefs is mounted on {os.fspath(mount)}") from None
+        error: OSError = _lib.Error(errno.ENOENT, f"no kvcachefs is mounted on {os.fspath(mount)}")
+    except OSError as e:
+        error = e
+    if root >= 0:
+        os.close(root)
+    raise error
+
+
+def check(mount: str | os.PathLike[str]) -> None:
+    """FileNotFoundError: no kvcachefs is mounted there."""
+    os.close(_root(mount))
+
+
+@contextlib.contextmanager
+def opened(mount: str | os.PathLike[str], path: str) -> Iterator[int]:
+    """A descriptor (O_PATH) of a file or folder of the mount. FileNotFoundError: it does not
+    exist, or no kvcachefs is mounted there; EXDEV: it is outside, for example behind a symbolic
+    link."""
+    root, fd = _root(mount), -1
+    try:
+        try:
+            fd = os.open(path or ".", os.O_PATH, dir_fd=root)
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, f"{os.fspath(mount)}/{path}") from None
+        if os.fstat(fd).st_dev != os.fstat(root).st_dev:
+            raise _lib.Error(errno.EXDEV, f"{os.fspath(mount)}/{path} is not inside the mount")
+        yield fd
+    finally:
+        os.close(root)
+        if fd >= 0:
+            os.close(fd)
+
+
+def remove(mount: str | os.PathLike[str], path: str) -> None:
+    """Removes a file, or a folder with its files. Errors are those of opened()."""
+    folder, _, name = path.rpartition("/")
+    with opened(mount, folder) as fd:
+        try:
+            try:
+                os.unlink(name, dir_fd=fd)
+            except IsADirectoryError:
+                shutil.rmtree(f"/proc/self/fd/{fd}/{name}")
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, f"{os.fspath(mount)}/{path}") from None
+
+
+def _set(mount: str | os.PathLike[str], path: str | os.PathLike[str], name: str,
+         value: str) -> None:
+    """Sets an attribute of a file or folder of the mount."""
+    with opened(mount, os.fsdecode(_lib.below(mount, path))) as fd:
+        try:
+            os.setxattr(f"/proc/self/fd/{fd}", f"user.kvcachefs.{name}", value.encode())
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, _full(mount, path)) from None
 
 
 def _full(mount: str | os.PathLike[str], path: str | os.PathLike[str]) -> str:
@@ -90,14 +148,12 @@ def pin(mount: str | os.PathLike[str], path: str | os.PathLike[str],
     users, and OSError with EDQUOT or ENOSPC if the limits of pins= are reached."""
     if seconds is not None and not 2 <= seconds <= PIN_MOST:
         raise ValueError(f"a pin lasts 2 to {PIN_MOST} seconds, not {seconds}")
-    check(mount)
-    os.setxattr(_full(mount, path), "user.kvcachefs.pin", str(seconds or 1).encode())
+    _set(mount, path, "pin", str(seconds or 1))
 
 
 def unpin(mount: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Ends the protection of a chunk from eviction."""
-    check(mount)
-    os.setxattr(_full(mount, path), "user.kvcachefs.pin", b"0")
+    _set(mount, path, "pin", "0")
 
 
 def quota(mount: str | os.PathLike[str], model: str | os.PathLike[str],
@@ -107,16 +163,17 @@ def quota(mount: str | os.PathLike[str], model: str | os.PathLike[str],
     Raises OSError with EINVAL for a size that the mount does not understand."""
     if not isinstance(size, (int, str, type(None))) or isinstance(size, bool) or size == "":
         raise ValueError(f"a quota is a number of bytes or text such as '200G', not {size!r}")
-    check(mount)
-    path, made = _full(mount, model), False
+    name, made = os.fsdecode(_lib.below(mount, model)), False
     if size:
-        made = not os.path.exists(path)
-        os.makedirs(path, exist_ok=True)
+        with opened(mount, "") as root, contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=root)
+            made = True
     try:
-        os.setxattr(path, "user.kvcachefs.quota", str(size or 0).encode())
+        _set(mount, model, "quota", str(size or 0))
     except OSError:
         if made:
-            os.rmdir(path)
+            with opened(mount, "") as root:
+                os.rmdir(name, dir_fd=root)
         raise
 
 

@@ -18,7 +18,6 @@ import importlib
 import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -271,13 +270,12 @@ class Cache:
     def delete(self, key: str) -> None:
         """Deletes the value from the pool and all tiers. A key that is a folder is deleted with its
         files. Raises FileNotFoundError if the cache does not have it."""
-        path = f"{self.mount}/{self.path(key)}"
+        path = self.path(key)
         try:
-            os.unlink(path)
-        except IsADirectoryError:
-            shutil.rmtree(path)
+            admin.remove(self.mount, path)
         except NotADirectoryError:  # a part of the path is a file
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT),
+                                    f"{self.mount}/{path}") from None
 
     # ---- Administration: see admin.py ------------------------------------------------------------
 

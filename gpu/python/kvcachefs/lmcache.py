@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from . import _lib, _queue
+from . import _lib, _queue, admin
 from ._chunkfiles import BROKEN
 from ._lookups import Reports, check_mount
 from .lease import exists
@@ -319,7 +319,7 @@ class Client:
         gone = []
         for path in paths:
             try:
-                os.unlink(f"{self._mount}/{path}")
+                admin.remove(self._mount, path)
                 gone.append(True)
             except OSError as e:
                 gone.append(e.errno == errno.ENOENT)

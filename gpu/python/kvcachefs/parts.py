@@ -18,14 +18,35 @@ from .cache import Tensor, _device, _flat
 __all__ = ["Pages", "Parts"]
 
 
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer of the C API."""
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t),
+                ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int),
+                ("ndim", ctypes.c_int), ("format", ctypes.c_char_p),
+                *((n, ctypes.c_void_p) for n in ("shape", "strides", "suboffsets", "internal"))]
+
+
+class _View:
+    """The memory of an object with the buffer protocol, which is released with this object.
+    ctypes alone does not tell the address of read-only memory."""
+
+    def __init__(self, of: Any) -> None:
+        self.view = _PyBuffer()
+        try:
+            ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(of), ctypes.byref(self.view), 0)
+        except BufferError as e:
+            raise ValueError(f"a part must be contiguous: {e}") from None
+
+    def __del__(self) -> None:
+        if self.view.obj:
+            ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self.view))
+
+
 def _memory(of: Any) -> tuple[int, int, int, bool, Any]:
     """Address, length, device, whether it is read-only, and the owner of contiguous memory."""
-    if isinstance(of, bytes):
-        at = ctypes.cast(ctypes.c_char_p(of), ctypes.c_void_p).value or 0
-        return at, len(of), -1, True, of
-    if isinstance(of, (bytearray, memoryview)):
-        there = (ctypes.c_ubyte * memoryview(of).nbytes).from_buffer(of)
-        return ctypes.addressof(there), ctypes.sizeof(there), -1, False, there
+    if isinstance(of, (bytes, bytearray, memoryview)):
+        held = _View(of)
+        return held.view.buf or 0, held.view.len, -1, bool(held.view.readonly), held
     tensor, *more = _flat(of)
     if more:
         raise TypeError("a part is one tensor, array or buffer")
@@ -42,7 +63,8 @@ def _memory(of: Any) -> tuple[int, int, int, bool, Any]:
 class Parts:
     """
     ranges: pairs of memory and its offset in the file. Memory is a contiguous tensor or array, or
-    a buffer (bytes: for stores only), and not empty. All must be on the same device.
+    bytes, a bytearray or a memoryview, and not empty. Read-only memory is for stores only. All must
+    be on the same device.
     """
 
     def __init__(self, ranges: Iterable[tuple[Any, int]]) -> None:

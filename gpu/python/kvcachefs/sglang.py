@@ -33,7 +33,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,7 +43,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorage
 
 import kvcachefs
 
-from . import _layouts
+from . import _layouts, admin
 from ._sglang import Options, Reporter, open_queue, restorable, safe_name, values
 
 __all__ = ["HiCacheKvcachefs"]
@@ -313,7 +312,7 @@ class HiCacheKvcachefs(HiCacheStorage):
         good = True
         for pool in list(self._pools.values()):
             try:
-                shutil.rmtree(os.path.join(self.options.mount, pool.folder))
+                admin.remove(self.options.mount, pool.folder)
             except FileNotFoundError:
                 pass
             except OSError as e:

@@ -57,7 +57,7 @@ try:
 except ImportError as e:
     raise ImportError(f"kvcachefs.vllm needs vLLM 0.32 (vllm.v1.kv_offload): {e}") from e
 
-from . import _chunkfiles, _hints, _layouts, _lookups
+from . import _chunkfiles, _hints, _layouts, _lookups, admin
 from .parts import Pages
 from .transfer import Item, warm
 
@@ -253,14 +253,16 @@ class KvcachefsSpec(OffloadingSpec):
 
     def describe(self) -> None:
         """Writes the file that tells people the meaning of the folder's name, as vLLM does."""
-        path = f"{self.options.mount}/{self._mapper.get_config_file_path()}"
+        name = self._mapper.get_config_file_path()
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            if not os.path.exists(path):
-                with open(path, "w") as f:
-                    json.dump(self._mapper.get_run_config(), f, indent=2, sort_keys=True)
+            with admin.opened(self.options.mount, "") as root:
+                path = f"/proc/self/fd/{root}/{name}"
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                if not os.path.exists(path):
+                    with open(path, "w") as f:
+                        json.dump(self._mapper.get_run_config(), f, indent=2, sort_keys=True)
         except OSError as e:
-            logger.warning("kvcachefs: %s: %s", path, e.strerror)
+            logger.warning("kvcachefs: %s/%s: %s", self.options.mount, name, e.strerror)
 
     def get_manager(self) -> OffloadingManager:
         threading.Thread(target=self.describe, name="kvcachefs-start", daemon=True).start()

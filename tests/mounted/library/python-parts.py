@@ -65,6 +65,21 @@ item = kv.Item("m/a/any", parts=kv.Parts([(b"bytes", 10), (bytearray(b"array"), 
                size=30)
 assert errors(item) == [0]
 assert s.read("m/a/any") == b"array\0\0\0\0\0bytes\0\0\0\0\0view" + bytes(6)
+# read-only memory is for stores; the part keeps it
+fixed = [memoryview(b"fixed memory")[2:8], memoryview(bytes(range(6))).cast("B", (2, 3)),
+         memoryview(bytearray(b"frozen")).toreadonly()]
+parts = kv.Parts([(memory, i * 6) for i, memory in enumerate(fixed)])
+assert parts.readonly
+del fixed
+assert errors(kv.Item("m/a/fixed", parts=parts)) == [0]
+assert s.read("m/a/fixed") == b"xed me" + bytes(range(6)) + b"frozen"
+refused(ValueError, "read-only", queue.load, [kv.Item("m/a/fixed", parts=parts)])
+refused(ValueError, "contiguous", kv.Parts, [(memoryview(b"strides")[::2], 0)])
+grows = bytearray(b"grows")
+parts = kv.Parts([(grows, 0)])
+refused(BufferError, "", grows.append, 1)
+del parts
+grows.append(1)
 raw = (ctypes.c_uint64 * 3)(tensors[0].data_ptr(), SIZE, 7)
 assert errors(kv.Item("m/a/raw", parts=kv.Parts.raw(raw))) == [0]
 assert s.read("m/a/raw") == bytes(7) + bytes(tensors[0].data[:SIZE])

@@ -3,9 +3,10 @@
 """The Python package refuses wrong arguments with an exception that says what is wrong, and never
 stores or reads other bytes instead: buffers whose length counts elements, arrays without plain
 bytes, numbers that do not fit the library's types, folders in the place of files, headers with
-impossible shapes, quotas that would remove a limit, and mounts that do not answer. Keys with any
-byte work. Children of a process whose threads use the package work, too."""
-import errno, importlib.util, json, os, sys, threading
+impossible shapes, paths that lead out of the mount, quotas that would remove a limit, and mounts
+that do not answer or are gone. Keys with any byte work. Children of a process whose threads use the
+package work, too."""
+import errno, importlib.util, json, os, shutil, sys, threading
 from kvtest import *
 
 if not importlib.util.find_spec("numpy"):  # Debian's Python may have it
@@ -55,6 +56,59 @@ assert not cache.has("folder/one/below") and not temporaries(s)
 tensors, paged = made("NL_X_TWO_NB_BS_NH_HS", 2)
 kv.store(s.mnt, paged, [kv.Item("m/paged/one", BLOCKS)]).wait()
 refused(OSError, "folder", kv.load(s.mnt, paged, [kv.Item("m/paged", BLOCKS)]).wait)
+
+# ---- Paths out of the mount ----------------------------------------------------------------------
+
+outside = f"{s.path}.outside"
+os.makedirs(f"{outside}/folder")
+with open(f"{outside}/file", "w") as f:
+    f.write("outside")
+os.symlink(outside, f"{s.mnt}/m/link")
+os.symlink(f"{outside}/file", f"{s.mnt}/m/one")
+os.symlink(f"{s.mnt}/m/folder", f"{s.mnt}/m/within")
+
+
+def stores(path):
+    """Stores of parts write plain files, those of a cache prepared or named ones."""
+    parts = kv.Item(path, parts=kv.Parts([(a, 0)]))
+    return [lambda: kv.store(s.mnt, None, [parts]).wait(),
+            lambda: kv.store(s.mnt, paged, [kv.Item(path, BLOCKS)]).wait(),
+            lambda: kv.Buffer.new(s.mnt, path, 4).publish(),
+            lambda: kv.Buffer.new(s.mnt, path, 0).publish()]
+
+
+for key in "link/new", "link/folder/new", "link/more/new", "link/more/and/new":
+    wrong(errno.EXDEV, cache.put, key, a)
+    for what in stores(f"m/{key}"):
+        wrong(errno.EXDEV, what)
+for path in "../new", "m/../../new", "m/folder/../../../new":
+    for what in stores(path):
+        wrong(errno.EXDEV, what)
+    buffer = kv.Buffer.new(s.mnt, "m/buffer", 4)
+    wrong(errno.EXDEV, buffer.publish, path)
+assert sorted(os.listdir(outside)) == ["file", "folder"] and not os.listdir(f"{outside}/folder")
+assert not os.path.exists(f"{os.path.dirname(s.mnt)}/new") and not temporaries(s)
+for what in cache.delete, cache.pin, cache.unpin:
+    wrong(errno.EXDEV, what, "link/file")
+    wrong(errno.EXDEV, what, "link/folder") if what != cache.delete else None
+wrong(errno.EXDEV, cache.pin, "one")
+memory = bytearray(7)
+for path in "m/link/file", "m/one":
+    wrong(errno.EXDEV, kv.load(s.mnt, None, [kv.Item(path, parts=kv.Parts([(memory, 0)]))]).wait)
+    refused(OSError, "", kv.Buffer.open, s.mnt, path)
+assert memory == bytes(7)
+cache.put("one", a)  # in the place of the link
+cache.put("within/two", a)
+assert (cache.get("one") == a).all() and (cache.get("folder/two") == a).all()
+cache.delete("within/two")
+cache.delete("link")
+assert open(f"{outside}/file").read() == "outside"
+for path in "", ".", "..", "m/", "m/.", "m/new/..", s.mnt, f"{s.mnt}/":
+    for what in stores(path):
+        wrong(errno.EINVAL, what)
+    buffer = kv.Buffer.new(s.mnt, "m/buffer", 4)
+    wrong(errno.EINVAL, buffer.publish, path)
+assert not os.path.exists(f"{s.mnt}/m/new") and not temporaries(s)
 
 # ---- Values --------------------------------------------------------------------------------------
 
@@ -186,16 +240,38 @@ refused(OSError, "", kv.Cache, s.mnt, "m")
 try:
     kv.Cache(s.mnt, "m")
 except OSError as e:
-    assert e.errno == errno.ENOTCONN, e  # not ENOENT: a mount is there, but its daemon is not
+    # not ENOENT: a mount is there, but its daemon is not
+    assert e.errno in (errno.ENOTCONN, errno.ECONNABORTED), e
 for what in (lambda: cache.put("x", a), lambda: cache.get("x"), lambda: cache.has("x"),
              lambda: cache.prefix(["x"]), lambda: cache.delete("x"), cache.status, cache.events):
     refused(OSError, "", what)
 s.mount()
+cache.put("x", a)
+device = os.stat(s.mnt).st_dev
 s.umount()
+others = []
+while not others or os.stat(others[-1]).st_dev != device and len(others) < 50:
+    others.append(f"{s.path}.other{len(others)}")  # until one gets the free number of the mount
+    os.makedirs(others[-1])
+    run("mount", "-t", "tmpfs", "none", others[-1], check=True)
+if os.stat(others[-1]).st_dev == device:
+    wrong(errno.ENOENT, kv.Buffer.new, others[-1], "m/x", 4)
+    wrong(errno.ENOENT, kv.store(others[-1], None, [kv.Item("x", parts=kv.Parts([(a, 0)]))]).wait)
+else:
+    print("no filesystem got the number of the mount")
+for other in others:
+    run("umount", other, check=True)
 for what in (lambda: cache.put("x", a), lambda: cache.get("x"), lambda: cache.has("x"),
              lambda: cache.pin("x"), lambda: cache.unpin("x"), lambda: cache.quota(5),
              kv.store(s.mnt, None, [kv.Item("m/x", parts=kv.Parts([(a, 0)]))]).wait,
              lambda: kv.warm(s.mnt, None, [kv.Item("m/x", parts=kv.Parts([(a, 0)]))])):
     refused(FileNotFoundError, "", what)
-assert os.listdir(s.mnt) == [], "files below the mount's folder"
+os.makedirs(f"{s.mnt}/m/folder")
+with open(f"{s.mnt}/m/x", "wb") as f:
+    f.write(b"12345678")
+for what in (lambda: cache.delete("x"), lambda: cache.delete("folder"), lambda: cache.unpin("x"),
+             kv.load(s.mnt, None, [kv.Item("m/x", parts=kv.Parts([(memory, 0)]))]).wait):
+    refused(FileNotFoundError, "", what)
+shutil.rmtree(f"{s.mnt}/m")  # fails if anything was deleted
+assert os.listdir(s.mnt) == [] and memory == bytes(7), "files below the mount's folder"
 s.fsck()

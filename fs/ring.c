@@ -3,7 +3,7 @@
 #include "ring.h"
 
 #define DEPTH_WANTED 64u /* at less depth, a large payload (without passthrough) is halved */
-#define MEMORY_PART 16u  /* divisor: the part of the memory beside the pool */
+#define MEMORY_PART 16u  /* the queues may use 1/16 of the memory outside the pool */
 
 static uint32_t payload_least(uint32_t page)
 {

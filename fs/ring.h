@@ -9,7 +9,7 @@
  *
  * An entry is in use until its request is answered, also while the request waits (wait_slots.h).
  * Deep queues cost little, and a full queue stops its CPU. So the queues are as deep as a sixteenth
- * of the memory beside the pool (of the machine or of the daemon's cgroup) permits in the worst
+ * of the memory outside the pool (of the machine or of the daemon's cgroup) permits in the worst
  * case, with a total between KVFS_RINGS_LEAST and KVFS_RINGS bytes. The queues are part of memory=:
  * if that option is set, they get at most a quarter of it, and less if the rest needs more. The
  * worst case is
@@ -19,9 +19,9 @@
  * with a depth of at most KVFS_RING_DEPTH and at least KVFS_RING_LEAST:
  *
  * 	CPUs                             2     8    16    32    64   128   256  1024
- * 	depth, 32 GiB or more beside  8191  3640  1820   910   455   227   113    28
+ * 	depth, 32 GiB or more outside 8191  3640  1820   910   455   227   113    28
  * 	wait slots of a single user   4608  2048  1024   513   257   129    64    16
- * 	depth, 2 GiB or less beside    910   227   113    56    28    16    16    16
+ * 	depth, 2 GiB or less outside   910   227   113    56    28    16    16    16
  *
  * The payload must hold the largest request, because the kernel (6.14 to 6.18) stops at a BUG_ON if
  * a request does not fit. With passthrough, the largest request sets an extended attribute. Without
@@ -37,7 +37,7 @@
 #define KVFS_RINGS (2048ull << 20)
 #define KVFS_RINGS_LEAST (128ull << 20)
 #define KVFS_RINGS_DATA (256ull << 20)
-#define KVFS_RINGS_PART 4u    /* divisor: the part of memory=, if that is set */
+#define KVFS_RINGS_PART 4u    /* the queues may use 1/4 of memory=, if that is set */
 #define KVFS_RING_DEPTH 8191u /* plus one entry of libfuse: a power of two */
 #define KVFS_RING_LEAST 16u
 /* Value and name of the largest attribute. Rounded up to whole pages. */
@@ -52,7 +52,7 @@ struct kvfs_ring {
 /*
  * Chooses the sizes of the queues. cpus: CPUs the machine can have. page: page size in bytes. data:
  * reads and writes arrive as requests, because passthrough is not available. memory: bytes of
- * memory beside the pool. most: maximum total bytes of the queues; KVFS_RING_LEAST takes
+ * memory outside the pool. most: maximum total bytes of the queues; KVFS_RING_LEAST takes
  * precedence.
  */
 void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data, uint64_t memory,

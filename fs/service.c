@@ -8,9 +8,9 @@
  * thread hangs in the kernel until there is an answer or the connection ends; an unmount ends the
  * connection.
  *
- * The thread uses the mount only during the request, so it does not keep an unmount busy. If
- * something else is on the mount point (after a lazy unmount, or under another mount), the request
- * says nothing about open files, and WATCHDOG=1 is sent.
+ * The thread uses the mount only during the request, so it does not keep an unmount busy. After a
+ * lazy unmount, or if another filesystem was mounted on the same path, the request does not reach
+ * the daemon, which may still serve open files. WATCHDOG=1 is sent then, too.
  *
  * The request runs on the CPU of the thread, so it tests one io_uring queue at a time. If the
  * thread visited all CPUs in turn, it would wait for a CPU that a real-time thread keeps busy, and

@@ -273,8 +273,8 @@ static void allow_descriptors(void)
 			 (unsigned long long)r.rlim_cur);
 }
 
-/* Returns the bytes of memory of the machine, or of the daemon's cgroup, beside the pool. */
-static uint64_t memory_beside_pool(const struct kvc_options *o)
+/* Returns the bytes of memory that the machine, or the daemon's cgroup, has outside the pool. */
+static uint64_t memory_outside_pool(const struct kvc_options *o)
 {
 	uint64_t all = kvc_memory_group_max();
 	struct sysinfo machine;
@@ -313,7 +313,7 @@ void kvfs_choose_modes(struct kvfs *f, const struct kvc_options *o, uint64_t oth
 				 ? "it requires root of the machine, not of a user namespace"
 				 : "it requires root (CAP_SYS_ADMIN)");
 	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
-			 !f->can_passthrough, memory_beside_pool(o), ring_most(f, o, others));
+			 !f->can_passthrough, memory_outside_pool(o), ring_most(f, o, others));
 #ifdef __SANITIZE_THREAD__
 	/* TSan adds its own mappings for each of ours, and vm.max_map_count limits them. */
 	f->ring.depth = kvc_min(f->ring.depth, 1024u);
@@ -394,11 +394,12 @@ static dev_t device_of(const char *mountpoint)
 }
 
 /*
- * Has the kernel ended the filesystem? As long as a client has a file open, it exists, also after
- * umount -l. The call waits for the end of an unmount that is under way. Then another filesystem
- * may get the device number at once, so a success says that this one has ended, too: its connection
- * is closed, so it would give an error. Errors other than EINVAL come from this filesystem, or from
- * a sandbox that forbids the call.
+ * Returns true if the kernel has removed the filesystem with this device number, whose connection
+ * is closed. As long as a client has a file open, the filesystem exists, also after umount -l.
+ * ustat(2) first waits for an unmount in progress. It fails with EINVAL if no filesystem has the
+ * number. It succeeds if another filesystem has the number now; for this one it would fail,
+ * because the connection is closed. Any other error comes from this filesystem, or from a sandbox
+ * that forbids the call.
  */
 static bool is_ended(dev_t dev)
 {
@@ -415,10 +416,11 @@ static bool is_ended(dev_t dev)
 }
 
 /*
- * Has an unmount ended the session, so that no file can be open? After a signal the connection
- * still works. After an abort (umount -f, or the connection's file "abort") files may be open,
- * whether the mount exists or was detached. If this is not known, files that a client may still
- * write must not be published.
+ * Returns true if an unmount has ended the session, so that no client has a file open. After a
+ * signal the connection still works, and the result is false. After an abort (umount -f, or the
+ * connection's file "abort") the connection is closed, but clients may have files open, even if the
+ * mount was detached; is_ended() then returns false. In doubt the result is false, because a file
+ * that a client may still write must not be published.
  */
 static bool is_unmounted(const struct kvfs *f)
 {

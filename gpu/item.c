@@ -213,7 +213,7 @@ static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
-/* Adds the work of an item whose file is open to that of the device. */
+/* Adds an item, whose file is open, to the device's work. */
 static int add_item(const struct kvcachefs_transfer *t, size_t i)
 {
 	struct kvcachefs_item *it = &t->items[i];

@@ -4,7 +4,7 @@
  * next transfer.
  *
  * cudaFree(), cudaFreeHost() and cudaHostUnregister() wait until the device is idle, including the
- * program's own kernels (measured: 140 ms beside a kernel of that length). A transfer must not wait
+ * program's own kernels (measured: 140 ms, as long as a kernel ran). A transfer must not wait
  * for that. So device memory is allocated and freed in the order of the lane's stream, if the
  * device supports it. Pinned memory grows by a new allocation beside the old one. A lane that is
  * not kept is destroyed by the thread that unregisters (kvcachefs_cuda_reap()).
@@ -247,8 +247,9 @@ void buffer_put(Lane *l)
 }
 
 /*
- * Allocates the pinned memory, and the thread's numbers. `largest`: the largest staged group. A
- * lane gets less memory if all lanes have much, or if the host is short of memory.
+ * Allocates the pinned memory, and the two signals between the thread and the stream (stage.cuh).
+ * `largest`: the largest staged group. A lane gets less memory if all lanes have much, or if the
+ * host is short of memory.
  */
 int lane_staging(Lane *l, size_t largest)
 {

@@ -225,7 +225,7 @@ static struct kvcachefs_place *unasked_locked(void)
 static void ask_bound(struct kvcachefs_place *p)
 {
 	p->asked = p->busy = true;
-	r->making++; /* waiters then know the limit */
+	r->making++; /* kvcachefs_ready_warm waits until the limit is known */
 	pthread_mutex_unlock(&r->lock);
 	kvcachefs_maps_bound(p->path, p->dev);
 	pthread_mutex_lock(&r->lock);

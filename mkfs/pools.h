@@ -13,7 +13,7 @@ struct kvm_pool {
 	bool wanted;  /* its store exists and will use it at the next mount */
 	struct kvc_owner owner;
 	uint64_t bytes, files; /* bytes of memory; number of objects */
-	/* last time that an object was added, removed or changed its state */
+	/* last time that an object was added or removed, or its state changed */
 	time_t changed;
 };
 

@@ -8,7 +8,8 @@
  * device that hangs without an error does not hold the others. A put chooses another device; jobs
  * about a frame wait in the engine (objects/tier_queue.c).
  *
- * All under the lock. The tier's workers enter, with k->lock in `enter` and `leave`.
+ * These functions take d->lock, or are called with it. The tier's workers call them, `enter` and
+ * `leave` with k->lock.
  */
 #include "devices_priv.h"
 

@@ -48,8 +48,9 @@ static bool skip_sync(struct kvct_devices *d, unsigned nr)
 
 /*
  * Syncs one device. A failed sync suspends the device at once, because any of the frames that were
- * written since the last sync may be lost. Returns 0; the error of the sync, and *out, its error
- * for the caller of the tier; or the error of begin(), with *left_out.
+ * written since the last sync may be lost. Returns 0 or the error of the sync; *out is the error
+ * that the tier's caller gets. If the device does not accept calls, sets *left_out, and returns the
+ * error of kvct_devices_begin(), also in *out.
  */
 static int sync_device(struct kvct_devices *d, unsigned nr, int *out, bool *left_out)
 {

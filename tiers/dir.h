@@ -56,7 +56,7 @@ void kvct_dir_mark_make(int root, const char *id);
 bool kvct_dir_mark_remembered(const char *store, const char *id, char mark[33]);
 int kvct_dir_mark_remember(const char *store, const char *id, const char *mark);
 
-/* Creates the temporary files' state of tier d; d must outlive it. NULL: out of memory. */
+/* Creates the state for the temporary files of tier d; d must outlive it. NULL: out of memory. */
 struct kvct_dir_temps *kvct_dir_temps_new(struct dir *d);
 void kvct_dir_temps_free(struct kvct_dir_temps *t);
 /*

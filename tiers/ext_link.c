@@ -4,8 +4,8 @@
  * ext_requests.c makes the requests, ext_program.c runs the process.
  *
  * Each start of the program gets a new arena. The thread unmaps it when the program has ended and
- * no call uses it. After its end the program is started again when a call wants it, after a wait
- * that grows if the program ends soon.
+ * no call uses it. When the program has ended, the next call starts it again. If it ended soon
+ * after its start, the thread waits before that; each such end makes the wait longer.
  */
 #include "ext_link.h"
 
@@ -30,7 +30,7 @@
 #define BACKOFF_MIN_NS 100000000ull
 #define BACKOFF_MAX_NS 30000000000ull
 #define STEADY_NS 10000000000ull
-#define TURN_NS 1000000000ull /* between two looks for a program that hangs */
+#define TURN_NS 1000000000ull /* between two checks whether the program hangs */
 #define LEAVE_MS 5000         /* how long a program may take to end after its socket was closed */
 
 struct kvct_link {
@@ -44,7 +44,7 @@ struct kvct_link {
 
 	struct kvct_requests r;
 	/* guarded by r.lock */
-	bool tried;                 /* the first start has ended, in success or not */
+	bool tried;                 /* the first start has succeeded or failed */
 	bool opened;                /* the mount goes on, so that failures are logged */
 	char refusal[KVCT_REFUSAL]; /* why the program cannot serve; "": it did not say so */
 	uint64_t backoff_ns;        /* the wait before the next start */

@@ -2,10 +2,10 @@
 /*
  * The program of an ext tier, as a process; see ext_program.h. One thread uses a struct.
  *
- * The child is made with clone(CLONE_VM | CLONE_VFORK), as in posix_spawn, which cannot set the
- * signal for the death of the parent: a fork would copy the page tables of the daemon. Until
- * execve the child shares the daemon's memory, so it makes only system calls. All signals are
- * blocked meanwhile, so that none of the daemon's handlers runs in the child.
+ * The child is made with clone(CLONE_VM | CLONE_VFORK), because a fork would copy the page tables
+ * of the daemon. posix_spawn does the same, but cannot set the signal for the death of the parent.
+ * Until execve the child shares the daemon's memory, so it makes only system calls. All signals are
+ * blocked until then, so that none of the daemon's handlers runs in the child.
  */
 #include "ext_program.h"
 
@@ -63,7 +63,7 @@ static int check_folders(char *path, char *error)
 		*slash = 0;
 		if (lstat(folder, &st))
 			return refuse_program(error, folder, strerror(errno));
-		/* in a sticky folder others cannot replace a folder of ours, but add files */
+		/* in a sticky folder others can add files, but cannot replace our folder */
 		if (!is_trusted(&st) || ((st.st_mode & 022) && (direct || !(st.st_mode & S_ISVTX))))
 			return refuse_program(error, folder,
 					      "can be changed by other users; give it to root "

@@ -93,8 +93,10 @@ static int wait_up_locked(struct kvct_requests *r, uint64_t until_ns)
 }
 
 /*
- * Two requests that change a value are never with the program at the same time: it answers in any
- * order. Sets *late if the other one is LATE.
+ * Must the request wait for another request for the same key? The program may handle requests in
+ * any order, so it gets a request that changes a value only after all other requests for the key
+ * have ended, and a get only after all changes. A LATE get is not waited for. Sets *late if the
+ * request must wait for a LATE change.
  */
 static bool conflicts_locked(const struct kvct_requests *r, const struct kvctier_request *q,
 			     bool *late)
@@ -167,8 +169,9 @@ static int exchange_slot(struct kvct_requests *r, struct kvct_slot *s, uint64_t 
 	s->err = -ECONNRESET;
 	pthread_mutex_unlock(&r->lock);
 	/*
-	 * The socket stays open while there are users. It has room for all slots; if not, the
-	 * program has ended, or the request is LATE at its deadline.
+	 * The socket stays open while there are users, and has space for the requests of all
+	 * slots. If send() fails nevertheless, the wait below ends when the program ends, or at
+	 * the deadline.
 	 */
 	if (up)
 		(void)!send(r->sock, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -250,7 +253,7 @@ static const char *take_answer_locked(struct kvct_requests *r, const struct kvct
 		return "an answer has a positive result";
 	if (r->used_tag && a->tag == r->used_tag) {
 		r->used_tag = 0;
-		/* figures for people: any program may say anything, and sums of them must fit */
+		/* statistics: the program may report any number, but sums must not overflow */
 		r->used = a->result ? 0 : kvc_min(a->length, INT64_MAX / 8);
 		r->size = a->result ? 0 : kvc_min(a->next, INT64_MAX / 8);
 		return NULL;

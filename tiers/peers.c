@@ -4,14 +4,15 @@
  *
  *   peers://?nodes=HOST:PORT+HOST:PORT&secret=FILE
  *
- * It is read-only, and its frames are no copies (KVC_TIER_LENT). The nodes are asked one after
- * another: first the node that gave the frame of this name before, then by the latency of their
- * answers. A miss moves on to the next node. A node that fails, refuses, or sends damaged bytes is
- * left alone for a time that doubles, and then one request tries it again. The time of a request is
- * shared among the nodes that may still be asked, so that a node that hangs does not use all of it.
+ * It is read-only, and its frames do not count as copies (KVC_TIER_LENT). The nodes are asked one
+ * after another: first the node that gave the frame of this name before, then by the latency of
+ * their answers. A miss moves on to the next node. A node that fails, refuses, or sends damaged
+ * bytes is left alone for a time that doubles, and then one request tries it again. The time of a
+ * request is shared among the nodes that may still be asked, so that a node that hangs does not use
+ * all of it.
  *
  * The object is missing (-ENOENT) only if all nodes have said so. If one of them could not be
- * asked, nothing is known about the object: -ENODEV, which is no failure of the tier. If no node
+ * asked, nothing is known about the object: -ENODEV, which is not a failure of the tier. If no node
  * answered, the result is the last error.
  *
  * The tier's workers enter.
@@ -194,7 +195,7 @@ static int peers_get_path(struct kvc_tier *t, const struct kvc_where *w, const c
 	return missing == p->n ? -ENOENT : missing || last == -EBUSY ? -ENODEV : last;
 }
 
-/* A frame cannot be found by its name alone. */
+/* Finds nothing: a request to a node needs the frame's path, which only peers_get_path has. */
 static int peers_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		     const struct iovec *iov, int n)
 {

@@ -248,7 +248,7 @@ static int peer_judge(const struct kvct_peers *p, struct transfer *t, CURLcode r
 				  : -EIO;
 }
 
-/* The frame is shorter than what was requested: another version of it. */
+/* Fills the rest of the buffers with zeros, if another, shorter version of the frame was read. */
 static void peer_fill(struct transfer *t)
 {
 	for (; t->part < t->q->n; t->part++, t->at = 0) {

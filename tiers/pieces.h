@@ -80,9 +80,9 @@ int kvct_pieces_get(const struct kvct_pieces_ops *ops, void *arg, uint64_t off,
 int kvct_pieces_remove(const struct kvct_pieces_ops *ops, void *arg);
 
 /*
- * The cursors of a listing differ from each other until it ends, and some step of it finds a frame.
- * One cursor is remembered and replaced after twice as many steps, so a cycle of any length is
- * found (Brent's algorithm).
+ * Detects listings that never end: those that repeat a cursor, and those with millions of steps in
+ * a row without a frame. One cursor is remembered, and replaced after twice as many steps, so a
+ * cycle of any length is found (Brent's algorithm).
  */
 struct kvct_progress {
 	char cursor[32];

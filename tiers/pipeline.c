@@ -10,7 +10,7 @@
  *
  * Ordinary calls by threads were measured against io_uring and kernel AIO with the same number of
  * writes of 1 MiB in flight: they were as fast for pieces that are copied first (3.8 to 4.4 GB/s
- * beside 3.5 to 4.2), slower for pieces that are not (4.6 beside 5.2), and used as much CPU time.
+ * against 3.5 to 4.2), slower for pieces that are not (4.6 against 5.2), and used as much CPU time.
  * They need no permission, which containers often lack for io_uring.
  *
  * l->lock guards the list and the members of `run` that are named under it. Each run has two

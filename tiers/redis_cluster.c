@@ -9,7 +9,7 @@
 
 /*
  * Bounds of the answer to CLUSTER SLOTS. A range takes about 40 elements with its replicas and
- * their names. A larger map is refused, and MOVED tells the nodes.
+ * their names. A larger map is refused; the nodes are then learned from MOVED errors.
  */
 #define MAP_MOST (4u << 20)
 #define MAP_ELEMENTS (128u << 10)

@@ -479,7 +479,7 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 		curl_easy_cleanup(by.curl);
 	err = kvct_s3_judge(q, rc);
 	if (q->stalled || rc == CURLE_PEER_FAILED_VERIFICATION)
-		/* if this one stalled, the idle ones are as old; otherwise they use the old CA */
+		/* idle connections are as old as this one, or may have the same outdated CA file */
 		kvct_s3_close_idle(s);
 	return err;
 }

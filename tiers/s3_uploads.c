@@ -5,8 +5,9 @@
  *
  * An unfinished upload costs money until it is aborted. It is aborted after an error. Since a
  * killed daemon cannot do that, each upload is noted in a file of STORE/s3-uploads while it runs,
- * and the next daemon aborts noted uploads. Once a day the uploads of all nodes below the prefix
- * are listed, and those older than a day are aborted. One thread, the sweeper, does both.
+ * and the next daemon aborts noted uploads. At the start and every twelve hours, the uploads of
+ * all nodes below the prefix are listed, and those older than a day are aborted. One thread, the
+ * sweeper, does both.
  */
 #include "budget.h"
 #include "log.h"

@@ -41,7 +41,7 @@ enum kvc_budget_use {
 
 /*
  * Returns the limit for memory=0: a quarter of the memory that the machine, or the memory cgroup,
- * has beside a pool of pool_bytes; at least 128 MiB and at most 1 GiB.
+ * has outside a pool of pool_bytes; at least 128 MiB and at most 1 GiB.
  */
 uint64_t kvc_budget_default(uint64_t pool_bytes);
 /*

@@ -61,11 +61,11 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 			    const struct kvc_recipe *r,
 			    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg);
 /*
- * The same for a payload that another frame has, whose blocks are kept as they are coded: no block
- * is decoded, and sealed blocks are opened with `keys` and sealed for f. `from` is the frame, coded
- * and dense, and as long as f. It has a codec, unless f is sealed. `payload` has all bytes of its
- * stored payload, of which the caller has compared the sum. On success they belong to the encoder;
- * after an error they are undefined.
+ * The same for a payload that another frame, `from`, already stores. Its blocks are not decoded:
+ * sealed blocks are opened with `keys`, and all are sealed for f if f is sealed. `from` must be
+ * coded and dense, with the length of f; if f is not sealed, it must also have a codec. `payload`
+ * has the whole stored payload of `from`, and the caller has verified its checksum. On success the
+ * bytes belong to the encoder; after an error they are undefined.
  * Returns 0, -EBADMSG, -ENOKEY, -ENOMEM or -EIO.
  */
 int kvc_payload_encoder_copy(struct kvc_encoder **out, struct kvc_frame *f,

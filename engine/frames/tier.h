@@ -193,7 +193,7 @@ enum {
 	KVC_TIER_PATIENT = 16, /* calls may wait for a server without a time limit */
 	/*
 	 * with KVC_TIER_SHARED: the frames belong to other nodes, which may drop them at any time.
-	 * A frame here is no copy of an object in the pool, and put and remove are not called
+	 * A frame here does not count as a copy of an object; put and remove are not called
 	 */
 	KVC_TIER_LENT = 32,
 };

@@ -43,7 +43,7 @@ static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 
 /*
  * The object was loaded from another node. That node may drop its frame at any time, so the frame
- * is no copy of the object in the pool. If the catalog fails, the frame stays recorded, and the
+ * does not count as a copy of the object. If the catalog fails, the frame stays recorded, and the
  * object may be evicted once more without another copy.
  */
 static void forget_lent_both(struct kvc *k, struct kvc_node *n, unsigned tier)

@@ -110,7 +110,10 @@ static int try_codec(struct sample *s, struct kvc_work *w, int codec, int code, 
 	return 0;
 }
 
-/* Returns the part of the squares that the means of channels explain, of keys or values. */
+/*
+ * Returns the sum of the squares of the channels' means, divided by the sum of the squares of all
+ * elements, for keys (values: 0) or values (1). See kvc_kvq_means.
+ */
 static double mean_share(const struct sample *s, struct kvc_kvq *q, const struct kvc_kv_layout *l,
 			 int values)
 {
@@ -135,8 +138,9 @@ static void set_axis(struct kvc_kv_layout *l, char name, char to, uint32_t size)
 }
 
 /*
- * Looks for layouts that fit the sample better than the given one. The means of channels explain
- * less of the keys if the vectors of a class belong to different heads. Returns a message or NULL.
+ * Looks for layouts that fit the sample better than the given one. The keys of one head have large
+ * means in most models. A wrong layout mixes keys of different heads, and mean_share gets smaller.
+ * Returns a message or NULL.
  */
 static const char *doubt(const struct sample *s, struct kvc_kvq *q, char text[256])
 {

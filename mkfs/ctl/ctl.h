@@ -176,7 +176,10 @@ uint64_t kvm_sweep_value(const char *text, const char *name);
 /* Prints the result of a job of devices.c, from .kvcachefs/control. False: it is another job. */
 bool kvm_devices_result(const char *name, const char *text);
 struct kvm_json;
-/* Print the contents of .kvcachefs/devices: a member, and a line for each device not in order. */
+/*
+ * Print the contents of .kvcachefs/devices, which they modify: kvm_devices_json as the member
+ * "devices", kvm_devices_print as a line for each device that fails or is being removed.
+ */
 void kvm_devices_json(struct kvm_json *j, char *text);
 void kvm_devices_print(char *text);
 int kvm_run_add(int argc, char **argv);

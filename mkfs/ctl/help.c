@@ -91,8 +91,9 @@ static const struct {
 	  "no new files" },
 	{ "codec", "--layout", "LAYOUT",
 	  "axes of the keys and values, such as 'bf16 k2 l32 t256 h8 d128';\n"
-	  "kvcachefs-codecs(7) explains it (default: none; only lossless\n"
-	  "codecs are tried)" },
+	  "kvcachefs-codecs(7) explains it (default: the layout attribute\n"
+	  "of the file or of a folder above it; without a layout, only\n"
+	  "lossless codecs are tried)" },
 	{ "hash", "--as", "NAMING",
 	  "print an engine's file names; kvcachectl(8) lists the NAMINGs" },
 	{ "pools", "--free", NULL, "free the pools whose stores are deleted, or the given pools" },

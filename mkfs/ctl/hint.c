@@ -121,7 +121,7 @@ struct hints {
 	bool leaves, keeps; /* the chunks should leave sooner; or stay longer */
 };
 
-/* Refuses hints of which one evicts the chunks sooner and another keeps them longer. */
+/* Refuses hints that contradict each other: to evict the chunks sooner, and to keep them longer. */
 static int check_agreement(const struct hints *h)
 {
 	const char *leaves = h->finished     ? "--finished"

@@ -33,7 +33,7 @@ bool kvm_item_has_files(const struct kvm_item *it);
 int kvm_item_each_entry(const char *folder, int (*fn)(void *arg, const char *path), void *arg);
 /*
  * Calls fn for each chunk at or below the path, in the order of their names, until it returns
- * nonzero. A file in a folder that is no chunk is a chunk by itself. Returns that value, 0, or 1
+ * nonzero. A file in a folder that is not a chunk is a chunk by itself. Returns that value, 0, or 1
  * after a message.
  */
 int kvm_item_each_chunk(const char *path,

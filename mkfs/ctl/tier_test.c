@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REMOTE "option remote: " /* messages of kvct_open_all start so */
+#define REMOTE "option remote: " /* messages of kvct_open_all start with it */
 
 struct test_output {
 	struct kvm_json json;

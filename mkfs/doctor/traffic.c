@@ -19,7 +19,7 @@
 #include <sched.h>
 #include <string.h>
 
-#define LEAST 3.     /* points that another setting has to give */
+#define LEAST 3.     /* percentage points that a recommended setting must gain */
 #define FULL 12 / 10 /* a cache is judged if the trace's chunks have this many times its size */
 #define CELLS 16
 
@@ -200,7 +200,10 @@ static double in_pool(const struct trial *x)
 	return 100 * x->cell.share.pool;
 }
 
-/* Another policy finds more, or finds more in memory and not less in all. */
+/*
+ * Recommends a policy that finds at least LEAST points more, or one that finds at least LEAST
+ * points more in memory and not less in total.
+ */
 static void judge_policies(struct kvm_diagnosis *d, const struct trial *now, const struct trial *x,
 			   unsigned n, bool disk)
 {

@@ -162,7 +162,7 @@ static int rename_devices(struct kvc_store *s, const struct kvm_devices *given,
 
 /*
  * Removes lost devices from the store. The checks then remove the placements in them. Their files
- * and labels stay, since they may be unreachable for now only.
+ * and labels stay, because the devices may become reachable again.
  */
 static int forget_devices(struct kvc_store *s, const struct kvm_devices *lost, struct kvm_report *r,
 			  char *error)

@@ -2,11 +2,12 @@
 /*
  * Replays a trace against a policy. See replay.h.
  *
- * With told chains or without chains, the chunks of a request are accessed one after another, or,
- * if there are several clients, the chunks that were not cached in steps, in turn with the others.
- * With learned chains, the trace becomes the calls of a process: it opens the cached chunks of a
- * prompt in order, computes, and then creates the other chunks in order. chain_infer.h decides
- * where a request begins and which chunk is the parent of which.
+ * If the parents of chunks are those of the trace, or unknown, the chunks of a request are accessed
+ * one after another. With several clients, each of the concurrent requests first accesses its
+ * cached chunks; then they take turns to store a few of their other chunks. If the parents are
+ * inferred, the trace becomes the calls of a process: it opens the cached chunks of a prompt in
+ * order, computes, and then creates the other chunks in order. chain_infer.h decides where a
+ * request begins and which chunk is the parent of which.
  *
  * As in the daemon, models with their own policies are in classes. Each class has its own replacer
  * in each cache, and the classes give victims in turns (replacer.h).
@@ -28,12 +29,12 @@
 
 /* A simulated cache. */
 struct cache {
-	struct kvc_replacer *replacer; /* the calling class's; NULL: no such cache */
+	struct kvc_replacer *replacer; /* of the current request's class; NULL: no such cache */
 	struct kvc_replacer *replacers[KVC_CLASSES];
 	bool has_classes; /* several classes exist */
 	struct kvc_replacer_turns turns;
 	const struct cache *pool;                     /* its chunks decide the turns */
-	struct kvc_request *request;                  /* the calling thread's */
+	struct kvc_request *request;                  /* the current one of requests[] */
 	struct kvc_request requests[1 + KVM_THREADS]; /* the process's and its threads' */
 	unsigned class[1 + KVM_THREADS];              /* the class for each current request */
 	uint64_t capacity, used;
@@ -46,8 +47,8 @@ struct run {
 	const struct kvm_trace *trace;
 	const struct kvm_setup *setup;
 	struct cache cache[2];
-	unsigned class; /* the calling class, and its model's results */
-	struct kvm_part *part, *parts;
+	unsigned class;                /* of the current request */
+	struct kvm_part *part, *parts; /* results of its model, and of all models */
 	/* The rest is for learned chains. */
 	struct kvc_chain_infer *order;
 	unsigned learns; /* a bit for each class whose policy learns chains, as in a mount */
@@ -268,7 +269,7 @@ struct batch {
 	bool all[KVM_CLIENTS];      /* all accesses so far were hits */
 };
 
-/* Makes the calls of the i-th request of a batch the next ones. */
+/* Makes the i-th request of a batch the current one. */
 static void set_request(struct run *u, const struct batch *b, uint32_t i)
 {
 	for (int j = 0; j < 2; j++)

@@ -30,7 +30,7 @@
 
 struct chunk {
 	uint32_t parent; /* NONE: no known parent */
-	uint32_t leased; /* client that leased it and whose files are not yet opened; 0: none */
+	uint32_t leased; /* client that leased it, until the chunk is opened; 0: none */
 	bool known;      /* parent is final; otherwise it is still inferred */
 	bool told;
 	uint32_t model; /* NONE: unknown, or no model */

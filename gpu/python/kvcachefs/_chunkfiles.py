@@ -83,9 +83,9 @@ class ChunkFiles:
     def submit(self, job: int, load: bool, chunks: Sequence[tuple[int, str]],
                runs: Sequence[tuple[int, int, Sequence[int]]], *, stream: Any = None) -> None:
         """Starts a transfer. chunks: the group and the file of each chunk, ordered by group. runs:
-        (group, first slot, blocks), in the same order of groups: consecutive blocks of the group's
-        chunks. The first block is in the first chunk, at this slot, counted from the beginning of
-        the prompt or of the chunk. finished() reports failures; this call does not raise."""
+        (group, first slot, blocks): consecutive blocks of consecutive chunks of the group, in the
+        same order. The first block is in slot (first slot % slots) of the first chunk of the run.
+        finished() reports failures; this call does not raise."""
         this = self._jobs[job] = _Job(load)
         try:
             items, places = self._items(this, load, chunks, runs)

@@ -436,9 +436,9 @@ class Lookups:
 
     def hint(self, keys: Iterable[Hashable], superseded_by: Hashable | None = None,
              **words: Any) -> None:
-        """Tells the mount's policy about the future of the chunks of a prompt, which the keys name
-        from its beginning, with the words of kvcachefs.hint(). Does not wait; an error is logged.
-        superseded_by: the last key of a newer state."""
+        """Tells the mount's policy whether the chunks of a prompt will be needed. keys: the keys
+        from the beginning of the prompt. words: arguments of kvcachefs.hint(). superseded_by: the
+        last key of a newer state. Does not wait; an error is logged."""
         paths = self._files(keys)
         if superseded_by is not None:
             words["superseded_by"] = self._paths(superseded_by)[-1]

@@ -8,19 +8,20 @@
  * requests at one moment can allocate all of it.
  *
  * An entry is in use until its request is answered, also while the request waits (wait_slots.h).
- * Deep queues cost little, and a full queue stops its CPU. So the queues are as deep as a sixteenth
- * of the memory outside the pool (of the machine or of the daemon's cgroup) permits in the worst
- * case, with a total between KVFS_RINGS_LEAST and KVFS_RINGS bytes. The queues are part of memory=:
- * if that option is set, they get at most a quarter of it, and less if the rest needs more. The
- * worst case is
+ * A full queue stops its CPU, so the queues are deep: as deep as a sixteenth of the memory outside
+ * the pool (of the machine or of the daemon's cgroup) permits in the worst case, with a total
+ * between KVFS_RINGS_LEAST and KVFS_RINGS bytes. But each entry takes some microseconds of a mount
+ * and of its end, and KVFS_RING_DEPTH threads rarely wait on one CPU. The queues are part of
+ * memory=: if that option is set, they get at most a quarter of it, and less if the rest needs
+ * more. The worst case is
  *
  * 	queues x depth x (payload + page)
  *
  * with a depth of at most KVFS_RING_DEPTH and at least KVFS_RING_LEAST:
  *
  * 	CPUs                             2     8    16    32    64   128   256  1024
- * 	depth, 32 GiB or more outside 8191  3640  1820   910   455   227   113    28
- * 	wait slots of a single user   4608  2048  1024   513   257   129    64    16
+ * 	depth, 32 GiB or more outside 2047  2047  1820   910   455   227   113    28
+ * 	wait slots of a single user   1152  1152  1024   513   257   129    64    16
  * 	depth, 2 GiB or less outside   910   227   113    56    28    16    16    16
  *
  * The payload must hold the largest request, because the kernel (6.14 to 6.18) stops at a BUG_ON if
@@ -38,7 +39,7 @@
 #define KVFS_RINGS_LEAST (128ull << 20)
 #define KVFS_RINGS_DATA (256ull << 20)
 #define KVFS_RINGS_PART 4u    /* the queues may use 1/4 of memory=, if that is set */
-#define KVFS_RING_DEPTH 8191u /* plus one entry of libfuse: a power of two */
+#define KVFS_RING_DEPTH 2047u /* plus one entry of libfuse: a power of two */
 #define KVFS_RING_LEAST 16u
 /* Value and name of the largest attribute. Rounded up to whole pages. */
 #define KVFS_RING_PAYLOAD ((64u << 10) + 256u)

@@ -73,7 +73,7 @@ if config["requests_by"] == "io_uring":
     queues, depth, payload = (
         int(config[f"ring_{k}"]) for k in ("queues", "depth", "payload_bytes"))
     # one queue for each CPU; the total size is bounded, and an entry can hold the largest attribute
-    assert queues == os.sysconf("SC_NPROCESSORS_CONF") and 16 <= depth <= 8191, config
+    assert queues == os.sysconf("SC_NPROCESSORS_CONF") and 16 <= depth <= 2047, config
     taken = queues * depth * (payload + os.sysconf("SC_PAGESIZE"))
     assert int(config["ring_bytes"]) == taken and (taken <= 2048 * MiB or depth == 16), config
     assert s.log().count(f"io_uring: {queues} queues") == 1, s.log()

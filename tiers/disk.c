@@ -567,6 +567,19 @@ static int read_pages(struct disk *d, uint8_t *buf, size_t len, uint64_t at)
 	return 0;
 }
 
+/*
+ * Returns the next page from `at` on that is not in a hole or in preallocated space, which read as
+ * zeros and so hold no frame. Devices and filesystems that do not know return `at`.
+ */
+static uint64_t next_data(const struct disk *d, uint64_t at)
+{
+	off_t next = lseek(d->fd, (off_t)at, SEEK_DATA);
+
+	if (next < 0)
+		return errno == ENXIO ? d->size : at;
+	return kvc_max(at, (uint64_t)next / KVC_PAGE * KVC_PAGE);
+}
+
 static int disk_list(struct kvc_tier *t,
 		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		     void *arg)
@@ -579,7 +592,7 @@ static int disk_list(struct kvc_tier *t,
 
 	if (!buf || !f)
 		return -ENOMEM;
-	for (uint64_t at = 0; at < d->size && !err;) {
+	for (uint64_t at = 0; (at = next_data(d, at)) < d->size && !err;) {
 		size_t len = kvc_min(d->size - at, PIECE);
 
 		if (kvc_pread_all(d->fd, buf, len, (off_t)at) &&

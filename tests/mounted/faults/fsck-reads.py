@@ -3,7 +3,7 @@
 # level: check
 """An error is not an absence: if reads, writes and opens of fsck.kvcachefs fail, temporarily or
 permanently, no file is forgotten and no catalog is set aside. Unreadable data is reported, has its
-own exit status (8), and has no other effect."""
+own exit status (8), and has no other effect. Space that was never written is not read."""
 import glob, os, shutil, sqlite3
 from kvtest import *
 import faults
@@ -129,3 +129,8 @@ s.mount()
 there = sum(os.path.exists(f"{s.mnt}/{f}") and s.read(f) == blob(f, N) for f in FILES)
 assert there == len(FILES) - 2, there
 s.umount()
+
+# the disk tier of a new store is preallocated, and nothing of it is read
+empty = Store("empty", size="1G")
+r = faults.Run([FSCK, "-n", empty.path], f"calls=read path={empty.path}/data nth=0 do=EIO")
+assert r.rc == 0 and r.met[0] < 16, r

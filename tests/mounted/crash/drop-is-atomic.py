@@ -14,7 +14,7 @@ from witness import Witness
 
 KILLS = int(os.environ.get("KILLS", 2))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
-LAYERS, SIZE = 1024 if LONG else 256, 4096
+LAYERS, SIZE = 1024 if LONG else 224, 4096
 MOST = 32  # files per lock hold
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ESHUTDOWN)
 print(f"KILLS={KILLS} SEED={SEED}", flush=True)

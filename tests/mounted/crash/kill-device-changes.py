@@ -48,7 +48,7 @@ GLOBS = (f"{top}/s/superblock*", f"{top}/s/data", PART, MORE)
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 print(f"SEED={SEED}")
 rng = random.Random(SEED)
-STEP = 1 if LONG else 2
+STEP = 1 if LONG else 3
 kills = 0
 for words, complete in CHANGES.items():
     for rule, glob in enumerate(GLOBS):

@@ -24,7 +24,7 @@ if MODE in ("asan", "tsan"):
     skip("the recorder replaces functions of libc that the sanitizers replace, too")
 MINUTES = float(os.environ.get("MINUTES", 0))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
-CUTS = int(os.environ.get("CUTS", 26 if LONG else 12))
+CUTS = int(os.environ.get("CUTS", 26 if LONG else 8))
 LIFE = 3.0 if LONG else 1.5  # seconds of load
 HOW = ("none", "all", "data", "log", "rest", "torn", "mixed", "mixed", "torn")
 HOW_DEVICES = HOW + ("device", "device", "device")

@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "committer.h"
 #include "disk_retention.h"
+#include "gone.h"
 #include "leaving.h"
 #include "node.h"
 #include "retention.h"
@@ -167,6 +168,16 @@ static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 	return seen.begins;
 }
 
+/* A chunk was created: if it is a dropped chunk, the policies go on with what they know about it.
+ */
+static void recall(struct kvc *k, const struct kvc_chunk *c)
+{
+	uint64_t earlier = kvc_gone_earlier_take_locked(k, c->id);
+
+	if (earlier)
+		kvc_replacers_rename_locked(k, earlier, c);
+}
+
 static void report_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made,
 		       uint64_t ns)
 {
@@ -187,6 +198,8 @@ static void report_use(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c,
 		for (int i = 0; i < KVC_CACHES; i++)
 			u->request[i].refused = refused[i];
 	}
+	if (made)
+		recall(k, c);
 	request_use(k, u, c, made && c->nnodes && !c->detached);
 }
 
@@ -362,6 +375,7 @@ static void chunk_made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 {
 	struct kvc_client *u;
 
+	recall(k, c);
 	if (c->fresh || !client || !(u = client_uses(k, c, 0, client, true)))
 		return;
 	if (c->use.created_ns || kvc_replacers_has_locked(k, KVC_CACHE_POOL, c)) {

@@ -121,8 +121,9 @@ static int remove_names_both(struct kvc *k, struct kvc_node *n, const struct kvc
 			kvc_notify_readers_both(k, KVC_EVENT_RING_dropped, n, e->v[i].parent,
 						e->v[i].name);
 		if (!err && k->drops->noted_why && (!k->drops->noted || k->drops->noted == n))
-			kvc_gone_name_put(k, e->v[i].parent, kvc_name_hash(e->v[i].name),
-					  k->drops->noted_why - 1);
+			kvc_gone_name_put_locked(k, e->v[i].parent, kvc_name_hash(e->v[i].name),
+						 k->drops->noted_why - 1,
+						 S_ISDIR(n->row.mode) ? n->row.ino : n->row.chunk);
 		if (!err && folder) {
 			notify_removed(k, folder, n);
 			kvc_folder_touch_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);

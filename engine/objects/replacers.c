@@ -91,6 +91,13 @@ void kvc_replacers_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_
 			   c->parent & ~KVC_TOLD, bytes_in_cache(cache, c));
 }
 
+void kvc_replacers_rename_locked(struct kvc *k, uint64_t earlier, const struct kvc_chunk *c)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (k->replacers->replacer[i][c->policy])
+			kvc_replacer_rename(k->replacers->replacer[i][c->policy], earlier, c->id);
+}
+
 uint64_t kvc_replacers_saved_state_locked(const struct kvc *k, enum kvc_cache cache,
 					  const struct kvc_chunk *c)
 {

@@ -42,6 +42,11 @@ void kvc_replacers_add_locked(struct kvc *k, enum kvc_cache cache, struct kvc_ch
  */
 void kvc_replacers_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
 				struct kvc_request *r);
+/*
+ * The chunk was dropped and made again: it had the id `earlier` then, under which the policies know
+ * it.
+ */
+void kvc_replacers_rename_locked(struct kvc *k, uint64_t earlier, const struct kvc_chunk *c);
 /* The chunk's bytes in the pool or below have changed. */
 void kvc_replacers_resize_locked(struct kvc *k, const struct kvc_chunk *c);
 /*

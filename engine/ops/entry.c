@@ -11,6 +11,7 @@
 #include "dir_invalidate.h"
 #include "file.h"
 #include "folder.h"
+#include "gone.h"
 #include "ino.h"
 #include "model_quota.h"
 #include "load.h"
@@ -274,6 +275,7 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 	if (n && !err)
 		err = kvc_name_put(k->cat, parent, name, n->row.ino, mode & S_IFMT);
 	if (n && !err) {
+		kvc_gone_name_made_locked(k, parent, kvc_name_hash(name), n->row.ino);
 		kvc_node_looked_up_locked(n);
 		kvc_node_dirty_locked(k, n);
 		kvc_folder_touch_locked(k, folder, S_ISDIR(mode) ? 1 : 0);

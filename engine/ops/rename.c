@@ -6,6 +6,7 @@
 #include "committer.h"
 #include "file.h"
 #include "folder.h"
+#include "gone.h"
 #include "model_quota.h"
 #include "model.h"
 #include "model_count.h"
@@ -122,6 +123,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		kvc_entry_unlink_apply_both(k, old, to, left);
 		kvc_node_settle_locked(k, old);
 	}
+	kvc_gone_name_made_locked(k, to, kvc_name_hash(to_name), ino);
 	kvc_access_renamed_locked(k, ino);
 	kvc_notify_readers_both(k, KVC_EVENT_RING_renamed, n, parent, name);
 	n->row.ctime_ns = kvc_now_ns();

@@ -251,6 +251,15 @@ static void unhash_slot(struct kvc_chain *c, uint32_t slot)
 	*s = c->next[slot];
 }
 
+static void hash_slot(struct kvc_chain *c, uint32_t slot, uint64_t id)
+{
+	uint32_t b = slot_bucket(c, id);
+
+	c->id[slot] = id;
+	c->next[slot] = c->head[b];
+	c->head[b] = slot;
+}
+
 static void set_leaf(struct kvc_chain *c, uint32_t i, uint32_t slot)
 {
 	c->leaf[i] = slot;
@@ -358,7 +367,7 @@ static void unlink_parent(struct kvc_chain *c, uint32_t slot)
 
 uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double key)
 {
-	uint32_t slot = c->free, b;
+	uint32_t slot = c->free;
 
 	if (slot != KVC_NO_SLOT)
 		c->free = c->parent[slot];
@@ -367,11 +376,8 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 	if (c->n >= c->buckets)
 		split_bucket(c);
 	c->n++;
-	c->id[slot] = id;
+	hash_slot(c, slot, id);
 	c->last[slot] = 0;
-	b = slot_bucket(c, id);
-	c->next[slot] = c->head[b];
-	c->head[b] = slot;
 	for (unsigned i = 0; i < c->ncolumns; i++)
 		memset((char *)*c->column[i].v + (size_t)slot * c->column[i].bytes, 0,
 		       c->column[i].bytes);
@@ -382,6 +388,12 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 	link_parent(c, slot, parent);
 	leaf_add(c, slot);
 	return slot;
+}
+
+void kvc_chain_rename(struct kvc_chain *c, uint32_t slot, uint64_t id)
+{
+	unhash_slot(c, slot);
+	hash_slot(c, slot, id);
 }
 
 void kvc_chain_set_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent)

@@ -101,6 +101,8 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
  * too.
  */
 void kvc_chain_del(struct kvc_chain *c, uint32_t slot);
+/* Changes the id of a chunk. The new id is not in the cache. */
+void kvc_chain_rename(struct kvc_chain *c, uint32_t slot, uint64_t id);
 /* Changes the parent (KVC_NO_SLOT: none). The new parent must not be a descendant of `slot`. */
 void kvc_chain_set_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent);
 /* True if `slot` is `above` or a descendant of it, or if the chain is too long to tell. */

@@ -162,6 +162,12 @@ struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
 	return place_ghost(g, own, tag);
 }
 
+void kvc_ghosts_del(struct kvc_ghosts *g, struct kvc_ghost *x)
+{
+	x->tag = 0;
+	g->n--;
+}
+
 /*
  * Saving: the youngest ghosts, at most SAVED. Two passes count them by age: UPPER by the upper half
  * of the age, and then LOWER by the lower half, among those at the limit. If all fit, LOWER is

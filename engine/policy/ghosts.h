@@ -54,6 +54,8 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id);
  * one that it replaces: the caller sets all of them.
  */
 struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id);
+/* Deletes a ghost that was found. */
+void kvc_ghosts_del(struct kvc_ghosts *g, struct kvc_ghost *x);
 uint64_t kvc_ghosts_bytes(const struct kvc_ghosts *g);
 /*
  * Saves a part of the youngest ghosts (their age is relative to s->now) and returns true if more

@@ -289,13 +289,18 @@ static uint32_t *record_bucket(const struct kvc_learn *l, uint64_t id)
 	return &l->bucket[bucket_number(l, id)];
 }
 
-static void unhash_record(struct kvc_learn *l, uint32_t i)
+static void unchain_record(struct kvc_learn *l, uint32_t i)
 {
 	uint32_t *at = record_bucket(l, l->record[i].id);
 
 	while (*at != i)
 		at = &l->record[*at].bucket;
 	*at = l->record[i].bucket;
+}
+
+static void unhash_record(struct kvc_learn *l, uint32_t i)
+{
+	unchain_record(l, i);
 	l->record[i].id = 0;
 	if (l->first[l->record[i].age] == i)
 		l->waits &= ~(1u << l->record[i].age);
@@ -450,6 +455,19 @@ void kvc_learn_tell(struct kvc_learn *l, uint64_t id, uint8_t outlook)
 
 	if (i != NONE)
 		l->record[i].facts.outlook = outlook;
+}
+
+void kvc_learn_rename(struct kvc_learn *l, uint64_t from, uint64_t to)
+{
+	uint32_t i = find_record(l, from), *at;
+
+	if (i == NONE || find_record(l, to) != NONE)
+		return;
+	unchain_record(l, i);
+	at = record_bucket(l, to);
+	l->record[i].id = to;
+	l->record[i].bucket = *at;
+	*at = i;
 }
 
 uint8_t kvc_learn_score_told(const struct kvc_learn *l, uint8_t score, uint8_t from, uint8_t to)

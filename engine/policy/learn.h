@@ -53,6 +53,8 @@ void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f
 		     uint32_t chunks);
 /* A request of this many chunks has ended. Call it before kvc_learn_track for its runs. */
 void kvc_learn_length(struct kvc_learn *l, uint32_t chunks);
+/* A tracked chunk has another id now. */
+void kvc_learn_rename(struct kvc_learn *l, uint64_t from, uint64_t to);
 /* A client reported the outlook of a chunk that was tracked. */
 void kvc_learn_tell(struct kvc_learn *l, uint64_t id, uint8_t outlook);
 /* Returns the score of a chunk whose outlook changes. */

@@ -90,6 +90,20 @@ static uint32_t slot_if_present(const struct kvc_replacer *k, const struct kvc_t
 	return is ? t->slot : KVC_NO_SLOT;
 }
 
+/* Returns the ghost of a chunk that is accessed, or NULL. */
+static struct kvc_ghost *ghost_of(struct prefix *p, uint64_t id)
+{
+	if (kvc_ghosts_in_sample(&p->ghosts, id))
+		return kvc_ghosts_find(&p->ghosts, id);
+	for (unsigned i = 0; i < RENAMES && p->nrenamed; i++)
+		if (p->renamed[i].id == id) {
+			p->renamed[i].id = 0;
+			p->nrenamed--;
+			return &p->renamed[i].ghost;
+		}
+	return NULL;
+}
+
 static void prefix_touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	struct prefix *p = k->own;
@@ -104,8 +118,7 @@ static void prefix_touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t
 		t->count = p->worth[slot].count;
 		t->kids = p->kids[slot];
 		mean = p->mean[slot];
-	} else if (kvc_ghosts_in_sample(&p->ghosts, t->id) &&
-		   (g = kvc_ghosts_find(&p->ghosts, t->id))) {
+	} else if ((g = ghost_of(p, t->id))) {
 		t->known = true;
 		last = g->last;
 		t->count = g->count;
@@ -274,6 +287,26 @@ static void prefix_tell(struct kvc_replacer *k, uint64_t id, uint32_t slot, uint
 	p->drawn[1].nr = 0;
 }
 
+static void prefix_rename(struct kvc_replacer *k, uint64_t from, uint64_t to)
+{
+	struct prefix *p = k->own;
+	struct kvc_ghost *g = kvc_ghosts_find(&p->ghosts, from), was;
+
+	kvc_learn_rename(p->learn, from, to);
+	kvc_prefix_shadow_rename(p, from, to);
+	if (!g)
+		return;
+	was = *g;
+	kvc_ghosts_del(&p->ghosts, g);
+	remember_ghost(p, NULL, to, was.last, was.count, was.gap, was.kids);
+	if (kvc_ghosts_in_sample(&p->ghosts, to))
+		return;
+	p->nrenamed += !p->renamed[p->renamed_next].id;
+	p->renamed[p->renamed_next].id = to;
+	p->renamed[p->renamed_next].ghost = was;
+	p->renamed_next = (p->renamed_next + 1) % RENAMES;
+}
+
 static void prefix_close(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
@@ -368,6 +401,7 @@ const struct kvc_replacer_ops kvc_replacer_prefix = {
 	.victim = kvc_prefix_victim,
 	.refuses = kvc_prefix_refuses,
 	.tell = prefix_tell,
+	.rename = prefix_rename,
 	.saved_state = kvc_prefix_saved_state,
 	.restore = kvc_prefix_restore,
 	.save = kvc_prefix_save,

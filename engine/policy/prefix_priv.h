@@ -26,6 +26,8 @@ _Static_assert(sizeof(struct worth) == 4 && KVC_SCORES <= 128 && KVC_GAPS <= 32 
 		       KVC_OUTLOOKS <= 16,
 	       "struct worth");
 
+#define RENAMES 64 /* clients make chunks at the same time */
+
 #define BEST 8
 
 /* A leaf that was drawn, with its state at that time. */
@@ -83,6 +85,12 @@ struct prefix {
 	/* last result of kvc_prefix_score_now, and the access it belongs to; 0: none since */
 	uint32_t scored_nr, scored_n;
 	uint8_t scored;
+	/* ghosts of renamed chunks that were not accessed since; their ids are not in the sample */
+	struct {
+		uint64_t id; /* 0: free */
+		struct kvc_ghost ghost;
+	} renamed[RENAMES];
+	unsigned nrenamed, renamed_next;
 	uint64_t switches;
 	float per_size[SIZES];
 };
@@ -161,6 +169,8 @@ bool kvc_prefix_shadow_refuses(struct kvc_replacer *k, const struct kvc_request 
 bool kvc_prefix_in_shadow(const struct prefix *p, uint64_t id);
 /* Passes the chunk accessed last to the shadows. */
 void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r);
+/* kvc_replacer_rename */
+void kvc_prefix_shadow_rename(struct prefix *p, uint64_t from, uint64_t to);
 /* At the end of a request: decides which of the two orders evicts. */
 void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r);
 /*

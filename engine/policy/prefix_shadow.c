@@ -88,6 +88,17 @@ void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r)
 			touch_shadow(k, r, i);
 }
 
+void kvc_prefix_shadow_rename(struct prefix *p, uint64_t from, uint64_t to)
+{
+	for (unsigned i = 0; i < SHADOWS && kvc_prefix_in_shadow(p, to); i++) {
+		struct kvc_chain *c = &p->shadow[i].chain;
+		uint32_t slot = kvc_chain_find(c, from);
+
+		if (slot != KVC_NO_SLOT && kvc_chain_find(c, to) == KVC_NO_SLOT)
+			kvc_chain_rename(c, slot, to);
+	}
+}
+
 uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most)
 {
 	uint32_t s = 1;

@@ -296,17 +296,42 @@ static uint32_t leaf_for_either(const struct kvc_replacer *k, struct queues *q, 
 	return leaf_for(k, q, !of, &steps);
 }
 
-/* A remembered chunk was accessed before, so it enters SECOND. */
+/*
+ * A remembered chunk was accessed before, so it enters SECOND. If no request accesses it yet, it
+ * stays remembered until one claims it, because touch_arc learns from that.
+ */
 static void queues_add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t size)
+{
+	struct own *o = k->own;
+	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
+
+	(void)size;
+	push_slot(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
+	if (known != KVC_NO_SLOT && r)
+		forget_evicted(o, known);
+}
+
+static void queues_claim(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot,
+			 uint64_t size)
 {
 	struct own *o = k->own;
 	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
 
 	(void)r;
 	(void)size;
-	push_slot(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
-	if (known != KVC_NO_SLOT)
-		forget_evicted(o, known);
+	if (known == KVC_NO_SLOT)
+		return;
+	move_to_tail(&o->here, SECOND, slot);
+	forget_evicted(o, known);
+}
+
+static void queues_rename(struct kvc_replacer *k, uint64_t from, uint64_t to)
+{
+	struct own *o = k->own;
+	uint32_t slot = kvc_chain_find(&o->remembered, from);
+
+	if (slot != KVC_NO_SLOT && kvc_chain_find(&o->remembered, to) == KVC_NO_SLOT)
+		kvc_chain_rename(&o->remembered, slot, to);
 }
 
 static uint64_t queues_bytes(const struct kvc_replacer *k)
@@ -421,10 +446,11 @@ static void queues_load(struct kvc_replacer *k, struct kvc_in *in)
 		}
 }
 
-#define BY_QUEUE                                                                             \
-	.family = true, .open = queues_open, .close = queues_close, .add = queues_add,       \
-	.bytes = queues_bytes, .saved_state = queues_saved_state, .restore = queues_restore, \
-	.save = queues_save, .saved = queues_saved, .load = queues_load
+#define BY_QUEUE                                                                           \
+	.family = true, .open = queues_open, .close = queues_close, .add = queues_add,     \
+	.claim = queues_claim, .rename = queues_rename, .bytes = queues_bytes,             \
+	.saved_state = queues_saved_state, .restore = queues_restore, .save = queues_save, \
+	.saved = queues_saved, .load = queues_load
 
 /*
  * s3fifo: new chunks enter FIRST, a tenth of the cache. A chunk that is accessed there moves on to

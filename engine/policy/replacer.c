@@ -210,6 +210,14 @@ void kvc_replacer_set_parent(struct kvc_replacer *k, uint64_t id, uint64_t paren
 		k->ops->set_parent(k, slot);
 }
 
+void kvc_replacer_rename(struct kvc_replacer *k, uint64_t from, uint64_t to)
+{
+	if (!k->ops->rename || from == to || kvc_chain_find(&k->chain, from) != KVC_NO_SLOT)
+		return;
+	k->changes++;
+	k->ops->rename(k, from, to);
+}
+
 uint32_t kvc_replacer_children(const struct kvc_replacer *k, uint64_t id)
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);

@@ -9,7 +9,8 @@
  * caller owns. A chunk that a request in progress accessed last is not chosen as a victim before
  * that request has ended.
  *
- * A chunk is known by an id: any 64 bits except 0, never used for another chunk. A replacer has no
+ * A chunk is known by an id: any 64 bits except 0, never used for another chunk. A chunk that was
+ * deleted and is made again may get another id (kvc_replacer_rename). A replacer has no
  * lock: the caller serializes the calls. No call blocks. The time of a call grows at most with the
  * logarithm of the cache's size.
  *
@@ -138,6 +139,12 @@ bool kvc_replacer_has(const struct kvc_replacer *k, uint64_t id);
 void kvc_replacer_set_parent(struct kvc_replacer *k, uint64_t id, uint64_t parent);
 /* Returns the number of children in the cache. */
 uint32_t kvc_replacer_children(const struct kvc_replacer *k, uint64_t id);
+/*
+ * The chunk `from`, which is not in the cache any more, was made again with another id: what the
+ * policy remembers of it belongs to the chunk `to` now, which may have been added without a
+ * request, but was not accessed yet. Does nothing if `from` is in the cache.
+ */
+void kvc_replacer_rename(struct kvc_replacer *k, uint64_t from, uint64_t to);
 /* Sets the size of a chunk in the cache. */
 void kvc_replacer_resize(struct kvc_replacer *k, uint64_t id, uint64_t bytes);
 /*

@@ -47,6 +47,8 @@ struct kvc_replacer_ops {
 	uint32_t (*victim)(struct kvc_replacer *k);
 	/* Is the chunk that was accessed last worth less than the next victim? */
 	bool (*refuses)(struct kvc_replacer *k, const struct kvc_request *r, uint64_t bytes);
+	/* kvc_replacer_rename; `from` is not in the cache */
+	void (*rename)(struct kvc_replacer *k, uint64_t from, uint64_t to);
 	/* slot: KVC_NO_SLOT if the chunk is not in the cache */
 	void (*tell)(struct kvc_replacer *k, uint64_t id, uint32_t slot, uint8_t outlook);
 	void (*end)(struct kvc_replacer *k, struct kvc_request *r);

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#define WAYS 8u /* places of a name in the table of ids */
 #define WHY 15u /* the bits of the reason in `when` */
 
 _Static_assert(KVC_REASONS_N < WHY, "a reason fits");
@@ -18,8 +19,15 @@ struct gone_slot {
 	_Atomic uint64_t at;   /* bytes that had left for lack of space */
 };
 
+/* Under k->lock. */
+struct gone_pair {
+	uint64_t key, id; /* key 0: free */
+};
+
 struct kvc_gone {
 	struct gone_slot names[KVC_GONE_SLOTS], chunks[KVC_GONE_SLOTS];
+	/* by name: the id of the dropped chunk; by id: the id that the chunk had before */
+	struct gone_pair ids[KVC_GONE_IDS], earlier[KVC_GONE_EARLIER];
 	_Atomic uint64_t dropped, evicted; /* bytes that left so far for lack of space */
 };
 
@@ -81,9 +89,27 @@ static bool lacks_space(enum kvc_reason why)
 	return why == KVC_FOR_pool || why == KVC_FOR_tier;
 }
 
-void kvc_gone_name_put(struct kvc *k, uint64_t parent, uint64_t hash, enum kvc_reason why)
+/* Returns the place of a name among a few: its own, a free one, or that of another name. */
+static struct gone_pair *place_of(struct kvc *k, uint64_t key)
 {
-	put(k->gone->names, name_key(parent, hash), (kvc_mono_ns() & ~(uint64_t)WHY) | why,
+	struct gone_pair *v = &k->gone->ids[(key >> 32) % (KVC_GONE_IDS / WAYS) * WAYS],
+			 *free = NULL;
+
+	for (unsigned i = 0; i < WAYS; i++) {
+		if (v[i].key == key)
+			return &v[i];
+		free = v[i].key ? free : &v[i];
+	}
+	return free ?: &v[(key >> 24) % WAYS];
+}
+
+void kvc_gone_name_put_locked(struct kvc *k, uint64_t parent, uint64_t hash, enum kvc_reason why,
+			      uint64_t chunk)
+{
+	uint64_t key = name_key(parent, hash);
+
+	*place_of(k, key) = (struct gone_pair){ key, chunk };
+	put(k->gone->names, key, (kvc_mono_ns() & ~(uint64_t)WHY) | why,
 	    atomic_load(&k->gone->dropped));
 }
 
@@ -94,6 +120,28 @@ void kvc_gone_name_forget(struct kvc *k, uint64_t parent, uint64_t hash)
 
 	if (atomic_load_explicit(&s->key, memory_order_relaxed) == key)
 		atomic_compare_exchange_strong(&s->key, &key, 0);
+}
+
+void kvc_gone_name_made_locked(struct kvc *k, uint64_t parent, uint64_t hash, uint64_t ino)
+{
+	uint64_t key = name_key(parent, hash), now = chunk_key(ino);
+	struct gone_pair *was = place_of(k, key);
+
+	if (was->key != key)
+		return;
+	k->gone->earlier[(now >> 32) % KVC_GONE_EARLIER] = (struct gone_pair){ now, was->id };
+	was->key = 0;
+}
+
+uint64_t kvc_gone_earlier_take_locked(struct kvc *k, uint64_t chunk)
+{
+	uint64_t key = chunk_key(chunk);
+	struct gone_pair *p = &k->gone->earlier[(key >> 32) % KVC_GONE_EARLIER];
+
+	if (p->key != key)
+		return 0;
+	p->key = 0;
+	return p->id;
 }
 
 void kvc_gone_dropped(struct kvc *k, enum kvc_reason why, uint64_t bytes)

@@ -10,25 +10,40 @@
  *   chunks   that were evicted from the pool and stayed in a tier. An open that has to load one is
  *            counted by the bytes that were evicted in the meantime (evict_gap_bytes).
  *
+ * A dropped chunk that is computed and stored again has another inode number, and so another id. A
+ * third table finds the earlier id by the name, so that the policies go on with what they know
+ * about the chunk (kvc_replacer_rename).
+ *
  * A cache that evicts the least recently used chunk first would still have the chunk if it were
  * larger by these bytes. The tables have a fixed size: a later chunk may replace an earlier one,
- * and a restart forgets all. Any thread, without locks.
+ * and a restart forgets all. Any thread, without locks if the
+ * name of the function does not end in _locked.
  */
 #ifndef KVC_GONE_H
 #define KVC_GONE_H
 
 #include "kvc.h"
 
-#define KVC_GONE_SLOTS 65536u /* of each table; 1.5 MiB */
+#define KVC_GONE_SLOTS 65536u   /* of each of these tables; 1.5 MiB */
+#define KVC_GONE_IDS 262144u    /* dropped chunks whose ids are known; 4 MiB */
+#define KVC_GONE_EARLIER 16384u /* chunks that were made again and not used yet */
 
 struct kvc_gone *kvc_gone_new(void); /* NULL: out of memory */
 void kvc_gone_free(struct kvc_gone *g);
 
-/* A chunk was dropped, and this name of it with it. hash: kvc_name_hash of the name. */
-void kvc_gone_name_put(struct kvc *k, uint64_t parent, uint64_t hash, enum kvc_reason why);
-/* The name was made again. */
+/*
+ * A chunk was dropped, and this name of it with it. hash: kvc_name_hash of the name. chunk: the
+ * chunk's id.
+ */
+void kvc_gone_name_put_locked(struct kvc *k, uint64_t parent, uint64_t hash, enum kvc_reason why,
+			      uint64_t chunk);
+/* The file or folder `ino` got this name. If a chunk with the name was dropped, it may be that
+ * chunk: kvc_gone_earlier_take_locked returns, once, the id that the chunk had before; else 0. */
+void kvc_gone_name_made_locked(struct kvc *k, uint64_t parent, uint64_t hash, uint64_t ino);
+uint64_t kvc_gone_earlier_take_locked(struct kvc *k, uint64_t chunk);
+/* The name will be made again: requests for it are not counted any more. */
 void kvc_gone_name_forget(struct kvc *k, uint64_t parent, uint64_t hash);
-/* A chunk of this size was dropped for this reason; call it after kvc_gone_name_put. */
+/* A chunk of this size was dropped for this reason; call it after kvc_gone_name_put_locked. */
 void kvc_gone_dropped(struct kvc *k, enum kvc_reason why, uint64_t bytes);
 
 /* Why and how long ago a name was dropped. */

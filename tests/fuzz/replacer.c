@@ -5,7 +5,8 @@
  *
  * Input: a byte of the policy, one of the number of changes, the changes (three bytes of the place,
  * the upper half counted from the end; one of the kind; four of the value), eight bytes of saved
- * values for each chunk, and the rest for requests, a byte each.
+ * values for each chunk, and the rest for requests, two bytes each: the chunk, and what the request
+ * does (REFUSES and so on; the upper half is the outlook, or the difference of the ids).
  * Longest input: 512
  * Covers: engine/policy/state.c, engine/policy/replacer.c, engine/policy/prefix_save.c,
  * engine/policy/learn.c, engine/policy/learn_save.c, engine/policy/ghosts.c,
@@ -34,21 +35,41 @@ static struct kvc_replacer *opened(unsigned policy)
 	return k;
 }
 
-/* Makes the request of a prompt: the parent of a chunk has half its number. */
-static void ask(struct kvc_replacer *k, struct kvc_request *r, uint64_t end)
+/* What a request does beside its accesses. */
+enum { REFUSES = 1, TELLS = 2, RENAMES = 4, LOOSE = 8 };
+
+/*
+ * Makes the request of a prompt: the parent of a chunk has half its number, which is the lowest
+ * byte of its id. With RENAMES a chunk that is not in the cache had another id before.
+ */
+static void ask(struct kvc_replacer *k, struct kvc_request *r, uint64_t end, unsigned how)
 {
 	kvc_replacer_begin(k, r, 0);
+	r->loose = how & LOOSE;
 	for (int shift = 6; shift >= 0; shift--) {
 		uint64_t id = end >> shift, victim;
 
+		if (id && (how & RENAMES))
+			kvc_replacer_rename(k, id + CHUNKS * (how >> 4), id);
 		if (!id || kvc_replacer_access(k, r, id))
 			continue;
+		if ((how & REFUSES) && kvc_replacer_chunks(k) >= ROOM) {
+			bool refused = kvc_replacer_refuses(k, r, 4096 << id % 4);
+
+			fuzz_must(r->refused == refused);
+			if (refused)
+				continue;
+		}
 		while (kvc_replacer_chunks(k) >= ROOM && (victim = kvc_replacer_victim(k)))
 			kvc_replacer_del(k, victim, true);
 		if (kvc_replacer_chunks(k) < ROOM)
 			fuzz_must(!kvc_replacer_add(k, r, id, id / 2, 4096 << id % 4));
 	}
+	if (how & TELLS) /* an outlook above the largest is ignored */
+		kvc_replacer_tell(k, end, (uint8_t)(how >> 4));
 	kvc_replacer_end(k, r);
+	if (how & TELLS)
+		kvc_replacer_tell(k, end / 2, (uint8_t)(how >> 4));
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -60,7 +81,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		struct kvc_request r = { 0 };
 
 		for (unsigned i = 0; i < 200; i++)
-			ask(k, &r, 1 + i * i % 59 % CHUNKS);
+			ask(k, &r, 1 + i * i % 59 % CHUNKS, i % 3 ? 0 : i % 256);
 		fuzz_must(!kvc_replacer_save(k, (void **)&saved[p].v, &saved[p].len));
 		kvc_replacer_request_free(&r);
 		kvc_replacer_close(k);
@@ -135,7 +156,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	while (in.n) {
 		uint64_t id = 1 + fuzz_number(&in, 1) % (CHUNKS - 1);
 
-		ask(k, &r, id);
+		ask(k, &r, id, (unsigned)fuzz_number(&in, 1));
 		kvc_replacer_resize(k, id, id << in.n % 32);
 	}
 	for (uint64_t victim; (victim = kvc_replacer_victim(k));)

@@ -769,16 +769,88 @@ static void changes(void **state)
 	}
 }
 
+/* How a chunk that was evicted or refused is made again. */
+enum again { SAME_ID, RENAMED, NEW_ID };
+
+#define AGAIN_REQUESTS 3000
+
+/* Returns the hits of a load in which a few prompts are requested often. */
+static unsigned hits_if(unsigned policy, enum again how)
+{
+	static uint16_t made[CHUNKS + 1];
+	struct kvc_replacer *k = opened(policy, FIT, 1);
+	uint64_t seed = 5, id[DEPTH], victim;
+	struct kvc_request r = { 0 };
+	unsigned hits = 0;
+
+	memset(made, 0, sizeof made);
+	plant(&seed);
+	for (unsigned i = 0; i < AGAIN_REQUESTS; i++) {
+		uint64_t rank = draw(&seed) % CHUNKS;
+		uint32_t chunk[DEPTH];
+		unsigned n = prompt_of((uint32_t)(1 + rank * rank / CHUNKS), chunk);
+
+		kvc_replacer_begin(k, &r, 0);
+		for (unsigned j = 0; j < n; j++) {
+			uint16_t *m = &made[chunk[j]];
+
+			/* the lower id stays the lower one */
+			id[j] = (uint64_t)chunk[j] << 16 | *m;
+			if (!kvc_replacer_has(k, id[j]) && how != SAME_ID) {
+				uint64_t earlier = id[j];
+
+				id[j] = (uint64_t)chunk[j] << 16 | ++*m;
+				if (how == RENAMED)
+					kvc_replacer_rename(k, earlier, id[j]);
+			}
+			if (kvc_replacer_access(k, &r, id[j])) {
+				hits++;
+				continue;
+			}
+			if (kvc_replacer_chunks(k) >= FIT && kvc_replacer_refuses(k, &r, 1))
+				continue;
+			while (kvc_replacer_chunks(k) >= FIT && (victim = kvc_replacer_victim(k)))
+				kvc_replacer_del(k, victim, true);
+			assert_int_equal(kvc_replacer_add(k, &r, id[j], j ? id[j - 1] : 0, 1), 0);
+		}
+		kvc_replacer_end(k, &r);
+	}
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
+	return hits;
+}
+
+/*
+ * A chunk that was dropped by a mount and is stored again has another id. A policy that is told so
+ * makes the same decisions as if the chunk had its earlier id; a policy with a history makes others
+ * if it is not told.
+ */
+static void made_again(void **state)
+{
+	(void)state;
+	for (unsigned policy = 0; policy < POLICIES; policy++) {
+		const char *name = kvc_policy_names[policy];
+		unsigned same = hits_if(policy, SAME_ID);
+
+		printf("%s: %u hits with the same ids, %u without\n", name, same,
+		       hits_if(policy, NEW_ID));
+		assert_int_equal(hits_if(policy, RENAMED), same);
+		if (!strcmp(name, "prefix") || !strcmp(name, "arc") || !strcmp(name, "s3fifo"))
+			assert_int_not_equal(hits_if(policy, NEW_ID), same);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_hold),       cmocka_unit_test(keeps_its_place),
-		cmocka_unit_test(busy),           cmocka_unit_test(aside),
-		cmocka_unit_test(orders),         cmocka_unit_test(sizes),
-		cmocka_unit_test(grows),          cmocka_unit_test(orphans),
-		cmocka_unit_test(learned),        cmocka_unit_test(largest),
-		cmocka_unit_test(deep),           cmocka_unit_test(expected),
-		cmocka_unit_test(found_together), cmocka_unit_test(changes),
+		cmocka_unit_test(all_hold),   cmocka_unit_test(keeps_its_place),
+		cmocka_unit_test(made_again), cmocka_unit_test(busy),
+		cmocka_unit_test(aside),      cmocka_unit_test(orders),
+		cmocka_unit_test(sizes),      cmocka_unit_test(grows),
+		cmocka_unit_test(orphans),    cmocka_unit_test(learned),
+		cmocka_unit_test(largest),    cmocka_unit_test(deep),
+		cmocka_unit_test(expected),   cmocka_unit_test(found_together),
+		cmocka_unit_test(changes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

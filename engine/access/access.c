@@ -325,10 +325,10 @@ uint64_t kvc_access_lease_client_locked(struct kvc *k)
 }
 
 /*
- * Returns false if the client's last counted access was to another file of the same chunk: both
- * files are parts of one use.
+ * Is this access a use of its own? Returns false if the client's last counted access was to another
+ * file of the same chunk: both files are parts of one use.
  */
-static bool is_not_counted(const struct kvc_client *u, const struct kvc_chunk *c, uint64_t file)
+static bool is_own_use(const struct kvc_client *u, const struct kvc_chunk *c, uint64_t file)
 {
 	return u->counted != c->id || u->counted_file == file;
 }
@@ -349,7 +349,7 @@ bool kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 	if (c->fresh) {
 		u = client ? client_find(k, client) : NULL;
 		asks = asks && client && !(u && u->fresh == c);
-		uses = !u || is_not_counted(u, c, file);
+		uses = !u || is_own_use(u, c, file);
 	} else if (!client) {
 		use_alone(k, c, file);
 	} else if ((u = client_uses(k, c, file, client, soon))) {
@@ -359,7 +359,7 @@ bool kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 	} else {
 		u = client_find(k, client);
 		/* the request created the chunk: the policies see one use, the counters two */
-		uses = u && file && !c->first_file && is_not_counted(u, c, file);
+		uses = u && file && !c->first_file && is_own_use(u, c, file);
 		asks = false;
 	}
 	if (uses && u) {

@@ -19,8 +19,8 @@
 #include "reservation.h"
 #include "tenant_set.h"
 
-#define VICTIMS 32 /* chunks given up for one chunk, since it is work under the lock */
-#define SKIPPED 8  /* chunks that are passed over for one chunk */
+#define VICTIMS 32 /* maximum number of chunks given up for one chunk, as the lock is held */
+#define SKIPPED 8  /* maximum number of chunks passed over for one chunk */
 
 struct skipped {
 	struct kvc_chunk *v[SKIPPED];

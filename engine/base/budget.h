@@ -61,7 +61,7 @@ int kvc_budget_reserve(enum kvc_budget_use use, uint64_t bytes);
 int kvc_budget_try(enum kvc_budget_use use, uint64_t bytes);
 /*
  * Takes `bytes`, and waits for others to give theirs back, in the order of arrival, loads first.
- * Returns 0, or -ENOMEM if the use may never have this many bytes or the wait took too long (a
+ * Returns 0, or -ENOMEM if this use can never have this many bytes or the wait took too long (a
  * quarter of deadline=, at most two seconds). -ENOMEM from a driver does not count as a failure of
  * its tier: a load tries the next tier, and a copy is retried later.
  */

@@ -25,7 +25,7 @@
 #include <string.h>
 #include <zstd.h>
 
-#define FAST (-131072) /* level of zstd for a plane: no search for matches but at its start */
+#define FAST (-131072) /* level of zstd for a plane: searches for matches only at its start */
 #define SPARSE (-64)   /* level for a plane with constant stretches: finds long matches */
 #define SAMPLES 8192u  /* elements read for the decision */
 #define RUNS 8u
@@ -96,7 +96,7 @@ static void release_kept(void)
 		work_free(w);
 }
 
-/* Makes a work with memory that `reserve` takes from the budget. */
+/* Allocates a codec context (struct kvc_work), whose memory `reserve` takes from the budget. */
 static struct kvc_work *work_new(int (*reserve)(enum kvc_budget_use use, uint64_t bytes))
 {
 	struct kvc_work *w;
@@ -418,7 +418,7 @@ static size_t append_symbols(struct kvc_work *w, bool fp8, const uint8_t *sym, s
 	return n + m;
 }
 
-/* Returns the length of the block if it were coded without loss, from a sample. */
+/* Estimates, from a sample, the length that the block would have if it were coded without loss. */
 static double lossless_len(const uint8_t *in, size_t len)
 {
 	struct estimate l = estimate_sizes(in, len);

@@ -43,7 +43,7 @@ void kvc_joint_close(struct kvc_joint *j)
 	for (unsigned i = 0; i < KVC_JOINT_SLOTS; i++)
 		for (unsigned n = 1; atomic_load(&j->slot[i].in); n++) {
 			kvc_joint_pause();
-			if (!(n % SPINS)) /* its thread may wait for this core */
+			if (!(n % SPINS)) /* the thread in this slot may wait for this core */
 				sched_yield();
 		}
 	now = kvc_mono_ns();

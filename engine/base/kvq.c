@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of kvq (kvq.h): their head and tables, the steps, the guard, and the checks of the
- * decoder. kvq_kernels.c has the loops over elements.
+ * Blocks of kvq (kvq.h): their head and tables, the steps, the check of the loss, and the checks of
+ * the decoder. kvq_kernels.c has the loops over elements.
  *
  * A coded block, little endian:
  *
@@ -167,7 +167,7 @@ static void number_keys(struct kvc_kvq *q, uint32_t keys)
 	}
 }
 
-/* Divides the vectors into classes and vectors alone. */
+/* Assigns each vector to a class, or marks it as a lone vector (kvq_kernels.h). */
 static void divide(struct kvc_kvq *q)
 {
 	uint32_t half = kvc_kv_layout_axis(&q->layout, 'l') * kvc_kv_layout_axis(&q->layout, 'h');
@@ -433,7 +433,10 @@ void kvc_kvq_finish(const struct kvc_kvq *q, uint8_t *out, size_t symbols_len)
 	memcpy(out + offsetof(struct head, symbols_len), &n, 4);
 }
 
-/* Whether an error is within the bound: a step of `part`, or fp8. NaN is not. */
+/*
+ * Whether the error of a class, or of a lone vector (`of`), is within its bound, which is relative
+ * to the size of a step, or fixed for fp8. False if the error or the energy is not a number.
+ */
 static bool within(const struct kvc_kvq *q, double error, double energy, uint16_t of)
 {
 	double bound = q->method == FP8 ? FP8_BOUND : BOUND * coarse(q, of);

@@ -2,9 +2,9 @@
 /*
  * Loops of kvq over the vectors of a block (kvq_kernels.h). The loops are written once, for the
  * compiler to vectorize, and compiled for each instruction set. The bits of the result are part of
- * the format, so the pragmas forbid to fuse multiplications and additions, which AVX-512 and other
- * CPUs have instructions for. Nothing here depends on the order in which the compiler adds: each
- * sum has its own lane.
+ * the format, so the pragmas keep the compiler from fusing a multiplication and an addition, for
+ * which AVX-512 and other instruction sets have one instruction. Nothing here depends on the order
+ * in which the compiler adds: each sum has its own lane.
  */
 #pragma GCC optimize("O3", "no-math-errno", "no-trapping-math", "fp-contract=off")
 #ifdef __clang__
@@ -91,7 +91,7 @@ typedef uint64_t longs __attribute__((vector_size(32)));
 
 #define HALF 8u /* lanes of a half */
 
-/* The tables of a class, or of a vector alone: mean is NULL, and the steps are equal. */
+/* The tables of a class. For a lone vector, mean is NULL and all steps are equal. */
 struct scale {
 	const float *mean, *step, *inverse;
 	float one_step, one_inverse;

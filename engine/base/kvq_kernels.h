@@ -23,9 +23,9 @@
 #define KVC_KVQ_ESCAPE 0x80 /* symbol of an element whose value is stored apart */
 
 /*
- * The vectors of a block: keys that share means and steps of their channels form a class; other
- * vectors stand alone. In sym, the symbols of all classes precede those of the vectors alone; both
- * are in the order of the block.
+ * The vectors of a block: keys that share means and steps of their channels form a class; each
+ * other vector has a step of its own, and is called a lone vector. In sym, the symbols of all
+ * classes precede those of the lone vectors; both are in the order of the block.
  */
 struct kvc_kvq_block {
 	uint32_t vectors, d;
@@ -36,7 +36,7 @@ struct kvc_kvq_block {
 	/* for each channel of each class */
 	float mean[KVC_KVQ_CHANNELS], step[KVC_KVQ_CHANNELS], inverse[KVC_KVQ_CHANNELS];
 	float first[KVC_KVQ_CHANNELS], sum[KVC_KVQ_CHANNELS], squares[KVC_KVQ_CHANNELS];
-	float vector_step[KVC_KVQ_VECTORS]; /* of each vector alone; its scale for fp8 */
+	float vector_step[KVC_KVQ_VECTORS]; /* of each lone vector; its scale for fp8 */
 	float error[KVC_KVQ_VECTORS], energy[KVC_KVQ_VECTORS];
 	uint32_t zeros;                     /* symbols that are 0 */
 	uint8_t sym[KVC_KVQ_ELEMENTS + 16]; /* dequantise reads beyond the last symbol */
@@ -52,7 +52,7 @@ struct kvc_kvq_kernels {
 	bool (*finite)(const struct kvc_kvq_block *b, const void *x);
 	/*
 	 * For channels of classes: first, and the sums of the differences from it and of their
-	 * squares. For vectors alone: the sum of squares, in energy.
+	 * squares. For lone vectors: the sum of squares, in energy.
 	 */
 	void (*sums)(struct kvc_kvq_block *b, const void *x);
 	/*

@@ -32,7 +32,10 @@ LOOP void FN(floats_load)(floats *to, const element *x, bool half)
 	FN(words_value)(to, &w, half);
 }
 
-/* Rounds the lanes of a half to elements, in w, and to the values of these. */
+/*
+ * Rounds eight floats to elements: stores the elements in *w, and replaces each float with the
+ * value of its element.
+ */
 LOOP void FN(floats_round)(floats *f, words *w, bool half)
 {
 	words u = (words)*f;
@@ -55,9 +58,9 @@ LOOP void FN(floats_round)(floats *f, words *w, bool half)
 }
 
 /*
- * Rounds sixteen lanes to elements, which it stores, and to the values of these. The shuffles, here
- * and below, do not cross the middle of a register and are followed by one that moves whole words,
- * because AVX2 has an instruction for each of these.
+ * Rounds sixteen floats to elements: stores the elements in y, and replaces each float with the
+ * value of its element. The shuffles, here and below, do not cross the middle of a register and are
+ * followed by one that moves whole words, because AVX2 has an instruction for each of these.
  */
 LOOP void FN(lanes_store)(floats *low, floats *high, element *y, bool half)
 {
@@ -507,7 +510,10 @@ LOOP void FN(fp8_decode_loop)(const struct kvc_kvq_block *b, const uint8_t *scal
 	}
 }
 
-/* Counts symbols 0 of elements that are neither 0 nor decoded to the same value. */
+/*
+ * Counts the lost elements: those that are not 0, have the symbol 0, and are decoded to another
+ * value.
+ */
 LOOP uint32_t FN(lost_loop)(const struct kvc_kvq_block *b, const element *x, const element *y,
 			    uint32_t *nonzero, uint32_t d)
 {

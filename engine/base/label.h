@@ -31,7 +31,10 @@ struct kvc_label {
  */
 int kvc_label_device_open(const struct kvc_store *s, unsigned nr, int flags, uint64_t *size,
 			  char *error);
-/* The same for a device that this process has open already, so that it cannot be in other use. */
+/*
+ * The same for a device that this process already has open exclusively: the second open is not
+ * exclusive, because that would fail.
+ */
 int kvc_label_device_again(const struct kvc_store *s, unsigned nr, int flags, uint64_t *size,
 			   char *error);
 /*

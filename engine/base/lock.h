@@ -126,8 +126,8 @@ static inline void kvc_lock_acquire(struct kvc_lock *l, struct kvc_lock_profile 
 
 /*
  * Takes the lock for work that a joint hold could do. Returns false, without the lock, if joint
- * holds were opened while the caller waited for it: try a joint hold again. Otherwise each thread
- * that waited would close them again, for all others.
+ * holds were opened while the caller waited for it: the caller tries a joint hold again. If it took
+ * the lock instead, each waiting thread in turn would close the joint holds for all threads.
  */
 bool kvc_lock_or_join(struct kvc_lock *l, struct kvc_lock_profile *here);
 

@@ -17,10 +17,10 @@ struct kvc_near {
 };
 
 /*
- * Compares one more name with the word. A name is near if at most a third of its letters differ:
- * missing, added, changed, or two exchanged. Case does not count, and - equals _. A word of three
- * letters or more is also near to a longer name that begins with it. If two names are equally near,
- * the first one wins. The name must stay valid while *n is used.
+ * Compares one more name with the word. A name is near if at most a third of its letters, or one
+ * letter of a short name, differ: missing, added, changed, or two exchanged. Case does not count,
+ * and - equals _. A word of three letters or more is also near to a longer name that begins with
+ * it. If two names are equally near, the first one wins. The name must stay valid while *n is used.
  */
 void kvc_near_try(struct kvc_near *n, const char *name);
 /* Writes " (did you mean 'NAME'?)", or nothing if no name is near, to text, and returns text. */

@@ -157,8 +157,8 @@ const char *kvc_why(int err);
  */
 bool kvc_is_mounted(const char *path);
 /*
- * Makes a message with text from outside one line: control characters and bytes that are not UTF-8
- * become ? (quote.c).
+ * Turns text that may be from outside into one line for a message: control characters and bytes
+ * that are not UTF-8 become ? (quote.c).
  */
 void kvc_quote_one_line(char *text);
 struct option;

@@ -82,9 +82,10 @@ struct kvc_place {
 	/* stored_sum of the frame, which identifies the version; zero: not recorded */
 	struct kvc_sum sum;
 	/*
-	 * The sum of the bytes that the copy decodes to; zero: it decodes to the object's bytes. It
-	 * is set in copies that were coded with loss, unless they were found sealed in a shared
-	 * tier, and in copies of bytes that the object had before it became `decoded`.
+	 * The sum of the bytes that the copy decodes to, if these may differ from the object's
+	 * bytes: if the copy was coded with loss, or has bytes that the object had before it became
+	 * `decoded`. Zero: they are the object's bytes; or the copy was coded with loss and found
+	 * sealed in a shared tier, so the sum is not known.
 	 */
 	struct kvc_sum raw;
 	/* the error of these bytes, relative to the written bytes, in millionths; of all, and of
@@ -146,9 +147,9 @@ void kvc_catalog_use_reserve(struct kvc_catalog *c);
 int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_catalog_stop(struct kvc_catalog *c);
 /*
- * still true: the caller promises not to call functions that change rows in SQLite directly
- * (repair, rebuild) until it calls again with still false. Readers may then keep their snapshots
- * between calls, as they do after kvc_catalog_start. For use before the start.
+ * If `still` is true, the caller promises not to call functions that change rows in SQLite directly
+ * (repair, rebuild) until it calls again with false. Readers may then keep their snapshots between
+ * calls, as they do after kvc_catalog_start. For use before the start.
  */
 void kvc_catalog_still(struct kvc_catalog *c, bool still);
 /*
@@ -325,24 +326,24 @@ int kvc_name_of_some(struct kvc_catalog *c, uint64_t ino, struct kvc_name_at *at
 
 int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 /*
- * The bytes that a row counts in the account of its owner (usage.c). All zero: the row is not in
- * the catalog.
+ * The bytes that an inode's owner is charged for its row (usage.c). All zero: the row is not in the
+ * catalog.
  */
 struct kvc_paid {
 	bool is;
 	uint32_t uid;
 	uint64_t bytes;
 };
-/* Returns what a row counts once it is in the catalog. */
+/* Returns the charge for a row that is in the catalog. */
 struct kvc_paid kvc_usage_paid_for(const struct kvc_row *r);
 /*
- * paid: what the row counted before; the function updates it. NULL, for tools: the account is
- * rebuilt at the next start.
+ * paid: the charge so far, which the function updates. NULL, for tools: the account is rebuilt at
+ * the next start.
  */
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid);
 /*
- * Deletes the row with its extended attributes, link target, object and placements. paid NULL: the
- * function looks up what the row counted.
+ * Deletes the row with its extended attributes, link target, object and placements. If paid is
+ * NULL, the function looks up the charge.
  */
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid);
 int kvc_row_max(struct kvc_catalog *c, uint64_t *max);
@@ -512,7 +513,7 @@ int kvc_usage_start(struct kvc_catalog *c, uint64_t limit);
  * users together have too much) or -EDQUOT (this user has).
  */
 int kvc_usage_allows(struct kvc_catalog *c, uint32_t uid, bool inode, size_t attrs);
-/* Bytes that an inode counts, and each of its names beyond the first. */
+/* Bytes that are charged for an inode, and for each of its names beyond the first. */
 #define KVC_USAGE_INODE 1024u
 /* Returns the counted bytes and the limit. Takes the lock. */
 void kvc_usage_show(struct kvc_catalog *c, uint64_t *inodes, uint64_t *attrs, uint64_t *limit);

@@ -303,7 +303,7 @@ struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c);
  * takes a reader from lookups. It holds no snapshot between calls. Return it with kvc_reader_put.
  */
 struct kvc_conn *kvc_scan_get(struct kvc_catalog *c);
-/* released true: all readers release their snapshots and hold none until the call with false. */
+/* With true, all readers release their snapshots, and hold none until the call with false. */
 void kvc_readers_release(struct kvc_catalog *c, bool released);
 void kvc_reader_put(struct kvc_conn *n);
 int kvc_sql_errno(sqlite3 *db, int rc);

@@ -375,7 +375,10 @@ bool kvc_place_raw(const struct kvc_object_row *o, const struct kvc_place *p, st
 {
 	bool own = !kvc_sum_is_zero(&p->raw);
 
-	/* another node made a copy with loss that has no sum of its own, and the object */
+	/*
+	 * A copy without a sum of its own decodes to the object's bytes. The exception is a copy
+	 * that another node coded with loss, if the object still has the written bytes.
+	 */
 	if (!own && (!o->has_sum || (kvc_place_lossy(p) && !o->decoded)))
 		return false;
 	*sum = own ? p->raw : o->sum;

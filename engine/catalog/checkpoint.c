@@ -40,7 +40,7 @@
 #include <string.h>
 
 #define GATE_NS 25000000ull
-#define AGAIN_NS 250000000ull /* the gate stays open after a useless closing */
+#define AGAIN_NS 250000000ull /* how long the gate stays open after a failed checkpoint */
 #define FEW 64u               /* frames that are not worth a checkpoint before the gate closes */
 #define LOOK_NS 1000000000ull
 #define TIDY_NS 5000000000ull   /* all of the log is copied at least this often */
@@ -191,7 +191,10 @@ static bool copy_released(struct kvc_catalog *c, int mode, uint64_t *copied)
 	*copied = 0;
 	rc = sqlite3_wal_checkpoint_v2(p->conn.db, NULL, mode, &log, &done);
 	pthread_mutex_lock(&p->lock);
-	/* a commit between this comparison and the store makes one closing of the gate useless */
+	/*
+	 * If a commit ends between the comparison and the store, `clean` is wrong until the next
+	 * commit: the log does not restart, and the gate is closed again later.
+	 */
 	clean = !rc && log >= 0 && log == done && seq == atomic_load(&p->seq);
 	atomic_store(&p->clean, clean);
 	if (done >= 0)
@@ -270,13 +273,13 @@ static bool prepare(struct kvc_catalog *c)
 	return true;
 }
 
-/* Opens the gate; in_vain: and keeps it open for a while. */
-static void open_gate(struct kvc_checkpoint *p, bool in_vain)
+/* Opens the gate. If `failed` is set, it then stays open for a while. */
+static void open_gate(struct kvc_checkpoint *p, bool failed)
 {
 	pthread_mutex_lock(&p->lock);
 	p->gate = false;
 	p->rounds++;
-	if (in_vain)
+	if (failed)
 		p->again_ns = kvc_mono_ns() + AGAIN_NS;
 	pthread_cond_broadcast(&p->open);
 	pthread_mutex_unlock(&p->lock);

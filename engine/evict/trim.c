@@ -18,10 +18,10 @@
 #include "replacers.h"
 #include "tier_queue.h"
 
-#define IDLE_NS 250000000ull
-#define AGAIN_NS 5000000ull /* if all that is left is to wait */
-#define ROWS 16             /* rows per hold of a lock while replacers are filled */
-#define FILLED 4096         /* rows after which the thread checks whether it must trim */
+#define IDLE_NS 250000000ull /* pause between two checks of a tier */
+#define AGAIN_NS 5000000ull  /* the same, while the tier needs space */
+#define ROWS 16              /* rows per hold of a lock while replacers are filled */
+#define FILLED 4096          /* rows after which the thread checks whether it must trim */
 
 struct tier_trim {
 	struct kvc *k;

@@ -64,8 +64,8 @@ int kvc_keys_each(const struct kvc_keys *k, int (*fn)(void *arg, uint32_t id), v
  */
 int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33]);
 /*
- * Derives the key for the proofs of headers in shared tiers (frame.h) of a model. Errors as
- * kvc_keys_frame_key.
+ * Derives the key with which the headers of a model's frames are proven in shared tiers (frame.h).
+ * Errors as kvc_keys_frame_key.
  */
 int kvc_keys_header_key(const struct kvc_keys *k, uint32_t id, const char *model, uint8_t key[32]);
 /*

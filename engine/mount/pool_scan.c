@@ -87,7 +87,10 @@ static void adopt_newer(struct kvc *k, struct kvc_node *n, const struct kvc_segm
 {
 	kvc_file_set_generation_locked(n, s->gen, st->st_mode & KVC_SEGMENT_DECODED);
 	kvc_file_unplace_locked(k, n);
-	/* otherwise the comparison has shown that it is newer */
+	/*
+	 * A marked segment got its new generation because its bytes differed from those of its
+	 * copies (tiering/spill.c). It has no mtime of its own.
+	 */
 	if (kvc_ns(st->st_mtim) != KVC_MARK_NS)
 		n->row.mtime_ns = kvc_ns(st->st_mtim);
 	n->row.ctime_ns = kvc_node_ctime(n->row.ctime_ns, n->row.mtime_ns);
@@ -114,7 +117,10 @@ static int find_copy_both(struct kvc *k, struct kvc_node *n, const struct kvc_se
 			return 0;
 		}
 	}
-	/* unless the loss was nil, a client has changed the bytes through a mapping */
+	/*
+	 * No copy has these bytes. If they are not the written ones either, a client has changed
+	 * them through a mapping.
+	 */
 	if (!n->object.has_sum || memcmp(n->object.sum.b, sum.b, sizeof sum.b) != 0) {
 		kvc_file_set_generation_locked(n, n->object.gen, true);
 		kvc_file_set_verify_locked(n, n->object.lower);
@@ -133,7 +139,10 @@ static int adopt_decoded(struct kvc *k, struct kvc_node *n, const struct kvc_seg
 
 	if (marked == n->object.decoded)
 		return 1;
-	/* a rebuilt catalog describes the copy: its bytes serve from now on */
+	/*
+	 * The segment has the written bytes, but the row is that of a rebuilt catalog, which
+	 * describes the decoded copy. If the copy exists, it is kept, and the segment is not.
+	 */
 	if (!marked)
 		return !n->object.lower;
 	return find_copy_both(k, n, s) ?: 1;

@@ -25,8 +25,9 @@ struct kvc_drops {
 	struct kvc_list detached; /* chunks that are detached and not yet removed */
 	unsigned ndetached;
 	/*
-	 * set while the names of a chunk are removed under one hold: the names of this node (NULL:
-	 * of all nodes) are noted as dropped for this reason (enum kvc_reason + 1; 0: are not)
+	 * Set while the names of a chunk are removed under one hold: the removed names of the node
+	 * `noted` (NULL: of all nodes) are recorded as dropped (telemetry/gone.h). The reason is
+	 * enum kvc_reason + 1; 0: no names are recorded.
 	 */
 	const struct kvc_node *noted;
 	unsigned noted_why;

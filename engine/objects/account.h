@@ -16,7 +16,7 @@ struct kvc_account {
 	uint64_t copied;
 };
 
-/* Sets the number of bytes that the node's segment is accounted for. */
+/* Sets the number of bytes of the pool that the account holds for the node's segment. */
 void kvc_account_set_reserved_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
 /*
  * Sets the bytes of a segment that is created or loaded now, if k->reservations.used already

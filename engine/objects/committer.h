@@ -76,8 +76,8 @@ bool kvc_committer_access_release_locked(struct kvc *k, struct kvc_chunk *c);
 /* Removes the chunk from its list of dirty chunks, whichever that is, and marks it clean. */
 void kvc_committer_access_unlink_locked(struct kvc *k, struct kvc_chunk *c);
 /*
- * Returns true if the chunk's row is worth a write: the row's time of use is behind by more than a
- * PART-th of the chunk's age, or chunk->due is set.
+ * Returns true if the chunk's row is worth a write: chunk->due is set, or the row's time of use is
+ * behind by more than an eighth of the chunk's age or more than ten minutes.
  */
 bool kvc_committer_access_due(const struct kvc_chunk *c);
 

@@ -112,7 +112,7 @@ static inline bool kvc_file_open_decoded(const struct kvc_node *n)
 /*
  * The segment is marked, and has bytes that returned from a copy coded with loss; *sum is their
  * sum. If the object had other bytes, records that in the catalog and returns true. The caller has
- * spared KVC_FILE_DECODED_CHANGES changes (kvc_catalog_spare).
+ * reserved memory for KVC_FILE_DECODED_CHANGES changes (kvc_catalog_spare).
  */
 #define KVC_FILE_DECODED_CHANGES (1 + KVC_TIERS)
 bool kvc_file_decoded_both(struct kvc *k, struct kvc_node *n, const struct kvc_sum *sum);

@@ -286,7 +286,7 @@ int kvc_hint_prompt_both(struct kvc *k, const char *words, uint64_t chunk, uint3
 	err = kvc_hint_newer_both(k, &h, chunk);
 	if (err)
 		return err;
-	/* the chunks are those of this prompt, not of a newer one */
+	/* h.newer has the prompt that ends with `chunk`; this hint is for that prompt itself */
 	n = h.nnewer;
 	h.nnewer = 0;
 	v = calloc(n, sizeof *v);

@@ -156,7 +156,7 @@ static void record_open_locked(struct kvc *k, struct kvc_node *n, int flags,
 {
 	if (n->chunk && kvc_access_record_locked(k, n->chunk, n->row.ino, w->client, true) &&
 	    !n->refs.leases && (flags & O_ACCMODE) != O_WRONLY && !(flags & O_TRUNC))
-		kvc_model_stats_found_locked(k, n->model, 1); /* a lease has counted it */
+		kvc_model_stats_found_locked(k, n->model, 1); /* leases count it themselves */
 	kvc_hit_update_atime_locked(k, n, flags);
 	if (!(flags & O_TRUNC))
 		kvc_latency_record(k, KVC_OP_open, w->loads ? n->load.tier : KVC_OF_POOL, n->model,

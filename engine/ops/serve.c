@@ -5,11 +5,11 @@
  * its path. So an object that only the disk has is loaded, as by a local open, and sent from the
  * pool.
  *
- * A peer reads a frame by several requests, and remembers the checksum of the first one. So the
- * same object must give the same frame each time. A plain frame does. The nonce of a sealed frame
- * is therefore not random: it is a keyed digest of everything that the frame is made of, and so two
- * different payloads never have the same frame key. The header of a frame has checksums of the
- * whole payload, so the server remembers the last SUMS of them.
+ * A peer first reads the header of a frame, and later accepts only a frame with the checksum in
+ * that header. So the same object must give the same frame each time. A plain frame does. The nonce
+ * of a sealed frame is therefore not random: it is a keyed digest of everything that the frame is
+ * made of, and so two different payloads never have the same frame key. The header of a frame has
+ * checksums of the whole payload, so the server remembers the last SUMS of them.
  *
  * The open file (n->refs.opens) keeps the object in the pool. If a client opens it for writing, its
  * bytes may change, and the read ends with an error (n->segment.epoch tells).

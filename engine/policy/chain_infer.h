@@ -34,10 +34,10 @@ struct kvc_inferred {
 int kvc_chain_infer_open(struct kvc_chain_infer **out);
 void kvc_chain_infer_close(struct kvc_chain_infer *o);
 /*
- * Returns the client to which a call of this process and thread belongs. It is the process, because
- * its threads may share the work on one prompt, or the thread with the bit KVC_CHAIN_INFER_THREAD,
- * if the process was seen to work on several prompts in turn: then each thread may have its own.
- * Ids of processes and threads are below that bit.
+ * Returns the client to which a call of this process and thread belongs. At first the client is the
+ * process, because its threads may share the work on one prompt. If the process was seen to work on
+ * several prompts in turn, each thread may have a prompt of its own; then the client is the
+ * thread's id with the bit KVC_CHAIN_INFER_THREAD. Ids of processes and threads are below that bit.
  */
 #define KVC_CHAIN_INFER_THREAD (1u << 30) /* KVC_CLIENTS_END */
 uint32_t kvc_chain_infer_client(struct kvc_chain_infer *o, uint32_t process, uint32_t thread);

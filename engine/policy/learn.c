@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Learns the value of chunks (learn.h) with a logistic model of the hazard: the chance h that a
- * chunk in age bucket b, not accessed since its last access, is accessed before it leaves the
- * bucket,
+ * chunk in age bucket b (its age is the time since its last access) is accessed before it leaves
+ * the bucket,
  *
  *     z = base[b] + rhythm[b - 2 log2(gap)] + cell[gap, b] + score,    h = 1 / (1 + e^-z),
  *
- * where gap is the class of the usual gap. A cell learns slowly, and corrects the sum of base and
- * rhythm. The score is a sum of weights of the facts that were known at the last access: one weight
- * of each set, by the class of a fact, and one weight for each number, multiplied by it.
+ * where gap is the usual gap between accesses (cell is indexed by its class). A cell learns slowly,
+ * and corrects the sum of base and rhythm. The score is a sum of weights of the facts that were
+ * known at the last access: one weight of each set, by the class of a fact, and one weight for each
+ * number, multiplied by it.
  *
  * A run of chunks with equal facts is one example: a record, which waits in the queue of its bucket
  * of age. The weight of an example is proportional to the square root of its number of chunks,

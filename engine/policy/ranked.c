@@ -59,7 +59,9 @@ static uint32_t ranked_victim(struct kvc_replacer *k)
 	uint32_t best = KVC_NO_SLOT, at[HEAP_DEPTH] = { 0 }, n = c->nleaf ? 1 : 0;
 	uint32_t most = kvc_replacer_looks(k);
 
-	/* goes down in the heap only from busy leaves: entries below another have higher keys */
+	/*
+	 * entries below another in the heap have higher keys: only those below busy leaves are read
+	 */
 	for (uint32_t i = 0; n && i < most && (i < AHEAD || best == KVC_NO_SLOT); i++) {
 		uint32_t here = at[--n], slot = c->leaf[here];
 

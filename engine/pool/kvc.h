@@ -89,7 +89,7 @@ struct kvc {
 	unsigned ntakers;        /* the number of those that take copies (kvc_tier_takes) */
 	unsigned tier_slots;     /* all tier numbers in the catalog's placements are below this */
 	bool shared;             /* a tier is shared */
-	struct kvc_joint *joint; /* joint holds of k->lock; NULL: none (ops/hit.c) */
+	struct kvc_joint *joint; /* joint holds of k->lock (ops/hit.c) */
 	/* accesses of joint holds, which k->access does not know yet (access/access_queue.h) */
 	struct kvc_access_queue *access_queue;
 	struct kvc_asked *asked; /* lookups of missing names (ops/asked.c) */

@@ -9,9 +9,9 @@
  * One file on the pool's tmpfs holds all of the memory, so the pool's NUMA policy, huge pages and
  * memory cgroup apply. The file grows and shrinks at its end and has no name, so that the kernel
  * frees it after a kill. (A kill before the unlink leaves a w- file, which recovery removes.) Its
- * bytes are reserved, so the pool's limit holds. It may never delay other callers: it reserves only
- * below low=, while no call waits for bytes and the machine has plenty of memory, and it checks
- * often enough that others cannot fill the pool up to high= between two checks.
+ * bytes are reserved, so the pool's limit holds. The thread must not delay other callers: it
+ * reserves only below low=, while no call waits for bytes and the machine has plenty of memory, and
+ * it checks often enough that others cannot fill the pool up to high= between two checks.
  *
  * With prefault=auto a trial comes first. It reserves in steps, touches a little at the end of each
  * step, frees those pages and touches them again. The pages are the same, so the difference in time

@@ -3,11 +3,11 @@
  * Quotas: limits on the bytes that the files of a model use in memory and in the tiers
  * (user.kvcachefs.quota of its folder).
  *
- * q->used is the sum of what all files of the model count (n->acct.charged, objects/account.c).
- * Bytes are granted before they are written, in the order of the requests. Therefore files of a
- * model with a quota are written by plain requests: the bytes of a passthrough write become known
- * only at the close. If the bytes do not fit, the quota keeper drops whole chunks of the model
- * (evict/quota_keeper.c).
+ * q->used is the sum of the bytes that all files of the model are charged (n->acct.charged,
+ * objects/account.c). Bytes are granted before they are written, in the order of the requests.
+ * Therefore files of a model with a quota are written by plain requests: the bytes of a passthrough
+ * write become known only at the close. If the bytes do not fit, the quota keeper drops whole
+ * chunks of the model (evict/quota_keeper.c).
  */
 #include "quota.h"
 

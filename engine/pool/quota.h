@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Quotas of models: counted bytes, and the calls that wait for bytes. All under k->lock.
- * objects/account.h decides what a file counts, objects/model_quota.h sets a quota, and
- * evict/quota_keeper.c frees bytes.
+ * objects/account.h decides how many bytes a file is charged, objects/model_quota.h sets a quota,
+ * and evict/quota_keeper.c frees bytes.
  */
 #ifndef KVC_QUOTA_H
 #define KVC_QUOTA_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks that recently left the mount or the pool (gone.c). They tell why a request found nothing,
- * or not in memory, and how much larger a cache would have kept the chunk:
+ * Chunks that recently left the mount or the pool (gone.c). The tables tell why a request did not
+ * find a chunk, or found it only in a tier, and how much larger the cache would have to be to have
+ * kept it:
  *
  *   names    of dropped chunks, by hash. A request for such a name is counted by the reason of the
  *            drop (absent_after in base/stats.h) and by the time since (drop_gap). If the chunk was
@@ -16,8 +17,8 @@
  *
  * A cache that evicts the least recently used chunk first would still have the chunk if it were
  * larger by these bytes. The tables have a fixed size: a later chunk may replace an earlier one,
- * and a restart forgets all. Any thread, without locks if the
- * name of the function does not end in _locked.
+ * and a restart forgets all. Any thread may call the functions; those whose names end in _locked
+ * need k->lock, and the others need no lock.
  */
 #ifndef KVC_GONE_H
 #define KVC_GONE_H
@@ -32,13 +33,16 @@ struct kvc_gone *kvc_gone_new(void); /* NULL: out of memory */
 void kvc_gone_free(struct kvc_gone *g);
 
 /*
- * A chunk was dropped, and this name of it with it. hash: kvc_name_hash of the name. chunk: the
+ * This name was removed by the drop of its chunk. hash: kvc_name_hash of the name. chunk: the
  * chunk's id.
  */
 void kvc_gone_name_put_locked(struct kvc *k, uint64_t parent, uint64_t hash, enum kvc_reason why,
 			      uint64_t chunk);
-/* The file or folder `ino` got this name. If a chunk with the name was dropped, it may be that
- * chunk: kvc_gone_earlier_take_locked returns, once, the id that the chunk had before; else 0. */
+/*
+ * The file or folder `ino` got this name. If a chunk with the name was dropped, it may be that
+ * chunk again. kvc_gone_earlier_take_locked returns the id that the chunk had before, once; 0: it
+ * had none, or the id was returned already.
+ */
 void kvc_gone_name_made_locked(struct kvc *k, uint64_t parent, uint64_t hash, uint64_t ino);
 uint64_t kvc_gone_earlier_take_locked(struct kvc *k, uint64_t chunk);
 /* The name will be made again: requests for it are not counted any more. */

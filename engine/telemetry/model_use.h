@@ -17,7 +17,10 @@ uint64_t kvc_model_use_pool_locked(const struct kvc *k, uint64_t model);
  * of all files has not reached it yet.
  */
 bool kvc_model_use_counts(const struct kvc *k, uint64_t ino);
-/* The file has become one file more or less (files 1 or -1), and its bytes have changed. */
+/*
+ * The file is added to the count of files (files 1), removed from it (-1) or neither (0), and its
+ * bytes have changed.
+ */
 void kvc_model_use_file_locked(struct kvc *k, const struct kvc_node *n, int64_t files,
 			       int64_t bytes);
 /* The bytes of the file's copy in the tier have changed; 0: no copy. */

@@ -185,7 +185,7 @@ def groups():
 def contexts():
     """Compares only names, because vLLM 0.32 has no context parallelism on the CPU. With decode
     context parallelism each worker has its own files, whose names depend on the interleaving.
-    Prefill context parallelism is refused."""
+    Prefill context parallelism and HiSparse are refused."""
     none = types.SimpleNamespace(
         decode_context_parallel_size=1,
         prefill_context_parallel_size=1,
@@ -231,15 +231,25 @@ def contexts():
     # without dcp the interleaving does not matter; with dcp, models with and without MLA have the
     # same names if their groups are equal
     assert len(names) == 4, names
-    parallel = types.SimpleNamespace(**{**vars(none), "prefill_context_parallel_size": 2})
-    try:
-        kvcachefs_vllm._refuse(
-            types.SimpleNamespace(parallel_config=parallel, kv_transfer_config=transfer)
-        )
-    except ValueError as e:
-        assert "--prefill-context-parallel-size" in str(e), e
-    else:
-        raise AssertionError("prefill context parallelism was not refused")
+    prefill = types.SimpleNamespace(**{**vars(none), "prefill_context_parallel_size": 2})
+    plain = types.SimpleNamespace(hisparse_config=None)
+    sparse = types.SimpleNamespace(hisparse_config={})
+    for what, parallel, attention in (
+        ("--prefill-context-parallel-size", prefill, plain),
+        ("hisparse_config", none, sparse),
+    ):
+        try:
+            kvcachefs_vllm._refuse(
+                types.SimpleNamespace(
+                    parallel_config=parallel,
+                    kv_transfer_config=transfer,
+                    attention_config=attention,
+                )
+            )
+        except ValueError as e:
+            assert what in str(e), e
+        else:
+            raise AssertionError(f"{what} was not refused")
 
 
 stages()

@@ -5,9 +5,7 @@ that every engine is a process of its own without the cost of the import.
 
 start  folder (of the model's config.json), model (changes to the tiny Llama), transfer (arguments
        of KVTransferConfig), llm (arguments of LLM), env, images (a model with images: LLaVA with
-       the tiny Llama), events (the address to which vLLM publishes its KV events), strong (larger
-       random weights, with which the tokens depend on the whole prompt; by default they depend on
-       its last token only, in practice): starts an engine
+       the tiny Llama), events (the address to which vLLM publishes its KV events): starts an engine
 run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (number of tokens
        to generate), together (all prompts in one call), params (sampling parameters), lora (the
        folder of an adapter): generates, and answers with the number of cached tokens and the
@@ -31,10 +29,10 @@ import tiny_vllm
 IMAGE_TOKEN, IMAGE_SIZE, PATCH = 1023, 56, 14
 
 
-def prompt(n, len, shared=0, image=None, **more):
-    """Prompt n of `len` tokens, of which the first `shared` are those of prompt 0. `image` is the
-    number of an image to insert after 20 tokens."""
-    tokens = [(i * 7 + 11 * (0 if i < shared else n)) % 1000 + 10 for i in range(len)]
+def prompt(n, len, changed=0, image=None, **more):
+    """Prompt n of `len` tokens, of which the first `changed` are those of another prompt. `image`
+    is the number of an image to insert after 20 tokens."""
+    tokens = tiny_vllm.prompt(n, len, changed)
     if image is not None:
         import random
         from PIL import Image
@@ -93,20 +91,6 @@ def with_images(folder, text):
     )
 
 
-def strengthen():
-    """Makes the weights of load_format=dummy a hundred times larger, and those of norms 1."""
-    from vllm.model_executor.model_loader import dummy_loader
-
-    real = dummy_loader.initialize_single_dummy_weight
-
-    def fill(param):
-        real(param, -0.1, 0.1)
-        if param.dim() == 1 and param.is_floating_point():
-            param.data.fill_(1)
-
-    dummy_loader.initialize_single_dummy_weight = fill
-
-
 class Engine:
     made = []
 
@@ -119,24 +103,27 @@ class Engine:
         env=None,
         images=False,
         events=None,
-        strong=False,
     ):
         os.environ.update(env or {})
         from vllm import LLM
         from vllm.config import KVEventsConfig, KVTransferConfig
 
-        if strong:
-            strengthen()
-        os.makedirs(folder, exist_ok=True)
-        config = dict(tiny_vllm.MODEL, **(model or {}))
-        if images:
-            config = with_images(folder, config)
-        with open(f"{folder}/config.json.{os.getpid()}", "w") as f:
-            json.dump(config, f)
-        os.rename(f.name, f"{folder}/config.json")
+        whole = not model and not images
+        if whole:
+            tiny_vllm.write_model(folder)
+        else:
+            os.makedirs(folder, exist_ok=True)
+            config = dict(tiny_vllm.MODEL, **(model or {}))
+            if images:
+                config = with_images(folder, config)
+            with open(f"{folder}/config.json.{os.getpid()}", "w") as f:
+                json.dump(config, f)
+            os.rename(f.name, f"{folder}/config.json")
         arguments = dict(
             skip_tokenizer_init=not images,
-            load_format="dummy",
+            load_format="auto" if whole else "dummy",
+            worker_extension_cls="" if whole else "strong_weights.Strong",
+            dtype="float32",  # with bfloat16, the rounding of a shorter prefill would change tokens
             enforce_eager=True,
             block_size=32,
             max_model_len=2048,
@@ -195,8 +182,7 @@ class Engine:
         from safetensors.torch import save_file
 
         os.makedirs(folder, exist_ok=True)
-        # the weights of load_format=dummy are so small that a weak adapter changes no token
-        about = dict(peft_type="LORA", r=8, lora_alpha=4096, target_modules=["q_proj", "v_proj"])
+        about = dict(peft_type="LORA", r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"])
         with open(f"{folder}/adapter_config.json", "w") as f:
             json.dump(about, f)
         torch.manual_seed(zlib.crc32(os.path.basename(folder).encode()))

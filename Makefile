@@ -280,6 +280,7 @@ $(B)/bin/test-cores: $(B)/obj/tests/tools/cores.o
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o $(B)/obj/fs/wait_slots.o
 $(B)/bin/unit-history: $(B)/obj/fs/history.o
+$(B)/bin/unit-replay: $(B)/obj/fs/replay.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
 # The calls of the engine that a unit test's program replaces (tests/unit/support/alloc.h)
 wrap_alloc := malloc calloc realloc reallocarray aligned_alloc strdup strndup free ZSTD_createCCtx ZSTD_createDCtx \

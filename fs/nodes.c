@@ -102,6 +102,20 @@ static ssize_t frame_bytes(void *arg, uint64_t pos, char *buf, size_t max)
 	return (ssize_t)len;
 }
 
+/*
+ * Adds the time for a load, and for sending these bytes at the slowest rate, to the time limit.
+ * bytes: of the answer; a request may ask for any number.
+ */
+static void extend_time(const struct exchange *x, uint64_t bytes)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(x->c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+	if (info && info->socket_context)
+		kvfs_peers_extend(info->socket_context,
+				  x->o->wait_ns + bytes / SLOWEST * 1000000000ull);
+}
+
 static mhd_result node_answer_frame(struct exchange *x)
 {
 	uint64_t all = kvc_serve_length(x->s), len;
@@ -111,6 +125,7 @@ static mhd_result node_answer_frame(struct exchange *x)
 		return node_answer_text(x, MHD_HTTP_RANGE_NOT_SATISFIABLE, "");
 	x->q.to = kvc_min(x->q.to, all - 1);
 	len = x->q.to + 1 - x->q.from;
+	extend_time(x, len);
 	r = MHD_create_response_from_callback(len, kvc_min(len, BLOCK), frame_bytes, x, NULL);
 	kvc_count(kvc_cache_stats(x->o->f->k), peer_answers);
 	return node_answer(x, MHD_HTTP_PARTIAL_CONTENT, len,
@@ -211,17 +226,6 @@ static bool open_or_suspend(struct exchange *x, int *err)
 	return true;
 }
 
-/* Adds the time for a load, and for sending the bytes at the slowest rate, to the time limit. */
-static void extend_time(const struct exchange *x)
-{
-	const union MHD_ConnectionInfo *info =
-		MHD_get_connection_info(x->c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-
-	if (info && info->socket_context)
-		kvfs_peers_extend(info->socket_context,
-				  x->o->wait_ns + (x->q.to - x->q.from) / SLOWEST * 1000000000ull);
-}
-
 static mhd_result node_run(struct exchange *x, const char *url)
 {
 	const char *why;
@@ -235,7 +239,7 @@ static mhd_result node_run(struct exchange *x, const char *url)
 		}
 		err = kvc_serve_find(x->o->server, x->q.path, x->q.to < KVC_FRAME_HEADER, &x->s);
 		if (!err)
-			extend_time(x);
+			extend_time(x, 0);
 	}
 	if (!err && open_or_suspend(x, &err))
 		return MHD_YES;
@@ -337,9 +341,11 @@ static int read_node_secret(struct kvfs_nodes *n, const char *path)
 
 int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o)
 {
-	static const struct kvfs_peers_limits limits = { .most = NODES,
-							 .each = NODES / 2,
-							 .request_s = IDLE_S };
+	static const struct kvfs_peers_limits limits = {
+		.most = NODES,
+		.each = NODES / 2,
+		.request_s = IDLE_S,
+	};
 	struct addrinfo *a = NULL;
 	struct kvfs_nodes *n;
 	int err;

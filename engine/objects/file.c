@@ -184,12 +184,19 @@ int kvc_file_segment_new_locked(struct kvc *k, struct kvc_node *n)
 	return 0;
 }
 
+void kvc_file_changed_locked(struct kvc_node *n)
+{
+	static _Atomic uint64_t last;
+
+	n->segment.epoch = ++last;
+}
+
 void kvc_file_created_locked(struct kvc_node *n, int fd, uint64_t mtime_ns)
 {
 	n->segment.fd = fd;
 	n->segment.fresh = n->copies.unshared = n->segment.never_published = true;
 	n->segment.mode_ns = mtime_ns;
-	n->segment.epoch = 1;
+	kvc_file_changed_locked(n);
 }
 
 void kvc_file_recovered_locked(struct kvc *k, struct kvc_node *n, const struct stat *st)

@@ -222,11 +222,11 @@ static inline void kvc_file_set_snapshot_locked(struct kvc_node *n, bool snapsho
 	n->segment.snapshot = snapshot;
 }
 
-/* The file's contents may have changed: copies that are being made are out of date. */
-static inline void kvc_file_changed_locked(struct kvc_node *n)
-{
-	n->segment.epoch++;
-}
+/*
+ * The file's contents may have changed: copies that are being made are out of date. The file gets
+ * an epoch that no other file of this process, and no earlier struct of this one, ever had.
+ */
+void kvc_file_changed_locked(struct kvc_node *n);
 
 /* Sets how many bytes, from the start of the file, are preallocated for plain writes. */
 static inline void kvc_file_set_prepared_locked(struct kvc_node *n, uint64_t bytes)

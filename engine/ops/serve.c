@@ -7,9 +7,24 @@
  *
  * A peer first reads the header of a frame, and later accepts only a frame with the checksum in
  * that header. So the same object must give the same frame each time. A plain frame does. The nonce
- * of a sealed frame is therefore not random: it is a keyed digest of everything that the frame is
- * made of, and so two different payloads never have the same frame key. The header of a frame has
- * checksums of the whole payload, so the server remembers the last SUMS of them.
+ * of a sealed frame is therefore not random, but synthetic:
+ *
+ *   digest = a chain of GMACs over the whole payload, which stays secret (digest_object)
+ *   nonce  = HMAC-SHA256(header key, header with the digest in the place of the checksum)
+ *
+ * Different payloads must never have the same nonce, because the frame key depends on nothing else
+ * that is certain to change. The generation does not: a file that was changed through a mapping
+ * may keep its generation and its times, and a copied store has the same generations. Neither does
+ * the checksum XXH3: whoever chooses the contents can make two files with the same checksum. GMAC
+ * is a universal hash. Without its key, nobody can find two payloads with the same digest, except
+ * with a probability of 2^-114 for each STEP bytes. Nobody can learn anything about the key, since
+ * a digest is used only as an input of the HMAC, whose output is random to everybody without its
+ * key. Equal nonces only tell that two frames are equal. This is the construction of AES-GCM-SIV
+ * (RFC 8452).
+ *
+ * The header of a frame has a checksum of the whole payload, so the server remembers the last SUMS
+ * checksums and digests. Every open for writing gives the object a new epoch, so a remembered
+ * digest is never one of other bytes.
  *
  * The open file (n->refs.opens) keeps the object in the pool. If a client opens it for writing, its
  * bytes may change, and the read ends with an error (n->segment.epoch tells).
@@ -37,9 +52,21 @@
 #define SPARSE_GAIN (256u << 10) /* files with holes of this many bytes are not served */
 #define STEP (256u << 10)
 
-struct sum_row {
-	struct kvc_sum of, sum;
+/* The bytes of an object, and the key that seals them. Has no padding. */
+struct sum_id {
+	uint64_t ino, gen, size, mtime_ns, epoch;
+	uint32_t flags, key_id;
+	struct kvc_sum key_model;
 };
+
+struct sum_row {
+	struct sum_id id;
+	struct kvc_sum raw; /* the checksum of the bytes, or with keys their digest */
+	/* the checksum of the payload that was sealed with this nonce; zero: none */
+	uint8_t nonce[16];
+	struct kvc_sum stored;
+};
+_Static_assert(sizeof(struct sum_id) == 64, "no padding");
 
 struct kvc_server {
 	struct kvc *k;
@@ -55,7 +82,7 @@ struct kvc_served {
 	int fd;     /* of the segment, owned by the engine; valid while `opened` */
 	uint64_t epoch;
 	struct kvc_frame *f;
-	uint8_t nonce[16];
+	struct sum_row sums;
 	struct kvc_encoder *enc; /* a sealed payload that is being read */
 	uint64_t at;             /* bytes of the payload that enc has given */
 	char path[KVC_FRAME_PATH_MAX + 1];
@@ -80,32 +107,48 @@ void kvc_server_free(struct kvc_server *v)
 	free(v);
 }
 
-static struct sum_row *sum_row_of(struct kvc_server *v, const struct kvc_sum *of)
+static struct sum_row *sum_row_of(struct kvc_server *v, const struct sum_id *id)
 {
+	struct kvc_sum sum = kvc_sum_of(id, sizeof *id);
 	uint64_t hash;
 
-	memcpy(&hash, of->b, sizeof hash);
+	memcpy(&hash, sum.b, sizeof hash);
 	return &v->rows[hash % SUMS];
 }
 
-static bool sum_known(struct kvc_server *v, const struct kvc_sum *of, struct kvc_sum *sum)
+/* Fills s->sums with the checksums of these bytes if they are remembered. */
+static bool sums_known(struct kvc_served *s)
 {
-	const struct sum_row *r = sum_row_of(v, of);
+	const struct kvc_frame *f = s->f;
+	const struct sum_row *row;
 	bool known;
 
-	pthread_mutex_lock(&v->lock);
-	known = !memcmp(r->of.b, of->b, sizeof of->b);
+	s->sums = (struct sum_row){ 0 };
+	s->sums.id = (struct sum_id){
+		.ino = f->ino,
+		.gen = f->gen,
+		.size = f->size,
+		.mtime_ns = f->mtime_ns,
+		.epoch = s->epoch,
+		.flags = f->flags,
+		.key_id = f->key_id,
+		.key_model = kvc_sum_of(f->key_model, strlen(f->key_model)),
+	};
+	row = sum_row_of(s->v, &s->sums.id);
+	pthread_mutex_lock(&s->v->lock);
+	known = !memcmp(&row->id, &s->sums.id, sizeof row->id);
 	if (known)
-		*sum = r->sum;
-	pthread_mutex_unlock(&v->lock);
+		s->sums = *row;
+	pthread_mutex_unlock(&s->v->lock);
 	return known;
 }
 
-static void sum_remember(struct kvc_server *v, const struct kvc_sum *of, const struct kvc_sum *sum)
+/* Remembers the checksums. The object has not changed while they were computed. */
+static void sums_remember(const struct kvc_served *s)
 {
-	pthread_mutex_lock(&v->lock);
-	*sum_row_of(v, of) = (struct sum_row){ *of, *sum };
-	pthread_mutex_unlock(&v->lock);
+	pthread_mutex_lock(&s->v->lock);
+	*sum_row_of(s->v, &s->sums.id) = s->sums;
+	pthread_mutex_unlock(&s->v->lock);
 }
 
 /* ---- the frame ---- */
@@ -144,20 +187,56 @@ static int segment_read(void *arg, void *buf, size_t len, uint64_t off)
 	return len ? kvc_pread_all(s->fd, buf, len, (off_t)off) : 0;
 }
 
-/* Sets the checksum of the object's bytes, which are in the pool. */
+/* Derives the key of digests from the header key of the object's model. */
+static int digest_key(const struct kvc_served *s, uint8_t key[32])
+{
+	static const char info[] = "kvcachefs peer digest 1";
+	uint8_t header[32];
+	int err = kvc_keys_header_key(s->v->k->keys, s->f->key_id, s->f->key_model, header);
+
+	err = err ?: kvc_keys_hkdf(header, sizeof header, "", 0, info, sizeof info - 1, key, 32);
+	kvc_keys_wipe(header, sizeof header);
+	return err;
+}
+
+/*
+ * Computes the digest of the object's bytes: the last of the tags
+ *
+ *   tag i = GMAC(key, nonce i, tag i - 1 and the next STEP bytes)
+ *
+ * The nonces repeat from object to object. This does no harm, because the tags are secret.
+ */
+static int digest_object(struct kvc_served *s, struct kvc_sum *digest)
+{
+	KVC_MEM uint8_t *buf = malloc(sizeof digest->b + STEP);
+	uint64_t off = 0, i = 0;
+	uint8_t key[32];
+	int err = buf ? digest_key(s, key) : -ENOMEM;
+
+	*digest = (struct kvc_sum){ 0 };
+	while (!err && off < s->f->size) {
+		size_t len = kvc_min(STEP, s->f->size - off);
+
+		memcpy(buf, digest->b, sizeof digest->b);
+		err = kvc_pread_all(s->fd, buf + sizeof digest->b, len, (off_t)off);
+		err = err
+			      ?: kvc_keys_seal(key, i++, buf, sizeof digest->b + len, NULL, 0, NULL,
+					       digest->b);
+		off += len;
+	}
+	kvc_keys_wipe(key, sizeof key);
+	return err;
+}
+
+/* Sets the checksum, or with keys the digest, of the object's bytes, which are in the pool. */
 static int sum_object(struct kvc_served *s)
 {
-	struct {
-		uint64_t ino, gen, size, mtime_ns;
-	} id = { s->f->ino, s->f->gen, s->f->size, s->f->mtime_ns };
-	struct kvc_sum of = kvc_sum_of(&id, sizeof id);
-	int err;
+	int err = 0;
 
-	if (sum_known(s->v, &of, &s->f->raw_sum))
-		return 0;
-	err = kvc_copy_sum(s->fd, s->f->size, &s->f->raw_sum);
-	if (!err)
-		sum_remember(s->v, &of, &s->f->raw_sum);
+	if (!sums_known(s))
+		err = s->v->k->keys ? digest_object(s, &s->sums.raw)
+				    : kvc_copy_sum(s->fd, s->f->size, &s->sums.raw);
+	s->f->raw_sum = s->sums.raw;
 	return err;
 }
 
@@ -167,7 +246,7 @@ static int seal_begin(struct kvc_served *s)
 	struct kvc_recipe r = {
 		.keys = s->v->k->keys,
 		.key_id = s->f->key_id,
-		.nonce = s->nonce,
+		.nonce = s->sums.nonce,
 	};
 
 	kvc_payload_encoder_free(s->enc);
@@ -199,27 +278,26 @@ static int seal_sum(struct kvc_served *s, struct kvc_sum *sum)
 	return err;
 }
 
-/* Chooses the nonce, which depends on all bytes of the frame, and seals the payload once. */
+/* Computes the nonce, which depends on all bytes of the frame, and seals the payload once. */
 static int seal_frame(struct kvc_served *s)
 {
 	struct kvc_frame *f = s->f;
-	struct kvc_sum of;
-	uint8_t key[32];
+	uint8_t key[32], nonce[16];
+	bool known;
 	int err = kvc_keys_header_key(s->v->k->keys, f->key_id, f->key_model, key);
 
-	kvc_frame_encode(f, s->page);
-	err = err ?: kvc_keys_mac(key, s->page, sizeof s->page, "peer nonce", 10, s->nonce);
+	kvc_frame_encode(f, s->page); /* with the digest as raw_sum */
+	err = err ?: kvc_keys_mac(key, s->page, sizeof s->page, "peer nonce", 10, nonce);
 	kvc_keys_wipe(key, sizeof key);
-	err = err ?: seal_begin(s);
 	if (err)
 		return err;
+	known = !memcmp(nonce, s->sums.nonce, sizeof nonce);
+	memcpy(s->sums.nonce, nonce, sizeof nonce);
 	f->raw_sum = (struct kvc_sum){ 0 };
-	of = kvc_sum_of(s->nonce, sizeof s->nonce);
-	if (!sum_known(s->v, &of, &f->stored_sum)) {
-		err = seal_sum(s, &f->stored_sum);
-		if (!err)
-			sum_remember(s->v, &of, &f->stored_sum);
-	}
+	err = seal_begin(s);
+	if (!err && !known)
+		err = seal_sum(s, &s->sums.stored);
+	f->stored_sum = s->sums.stored;
 	return err;
 }
 
@@ -273,16 +351,20 @@ static int serve_walk_both(struct kvc *k, const char *path, struct kvc_node **n)
 	return err ?: kvc_node_get_both(k, ino, n);
 }
 
-/* May the file be served, without asking any tier but the disk? */
-static bool is_served_locked(struct kvc *k, const struct kvc_node *n)
+/*
+ * May the file be served, without asking any tier but the disk? Returns 0; -ENOENT; or -EIO if only
+ * the disk has the file, and does not answer.
+ */
+static int may_serve_locked(struct kvc *k, const struct kvc_node *n)
 {
 	if (!S_ISREG(n->row.mode) || kvc_node_gone(n) || n->commit.lost ||
-	    n->row.blocks * 512 + SPARSE_GAIN < n->object.size)
-		return false;
+	    n->row.blocks * 512 + SPARSE_GAIN < n->object.size || n->state == KVC_OPEN)
+		return -ENOENT;
 	if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
-		return true;
-	return n->state != KVC_OPEN && k->tier[KVC_DISK].t && kvc_file_placed_in(n, KVC_DISK) &&
-	       !kvc_tier_out_locked(k, KVC_DISK, KVC_CALL_READ);
+		return 0;
+	if (!k->tier[KVC_DISK].t || !kvc_file_placed_in(n, KVC_DISK))
+		return -ENOENT;
+	return kvc_tier_out_locked(k, KVC_DISK, KVC_CALL_READ) ? -EIO : 0;
 }
 
 /* Fills in the whole header from the catalog, if it is known without the object's bytes. */
@@ -314,12 +396,10 @@ static int find_both(struct kvc_served *s, bool head)
 	if (S_ISDIR(n->row.mode)) {
 		s->f->ino = n->row.ino;
 		err = kvc_path_frame_name_both(k, n, s->f);
-	} else if (is_served_locked(k, n)) {
+	} else if (!(err = may_serve_locked(k, n))) {
 		kvc_node_ref_locked(n);
 		s->n = n;
 		err = head ? frame_of_lower_both(s) : 0;
-	} else {
-		err = -ENOENT;
 	}
 	kvc_node_settle_locked(k, n);
 	return err;
@@ -379,8 +459,8 @@ int kvc_serve_open(struct kvc_served *s, struct kvc_wait *w)
 	if (s->ready)
 		return 0;
 	err = kvc_open_file(k, s->n->row.ino, O_RDONLY, &opened, w);
-	if (err)
-		return err;
+	if (err) /* a failed load is a miss for a local reader, but the object is not missing */
+		return err == -ENOENT ? -EIO : err;
 	s->opened = true;
 	s->fd = kvc_open_fd(k, s->n->row.ino);
 	if (s->fd < 0)
@@ -390,7 +470,10 @@ int kvc_serve_open(struct kvc_served *s, struct kvc_wait *w)
 	err = s->n->state == KVC_RESIDENT || s->n->state == KVC_BOTH ? frame_fill_both(s) : -ENOENT;
 	kvc_unlock_both(k);
 	err = err ?: sum_object(s) ?: frame_finish(s);
-	return err ?: is_unchanged(s) ? 0 : -ENOENT;
+	err = err ?: is_unchanged(s) ? 0 : -ENOENT;
+	if (!err)
+		sums_remember(s);
+	return err;
 }
 
 uint64_t kvc_serve_length(const struct kvc_served *s)

@@ -66,13 +66,23 @@ class Request:
     def mac(self, data):
         return hmac.new(self.key, data, hashlib.sha256).hexdigest()[:32]
 
+    def headers(self):
+        return {"Range": f"bytes={self.range}", "X-Kvcachefs-Time": str(self.time),
+                "X-Kvcachefs-Nonce": self.nonce, "X-Kvcachefs-Sign": self.sign}
+
+    def url(self):
+        return "/v1/" + urllib.parse.quote(os.fsencode(self.path))
+
+    def text(self):
+        """The bytes of the request, for a caller that has its own socket."""
+        lines = [f"GET {self.url()} HTTP/1.1", "Host: node"]
+        lines += [f"{name}: {value}" for name, value in self.headers().items()]
+        return "\r\n".join(lines + ["", ""]).encode()
+
     def send(self, **headers):
         """Returns status and body, after a check of the answer's signature."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        h = {"Range": f"bytes={self.range}", "X-Kvcachefs-Time": str(self.time),
-             "X-Kvcachefs-Nonce": self.nonce, "X-Kvcachefs-Sign": self.sign}
-        h.update(headers)
-        c.request("GET", "/v1/" + urllib.parse.quote(os.fsencode(self.path)), headers=h)
+        c.request("GET", self.url(), headers={**self.headers(), **headers})
         r = c.getresponse()
         body = r.read()
         c.close()

@@ -2,10 +2,10 @@
 # ways: fast plain
 # level: check
 """What a node answers to requests (peer_listen=): only those that are signed with the secret, new,
-and sent once; ranges of frames; the same frame each time; and nothing that is being written or that
-only another remote has."""
-import os, socket, time
-from kvtest import MiB, blob, need_mount, wait_for
+and sent once; ranges of frames; the same frame each time for the same bytes, and another one for
+others; and nothing that is being written or that only another remote has."""
+import mmap, os, socket, time
+from kvtest import MiB, TMP, WAY, blob, need_mount, wait_for
 import nodes
 from nodes import PAGE, Request
 
@@ -106,9 +106,99 @@ def garbage(a, sealed):
     assert wait_for(served)
 
 
+def field(head, offset, size):
+    return head[1][offset:offset + size]
+
+
+def twins():
+    """Two contents with the same XXH3. A half of each lane is chosen so that a product in the hash
+    is zero; the other half is then free, as long as the sum over two stripes is the same."""
+    secret = bytes.fromhex("b8fe6c3923a44bbe7c01812cf721ad1c")
+    data = [bytearray(blob(9, MiB)) for _ in range(2)]
+    for i, d in enumerate(data):
+        d[0:4], d[64:68] = secret[0:4], secret[8:12]
+        d[4:8], d[68:72] = (1000 + i).to_bytes(4, "little"), (1000 - i).to_bytes(4, "little")
+    return data
+
+
+def mapped(name, extra):
+    """A file that is changed through a mapping may keep its generation and times. Its frame has the
+    right checksum, and different bytes are never sealed with the same nonce."""
+    a, = nodes.make(f"mapped-{name}", 1)
+    a.options = a.options.split(",remote=")[0] + ",disk=off" + extra
+    a.mount()
+
+    def change(data):
+        with open(f"{a.mnt}/m/f", "r+b") as f, mmap.mmap(f.fileno(), len(data)) as m:
+            assert m[:] != data  # a write to pages that were read leaves no trace
+            m[:] = bytes(data)
+        wait_for(lambda: Request(a, "m/f").send()[0] == 206)
+        return Request(a, "m/f").send()
+    one, two = twins()
+    a.write("m/f", one)
+    a.closed()
+    first, second, third = Request(a, "m/f").send(), change(two), change(blob(10, MiB))
+    if WAY == "fast":  # otherwise the kernel sends the pages as writes
+        assert field(first, 40, 8) == field(second, 40, 8) == field(third, 40, 8)
+    sums, frame_nonces = [{field(h, at, n) for h in (first, second, third)}
+                          for at, n in ((80, 16), (112, 12))]
+    if extra:
+        assert len(frame_nonces) == 3 and sums == {bytes(16)}
+    else:
+        assert field(first, 80, 16) == field(second, 80, 16)  # they are twins
+        assert len(sums) == 2
+    a.umount()
+
+
+def broken_disk(a, flag):
+    """Objects that cannot be loaded are not reported as missing."""
+    paths = [f"m/disk{i}" for i in range(9)]
+    for path in paths:
+        a.write(path, blob(path, 5 * PAGE))
+    a.settle()
+    for path in paths:
+        os.setxattr(f"{a.mnt}/{path}", "user.kvcachefs.demote", b"cpu")
+    with open(flag, "w"):
+        for path in paths[1:]:
+            assert Request(a, path, last=9 * PAGE).send()[0] == 503
+        # the disk tier is now left alone: it is not asked
+        assert Request(a, paths[0]).send()[0] == 503
+        assert Request(a, "m/nobody").send()[0] == 404
+    os.unlink(flag)
+    for path in paths:
+        assert wait_for(lambda: Request(a, path, last=9 * PAGE).send()[0] == 206)
+
+
+def slow_reader():
+    """A request for more bytes than a file has gets no more time for it."""
+    a, = nodes.make("slow", 1)
+    a.options = a.options.split(",remote=")[0] + ",deadline=1s"
+    a.mount()
+    a.write("m/f", blob(1, 24 * MiB))
+    a.closed()
+    q, got = Request(a, "m/f", last=(1 << 61) - 1), 0
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        s.connect(("127.0.0.1", a.port))
+        s.sendall(q.text())
+
+        def ended():
+            nonlocal got
+            try:
+                data = s.recv(1 << 16)
+            except ConnectionResetError:
+                return True
+            got += len(data)
+            return not data
+        assert wait_for(ended, every=.2)
+    assert got < 24 * MiB
+    a.umount()
+
+
 for name, extra in ("clear", ""), ("sealed", f",keyfile={nodes.key_file('keys')}"):
     a, = nodes.make(name, 1)
-    a.options = a.options.split(",remote=")[0] + extra
+    flag = f"{TMP}/{name}.broken"
+    a.options = a.options.split(",remote=")[0] + f",shim=fail-while:{flag}+only:disk" + extra
     a.mount()
     data = blob(1, MiB + 777)
     a.write("m/f", data)
@@ -125,6 +215,7 @@ for name, extra in ("clear", ""), ("sealed", f",keyfile={nodes.key_file('keys')}
     assert head == (206, whole[:PAGE])
     if not extra:
         assert a.attr("m/f", "tiers") == "disk"  # the header alone loads nothing
+    broken_disk(a, flag)
     assert Request(a, "m/f", last=len(whole) - 1).send() == (206, whole)
     # after a restart, too
     a.umount()
@@ -133,3 +224,5 @@ for name, extra in ("clear", ""), ("sealed", f",keyfile={nodes.key_file('keys')}
     changing(a, data)
     garbage(a, extra)
     a.umount()
+    mapped(name, extra)
+slow_reader()

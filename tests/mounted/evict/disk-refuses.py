@@ -11,9 +11,9 @@ from kvtest import *
 from prompts import *
 
 N = 260
-# A mount is up to .10 below the replay of this short load, on average .05 (34 runs): its files are
-# made one after the other, while a request of the replay happens at once. With fifo, lru or mru a
-# mount is .13 to .17 below.
+# A mount was up to .10 below the replay of this short load: the requests nearly fill the pool, and
+# one decision about a long request changes many later ones. A replay of a pool that is 2 percent
+# larger differs by up to .03. With fifo, lru or mru a mount is .13 to .17 below.
 LESS = .12
 FRAME = CHUNK + 4096
 DISK, LOW = 48 << 20, 90

@@ -97,7 +97,10 @@ class Load:
 
 
 def full(kind, options, folder, times=3, disk=96 * MiB):
-    s = Store(kind, size=str(disk), cpu="32M", options=f"pace=100,{options}".strip(",")).mount()
+    # On a busy machine the full disk may make no progress for seconds. An unmount that waited no
+    # longer than the usual deadline would leave the pool in memory.
+    s = Store(kind, size=str(disk), cpu="32M",
+              options=f"pace=100,deadline=60000,{options}".strip(",")).mount()
     n = times * disk // SIZE
     load = Load(s, folder, hot=8).start(n).join()
     # if the disk is slow, more chunks are dropped before they are copied

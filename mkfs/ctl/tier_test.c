@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DEADLINE_MS 30000        /* of a call; a slow machine is no fault of the program */
 #define REMOTE "option remote: " /* messages of kvct_open_all start with it */
 
 struct test_output {
@@ -88,6 +89,7 @@ int kvm_run_tier_test(int argc, char **argv)
 		return kvm_fail("out of memory");
 	kvc_options_init(o);
 	o->disk = false;
+	o->deadline_ms = DEADLINE_MS;
 	if ((err = test_url(argv[0], o->remote, sizeof o->remote)))
 		return err;
 	kvc_log_setup(KVC_LOG_STDERR, false);

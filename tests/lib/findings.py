@@ -4,7 +4,7 @@ import json, re
 from kvtest import TMP, binary, run
 
 TMPFS = run("stat", "-f", "-c", "%T", TMP, ok=True).stdout.strip() == "tmpfs"
-EVEN = {"store-on-tmpfs"} if TMPFS else set()  # of every store of this machine
+EVEN = {"store-on-tmpfs"} if TMPFS else set()  # findings that every store of this machine has
 
 
 def doctor(s, *words, even=EVEN):

@@ -115,10 +115,10 @@ HANG = 240 * SLOW  # seconds after which a call counts as hanging, on a busy mac
 
 
 def wait_for(what, seconds=240, every=None):
-    """Waits until what() returns a true value, and returns it. It looks every so many seconds, or
-    less often the longer it waits and the longer a look takes, because the looks of all cases
-    together take much of the machine. The time limit is for conditions that never become true. It
-    is no claim about the speed of the machine, which may be busy with other work."""
+    """Waits until what() returns a true value, and returns it. Calls what() every `every` seconds.
+    By default the pauses grow with the time that has passed and with the time that a call takes,
+    because the calls of all cases together use much of the machine. The time limit is for
+    conditions that never become true; it does not test how fast the machine is."""
     begun = now = time.time()
     while now < begun + seconds * SLOW:
         got = what()

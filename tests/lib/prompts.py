@@ -30,7 +30,7 @@ def of_two(i):
 
 
 def write_trace(path, requests, name=None):
-    """name: the function that names chunks, if the trace is to have their models."""
+    """name: the function that names chunks. If it is given, the trace has each request's model."""
     with open(path, "w") as f:
         for i, r in enumerate(requests):
             more = {"model": name(r[0]).split("/")[0]} if name else {}

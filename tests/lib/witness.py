@@ -118,7 +118,8 @@ class Witness:
         return max([b[1] - a[1] for a, b in zip(seen, seen[1:])] + [until - seen[-1][0] - TURN, 0])
 
     def may_be_lost(self, at, killed, promise, excused=None):
-        """Whether promise 1 allows that a change, whose call returned at this time, is lost.
+        """Whether promise 1 of kvcachefs-design(7) allows the loss of a change whose call returned
+        at this time.
         excused: instead of all the time since the change in which the machine did not run the
         daemon."""
         most = max(promise, self.longest_syncs(at, killed) + COMMIT)

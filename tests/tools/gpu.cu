@@ -483,7 +483,7 @@ void several()
 				      nullptr) &&
 		      !kvcachefs_transfer_free(t));
 	}
-	for (int i = 0; i < 3; i++) /* both got the same blocks into zeros */
+	for (int i = 0; i < 3; i++) /* both began with zeros and got the same blocks */
 		check(caches[i]->down() == caches[i]->host);
 	items[2].cache = &host[2];
 	check(kvcachefs_load(&t, mnt.c_str(), &call, items.data(), 3, nullptr) == -EINVAL);

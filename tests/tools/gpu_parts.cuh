@@ -106,7 +106,7 @@ void parts(bool pins)
 		check(!move_parts(true, items, 2));
 		check(contents(names[0]) == a.file && contents(names[1]) == b.file);
 		kvcachefs_map_cache(64 * MiB);
-		/* a is registered when more of it was loaded than it has */
+		/* a is registered once more bytes of it were loaded than it is long */
 		for (int i = 0; i < 4; i++)
 			check(!move_parts(false, items, 1));
 		kvcachefs_unmap_wait();

@@ -232,7 +232,7 @@ static void buffers(const char *mount)
 		check(len == 5000 && p[i] == (uint8_t)(i * 3));
 	check(kvcachefs_buffer_publish(b) == -EINVAL);
 	kvcachefs_buffer_free(b);
-	/* an unpublished buffer leaves nothing; also an empty one, and no space */
+	/* an unpublished buffer leaves nothing; an empty one can be published; no space */
 	check(!kvcachefs_buffer_new(&b, mount, "b/y", 100, -1));
 	kvcachefs_buffer_free(b);
 	snprintf(full, sizeof full, "%s/b/y", mount);

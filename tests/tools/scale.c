@@ -239,7 +239,7 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 		else
 			snprintf(path, sizeof path, "%s/flat/object-%llu", mnt,
 				 (unsigned long long)seed + (unsigned long long)i);
-		/* loads it: objects with a frame are at multiples of 16 less 4 */
+		/* loads an object: those with a frame have the numbers 12, 28, 44 and so on */
 		if (!strcmp(call, "open") && i < 500) {
 			snprintf(path, sizeof path, "%s/flat/object-%d", mnt, i * 16 + 12);
 			fd = open(path, O_RDONLY);

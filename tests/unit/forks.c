@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#define HELD_US 50000 /* for so long another thread holds the lock, and a fork may wait for it */
+#define HELD_US 50000 /* another thread holds the lock for this time, and a fork may wait */
 
 struct holder {
 	pthread_mutex_t *lock;

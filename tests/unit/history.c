@@ -154,7 +154,7 @@ static void durations(void **state)
 		one.n[KVC_OP_commit][KVC_PLACES - 1][3] = i;
 		kvfs_history_add_durations(&h, &one);
 		kvfs_history_durations(&h, &now, &d);
-		/* the newest is from the begin of the minute, and the oldest ten minutes older */
+		/* the newest is from the start of the minute, and the oldest ten minutes older */
 		assert_int_equal(d.n[KVC_OP_commit][KVC_PLACES - 1][3],
 				 i / 6 >= KVFS_DURATIONS_N ? (i / 6 - 10) * 6 : 0);
 	}

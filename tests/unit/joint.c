@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Joint holds of the objects' lock (base/joint.h), and the calls that use them (ops/hit.c): they
- * exclude threads that take the lock, they count as the calls with the lock do, and their accesses
- * reach the policies in the order of the calls. With MODE=tsan, most cases also detect data races.
+ * exclude threads that take the lock; they update the same counters as the calls with the lock; and
+ * their accesses reach the policies in the order of the calls. With MODE=tsan, most cases also
+ * detect data races.
  */
 #include "engine.h"
 #include "access_queue.h"

@@ -28,7 +28,7 @@ struct copy {
 	_Atomic unsigned most;    /* the maximum of moving */
 	_Atomic unsigned started; /* calls of move */
 	_Atomic bool in_begin, in_end;
-	enum which fails; /* the function that fails, at piece at */
+	enum which fails; /* the function that fails, at the piece `at` */
 	unsigned at;
 	bool own;    /* begin gives bytes of its own */
 	bool sets;   /* begin sets the place and length of each piece */

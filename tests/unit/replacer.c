@@ -706,7 +706,7 @@ static void expected(void **state)
 		assert_true(decisions(policy, true) == decisions(policy, false));
 }
 
-/* A chain finds the slots of several chunks at once as it finds each of them. */
+/* A search for several chunks at once finds the same slots as a search for each. */
 static void found_together(void **state)
 {
 	uint64_t seed = 3, id[KVC_CHAIN_EXPECT];
@@ -730,7 +730,7 @@ static void found_together(void **state)
 	kvc_chain_fini(&c);
 }
 
-/* What is to be saved changes the number; a look at the replacer does not. */
+/* A change of the saved state increases the number of changes; a query does not. */
 static void changes(void **state)
 {
 	(void)state;

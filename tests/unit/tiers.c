@@ -546,7 +546,8 @@ static void failed_syncs(void **state)
 	old = (struct kvc_where){ .at = w[0].at, .len = w[0].len };
 	assert_int_equal(is(t, &w[0]), KVC_TIER_PENDING);
 	/*
-	 * an earlier mount may have written without a sync, so the first sync is one of the device
+	 * an earlier mount may have written without a sync, so the first sync covers the
+	 * whole device
 	 */
 	assert_int_equal(is(t, &old), KVC_TIER_PENDING);
 	assert_int_equal(t->ops->sync(t), 0);

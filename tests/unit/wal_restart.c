@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The catalog's log restarts (engine/catalog/wal_restart.c) while a sync of the disk does not
- * complete. No commit waits for the sync, until it would overwrite more of the old log than the
- * mark covers. Then the power fails: the test makes images of the log in which each sector is the
+ * complete. The mark, a small file next to the log, says how much of the old log is on stable
+ * storage. No commit waits for the sync, until it would overwrite more of the old log than the mark
+ * covers. Then the power fails: the test makes images of the log in which each sector is the
  * old or the new one, with the old or the new header. Each image must open as it was after a whole
  * commit that is not older than the checkpoint. Without the mark some images open wrongly, which
  * shows that they are dangerous.
@@ -441,8 +442,10 @@ static void slow(void **state)
 	slow_disk = false;
 	print_message("%u commits, %u restarts, a commit waited for %u syncs\n", i, restarts, most);
 	assert_true(restarts >= RESTARTS);
-	/* on a busy machine a third was seen; without the thread that syncs before, it is 4 and
-	 * more */
+	/*
+	 * on a busy machine a commit waited for three; without the thread that syncs in advance, it
+	 * waits for four or more
+	 */
 	assert_in_range(most, 1, 3);
 	close_catalog(c);
 }

@@ -79,7 +79,7 @@ s.mount()
 assert all(s.attr(p, "state") == "resident+lower" for p in names)
 assert all(s.read(p) == decoded[p] and s.attr(p, "checksum") == after[p] for p in names)
 
-# a kill before that commit: the bytes in the pool are those of the copy, and are found to be that
+# a kill before that commit: the pool has the decoded bytes, and the next mount detects this
 s.committed()
 killed()
 for p in names:
@@ -94,7 +94,7 @@ assert rows("SELECT count(*) FROM objects WHERE decoded")[0][0] == 4
 evict(*names)
 assert all(s.read(p) == decoded[p] for p in names)
 
-# a rebuilt catalog describes the copies, while the pool has written bytes: the copies serve
+# a rebuilt catalog describes the copies, while the pool has written bytes: the copies are used
 s.write("m/late/l", kv(11, N))
 s.settle()
 s.committed()
@@ -107,7 +107,8 @@ assert s.attr("m/late/l", "state") == "lower"
 late = s.read("m/late/l")
 assert late != kv(11, N) and error(kv(11, N), late) < 0.1
 
-# changed in part, it loses nothing more, also after a kill, after which the pool has the change
+# a file that is changed in part loses nothing more, and neither does it after a kill, when the pool
+# has the change
 new = written["m/c0/l"][:PAGE] + decoded["m/c0/l"][PAGE:]
 with open(f"{s.mnt}/m/c0/l", "r+b") as f:
     f.write(new[:PAGE])

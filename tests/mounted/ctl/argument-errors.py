@@ -124,7 +124,7 @@ for words, says in (
         (("tenant", "--remove", "--user", "1", "acme", s.mnt), ["cannot be combined"])):
     w.tell(CTL, *words, says=says)
 for words in (("evict", "--from", "disk", PATH), ("ttl", "--chunks", "1h", f"{s.mnt}/m")):
-    p = run(CTL, *words)  # describes the effect, and cannot ask
+    p = run(CTL, *words)  # no terminal: it describes the effect, and does not ask
     assert p.returncode == 1 and "nothing is changed" in p.stdout and "--yes" in p.stdout, p
 # a key file takes only names of models; every other line would be an error of the next mount
 KEYS = f"{TMP}/keys"

@@ -40,7 +40,7 @@ def good(source):
     last = p.stdout.splitlines()[-1]
     assert p.returncode == 0 and last == "32 checks, 0 failed" and "FAIL" not in p.stdout, p.stdout
     assert open(other).read() == "somebody's value"
-    # threads that replace one frame at the same moment may leave pieces of it, of 300,000 bytes
+    # threads that replace one frame at the same moment may leave parts of it, each of 300,000 bytes
     left = [n for n in os.listdir(f"{program.dir}/kv") if n not in other]
     assert all(os.stat(f"{program.dir}/kv/{n}").st_size == 300000 for n in left), left
     # a relative path, and JSON

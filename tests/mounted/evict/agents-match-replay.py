@@ -23,7 +23,7 @@ TRACE = f"{TMP}/trace.jsonl"
 
 
 def difference(label):
-    """How much more the mount's share is than the replay's, and whether the machine kept up."""
+    """By how much the mount's share exceeds the replay's, and whether the machine kept up."""
     began, gaps = [], []
     s = Store(f"memory/{label}", cpu="16M", size="1G",
               options="policy=prefix,unit=file,high=99,low=98,settle=0,write=back").mount()

@@ -302,7 +302,7 @@ def ends():
             ["sh", "-c", f"while sleep 0.1; do cat {s.mnt}/m/a/l {s.mnt}/m/b/l; done"],
             stdout=subprocess.DEVNULL)
         p = run(CTL, "trace", *words)
-        while writer and not p.returncode:  # the second of the recording had no access
+        while writer and not p.returncode:  # no access happened in the recorded second
             p = run(CTL, "trace", *words)
         status = 2 if said in ("usage", "not a number", "not have the option") else 1
         assert p.returncode == status and said in p.stdout, (words, p)

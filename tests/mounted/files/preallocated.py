@@ -46,7 +46,7 @@ for first in (0, KEEP):
     fallocate(fd, 0, 5000, 5 * MiB)  # written data stays
     assert os.fstat(fd).st_size == 5 * MiB + 5000
     expect(fd, had)
-    fallocate(fd, 0, 7 * MiB, 4 * MiB)  # across its end
+    fallocate(fd, 0, 7 * MiB, 4 * MiB)  # across the end of the preallocation
     assert os.fstat(fd).st_size == 11 * MiB and pages(fd) >= 8 * MiB
     expect(fd, had)
     fallocate(fd, PUNCH | KEEP, 2 * MiB, 5 * MiB)

@@ -104,7 +104,7 @@ with open(f"{s.mnt}/v/a", "rb") as f:
 d = move(False, [(0, "v/e"), (0, "v/f")], [(0, 1, list(range(7)))])
 assert d.failed == [0] and not d.error and not os.path.exists(f"{s.mnt}/v/e")
 assert os.path.exists(f"{s.mnt}/v/f")
-# recurrent states: the last slot is the chunk
+# recurrent states: a chunk consists of the state of its last slot
 d = move(False, [(1, "v/s2")], [(1, 0, [1, 2, 3, 4])])
 assert not d.failed and os.path.getsize(f"{s.mnt}/v/s2") == SLOTS * 512
 d = move(False, [(1, "v/s3")], [(1, 0, [1, 2])])
@@ -247,7 +247,7 @@ told.set()
 l.close()
 wait_for(lambda: len(begun) == 2 * _lookups.THREADS)
 _lookups.hint = real_hint
-# the end drops a lease that was taken and not asked for
+# close() drops a lease that was taken before its answer was asked for
 l = lookups()
 l.begin("one")
 l.ask("one", "a", 0)

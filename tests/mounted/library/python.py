@@ -35,7 +35,7 @@ for naming, more in (("lmcache-fs", {"world_size": 2}), ("sglang-file", {"tp_siz
     assert all(kv.build(naming, kv.parse(naming, p)) == p for p in said)
 wrong(errno.EINVAL, kv.parse, "vllm-fs", "nothing of it")
 wrong(errno.EINVAL, kv.Hasher, "nobody")
-wrong(errno.EINVAL, kv.Hasher, "vllm-xxhash", seed=None)  # random there
+wrong(errno.EINVAL, kv.Hasher, "vllm-xxhash", seed=None)  # vLLM draws this seed at random
 refused(ValueError, "world_size", kv.build, "lmcache-fs", kv.Name("m", "1", world_size=1 << 32))
 refused(ValueError, "model", kv.build, "lmcache-fs", kv.Name("m" * 256, "1"))
 h = kv.Hasher("lmcache-sha256_cbor", seed="0")

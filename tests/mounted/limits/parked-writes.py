@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: plain
-"""Plain writes that wait for space keep a copy of their data. These copies may use an eighth of
-memory= beside its fixed part for all users, and one user may use nine sixteenths of that. A user's
-write beyond that fails with ENOSPC at once. Another user's write still waits and succeeds, and each
-write that waited stores its own bytes."""
+"""Plain writes that wait for space keep a copy of their data. The copies of all users together may
+use an eighth of the part of memory= that is not fixed, and those of one user may use nine
+sixteenths of this eighth. A user's write beyond that fails with ENOSPC at once. Another user's
+write still waits and succeeds, and each write that waited stores its own bytes."""
 import errno, os, threading
 from kvtest import *
 

@@ -3,8 +3,8 @@
 """A folder with thousands of files that are not in memory moves to another model. Only its files
 are visited: the figures of other models stay known. Files and folders below it are read, removed,
 renamed, and moved again while its files are visited; in the end each file is counted once, in the
-model of its path, as a count of all files after a kill confirms. A file deeper than 4096 folders
-belongs to no model, however its model is found."""
+model of its path, as a count of all files after a kill confirms. A file deeper than 4096 folders is
+counted in no model, whichever way the daemon looks for its model."""
 import ctypes, random
 from kvtest import *
 
@@ -150,7 +150,7 @@ s.umount()  # also while files are visited
 s.mount()
 agree("unmounted at once")
 
-# a file that is deeper than supported is counted in no model by all ways of finding it
+# a file that is deeper than supported is counted in no model, by each way to look for its model
 os.mkdir(f"{s.mnt}/deep")
 cwd = os.getcwd()
 os.chdir(f"{s.mnt}/deep")

@@ -179,7 +179,7 @@ run("umount", small, ok=True)
 os.chmod(TMP, 0o755)
 nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 if run(*nobody, "true").returncode == 0:
-    # the user's own mount point: otherwise it is refused before the store
+    # the user's own mount point: any other is refused before the store is checked
     os.mkdir(f"{TMP}/own")
     os.chown(f"{TMP}/own", 65534, 65534)
     for program, words in ((KV, (s.path, f"{TMP}/own", "-o", o)),

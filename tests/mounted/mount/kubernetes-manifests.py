@@ -4,8 +4,8 @@
 result of kustomize (kubectl kustomize), and the Helm chart, which must give the same DaemonSet.
 With the Python packages helm-python-sdk (Helm's own library) and kubernetes-validate (the schemas
 of Kubernetes) the chart is linted and rendered, and each object is checked against its schema,
-without unknown fields. KUBE_PYTHON names a Python that has them; without, these parts are skipped
-by name."""
+without unknown fields. KUBE_PYTHON names a Python that has them. If they are missing, these parts
+are skipped, and a line says so."""
 import json, os, shutil, subprocess, sys
 from kvtest import *
 

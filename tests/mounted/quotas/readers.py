@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
-"""A model's quota also limits a writer that starts while a reader has the file open by passthrough:
-with write, truncate and a mapping, and holes and a mapping. Reader and writer see the same bytes.
-"""
+"""A model's quota also limits a writer that starts while a reader has the file open by passthrough.
+The writer writes, extends the file and writes through a mapping, and punches a hole and writes to
+it through a mapping. Reader and writer see the same bytes."""
 import errno, mmap, os
 from kvtest import *
 

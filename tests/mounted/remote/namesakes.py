@@ -23,7 +23,7 @@ def put(path, seed):
 
 
 def cold(*paths):
-    """They are only in the shared tier."""
+    """Evicts these files from the pool, so that only the shared tier has them."""
     s.settle()
     cold.n += 1
     for n in range(30):

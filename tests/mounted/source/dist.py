@@ -2,7 +2,8 @@
 # ways: none
 """make dist writes the files of the last commit as a tarball with the version in its name, and its
 checksum. The same commit gives the same bytes, and the tree is usable outside git: make knows the
-version, and scripts/tree lists the same files. Long: it is built, installed and tried there."""
+version, and scripts/tree lists the same files. make check-long also builds, installs and tries it
+there."""
 import hashlib, os, shutil, tarfile
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""make install puts every file where it is found, below /usr/local by default, and uninstall
-removes the same files. A program builds and runs with the flags from pkg-config, and the packages
-contain each file. Nothing is rebuilt for that."""
+"""make install puts every file where programs look for it, below /usr/local by default, and
+uninstall removes the same files. A program builds and runs with the flags from pkg-config, and the
+packages contain each file. Nothing is rebuilt for that."""
 import contextlib, fnmatch, os, sys
 from debian import installing
 from kvtest import *

@@ -19,7 +19,7 @@ def manual(page):
 
 tutorial = manual("kvcachefs-tutorial")
 examples = re.findall(r"^\.EX\n(.*?)^\.EE", tutorial, re.M | re.S)
-# both, for the checks of names; fonts of the manual become the backquotes of README
+# both texts, to check the names in them; text in a font of the manual gets backquotes as in README
 text = readme + re.sub(r'^\.(?:B|I|RB \(|BR)\s*"?(.*?)"?(?: \))?$', r"`\1`", tutorial, flags=re.M)
 os.environ["PATH"] = f"{BUILD}/bin:{os.environ['PATH']}"
 MNT = f"{TMP}/mnt"

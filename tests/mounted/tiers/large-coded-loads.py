@@ -28,7 +28,7 @@ def again(s, *rules):
 
 def flip(s, name, off):
     """Changes a byte of the payload of an unmounted store; off < 0 counts from its end, and a
-    fraction is that part of it."""
+    float is a fraction of its length."""
     with contextlib.closing(sqlite3.connect(f"file:{s.path}/catalog.sqlite?mode=ro",
                                             uri=True)) as c:
         (at, length), = c.execute("SELECT at, len FROM placements JOIN names USING(ino) "

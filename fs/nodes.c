@@ -20,7 +20,6 @@
 #include "secret.h"
 #include "serve.h"
 
-#include <inttypes.h>
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,31 +145,13 @@ static const char *request_header(struct exchange *x, const char *name)
 	return MHD_lookup_connection_value(x->c, MHD_HEADER_KIND, name);
 }
 
-/* Parses the headers of the request. Returns false if one is missing or wrong. */
-static bool parse_request(struct exchange *x, const char *url)
-{
-	const char *range = request_header(x, "Range"), *time = request_header(x, KVC_PEER_TIME),
-		   *nonce = request_header(x, KVC_PEER_NONCE);
-	int used = -1;
-
-	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range || !time ||
-	    !nonce || strlen(nonce) >= sizeof x->q.nonce)
-		return false;
-	x->q.path = url + strlen(KVC_PEER_PREFIX);
-	snprintf(x->q.nonce, sizeof x->q.nonce, "%s", nonce);
-	if (sscanf(range, "bytes=%" SCNu64 "-%" SCNu64 "%n", &x->q.from, &x->q.to, &used) != 2 ||
-	    used < 0 || range[used] || x->q.from > x->q.to || x->q.to >> 62)
-		return false;
-	return sscanf(time, "%" SCNu64 "%n", &x->q.time_ms, &used) == 1 && !time[used] &&
-	       x->q.time_ms && !(x->q.time_ms >> 62);
-}
-
 /* Returns NULL, or the reason to refuse the request. */
 static const char *refusal(struct exchange *x, const char *url)
 {
 	kvc_peer_text sign;
 
-	if (!parse_request(x, url))
+	if (!kvc_peer_parse(url, request_header(x, "Range"), request_header(x, KVC_PEER_TIME),
+			    request_header(x, KVC_PEER_NONCE), &x->q))
 		return "the request is not one of a peer";
 	if (kvc_peer_sign(&x->o->secret, &x->q, sign) ||
 	    !kvc_peer_same(sign, request_header(x, KVC_PEER_SIGN)))

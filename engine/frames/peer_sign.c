@@ -54,6 +54,35 @@ static int sign_text(const struct kvc_peer_secret *s, const void *a, size_t a_le
 	return err;
 }
 
+/* Parses a number of at most 18 digits, so below 2^60, and moves *text behind it. */
+static bool parse_number(const char **text, uint64_t *number)
+{
+	size_t digits = strspn(*text, "0123456789");
+
+	*number = 0;
+	for (size_t i = 0; i < digits && i < 18; i++)
+		*number = *number * 10 + (uint64_t)((*text)[i] - '0');
+	*text += digits;
+	return digits && digits <= 18;
+}
+
+bool kvc_peer_parse(const char *url, const char *range, const char *time, const char *nonce,
+		    struct kvc_peer_request *q)
+{
+	static const char unit[] = "bytes=";
+
+	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range || !time ||
+	    !nonce || strlen(nonce) >= sizeof q->nonce ||
+	    strncmp(range, unit, sizeof unit - 1) != 0)
+		return false;
+	q->path = url + strlen(KVC_PEER_PREFIX);
+	snprintf(q->nonce, sizeof q->nonce, "%s", nonce);
+	range += sizeof unit - 1;
+	return parse_number(&range, &q->from) && *range++ == '-' && parse_number(&range, &q->to) &&
+	       !*range && q->from <= q->to && parse_number(&time, &q->time_ms) && !*time &&
+	       q->time_ms;
+}
+
 int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
 		  kvc_peer_text sign)
 {

@@ -48,6 +48,13 @@ struct kvc_peer_request {
 	uint64_t time_ms;
 	kvc_peer_text nonce;
 };
+/*
+ * Parses a request: its URL without the escapes, and its headers, each NULL if it is missing. Sets
+ * *q, whose path is a part of url, and returns true; or returns false if something is missing or
+ * wrong. The nonce is any text of at most 32 characters. The range is not empty.
+ */
+bool kvc_peer_parse(const char *url, const char *range, const char *time, const char *nonce,
+		    struct kvc_peer_request *q);
 /* Signs a request. Returns 0, -ENOMEM or -EIO. */
 int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
 		  kvc_peer_text sign);

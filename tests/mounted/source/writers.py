@@ -116,13 +116,25 @@ in_headers = {}  # header: {(line, function): members that it writes}
 lock = threading.Lock()
 
 
+def line_of(at, number):
+    with open(at) as f:
+        return f.read().splitlines()[number - 1]
+
+
+def named(found):
+    """The members that the lines of these writes name, or all members if a line names none."""
+    by_line = [[m for m in owners if re.search(rf"\b{m[1]}\b", line_of(at, line))]
+               for at, line, *_ in found if at.endswith(".h")]
+    return dict.fromkeys(sum(by_line, [])) if all(by_line) else owners
+
+
 def header_writes(text, header):
     """The writes in inline functions of a header. They are the same in each file that includes it,
     so all headers of a file are examined at once, and once."""
     with lock:
         if header not in in_headers:
             found = {}
-            for member in owners:
+            for member in named(list(compile(const(text, lambda s, m: False)))):
                 for at, line, function, _ in writes(text, *member):
                     found.setdefault(at, {}).setdefault((line, function), set()).add(member)
             for at, by in found.items():

@@ -177,13 +177,16 @@ static void warn_of_refusal(struct kvfs_nodes *o, const char *why)
 static void node_woken(struct kvc_wait *w)
 {
 	struct exchange *x = kvc_of(w, struct exchange, w);
+	struct MHD_Connection *c = x->c;
 	struct kvfs_nodes *o = x->o;
+	bool suspended;
 
 	pthread_mutex_lock(&o->lock);
+	suspended = x->suspended;
 	x->woken = true;
-	if (x->suspended)
-		MHD_resume_connection(x->c);
 	x->suspended = false;
+	if (suspended)
+		MHD_resume_connection(c); /* its thread may answer and free the exchange now */
 	pthread_mutex_unlock(&o->lock);
 }
 

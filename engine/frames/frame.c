@@ -11,6 +11,7 @@
 
 static const char magic[8] = "KVCFRAME";
 
+/* Packed: a page may have any alignment. */
 struct identity {
 	char magic[8];
 	uint32_t version, flags;
@@ -24,7 +25,7 @@ struct identity {
 	uint32_t error_ppm, worst_ppm;
 	uint8_t reserved[KVC_FRAME_IDENTITY - 128 - (KVC_MODEL_NAME + 1) - 32 - 8];
 	uint8_t sum[16]; /* covers the preceding bytes of this part */
-};
+} __attribute__((packed));
 _Static_assert(sizeof(struct identity) == KVC_FRAME_IDENTITY, "identity part");
 
 struct name_part {
@@ -35,7 +36,7 @@ struct name_part {
 	uint8_t proof[16];
 	uint8_t reserved[KVC_FRAME_HEADER - KVC_FRAME_IDENTITY - 32 - KVC_FRAME_PATH_MAX - 32];
 	uint8_t sum[16];
-};
+} __attribute__((packed));
 _Static_assert(sizeof(struct name_part) == KVC_FRAME_HEADER - KVC_FRAME_IDENTITY, "name part");
 
 static void put_identity(const struct kvc_frame *f, struct identity *id)

@@ -109,11 +109,15 @@ def sweep(prepare, command, words, do, step=6):
     random one, or each call (ALL). make check takes three times the step, if it is more than 3."""
     print(f"SEED={SEED}")
     step = 1 if ALL else step if LONG or step < 4 else 3 * step
-    n = chance.randint(1, step)
+    n, tried = chance.randint(1, step), 0
     while True:
         prepare()
         r = Run(command, f"{words} nth={n} do={do}")
-        if not r.fired[0]:
+        if r.fired[0]:
+            yield n, r
+            n += step
+            tried += 1
+        elif not tried and r.met[0]:  # fewer calls than a step: one of them
+            n = chance.randint(1, r.met[0])
+        else:
             return
-        yield n, r
-        n += step

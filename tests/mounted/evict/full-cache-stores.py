@@ -211,11 +211,10 @@ def ended():
 
 
 parts = [(full, "plain", "", "a")]
-if WAY == "fast":  # tiers do not depend on the serving mode
+if WAY == "fast" and LONG:  # tiers do not depend on the serving mode
     parts += [(full, "sealed", f"keyfile={TMP}/keys", "a/b"),
-              (full, "coded", "compress=bf16+zstd", "a/b/c")]
-if WAY == "fast" and LONG:
-    parts += [(full, "deep", "", "a/b/c"), (full, "back", "write=back", "a/b")]
+              (full, "coded", "compress=bf16+zstd", "a/b/c"),
+              (full, "deep", "", "a/b/c"), (full, "back", "write=back", "a/b")]
 parts.append((full, "back-sealed", f"write=back,keyfile={TMP}/keys,compress=zstd", "a"))
 beside([(slow_disk, "20"), (slow_disk, "0"), (slow_disk, "60000"), (full_remote,), (quota,),
         (ended,), *parts], most=2)

@@ -12,7 +12,7 @@ from kvtest import *
 from prompts import *
 
 with open(curves.unpack(TMP)["agents"]) as f:
-    requests = [json.loads(l)["hash_ids"] for l in itertools.islice(f, 60)]
+    requests = [json.loads(l)["hash_ids"] for l in itertools.islice(f, 60 if LONG else 48)]
 asked = collections.Counter(itertools.chain(*(set(ids) for ids in requests)))
 
 

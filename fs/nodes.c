@@ -49,8 +49,10 @@ struct kvfs_nodes {
 	struct MHD_Daemon *daemon;
 	struct kvc_peer_secret secret;
 	uint64_t wait_ns;     /* how long a request may wait for a load */
-	pthread_mutex_t lock; /* a leaf: the state of waiting exchanges, and warned_ns */
+	pthread_mutex_t lock; /* a leaf: the state of waiting exchanges, and the next members */
+	pthread_cond_t woke;  /* an exchange that is not suspended was woken */
 	uint64_t warned_ns;
+	bool ending; /* no more connections are suspended */
 };
 
 /* A request and its answer. */
@@ -187,6 +189,8 @@ static void node_woken(struct kvc_wait *w)
 	x->suspended = false;
 	if (suspended)
 		MHD_resume_connection(c); /* its thread may answer and free the exchange now */
+	else
+		pthread_cond_broadcast(&o->woke);
 	pthread_mutex_unlock(&o->lock);
 }
 
@@ -201,6 +205,8 @@ static bool open_or_suspend(struct exchange *x, int *err)
 		if (*err != KVC_WAIT)
 			return false;
 		pthread_mutex_lock(&x->o->lock);
+		while (!x->woken && x->o->ending)
+			pthread_cond_wait(&x->o->woke, &x->o->lock);
 		if (!x->woken) {
 			MHD_suspend_connection(x->c);
 			x->suspended = suspended = true;
@@ -350,6 +356,7 @@ int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o)
 	n->f = f;
 	n->wait_ns = o->deadline_ms * 1000000;
 	pthread_mutex_init(&n->lock, NULL);
+	pthread_cond_init(&n->woke, NULL);
 	n->server = kvc_server_new(f->k);
 	n->replay = kvfs_replay_new();
 	err = read_node_secret(n, o->peer_secret);
@@ -363,6 +370,15 @@ int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o)
 	return err;
 }
 
+void kvfs_nodes_end(struct kvfs *f)
+{
+	if (!f->nodes)
+		return;
+	pthread_mutex_lock(&f->nodes->lock);
+	f->nodes->ending = true;
+	pthread_mutex_unlock(&f->nodes->lock);
+}
+
 void kvfs_nodes_stop(struct kvfs *f)
 {
 	struct kvfs_nodes *n = f->nodes;
@@ -371,6 +387,10 @@ void kvfs_nodes_stop(struct kvfs *f)
 		return;
 	if (n->daemon)
 		MHD_stop_daemon(n->daemon);
+	/* the thread that woke the last exchange may still hold the lock */
+	pthread_mutex_lock(&n->lock);
+	pthread_mutex_unlock(&n->lock);
+	pthread_cond_destroy(&n->woke);
 	kvfs_peers_stop(n->peers);
 	kvfs_replay_free(n->replay);
 	kvc_server_free(n->server);

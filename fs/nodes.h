@@ -17,6 +17,12 @@ struct kvc_options;
  */
 int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o);
 /*
+ * From now on a request that has to wait keeps its thread, because libmicrohttpd ends the process
+ * if a connection is suspended when the server stops. Call it before kvc_cache_detach, which soon
+ * ends the waits.
+ */
+void kvfs_nodes_end(struct kvfs *f);
+/*
  * Ends it. Call it after kvc_cache_detach, which ends the waits of its requests, and before
  * kvc_cache_stop.
  */

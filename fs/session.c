@@ -570,6 +570,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	kvfs_defer_stop(f);
 	if (mounted && is_unmounted(f))
 		kvc_open_release_writers(f->k);
+	kvfs_nodes_end(f);
 	kvc_cache_detach(f->k); /* the unmount closes the session's descriptor */
 	kvfs_nodes_stop(f);
 	if (mounted)

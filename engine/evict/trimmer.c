@@ -640,12 +640,18 @@ static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 		kvc_committer_wake_locked(k, true);
 	t->hopeful |= t->nprobed || !ended;
 	if (ended && !t->model && !t->filling && !t->walk.freed && !t->nprobed &&
-	    !t->walk.has_spared)
+	    !t->walk.has_spared && !(k->stopping && t->walk.has_young))
 		k->tier[t->tier].nothing_to_drop = true;
 	kvc_unlock(k);
 	if (ended || blocked || gone + coming >= goal)
 		walk_begin(k, &t->walk, ended && !t->nprobed);
 	return gone > 0;
+}
+
+void kvc_trimmers_hope_locked(struct kvc *k)
+{
+	kvc_tier_each(k, t)
+		k->tier[t].nothing_to_drop = false;
 }
 
 struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, unsigned tier, uint64_t model)

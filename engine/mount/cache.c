@@ -505,6 +505,7 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_stop_watch_start(watch, k, count_unsaved);
 	kvc_tmpfile_end_all(k);
 	kvc_lock(k);
+	kvc_trimmers_hope_locked(k);
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 

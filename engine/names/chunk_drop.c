@@ -136,6 +136,18 @@ static bool has_copy_elsewhere(const struct kvc *k, const struct kvc_node *n, in
 	return false;
 }
 
+/*
+ * Is the copy in `tier` the file's only one? The copy in the pool does not count while unmounting,
+ * unless it is still being copied to another tier: the pool ends with the mount.
+ */
+static bool is_only_copy(const struct kvc *k, const struct kvc_node *n, int tier)
+{
+	bool pool_ends = n->state == KVC_BOTH && k->stopping && tier >= 0 &&
+			 !(n->copying & ~(1u << tier));
+
+	return (n->state == KVC_LOWER || pool_ends) && !has_copy_elsewhere(k, n, tier);
+}
+
 /* Adds a file of the chunk, and references it. */
 static int add_file_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 {
@@ -148,7 +160,7 @@ static int add_file_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 	}
 	kvc_node_ref_locked(n);
 	d->files[d->count++] = n;
-	d->only_copy |= n->state == KVC_LOWER && !has_copy_elsewhere(k, n, d->tier);
+	d->only_copy |= is_only_copy(k, n, d->tier);
 	d->any_copy |= d->tier < 0 || n->in[d->tier].place.gen;
 	d->names += n->row.nlink;
 	d->bytes += d->tier < 0                ? n->row.blocks * 512
@@ -352,7 +364,7 @@ static int remove_copies_both(struct kvc *k, struct kvc_drop *d)
 		uint64_t len = n->in[d->tier].place.where.len;
 
 		if (n->in[d->tier].place.gen && !n->commit.lost && n->chunk == d->c &&
-		    !file_busy(n) && (n->state != KVC_LOWER || has_copy_elsewhere(k, n, d->tier)) &&
+		    !file_busy(n) && !is_only_copy(k, n, d->tier) &&
 		    !remove_copy_both(k, n, (unsigned)d->tier, shared))
 			d->bytes += len;
 		count_and_pause_both(k, d);

@@ -12,6 +12,9 @@
 # make bench-quick     the first table of make bench
 # make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
 # make cores           measure how calls per second grow with the callers, and the waits for locks
+# make mlperf MLPERF=DIR   run the KV cache benchmark of MLPerf Storage on mounts, on the disk's
+#                      filesystem and on a tmpfs (8 minutes; DIR is its folder kv_cache_benchmark,
+#                      PYTHON= has numpy and PyYAML; ROUNDS=1 SECONDS=10: shorter)
 # make wheel           build the Python package: build/python/kvcachefs-VERSION-....whl, with a tag
 #                      of manylinux if auditwheel is installed; URL= is the project's address
 # CUDA=0               build the library without CUDA even if nvcc exists (NVCC= names another nvcc)
@@ -422,6 +425,8 @@ bench-full: tests
 	@scripts/bench-full $(B)
 cores: all $(B)/bin/test-cores
 	@scripts/cores $(B)
+mlperf: all
+	@scripts/mlperf $(B)
 engines: all
 	@tests/engines/run $(B) $(E)
 conformance: all
@@ -521,5 +526,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores engines conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores mlperf engines conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
 .SECONDARY:

@@ -3,42 +3,48 @@
 # make help            show this help
 # make                 build the programs into build/$(MODE)/bin
 # make format          format the C, C++ and CUDA code as .clang-format says
-# make lint            check the format, lines of at most 100 columns, and clang-tidy (.clang-tidy)
-# make check           lint, unit tests and mounted cases (needs root; skipped tests are named)
+# make lint            check the format, the length of lines (at most 100 columns), the words of
+#                      comments and manuals (scripts/words), and the rules of .clang-tidy
+# make check           lint, unit tests, and tests on mounted stores (needs root; skipped tests are
+#                      listed)
 # make check-quick     a part of make check that takes three minutes
 # make check-long      all tests, including every campaign (hours)
 # make demo            run the cache on a real trace
 # make bench           compare the speed of a mount with a bare tmpfs and other alternatives
 # make bench-quick     the first table of make bench
 # make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
-# make cores           measure how calls per second grow with the callers, and the waits for locks
+# make cores           measure how calls per second grow with the number of callers, and list the
+#                      locks for which the daemon waits
 # make mlperf MLPERF=DIR   run the KV cache benchmark of MLPerf Storage on mounts, on the disk's
 #                      filesystem and on a tmpfs (8 minutes; DIR is its folder kv_cache_benchmark,
-#                      PYTHON= has numpy and PyYAML; ROUNDS=1 SECONDS=10: shorter)
-# make wheel           build the Python package: build/python/kvcachefs-VERSION-....whl, with a tag
-#                      of manylinux if auditwheel is installed; URL= is the project's address
+#                      PYTHON= is a Python with numpy and PyYAML; ROUNDS=1 SECONDS=10: shorter)
+# make wheel           build the Python package, build/python/kvcachefs-VERSION-....whl, with a
+#                      manylinux tag if auditwheel is installed; URL= is the address of the project
+#                      in the package's metadata
 # CUDA=0               build the library without CUDA even if nvcc exists (NVCC= names another nvcc)
 # make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes, 7 GB)
 # make conformance     run pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS= say
 #                      where they are; S="fsx": one of them)
-# make gpu-measure [DIR=MOUNT]    measure a GPU: the numbers of kvcachefs-gpu(7)
-# make quality         measure what the lossy codecs cost, on synthetic data and on a small model that
-#                      it trains (minutes; PYTHON= has numpy and torch)
+# make gpu-measure [DIR=MOUNT]    measure the figures of kvcachefs-gpu(7) on this machine's GPU
+# make quality         measure the errors of the lossy codecs, on synthetic data and on a small model
+#                      that this target trains (minutes; PYTHON= is a Python with numpy and torch)
 # make host-measure [DIR=MOUNT]   compare the library's transfers in host memory with file calls
 # make scale N="1000 1000000"     measure stores with these numbers of objects
 # make fuzz            run every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each, FUZZ_JOBS at a
-#                      time on a CPU each; F="redis s3": only these
+#                      time (the number of CPUs); F="redis s3": only these
 # make fuzz-cover      count the lines that the seeds and the corpus of make fuzz reach
-# make mutants [M="load- sum"]    break single lines of the engine and count how many the tests find
+# make mutants         break single lines of the engine and count how many the tests find;
+#                      M="load- sum": only the rows of scripts/mutants whose names contain a word
 # make install         install below PREFIX (/usr/local), with links in /sbin for mount(8) and
 #                      fsck(8); make uninstall removes the files; DESTDIR= is supported
 # make deb             build Debian packages for this machine's release, in build/deb
-# make dist            write build/dist/kvcachefs-VERSION.tar.gz, the files of the last commit, with
-#                      checksums; make dist-check builds and tries it outside git
+# make dist            pack the files of the last commit as build/dist/kvcachefs-VERSION.tar.gz, and
+#                      write SHA256SUMS there; make dist-check builds and tests it outside git
 # make docs            write the manuals as HTML to build/docs (needs mandoc)
-# make deb-check       build, install, test and purge packages in bare roots, for each of
-#                      RELEASES="bookworm trixie" (30 minutes); MIRROR= replaces apt's mirror
-# MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)
+# make deb-check       build, install, test and purge the packages in chroots with a minimal Debian,
+#                      for each of RELEASES="bookworm trixie" (30 minutes); MIRROR= replaces apt's
+#                      mirror
+# MODE=release|debug|asan|tsan   V=1 (show the commands)   CI=1 (warnings are errors)
 
 MODE ?= release
 B := build/$(MODE)

@@ -4,6 +4,7 @@
 
 #include "budget.h"
 #include "codec.h"
+#include "help.h"
 #include "near.h"
 #include "policy.h"
 #include "util.h"
@@ -92,8 +93,9 @@ static const struct row rows[] = {
 	  "rediss+cluster://, s3:// (kvcachefs-tiers(7)), ext:// (kvcachefs-ext(7)) or peers:// "
 	  "(kvcachefs-peers(7)); may be repeated",
 	  TEXTS, AT(remote), NULL, 0, 1024, "", FIXED },
-	{ "compress", ONE_OF,
-	  "codec of copies in the tiers; kvq-* and fp8 lose precision, see kvcachefs-codecs(7)",
+	{ "compress", "CODEC",
+	  "codec of copies in the tiers (kvcachefs-codecs(7)), of which kvq-* and fp8 lose "
+	  "precision",
 	  CHOICE, AT(compress), kvc_codec_names, 0, 0, "none", LIVE },
 	{ "level", "N", "zstd compression level, for compress=zstd", NUMBER, AT(level), NULL, 1, 19,
 	  "1", LIVE },
@@ -126,11 +128,13 @@ static const struct row rows[] = {
 	  0, 0, "auto", FIXED },
 	{ "huge", ONE_OF, "use huge pages in the pool, as huge= of tmpfs(5)", CHOICE, AT(huge),
 	  kvc_options_huge_names, 0, 0, "within_size", FIXED },
-	{ "numa", "POLICY", "NUMA policy of the pool, as in mpol= of tmpfs(5), with ; instead of ,",
+	{ "numa", "POLICY",
+	  "NUMA policy of the pool, as in mpol= of tmpfs(5), with semicolons instead of commas",
 	  TEXT, AT(numa), NULL, 0, 64, "", FIXED },
 	{ "prefault", ONE_OF,
-	  "touch the pool's memory before writers need it, then free it; auto: only if first "
-	  "accesses are slow; hold: keep it until writers take it",
+	  "make the host of a virtual machine allocate the pool's memory before writers need it; "
+	  "on: access the memory once and free it; hold: access the memory and keep it for the "
+	  "writers; auto: like on, but only if first accesses are slow",
 	  CHOICE, AT(prefault), prefault_names, 0, 0, "auto", FIXED },
 	{ "keep_pool", NULL, "keep the pool in memory at unmount, for a warm start", FLAG,
 	  AT(keep_pool), NULL, 0, 0, "0", LIVE },
@@ -672,11 +676,17 @@ void kvc_options_print(const struct kvc_options *o, FILE *out)
 		o->atime ? atimes[o->atime].name : "");
 }
 
+/* True if the help of the option lists the names, and its value is a word such as NAME. */
+static bool lists_names(const struct row *r)
+{
+	return r->names == kvc_policy_names || r->names == kvc_codec_names;
+}
+
 void kvc_options_help(FILE *out)
 {
 	for (size_t i = 0; i < NROWS; i++) {
 		const char *value = rows[i].value;
-		char left[64];
+		char left[64], help[512];
 		size_t at;
 
 		at = (size_t)snprintf(left, sizeof left, "%s%s%s", rows[i].name, value ? "=" : "",
@@ -684,12 +694,13 @@ void kvc_options_help(FILE *out)
 		for (size_t j = 0; value && !*value && rows[i].names[j] && at < sizeof left; j++)
 			at += (size_t)snprintf(left + at, sizeof left - at, "%s%s", j ? "|" : "",
 					       rows[i].names[j]);
-		fprintf(out, "  %-30s %s", left, rows[i].help);
-		for (size_t j = 0; rows[i].names == kvc_policy_names && kvc_policy_names[j]; j++)
-			fprintf(out, "%s %s", j ? "," : ":", kvc_policy_names[j]);
+		at = (size_t)snprintf(help, sizeof help, "%s", rows[i].help);
+		for (size_t j = 0; lists_names(&rows[i]) && rows[i].names[j]; j++)
+			at += (size_t)snprintf(help + at, sizeof help - at, "%s %s", j ? "," : ":",
+					       rows[i].names[j]);
 		if (rows[i].value && *rows[i].def)
-			fprintf(out, " (%s)", rows[i].def);
-		fprintf(out, "\n");
+			snprintf(help + at, sizeof help - at, " (%s)", rows[i].def);
+		kvc_help_row(out, left, 33, help);
 	}
 	fprintf(out,
 		"  ro, suid, dev, noexec, noatime and other options of mount(8) (nosuid,nodev)\n");

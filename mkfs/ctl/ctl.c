@@ -5,6 +5,7 @@
  */
 #include "ctl.h"
 
+#include "help.h"
 #include "near.h"
 #include "publish.h"
 #include "registry.h"
@@ -135,10 +136,7 @@ static void usage(FILE *out)
 		char left[384];
 
 		snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].args);
-		if (strlen(left) > 24)
-			fprintf(out, "  %s\n%26s %s\n", left, "", commands[i].help);
-		else
-			fprintf(out, "  %-24s %s\n", left, commands[i].help);
+		kvc_help_row(out, left, 27, commands[i].help);
 	}
 	fprintf(out,
 		"\nPATH is any path in a mount. Without [PATH], the command uses the only "

@@ -22,8 +22,9 @@ static const struct {
 	{ "doctor", "--trace", "FILE",
 	  "replay this trace of the mount instead of recording requests" },
 	{ "top", "--sort", "COLUMN",
-	  "order of the models: use (all activity; default), asked, found,\n"
-	  "opens, memory, creates, loaded, copied, pool or name" },
+	  "order of the models: use (opens, missing names and creates;\n"
+	  "default), asked, found, opens, memory, creates, loaded, copied,\n"
+	  "pool or name" },
 	{ "status", "--interval", "TIME",
 	  "show the state and the activity after each interval, from 1s to 1h" },
 	{ "status", "--count", "N", "end after this number of intervals" },
@@ -93,11 +94,12 @@ static const struct {
 	  "no new files" },
 	{ "codec", "--layout", "LAYOUT",
 	  "axes of the keys and values, such as 'bf16 k2 l32 t256 h8 d128';\n"
-	  "kvcachefs-codecs(7) explains it (default: the layout attribute\n"
+	  "kvcachefs-codecs(7) explains layouts (default: the layout attribute\n"
 	  "of the file or of a folder above it; without a layout, only\n"
 	  "lossless codecs are tried)" },
 	{ "hash", "--as", "NAMING",
-	  "print an engine's file names; kvcachectl(8) lists the NAMINGs" },
+	  "print the file names of an engine, such as lmcache-fs or vllm-fs;\n"
+	  "kvcachectl(8) lists the values of NAMING" },
 	{ "pools", "--free", NULL,
 	  "free all pools whose stores are deleted, or only the given ones" },
 	{ "replay", "--policy", "NAME,...",
@@ -167,13 +169,16 @@ static const struct {
 	{ "gpus", "PCI-FOLDER", "folder to read instead of /sys/bus/pci/devices" },
 	{ "codec", "FILE", "a file with keys and values, on any filesystem" },
 	{ "tier-test", "PROGRAM",
-	  "path of the program; its options follow as in remote=ext://, such as\n"
-	  "./driver?folder=/srv/values" },
+	  "path of the program, and its options as in the URL of remote=ext://,\n"
+	  "such as './driver?folder=/srv/values'" },
 	{ "hash", "SCHEME",
-	  "an engine's hash, such as vllm-sha256; libkvcachefs(3) lists the\n"
-	  "SCHEMEs. A suffix such as :32 sets the number of tokens in a chunk" },
+	  "how an engine computes keys, such as vllm-sha256; libkvcachefs(3)\n"
+	  "lists the schemes. A suffix such as :32 sets the number of tokens\n"
+	  "in a chunk" },
 	{ "hash", "FILE", "the token ids as decimal numbers; - means stdin" },
-	{ "hash", "MODEL", "name of the model" },
+	{ "hash", "MODEL",
+	  "name of the model, which is printed before each key, as MODEL/KEY;\n"
+	  "required with --as, because it is part of the file names" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
 	  "also list the pools in this folder, such as the value of the\n"

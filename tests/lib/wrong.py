@@ -11,7 +11,7 @@ VALUES = {
     "SIZE": ["", "lots", "-1", "1X", "1.5Z", "9999999T", "999999999999999999999999", "1 G"],
     "PCT": NUMBER + ["101"], "MS": NUMBER, "SECONDS": NUMBER, "N": NUMBER[:4],
     "NUMBER": NUMBER[:4] + ["4294967295"], "OCTAL": NUMBER[:4] + ["8", "10000"],
-    "NAME": ["", "best", "lru "],
+    "NAME": ["", "best", "lru "], "CODEC": ["", "lz4", "zstd "],
     "TIME": ["", "x", "-1", "1y", "1 h", "999999999999999999999999"],
     "URL": ["", "x" * 1100], "PATH": ["", "x", "x" * 300],
     "FILE": ["", "x", "x" * 300], "DIR": ["", "x", "x" * 300], "POLICY": ["", "x" * 300],

@@ -51,8 +51,12 @@ for option, value in table:
         assert f".B {option}\n" in pages["kvcachefs.8"], f"kvcachefs.8 lacks {option}"
 for option in re.findall(r"^\.BI (\w+)= ", pages["kvcachefs.8"], re.M):
     assert option in dict(table), f"kvcachefs.8 has {option}, the table does not"
-defaults = dict(re.findall(r"^  (\w+)=\S+ .*\((\S+)\)$", run(binary("kvcachefs"), "--help").stdout,
-                           re.M))
+for tool in ("kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "kvcachectl"):
+    wide = [l for l in run(binary(tool), "--help", ok=True).stdout.splitlines() if len(l) > 100]
+    assert not wide, f"{tool} --help has lines of more than 100 columns: {wide}"
+rows = re.sub(r"\n {10,}", " ", run(binary("kvcachefs"), "--help", ok=True).stdout)
+defaults = dict(re.findall(r"^  (\w+)=\S+ .*\((\S+)\)$", rows, re.M))
+assert len(defaults) > 25, defaults
 for option, value in defaults.items():
     entry = pages["kvcachefs.8"].split(f".BI {option}= ")[1].split(".TP")[0]
     assert value in entry, f"kvcachefs.8 does not say that {option} is {value} by default"

@@ -3,10 +3,15 @@
 """The programs and the library of the release build are position independent, bind all symbols at
 the start, make their tables read-only after that, and have no executable stack. Their code and the
 libraries that scripts/setup builds are compiled with stack canaries, stack probes, checked copies
-and, if the processor has it, branch tracking."""
+and, if the processor has it, branch tracking. The first make on a new machine, which has no
+compiler yet, uses the same flags."""
 import glob, platform
 from kvtest import *
 
+top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+flags, early = (run(f"{top}/scripts/hardening", ok=True, env=dict(os.environ, CC=cc)).stdout
+                for cc in ("gcc", "a-compiler-that-is-not-installed"))
+assert early == flags, (early, flags)
 if MODE != "release":
     skip("only the release build is hardened")
 programs = [binary(n) for n in ("kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs",
@@ -35,7 +40,6 @@ def tracked(f):
 
 # Not the kernels of the GPU: nvcc compiles them. A compiler notes its flags in each object.
 sources = [f"{d}/*.c" for d in ("engine/*", "fs", "mkfs", "mkfs/*", "tiers", "gpu")]
-top = os.path.abspath(f"{BUILD}/../..")
 objects = [f"{BUILD}/obj/{os.path.relpath(f, top)[:-1]}o" for s in sources
            for f in glob.glob(f"{top}/{s}")]
 objects = [f for f in objects if os.path.exists(f)]  # objects such as cuda_none.c's may be missing

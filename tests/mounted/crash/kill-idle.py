@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """SIGKILL of an idle daemon, where no other request makes a commit earlier: a close, rename, link,
 unlink or create that ended 50 ms before the kill is in effect after the next mount (promise 1). The
 time in which the machine did not run the daemon, or did not write, is added to the 50 ms, and a

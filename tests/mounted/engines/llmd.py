@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """llm-d: atime updated by utimensat with UTIME_OMIT, buffered writes to a temporary
 name and a rename, reads of the tail, and the evictor that selects by atime and uses rm -f and rmdir
 of empty folders."""

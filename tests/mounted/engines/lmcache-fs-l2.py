@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """LMCache's fs L2 adapters: exists, write, replace; and the native adapter with
 O_EXCL, an appended trailer, fsync, link to publish, fsync of the folder, and scandir at the start.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """LMCache's FSConnector: flat names, .tmp files in the same or another folder,
 header and data, os.replace."""
 import glob, os, struct

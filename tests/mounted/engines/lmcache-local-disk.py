@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """LMCache's LocalDiskBackend: writes directly to the final name, overwrites in place,
 with and without O_DIRECT, os.remove."""
 import os, threading

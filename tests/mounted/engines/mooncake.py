@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """Mooncake's offload: buckets written directly to their names with pwritev and
 fdatasync, then metadata; usage by st_blocks; recovery by birth time; one file with fallocate and
 records; a file that is unlinked while open."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """SGLang: HiCacheFile with its temporary names and its evictor by mtime; fast_file
 with readv and writev; NIXL's O_DIRECT writes in place without a rename, and its cleaner."""
 import os, threading, uuid

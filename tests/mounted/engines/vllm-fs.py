@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """vLLM's file tier: a probe, O_EXCL with O_DIRECT, one write, replace, one readv;
 access; setxattr before the rename. Also its single-file variant: sparse, unlinked at the end,
 pwritev and preadv."""

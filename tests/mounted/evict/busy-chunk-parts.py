@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """The pool is full of chunks that each have one file open, leased or mapped. Their other files,
 which have copies, are evicted before a store is refused. Files in use and pinned files stay."""
 import mmap, os

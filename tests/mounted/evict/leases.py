@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 # level: check
 """Leases (kvcachefs-files(5)): the client writes a list and reads a line per object once all are
 resident. They are held until the descriptor is closed or the process dies. The case covers

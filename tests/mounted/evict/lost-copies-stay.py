@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """A sync of the disk tier's data fails once, as Linux reports it: later syncs succeed, and bytes of
 the copies that were not synced before may be lost. Such files are copied again before they leave
 the pool, by the evictor and by `kvcachectl evict`. Files that were synced before are not."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 # level: check
 """Calls of the daemon on the files of its store, its pool and a shared folder fail. The Nth call
 fails once, or all calls from the Nth on fail until the fault is removed, in a run that mounts,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """Reads of the catalog fail while names are looked up, with a remote and without one: names that
 exist, names that were deleted, and names that never existed. A lookup that needs such a read fails
 with EIO, and not with ENOENT; none hangs; and all are right when the fault is gone."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 # level: check
 """A sync of the disk tier's data fails once, as Linux reports it: later syncs succeed, and bytes of
 the failed one may be lost. The fsync fails. The next fsync of the file makes a new copy, whether

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """The parts of the vLLM connector that do not need vLLM. Lookups: prefixes and single keys, with
 the files of several ranks; leases that end; hints that wait; a tier that is late, a daemon that is
 stopped, dead or mounted again. Chunk files: chunks with absent blocks, recurrent states, files that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """libkvcachefs's queue on a real mount: stores and loads layer by layer, from the pool and from a
 tier; prefixes, plain buffers, and a limited number of kept mappings; a killed daemon. The unit test
 covers the queue's states, and tests/tools/gpu_queue.cuh its order on a device."""

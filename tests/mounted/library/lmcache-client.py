@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """The client for LMCache's server, called as LMCache does: names and bytes of its adapter fs,
 existing files, absent, truncated and extended files, removals, a full pool, a daemon that is
 stopped, dead or mounted again, wrong options, a user who may not write, an end with tasks in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """kvcachefs.Cache on a real mount: numpy arrays and torch tensors of each type come back equal,
 also from the disk and after a restart; absent keys are FileNotFoundErrors; keys and paths may be
 absolute if they are inside the mount; files of other programs and damaged headers are refused; the

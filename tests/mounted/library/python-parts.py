@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """Items made of parts in host memory, pages, skipped files, exists(), leases on a queue, a queue's
 descriptor, and buffers that are named at publishing: results, errors, and failures of the mount."""
 import asyncio, ctypes, errno, os, select, signal, threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """The Python package on a real mount: keys and names match kvcachectl hash; leases and their bytes,
 prefixes and plain buffers, stores and loads by polling, by asyncio and layer by layer; the GIL,
 cancelling, errors; the example. library/python-queue tests how queues signal completion."""

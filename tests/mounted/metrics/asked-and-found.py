@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """Requests for names that do not exist are counted, per model and in total. Lookups that are part
 of a store are not counted. All files of a chunk count once in a request, also if they are leased
 and opened. status, top, the models file and the metrics agree."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """The HTTP endpoint: the answer of each path, refused requests, the token, the warning about an
 address that other machines can reach, and /readyz while the catalog cannot be written."""
 import errno, json, os, socket

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """Requests for missing names are counted by the reason for which their chunks were dropped, and by
 the bytes that were dropped in the meantime; loads are counted by the bytes that were evicted in the
 meantime. Names that were never stored, that a client deleted, or that exist again do not count."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 # level: check
 """A create never fails because the chunk's folder is dropped while a program is about to write into
 it. The case also checks the watermarks."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """One name is one file. If a folder was dropped and created again, and a process still has the old
 folder open, the kernel sees two folders. Creates through both at the same time, while the pool is
 slow, are serialized: only one create with O_EXCL succeeds, and no file loses its name."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """Complete chunks: a folder with fewer files than its model's layers is reported as partial. With
 partial=miss its files are hidden until it is complete, and then all appear at once. Writers can
 create the files in any way. The case covers deletes, restarts, and chunks that existed before the

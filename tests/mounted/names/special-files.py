@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """Fifos, sockets and device nodes are ordinary inodes: they are created, linked, renamed, chowned,
 counted, and there after a remount and a kill. A folder that contains one is not a chunk. Device
 nodes cannot be opened unless the mount has dev. The case also covers checks that the kernel leaves

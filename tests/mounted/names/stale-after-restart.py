@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """A daemon is killed and started again on the same folder. A process that uses a full path finds
 its file at once. Descriptors and working directories of the dead mount stay dead and return errors
 until they are opened again. The new mount hides nothing below it, and no manual clean-up is needed.

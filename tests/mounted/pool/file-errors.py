@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """Calls on the pool's own files fail. A file that is closed meanwhile is kept, is published when
 the pool works again, and is copied to the tiers. A failed call has no effect and leaves nothing
 open. All files are there after a remount."""

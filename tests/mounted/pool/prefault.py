@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 # level: check
 """prefault= touches the pool's memory. Callers that need this memory get it at once, and none of it
 stays allocated after the daemon's end."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """df on a model's folder, and on paths in it, shows the quota and the free part of it, never more
 than the filesystem has. Without a quota, and elsewhere, df is unchanged. A remount keeps this."""
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """A file whose only copy is damaged is gone: open, stat and a listing agree, for readers and for
 writers, and the name can be stored again. While another copy exists in a remote that does not
 answer, a damaged copy is not an absence: stat finds the file, an open for writing fails with EIO,

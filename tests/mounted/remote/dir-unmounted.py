@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """The filesystem of a dir:// tier is unmounted, and its bare folder remains. Nothing is written
 there and nothing is lost until it is mounted again. The mark identifies the share, also on another
 device. An invalid mark proves nothing and has no effect."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """A load that no tier serves in time is a miss for a reader and an error for a writer. The name
 stays: stat finds the file, the kernel keeps no negative entry, and the same open works when the
 tier is back. This holds for a missing folder, for a tier that does not answer, and for leases."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 """An S3 endpoint answers 404 to everything for a while, because the bucket belongs to another
 account or an ingress lost its route to the service. No file is lost. A missing key is recognized by
 the service's own answer."""

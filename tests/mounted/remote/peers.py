@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast/plain
 # level: check
 """Nodes that read each other's pool and disk (remote=peers://): found by name alone, from the pool
 and from the disk, sealed and not, and what the reader keeps of it."""

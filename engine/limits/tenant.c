@@ -14,7 +14,8 @@
  *
  * Each tenant has a list of its chunks in the pool, in the order of their last use. A chunk that is
  * used soon after its parent is put before the parent, so that the end of a prompt precedes its
- * beginning.
+ * beginning. Chunks with children in the pool are no victims: once a search for a victim has found
+ * them, they are in a second list, so that later searches do not look at them again and again.
  */
 #include "tenant.h"
 
@@ -53,11 +54,27 @@ struct kvc_tenant *kvc_tenant_add_locked(struct kvc *k, uint64_t number, const c
 	snprintf(t->name, sizeof t->name, "%s", name);
 	t->uid = KVC_TENANT_NOBODY;
 	kvc_list_init(&t->order);
+	kvc_list_init(&t->parents);
 	kvc_list_init(&t->over);
 	t->slot.key = number;
 	kvc_table_add(&k->tenants->table, &t->slot);
 	k->tenants->last = kvc_max(k->tenants->last, number);
 	return t;
+}
+
+/* The chunk has no place in either list. */
+static void append(struct kvc_tenant *t, struct kvc_chunk *c, bool as_parent)
+{
+	c->tenant.as_parent = as_parent;
+	kvc_list_add_tail(as_parent ? &t->parents : &t->order, &c->tenant.link);
+}
+
+void kvc_tenant_put_last_locked(struct kvc_tenant *t, struct kvc_chunk *c, bool as_parent)
+{
+	if (kvc_list_empty(&c->tenant.link))
+		return;
+	kvc_list_del(&c->tenant.link);
+	append(t, c, as_parent);
 }
 
 /* The tenant's share or its bytes in the pool have changed. */
@@ -80,7 +97,9 @@ void kvc_tenant_share_locked(struct kvc *k, struct kvc_tenant *t, uint64_t share
 void kvc_tenant_remove_locked(struct kvc *k, struct kvc_tenant *t)
 {
 	kvc_list_del(&t->over);
-	kvc_list_splice(&k->tenants->orphans, &t->order); /* in one step, however many they are */
+	/* in one step each, however many they are */
+	kvc_list_splice(&k->tenants->orphans, &t->order);
+	kvc_list_splice(&k->tenants->orphans, &t->parents);
 	kvc_table_del(&k->tenants->table, &t->slot);
 	free(t);
 }
@@ -119,7 +138,7 @@ void kvc_tenant_count_locked(struct kvc *k, struct kvc_chunk *c)
 	c->tenant.pool = pool;
 	if (c->nnodes && c->standing != KVC_LEAVES && kvc_list_empty(&c->tenant.link) &&
 	    !c->tenant.taken)
-		kvc_list_add_tail(&t->order, &c->tenant.link);
+		append(t, c, false);
 }
 
 void kvc_tenant_move_locked(struct kvc *k, struct kvc_chunk *c, uint64_t number)
@@ -153,12 +172,14 @@ void kvc_tenant_accessed_locked(struct kvc *k, struct kvc_chunk *c, struct kvc_c
 		return;
 	if (kvc_list_empty(&c->tenant.link))
 		return;
+	kvc_tenant_put_last_locked(t, c, false);
+	if (!before || before->tenant.number != c->tenant.number ||
+	    before->use.last_ns + SOON_NS <= c->use.last_ns)
+		return;
+	if (before->tenant.as_parent || kvc_list_empty(&before->tenant.link))
+		return;
 	kvc_list_del(&c->tenant.link);
-	if (before && before->tenant.number == c->tenant.number &&
-	    !kvc_list_empty(&before->tenant.link) && before->use.last_ns + SOON_NS > c->use.last_ns)
-		kvc_list_add_tail(&before->tenant.link, &c->tenant.link);
-	else
-		kvc_list_add_tail(&t->order, &c->tenant.link);
+	kvc_list_add_tail(&before->tenant.link, &c->tenant.link);
 }
 
 uint64_t kvc_tenant_wanted(const struct kvc *k, struct kvc_tenant *t)
@@ -194,8 +215,10 @@ void kvc_tenant_back_locked(struct kvc *k, struct kvc_chunk *c)
 	struct kvc_tenant *t = c->tenant.taken ? kvc_tenant_of_locked(k, c->tenant.number) : NULL;
 
 	c->tenant.taken = false;
-	if (t && c->nnodes)
+	if (t && c->nnodes) {
+		c->tenant.as_parent = false;
 		kvc_list_add_head(&t->order, &c->tenant.link);
+	}
 }
 
 void kvc_tenants_free(struct kvc *k)

@@ -31,9 +31,11 @@ struct kvc_tenant {
 	uint64_t used; /* bytes: the sum of the largest sizes that its chunks had in the pool */
 	uint64_t pool; /* bytes that its chunks have in the pool now */
 	struct kvc_list order; /* its chunks in the pool, the next victim first */
-	struct kvc_list over;  /* in k->tenants->over, while it is above its share */
-	bool trimming;         /* it was above high= of its quota and has not reached low= yet */
-	uint64_t looked_ns;    /* evict/quota_keeper.c: time of the last turn that freed nothing */
+	/* those of them that the search for a victim found to have children in the pool */
+	struct kvc_list parents;
+	struct kvc_list over; /* in k->tenants->over, while it is above its share */
+	bool trimming;        /* it was above high= of its quota and has not reached low= yet */
+	uint64_t looked_ns;   /* evict/quota_keeper.c: time of the last turn that freed nothing */
 #define X(name, what) uint64_t name;
 	KVC_TENANT_COUNTERS(X)
 #undef X
@@ -94,6 +96,11 @@ struct kvc_tenant *kvc_tenant_over_locked(const struct kvc *k);
  * that the same pass does not find it again.
  */
 void kvc_tenant_take_locked(struct kvc_chunk *c);
+/*
+ * Moves a chunk to the end of its tenant's order, or of its parents. A chunk without a place in
+ * either stays without one.
+ */
+void kvc_tenant_put_last_locked(struct kvc_tenant *t, struct kvc_chunk *c, bool as_parent);
 void kvc_tenant_back_locked(struct kvc *k, struct kvc_chunk *c);
 /* At unmount. */
 void kvc_tenants_free(struct kvc *k);

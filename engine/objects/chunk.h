@@ -50,13 +50,13 @@ struct kvc_chunk {
 	struct kvc_pin *pin;        /* NULL: not pinned (limits/pin.h) */
 	/*
 	 * its tenant (0: none), the bytes that the tenant is charged for it, its place in the
-	 * tenant's order while it is in the pool, and whether it left that order as a victim
-	 * (limits/tenant.h)
+	 * tenant's order while it is in the pool, whether it left that order as a victim, and
+	 * whether it is among the tenant's parents instead (limits/tenant.h)
 	 */
 	struct {
 		uint64_t number, used, pool;
 		struct kvc_list link;
-		bool taken;
+		bool taken, as_parent;
 	} tenant;
 	uint64_t bytes; /* bytes of its nodes in the pool: the sum of their part.bytes */
 	/* the most bytes that its nodes had in the pool, evicted ones included */

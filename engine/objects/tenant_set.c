@@ -422,23 +422,54 @@ void kvc_tenant_placed_both(struct kvc *k, struct kvc_node *n, const char *name)
 
 /* ---- victims ---- */
 
+static bool has_children_locked(const struct kvc *k, const struct kvc_chunk *c)
+{
+	struct kvc_chunk_row r = { .id = c->id, .policy = c->policy };
+
+	return kvc_replacers_children_locked(k, KVC_CACHE_POOL, &r) > 0;
+}
+
+/* The first of the tenant's parents returns to its order if its children have left the pool. */
+static void check_parent_locked(struct kvc *k, struct kvc_tenant *t)
+{
+	struct kvc_chunk *c;
+
+	if (kvc_list_empty(&t->parents))
+		return;
+	c = kvc_of(t->parents.next, struct kvc_chunk, tenant.link);
+	kvc_tenant_put_last_locked(t, c, has_children_locked(k, c));
+}
+
+/* The chunk leaves the pool: its parent may be a victim after the others. */
+static void return_parent_locked(struct kvc *k, struct kvc_tenant *t, const struct kvc_chunk *c)
+{
+	struct kvc_chunk *parent = kvc_chunk_find_locked(k, c->parent & ~KVC_TOLD);
+
+	if (parent && parent->tenant.number == c->tenant.number && parent->tenant.as_parent)
+		kvc_tenant_put_last_locked(t, parent, false);
+}
+
 struct kvc_chunk *kvc_tenant_victim_locked(struct kvc *k)
 {
 	struct kvc_tenant *t = k->tenants->table.n ? kvc_tenant_over_locked(k) : NULL;
 
-	for (unsigned i = 0; t && i < LOOKS && !kvc_list_empty(&t->order); i++) {
-		struct kvc_chunk *c = kvc_of(t->order.next, struct kvc_chunk, tenant.link);
-		struct kvc_chunk_row r = { .id = c->id, .policy = c->policy };
+	for (unsigned i = 0; t && i < LOOKS; i++) {
+		struct kvc_chunk *c;
+		bool is_parent;
 
-		if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c) && !c->fresh &&
-		    !kvc_replacers_children_locked(k, KVC_CACHE_POOL, &r)) {
+		check_parent_locked(k, t);
+		if (kvc_list_empty(&t->order))
+			continue;
+		c = kvc_of(t->order.next, struct kvc_chunk, tenant.link);
+		is_parent = has_children_locked(k, c);
+		if (!is_parent && kvc_replacers_has_locked(k, KVC_CACHE_POOL, c) && !c->fresh) {
+			return_parent_locked(k, t, c);
 			kvc_tenant_take_locked(c);
 			kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, true);
 			return c;
 		}
-		/* a parent, or it is being created: its turn is after the others */
-		kvc_list_del(&c->tenant.link);
-		kvc_list_add_tail(&t->order, &c->tenant.link);
+		/* it may be being created: its turn is after the others */
+		kvc_tenant_put_last_locked(t, c, is_parent);
 	}
 	return NULL;
 }

@@ -136,9 +136,10 @@ def tenants():
         s.write(p, b"y" * CHUNK)
     for ids in requests[30:]:
         prompt(s, ids)
-    # Some leave when the short search finds no chunk of the other tenant that may leave, since most
-    # are parents of others: 142 to 195 of 200 were left in 14 runs.
-    assert in_pool(s, small) >= len(small) // 2, in_pool(s, small)
+    # A few leave if at that moment no chunk of the other tenant may leave, for example because all
+    # are open or have children.
+    kept = in_pool(s, small)
+    assert kept >= 9 * len(small) // 10, kept
     end(s)
 
 

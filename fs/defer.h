@@ -26,8 +26,9 @@ struct kvfs_worker {
 	pthread_t thread;
 	struct call *first, *last; /* linked by call.next */
 	bool started;
-	uint64_t turn, turns[KVFS_WORKER_USERS]; /* number of the last call, of all and of a user */
-	atomic_bool ends;                        /* running calls check it and give up */
+	uint64_t turn;                     /* number of the call that was taken last */
+	uint64_t turns[KVFS_WORKER_USERS]; /* the same, by user */
+	atomic_bool ends;                  /* running calls check it and give up */
 };
 
 /* Initializes the workers of f. No thread is started yet. */

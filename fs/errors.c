@@ -8,7 +8,10 @@ int kvfs_errno(int err)
 	case 0: return 0;
 	case -EBADMSG:
 	case -EPROTO:
-	/* Connection errors of a tier do not concern the file, and ENOTCONN means a dead daemon. */
+	/*
+	 * A tier's connection errors would mislead the caller: ENOTCONN, for example, is the error
+	 * of a mount whose daemon is dead.
+	 */
 	case -ENOTCONN:
 	case -ECONNREFUSED:
 	case -ECONNRESET:

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The FUSE side: libfuse's low-level interface in front of the engine. Each request makes one call
- * of the engine. A request that may wait is a `struct call` on the heap. Its `run` makes the
- * engine's call; if the engine parks the call, the engine's answerer thread later wakes it and
- * `run` is called again. No handler blocks on a tier.
+ * to the engine. A request that may wait is a `struct call` on the heap, whose `run` makes that
+ * call. If the engine parks the call, the engine's answerer thread later wakes it and `run` is
+ * called again. No handler blocks on a tier.
  */
 #ifndef KVFS_FS_H
 #define KVFS_FS_H
@@ -139,8 +139,8 @@ double kvfs_attr_timeout(const struct kvc_row *a);
 /* session.c */
 /*
  * Chooses passthrough and io_uring, and the memory that requests use (f->request_bytes), before the
- * engine is opened. `others` is the part of memory= in bytes that the engine needs at least. Tries
- * io_uring in a child process, so it may block for some milliseconds.
+ * engine is opened. The engine needs at least `others` bytes of memory=. Tries io_uring in a
+ * child process, so it may block for some milliseconds.
  */
 void kvfs_choose_modes(struct kvfs *f, const struct kvc_options *o, uint64_t others);
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,

@@ -38,7 +38,7 @@ struct kvfs_sample {
 	uint64_t opens[KVC_SPANS];       /* durations of opens, in microseconds (KVC_OPERATIONS) */
 };
 
-#define KVFS_DURATIONS_S 60u /* interval of the samples of durations; the period of a quantile */
+#define KVFS_DURATIONS_S 60u /* between two samples of durations; a quantile covers this time */
 #define KVFS_DURATIONS_N 11u /* ten minutes, with both ends */
 
 struct kvfs_history {

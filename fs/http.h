@@ -20,8 +20,8 @@ struct MHD_Daemon;
 struct kvfs_token {
 	const char *path;              /* NULL: no token is required */
 	char text[KVFS_TOKEN_MAX + 1]; /* padded with zeros */
-	/* the file's mtime when last read; its ctime when that failed */
-	struct timespec changed, failed;
+	struct timespec changed;       /* the file's mtime when it was last read */
+	struct timespec failed;        /* the file's ctime if the last read failed; otherwise 0 */
 	uint64_t ino;
 };
 

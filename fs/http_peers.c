@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tables of connections of HTTP servers. A server's thread adds and removes rows. A
- * second thread checks them once a second and shuts down late sockets; the server's thread then
- * sees the end of the connection. One lock guards both, so a socket is never shut down after the
- * server has closed it. See http_peers.h.
+ * Tables of connections of HTTP servers. A server's thread adds and removes rows. A second thread
+ * checks them once a second and shuts down late sockets; the server's thread then sees the end of
+ * the connection. Both threads hold the table's lock meanwhile, so a socket is never shut down
+ * after the server has closed it. See http_peers.h.
  */
 #include "http_peers.h"
 

@@ -72,8 +72,8 @@ static int check_mountpoint(const char *path)
 	struct stat st;
 
 	/*
-	 * It may be the mount of the store's last daemon. clear_mountpoint decides that with the
-	 * store's lock.
+	 * It may be the mount of the store's last daemon. clear_mountpoint detaches it when this
+	 * process has the store's lock.
 	 */
 	if (is_dead_mount(path))
 		return 0;

@@ -68,7 +68,7 @@ struct exchange {
 
 /* ---- answers ---- */
 
-/* Signs the answer and queues it. Takes ownership of r, which may be NULL. */
+/* Signs the answer, except a 403, and queues it. Takes ownership of r, which may be NULL. */
 static mhd_result node_answer(struct exchange *x, unsigned status, uint64_t len,
 			      const uint8_t *header, struct MHD_Response *r)
 {
@@ -105,7 +105,7 @@ static ssize_t frame_bytes(void *arg, uint64_t pos, char *buf, size_t max)
 
 /*
  * Adds the time for a load, and for sending these bytes at the slowest rate, to the time limit.
- * bytes: of the answer; a request may ask for any number.
+ * bytes: the length of the answer, not of the range in the request, which may be any number.
  */
 static void extend_time(const struct exchange *x, uint64_t bytes)
 {
@@ -154,7 +154,7 @@ static const char *refusal(struct exchange *x, const char *url)
 
 	if (!kvc_peer_parse(url, request_header(x, "Range"), request_header(x, KVC_PEER_TIME),
 			    request_header(x, KVC_PEER_NONCE), &x->q))
-		return "the request is not one of a peer";
+		return "it is not a request of a node";
 	if (kvc_peer_sign(&x->o->secret, &x->q, sign) ||
 	    !kvc_peer_same(sign, request_header(x, KVC_PEER_SIGN)))
 		return "the signature is wrong: the two nodes have different secrets";

@@ -23,7 +23,7 @@ int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o);
  */
 void kvfs_nodes_end(struct kvfs *f);
 /*
- * Ends it. Call it after kvc_cache_detach, which ends the waits of its requests, and before
+ * Ends the server. Call it after kvc_cache_detach, which ends the waits of its requests, and before
  * kvc_cache_stop.
  */
 void kvfs_nodes_stop(struct kvfs *f);

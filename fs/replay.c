@@ -105,7 +105,7 @@ const char *kvfs_replay_refuses(struct kvfs_replay *r, uint64_t now_ms, uint64_t
 	if (time_ms + KVC_PEER_WINDOW_MS < now_ms || time_ms > now_ms + KVC_PEER_WINDOW_MS)
 		return "the clocks of the two nodes differ, or the request is old";
 	if (!(b = bucket_of(r, n)))
-		return "the node has no memory";
+		return "the node is out of memory";
 	pthread_mutex_lock(&r->lock);
 	why = replay_add(b, n, time_ms);
 	pthread_mutex_unlock(&r->lock);

@@ -4,8 +4,8 @@
  * Memory is bounded: a bucket that is full forgets its oldest request. From then on all requests of
  * this bucket with the same or an earlier time are refused. At n requests per second, the oldest
  * request of a full bucket is about 65536 / n seconds old, and new requests are younger. A secret
- * chooses the bucket. So a node whose clock is fast, or one that sends many requests, cannot make
- * the requests of other nodes old. Any thread may call these functions.
+ * chooses the bucket. So a node whose clock is fast, or one that sends many requests, cannot cause
+ * the requests of other nodes to be refused as old. Any thread may call these functions.
  */
 #ifndef KVFS_REPLAY_H
 #define KVFS_REPLAY_H

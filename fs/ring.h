@@ -10,10 +10,10 @@
  * An entry is in use until its request is answered, also while the request waits (wait_slots.h).
  * A full queue stops its CPU, so the queues are deep: as deep as a sixteenth of the memory outside
  * the pool (of the machine or of the daemon's cgroup) permits in the worst case, with a total
- * between KVFS_RINGS_LEAST and KVFS_RINGS bytes. But each entry takes some microseconds of a mount
- * and of its end, and KVFS_RING_DEPTH threads rarely wait on one CPU. The queues are part of
- * memory=: if that option is set, they get at most a quarter of it, and less if the rest needs
- * more. The worst case is
+ * between KVFS_RINGS_LEAST and KVFS_RINGS bytes. They are not deeper than KVFS_RING_DEPTH,
+ * because each entry makes a mount and an unmount some microseconds longer, and more threads than
+ * that rarely wait on one CPU. The queues are part of memory=: if that option is set, they get at
+ * most a quarter of it, and less if the rest needs more. The worst case is
  *
  * 	queues x depth x (payload + page)
  *

@@ -28,7 +28,7 @@ int kvcachefs_ask_new(struct kvcachefs_ask **out, const char *const *paths, size
 bool kvcachefs_ask_run(struct kvcachefs_ask *a, const char *mount, bool quick);
 /* Ends a request with the error `err`; releases its lease. */
 void kvcachefs_ask_drop(struct kvcachefs_ask *a, int err, const char *why);
-/* Frees a request, and its lease if it was not taken (a->lease is not NULL). */
+/* Frees a request and a->lease, which is NULL if the lease was taken. */
 void kvcachefs_ask_free(struct kvcachefs_ask *a);
 #pragma GCC visibility pop
 

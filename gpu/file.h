@@ -55,7 +55,7 @@ int kvcachefs_file_make(struct kvcachefs_file *f, uint64_t dev, int device);
  * may try again if kvcachefs_ready_short() returns true.
  */
 int kvcachefs_file_make_plain(struct kvcachefs_file *f, uint64_t dev);
-/* Registers the mapping if it is not registered. f->pinned tells the result. */
+/* Registers the mapping if it is not registered. f->pinned then tells whether it is. */
 void kvcachefs_file_pin(struct kvcachefs_file *f, int device);
 /*
  * Completes the file: sets its layout (NULL: none) and closes it; a plain file stays open if the

@@ -67,7 +67,7 @@ struct Group {
  * modulo; so the groups that overlap a new one were placed at most one length before its end.
  */
 struct Ring {
-	size_t len = 0, end = 0, left = 0; /* left: how many of the taken places were waited for */
+	size_t len = 0, end = 0, left = 0; /* left: number of the taken places that are reused */
 	struct Taken {
 		size_t from, group;
 	};

@@ -30,7 +30,7 @@ int kvcachefs_hint(const char *mount, const struct kvcachefs_hint *h, const char
 	int len, err;
 
 	if ((unsigned)h->priority >= sizeof priorities / sizeof priorities[0])
-		return kvcachefs_fail(-EINVAL, "the priority %d does not exist", (int)h->priority);
+		return kvcachefs_fail(-EINVAL, "%d is not a priority", (int)h->priority);
 	if (h->ended && strcmp(h->ended, "tool") != 0 && strcmp(h->ended, "turn") != 0 &&
 	    strcmp(h->ended, "closed") != 0)
 		return kvcachefs_fail(-EINVAL, "ended is '%s'; give tool, turn or closed",

@@ -37,9 +37,9 @@ constexpr unsigned PIECES_MOST = 32768;
  * Sizes in bytes: the largest group, the largest staged group, a lane's buffer on the device, and
  * its pinned memory; groups use both in turn. A store occupies the caller's stream only until its
  * last groups have a place in the buffer; a store that fits the buffer, only while its kernels run.
- * Transfers of up to `few` bytes have a buffer of that size. If all lanes have `staging_most` bytes
- * of pinned memory, a further lane gets what its largest group needs. All are multiples of ALIGN;
- * tests make them small.
+ * Transfers of up to `few` bytes have a buffer of that size. If the lanes together would have
+ * more than `staging_most` bytes of pinned memory, a lane gets only enough for its largest group.
+ * All are multiples of ALIGN; tests make them small.
  */
 struct Sizes {
 	size_t group, staged_group, few, buffer, staging, staging_most;
@@ -66,7 +66,7 @@ struct Lane {
 	Grow buffer, staging;
 	size_t pinned = 0;            /* bytes of staging memory, with outgrown memory */
 	size_t wanted = 0;            /* wanted size of the buffer, as in a Spare */
-	Grow args, args_host;         /* what the kernels read, and its pinned original */
+	Grow args, args_host;         /* the arguments of the kernels, and their pinned original */
 	std::vector<void *> outgrown; /* pinned memory that became too small */
 	std::shared_ptr<Stage> stage;
 };

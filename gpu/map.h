@@ -55,8 +55,8 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcachefs_map **out);
 /*
  * Removes the writable mapping of a new file, so that the mount sees no writer. If it is
- * registered, its addresses stay reserved and its pages pinned until kvcachefs_map_settle. Does not
- * wait for a device, but for other threads of this process that map memory or fault pages.
+ * registered, its addresses stay reserved and its pages pinned until kvcachefs_map_settle. Waits
+ * for no device, but may wait for other threads of this process that map memory or fault pages.
  */
 void kvcachefs_map_shut(struct kvcachefs_map *m);
 /* Removes the writable part of a new file's mapping and unregisters it. Waits for the device. */

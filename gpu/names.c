@@ -151,7 +151,7 @@ static int lmcache_build(const struct kvcachefs_name *n, struct text *t, const c
 	if (check_rank("worker", n->worker, n->world_size))
 		return -EINVAL;
 	if (!is_printable(n->tags, ""))
-		return kvcachefs_fail(-EINVAL, "'%s' are not tags", n->tags);
+		return kvcachefs_fail(-EINVAL, "the tags '%s' contain control characters", n->tags);
 	for (const char *s = n->tags; *s;) {
 		size_t len = strcspn(s, "@");
 

@@ -77,7 +77,8 @@ int check_device(int device)
 		return kvcachefs_fail(-ENODEV, "there is no CUDA device, or no driver for it");
 	}
 	if (device < 0 || device >= n)
-		return kvcachefs_fail(-ENODEV, "device %d: there are %d", device, n);
+		return kvcachefs_fail(-ENODEV, "there is no device %d; the number of devices is %d",
+				      device, n);
 	return 0;
 }
 

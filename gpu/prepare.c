@@ -98,8 +98,7 @@ int kvcachefs_prepare(const char *folder, const struct kvcachefs_want *w, bool m
 
 	kvcachefs_maps_bound(w->mount, w->dev);
 	if (kvcachefs_prepare_look(w->mount, &waits, &spare) && spare < w->len)
-		return kvcachefs_fail(-ENOSPC,
-				      "%s: the pool has no free space for files made in advance",
+		return kvcachefs_fail(-ENOSPC, "%s: the pool has no free space for prepared files",
 				      w->mount);
 	err = make_file(folder, w, out);
 	if (err == -EAGAIN && makes) {

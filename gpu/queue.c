@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue of transfers for one mount. The states of a job (job.h) are
+ * A queue for one mount. An entry is a transfer (job.h) or a lease (ask.h). Its states are
  *
  *   waiting -> running -> over -> taken     cancelled while it waits: waiting -> over
  *
- * One lock guards the lists, the states of jobs and steps, and the counter of the eventfd; neither
- * the mount nor a device is called while holding it. Each thread takes the oldest waiting job, runs
- * one job at a time, and has a stream on the device of its last job. All jobs that are not taken
- * are in a table by number. The results of the last taken jobs are remembered, so a thread that
- * waits for a layer may arrive after the job was taken.
+ * One lock guards the lists, the states of entries and steps, and the counter of the eventfd;
+ * neither the mount nor a device is called while holding it. Each thread takes the oldest waiting
+ * transfer, runs one at a time, and has a stream on the device of its last one. All entries that
+ * are not taken are in a table by number. The results of the entries taken last are remembered, so
+ * a thread that waits for a layer may arrive after the transfer was taken.
  *
- * The eventfd is written when the list of finished jobs gets its first entry, and read when its
+ * The eventfd is written when the list of finished entries gets its first entry, and read when its
  * last entry is taken, both under the lock. So it is readable exactly while there are finished
- * jobs.
+ * entries.
  */
 #include "queue.h"
 
@@ -143,7 +143,7 @@ static struct kvcachefs_entry *entry_new(struct kvcachefs_queue *q, uint64_t tag
 	if (q->n >= KVCACHEFS_QUEUE_MOST)
 		*err = kvcachefs_fail(
 			-EAGAIN,
-			"the queue is full: %d completed transfers have not been collected",
+			"the queue is full: %d transfers and leases have not been collected",
 			KVCACHEFS_QUEUE_MOST);
 	q->n += !*err;
 	pthread_mutex_unlock(&q->lock);
@@ -330,7 +330,7 @@ static int layer(struct kvcachefs_queue *q, uint64_t id, uint32_t n, void *strea
 		err = known ? q->past[id % QUEUE_PAST].err : -ENOENT;
 		pthread_mutex_unlock(&q->lock);
 		return known && !err ? 0
-		       : known       ? kvcachefs_fail(err, "transfer %llu had failed",
+		       : known       ? kvcachefs_fail(err, "transfer %llu has failed",
 						      (unsigned long long)id)
 				     : kvcachefs_fail(err, "transfer %llu is not in the queue",
 						      (unsigned long long)id);

@@ -16,7 +16,7 @@
 enum kvcachefs_entry_state { KVCACHEFS_WAITING, KVCACHEFS_RUNNING, KVCACHEFS_OVER };
 
 struct kvcachefs_entry {
-	struct kvcachefs_entry *next;    /* in the list of waiting or finished jobs */
+	struct kvcachefs_entry *next;    /* in the list of waiting or finished entries */
 	struct kvcachefs_entry *in_slot; /* in its bucket of the table */
 	struct kvcachefs_queue *q;
 	struct kvcachefs_job *j;        /* a transfer, or NULL */
@@ -33,7 +33,7 @@ struct kvcachefs_list {
 
 struct kvcachefs_queue {
 	pthread_mutex_t lock;
-	/* work: a job waits, or the queue stops; moved: a step or a job has made progress */
+	/* work: a transfer waits, or the queue stops; moved: a step or an entry made progress */
 	pthread_cond_t work, moved;
 	char *mount;
 	int fd;
@@ -42,7 +42,7 @@ struct kvcachefs_queue {
 	/* leases: not begun, and those that must wait for a tier */
 	struct kvcachefs_list asks, slow;
 	struct kvcachefs_entry *table[QUEUE_BUCKETS];
-	size_t n; /* jobs not taken, including those being submitted */
+	size_t n; /* entries not taken, including those being submitted */
 	uint64_t last;
 	struct {
 		uint64_t id;
@@ -63,7 +63,7 @@ struct kvcachefs_queue {
 void kvcachefs_list_add(struct kvcachefs_list *l, struct kvcachefs_entry *e);
 /* Removes the first entry and returns it, or NULL. */
 struct kvcachefs_entry *kvcachefs_list_take(struct kvcachefs_list *l);
-/* Moves a finished job to the list of jobs that can be taken. */
+/* Moves a finished entry to the list of entries that can be taken. */
 void kvcachefs_over_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e);
 /*
  * Starts threads, which end when q->stopping is set. Returns 0, or -EAGAIN, and then some may have
@@ -74,7 +74,7 @@ int kvcachefs_workers_start(struct kvcachefs_queue *q, unsigned threads);
 int kvcachefs_asker_start_locked(struct kvcachefs_queue *q);
 /* Returns the time in nanoseconds. */
 uint64_t kvcachefs_queue_ns(void);
-/* Ends a job or lease that has not begun and is in no list. */
+/* Ends an entry that has not begun and is in no list. */
 void kvcachefs_drop_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e);
 #pragma GCC visibility pop
 

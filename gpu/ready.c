@@ -18,9 +18,9 @@
  *   dropped      its class was not used for idle_ms, or keep_ms if longer; above the limits;
  *                the pool is short of space; in the child of a fork, which only closes its copy
  *
- * A mount counts as short of space for idle_ms after a file was refused space, if its pool has less
- * free than needed, or if any call has waited for space since the last check. It is checked every
- * CHECK_MS (refill.c) while files are prepared.
+ * A mount counts as short of space for idle_ms after one of these events: a file was refused space;
+ * its pool had less free space than a file to be prepared; a check found that a call has waited for
+ * space since the last check. It is checked every CHECK_MS (refill.c) while files are prepared.
  *
  * The lock guards all of this. The lock of maps.c is taken under it, and no call that waits is
  * made.
@@ -194,9 +194,9 @@ int kvcachefs_ready_warm(const struct kvcachefs_want *w, unsigned n, uint64_t ke
 		if (now < c->refused_ms)
 			err = kvcachefs_fail(c->err, "%s", c->error);
 		else if (now < c->place->short_ms)
-			err = kvcachefs_fail(
-				-ENOSPC, "%s: the pool has no free space for files made in advance",
-				w->mount);
+			err = kvcachefs_fail(-ENOSPC,
+					     "%s: the pool has no free space for prepared files",
+					     w->mount);
 		else if (c->place->asked && !r->making && !kvcachefs_ready_fits_locked(w->len))
 			err = kvcachefs_fail(
 				-ENOSPC, "%u files of %zu bytes exceed the limit of prepared files",

@@ -2,7 +2,7 @@
 /*
  * See share.h. A caller opens a batch on its stack. The caller and the helpers, which all batches
  * share, take the next call of a batch until none is left. The caller returns when the helpers that
- * took a call are done, so a batch ends at the latest with its slowest call.
+ * took a call are done, so a batch does not end later than its last call.
  *
  * The lock of a crew guards its list of open batches and their members; no call is made while
  * holding it. The helpers start at the first shared batch and run until the process ends. They wait

@@ -102,7 +102,7 @@ bool stage_copied(const Stage *s, size_t group)
 {
 	uint32_t value = s->base + (uint32_t)group + 1;
 
-	/* acquire: orders the bytes behind the number */
+	/* acquire: the bytes are accessed after the number was read */
 	for (unsigned n = 0;
 	     (int32_t)(__atomic_load_n(&s->copied->value, __ATOMIC_ACQUIRE) - value) < 0; n++) {
 		if (group >= s->limit || ending)
@@ -126,7 +126,7 @@ bool stage_handled(void *number)
 {
 	const Number *n = static_cast<Number *>(number);
 
-	/* acquire: orders the bytes behind the number */
+	/* acquire: the bytes are accessed after the number was read */
 	return (int32_t)(__atomic_load_n(&n->stage->handled->value, __ATOMIC_ACQUIRE) - n->value) >=
 	       0;
 }

@@ -26,7 +26,7 @@ struct kvcachefs_transfer {
 	size_t capacity;
 	bool store, staged, landed, lent; /* lent: the lease is the caller's */
 	const char *mount;
-	uint64_t dev;                   /* device number of the mount; for a store */
+	uint64_t dev;                   /* device number of the mount; not set if lent */
 	struct kvcachefs_paged p;       /* the cache of the call */
 	struct kvcachefs_cache *caches; /* the cache of the call, and the caches of items */
 	size_t ncaches;

@@ -229,8 +229,8 @@ int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
 
 	w.how.transfers = how->transfers ?: 1;
 	if (w.how.transfers > TRANSFERS_MOST)
-		return kvcachefs_fail(-EINVAL, "at most %d transfers can be warmed at once",
-				      TRANSFERS_MOST);
+		return kvcachefs_fail(-EINVAL, "transfers must be at most %d, not %u",
+				      TRANSFERS_MOST, w.how.transfers);
 	err = kvcachefs_file_mount(mount, &dev) ?: copy_items(&w, items, &names);
 	if (!err && how->files) /* the stores take them */
 		err = prepare_files(&w, dev);

@@ -9,7 +9,7 @@
 #include <sys/sysmacros.h>
 
 /*
- * Copies the next word of the line and decodes its octal escapes. Returns a pointer behind the
+ * Copies the next word of the line and decodes its octal escapes. Returns a pointer past the
  * word.
  */
 static const char *copy_word(const char *at, char *to, size_t capacity)

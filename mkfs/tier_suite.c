@@ -351,7 +351,7 @@ int kvm_tier_suite_faults(struct kvm_tier_suite *s)
 		for (int tries = 0; tries < 4 && !err; tries++)
 			good += suite_get(u.t, path, 200000, u.data + i) == (long)i;
 	}
-	check_that(&u, failed >= 15 && failed <= 25, "a third of the puts fails");
+	check_that(&u, failed >= 15 && failed <= 25, "a third of the puts fail");
 	check_that(&u, good >= 80, "two thirds of the reads of stored frames do not fail");
 	return suite_end(&u);
 }

@@ -48,11 +48,11 @@ void kvct_device_sync_distrust_locked(struct kvct_device_sync *s);
 void kvct_device_sync_left_out_locked(struct kvct_device_sync *s);
 /*
  * Syncs the device if it has writes that are not synced. The syncs of a device run one after the
- * other, because the kernel reports an error to one of them. A thread that has waited takes the
- * result of a sync that began after it was called. Takes the lock; no I/O is done while it is held.
- * pause: if two syncs in a row have failed, further calls get the last error until a pause is over,
- * which grows from 10 ms to 1 s. The writes since the last failure are not lost by such a call: a
- * later sync may still succeed with them. Returns 0 or a negative errno.
+ * other, because the kernel reports an error to only one of them. A thread that has waited takes
+ * the result of a sync that began after it was called. Takes the lock; no I/O is done while it is
+ * held. pause: if two syncs in a row have failed, further calls get the last error until a pause is
+ * over, which grows from 10 ms to 1 s. The writes since the last failure are not lost by such a
+ * call: a later sync may still succeed with them. Returns 0 or a negative errno.
  */
 int kvct_device_sync_run(struct kvct_device_sync *s, struct kvc_tier *t, pthread_mutex_t *lock,
 			 pthread_cond_t *ended, bool pause);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The disk tier: all devices of the store, each with its own driver (disk.c). A frame is in one
- * device. `where.at` is the number of the device, from bit KVC_DEVICE_BITS on, and the offset in
- * it.
+ * device. `where.at` has the number of the device, from bit KVC_DEVICE_BITS on, and below that
+ * bit the offset in the device.
  *
  * devices_enter.c chooses the device for a new frame. It also bounds the threads in one device.
  *
@@ -52,7 +52,7 @@ static bool all_fail_locked(const struct kvct_devices *d, enum kvc_call call)
 	return true;
 }
 
-/* Reads of a device that is being removed are always tried: what cannot be read is dropped. */
+/* Reads of a device that is being removed are always tried, since frames that fail are dropped. */
 int kvct_devices_begin(struct kvct_devices *d, uint64_t nr, enum kvc_call call, struct kvc_tier **t)
 {
 	struct kvct_devices_one *x = nr < KVC_DEVICES ? &d->dev[nr] : NULL;

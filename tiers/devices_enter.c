@@ -8,8 +8,8 @@
  * device that hangs without an error does not hold the others. A put chooses another device; jobs
  * about a frame wait in the engine (objects/tier_queue.c).
  *
- * These functions take d->lock, or are called with it. The tier's workers call them, `enter` and
- * `leave` with k->lock.
+ * These functions take d->lock, or are called with it. The tier's workers call them; they call
+ * `enter` and `leave` while they hold k->lock.
  */
 #include "devices_priv.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Syncs of the devices of the disk tier: of all, of one, and of a frame that a put has just stored.
- * A device that is suspended is left out. device_sync.c knows which frames a sync that failed, or
- * left out its device, may have lost.
+ * A device that is suspended is left out. If a sync fails or leaves out a device, device_sync.c
+ * records which frames may be lost.
  *
- * No I/O is done while the lock is held. The tier's workers, the threads of the common queue and
- * those of jobs/ enter.
+ * No I/O is done while the lock is held. The tier's workers, the threads of the engine's common
+ * queue (objects/tier_queue.c) and those of jobs/ enter.
  */
 #include "devices_priv.h"
 

@@ -61,7 +61,7 @@ struct disk {
 	uint64_t size;
 	/* bytes of `size` around the label, at both ends; they hold no frames */
 	uint64_t label_bytes;
-	uint64_t lost_from; /* data at and behind this offset is lost */
+	uint64_t lost_from; /* the data from this offset on is lost */
 	int fd;
 	/* buffers of BUFFER bytes for the next put; new memory would cost a page fault per page */
 	uint8_t *spare[SPARES];
@@ -664,7 +664,7 @@ int kvct_disk_grow(struct kvc_tier *t, uint64_t size)
 	old = d->size;
 	err = kvct_extents_grow(d->free, size);
 	if (!err && d->label_bytes && size > old) {
-		/* neither needs memory: the new space is one free extent that touches both */
+		/* neither call needs memory: both ranges touch the new space, a free extent */
 		kvct_extents_claim(d->free, size - KVC_LABEL_ROOM, KVC_LABEL_ROOM);
 		kvct_extents_give(d->free, old - (d->label_bytes - KVC_LABEL_ROOM),
 				  d->label_bytes - KVC_LABEL_ROOM);

@@ -2,7 +2,9 @@
 /*
  * The ext tier: frames in a store that a program of the user's reaches (kvcachefs-ext(7)):
  *
- *   ext:///PATH/OF/PROGRAM?NAME=VALUE&...    the options are the program's, except for arena=SIZE
+ *   ext:///PATH/OF/PROGRAM?NAME=VALUE&...
+ *
+ * The program gets all options except arena=SIZE and compress=CODEC.
  *
  * The program knows values by 128-bit keys. A frame is stored as a head and pieces (pieces.h). The
  * key of the head is the frame's name; the key of a piece is a hash of it, the version's tag and

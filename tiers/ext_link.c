@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lives of the program of an ext tier, and the thread that starts and ends it; see ext_link.h.
+ * The thread that starts and ends the program of an ext tier, again and again; see ext_link.h.
  * ext_requests.c makes the requests, ext_program.c runs the process.
  *
  * Each start of the program gets a new arena. The thread unmaps it when the program has ended and
@@ -45,7 +45,7 @@ struct kvct_link {
 	struct kvct_requests r;
 	/* guarded by r.lock */
 	bool tried;                 /* the first start has succeeded or failed */
-	bool opened;                /* the mount goes on, so that failures are logged */
+	bool opened;                /* kvct_link_open has succeeded: later refusals are logged */
 	char refusal[KVCT_REFUSAL]; /* why the program cannot serve; "": it did not say so */
 	uint64_t backoff_ns;        /* the wait before the next start */
 
@@ -250,7 +250,7 @@ static const char *serve_link(struct kvct_link *l)
 			(void)!send(l->program.sock, &used, sizeof used,
 				    MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (kvct_requests_hang(&l->r)) {
-			why = "a request is unanswered for ten deadlines";
+			why = "a request has been unanswered for ten deadlines";
 			break;
 		}
 		news = wait_program(l, kvc_mono_ns() + TURN_NS);

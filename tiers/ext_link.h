@@ -4,9 +4,9 @@
  * starts the program, receives its answers and starts it again after its end; it exists from open
  * to close, since the program dies with the thread that started it. Other threads make calls.
  *
- * A link trusts nothing that the program sends: a message of another size, an answer to no request
- * and a length beyond the request end the program. The data of an answer is copied out of the
- * shared memory before anything looks at it, and the frame's checksum is verified later.
+ * A link trusts nothing that the program sends: a message of another size, an answer without a
+ * request and a length beyond the request end the program. The data of an answer is copied out of
+ * the shared memory before anything looks at it, and the frame's checksum is verified later.
  */
 #ifndef KVCT_EXT_LINK_H
 #define KVCT_EXT_LINK_H

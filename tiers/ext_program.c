@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program of an ext tier, as a process; see ext_program.h. One thread uses a struct.
+ * The program of an ext tier, as a process; see ext_program.h. Only one thread uses a
+ * struct kvct_program.
  *
  * The child is made with clone(CLONE_VM | CLONE_VFORK), because a fork would copy the page tables
  * of the daemon. posix_spawn does the same, but cannot set the signal for the death of the parent.
@@ -84,8 +85,8 @@ int kvct_program_check(const char *path, char *error)
 						      : kvc_why(errno));
 	if (strcmp(path, real) != 0) {
 		snprintf(error, 512,
-			 "option remote: %.200s is another path of %.200s; give that path", path,
-			 real);
+			 "option remote: %.200s is not the real path of the program; give %.200s",
+			 path, real);
 		return -EINVAL;
 	}
 	if (stat(real, &st))

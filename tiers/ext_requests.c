@@ -263,7 +263,7 @@ static const char *take_answer_locked(struct kvct_requests *r, const struct kvct
 		    r->slot[i].request.tag == a->tag)
 			s = &r->slot[i];
 	if (!s)
-		return "it answers no request that was made";
+		return "it answers a request that was not made";
 	if (!a->result && a->length > (s->request.op == KVCTIER_GET || s->request.op == KVCTIER_LIST
 					       ? s->request.length
 					       : 0))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to the program of an ext tier: the slots of the arena, and the checks of what the
- * program sends. ext_link.c starts and ends the program, and its thread receives the messages.
+ * Requests to the program of an ext tier: the slots of the arena, and the checks of the
+ * program's messages. ext_link.c starts and ends the program, and its thread receives the messages.
  *
  * Nothing that the program sends is trusted: each check returns the breach of the contract, and the
  * link then ends the program.

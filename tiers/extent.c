@@ -158,7 +158,7 @@ static uint32_t detach(struct kvct_extents *x, uint64_t at)
 	return m;
 }
 
-/* Updates the tree after the node at this offset was resized within its neighbours. */
+/* Updates the tree after the node at this offset was resized; its neighbours stay the same. */
 static void update_path(struct kvct_extents *x, uint32_t i, uint64_t at)
 {
 	struct node *n = &x->v[i];

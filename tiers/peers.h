@@ -54,8 +54,8 @@ struct kvct_peers_request {
 	char text[200];    /* the node's reason for a refusal, printable */
 };
 /*
- * Sends a request to node i. Returns 0: all bytes were received, with zeros behind the end of the
- * frame; -ENOENT: the node does not have the object; -EBADMSG: `off` is behind its end; -EBUSY: the
+ * Sends a request to node i. Returns 0: all bytes were received, with zeros after the end of the
+ * frame; -ENOENT: the node does not have the object; -EBADMSG: `off` is past its end; -EBUSY: the
  * node cannot serve it now; -EACCES: the node refuses this node; or -EIO, -ETIMEDOUT,
  * -ECONNREFUSED, -EHOSTUNREACH, -ENOMEM. Every answer but -EACCES was signed with the secret. The
  * iov itself is not changed. Blocks, without the lock.

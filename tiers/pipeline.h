@@ -2,7 +2,7 @@
 /*
  * The pieces of a long transfer, moved by several threads (pipeline.c). The thread that has the
  * transfer works on its pieces itself, and threads of the pipeline that are idle help it: while a
- * piece is being written, the next one is read and summed.
+ * piece is being written, the next one is read and its checksum computed.
  */
 #ifndef KVCT_PIPELINE_H
 #define KVCT_PIPELINE_H

@@ -128,7 +128,7 @@ static int set_seeds(struct kvct_redis *r, const struct kvct_url *u, char *error
 	return err;
 }
 
-/* Returns the number at the start of *text, and moves *text behind it. */
+/* Returns the number at the start of *text, and moves *text past it. */
 static unsigned parse_number(const char **text)
 {
 	char *end;

@@ -45,7 +45,7 @@ static inline bool has_prefix(const char *s, const char *with)
 }
 
 /*
- * Makes a non-blocking connection of fd, and takes ownership of fd. NULL: out of memory; fd is
+ * Makes a non-blocking connection from fd, and takes ownership of fd. NULL: out of memory; fd is
  * closed.
  */
 redisContext *kvct_redis_context(int fd);

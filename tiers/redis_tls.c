@@ -13,7 +13,7 @@
 #include <poll.h>
 #include <stdio.h>
 
-/* struct kvct_redis_tls is an opaque name of SSL_CTX. */
+/* struct kvct_redis_tls is an opaque name for SSL_CTX. */
 static SSL_CTX *ctx_of(struct kvct_redis_tls *t)
 {
 	return (SSL_CTX *)t;

@@ -155,7 +155,7 @@ static int judge_forbidden(struct kvct_s3 *s, const struct kvc_where *w, bool li
 }
 
 /*
- * Fills the buffers behind the object's end with zeros; the end lies within the frame's last page.
+ * Fills the buffers after the object's end with zeros; the end lies within the frame's last page.
  */
 static void clear_rest(const struct iovec *iov, int n, uint64_t got)
 {

@@ -48,7 +48,7 @@ bool kvct_s3_credentials_renew(struct kvct_s3_credentials *c, uint64_t number, b
 			       uint64_t until_ns);
 /* Are requests sent unsigned (auth=none)? */
 bool kvct_s3_credentials_none(const struct kvct_s3_credentials *c);
-/* Returns the source as text for people: "file /etc/aws [default]". */
+/* Returns the source as text for messages: a file's path, "the environment", or the auth= name. */
 const char *kvct_s3_credentials_source(const struct kvct_s3_credentials *c);
 
 /*

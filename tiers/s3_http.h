@@ -77,7 +77,7 @@ struct kvct_s3_request {
 	char key[1100];      /* below the bucket; "": the bucket itself */
 	const char *query;   /* escaped and sorted, or NULL */
 	bool creates;        /* creates an object: sends the encryption headers */
-	bool quiet;          /* sent by the sweeper: logs nothing, and ends when the tier stops */
+	bool quiet;          /* not for a user: logs nothing, and ends when the tier stops */
 	bool slow;           /* the answer may take long; the connection is known to work */
 	bool wanted;         /* the caller handles and logs a 403 */
 	bool anonymous;      /* sent without credentials, and without getting them */
@@ -127,7 +127,7 @@ struct kvct_s3_text {
 	size_t len;
 };
 /*
- * Finds the text of <tag>...</tag> in *in, and moves *in behind the element. Returns false if there
+ * Finds the text of <tag>...</tag> in *in, and moves *in past the element. Returns false if there
  * is none.
  */
 bool kvct_s3_element(struct kvct_s3_text *in, const char *tag, struct kvct_s3_text *out);

@@ -5,7 +5,7 @@
  *   delay-get:MS delay-put:MS     sleep first
  *   fail-get:N fail-put:N         every Nth call fails with EIO (1: all)
  *   flip-get:N                    every Nth read has one bit flipped
- *   fail-while:PATH               all calls fail with EIO while that file exists
+ *   fail-while:PATH               all gets and puts fail with EIO while that file exists
  *   fail-places:PATH              reads of the places that the file lists fail: lines "AT ERRNO"
  *   delay-while:PATH              with a delay: only while that file exists
  *   only:NAME                     only the tier of that name (checked by registry.c)

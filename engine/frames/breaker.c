@@ -15,12 +15,12 @@
  * stays suspended, and the next call, whenever it is made, is the probe.
  *
  * An answer about one object is not a failure. A refusal (no permission, read-only, full, slow
- * down) suspends only its class. A refusal that cannot concern one object only (full, read-only,
- * quota, slow down) suspends writes, lists and removals at once. It does not suspend reads, since a
- * service of several servers may refuse only the reads of one server. A refused permission may
- * concern one object, so it suspends the class only after KVC_FAILURES different objects in a row.
- * The same holds for a read or write error of a medium (KVC_TIER_MEDIA). If the tier cannot be
- * reached, all classes are out.
+ * down) suspends only its class. If it cannot concern one object only (full, read-only, quota,
+ * slow down), a single refusal suspends the class of writes, lists or removals. It does not suspend
+ * reads, since a service of several servers may refuse only the reads of one server. A refused
+ * permission may concern one object, so it suspends the class only after KVC_FAILURES different
+ * objects in a row. The same holds for a read or write error of a medium (KVC_TIER_MEDIA). If the
+ * tier cannot be reached, all classes are out.
  */
 #include "breaker.h"
 

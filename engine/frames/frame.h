@@ -11,7 +11,7 @@
  * the key file.
  *
  * The payload of a sparse object is a range table (one or more pages, see frame.c) and the bytes of
- * its ranges. The payload of another object is its bytes. Coding is applied to this payload
+ * its ranges. The payload of any other object is its bytes. Coding is applied to this payload
  * (payload.h).
  */
 #ifndef KVC_FRAME_H

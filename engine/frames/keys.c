@@ -133,7 +133,7 @@ static int parse_line(struct kvc_keys *k, char *line, const char **why)
 
 	if (!id || *id == '#')
 		return 0;
-	*why = "it is \"ID HEX [MODEL]\"";
+	*why = "a line must be \"ID HEX [MODEL]\"";
 	if (!isdigit((unsigned char)*id) || !hex || strtok_r(NULL, " \t\r", &save))
 		return -EINVAL;
 	n = strtoull(id, &end, 10);
@@ -210,8 +210,8 @@ int kvc_keys_read(struct kvc_keys *k, const char *path, char *error)
 	for (char *at = text; !err && (at = line++ ? NULL : text, at = strtok_r(at, "\n", &save));)
 		if ((err = parse_line(k, at, &why)))
 			snprintf(error, 512,
-				 "option keyfile: %s: the key number %d in the file is not valid: "
-				 "%s",
+				 "option keyfile: %s: line %d is not valid (empty lines are not "
+				 "counted): %s",
 				 path, line, why);
 	secret_free(text, FILE_MAX + 1);
 	if (!err && !memchr(k->seen, true, sizeof k->seen)) {

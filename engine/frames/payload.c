@@ -512,13 +512,13 @@ struct kvc_decoder {
 	uint8_t key[32];
 	struct aad aad;
 	/*
-	 * With a codec, each thread that decodes a block uses one work. The first one is made with
-	 * the decoder, others when threads need them and memory is free.
+	 * With a codec, each thread that decodes a block uses one struct kvc_work. The first one is
+	 * made with the decoder, others when threads need them and memory is free.
 	 */
-	pthread_mutex_t lock; /* guards the works */
-	pthread_cond_t put;   /* a work is free again */
+	pthread_mutex_t lock; /* guards the members below */
+	pthread_cond_t put;   /* one is free again */
 	struct kvc_work *free[1 + KVC_TIER_HELPERS];
-	unsigned nfree, nworks; /* free works, and all of them */
+	unsigned nfree, nworks; /* those in `free`, and all of them */
 };
 
 static int decoder_init(struct kvc_decoder *d, const struct kvc_keys *keys)
@@ -609,7 +609,10 @@ static int open_block(const struct kvc_decoder *d, uint64_t i, const uint8_t *in
 			       e + 8);
 }
 
-/* Returns a work for one block; waits if all are in use and no memory is free for another one. */
+/*
+ * Returns a struct kvc_work for one block; waits if all are in use and no memory is free for
+ * another one.
+ */
 static struct kvc_work *decoder_work_get(struct kvc_decoder *d)
 {
 	struct kvc_work *w = NULL;

@@ -33,8 +33,8 @@ struct kvc_recipe {
 	const struct kvc_keys *keys; /* NULL: the payload is not sealed */
 	uint32_t key_id;             /* 0: the payload is not sealed */
 	/*
-	 * NULL: a random nonce. Otherwise 12 bytes that no other payload, path or attributes have
-	 * with this key: the same frame is then made each time.
+	 * NULL: a random nonce. Otherwise the nonce, 12 bytes, so that the same frame is made each
+	 * time. A frame with another payload, path or attributes must not have it with this key.
 	 */
 	const uint8_t *nonce;
 	/*

@@ -54,7 +54,7 @@ static int sign_text(const struct kvc_peer_secret *s, const void *a, size_t a_le
 	return err;
 }
 
-/* Parses a number of at most 18 digits, so below 2^60, and moves *text behind it. */
+/* Parses a number of at most 18 digits, so below 2^60, and moves *text past it. */
 static bool parse_number(const char **text, uint64_t *number)
 {
 	size_t digits = strspn(*text, "0123456789");
@@ -87,7 +87,7 @@ int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request
 		  kvc_peer_text sign)
 {
 	char head[160];
-	/* no part contains a newline but the path, which is last */
+	/* only the path, which is last, may contain a newline */
 	int len = snprintf(head, sizeof head, "request\nGET\n%llu-%llu\n%llu\n%s\n",
 			   (unsigned long long)q->from, (unsigned long long)q->to,
 			   (unsigned long long)q->time_ms, q->nonce);

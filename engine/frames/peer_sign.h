@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Signatures of the requests between nodes (remote=peers://, peer_listen=) and of their answers,
- * made with a secret that all nodes have. They tell that a request is from a node that knows the
+ * made with a secret that all nodes have. They show that a request is from a node that knows the
  * secret, and that an answer belongs to this request and is from such a node. They are the first
  * 128 bits of HMAC-SHA256. The bytes of a frame have the frame's own checksums and seal; the
  * signature of an answer covers the frame's header, if the answer has it.

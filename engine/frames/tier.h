@@ -224,9 +224,9 @@ struct kvc_tier_ops {
 	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n);
 	/*
-	 * In a tier with KVC_TIER_LENT, in which get finds nothing; otherwise NULL. get_path: like
-	 * get, for the frame of this path; `w` is the name of the path. distrust: the bytes of the
-	 * last get_path of this name were damaged. Returns true if another node may be asked.
+	 * Only in a tier with KVC_TIER_LENT, whose get finds nothing; otherwise NULL. get_path:
+	 * like get, for the frame of this path; `w` is the name of the path. distrust: the bytes of
+	 * the last get_path of this name were damaged. Returns true if another node may be asked.
 	 */
 	int (*get_path)(struct kvc_tier *t, const struct kvc_where *w, const char *path,
 			uint64_t off, const struct iovec *iov, int n);
@@ -273,11 +273,12 @@ struct kvc_tier_ops {
 	/* The disk tier only; otherwise NULL. Does not block. */
 	enum kvc_tier_synced (*synced)(struct kvc_tier *t, const struct kvc_where *w);
 	/*
-	 * Likewise. Called once, before any other call but claim. unsynced: a sync has failed, or
-	 * left out writes, in an earlier mount since these frames were stored, so each frame that
-	 * the catalog names is KVC_TIER_UNKNOWN in this mount. From then on the tier calls
-	 * failed(arg) as soon as a sync of one device has failed or left out writes, and before
-	 * sync() returns: from any thread, more than once, and without a lock of the tier.
+	 * The disk tier only; otherwise NULL. Called once, before any other call but claim.
+	 * unsynced: a sync has failed, or left out writes, in an earlier mount since these frames
+	 * were stored, so each frame that the catalog names is KVC_TIER_UNKNOWN in this mount. From
+	 * then on the tier calls failed(arg) as soon as a sync of one device has failed or left out
+	 * writes, and before sync() returns: from any thread, more than once, and without a lock of
+	 * the tier.
 	 */
 	void (*watch_syncs)(struct kvc_tier *t, bool unsynced, void (*failed)(void *arg),
 			    void *arg);

@@ -179,7 +179,7 @@ struct listing {
 	int failed;
 };
 
-/* The size and the number of files, of models too. */
+/* Writes the size and the number of files, for a model as well; "-": not known. */
 static void sizes_of(const char *path, const struct kvm_item *it, char size[32],
 		     char files[KVM_VALUE])
 {

@@ -32,7 +32,10 @@ static int print_hinted_path(FILE *out, const char *mnt, const char *path, const
 	return 0;
 }
 
-/* The paths of the command line, and the request in which they are lines relative to the mount. */
+/*
+ * The paths of the command line, and the request (`list`), which has a line for each, relative to
+ * the mount.
+ */
 struct hinted {
 	const char *mnt, *list;
 	char **paths;

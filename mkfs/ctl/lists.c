@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl pins and quotas: lists of what pin and quota have set. */
+/* kvcachectl pins and quotas: lists of the pins and quotas that are set. */
 #include "item.h"
 
 #include "json.h"

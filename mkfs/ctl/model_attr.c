@@ -196,7 +196,7 @@ struct warning {
 
 /*
  * Prints how much the new quota drops. A quota that is not below the present one drops nothing.
- * Without a quota the files are counted here, as the daemon does it afterwards.
+ * Without a quota the files are counted here, as the daemon counts them afterwards.
  */
 static int warn_of_quota(void *arg, const char *path)
 {
@@ -242,7 +242,7 @@ int kvm_run_quota(int argc, char **argv)
 		return 2;
 	snprintf(value, sizeof value, "%" PRIu64, w.bytes);
 	set.value = none ? NULL : value;
-	snprintf(text, sizeof text, none ? "none has a quota then" : "each gets a quota of %s",
+	snprintf(text, sizeof text, none ? "their quotas are removed" : "each gets a quota of %s",
 		 kvc_size_text(w.bytes, size));
 	for (int i = 1; i < argc; i++) { /* checks all paths before it changes anything */
 		int asks = ask_of_mount(argv[i], text);

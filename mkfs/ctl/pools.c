@@ -194,7 +194,7 @@ int kvm_run_pools(int argc, char **argv)
 	if (yes && !give)
 		return kvm_misused("pools: --yes needs --free");
 	if (json && give)
-		return kvm_misused("pools: --json does not combine with --free");
+		return kvm_misused("pools: --json and --free cannot be combined");
 	/*
 	 * Mounted pools are found anywhere; other pools only in the folder of the pool that is
 	 * named.

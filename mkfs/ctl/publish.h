@@ -36,13 +36,12 @@ struct kvm_publish_options {
 };
 
 /*
- * Opens the socket; the caller closes *out with kvm_publish_close. Returns 0, or 1 or 2 (invalid
- * arguments) after a message.
+ * Opens the socket; the caller closes *out with kvm_publish_close. Returns 0, or 1 after a message.
  */
 int kvm_publish_open(struct kvm_publish **out, const struct kvm_publish_options *o);
 /*
- * Adds the event in a line of .kvcachefs/events. Returns true if the line says that events were
- * lost; then all files must be published again.
+ * Adds the event in a line of .kvcachefs/events. Returns true if all files must be published again:
+ * events were lost, or a folder was renamed.
  */
 bool kvm_publish_line(struct kvm_publish *p, const char *line);
 /* Adds a stored file and the tiers that have it, such as "cpu,disk". */

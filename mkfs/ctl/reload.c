@@ -129,7 +129,7 @@ static int save_begin(struct kvm_atomic_file *to, const char *path, const char *
 		line = text + strlen(text);
 	}
 	if ((err = kvm_atomic_file_open(to, path, 0644, false)))
-		return kvm_fail("%s: %s", path, kvm_atomic_file_why(err));
+		return kvm_fail("%s: %s", path, kvm_atomic_file_why(-err));
 	fwrite(text, 1, (size_t)(line - text), to->f);
 	if (line > text && line[-1] != '\n')
 		putc('\n', to->f);
@@ -192,7 +192,7 @@ int kvm_run_reload(int argc, char **argv)
 	closed = save ? kvm_atomic_file_close(&to, err ? -ECANCELED : 0) : 0;
 	if (!err && closed)
 		err = kvm_fail("%s: the options are in use, but not saved: %s", save,
-			       kvm_atomic_file_why(closed));
+			       kvm_atomic_file_why(-closed));
 	answer[strcspn(answer, "\n")] = 0;
 	return err || !json ? err : print_changed(mnt, text ?: answer);
 }

@@ -322,7 +322,7 @@ int kvm_run_verify(int argc, char **argv)
 			"--tier %s: give a tier such as disk; kvcachectl config lists the tiers",
 			kvm_shown(tier));
 	if (stop && (tier || rate || s.json))
-		return kvm_misused("verify: --stop does not combine with other options");
+		return kvm_misused("verify: --stop cannot be combined with other options");
 	if (stop)
 		return kvm_mount_of(argc ? argv[0] : NULL, s.mnt)
 			       ?: kvm_control(s.mnt, "stop verify", answer, sizeof answer);

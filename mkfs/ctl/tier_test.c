@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEADLINE_MS 30000        /* of a call; a slow machine is no fault of the program */
+#define DEADLINE_MS 30000        /* of a call; a slow machine is not the program's fault */
 #define REMOTE "option remote: " /* messages of kvct_open_all start with it */
 
 struct test_output {

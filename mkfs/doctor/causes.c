@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the counters of a mount tell: why requested names are missing, why opens wait for a load,
- * and which calls are delayed or refused. A share of fewer than KVM_ENOUGH requests, opens or
+ * Findings from the counters of a mount: why requested names are missing, why opens wait for a
+ * load, and which calls are delayed or refused. A share of fewer than KVM_ENOUGH requests, opens or
  * stores is not judged. A cause is a finding if it costs at least LEAST points of the share. See
  * doctor.h.
  */
@@ -353,7 +353,7 @@ static const char *effect_of(const char *call)
 	return !strcmp(call, "write") ? ", so it gets no copies until it accepts them" : "";
 }
 
-/* Tiers that are out of use, fail, are slow, or hold damaged copies. */
+/* Tiers that are not used, fail, are slow, or hold damaged copies. */
 static void judge_calls(struct kvm_diagnosis *d)
 {
 	const struct kvm_facts *f = d->f;
@@ -366,9 +366,8 @@ static void judge_calls(struct kvm_diagnosis *d)
 		if (!strcmp(c->state, "closed"))
 			continue;
 		v = kvm_doctor_find(d, refused ? "tier-refuses" : "tier-out", refused ? 500 : 2000,
-				    NULL, NULL,
-				    "The tier %s is out of use for %s calls (%s: %s)%s.", c->tier,
-				    c->call, c->state,
+				    NULL, NULL, "The tier %s is not used for %s calls (%s: %s)%s.",
+				    c->tier, c->call, c->state,
 				    strcmp(c->reason, "-") ? c->reason : "no answer",
 				    effect_of(c->call));
 		kvm_doctor_remedy(
@@ -406,8 +405,8 @@ static void judge_speed(struct kvm_diagnosis *d)
 				kvm_doctor_time(kvm_spans_quantile(&s, .9) / 2, p90), s.total),
 			strncmp(tier, "disk", 4) ? "remote" : "--device", "",
 			strncmp(tier, "disk", 4)
-				? "Move the server of this remote= closer, or make the disk tier "
-				  "larger, which is asked first."
+				? "Move the server of this remote= closer, or make the disk tier, "
+				  "which is asked first, larger."
 				: "Put the store on a faster device (mkfs.kvcachefs --device).");
 	}
 }

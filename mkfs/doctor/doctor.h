@@ -31,7 +31,7 @@ uint64_t kvm_fact(const struct kvm_facts *f, const char *name);
 const char *kvm_facts_setting(const struct kvm_facts *f, const char *name, char buf[KVM_PATH]);
 uint64_t kvm_facts_option(const struct kvm_facts *f, const char *name);
 
-/* A histogram of the metrics: n[i] values are at most le[i]. */
+/* A histogram of the metrics: n[i] values are at most le[i], and above le[i - 1]. */
 struct kvm_spans {
 	double le[40];
 	uint64_t n[40], total;
@@ -40,7 +40,7 @@ struct kvm_spans {
 /* Reads the family NAME; labels, such as tier="disk", must all occur. */
 void kvm_facts_spans(const struct kvm_facts *f, const char *name, const char *labels,
 		     struct kvm_spans *s);
-/* Returns the limit of the bucket that has this part of the values, from 0 to 1. */
+/* Returns the quantile `part`, from 0 to 1: the limit le[i] of its bucket. */
 double kvm_spans_quantile(const struct kvm_spans *s, double part);
 
 /* ---- doctor.c ---- */
@@ -69,7 +69,10 @@ struct kvm_diagnosis {
 struct kvm_finding *kvm_doctor_find(struct kvm_diagnosis *d, const char *id, double weight,
 				    const char *option, const char *value, const char *format, ...)
 	__attribute__((format(printf, 6, 7)));
-/* Another remedy. option: the option or command to use, may be ""; value: its value, or "". */
+/*
+ * Replaces the remedy of a finding. option: the option or command to use, may be ""; value: its
+ * value, or "".
+ */
 void kvm_doctor_remedy(struct kvm_finding *v, const char *option, const char *value,
 		       const char *format, ...) __attribute__((format(printf, 4, 5)));
 void kvm_doctor_say(struct kvm_diagnosis *d, const char *format, ...)

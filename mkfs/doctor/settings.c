@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/vfs.h>
 
-#define CLOSE 3u  /* percent between the watermarks: less than this, and evictions come in drips */
+#define CLOSE 3u  /* percent between the watermarks; with less, evictions are small and frequent */
 #define UNUSED 70 /* high= below this leaves much of the pool unused */
 
 static void judge_modes(struct kvm_diagnosis *d)
@@ -64,7 +64,7 @@ static void judge_memory(struct kvm_diagnosis *d)
 		kvm_doctor_find(
 			d, "pool-exceeds-memory", 3000, "cpu",
 			kvm_doctor_size(used + free / 2, value),
-			"The pool can grow by %s, but only %s of the machine's memory are free: "
+			"The pool can grow by %s, but only %s of the machine's memory is free: "
 			"stores fail or the kernel ends processes before the pool is full.",
 			kvc_size_text(rest, a), kvc_size_text(free, b));
 }

@@ -189,7 +189,7 @@ static int forget_devices(struct kvc_store *s, const struct kvm_devices *lost, s
 			   s->dev[nr].path);
 		s->dev[nr] = (struct kvc_device){ .kind = KVC_DEVICE_NONE };
 	}
-	/* an unproven superblock is written when its frames were proven */
+	/* without a proof it is written later, when the frames have proven it (kvm_rebuild) */
 	if (lost->n && !kvc_store_unproven(s) && (err = kvc_super_update(s)))
 		snprintf(error, 512, "cannot write the superblock: %s", kvc_why(-err));
 	return err;
@@ -252,8 +252,8 @@ static int mend_super(struct kvc_store *s, const char *path, const struct kvm_de
 		return err;
 	*strchrnul(before, ';') = 0;
 	/* without the secret it is repaired later (kvm_rebuild) */
-	kvm_foundf(r, r->mend && !kvc_store_unproven(s), "%s; %s%s what it was", before, who,
-		   strcmp(who, "its frames") ? " tells" : " tell");
+	kvm_foundf(r, r->mend && !kvc_store_unproven(s), "%s; its contents are known from %s",
+		   before, who);
 	if (!r->mend)
 		return 0;
 	s->created_ns = s->created_ns ?: kvc_now_ns();

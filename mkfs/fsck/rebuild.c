@@ -354,8 +354,8 @@ static int read_old_facts(const struct kvc_store *s, struct facts *old, struct k
 	if (!err || err == -ENOENT || err == -EBADMSG)
 		return 0;
 	kvm_unread(r, err,
-		   "the old catalog, which alone has the store's keys and remotes; to continue "
-		   "without it, move %s away",
+		   "the old catalog (only it has the store's keys and remotes; to continue without "
+		   "it, move %s away)",
 		   path);
 	return err;
 }
@@ -550,7 +550,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 		for (size_t i = 0; i < holes.n; i++)
 			kvm_unread(r, holes.v[i].err,
 				   "%" PRIu64 " bytes of the data at %" PRIu64
-				   ", and frames that begin there are not in the new catalog",
+				   " (the new catalog has no frames that begin there)",
 				   holes.v[i].len, holes.v[i].at);
 		err = clear_dropped(disk, &all, r);
 	}

@@ -17,7 +17,10 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-/* Options of mount(2), and the flag of statvfs(3) that is set, or not set, if the mount has one. */
+/*
+ * Options of mount(2), and the flag of statvfs(3) that is set, or not set, if the mount has the
+ * option.
+ */
 static const struct {
 	const char *name;
 	unsigned long flag;

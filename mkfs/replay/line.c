@@ -40,14 +40,14 @@ static const char *after_blanks(const char *at)
 	return at;
 }
 
-/* Returns a pointer behind the character c, or NULL if another character is next. */
+/* Returns a pointer past the character c, or NULL if another character is next. */
 static const char *skip_char(const char *at, char c)
 {
 	at = after_blanks(at);
 	return *at == c ? after_blanks(at + 1) : NULL;
 }
 
-/* Returns a pointer behind an unsigned integer, or NULL if there is none. */
+/* Returns a pointer past an unsigned integer, or NULL if there is none. */
 static const char *parse_number(const char *at, uint64_t *out)
 {
 	const char *from = at;
@@ -61,7 +61,7 @@ static const char *parse_number(const char *at, uint64_t *out)
 	return at;
 }
 
-/* Returns a pointer behind an unsigned number with an optional fraction, or NULL. */
+/* Returns a pointer past an unsigned number with an optional fraction, or NULL. */
 static const char *parse_decimal(const char *at, double *out)
 {
 	double place = 1;
@@ -96,7 +96,7 @@ static const char *take_list(const char *at, struct kvm_numbers *l, int *err)
 	return *at == ']' ? at + 1 : NULL;
 }
 
-/* Copies a name, and returns a pointer behind its colon, or NULL. */
+/* Copies a name, and returns a pointer past its colon, or NULL. */
 static const char *parse_name(const char *at, char *name)
 {
 	size_t n;

@@ -26,7 +26,8 @@ struct kvm_joined {
 int kvm_join_open(struct kvm_join **out, FILE *to, bool paths);
 void kvm_join_close(struct kvm_join *j);
 /*
- * Sets the path of a chunk, as the mount reports it. Returns 0 or -ENOMEM; the functions below too.
+ * kvm_join_name sets the path of a chunk, as the mount reports it; kvm_join_use adds a use. Both
+ * return 0 or -ENOMEM.
  */
 int kvm_join_name(struct kvm_join *j, uint64_t id, const char *path);
 int kvm_join_use(struct kvm_join *j, struct kvm_use *u);

@@ -75,7 +75,7 @@ static void send_answer(const struct kvctier_answer *a)
 	for (unsigned i = 0; i < SLOTS; i++)
 		if (late[i].tag == a->tag)
 			late[i].op = 0;
-	fuzz_must(kvct_requests_answer(&requests, a)); /* a second one answers no request */
+	fuzz_must(kvct_requests_answer(&requests, a)); /* a second one has no request */
 }
 
 static void set_late(const struct kvctier_request *q)

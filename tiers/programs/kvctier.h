@@ -132,8 +132,8 @@ struct kvctier_driver {
 };
 
 /*
- * Receives the daemon's first message. Returns 0, or exits with 2 after a message if the program
- * was not started by kvcachefs or speaks another version.
+ * Receives the daemon's first message. Returns 0, or exits after a message: with 2 if the program
+ * was not started by kvcachefs, with 1 if it speaks another version or cannot map the arena.
  */
 int kvctier_open(void);
 /* Returns the value of an option of the remote's URL, or NULL if it is not given. */

@@ -472,7 +472,7 @@ class Lookups:
             self._lease(call, prefix=False)
 
     def loaded(self, name: Hashable) -> None:
-        """The load ended: the leases end, and later questions are asked again."""
+        """The load ended: the leases end, and later questions are sent to the mount again."""
         r = self._requests.get(name)
         if r:
             r.loading = False
@@ -486,7 +486,7 @@ class Lookups:
             self._release(r)
 
     def forget(self, name: Hashable) -> None:
-        """Later questions of the request are asked again."""
+        """Later questions of the request are sent to the mount again."""
         self.loaded(name)
 
     def refuse(self, name: Hashable, keys: Iterable[Hashable]) -> None:

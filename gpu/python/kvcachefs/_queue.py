@@ -50,7 +50,7 @@ _ended = False
 
 
 class Job:
-    """The queue's view of a transfer."""
+    """The queue's view of a transfer or of a request for a lease."""
     stores = False
     has_memory = True  # that the library reads or writes until the end
     over = False

@@ -181,8 +181,8 @@ class Events:
     """
     The events of the files of a mount since this object was made, or of one model: dicts with the
     members that kvcachefs-files(5) describes, with %XX decoded. Iterating waits for the next event,
-    without an end. The event "lost" is reported for each reader. One thread may use the object.
-    Raises PermissionError for users other than root and the user of the daemon.
+    without an end. The event "lost" counts missed events of all models. One thread may use the
+    object. Raises PermissionError for users other than root and the user of the daemon.
     """
 
     def __init__(self, mount: str | os.PathLike[str], model: str | None = None) -> None:

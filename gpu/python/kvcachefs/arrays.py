@@ -68,7 +68,7 @@ def _array(value: Any) -> _Array:
         name = str(value.dtype).rpartition(".")[2]
         if str(value.layout) != "torch.strided" or value.is_meta:
             raise TypeError("a sparse, nested or meta tensor cannot be stored: its elements are "
-                            "not in one memory")
+                            "not in one place in memory")
         if value.dim() > DIMS_MOST:
             raise ValueError(f"a tensor of {value.dim()} dimensions cannot be stored: "
                              f"{DIMS_MOST} are possible")
@@ -97,7 +97,7 @@ def _pack(value: Any) -> tuple[bytes, list[_Array]]:
         arrays, metadata = dict(value), {}
         kinds = {_framework(v) for v in arrays.values()} or {"np"}
         if len(kinds) > 1:
-            raise TypeError("the arrays of one key are all of numpy or all of torch")
+            raise TypeError("the arrays of one key must be all of numpy or all of torch")
         metadata["format"] = kinds.pop()
     else:
         arrays, metadata = {ONE: value}, {"format": _framework(value), "kvcachefs": ONE}
@@ -134,7 +134,7 @@ def _refusal(path: str) -> ValueError:
 
 
 def _parse(data: memoryview, path: str) -> tuple[dict[str, str], dict[str, _Place]]:
-    """The metadata and the arrays of a file. ValueError: the file is not one of put()."""
+    """The metadata and the arrays of a file. ValueError: it is another format."""
     size = int.from_bytes(data[:8], "little") if len(data) >= 8 else HEADER_MOST + 1
     if size > HEADER_MOST or size > len(data) - 8:
         raise _refusal(path)
@@ -211,7 +211,7 @@ class Cache:
         path = os.fsdecode(_lib.below(top, name, what))
         parts = path.split("/")
         if "\n" in path or any(p in ("", ".", "..") for p in parts):
-            raise ValueError(f"{what} {name!r} is not the path of a file without '.', '..' and "
+            raise ValueError(f"{what} {name!r} must be a path without newlines, '.', '..' and "
                              "empty parts")
         return path
 

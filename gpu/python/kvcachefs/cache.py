@@ -218,8 +218,8 @@ class Paged:
     views are correct as well.
     Without format and dims the format is guessed from shape, block_size and heads, if only one
     format is possible.
-    block_size, heads: tokens of a block and heads; checked if the shape has them. block_size is
-    required if the shape does not have it (TWO_X_NL_X_NBBS..., NL_X_NBBS_ONE_HS).
+    block_size, heads: the numbers of tokens of a block and of heads; checked if the shape has them.
+    block_size is required if the shape does not have it (TWO_X_NL_X_NBBS..., NL_X_NBBS_ONE_HS).
     fused: files hold K and V of a head together (kvcachefs-gpu(7)).
 
     ValueError: the tensors do not match the format, differ from each other, or match several
@@ -361,8 +361,8 @@ def _fill(format: str, looks: list[_Seen], tensors: list[Tensor], planes: int,
     row, n, sizes = _FORMATS[format], len(tensors), looks[0].sizes
     each = {"": n, "L": 1, "KL": 2, "LK": 2, "LP": planes}[row.pointers]
     if n % each or (row.pointers == "" and n != 1):
-        raise ValueError(f"{format} has {'one tensor' if row.pointers == '' else 'K and V'}, and "
-                         f"{n} are given")
+        wanted = "one tensor" if row.pointers == "" else "two tensors for each layer, K and V"
+        raise ValueError(f"{format} has {wanted}, and {n} are given")
     for letter in "LHES":
         _lib.number(sizes.get(letter, 1), _lib.UINT_MOST, f"the number of {_MEANING[letter]}")
     struct = _lib.PagedStruct(

@@ -66,8 +66,8 @@ class Hasher:
     block_tokens: tokens of a block; 0: the default of the scheme (vLLM 16, LMCache 256, SGLang 64).
     seed: PYTHONHASHSEED as text; None: not set; default: the environment variable.
     none: NONE_HASH itself, if it is not derived from the seed (older vLLM without a seed).
-    empty_extra_is_array: write missing extra keys as an empty array instead of null (CBOR without
-    the fold).
+    empty_extra_is_array: write missing extra keys as an empty array instead of null, for vllm-* and
+    lmcache-mp-* schemes with _cbor only.
     lora_name, lora_path, mm, embeds: vLLM's extra keys, for the _cbor schemes only. embeds(block)
     returns the SHA-256 of a block's prompt embeddings, or None.
     tagged_extra: write extra keys as vLLM 0.32 and later do.

@@ -216,15 +216,15 @@ def hint(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]],
 
     finished and priority "low": the prompt will not be continued, so its chunks are evicted from
     the pool before others, until they are used again. A chunk from which another prompt continues
-    stays. superseded_by is the path of the last chunk of a newer prompt of the session: the same,
-    except for chunks of the newer prompt. demote: the same, and chunks without a copy in a tier are
-    copied now. priority "high": the chunks stay in the pool for an hour, as long as others can be
-    evicted. pause: the chunks stay in the same way until the session continues, at most for that
-    many seconds (up to 3600). priority "normal" ends earlier hints. prefetch starts to load the
-    chunks. tenant assigns the chunks to this tenant. ended: how the prompt's request ended, "tool"
-    (it calls a tool), "turn" (a person reads the answer) or "closed" (the session ended, too).
-    returns: the session's next request is expected after about this many seconds (up to 3600); not
-    together with ended. The policy learns from later requests what these two mean.
+    stays. superseded_by, the path of the last chunk of a newer prompt of the session, has the same
+    effect, except on chunks of the newer prompt. demote has the same effect, and chunks without a
+    copy in a tier are copied now. priority "high": the chunks stay in the pool for an hour, as long
+    as others can be evicted. pause: the chunks stay in the same way until the session continues, at
+    most for that many seconds (up to 3600). priority "normal" ends earlier hints. prefetch starts
+    to load the chunks. tenant assigns the chunks to this tenant. ended: how the prompt's request
+    ended, "tool" (it calls a tool), "turn" (a person reads the answer) or "closed" (the session
+    ended, too). returns: the session's next request is expected after about this many seconds (up
+    to 3600); not together with ended. The policy learns from later requests what these two mean.
 
     Raises ValueError if the hint is empty, contradicts itself or has a wrong value, and
     FileNotFoundError if superseded_by does not exist."""

@@ -49,7 +49,7 @@ def _memory(of: Any) -> tuple[int, int, int, bool, Any]:
         return held.view.buf or 0, held.view.len, -1, bool(held.view.readonly), held
     tensor, *more = _flat(of)
     if more:
-        raise TypeError("a part is one tensor, array or buffer")
+        raise TypeError("a part must be one tensor, array or buffer")
     step = 1
     for n, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
         if n > 1 and stride != step:
@@ -74,7 +74,7 @@ class Parts:
         for memory, offset in ranges:
             at, size, device, readonly, owner = _memory(memory)
             if rows and device != self.device:
-                raise ValueError(f"parts on the devices {self.device} and {device}")
+                raise ValueError(f"the parts are on the devices {self.device} and {device}")
             self.device, self.readonly = device, self.readonly or readonly
             self.kept.append(owner)
             rows.append(_lib.Part(at, size, _lib.number(offset, _lib.SIZE_MOST, "an offset")))
@@ -153,7 +153,7 @@ class Pages:
         numbers = block_ids.tolist() if hasattr(block_ids, "tolist") else block_ids
         n = len(numbers)
         if n and max(numbers) >= self.blocks:
-            raise IndexError(f"block {max(numbers)} of {self.blocks}")
+            raise IndexError(f"block {max(numbers)} does not exist: there are {self.blocks}")
         table, size = (_lib.Part * (n * len(self.tensors) or 1))(), ctypes.c_uint64()
         count = _lib.call("pages_parts", self._structs, len(self.tensors),
                           (ctypes.c_int64 * (n or 1))(*numbers), n, by_block, table, size)

@@ -120,9 +120,9 @@ class Queue:
         """
         Starts to take a lease on paths, which form groups of `per` paths: a block's files of all
         ranks, for example. prefix: look up the longest prefix of cached groups, load its objects
-        into the pool and hold them; count is their number. Otherwise: hold all that exists; count
-        is the number of whole groups, and an object's errno tells which are missing. Error with
-        EINVAL: an invalid path, or incomplete groups; EAGAIN: the queue is full.
+        into the pool and hold them; count is the number of groups. Otherwise: hold all that exists;
+        count is the number of whole groups, and an object's errno tells which are missing. Error
+        with EINVAL: an invalid path, or incomplete groups; EAGAIN: the queue is full.
         """
         return LeaseRequest(self._open(), self._mount, paths, per, prefix)
 

@@ -23,8 +23,7 @@ other's files.
 
 To SGLang, a failed load is a miss, and after a failed store the page is not stored. Calls fail if
 the daemon was stopped, or if a file was evicted between the lookup and the load, has another size,
-or cannot be read. Errors are
-logged, at most one message of a kind in ten seconds.
+or cannot be read. Errors are logged, at most one message of a kind in ten seconds.
 """
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 class _Pool:
     """The pages of one host pool: where the parts of a page are in memory, and the folder of its
-    files. `parts` is None if the pool cannot give addresses; its pages are then copied once more,
+    files. `sizes` is None if the pool cannot give addresses; its pages are then copied once more,
     through a flat tensor."""
 
     def __init__(self, name: str, host_pool: Any, prefix: str) -> None:

@@ -230,8 +230,10 @@ class KvcachefsSpec(OffloadingSpec):
             self._mappers.append(copy.copy(mapper))
             self._mappers[-1].rank = rank
         self.recurrent: set[int] = set()  # positions of groups; set by the connector
-        self.windowed: set[int] = set()  # numbers of groups whose chunks are not a prefix
-        # of the layers of this worker, by name; set by the connector
+        # numbers of groups whose chunks do not form a prefix (sliding windows, recurrent states);
+        # set by the connector
+        self.windowed: set[int] = set()
+        # the layers of this worker, by name; set by the connector
         self.kv_caches: dict[str, Any] = {}
         self.kv_specs: dict[str, Any] = {}
 
@@ -262,7 +264,8 @@ class KvcachefsSpec(OffloadingSpec):
                     with open(path, "w") as f:
                         json.dump(self._mapper.get_run_config(), f, indent=2, sort_keys=True)
         except OSError as e:
-            logger.warning("kvcachefs: %s/%s: %s", self.options.mount, name, e.strerror)
+            logger.warning("kvcachefs: cannot write %s/%s: %s", self.options.mount, name,
+                           e.strerror)
 
     def get_manager(self) -> OffloadingManager:
         threading.Thread(target=self.describe, name="kvcachefs-start", daemon=True).start()
@@ -277,7 +280,7 @@ METRICS = {
                 "Calls to the mount for the chunks of a request."),
     "hits": ("vllm:kvcachefs_chunk_hits", OffloadingCounterMetadata, "Chunks that were cached."),
     "misses": ("vllm:kvcachefs_chunk_misses", OffloadingCounterMetadata,
-               "Chunks that were not cached, and chunks behind them."),
+               "Chunks that were not cached, and chunks after them."),
     "lookup_failures": ("vllm:kvcachefs_lookup_failures", OffloadingCounterMetadata,
                         "Lookups that failed and were taken for misses."),
     "lookup_timeouts": ("vllm:kvcachefs_lookup_timeouts", OffloadingCounterMetadata,
@@ -367,7 +370,7 @@ class Manager(OffloadingManager):
         return end - tokens == last, parent
 
     def _series(self, key: bytes, req_context: Any) -> int | None:
-        """The group, if the key is of a whole chunk of a group in which chunks are a prefix."""
+        """The group, if its chunks form a prefix and the key is that of a whole chunk."""
         group = get_offload_group_idx(key)
         end = req_context.get_offload_key_position(key)
         if group in self._spec.windowed or end is None or end % self._tokens[group]:
@@ -491,7 +494,7 @@ def _page_axes(cache: Any, spec: Any) -> list[tuple[str, int]] | None:
         if shape[-2:] != [tokens, d] or shape[:-2] not in ([], [1]):
             return None
         return _layouts.axes([("t", tokens, strides[-2]), ("d", d, strides[-1])])
-    if shape == [heads, tokens, 2 * d]:  # K and V of a vector are adjacent
+    if shape == [heads, tokens, 2 * d]:  # K and V of a token in a head are adjacent
         return _layouts.axes([("h", heads, strides[0]), ("t", tokens, strides[1]),
                               ("k", 2, d * strides[2]), ("d", d, strides[2])])
     if shape == [2, tokens, heads, d]:
@@ -557,7 +560,7 @@ class Worker(OffloadingWorker):
         try:
             warm(options.mount, None, items, transfers=options.warm, keep_s=WARM_S)
         except OSError as e:
-            logger.warning("kvcachefs: warm=%d: %s", options.warm, e.strerror)
+            logger.warning("kvcachefs: warm=%d failed: %s", options.warm, e.strerror)
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Files) -> bool:
         return self._submit(job_id, False, src_spec, dst_spec)

@@ -140,7 +140,7 @@ def remote():
     wait_for(refuses, every=0.1)
     found, j = doctor(s)
     assert set(found) == {"tier-refuses"}, j
-    assert "out of use for write calls (refused: read-only), so it gets no copies" in \
+    assert "is not used for write calls (refused: read-only), so it gets no copies" in \
         found["tier-refuses"]["text"], j
     assert remedy(found["tier-refuses"]) == ("remote", None), j
     run("mount", "-o", "remount,rw", shared, ok=True)

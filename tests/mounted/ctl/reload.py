@@ -93,6 +93,10 @@ ctl("reload", "--file", conf, s.mnt, ok=True)
 assert s.config()["daily"] == str(1 << 30), s.config()
 # nothing changes if the file cannot be written, and nothing is saved if the mount refuses it
 said(ctl("reload", "-o", "high=99", "--save", f"{TMP}/none/conf", s.mnt), 1, "No such file")
+long = f"{TMP}/{'c' * 250}"
+with open(long, "w") as f:  # no room for the name of the new file
+    f.write(text)
+said(ctl("reload", "-o", "high=99", "--save", long, s.mnt), 1, "File name too long")
 assert s.config()["high"] == "89"
 said(ctl("reload", "-o", "high=x", "--save", conf, s.mnt), 1, "high")
 assert not [n for n in os.listdir(TMP) if n.endswith(".new")]

@@ -36,9 +36,9 @@ kvctier.serve(folder.Folder)
 """
 # Name: the body of odd(), and what the log must say.
 ODD = {
-    "wrong-tag": ("self.send(tag + 1000)", "answers no request"),
-    "tag-zero": ("self.send(0)", "answers no request"),
-    "twice": ("super().answer(message); super().answer(message)", "answers no request"),
+    "wrong-tag": ("self.send(tag + 1000)", "a request that was not made"),
+    "tag-zero": ("self.send(0)", "a request that was not made"),
+    "twice": ("super().answer(message); super().answer(message)", "a request that was not made"),
     "short": ("self.sock.send(kvctier.ANSWER.pack(tag, 0, 0, 0)[:31])", "the size of an answer"),
     "long": ("self.sock.send(kvctier.ANSWER.pack(tag, 0, 0, 0) + b'x')", "the size of an answer"),
     "huge": ("self.sock.send(bytes(100000))", "the size of an answer"),
@@ -70,7 +70,7 @@ ODD = {
     # the signal for its process group does not reach it
     "leaves-group": ("""os.setpgid(0, os.getpgid(os.getppid()))
         self.send(tag + 1000)
-        time.sleep(10000)""", "answers no request"),
+        time.sleep(10000)""", "a request that was not made"),
     "floods": ("""super().answer(message)
         while os.path.exists(HERE + "/bad"):
             os.write(2, b"noise\\n" * 10000)""", "more lines"),
@@ -229,8 +229,8 @@ def trust():
     refused("is not an executable file")
     os.chmod(program.path, 0o755)
     os.symlink(program.path, f"{program.dir}/link")
-    refused("is another path of", f"ext://{program.dir}/link?folder={program.dir}")
-    refused("is another path of", f"ext://{program.dir}/../program-trust/program?folder=/tmp")
+    refused("is not the real path of", f"ext://{program.dir}/link?folder={program.dir}")
+    refused("is not the real path of", f"ext://{program.dir}/../program-trust/program?folder=/tmp")
     refused("give ?folder=PATH", f"ext://{program.path}")
     refused("cannot be opened", f"ext://{program.path}?folder=/nonexistent")
     # the check is repeated before each start

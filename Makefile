@@ -23,6 +23,8 @@
 #                      in the package's metadata
 # CUDA=0               build the library without CUDA even if nvcc exists (NVCC= names another nvcc)
 # make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes, 7 GB)
+# make ttft            measure the time to the first token of vLLM on the CPU, with its own storage,
+#                      with LMCache and with a mount (10 minutes; needs the packages of make engines)
 # make conformance     run pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS= say
 #                      where they are; S="fsx": one of them)
 # make gpu-measure [DIR=MOUNT]    measure the figures of kvcachefs-gpu(7) on this machine's GPU
@@ -435,6 +437,8 @@ mlperf: all
 	@scripts/mlperf $(B)
 engines: all
 	@tests/engines/run $(B) $(E)
+ttft: all
+	@scripts/ttft $(B)
 conformance: all
 	@tests/conformance/run $(B) $(S)
 gpu-measure: all $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
@@ -532,5 +536,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores mlperf engines conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores mlperf engines ttft conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
 .SECONDARY:

@@ -12,6 +12,8 @@ run    prompts (each {"n": number, "len": tokens, "image": number, ...}), out (n
        generated tokens of each prompt
 session  prompts, out, params and arguments of the engine's add_request(), such as session_id: runs
        one prompt after another through add_request(), and answers as run does
+timed  prompts, out: runs one prompt after another, and answers with the seconds from the request to
+       its first token, the number of cached tokens and the generated tokens of each prompt
 adapter  folder: makes a LoRA adapter there
 counts  word: answers with the counters and gauges of vLLM's Prometheus metrics whose names contain
        the word
@@ -20,7 +22,7 @@ before_loads  do_what, folder: from now on, acts before each load of the connect
 end    stops the engine
 """
 
-import json, os, signal, socket, sys, traceback, zlib
+import json, os, signal, socket, sys, time, traceback, zlib
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tiny_vllm
@@ -175,6 +177,26 @@ class Engine:
                 for o in engine.step():
                     if o.finished:
                         made.append([o.num_cached_tokens, list(o.outputs[0].token_ids)])
+        return made
+
+    def timed(self, prompts, out=8):
+        from vllm import SamplingParams
+
+        greedy = SamplingParams(temperature=0, max_tokens=out, detokenize=False, ignore_eos=True)
+        engine, made = self.llm.llm_engine, []
+        for p in prompts:
+            self.made.append(f"timed-{id(self)}-{len(self.made)}")
+            start, first = time.perf_counter(), None
+            engine.add_request(self.made[-1], prompt(**p), greedy)
+            while engine.has_unfinished_requests():
+                done = engine.step()
+                if not done:  # as vLLM's engine core does: threads may need the interpreter's lock
+                    time.sleep(0.001)
+                for o in done:
+                    if first is None and o.outputs[0].token_ids:
+                        first = time.perf_counter() - start
+                    if o.finished:
+                        made.append([first, o.num_cached_tokens, list(o.outputs[0].token_ids)])
         return made
 
     def adapter(self, folder):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """apart.py CASE: prepares a new mount and network namespace for a case, then runs the case in this
-interpreter, because the start of another takes as long as a short case.
+interpreter, because starting another interpreter takes as long as a short case.
 
 Unmounts the FUSE filesystems and kvcachefs pools of other processes from the namespace, because a
 daemon ends only when its filesystem is mounted in no namespace any more. Sets the loopback device

@@ -117,7 +117,7 @@ class S3:
 
 class Frozen:
     """A forwarded port of this machine. freeze(): existing connections stay open and carry no more
-    data, like behind a load balancer that has forgotten them; new connections work."""
+    data, as if behind a load balancer that has forgotten them; new connections work."""
 
     def __init__(self, to):
         self.pairs, self.last, fake = [], time.time(), self

@@ -97,16 +97,16 @@ class Rules:
         return store.daemon.poll() is None
 
 
-ALL = bool(os.environ.get("SWEEP"))  # make faults: every call, not some of them
+ALL = bool(os.environ.get("SWEEP"))  # set by make faults: every call is tried
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 chance = random.Random(SEED)
 
 
 def sweep(prepare, command, words, do, step=6):
-    """Runs the command again and again. In each run another of the calls that match `words` goes
-    wrong, in order, until no such call is left. Yields the number of the call, and the run.
-    prepare() creates the state before each run. One in `step` calls is tried, beginning with a
-    random one, or each call (ALL). make check takes twice the step, if it is more than 3."""
+    """Runs the command again and again. In each run a later one of the calls that match `words`
+    fails, until no such call is left. Yields the number of the call, and the run. prepare() creates
+    the state before each run. One in `step` calls is tried, beginning with a random one; with ALL,
+    each call. make check doubles a step that is more than 3."""
     print(f"SEED={SEED}")
     step = 1 if ALL else step if LONG or step < 4 else 2 * step
     n, tried = chance.randint(1, step), 0
@@ -117,7 +117,7 @@ def sweep(prepare, command, words, do, step=6):
             yield n, r
             n += step
             tried += 1
-        elif not tried and r.met[0]:  # fewer calls than a step: one of them
+        elif not tried and r.met[0]:  # fewer calls than a step: try one
             n = chance.randint(1, r.met[0])
         else:
             return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that look like KV caches, for cases with a codec that loses something. The keys of a head
-have means, the values have none. A file consists of pages, which are drawn from a few."""
+"""Files that look like KV caches, for cases with a lossy codec. The keys of a head have means, the
+values have none. A file consists of pages, each drawn from a small set."""
 import array, math, random, struct
 
 LAYOUT = "bf16 p* k2 t16 h2 d64"
@@ -43,9 +43,8 @@ def _elements(page):
 
 
 def written(data):
-    """The bytes of a file of kv() before a codec with loss changed them: each of its pages is the
-    one of kv() that it resembles. Pages that resemble none, and the rest, are returned as they
-    are."""
+    """The bytes of a file of kv() before a lossy codec changed them: each page becomes the page of
+    kv() that it resembles. Pages that resemble none, and the rest, are returned as they are."""
     global _marks
     _marks = _marks or [_elements(p) for p in _pages]
     out = []

@@ -101,8 +101,8 @@ def blob(seed, size):
 
 
 def stored(path):
-    """The bytes that a file uses, as the daemon knows them. os.stat may return what the kernel
-    remembers from before the last close, which gives back unused bytes and arrives late."""
+    """The bytes that a file uses, as the daemon knows them. os.stat may return an older number from
+    the kernel's cache, because the last close, which frees unused bytes, arrives late."""
     statx = bytearray(256)
     buf = (ctypes.c_char * 256).from_buffer(statx)
     if LIBC.statx(AT_FDCWD, os.fsencode(path), AT_STATX_FORCE_SYNC, STATX_BLOCKS, buf):
@@ -380,7 +380,8 @@ class Store:
         return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()
 
     def in_order(self):
-        """The number of chunks in the disk tier's order, under a policy that keeps it in memory."""
+        """The number of chunks in the disk tier's eviction order, under a policy that keeps it in
+        memory."""
         with open(f"{self.mnt}/.kvcachefs/policies") as f:
             return sum(map(int, re.findall(r"^disk \w+\n +chunks (\d+)$", f.read(), re.M)))
 

@@ -16,7 +16,7 @@ def unit(path=UNIT):
 
 
 class Manager:
-    """One service: NAME.conf says what it mounts. root: the folder of the installed package, else
+    """One service: NAME.conf says what it mounts. root: the folder of the installed package; None:
     the build is used."""
 
     def __init__(self, name, watchdog_ms=0, abstract=False, root=None, **conf):

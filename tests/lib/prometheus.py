@@ -55,7 +55,7 @@ def parse(text):
 
 
 def check(text):
-    """Fails in each case in which promtool check metrics complains, and in more."""
+    """Fails whenever promtool check metrics would complain, and in more cases."""
     m = parse(text)
     for name, _, value in m.samples:
         family = m.family(name)

@@ -7,7 +7,8 @@ CHUNK = 16 << 10
 
 
 def prompts(chance):
-    """Documents of some popularity, each with a question at its end; and sessions that grow."""
+    """Documents of different popularity, each with a question at its end; and sessions that
+    grow."""
     requests, sessions = [], {}
     for i in range(1600):
         d = min(int(chance.paretovariate(0.8)), 300)

@@ -2,7 +2,7 @@
 """Shared code of the Python package's cases: tensors without torch, and calls that must fail."""
 import contextlib, errno, os
 from kvtest import wait_for
-import package  # before kvcachefs, which it finds
+import package  # first, because it makes kvcachefs importable
 import kvcachefs as kv
 from kvcachefs.examples.layers import Memory
 

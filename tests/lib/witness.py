@@ -120,8 +120,8 @@ class Witness:
     def may_be_lost(self, at, killed, promise, excused=None):
         """Whether promise 1 of kvcachefs-design(7) allows the loss of a change whose call returned
         at this time.
-        excused: instead of all the time since the change in which the machine did not run the
-        daemon."""
+        excused: the seconds to allow, instead of all the time since the change in which the machine
+        did not run the daemon."""
         most = max(promise, self.longest_syncs(at, killed) + COMMIT)
         return killed - at <= most + (self.excused(at, killed) if excused is None else excused)
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The number of names that a call reads under one hold of the locks does not grow with its folder.
- * The test counts the names that the catalog returns, in an engine without threads. A call also
- * returns no more than its buffer holds.
+ * The number of names that a call reads under one hold of the locks does not grow with the size of
+ * the folder. The test counts the names that the catalog returns, in an engine without threads. A
+ * call also returns no more than its buffer holds.
  */
 #include "engine.h"
 #include "incomplete.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Failed syncs of the catalog's files, as Linux treats them: the pages that could not be written
- * are marked as clean, the error is reported once to each description, and the next sync succeeds
- * without them. Then the power fails. Each commit that a good kvc_catalog_sync() followed must be
- * found, whole.
+ * are marked as clean, the error is reported once to each open file description, and the next sync
+ * succeeds without them. Then the power fails. Each commit that a good kvc_catalog_sync() followed
+ * must be found, whole.
  *
  * The test replaces the calls that write and sync, and keeps for each file the contents of the
  * medium and which pages are dirty. A sync copies the dirty pages to the medium, or fails and only
@@ -37,7 +37,7 @@
 enum { DB, LOG, MARK, FILES };
 static const char *const tails[FILES] = { "", "-wal", "-mark" };
 
-/* A file of the catalog, and what of it is on the medium. */
+/* A file of the catalog, and its contents on the medium. */
 static struct watched {
 	char path[160];
 	uint8_t *medium;
@@ -45,9 +45,9 @@ static struct watched {
 	bool dirty[PAGES];
 	uint64_t errors; /* number of failed syncs */
 	unsigned fail;   /* number of further syncs that fail */
-	unsigned chance; /* so many of 100 syncs fail */
+	unsigned chance; /* percentage of syncs that fail */
 } files[FILES];
-/* the number of errors that each description has reported, and of which inode */
+/* for each descriptor: its inode, and the number of errors that it has reported */
 static struct {
 	ino_t ino;
 	uint64_t errors;
@@ -108,7 +108,7 @@ int ftruncate64(int fd, off_t size)
 	return rc;
 }
 
-/* Copies a page of the file to what is or may be on the medium. */
+/* Copies a page of the file to `medium`: contents that the medium has or may have. */
 static void page_to(const struct watched *f, int fd, size_t p, uint8_t *medium, size_t *size)
 {
 	ssize_t got = pread(fd, medium + p * PAGE, PAGE, (off_t)(p * PAGE));
@@ -578,7 +578,7 @@ static void database_fails(void **state)
 }
 
 /*
- * After a sync of the database beside commits has failed, which prepares for the restart: all of
+ * A sync of the database fails that runs beside commits, to prepare for the log's restart: all of
  * the log is copied again.
  */
 static void prepared_sync_fails(void **state)

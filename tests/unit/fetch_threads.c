@@ -3,7 +3,8 @@
  * Large objects that several threads load (engine/tiering/fetch.c): for each codec, with and
  * without a key, and for lengths around whole blocks, they get the same bytes, or the same error
  * after the same damage, as one thread does. Each read has memory of exactly its length, so that
- * the address sanitizer sees an access beyond it. If memory is short, the threads share one work.
+ * the address sanitizer sees an access beyond it. If memory is short, the threads share one context
+ * (struct kvc_work).
  */
 #include "budget.h"
 #include "fetch.h"
@@ -282,8 +283,8 @@ static void every_codec(void **state)
 }
 
 /*
- * Lets `most` bytes free for loads, after unused works were freed. Returns the other bytes, which
- * the caller releases.
+ * Lets `most` bytes free for loads, after unused contexts (struct kvc_work) were freed. Returns the
+ * other bytes, which the caller releases.
  */
 static uint64_t leave(uint64_t most)
 {
@@ -296,7 +297,7 @@ static uint64_t leave(uint64_t most)
 	return all - most;
 }
 
-/* Memory for one work only, or not even for one. */
+/* Memory for one context only, or not even for one. */
 static void little_memory(void **state)
 {
 	uint8_t *in = malloc(MOST);

@@ -101,7 +101,10 @@ static double relative(double error, double energy)
 	return energy > 0 ? sqrt(error / energy) : 0;
 }
 
-/* Codes a block. Checks that it decodes to what the encoder said; returns its kind. */
+/*
+ * Codes a block. Checks that it decodes to the bytes and the loss that the encoder announced.
+ * Returns its kind.
+ */
 static uint32_t block(struct kvc_work *w, const struct kvc_codec_kv *kv, uint64_t off,
 		      const uint8_t *in, size_t len, struct result *r, uint8_t *decoded)
 {

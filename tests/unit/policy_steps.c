@@ -23,7 +23,7 @@
 #define FEW 40000
 /* the end of a request of up to 512 chunks */
 #define END 200000
-/* the begin of a request, which learns from up to 4096 records; a piece that is saved */
+/* the beginning of a request, which learns from up to 4096 records; a piece that is saved */
 #define MANY 1000000
 
 static uint64_t steps;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The queue of libkvcachefs without a mount. It stores into a plain folder. fallocate() on its
- * files waits at a gate, so that a job can be stopped in each of its states. So does reading the
- * answer to a lease, which the test makes.
+ * files waits at a gate, so that a job can be stopped in each of its states. The read of the answer
+ * to a lease, which the test makes up, waits there, too.
  */
 #include "kvcachefs_layout.h"
 #include "kvcachefs_rope.h"

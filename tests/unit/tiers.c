@@ -787,8 +787,8 @@ static void shared_failure(void **state)
 /*
  * The only device of a store fails: after two syncs the calls do not each try another one, and a
  * frame that was stored in a pause is not lost. The first failure has no pause, so that the next
- * fsync can succeed at once. Without pauses there would be 1000 syncs; with them, so many would
- * take a quarter of an hour.
+ * fsync can succeed at once. Without pauses there would be 1000 syncs; with pauses, that many syncs
+ * would take a quarter of an hour.
  */
 static void pauses_between_failures(void **state)
 {

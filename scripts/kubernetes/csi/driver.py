@@ -164,7 +164,7 @@ class Node:
         r.volume_condition.message = "the volume is available"
         return r
 
-    # ---- Parts of these ----
+    # ---- Parts of the methods above ----
 
     def _target(self, volume, path):
         """A path that the kubelet may give: below its own folder, without links."""
@@ -261,7 +261,7 @@ class Node:
             try:
                 call(".kvcachefs-csi", dir_fd=fd)
             except (FileExistsError, FileNotFoundError):
-                pass  # another publication of the folder
+                pass  # another publication does the same
 
     @staticmethod
     def _publish(fd, target, readonly):
@@ -315,7 +315,7 @@ def serve(node, socket):
         os.unlink(socket)
     except FileNotFoundError:
         pass
-    old = os.umask(0o077)  # only root may call it
+    old = os.umask(0o077)  # only root may connect to the socket
     if not server.add_insecure_port(f"unix:{socket}"):
         sys.exit(f"driver: cannot listen at {socket}")
     server.start()

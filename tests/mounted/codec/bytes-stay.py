@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
-"""With a codec that loses something, the pool has the written bytes until a file has left it and
-returned. Then it has the decoded bytes, and these stay: after more evictions, a new mount, a kill,
-and a kill before the commit that follows the load. A file without a layout loses nothing."""
+"""With a lossy codec, the pool has the written bytes until a file has left it and returned. Then it
+has the decoded bytes, and these stay: after more evictions, a new mount, a kill, and a kill before
+the commit that follows the load. A file without a layout loses nothing."""
 import contextlib, errno, os, sqlite3
 from kvdata import *
 from kvtest import *
@@ -49,7 +49,7 @@ with fails(errno.ENODATA):
     s.attr("other/c/l", "error")
 assert "model other: copies are coded without loss" in s.log(), s.log()
 
-# it leaves and returns
+# the files leave and return
 evict(*names, "other/c/l")
 decoded = {p: s.read(p) for p in names}
 for p in names:
@@ -62,7 +62,7 @@ assert t["loads_decoded"] == 4 and not t["corrupt"], t
 after = {p: s.attr(p, "checksum") for p in names}
 assert [float(x) for x in s.attr(names[0], "error").split()] == first
 
-# it does so again, in this mount and in another one with an empty pool
+# they leave and return again, in this mount and in another one with an empty pool
 evict(*names)
 assert all(s.read(p) == decoded[p] for p in names)
 assert s.stats()["loads_decoded"] == 4
@@ -107,8 +107,8 @@ assert s.attr("m/late/l", "state") == "lower"
 late = s.read("m/late/l")
 assert late != kv(11, N) and error(kv(11, N), late) < 0.1
 
-# a file that is changed in part loses nothing more, and neither does it after a kill, when the pool
-# has the change
+# a file that is changed in part loses nothing more, and nor does it after a kill, when the pool has
+# the change
 new = written["m/c0/l"][:PAGE] + decoded["m/c0/l"][PAGE:]
 with open(f"{s.mnt}/m/c0/l", "r+b") as f:
     f.write(new[:PAGE])
@@ -130,7 +130,7 @@ assert s.stats()["lossy_copies"] == 0, s.stats()
 evict("m/c0/l", "m/c1/l")
 assert s.read("m/c0/l") == new and s.read("m/c1/l") == decoded["m/c1/l"]
 
-# a new file in its place loses something again
+# a new file in its place is coded with loss again
 os.unlink(f"{s.mnt}/m/c0/l")
 with open(f"{s.mnt}/m/c0/l", "wb") as f:
     f.write(written["m/c0/l"])

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Each codec with loss, on files of several layouts, sizes and contents that leave the pool and
-return: the size is the same, the error has a bound, and it is the one that the attributes tell.
-Bytes outside the layout return as they were, and so do blocks with NaN or infinity, random
-bytes, fp16 that is described as bf16 (except by fp8), files with holes, small files, and files
-that do not fit the layout."""
+"""Each lossy codec, on files of several layouts, sizes and contents that leave the pool and return:
+the size is the same, the error is bounded, and the attribute shows it. Bytes outside the layout
+return as they were, and so do blocks with NaN or infinity, random bytes, fp16 that is described as
+bf16 (except by fp8), files with holes, small files, and files that do not fit the layout."""
 import errno, os, random
 from kvdata import *
 from kvtest import *
@@ -93,7 +92,7 @@ for codec, most in CODECS.items():
         got = s.read(p)
         assert len(got) == len(data), (p, len(got))
         if (codec, case) == ("fp8", "other-type"):
-            continue  # this guard does not notice
+            continue  # the guard of fp8 accepts bytes of another type
         a, b = parts(data, got, lost)
         if lost == "nothing":
             assert got == data, p

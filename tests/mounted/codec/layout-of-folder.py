@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """The layout of the nearest folder above a file decides how its copy is coded, also after a rename
-of the folder and after a remount. @safetensors finds the first element behind the header of each
-file, which loses nothing. The Python package describes the caches of engines, and sets the
-layout on the folder of a connector's files unless it has one."""
+of the folder and after a remount. @safetensors finds the first element after the header of each
+file, and the header is stored without loss. The Python package describes the caches of engines, and
+sets the layout on the folder of a connector's files unless it has one."""
 import json, logging, os, struct, types
 import kvdata
 from kvdata import LAYOUT
 from kvtest import *
-import package  # before kvcachefs, which it finds
+import package  # first, because it makes kvcachefs importable
 from kvcachefs import _layouts
 
 N = MiB
@@ -42,7 +42,7 @@ assert codec("m/other/l") == "disk=kvq-mid"
 assert codec("m/deep/l") == "disk=kvq-mid"
 assert codec("m/deep/deeper/c/l") == "disk=bf16+zstd" and s.stats()["lossy_no_fit"] == 1
 assert "does not fit the layout bf16 l3 k2 t16 h2 d64" in s.log(), s.log()
-assert tell("m/deep/deeper", LAYOUT) == "bf16 l3 k2 t16 h2 d64"  # it has one
+assert tell("m/deep/deeper", LAYOUT) == "bf16 l3 k2 t16 h2 d64"  # the folder keeps its own layout
 os.rename(f"{s.mnt}/m/beside", f"{s.mnt}/renamed")
 assert codec("renamed/c/d/new") == "disk=kvq-mid"
 os.removexattr(f"{s.mnt}/m/deep/deeper", NAME)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A codec with loss on several tiers and nodes, clear and sealed. Tiers with the same codec decode
-to the same bytes. Copies of decoded bytes have the coded blocks of another copy: on another node,
+"""A lossy codec on several tiers and nodes, clear and sealed. Tiers with the same codec decode to
+the same bytes. Copies of decoded bytes have the coded blocks of another copy: on another node,
 under another name, with another key. If one tier loses nothing and cannot be read, the decoded
 bytes from the other tier stay, and replace its copy."""
 import contextlib, os, sqlite3
@@ -131,7 +131,7 @@ def made_again():
     return len(c) == 2 and not c[0][2]
 
 
-# the copy on the disk is made again, of the decoded bytes
+# the copy on the disk is made again from the decoded bytes
 wait_for(made_again)
 reader.close()
 assert [c[1] for c in copies(s, "m/c/l")] == [2, 18]

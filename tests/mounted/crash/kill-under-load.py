@@ -152,7 +152,7 @@ for round_ in range(KILLS):
                 or path not in known, \
                 f"round {round_}: {path} is {len(data)} bytes of none of {may[:3]}"
             if path not in known and data:
-                assert path.startswith("flat/"), path  # closed, but killed before it was noted
+                assert path.startswith("flat/"), path  # closed, but not in the journal yet
             counted += 1
             known[path] = [next(m for m in may if m
                                 and data == blob(path + m[0], m[1]))] if path in known else [None]

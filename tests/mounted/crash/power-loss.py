@@ -11,9 +11,9 @@ Promise 2: every fsynced file is there byte for byte; every other file is comple
 file has bytes of an older file or of another file. A record may also contain a kill or an unmount.
 A store that had a failure is used again and has another failure. The kind "devices" has three data
 files; after a failure, the unsynced writes of each are present or absent. In the kind "lossy" the
-files are keys and values that a codec with loss copies, so that they have the written or the
-decoded bytes. SEED repeats a run, MINUTES repeats it with other seeds for that time, KIND selects
-a kind then, CUTS is the number of points that are tried in each life of a store."""
+files are keys and values that are copied with a lossy codec, so that they have the written or the
+decoded bytes. SEED repeats a run, MINUTES repeats it with other seeds for that time, KIND selects a
+kind then, CUTS is the number of points that are tried in each life of a store."""
 import os, random, shutil, sys, threading, time
 import kvdata
 from kvtest import *

@@ -42,7 +42,7 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "tool|turn|closed": ["", "best"],
          "NAME|none": ["", "a b"],
          "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": [], "COLUMN": ["", "best"]}
-ALONE = ("codec", "gpus", "hash", "pools", "replay", "newkey", "tier-test")  # no mount
+ALONE = ("codec", "gpus", "hash", "pools", "replay", "newkey", "tier-test")  # need no mount
 names = re.findall(r"^  ([a-z-]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 usages = {n: " ".join(run(CTL, n, "--help").stdout.splitlines()[0].split()[3:]) for n in names}
 

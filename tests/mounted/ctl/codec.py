@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 """kvcachectl codec prints for each codec the ratio, the error and the speed on a sample of a file.
-The lossy codes are smaller in the order of their names, and their errors larger. The command warns
-of a wrong layout: exchanged keys and values, exchanged axes, and another size of a head. Without a
-layout only codecs without loss are tried; the layout can be an attribute of a folder above the
-file."""
+The lossy codes in the order of their names give smaller copies with larger errors. The command
+warns of a wrong layout: exchanged keys and values, exchanged axes, and a wrong head size. Without a
+layout only lossless codecs are tried; the layout can be an attribute of a folder above the file."""
 import json, os, random, struct
 from kvtest import *
 

@@ -2,7 +2,7 @@
 # ways: fast
 # level: check
 """kvcachectl doctor names each limit that refuses something and each tier that lags, refuses or
-loses data, on mounts made wrong in that way, and the option to change."""
+loses data, on mounts that are misconfigured in that way, and the option to change."""
 import contextlib, errno, json, os, random
 from kvtest import *
 from findings import doctor, points

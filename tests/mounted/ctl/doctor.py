@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl doctor: on mounts made wrong in known ways it finds each fault and names the option to
-change and its value, and on a well-made mount it finds nothing. Without data it says so. A trace is
-replayed with the mount's policies."""
+"""kvcachectl doctor: on mounts that are misconfigured in known ways it finds each fault and names
+the option to change and its value, and on a well-made mount it finds nothing. Without data it says
+so. A trace is replayed with the mount's policies."""
 import json, os, random, re, threading, time
 from kvtest import *
 from findings import TMPFS, doctor, points

@@ -80,7 +80,7 @@ for example in examples:
     p = subprocess.Popen(["bash", "-c", command_of(example)], cwd=here, text=True,
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT,
-                         # a shell without job control ignores it for a suite in the background
+                         # a shell without job control makes background commands ignore SIGINT
                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     watch = threading.Timer(HANG, p.kill)
     watch.start()

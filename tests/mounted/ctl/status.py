@@ -145,7 +145,6 @@ assert "part" in row and "OUT" not in text and j["tiers"][2]["up"], (row, text)
 assert re.search(r"^redis: write calls (are refused|are being probed) \(full\)", text, re.M), text
 o.umount()
 
-# wrong arguments
 # --interval streams: a block, or a line of JSON, after each interval, until a signal
 lines = run(CTL, "status", "--interval", "1s", "--count", "3", "--json", s.mnt,
             ok=True).stdout.splitlines()
@@ -158,6 +157,7 @@ while seen.count("chunks evicted, by reason") < 2:
 assert p.poll() is None and seen.count("last 1.") == 2 and "\n\n" + s.mnt in seen, seen
 p.terminate()
 p.communicate()
+# wrong arguments
 for words in (("--count", "1"), ("--interval", "1s", "--count", "x"),
               ("--interval", "0"), ("--interval=2x",), ("--interval", "2d"), ("--interval",),
               ("--all",), (s.mnt, s.mnt)):

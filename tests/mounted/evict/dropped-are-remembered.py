@@ -44,7 +44,7 @@ for make, unit in (store, "file"), (renamed, "file"), (folder, "dir"):
     assert in_long_queue(s) == 0
     for path in dropped[-AGAIN:]:  # the last ones are remembered for sure
         make(path)
-    make(f"{s.mnt}/m/next")  # only now the policy knows the chunk before it
+    make(f"{s.mnt}/m/next")  # now the policy learns of the chunk before it
     wait_for(lambda: in_long_queue(s) >= AGAIN)
     assert in_long_queue(s) == AGAIN
     s.umount()

@@ -2,7 +2,7 @@
 # ways: fast
 """At an unmount, the last copies may not fit on a full disk, so other chunks leave the disk. Those
 that are also in the pool are dropped as well: the pool of a full cache does not stay in memory.
-Also if all chunks were stored a moment before."""
+The same holds if all chunks were stored a moment before."""
 import os, time
 from kvtest import *
 

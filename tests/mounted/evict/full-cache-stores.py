@@ -129,7 +129,7 @@ def full(kind, options, folder, times=3, disk=96 * MiB):
 # coldest chunks without a copy are dropped; no store fails. If stores may wait long enough, nothing
 # is dropped early
 def slow_disk(pace):
-    for delay in (60, 240, 960):  # ms: until the disk is slower than the stores of this machine
+    for delay in (60, 240, 960):  # ms; one of them makes the disk slower than the stores
         delay *= 1 if SLOW == 1 else 3
         s = Store(f"slow{pace}", size="256M", cpu="32M",
                   options=f"shim=delay-put:{delay}+only:disk,pace={pace},settle=0").mount()

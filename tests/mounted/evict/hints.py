@@ -110,7 +110,7 @@ wait_for(lambda: s.stats()["finished_evictions"] - before >= 5)
 left = inside(older)
 assert left == list(range(len(left))), left
 assert s.stats()["finished_evictions"] - before <= len(older)
-# others leave only after them, on a machine whose stores are faster than the evictions
+# others leave only after all of these, on a machine whose stores are faster than the evictions
 assert not left or inside(newer) == inside(base) == [0, 1, 2, 3], (left, inside(newer),
                                                                    inside(base))
 
@@ -274,7 +274,8 @@ if not pid:
 assert os.waitpid(pid, 0)[1] == 0
 
 # Another user cannot hint at files of others by the attribute either, not even at files that
-# everyone may write. His hint about the end of a prompt spares the chunks of others before it.
+# everyone may write. That user's hint about the end of a prompt spares the chunks of others before
+# it.
 s = fresh("z")
 os.chmod(f"{s.mnt}/m", 0o777)
 plain, base = prompt("plain", 12), linked([], "base", 12)
@@ -332,7 +333,7 @@ wait_for(lambda: inside(paths) == list(range(got.index("EDQUOT"))))
 hint("prefetch", *paths)  # root has no share
 wait_for(lambda: len(inside(paths)) == len(paths))
 hint("finished", *paths)
-hint("prefetch", *paths[:8])  # it ends "finished"
+hint("prefetch", *paths[:8])  # ends the hint "finished"
 before = s.stats()["finished_evictions"]
 press(40, "f")
 wait_for(lambda: s.stats()["finished_evictions"] - before >= 16)

@@ -36,7 +36,7 @@ def read_all(fd):
 
 # ---- by lines, many at once, with other calls meanwhile ----
 
-os.sched_setaffinity(0, {min(cpus)})  # all by one ring
+os.sched_setaffinity(0, {min(cpus)})  # one CPU, so one ring takes all
 text = b"".join(b"m/c/%d\n" % (i % FILES) for i in range(LINES))
 
 

@@ -83,7 +83,7 @@ assert expires("m/new") == before
 os.mkdir(P("m/new/below"))
 wait_for(lambda: s.attr("m/new/l", "state") and expires("m/new/l") == before)
 
-# after a remount it still holds
+# after a remount the model's ttl still applies
 s.umount()
 s.mount()
 assert s.attr("m", "ttl") == "100000" and s.attr("m/moved", "ttl") == "100000"

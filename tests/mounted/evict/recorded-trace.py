@@ -343,7 +343,7 @@ def lost(s):
     slow = os.open(path, os.O_RDONLY)
     r = Recording(s)
     opens(s, 10)
-    time.sleep(0.3)  # it has probably read them
+    time.sleep(0.3)  # kvcachectl has probably read them
     freeze(r.p.pid)
     opens(s, RING + 1000)
     r.p.send_signal(signal.SIGCONT)
@@ -361,7 +361,7 @@ def lost(s):
     assert lines[0] == "lost 1010" and sum(l.startswith("use ") for l in lines) == RING, lines[:3]
     assert sorted(l.split()[2] for l in lines if l.startswith("name ")) == ["m/a", "m/b"]
     os.close(slow)
-    assert os.read(quick, 1 << 20) == b""  # it has only accesses since its open
+    assert os.read(quick, 1 << 20) == b""  # a reader gets only the accesses since its open
     opens(s, 2)
     first = os.read(quick, 10)
     assert len(first) == 10

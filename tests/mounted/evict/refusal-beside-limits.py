@@ -50,8 +50,8 @@ def end(s):
     print(f"{s.path.rsplit('/', 1)[1]}: {refused} refusals")
     with open(f"{s.mnt}/.kvcachefs/policies") as f:
         policies = f.read()
-    # Nothing is refused while the guard goes by last use, which it may do for all of these few
-    # prompts, or if a busy machine hides the order of the chunks.
+    # Nothing is refused while prefix evicts by last access. Its guard may choose that for all of
+    # these few prompts, or because a busy machine hides the order of the chunks.
     pool = policies.split("disk prefix")[0]
     assert refused or "guard loose" in pool or "switches 0" not in pool, policies
     s.umount()

@@ -11,7 +11,7 @@ CTL = binary("kvcachectl")
 seed = int(os.environ.get("SEED", time.time_ns() % 10**6))
 print(f"SEED={seed}")
 chance = random.Random(seed)
-# documents of some popularity, each with a question at its end, and a session that grows
+# documents of different popularity, each with a question at its end, and a session that grows
 requests = []
 for i in range(1500):
     d = min(int(chance.paretovariate(0.7)), 400)
@@ -93,7 +93,7 @@ for n in SIZES:
 
 
 def model_clients(room, clients, step=16):
-    """The hit rate of lru if so many requests run at the same time: each loads its cached chunks,
+    """The hit rate of lru if `clients` requests run at the same time: each loads its cached chunks,
     then they store the others in steps, in turn. Chunks of requests under way are not evicted."""
     cache, hits, asked = OrderedDict(), 0, 0
     for first in range(0, len(requests), clients):
@@ -291,11 +291,11 @@ with open(sized, "w") as f:
         f.write(json.dumps({"timestamp": i * 300, "hash_ids": r, "bytes": [4096] * len(r)}) + "\n")
 chunks, in_bytes = (replay("--capacity", n, sized).stdout.splitlines()[-1].split()[1:]
                     for n in ("256", "1MiB"))
-# gdsf sees the size, which changes nothing, and rounds it
+# gdsf is left out, because it rounds the size, although all sizes are equal
 assert chunks[:6] + chunks[7:] == in_bytes[:6] + in_bytes[7:], (chunks, in_bytes)
 
-# "ended" gives the outlook of a session: the result is the same with SQLite or without, and the hit
-# rate is higher, because one in two documents never returns
+# "ended" says whether a session is expected to return: the result is the same with SQLite or
+# without, and the hit rate is higher, because one in two documents never returns
 told = f"{TMP}/told.jsonl"
 twice = [[10**6 * d + b for b in range(20)] for d in range(1, 1500)]
 after = [(d, word) for i, d in enumerate(twice)
@@ -319,7 +319,8 @@ several = f"{TMP}/several.jsonl"
 
 
 def by_model(room, own, others):
-    """Classes of policies, which give victims in turn, in proportion to their chunks."""
+    """A cache with several policies: the chunks of each policy are a class, and the classes give
+    victims in turn, in proportion to their numbers of chunks."""
     caches, turns = {c: OrderedDict() for c in (others + " of all", *own.values())}, {}
     first = next(iter(caches))
     turns = dict.fromkeys(caches, 0.0)

@@ -68,7 +68,7 @@ for words in (DATA, CATALOG):
         r = faults.Run([FSCK, "-y", s.path], f"calls=read {words} nth={first} count=0 do=EIO")
         assert not r.fired[0] or r.rc == 8 or "bytes of free space" in r.out, (words, first, r)
         unharmed((words, first, r))
-# opens that fail because of too many files, missing memory, or a missing disk
+# opens that fail because of too many files, a lack of memory, or a missing disk
 for do in ("EMFILE", "ENOMEM", "EIO", "EACCES"):
     runs = 0
     for n, r in faults.sweep(fresh, [FSCK, "-y", s.path], f"calls=open path={s.path}/*", do, 5):

@@ -93,7 +93,8 @@ p = subprocess.run([sys.executable, "-c", CALLS], stdout=subprocess.PIPE, stderr
 e = -errno.ENOSPC
 assert p.stdout == f"{[e, e]} {[e, e]}\n5 5 5\n" and p.returncode == -signal.SIGABRT, p
 
-# A number that libc frees (closedir) and a new descriptor takes is no file of the rule any more.
+# If libc closes a descriptor (closedir) and a new one gets its number, the rule does not apply to
+# the new one.
 folder = f"{TMP}/d"
 os.mkdir(folder)
 CALLS = f"""

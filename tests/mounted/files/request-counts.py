@@ -118,7 +118,7 @@ if quiet:
     s.umount()
     s.mount()
     cold = (once(stats), once(misses))
-    assert max(cold) <= 20, cold  # and one for each folder on the way
+    assert max(cold) <= 20, cold  # 16, and one for each folder on the way
     print(f"a batch of 16: after a store {first}, after a load {after}, after a mount {cold[0]}, "
           f"missing ones {cold[1]}, otherwise 0")
     load()

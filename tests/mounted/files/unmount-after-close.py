@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A file that was written and closed survives an unmount at once. The kernel answers close() before
-the daemon knows of it, and an unmount discards requests that are still queued."""
+"""A file that was written and closed survives an immediate unmount. The kernel answers close()
+before the daemon knows of it, and an unmount discards requests that are still queued."""
 import ctypes, os, signal, threading
 from kvtest import *
 

@@ -192,7 +192,7 @@ assert held() == 2
 l.loaded("two")
 wait_for(lambda: held() == 1)
 l.hold("one", "abcd")  # they are held already
-l.running("one")  # the request loads
+l.running("one")  # the request begins its loads
 l.refuse("one", "b")
 assert l.held_bytes
 l.loaded("one")

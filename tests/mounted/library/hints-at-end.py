@@ -30,7 +30,7 @@ assert words(priority=-1) == {"priority": "high"} and words(priority=2) == {"pri
 assert words(session="s", pause=9) == {"pause": 9}
 assert words({"finished": True}, session="s", pause=9, priority=-1) == {"finished": True}
 assert words({"tenant": "t"}, session="s", pause=9) == {"tenant": "t", "pause": 9}
-assert words({"pause": 0}, session="s", pause=9) == {}  # the client wants none
+assert words({"pause": 0}, session="s", pause=9) == {}  # the client wants no hint about a pause
 assert words({"finished": False, "demote": True, "priority": "low"}) == \
     {"demote": True, "priority": "low"}
 for wrong, word in (({"finish": True}, "'finish' is not a hint"), ({"finished": 1}, "type bool"),

@@ -73,7 +73,7 @@ for options, word in (({}, "give the folder of the mount"), ({"mount": TMP}, "is
 
 
 def as_nobody(what):
-    """Calls `what` as the user nobody. Returns what it returns, or the text of its error."""
+    """Calls `what` as the user nobody. Returns its result, or the text of its error."""
     mine, theirs = os.pipe()
     pid = os.fork()
     if not pid:

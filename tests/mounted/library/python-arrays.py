@@ -3,7 +3,8 @@
 """kvcachefs.Cache on a real mount: numpy arrays and torch tensors of each type come back equal,
 also from the disk and after a restart; absent keys are FileNotFoundErrors; keys and paths may be
 absolute if they are inside the mount; files of other programs and damaged headers are refused; the
-status, pins, quotas and events. Without torch its part is skipped by a line of the output."""
+status, pins, quotas and events. Without torch, its part is skipped, and a line of the output says
+so."""
 import errno, importlib.util, json, os, sys
 from kvtest import *
 

@@ -70,7 +70,7 @@ for o in state["latency"]["operations"]:
     assert 0 < ever["count"] <= counted and now["count"] <= ever["count"], o
     assert 0 < ever["p50_seconds"] <= ever["p90_seconds"] <= ever["p99_seconds"], o
     assert (now["p50_seconds"] is None) == (now["count"] == 0), o
-    if o["operation"] in ("open", "create"):  # no more of them in the meantime
+    if o["operation"] in ("open", "create"):  # none were made in the meantime
         assert ever["count"] == counted and now["count"] == ever["count"], (o, counted)
 history = state["history"]
 assert history["reasons"].keys() == reasons.keys()

@@ -106,7 +106,7 @@ def same(what):
 
 
 def evictions_add_up():
-    every, m = lines().values(), metrics()  # the last look found out which models are no more
+    every, m = lines().values(), metrics()  # the last look noticed removed models
     for r in REASONS:
         of_mount = m.value("evictions_by_reason_total", reason=r)
         assert sum(int(x[f"evicted_{r}"]) for x in every) == of_mount, (r, of_mount)

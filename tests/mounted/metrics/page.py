@@ -146,7 +146,7 @@ rows = cells("reasons")
 assert rows[0] == [real["reasons"][-1]["what"], "28,800", "691,200", "", "8"], rows[0]
 assert text("#evicted") == f"{36 * 3600:,} chunks" and real["reasons"][-1]["what"] in \
     text("#evicted-why")
-# three reasons have lines, and the others one together; they are chunks a minute
+# three reasons have a line each, and the others share one; values are chunks per minute
 assert browser.js("document.querySelectorAll('#chart-evicted path').length") == 4
 values = browser.js("[...document.querySelectorAll('#chart-evicted b')].map(b => b.textContent)")
 assert values == ["480", "420", "360", f"{60 * (1 + 2 + 3 + 4 + 5):,}"], values
@@ -166,7 +166,7 @@ browser.mouse(left + width * (1 - 80 / 180), top + height / 2)  # 80 s ago is sa
 assert text("#chart-opens .when") == "80 s ago" and text("#chart-opens b") == "5"
 assert browser.js(f"{chart}.querySelectorAll('circle').length") == 2
 assert browser.js(f"{chart}.getAttribute('aria-label')") == "80 s ago: opens 5, creates 0"
-browser.js("ask()")  # the next answer leaves it in place
+browser.js("ask()")  # the next answer does not move the mark
 assert text("#chart-opens .when") == "80 s ago" and text("#chart-opens b") == "5"
 browser.mouse(left + width * (1 - 120 / 180), top + height / 2)
 assert text("#chart-opens .when") == "2 min ago" and text("#chart-opens b") == "0"

@@ -59,7 +59,7 @@ with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as lease:
     assert lease.read().count(b"ENOENT") == 2
 wait_for(lambda: after() == {"tier": 3})
 
-# a name that is stored again is not one of the dropped any more
+# a name that is stored again no longer counts as dropped
 put(f"m/c{gone[2]}/l")
 os.unlink(f"{s.mnt}/m/c{gone[2]}/l")
 os.rmdir(f"{s.mnt}/m/c{gone[2]}")

@@ -118,7 +118,7 @@ known = {"GetPluginInfo", "GetPluginCapabilities", "Probe", "NodeGetInfo", "Node
 others = 0
 for service, d in csi.DESCRIPTOR.services_by_name.items():
     for method in set(d.methods_by_name) - known:
-        if not d.methods_by_name[method].output_type.name.startswith("GetMetadata"):  # streams
+        if not d.methods_by_name[method].output_type.name.startswith("GetMetadata"):  # are streams
             try:
                 call(service, method)
                 raise AssertionError(method)

@@ -50,7 +50,7 @@ def cannot_write(path, uid):
 def on(path, options=OPTION, how="kvcachefs"):
     s.mnt = path
     if how == "kvcachefs":
-        s.mount(options)  # it compares devices, and the mount point has one of its own
+        s.mount(options)  # this compares device numbers, and the mount point has its own
         wait_for(lambda: os.path.exists(f"{path}/.kvcachefs/config") or s.daemon.poll() is not None)
         assert s.daemon.poll() is None, s.log()
     else:

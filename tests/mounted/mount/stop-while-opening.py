@@ -14,7 +14,7 @@ for i in range(THREADS):  # creates in one folder are serialized
 last = os.open(f"{s.mnt}/m/c/last", os.O_CREAT | os.O_WRONLY)
 os.write(last, b"l" * 4096)
 got, cpus = [], os.sched_getaffinity(0)
-os.sched_setaffinity(0, {min(cpus)})  # all by one ring
+os.sched_setaffinity(0, {min(cpus)})  # one CPU, so one ring takes all
 
 
 def opens(i):

@@ -32,7 +32,7 @@ os.rename(f"{s.mnt}/m/c0/t10", f"{s.mnt}/m/c0/t11")
 assert s.read("m/c0/t11") == blob(10, 9000)
 for n in (0, 10):
     assert not os.path.exists(f"{s.mnt}/m/c0/t{n}"), n
-s.write("m/c0/x", b"x")  # is copied; later y replaces it, and is deleted before it is copied
+s.write("m/c0/x", b"x")  # is copied; later y replaces it, and y is deleted before its copy
 s.settle()
 s.umount()
 assert gone(s) == 2, gone(s)

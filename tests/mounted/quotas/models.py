@@ -248,7 +248,7 @@ def quotas():
     put(q, "quota", "64M")
     os.unlink(f"{q}/x/one")
     os.rmdir(f"{q}/x")
-    wait_for(lambda: used(s) == before)  # its last close arrives a moment after it
+    wait_for(lambda: used(s) == before)  # the kernel reports a close later
     os.link(f"{q}/after/l", f"{q}/after/again")
     assert used(s) == before
     os.unlink(f"{q}/after/l")

@@ -75,7 +75,8 @@ s.settle()
 assert liar.seen.count(b"UNLINK") == 0, liar.seen.count(b"UNLINK")
 s.umount()
 
-# a cluster that moves on with every second command: to more nodes than can be remembered
+# a cluster that moves its keys to another node after each SET or GETRANGE, to more nodes than can
+# be remembered
 now = [0]
 
 

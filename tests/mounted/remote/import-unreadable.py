@@ -57,7 +57,7 @@ b.umount()
 
 class S3(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    objects, code = {}, None  # code: of the answers about `bad`, None: success
+    objects, code = {}, None  # code: the status for `bad`; None: success
 
     def log_message(self, *a):
         pass

@@ -108,7 +108,7 @@ def liar():
     c.write("m/second", two)
     b.write("m/second", two)
     flips.append(1)
-    # b is the nearer node or not: read objects until it was asked
+    # b may be the second node that is asked: read until it was asked
     with fails(errno.ENOENT, errno.ESTALE):
         for i in range(3):
             a.read("m/only")

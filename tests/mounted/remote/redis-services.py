@@ -95,7 +95,7 @@ def endless_scan(same):
     p = subprocess.Popen([binary("kvcachectl"), "import", s.mnt], stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL)
     wait_for(lambda: getattr(fake, "scans", 0) > 1)
-    if not same:  # the daemon cannot know that it never ends, but can be stopped
+    if not same:  # the daemon cannot know that the SCAN never ends, but the import can be stopped
         with open(f"{s.mnt}/.kvcachefs/control", "w") as f:
             f.write("stop import")
         p.wait(timeout=HANG)

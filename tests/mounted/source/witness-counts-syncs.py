@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 """The witness of the crash cases (tests/lib/witness.py) allows a commit the longest sync of the log
-and the longest sync of the database, and takes two syncs of a file, one right after the other, for
+and the longest sync of the database, and counts two syncs of a file, one right after the other, as
 two."""
 from kvtest import *
 from witness import COMMIT, Witness

@@ -130,7 +130,7 @@ def named(found):
 
 def header_writes(text, header):
     """The writes in inline functions of a header. They are the same in each file that includes it,
-    so all headers of a file are examined at once, and once."""
+    so all headers of a file are examined together, and each only once."""
     with lock:
         if header not in in_headers:
             found = {}

@@ -2,10 +2,10 @@
 # ways: none
 # level: check
 """One device of three fails while the store is in use. Its files cannot be opened; all others are
-read, and new ones are stored and synced. An fsync of a file whose copy is in it is an error once;
-the next one makes a new copy in another device.
-Nothing wrong is read. The device is named once in the log, and in status and metrics. It is used
-again when it works, and it can be removed if it does not."""
+read, and new ones are stored and synced. An fsync of a file whose copy is in it fails once; the
+next one makes a new copy in another device. Nothing wrong is read. The device is named once in the
+log, and in status and metrics. It is used again when it works, and it can be removed if it does
+not."""
 import errno, json, os
 from faults import FAR, Rules
 from kvtest import *

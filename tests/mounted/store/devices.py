@@ -147,7 +147,7 @@ for lost in (["superblock"], ["superblock", "superblock.copy"],
 fresh()
 s.fsck("--rebuild")
 whole()
-# a file that was cut, and a frame that was damaged: what else is there stays
+# a file that was cut, and a frame that was damaged: everything else stays
 fresh()
 os.truncate(PARTS[2], 2 * MiB)
 r = s.fsck("-y", ok=None)

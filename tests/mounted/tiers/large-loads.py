@@ -2,7 +2,7 @@
 # ways: fast
 # level: check
 """Large objects, plain and sealed, whose pieces are read from the disk tier by several threads. If
-the read of a piece fails, comes short or finds a changed byte, the content is still right: it comes
+the read of a piece fails, is short or finds a changed byte, the content is still right: it comes
 from a shared tier. A changed byte is counted, and the copy in the disk tier is made again."""
 import contextlib, os, secrets, sqlite3
 from kvtest import *
@@ -73,7 +73,7 @@ for kind, extra in ("plain", ""), ("sealed", f",keyfile={TMP}/keys"):
         fired += r.fired()[0]
     assert fired >= PIECES, fired
 
-    # a byte at the begin, in the middle or at the end of a piece has changed
+    # a byte at the beginning, in the middle or at the end of a piece has changed
     for n, off in enumerate([0, MiB - 1, MiB, 2 * MiB + 777, 4 * MiB - 1, 5 * MiB,
                              SIZES[3] - 1]):
         s.settle()

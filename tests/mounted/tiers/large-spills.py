@@ -2,8 +2,8 @@
 # ways: fast (plain)
 # level: check
 """Large objects, whose pieces are written to the disk tier by several threads. The write of each
-piece fails (EIO, ENOSPC), comes short or kills the daemon: a failure concerns one object, its copy
-is made again, and a copy is never incomplete. While the pages of a closed file are being written, a
+piece fails (EIO, ENOSPC), is short or kills the daemon: a failure concerns one object, its copy is
+made again, and a copy is never incomplete. While the pages of a closed file are being written, a
 client changes, truncates or deletes the file, or changes it through a mapping: the copy is always
 that of the newest content. An fsync beside a mapping that writes all the time makes a copy that can
 be read. SEED repeats the kills."""

@@ -12,8 +12,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def in_user_namespace(work=None):
-    """Runs work() as root of a user namespace whose user 0 is 1000 and group 0 is 2000; without it
-    returns a descriptor of the namespace."""
+    """Runs work() as root of a user namespace whose user 0 is 1000 and group 0 is 2000. If `work`
+    is None, returns a descriptor of the namespace."""
     ready, go = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:

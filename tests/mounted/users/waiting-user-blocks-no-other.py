@@ -75,8 +75,8 @@ if uring:
     may = int(s.config()["ring_depth"]) * 9 // 16
     open(SLOW_GETS, "w").close()
     c = crowd(may + 200, HANG, 0)
-    # More refusals than threads that may not wait: their calls ended at once, and were
-    # repeated. (This machine may not allow that many threads.)
+    # More refusals than the 200 threads that may not wait: the calls of these threads ended at once
+    # and were repeated. (This machine may not allow that many threads.)
     wait_for(lambda: s.stats()["waits_refused"] > 200 or c.poll() is not None)
     victim()
     c.terminate()

@@ -3,8 +3,8 @@
 """The commands in README.md and kvcachefs-tutorial(7) work: the case runs their command blocks in
 its own folders and compares the output of the tutorial's session. The pages, files, targets and
 options that both texts name exist, and so do the paths and targets in CONTRIBUTING.md and
-SECURITY.md. README's table is a part of the table in kvcachefs-performance(7), and the picture is
-drawn from that table."""
+SECURITY.md. README's table is a part of the table in kvcachefs-performance(7), and the pictures are
+drawn from the tables of that page."""
 import os, re, shutil
 from kvtest import *
 
@@ -140,6 +140,7 @@ assert len(columns) >= 3 and table.group(2).count("\n") >= 6
 for line in table.group(2).splitlines():
     what, *cells = [c.strip() for c in line.strip("|").split("|")]
     assert cells == [rows[what].split("\t")[i] for i in columns], line
-run(f"{TOP}/scripts/bench-picture", page, f"{TMP}/speed.svg", ok=True)
-assert open(f"{TMP}/speed.svg").read() == open(f"{TOP}/scripts/pictures/speed.svg").read(), \
-    "run scripts/bench-picture man/kvcachefs-performance.7 scripts/pictures/speed.svg"
+for script, picture in ("bench-picture", "speed.svg"), ("ttft-picture", "ttft.svg"):
+    run(f"{TOP}/scripts/{script}", page, f"{TMP}/{picture}", ok=True)
+    assert open(f"{TMP}/{picture}").read() == open(f"{TOP}/scripts/pictures/{picture}").read(), \
+        f"run scripts/{script} man/kvcachefs-performance.7 scripts/pictures/{picture}"

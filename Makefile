@@ -16,13 +16,15 @@
 # make cores           measure how calls per second grow with the number of callers, and list the
 #                      locks for which the daemon waits
 # make mlperf MLPERF=DIR   run the KV cache benchmark of MLPerf Storage on mounts, on the disk's
-#                      filesystem and on a tmpfs (8 minutes; DIR is its folder kv_cache_benchmark,
-#                      PYTHON= is a Python with numpy and PyYAML; ROUNDS=1 SECONDS=10: shorter)
+#                      filesystem and on a tmpfs (8 minutes; DIR is the folder
+#                      kv_cache_benchmark of github.com/mlcommons/storage, PYTHON= is a Python with
+#                      numpy and PyYAML; ROUNDS=1 SECONDS=10: shorter)
 # make wheel           build the Python package, build/python/kvcachefs-VERSION-....whl, with a
 #                      manylinux tag if auditwheel is installed; URL= is the address of the project
 #                      in the package's metadata
 # CUDA=0               build the library without CUDA even if nvcc exists (NVCC= names another nvcc)
-# make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes, 7 GB)
+# make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes,
+#                      and 7 GB of packages)
 # make ttft            measure the time to the first token of vLLM on the CPU, with its own storage,
 #                      with LMCache and with a mount (10 minutes; needs the packages of make engines)
 # make conformance     run pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS= say
@@ -36,7 +38,8 @@
 #                      time (the number of CPUs); F="redis s3": only these
 # make fuzz-cover      count the lines that the seeds and the corpus of make fuzz reach
 # make mutants         break single lines of the engine and count how many the tests find;
-#                      M="load- sum": only the rows of scripts/mutants whose names contain a word
+#                      M="load- sum": only the rows of scripts/mutants whose names contain
+#                      one of these words
 # make install         install below PREFIX (/usr/local), with links in /sbin for mount(8) and
 #                      fsck(8); make uninstall removes the files; DESTDIR= is supported
 # make deb             build Debian packages for this machine's release, in build/deb

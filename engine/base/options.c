@@ -94,8 +94,8 @@ static const struct row rows[] = {
 	  "(kvcachefs-peers(7)); may be repeated",
 	  TEXTS, AT(remote), NULL, 0, 1024, "", FIXED },
 	{ "compress", "CODEC",
-	  "codec of copies in the tiers (kvcachefs-codecs(7)), of which kvq-* and fp8 lose "
-	  "precision",
+	  "codec of copies in the tiers (kvcachefs-codecs(7)), lossless except for kvq-* and "
+	  "fp8",
 	  CHOICE, AT(compress), kvc_codec_names, 0, 0, "none", LIVE },
 	{ "level", "N", "zstd compression level, for compress=zstd", NUMBER, AT(level), NULL, 1, 19,
 	  "1", LIVE },
@@ -120,7 +120,7 @@ static const struct row rows[] = {
 	  "serve files to the peers:// remotes of other nodes on this address", TEXT,
 	  AT(peer_listen), NULL, 0, 64, "", FIXED },
 	{ "peer_secret", "FILE",
-	  "file whose first line is the secret that all peers have, for peer_listen=", TEXT,
+	  "file whose first line is the secret that all peers share, for peer_listen=", TEXT,
 	  AT(peer_secret), NULL, 0, 256, "", FIXED },
 	{ "passthrough", ONE_OF, "let the kernel move data between callers and the pool", CHOICE,
 	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },

@@ -93,7 +93,7 @@ static const struct {
 	  "interrupt a removal: move no more files; the device still gets\n"
 	  "no new files" },
 	{ "codec", "--layout", "LAYOUT",
-	  "axes of the keys and values, such as 'bf16 k2 l32 t256 h8 d128';\n"
+	  "data type and axes of the keys and values, such as 'bf16 k2 l32 t256 h8 d128';\n"
 	  "kvcachefs-codecs(7) explains layouts (default: the layout attribute\n"
 	  "of the file or of a folder above it; without a layout, only\n"
 	  "lossless codecs are tried)" },
@@ -104,13 +104,13 @@ static const struct {
 	  "free all pools whose stores are deleted, or only the given ones" },
 	{ "replay", "--policy", "NAME,...",
 	  "policies to compare (default: all); with NAME:DISK, the disk\n"
-	  "uses the policy DISK" },
+	  "tier uses the policy DISK" },
 	{ "replay", "--model", "NAME=POLICY,...", "set the policies of these models in the trace" },
 	{ "replay", "--capacity", "CHUNKS,...",
 	  "sizes of the pool: numbers of chunks (5K: 5000), or bytes such\n"
-	  "as 8GiB; CHUNKS:DISK adds a disk of the size DISK below the pool\n"
+	  "as 8GiB; CHUNKS:DISK adds a disk tier of the size DISK\n"
 	  "(default: 1K,5K,10K,20K)" },
-	{ "replay", "--tiers", NULL, "add a disk of ten times the capacity" },
+	{ "replay", "--tiers", NULL, "add a disk tier of ten times the size of the pool" },
 	{ "replay", "--chain", "told|learned|none",
 	  "which chunk precedes a chunk in its prompt. told: as in the trace\n"
 	  "(default); learned: inferred from the requests; none: unknown" },
@@ -124,7 +124,7 @@ static const struct {
 	{ "replay", "--verbose", NULL, "also print speeds and the policies' own reports" },
 	{ "trace", "-o", "FILE", "write the trace to FILE (default: stdout)" },
 	{ "trace", "--paths", NULL, "also record the paths of chunks and the names of models" },
-	{ "trace", "--seconds", "N", "end after this time (default: at a signal)" },
+	{ "trace", "--seconds", "N", "end after N seconds (default: at a signal)" },
 	{ "events", "--for", "TIME", "end after this time (default: at a signal)" },
 	{ "events", "--zmq", "ADDRESS",
 	  "publish to routers by ZeroMQ, for example on tcp://*:5557" },
@@ -310,7 +310,7 @@ void kvm_print_help(const struct kvm_command *c)
 		     "or, if there are\nseveral, the one that contains the working directory.");
 	if (usage_has(c->args, "MODEL..."))
 		puts("MODEL is the path of a folder directly under the mount. The path of the "
-		     "mount means all its\nmodels.");
+		     "mount means each of its\npresent models.");
 	for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++)
 		if (!strcmp(examples[i].command, c->name))
 			printf("Examples:\n  kvcachectl %s\n  kvcachectl %s\n", examples[i].first,

@@ -2,10 +2,9 @@
 /*
  * fsck.kvcachefs [-n|-y] [--data] [--rebuild] [--device PATH]... [--forget DEVICE]... STORE: checks
  * a store that is not mounted. It checks, in this order: the superblock, the labels and sizes of
- * the devices, the pages of the
- * database, the rules of the catalog, each placement against its frame, overlapping extents, the
- * usage total, and frames without a placement. Exit status: 0 no problems, 1 all repaired, 4
- * problems remain; plus 8 if something could not be read or done.
+ * the devices, the pages of the database, the rules of the catalog, each placement against its
+ * frame, overlapping extents, the usage total, and frames without a placement. Exit status: 0 no
+ * problems, 1 all repaired, 4 problems remain; plus 8 if something could not be read or done.
  */
 #include "fsck.h"
 
@@ -30,8 +29,8 @@ static void usage(FILE *out)
 		"      --data         also read all data in the disk tier and verify its "
 		"checksums\n"
 		"      --rebuild      build a new catalog (the list of files) from the disk tier\n"
-		"      --device PATH  current path of a device or data file that has moved; its\n"
-		"                     label tells which one it is\n"
+		"      --device PATH  current path of a device or data file that has moved; fsck\n"
+		"                     identifies the device by its label\n"
 		"      --forget DEVICE  with -y or --rebuild: remove a lost device, given by its\n"
 		"                     path or number, from the store\n"
 		"  -h, --help         show this help\n"

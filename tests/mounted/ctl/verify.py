@@ -85,7 +85,7 @@ assert p.returncode == 1 and "Operation canceled" in out, out
 for words, said, code in ((("--rate", "0"), "bytes a second", 2),
                           (("--rate=x",), "is not a size", 2),
                           (("--tier", "tape", s.mnt), "this mount has no tier tape", 1),
-                          (("--stop", "--json"), "not combine", 2)):
+                          (("--stop", "--json"), "cannot be combined", 2)):
     q = run(CTL, "verify", *words)
     assert q.returncode == code and said in q.stdout and q.stdout.count("\n") == 1, q
 s.umount()

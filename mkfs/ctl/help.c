@@ -93,7 +93,8 @@ static const struct {
 	  "interrupt a removal: move no more files; the device still gets\n"
 	  "no new files" },
 	{ "codec", "--layout", "LAYOUT",
-	  "data type and axes of the keys and values, such as 'bf16 k2 l32 t256 h8 d128';\n"
+	  "data type and axes of the keys and values, such as\n"
+	  "'bf16 k2 l32 t256 h8 d128';\n"
 	  "kvcachefs-codecs(7) explains layouts (default: the layout attribute\n"
 	  "of the file or of a folder above it; without a layout, only\n"
 	  "lossless codecs are tried)" },

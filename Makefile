@@ -200,7 +200,7 @@ $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
 $(eval $(call compile,gpu,-fPIC -fvisibility=default $(if $(filter 1,$(CUDA)),-DKVCACHEFS_CUDA)))
-$(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd)))
+$(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd) $$$$(test ! -e build/deps/patch.used || echo -DKVFS_LIBFUSE_PATCHED)))
 
 $(B)/obj/fs/page.o: fs/page.html
 $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)

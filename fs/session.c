@@ -32,6 +32,16 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+/* libfuse 3.18 can lose replies that are sent from other threads, unless it was patched. */
+#if defined FUSE_CAP_OVER_IO_URING && \
+	(defined KVFS_LIBFUSE_PATCHED || FUSE_VERSION >= FUSE_MAKE_VERSION(3, 19))
+#define HAS_IO_URING
+#elif defined FUSE_CAP_OVER_IO_URING
+#define NO_IO_URING "this libfuse is older than 3.19 and can lose replies"
+#else
+#define NO_IO_URING "this libfuse is older than 3.18"
+#endif
+
 #define EPOCH_MINOR 44 /* protocol version with epochs of names */
 #define PRUNE_MINOR 45 /* protocol version with prune notifications */
 #define PRUNE_MAX 512u
@@ -149,7 +159,7 @@ static void notify_kernel(void *arg, const struct kvc_notice *v, size_t n)
 #endif
 }
 
-#ifdef FUSE_CAP_OVER_IO_URING
+#ifdef HAS_IO_URING
 static bool kernel_allows_uring(void)
 {
 	FILE *p = fopen("/sys/module/fuse/parameters/enable_uring", "re");
@@ -318,7 +328,7 @@ void kvfs_choose_modes(struct kvfs *f, const struct kvc_options *o, uint64_t oth
 	/* TSan adds its own mappings for each of ours, and vm.max_map_count limits them. */
 	f->ring.depth = kvc_min(f->ring.depth, 1024u);
 #endif
-#ifdef FUSE_CAP_OVER_IO_URING
+#ifdef HAS_IO_URING
 	f->want_uring = o->io_uring != KVC_OFF && kernel_allows_uring();
 	if (o->io_uring == KVC_OFF)
 		snprintf(f->uring_why, sizeof f->uring_why, "io_uring=off");
@@ -331,7 +341,7 @@ void kvfs_choose_modes(struct kvfs *f, const struct kvc_options *o, uint64_t oth
 						 sizeof f->uring_why);
 #else
 	snprintf(f->uring_why, sizeof f->uring_why, "%s",
-		 o->io_uring == KVC_OFF ? "io_uring=off" : "this libfuse is older than 3.18");
+		 o->io_uring == KVC_OFF ? "io_uring=off" : NO_IO_URING);
 #endif
 	f->request_bytes = (*o->peer_listen ? KVFS_NODES_BYTES : 0) +
 			   thread_bytes(f, f->want_uring) +

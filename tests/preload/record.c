@@ -9,7 +9,9 @@
  *
  * An operation has two records: one before it is passed to the kernel, with its bytes, and one
  * after it has returned. A sync covers exactly the operations that had returned before the sync was
- * called. The records are appended under a lock, and the operation runs outside of it. A kill
+ * called. The records are appended under a lock, and the operation runs outside of it. Operations
+ * on names run one at a time: otherwise an open and a rename of the same name could be recorded in
+ * one order and done in the other, and later writes would be attributed to the wrong file. A kill
  * (state.kill) happens when no operation is running, so that each operation is known to be done or
  * not done.
  *
@@ -66,6 +68,7 @@ struct state {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t names = PTHREAD_MUTEX_INITIALIZER; /* held by an operation on names */
 static pthread_rwlock_t busy = PTHREAD_RWLOCK_INITIALIZER;
 static struct state *state;
 static char under[PATH_MAX];
@@ -120,6 +123,27 @@ static long end(uint64_t id, long result)
 				.off = (uint64_t)(result < 0 ? -(long)saved : result) },
 	       NULL, 0);
 	pthread_rwlock_unlock(&busy);
+	errno = saved;
+	return result;
+}
+
+/* An operation on names. `name_end` ends it. */
+static uint64_t name_begin(enum op op, const struct iovec *v, int n)
+{
+	int saved = errno;
+
+	pthread_mutex_lock(&names);
+	errno = saved;
+	return begin(op, -1, 0, v, n);
+}
+
+static long name_end(uint64_t id, long result)
+{
+	int saved;
+
+	result = end(id, result);
+	saved = errno;
+	pthread_mutex_unlock(&names);
 	errno = saved;
 	return result;
 }
@@ -221,16 +245,19 @@ static int open_at(int dir, const char *path, int flags, mode_t mode)
 	errno = saved;
 	if (!name || (flags & O_TMPFILE) == O_TMPFILE)
 		return (int)syscall(SYS_openat, dir, path, flags, mode);
-	bool made = (flags & O_CREAT) && fstatat(dir, path, &st, 0);
 	struct iovec v = { (char *)name, strlen(name) };
 
+	pthread_mutex_lock(&names);
+	bool made = (flags & O_CREAT) && fstatat(dir, path, &st, 0);
+
+	errno = saved;
 	id = begin(OP_OPEN, -1, made, &v, 1);
 	fd = (int)syscall(SYS_openat, dir, path, flags, mode);
 	if (fd >= FDS)
 		die("too many descriptors");
 	if (fd >= 0)
 		atomic_store(&kind_of[fd], fstat(fd, &st) || S_ISDIR(st.st_mode) ? 2 : 1);
-	end(id, fd);
+	name_end(id, fd);
 	if (fd >= 0 && flags & O_TRUNC && !made) {
 		id = begin(OP_TRUNCATE, fd, 0, NULL, 0);
 		end(id, 0);
@@ -438,8 +465,8 @@ int unlinkat(int dir, const char *path, int flags)
 		return (int)syscall(SYS_unlinkat, dir, path, flags);
 	struct iovec v = { (char *)name, strlen(name) };
 
-	id = begin(OP_UNLINK, -1, 0, &v, 1);
-	return (int)end(id, syscall(SYS_unlinkat, dir, path, flags));
+	id = name_begin(OP_UNLINK, &v, 1);
+	return (int)name_end(id, syscall(SYS_unlinkat, dir, path, flags));
 }
 
 int unlink(const char *path)
@@ -459,8 +486,8 @@ int renameat(int from_dir, const char *from, int to_dir, const char *to)
 		die("a rename into or out of the folder");
 	struct iovec v[2] = { { (char *)a, strlen(a) + 1 }, { (char *)b, strlen(b) } };
 
-	id = begin(OP_RENAME, -1, 0, v, 2);
-	return (int)end(id, syscall(SYS_renameat2, from_dir, from, to_dir, to, 0));
+	id = name_begin(OP_RENAME, v, 2);
+	return (int)name_end(id, syscall(SYS_renameat2, from_dir, from, to_dir, to, 0));
 }
 
 int rename(const char *from, const char *to)
@@ -478,6 +505,6 @@ int mkdir(const char *path, mode_t mode)
 		return (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
 	struct iovec v = { (char *)name, strlen(name) };
 
-	id = begin(OP_MKDIR, -1, 0, &v, 1);
-	return (int)end(id, syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+	id = name_begin(OP_MKDIR, &v, 1);
+	return (int)name_end(id, syscall(SYS_mkdirat, AT_FDCWD, path, mode));
 }

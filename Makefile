@@ -8,10 +8,12 @@
 # make check           lint, unit tests, and tests on mounted stores (needs root; skipped tests are
 #                      listed)
 # make check-quick     a part of make check that takes three minutes
-# make check-long      all tests, including every campaign (hours)
+# make check-long      all tests, each in every way, and each campaign for some minutes (two hours);
+#                      the targets of the campaigns run them for longer
 # make demo            run the cache on a real trace
 # make bench           compare the speed of a mount with a bare tmpfs and other alternatives
 # make bench-quick     the first table of make bench
+# make bench-modes     compare mounts with and without passthrough and io_uring
 # make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
 # make cores           measure how calls per second grow with the number of callers, and list the
 #                      locks for which the daemon waits
@@ -171,11 +173,11 @@ help: ; @sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
 setup: build/.setup-tests
 
-# The compiler flags and the libraries of scripts/setup. A changed library means changed headers and
-# programs, whatever the times of its files are.
+# The compiler flags, except for the name of this folder, and the libraries of scripts/setup. A
+# changed library means changed headers and programs, whatever the times of its files are.
 $(B)/flags: FORCE | build/.setup
 	@mkdir -p $(B)/bin $(B)/obj $(B)/lib
-	@{ echo '$(CC) $(CFLAGS_ALL) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)'; cat build/deps/lib/*.a 2>/dev/null | cksum; } > $@.new; \
+	@{ echo '$(CC) $(filter-out $(HERE),$(CFLAGS_ALL)) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)'; cat build/deps/lib/*.a 2>/dev/null | cksum; } > $@.new; \
 		cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 FORCE:
 
@@ -403,11 +405,12 @@ check:
 check-quick:
 	$(build_tests)
 	@LEVEL=quick tests/run $(B)
-# every way of each case, then the campaigns
+# every way of each case, then the campaigns, most of them shorter than by their own targets
 check-long:
 	$(build_tests) check-fuzzers TEST_GPU=1
 	@LEVEL=long tests/run $(B)
-	@$(MAKE) --no-print-directory crash-campaign kill-campaign late-replies faults campaign replay-campaign
+	@$(MAKE) --no-print-directory crash-campaign kill-campaign late-replies faults campaign \
+		replay-campaign KILLS=50 SECONDS_LATE=300 MINUTES=3
 	@$(MAKE) --no-print-directory scale N=$(or $(N),10000000)
 # without clang's libFuzzer each fuzzer is listed as skipped
 check-fuzzers: build/.setup-tests
@@ -434,6 +437,8 @@ bench-quick: tests build/deps/bin/passthrough_hp
 	@QUICK=1 scripts/bench $(B)
 bench-full: tests
 	@scripts/bench-full $(B)
+bench-modes: tests
+	@scripts/bench-modes $(B)
 cores: all $(B)/bin/test-cores
 	@scripts/cores $(B)
 mlperf: all
@@ -453,9 +458,9 @@ host-measure: all
 scale: tests
 	@scripts/scale $(B) $(N)
 late-replies: tests
-	@SECONDS_LATE=3600 tests/run $(B) files/late-replies
+	@SECONDS_LATE=$(or $(SECONDS_LATE),3600) tests/run $(B) files/late-replies
 crash-campaign: tests
-	@KILLS=100 tests/run $(B) crash/kill-under-load
+	@KILLS=$(or $(KILLS),100) tests/run $(B) crash/kill-under-load
 # Kills the daemon while readers open 100,000 chunks at full rate; some 6 s per kill.
 kill-campaign: tests
 	@KILLS=$(or $(KILLS),500) CHUNKS=100000 tests/run $(B) crash/kill-beside-reads
@@ -539,5 +544,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full cores mlperf engines ttft conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full bench-modes cores mlperf engines ttft conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
 .SECONDARY:

@@ -168,7 +168,9 @@ static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 	return seen.begins;
 }
 
-/* A chunk was created: if it is a dropped chunk, the policies go on with what they know about it.
+/*
+ * A chunk was created. If a chunk with its name was dropped earlier, the policies go on with what
+ * they know about that one.
  */
 static void recall(struct kvc *k, const struct kvc_chunk *c)
 {

@@ -17,8 +17,8 @@
  * that copies also has the segment open a moment longer than the copy takes. A chunk that is being
  * read file by file, or was probed a moment ago, is retried for GRACE_NS.
  *
- * Threads that enter: the demoter's, the callers of fs/ (kvc_demote_locked), and the answerer of
- * waits (copy_done).
+ * Threads that run this code: the demoter's, the callers of fs/ (kvc_demote_locked), and the one
+ * that answers waits (copy_done).
  */
 #include "demote.h"
 

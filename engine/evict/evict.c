@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The evictor: a thread that keeps the pool between its watermarks. It evicts whole chunks, the
- * lowest rank first, and no request ever does its work. A chunk leaves the pool when every object
- * of it has a committed copy in a tier. A chunk without copies is copied first. If no tier can take
- * it or admission refuses it (access/admission.c), it is dropped. If stores have waited for copies
- * longer than pace=, the coldest chunks without a copy are dropped too. A copy in any tier
- * suffices, but if the disk tier's copy is queued or running, the evictor waits for it; otherwise,
- * under load, objects that a fast remote tier has would never reach the disk. Bounded tiers and
- * quotas have threads of their own (trim.c, quota_keeper.c).
+ * The evictor: a thread that keeps the pool between its watermarks. It evicts whole chunks, in the
+ * order that the policy gives them, and no request ever does its work. A chunk leaves the pool when
+ * every object of it has a committed copy in a tier. A chunk without copies is copied first. If no
+ * tier can take it or admission refuses it (access/admission.c), it is dropped. If stores have
+ * waited for copies longer than pace=, the coldest chunks without a copy are dropped too. A copy in
+ * any tier suffices, but if the disk tier's copy is queued or running, the evictor waits for it;
+ * otherwise, under load, objects that a fast remote tier has would never reach the disk. Bounded
+ * tiers and quotas have threads of their own (trim.c, quota_keeper.c).
  *
  * The policy has chosen most victims in advance: they wait in the lists of objects/leaving.c, which
  * the evictor empties before it asks the policy for more. Chunks that the policy refused and those
@@ -21,7 +21,7 @@
  * Pins beyond the limit have no effect (limits/pin.c).
  *
  * A pass takes chunks from the pool's order; chunks that it does not evict are excluded until its
- * end. The evictor's thread enters; demote.c shares some functions.
+ * end. The evictor's thread runs this code; demote.c shares some functions.
  */
 #include "evict.h"
 
@@ -485,8 +485,8 @@ static bool lift_hints_locked(struct kvc *k, struct pass *p)
 
 /*
  * Returns the next chunk to judge, or NULL. If the order has no victim, protection is lifted step
- * by step: first that of chunks whose requests are still under way, then that of the parents of
- * chunks that stay.
+ * by step: first that of chunks with hints, then that of chunks whose requests are still under way,
+ * then that of the parents of chunks that stay.
  */
 static struct kvc_chunk *next_chunk_locked(struct kvc *k, struct pass *p)
 {

@@ -4,7 +4,7 @@
  * ahead of demand, so that copies find space and a full cache runs at the speed of its disk. The
  * threads do not wait for each other, and the pool's evictor (evict.c) does not wait for them. Each
  * has a trimmer (trimmer.c), which chooses and drops the victims. If a policy has a replacer for
- * the disk tier, its thread fills the replacer from the catalog when it starts.
+ * the disk tier, the disk tier's thread fills it from the catalog when the thread starts.
  *
  * The threads count bytes by rows: bytes of dropped chunks count as deferred until the commit and
  * the removal have freed them, and are not dropped twice.

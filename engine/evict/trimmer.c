@@ -10,7 +10,7 @@
  *
  * A walk keeps its position from turn to turn, so that pinned and open chunks at the front are
  * visited once per walk. The parent of a chunk that stays is spared, unless a whole walk finds no
- * other victim. If some of the chunks that stay were only accessed a moment ago and could soon be
+ * other victim. If some of the chunks that stay were accessed just a moment ago and could soon be
  * dropped, spared chunks wait two seconds longer. A chunk is also spared if one of its descendants
  * was accessed and its own rank was not updated yet (access/access.h). The first visit to a chunk's
  * folder only makes the kernel ask for its name again (a probe; kvc_chunk_drop returns -EAGAIN);
@@ -62,7 +62,8 @@ struct walk {
 	 * for a model: FOUND while its replacer is walked, and then NONE; the class of its chunks
 	 */
 	int replacer_state;
-	unsigned class, others;
+	unsigned class;
+	unsigned others; /* chunks of other models that this walk has passed over */
 	enum kvc_cache cache;
 	uint64_t given_up; /* the latest victim that the disk's policy had given up */
 	/*
@@ -591,7 +592,7 @@ static void probe_later(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 	t->probed[t->nprobed++] = (struct probed){ *r, r->bytes };
 }
 
-/* Makes one turn. Returns false if all that is left is to wait. */
+/* Makes one turn to free `goal` bytes. Returns true if it freed any. */
 static bool trim_turn(struct kvc_trimmer *t, uint64_t goal)
 {
 	struct kvc *k = t->k;

@@ -27,8 +27,9 @@ struct kvc_node *kvc_victim_rotate_locked(struct kvc_chunk *c);
 typedef bool kvc_victim_node_fn(struct kvc *k, struct kvc_node *n, void *arg);
 bool kvc_victim_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_victim_node_fn *fn, void *arg);
 /*
- * Does a tier have the bytes of the node? Not if a failed sync may have lost some of them, which
- * the kernel does not write again.
+ * Does a tier have the bytes of the node? A copy that counts as lost since a sync failed or left it
+ * out, or whose device is gone (KVC_TIER_LOST), is not counted. A copy of an unknown time
+ * (KVC_TIER_UNKNOWN) is, unlike in kvc_file_placed_durably.
  */
 bool kvc_victim_copied(const struct kvc *k, const struct kvc_node *n);
 /*
@@ -43,10 +44,14 @@ bool kvc_victim_may_leave(const struct kvc *k, const struct kvc_node *n);
 bool kvc_victim_mapped(struct kvc *k, struct kvc_chunk *c);
 
 /*
- * KVC_VICTIM_COMES: it has copies, and a copy is queued or running: the disk tier's, or a new copy
- * in place of copies that failed syncs may have lost. KVC_VICTIM_LATER: one of its files is about
- * to be renamed to its final name, and its writer would not find it. KVC_VICTIM_HINTED: a client
- * wants to keep it.
+ * KVC_VICTIM_EVICT: every file has a committed copy. KVC_VICTIM_COMES: it has copies, and a copy is
+ * queued or running: the disk tier's, or a new copy in place of copies that failed syncs may have
+ * lost. KVC_VICTIM_COPY: files must be copied first, or the transaction of their copies must be
+ * committed. KVC_VICTIM_DROP: no tier takes it. KVC_VICTIM_YOUNG: the same, but it was used a
+ * moment ago, or may be reported as a parent soon. KVC_VICTIM_LATER: no tier takes it, and one of
+ * its files is about to be renamed to its final name; if it were dropped, its writer would not find
+ * it. KVC_VICTIM_KEEP: it is pinned, in use or being dropped. KVC_VICTIM_HINTED: a client wants to
+ * keep it.
  */
 enum kvc_verdict {
 	KVC_VICTIM_EVICT,

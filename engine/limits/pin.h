@@ -71,7 +71,7 @@ void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by);
 void kvc_pin_count_locked(struct kvc *k, struct kvc_node *n);
 /* The node leaves its chunk. */
 void kvc_pin_leave_locked(struct kvc *k, struct kvc_node *n);
-/* The node, which was created in another chunk, has joined its chunk. */
+/* The node has moved from another chunk to the chunk that it belongs to now. */
 void kvc_pin_joined_locked(struct kvc *k, struct kvc_node *n);
 /* The node leaves memory and its file stays. */
 void kvc_pin_node_freed_locked(struct kvc *k, struct kvc_node *n);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The registry of tenants, and what each of them uses. Root makes a tenant; objects/tenant_set.c
- * stores it, and decides which tenant a chunk belongs to. A chunk has at most one.
+ * The registry of tenants, and what each of them uses. Root or the daemon's user makes a tenant;
+ * objects/tenant_set.c stores it, and decides which tenant a chunk belongs to. A chunk has at most
+ * one.
  *
  *   quota   bytes of all chunks of the tenant, in the pool and in the tiers of this store. Above
  *           it, the quota keeper drops whole chunks of the tenant (evict/quota_keeper.c). No store

@@ -68,7 +68,7 @@ bool kvc_tenant_allows(const struct kvc_tenant *t, uint32_t uid);
 void kvc_tenant_loaded_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r);
 /* Moves a chunk in memory to a tenant (0: none). The caller writes the row. */
 void kvc_tenant_move_locked(struct kvc *k, struct kvc_chunk *c, uint64_t number);
-/* The chunk's bytes, its nodes in the pool, or `gone` have changed. Cheap without a tenant. */
+/* The chunk's bytes, nodes, standing or row_deleted have changed. Cheap without a tenant. */
 void kvc_tenant_count_locked(struct kvc *k, struct kvc_chunk *c);
 /* The bytes of a chunk that is not in memory are added to or removed from its tenant. */
 void kvc_tenant_row_locked(struct kvc *k, uint64_t number, uint64_t bytes, bool add);
@@ -87,8 +87,8 @@ uint64_t kvc_tenant_wanted(const struct kvc *k, struct kvc_tenant *t);
 /* The tenant's share was set. */
 void kvc_tenant_share_locked(struct kvc *k, struct kvc_tenant *t, uint64_t share);
 /*
- * Returns the tenant that is most above its share of the pool, or NULL. If many tenants are above
- * it by similar amounts, one of those that are above it by at least half as much as the most.
+ * Returns the tenant that exceeds its share of the pool the most, or NULL. If many tenants exceed
+ * theirs by similar amounts, the result may be any whose excess is at least half the largest.
  */
 struct kvc_tenant *kvc_tenant_over_locked(const struct kvc *k);
 /*

@@ -21,7 +21,8 @@
  * rows are written regardless of the rate, as part of the cost of trimming. Until then the trimmer
  * takes no chunk that follows the skipped one in the order of ranks.
  *
- * If names are committed without a pause, one transaction a second is still written.
+ * If names are committed without a pause, one transaction a second is still written, and more if a
+ * trimmer needs rows.
  */
 #include "access_save.h"
 

@@ -5,8 +5,8 @@
  * in the model's quota. The sums are in k->reservations, in telemetry/model_use.c and in the
  * quotas.
  *
- * A file is charged with the size that stat reports; while it is written, with the bytes that are
- * reserved for it; after its last unlink, with nothing.
+ * A file is charged the bytes of the blocks that stat reports; while it is written, the bytes that
+ * are reserved for it; after its last unlink, nothing.
  */
 #include "account.h"
 

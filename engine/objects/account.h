@@ -19,11 +19,11 @@ struct kvc_account {
 /* Sets the number of bytes of the pool that the account holds for the node's segment. */
 void kvc_account_set_reserved_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
 /*
- * Sets the bytes of a segment that is created or loaded now, if k->reservations.used already
- * includes them.
+ * Sets the bytes of a segment that is created or loaded now. k->reservations.used must include them
+ * already.
  */
 void kvc_account_granted_locked(struct kvc_node *n, uint64_t bytes);
-/* The same for a new file; k->reservations.ahead already includes them too. */
+/* The same for a new file; k->reservations.ahead must include them, too. */
 void kvc_account_created_locked(struct kvc_node *n, uint64_t bytes);
 /*
  * The segment was removed, and its bytes are no longer accounted to the node. Returns their number;
@@ -36,7 +36,7 @@ uint64_t kvc_account_leaving_locked(struct kvc *k, struct kvc_node *n);
 void kvc_account_copied_locked(struct kvc *k, struct kvc_node *n);
 /* With write=back: a copy of the file is about to be requested. */
 void kvc_account_request_copy_locked(struct kvc *k, struct kvc_node *n);
-/* As kvc_account_set_reserved_locked, with the size that fstat reports for the segment. */
+/* As kvc_account_set_reserved_locked, with the bytes of the blocks that the segment has now. */
 void kvc_account_recount_locked(struct kvc *k, struct kvc_node *n);
 /* Sets the bytes that were preallocated for the node; 0 after it is published or destroyed. */
 void kvc_account_set_preallocated_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);

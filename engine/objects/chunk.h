@@ -19,7 +19,7 @@ struct kvc_pin;
 /* What the pool's policy has decided about a chunk (leaving.h). */
 enum kvc_standing {
 	KVC_KEPT,   /* it is in the policy's order */
-	KVC_ENTERS, /* a client is creating it, and the policy is not asked yet */
+	KVC_ENTERS, /* a client is creating it, and the policy has not been asked yet */
 	KVC_LEAVES, /* it is in no order, and is evicted when its space is needed */
 	KVC_STANDINGS,
 };
@@ -113,8 +113,8 @@ struct kvc_chunks {
 	struct kvc_replacer_turns turns; /* turns of the classes in the pool */
 	uint64_t clock_ns;               /* the last time of use that was issued */
 	/*
-	 * of an access that is recorded late (access/access_queue.c): when it happened, by the
-	 * store's clock and by kvc_mono_ns; 0: now
+	 * when the access that is being recorded happened, if it is recorded late
+	 * (access/access_queue.c): by the store's clock and by kvc_mono_ns; 0: now
 	 */
 	uint64_t happened_ns, happened_mono_ns;
 };

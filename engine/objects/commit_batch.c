@@ -2,9 +2,10 @@
 /*
  * The committer thread. Every few milliseconds it writes the dirty nodes and chunks into the
  * catalog's overlay, seals the overlay as a batch, commits the batch, and releases the deferred
- * frees of that transaction (deferred_free.c). Both locks are held for the first two steps, k->lock
- * for a few nodes at a time. No lock is held while the batch is written. After a failure all
- * changes stay and are tried again.
+ * frees of that transaction (deferred_free.c). The last changes are written and sealed under one
+ * hold of the catalog's lock; k->lock is held only while nodes and chunks are written, a few at a
+ * time. No lock is held while the batch is committed. After a failure all changes stay and are
+ * tried again.
  *
  * The deferred frees are taken before the last dirty nodes are put, so that the batch has every
  * change that they depend on.
@@ -78,10 +79,10 @@ static int put_nodes(struct kvc *k, bool gently)
 				kvc_file_publish_if_closed_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}
-		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
+		if (!kvc_list_empty(&todo)) /* a pause can cost a time slice of the scheduler */
 			pause_put(k, gently);
 	}
-	kvc_list_splice(&todo, &k->committer->nodes); /* not empty only after an error */
+	kvc_list_splice(&todo, &k->committer->nodes); /* todo has nodes only after an error */
 	kvc_list_splice(&k->committer->nodes, &todo);
 	kvc_unlock(k);
 	return err;
@@ -120,7 +121,7 @@ static int put_chunks(struct kvc *k, bool gently)
 			c->stored_in = c->last_request;
 			kvc_chunk_settle_locked(k, c);
 		}
-		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
+		if (!kvc_list_empty(&todo)) /* a pause can cost a time slice of the scheduler */
 			pause_put(k, gently);
 	}
 	kvc_list_splice(&k->committer->chunks, &todo);
@@ -242,8 +243,8 @@ int kvc_commit_once(struct kvc *k)
 }
 
 /*
- * Nothing is to be committed: writes a few accesses, and retries a failing catalog. Returns whether
- * a commit is due. Called and returns with k->lock.
+ * There is nothing to commit: waits, writes a few accesses, and retries a failing catalog. Returns
+ * true if a commit is due. Called and returns with k->lock.
  */
 static bool commit_idle_locked(struct kvc *k)
 {

@@ -9,12 +9,12 @@
  * copy is written only after the new copy was synced (tiering/spill.c, tiering/move.c).
  *
  * Each device has at most one job that syncs it. Fsyncs that arrive in between wait for the next
- * one. So a device whose sync hangs holds one thread of the common queue, which has a thread for
- * each device and two others, and delays only the fsyncs of files in it. A thread that has synced a
- * device goes on with the log, unless another thread syncs the log: then that thread syncs it once
- * more, for all fsyncs that wait.
+ * one. So a device whose sync hangs holds one thread of the common queue, and delays only the
+ * fsyncs of files in it. (The queue has two threads and, if there are several devices, one more for
+ * each.) A thread that has synced a device goes on with the log, unless another thread syncs the
+ * log: then that thread syncs it once more, for all fsyncs that wait.
  *
- * The threads of the common queue enter.
+ * The threads of the common queue run this code.
  */
 #include "commit_sync.h"
 

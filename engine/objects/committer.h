@@ -44,6 +44,7 @@ struct kvc_committer {
 	uint64_t committed;            /* number of the last committed transaction */
 	pthread_cond_t cond;           /* wakes the committer thread */
 	pthread_cond_t committed_cond; /* `committed` was increased */
+	/* a commit was requested: within commit= milliseconds; at once */
 	bool soon, now;
 	/* average time of 1024 changes in recent commits, in ns; 0: not known */
 	uint64_t each_ns;

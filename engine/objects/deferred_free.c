@@ -73,8 +73,8 @@ void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s
 }
 
 /*
- * A frame in a shared tier stays for the other nodes. It is removed only by
- * kvc_remote_lookup_unshare_both.
+ * A frame in a shared tier stays for the other nodes: this function does not remove it. See
+ * kvc_deferred_free_shared_locked and kvc_deferred_free_undone_locked.
  */
 void kvc_deferred_free_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
 {

@@ -43,8 +43,9 @@ void kvc_deferred_free_clear(struct kvc *k);
 void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s,
 				      uint64_t reserved);
 /*
- * Queues the removal of a frame from a shared tier, for all nodes. The frame is removed if it still
- * is this version of this object and no node needs it (tiering/remove.c).
+ * Queues the removal of a frame from a shared tier, so that it is gone for the other machines too.
+ * It is removed if it still is this version of this object and no file of this store needs it
+ * (tiering/remove.c).
  */
 void kvc_deferred_free_shared_locked(struct kvc *k, unsigned tier, uint64_t ino,
 				     const struct kvc_place *p);

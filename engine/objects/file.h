@@ -111,8 +111,8 @@ static inline bool kvc_file_open_decoded(const struct kvc_node *n)
 }
 /*
  * The segment is marked, and has bytes that returned from a copy coded with loss; *sum is their
- * sum. If the object had other bytes, records that in the catalog and returns true. The caller has
- * reserved memory for KVC_FILE_DECODED_CHANGES changes (kvc_catalog_spare).
+ * sum. If the object's sum was another one or not known, records that in the catalog and returns
+ * true. The caller has reserved memory for KVC_FILE_DECODED_CHANGES changes (kvc_catalog_spare).
  */
 #define KVC_FILE_DECODED_CHANGES (1 + KVC_TIERS)
 bool kvc_file_decoded_both(struct kvc *k, struct kvc_node *n, const struct kvc_sum *sum);
@@ -167,8 +167,8 @@ static inline void kvc_file_unrecorded_locked(struct kvc_node *n)
 }
 
 /*
- * Makes a file of another node LOWER, with a copy in this tier. The caller counts the copy
- * (kvc_model_use_place_locked) once the file has a name.
+ * Makes a file that another machine stored LOWER, with a copy in this tier. The caller counts the
+ * copy (kvc_model_use_place_locked) once the file has a name.
  */
 static inline void kvc_file_adopted_locked(struct kvc_node *n, unsigned tier,
 					   const struct kvc_object_row *object,
@@ -224,7 +224,7 @@ static inline void kvc_file_set_snapshot_locked(struct kvc_node *n, bool snapsho
 
 /*
  * The file's contents may have changed: copies that are being made are out of date. The file gets
- * an epoch that no other file of this process, and no earlier struct of this one, ever had.
+ * an epoch that no other file of this process, and no earlier node of this file, ever had.
  */
 void kvc_file_changed_locked(struct kvc_node *n);
 

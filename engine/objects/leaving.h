@@ -16,7 +16,7 @@ void kvc_leaving_kept_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_leaving_add_locked(struct kvc *k, struct kvc_chunk *c, bool refused);
 /* A chunk that leaves must stay: returns it to its place in the order. */
 void kvc_leaving_back_locked(struct kvc *k, struct kvc_chunk *c);
-/* The policy has decided about a chunk that is not in the pool, and may be loaded soon. */
+/* The policy has decided about a chunk that is not in the pool but may be loaded soon. */
 void kvc_leaving_judge_locked(struct kvc_chunk *c, bool refused);
 /*
  * Takes the chunk that leaves next: from the list of unwanted chunks if `first` is set, otherwise

@@ -216,8 +216,8 @@ void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
 	struct kvc_hint *h = hint_of(k, model);
 
 	/*
-	 * A file larger than an eighth of the pool is an arena, not a chunk; preallocating that
-	 * much for each file would use up the pool.
+	 * A file larger than an eighth of the pool is probably an arena, in which a client places
+	 * many objects; preallocating that much for each file would use up the pool.
 	 */
 	if (size && size <= k->pool.bytes / 8)
 		h->sizes[h->at++ % 8] = size;

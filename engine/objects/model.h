@@ -9,12 +9,13 @@
 #include "kv_layout.h"
 #include "node.h"
 
-#define KVC_HINTS 256
+#define KVC_HINTS 256 /* entries of the cache below */
 
 /* Attributes of a model's folder whose values are a fixed set. */
 enum kvc_model_attr { KVC_MODEL_CODEC, KVC_MODEL_POLICY, KVC_MODEL_SHARED, KVC_MODEL_ATTRS };
 enum kvc_shared { KVC_SHARED_KEEP, KVC_SHARED_DELETE };
 
+/* A cache entry: a model's settings as last read, and the sizes of its latest objects. */
 struct kvc_hint {
 	uint64_t model, sizes[8];
 	unsigned at;

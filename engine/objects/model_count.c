@@ -3,12 +3,13 @@
  * The count of all files, for the figures of models (telemetry/model_use.c). A clean unmount stores
  * the figures in the catalog, under meta model:MODEL, so a count runs only after a kill, after
  * fsck.kvcachefs has changed rows, and if memory was short. It visits all inodes in the order of
- * their numbers, a few under each hold of the locks. The rows are read without locks before; under
- * the locks only changed rows are read again.
+ * their numbers, a few under each hold of the locks. The rows are read beforehand, without locks;
+ * under the locks only changed rows are read again.
  *
  * Several inodes are read at once by consecutive numbers. An inode in memory is found by its number
- * even if it is not committed yet. If no number of a batch is used, the count continues at the next
- * committed inode, so it begins when all inodes with numbers below `below` are committed.
+ * even if it is not committed yet. If no number of a batch is used, the count skips to the next
+ * committed inode. It must not skip inodes that are not committed yet, so it begins only when all
+ * inodes with numbers below `below` are committed.
  *
  * The figures of a folder that moves to another model move with it. The rename visits its first
  * files; if there are more, the thread walks over the others, some names at a time
@@ -311,7 +312,7 @@ static int move_first_both(struct kvc *k, struct kvc_model_move *m)
 	return err;
 }
 
-/* Adds the moves on the path of a folder to the path. */
+/* Adds to *p the moves of the folder and of those above it. */
 static int pass_both(struct kvc *k, uint64_t folder, struct kvc_model_move_path *p)
 {
 	uint64_t model;

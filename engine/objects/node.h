@@ -12,9 +12,10 @@
  *   RESIDENT   p-ino-gen                       OPEN; BOTH: a tier has it; GONE
  *   BOTH       p-ino-gen                       OPEN; RESIDENT: the tier lost it; LOWER: evicted;
  *                                              GONE
- *   LOWER      none                            LOADING; OPEN: truncated to nothing; GONE
- *   LOADING    l-ino-gen                       BOTH; LOWER: the load failed; GONE: unlinked or
- *                                              every copy was bad
+ *   LOWER      none                            LOADING; OPEN: created, or truncated to nothing;
+ *                                              RESIDENT, BOTH: the next mount finds its segment;
+ *                                              GONE: also if every copy was bad
+ *   LOADING    l-ino-gen                       BOTH; LOWER: the load failed; GONE: unlinked
  *   GONE       none                            -
  *
  * After a kill, the name of a segment decides what recovery does. A p segment is kept if its
@@ -31,7 +32,7 @@
  * finds the copy that it is from.
  *
  * Order on disk. Adding a copy: frame, placement row, commit; only then may the segment be evicted.
- * If the row replaces the row of a copy that an fsync may have stored, the frame is synced before.
+ * If the row replaces the row of a copy that an fsync may have stored, the frame is synced first.
  * Deleting a file: row deleted, commit; only then is its segment freed. Its extents are freed after
  * the commit is on stable storage (deferred_free.c).
  */
@@ -72,9 +73,9 @@ struct kvc_node_tier {
 };
 
 /*
- * A file, folder or other inode in memory. Each part is written by the file that its comment names,
- * and initialized by kvc_node_new_locked and node_load_locked; all other files only read it
- * (tests/mounted/source/writers.py). Every file in the pool has one, so small members are
+ * A file, folder or other inode in memory. Each part is written by the source file that its comment
+ * names, and initialized by kvc_node_new_locked and node_load_locked; other source files only read
+ * it (tests/mounted/source/writers.py). Every file in the pool has a node, so small members are
  * placed side by side to save memory.
  */
 struct kvc_node {
@@ -203,7 +204,7 @@ struct kvc_node {
 		uint64_t mode_ns;
 		/* bytes, from the start of the file, that are preallocated for plain writes */
 		uint64_t prepared;
-		/* number of opens for writing, so that a copy notices that it is out of date */
+		/* changes whenever the contents may have changed: tells a copy that it is stale */
 		uint64_t epoch;
 		/*
 		 * when it got a temporary name, or was last closed with one (names/incomplete.h);
@@ -355,7 +356,7 @@ int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint
 /*
  * Gets the model of the files in a folder: 0 also if a folder above is missing or the folder is too
  * deep. up: the parent of the folder, as it was read without locks, or 0. moves: if not NULL, gets
- * the moves that the folder's path passes (telemetry/model_moves.h).
+ * the moves of the folder and of those above it (telemetry/model_moves.h).
  */
 struct kvc_model_move_path;
 int kvc_node_files_model_both(struct kvc *k, uint64_t folder, uint64_t up, uint64_t *model,
@@ -374,7 +375,7 @@ static inline void kvc_node_unref_locked(struct kvc_node *n)
 	n->refs.engine--;
 }
 
-/* The kernel gets a reference by a reply, and returns `count` of them. */
+/* A reply gives the kernel a reference; a forget gives back `count` of them. */
 static inline void kvc_node_looked_up_locked(struct kvc_node *n)
 {
 	n->refs.kernel++;
@@ -422,7 +423,7 @@ static inline void kvc_node_unleased_locked(struct kvc_node *n)
 	n->refs.leases--;
 }
 
-/* A call begins or ends to wait for memory. */
+/* A call begins or stops waiting for memory. */
 static inline void kvc_node_waits_locked(struct kvc_node *n)
 {
 	n->refs.waiting++;

@@ -243,7 +243,7 @@ static int pin_new_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t un
 		if (err)
 			return err;
 		if (!p->again) {
-			/* may have changed in the meantime */
+			/* the pin's user may have changed in the meantime */
 			uint32_t owner = (uint32_t)p->user->slot.key;
 
 			err = kvc_pin_excess_locked(k, p) ?: pin_key_write_both(k, chunk, owner);

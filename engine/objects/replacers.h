@@ -43,8 +43,8 @@ void kvc_replacers_add_locked(struct kvc *k, enum kvc_cache cache, struct kvc_ch
 void kvc_replacers_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
 				struct kvc_request *r);
 /*
- * The chunk was dropped and made again: it had the id `earlier` then, under which the policies know
- * it.
+ * The chunk was dropped and made again. Before the drop it had the id `earlier`, by which the
+ * policies know it.
  */
 void kvc_replacers_rename_locked(struct kvc *k, uint64_t earlier, const struct kvc_chunk *c);
 /* The chunk's bytes in the pool or below have changed. */
@@ -66,8 +66,8 @@ uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsign
 void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
 				  bool excluded);
 /*
- * A client gave a hint about the chunk's next use, `outlook` (kvc_replacer_tell). Returns whether
- * that changes the state in the chunk's row. The caller then has the row written again
+ * A client gave a hint about the chunk's next use, `outlook` (kvc_replacer_tell). Returns true if
+ * the state in the chunk's row may have changed. The caller then has the row written again
  * (kvc_chunk_dirty_locked).
  */
 bool kvc_replacers_tell_locked(struct kvc *k, struct kvc_chunk *c, uint8_t outlook);

@@ -618,8 +618,9 @@ static unsigned threads_of(struct kvc_tier *t, uint64_t disk_workers)
 }
 
 /*
- * Each device has at most one job that syncs it (commit_sync.c), and each such job may hang. There
- * is a thread for each, so that other jobs of the common queue find one.
+ * Each device has at most one job that syncs it (commit_sync.c), and each such job may hang. If
+ * there are several devices, there is a thread for each, so that other jobs of the common queue
+ * find a free thread.
  */
 static unsigned common_threads(struct kvc_tier *disk)
 {

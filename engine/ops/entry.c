@@ -153,7 +153,7 @@ int kvc_entry_lookup_any(struct kvc *k, uint64_t parent, const char *name, struc
 	if (absent) /* a shared tier has to be asked */
 		return lookup_any(k, parent, name, hash, NULL, attr, w);
 	err = kvc_peek_name(k->cat, parent, name, hash, &p);
-	if (w && w->err) { /* it has answered */
+	if (w && w->err) { /* the shared tier has answered */
 		err = err ?: kvc_peek_node(k->cat, &p);
 		return lookup_any(k, parent, name, hash, err && err != -ENOENT ? NULL : &p, attr,
 				  w);
@@ -479,8 +479,8 @@ bool kvc_entry_only_shared_locked(const struct kvc *k, const struct kvc_node *n)
 }
 
 /*
- * A shared tier stores an object under its name. If that is the only copy, the next object of that
- * name would overwrite it, so the object is loaded before its name changes. (Objects below a
+ * A shared tier stores an object under its name. If that is the only copy, the next object with
+ * that name would overwrite it, so the object is loaded before its name changes. (Objects below a
  * renamed folder are not loaded; they may be lost, which is a miss.) If a call needs two objects in
  * the pool, loading one may evict the other, again and again, so both loads share one deadline.
  */

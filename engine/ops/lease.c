@@ -280,7 +280,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 	return err;
 }
 
-/* Releases the locks now and then. n->refs.leases keeps objects that the lease already has. */
+/* Releases the locks now and then. The lease's references keep the nodes that it already has. */
 static void pause_often_both(struct kvc *k, size_t done)
 {
 	if (done % HOLD == 0)

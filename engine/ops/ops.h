@@ -93,7 +93,8 @@ void kvc_hit_register_locked(struct kvc *k, struct kvc_node *n, bool writer, boo
  * Sets the access time for an open with these flags, as the options noatime and relatime require.
  */
 void kvc_hit_update_atime_locked(struct kvc *k, struct kvc_node *n, int flags);
-#define KVC_BACKINGS_MAX 32768u /* registrations kept for files that are not open */
+/* with more registrations than this, closed files do not keep theirs */
+#define KVC_BACKINGS_MAX 32768u
 /*
  * Same as kvc_lookup, but also finds hidden files (incomplete.h), for the clients that make them.
  */

@@ -29,7 +29,8 @@
  * The open file (n->refs.opens) keeps the object in the pool. If a client opens it for writing, its
  * bytes may change, and the read ends with an error (n->segment.epoch tells).
  *
- * Threads of the server enter. struct kvc_server has a lock for its table, a leaf.
+ * The server's threads run this code. struct kvc_server has a lock for its table; no other lock is
+ * taken under it.
  */
 #include "serve.h"
 
@@ -486,7 +487,7 @@ const uint8_t *kvc_serve_header(const struct kvc_served *s)
 	return s->page;
 }
 
-/* Copies bytes of the sealed payload. Skips to `off`, and starts again if it is behind already. */
+/* Copies bytes of the sealed payload. Skips to `off`; starts again if the encoder is past it. */
 static int read_sealed(struct kvc_served *s, uint64_t off, uint8_t *buf, size_t len)
 {
 	int err = !s->enc || s->at > off ? seal_begin(s) : 0;

@@ -4,7 +4,7 @@
  * through a mapping, because a client may truncate the file at the same time. The checksum of the
  * bytes (the sum) is computed as they are read. They are then compressed and sealed if the recipe
  * says so (payload.h). The driver writes the header last. The tier's worker threads, and helpers of
- * the driver, enter; every lock is taken and released inside.
+ * the driver, run this code; every lock is taken and released inside.
  *
  * The bytes of a published object are not copied before they are written: the tier writes from the
  * pages of the segment. For this, the caller must know that no client has the file open for writing

@@ -47,7 +47,7 @@ struct kvc_copy {
 	bool has_name;         /* this copy holds the name; kvc_copy_unname_locked releases it */
 	/* the object's bytes came from a lossy copy; the frame repeats the error of that copy */
 	bool decoded;
-	struct kvc_codec_kv kv; /* with loss */
+	struct kvc_codec_kv kv; /* for a codec with loss: its code, and the layout of the bytes */
 	/*
 	 * The tier whose copy has the coded blocks of these decoded bytes, which are reused; -1:
 	 * none.

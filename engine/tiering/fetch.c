@@ -5,7 +5,7 @@
  * sparse frames pass through a buffer of bounded size, piece by piece. If the tier has `load`
  * (tier.h), several threads read a large dense object, and each decodes the blocks that it reads.
  * Then the frame is checked: it must be the frame that the catalog describes, and its bytes must
- * have the recorded sum. The tiers' worker threads enter; each fetch has its own struct.
+ * have the recorded sum. The tiers' worker threads run this code; each fetch has its own struct.
  */
 #include "fetch.h"
 
@@ -20,7 +20,7 @@
 #include <xxhash.h>
 
 #define PIECE (2u << 20) /* bytes per read */
-/* bytes per read from a service, if the memory budget allows it */
+/* bytes per read from a shared tier, if the memory budget allows it */
 #define PIECE_SHARED (8u << 20)
 #define SLOWEST (4ull << 20)               /* bytes per second; sets the deadline of a fetch */
 #define PIECES_MIN (4ull * KVC_TIER_PIECE) /* for the threads of tier.h's `load` */
@@ -332,7 +332,7 @@ struct source {
 	XXH3_state_t *sum; /* sum of the stored_len bytes; NULL: not wanted */
 };
 
-/* Returns the time at which reading the payload takes too long; 0: no deadline. */
+/* Returns the time by which the payload must have been read; 0: no deadline. */
 static uint64_t fetch_until(const struct fetch *x)
 {
 	uint64_t deadline_ms = x->k->opt.deadline_ms;
@@ -638,7 +638,7 @@ static int ended_coded(void *arg, const struct kvc_part *p)
 	struct parts *s = arg;
 	const uint8_t *raw = s->x->map + p->nr * KVC_BLOCK;
 
-	if (s->stored) /* with the padding behind the last block */
+	if (s->stored) /* including the padding after the last block */
 		XXH3_128bits_update(s->stored, p->p + p->skip,
 				    p->nr == s->n - 1 ? p->len - p->skip : p->want);
 	if (s->raw)

@@ -2,7 +2,7 @@
 /*
  * Folders have frames of their own in shared tiers (KVC_FRAME_FOLDER), so that another node can
  * look up a path from the root. Such a frame has a header and no payload. The workers of shared
- * tiers enter.
+ * tiers run this code.
  */
 #include "folders.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Updates the tiers after a rename. In a tier of our own the name part of the header is rewritten,
- * so that a rebuild finds the new path. In a shared tier the path is the name of the frame, so a
- * frame is stored under the new path. The old frame stays until the new one is recorded, so that
- * one copy remains after a kill that also loses the pool. Its placement has the mark KVC_PLACE_LEFT
- * until then. Such a copy does not count when the evictor needs a copy of the object, since the
- * next file of the old name overwrites it. The mark stays even if the file is renamed back: another
- * file may have had the name and overwritten the frame.
+ * so that the new path is found if the catalog is rebuilt from the frames. In a shared tier the
+ * path is the name of the frame, so a frame is stored under the new path. The old frame stays until
+ * the new one is recorded, so that one copy remains after a kill that also loses the pool. Its
+ * placement has the mark KVC_PLACE_LEFT until then. Such a copy does not count when the evictor
+ * needs a copy of the object, since the next file with the old name overwrites it. The mark stays
+ * even if the file is renamed back: another file may have had the name and overwritten the frame.
  */
 #include "header_rewrite.h"
 

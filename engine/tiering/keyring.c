@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * See keyring.h. New keys come into use under both locks, after their proofs were put into the
- * catalog's overlay and the table of known folder frames was emptied. Hence a placement recorded
- * later is sealed with the newest key (spill.c), and no placement is committed before the proof of
- * its key.
+ * catalog's overlay and the table of known folder frames was emptied. Hence the frame of a
+ * placement that is recorded later is sealed with the newest key (spill.c), and no placement is
+ * committed before the proof of its key.
  */
 #include "keyring.h"
 

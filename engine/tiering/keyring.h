@@ -8,7 +8,8 @@
 /*
  * Compares key id with the proof in the catalog, and writes the proof. Returns 1 if the proof was
  * there and is the same, 0 if the key is new, -EINVAL if the store was encrypted with another key
- * of this number, or another negative errno. The caller holds the catalog's lock.
+ * of this number, or another negative errno. The caller holds both locks; at the start of a mount
+ * the catalog's lock is enough.
  */
 int kvc_keyring_prove_both(struct kvc *k, uint32_t id);
 /*

@@ -130,8 +130,8 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 }
 
 /*
- * Did another node send damaged bytes? Then true if a further node may have the object, and the
- * load asks that node.
+ * Returns true if another node sent damaged bytes and a further node may have the object; the load
+ * then asks that node.
  */
 static bool damaged_by_node(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *want,
 			    int err)

@@ -7,8 +7,8 @@
  * exists.
  *
  * No other job writes the object's frame during the move (n->copying). A load may be reading the
- * old frame; then the new one is given up, and the caller tries again. The thread of a sweep
- * enters.
+ * old frame; then the new one is given up, and the caller tries again. The thread of a sweep runs
+ * this code.
  */
 #include "move.h"
 

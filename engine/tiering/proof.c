@@ -64,8 +64,8 @@ int kvc_proof_add(const struct kvc *k, bool shared, struct kvc_frame *f)
 }
 
 /*
- * The header is whole, but the key of its number did not make its proof. Usually somebody added a
- * key on each node, instead of on one node whose file is then copied.
+ * The header is intact, but its proof was not made with our key of that number. Usually somebody
+ * added a key on each node, instead of on one node whose file is then copied.
  */
 static void warn_key_differs(const struct kvc_frame *f)
 {

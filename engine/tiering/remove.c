@@ -7,8 +7,8 @@
  *
  * Removals that a user asked for are noted in the catalog until they are done (meta
  * unshare:TIER:NAME), in the transaction that deletes the file. If the daemon is killed first or
- * the tier refuses the removal, the next mount removes the frame. Workers of the shared tiers
- * enter.
+ * the tier refuses the removal, the next mount removes the frame. Workers of the shared tiers run
+ * this code.
  */
 #include "remove.h"
 

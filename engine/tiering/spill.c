@@ -367,8 +367,8 @@ static bool spill_begin_locked(struct kvc *k, struct spill *s)
 	/*
 	 * The row of this copy replaces another one in the catalog. The previous copy may be the
 	 * only one that an fsync has stored, and the commit may reach the medium before the new
-	 * frame does. The sync after the commit then finds the device synced, so that an fsync has
-	 * no more syncs than before.
+	 * frame does. The sync after the commit then finds the device synced, so that an fsync
+	 * makes no more syncs than it would otherwise.
 	 */
 	s->c.sync = s->reseal || replaces;
 	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))

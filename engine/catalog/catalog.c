@@ -11,11 +11,21 @@
 #include <string.h>
 #include <sys/stat.h>
 
+int kvc_root_insert(sqlite3 *db)
+{
+	unsigned long long now = kvc_now_ns();
+	char sql[400];
+
+	snprintf(sql, sizeof sql,
+		 "INSERT INTO nodes(" ROW_COLUMNS
+		 ") VALUES(%d, %d, %u, %u, 2, 0, 0, %llu, %llu, %llu, %llu, %d, 0, 1)",
+		 KVC_ROOT, S_IFDIR | 0755, getuid(), getgid(), now, now, now, now, KVC_ROOT);
+	return sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
 int kvc_catalog_create(const char *path)
 {
 	sqlite3 *db = NULL;
-	char sql[512];
-	uint64_t now = kvc_now_ns();
 	/* SQLite gives the log and its index the mode of the database file. */
 	KVC_FD int fd = kvc_open_own(path, O_RDWR | O_CREAT | O_EXCL);
 	int rc;
@@ -31,14 +41,10 @@ int kvc_catalog_create(const char *path)
 		rc = sqlite3_exec(db, "BEGIN", NULL, NULL, NULL);
 	if (!rc)
 		rc = sqlite3_exec(db, kvc_schema, NULL, NULL, NULL);
-	snprintf(
-		sql, sizeof sql,
-		"INSERT INTO nodes VALUES(1, %d, %u, %u, 2, 0, 0, %llu, %llu, %llu, %llu, 1, 0, 1);"
-		"COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
-		S_IFDIR | 0755, getuid(), getgid(), (unsigned long long)now,
-		(unsigned long long)now, (unsigned long long)now, (unsigned long long)now);
 	if (!rc)
-		rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
+		rc = kvc_root_insert(db);
+	if (!rc)
+		rc = sqlite3_exec(db, "COMMIT; PRAGMA wal_checkpoint(TRUNCATE);", NULL, NULL, NULL);
 	if (rc)
 		kvc_error("cannot create the catalog %s: %s", path, sqlite3_errmsg(db));
 	sqlite3_close(db);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * See catalog_check.h. A rule is a query that returns one line for each error, and a statement that
- * repairs all of these errors.
+ * repairs all of these errors; tests/unit/catalog_check.c has a case for each.
  */
 #include "catalog_check.h"
 
@@ -22,10 +22,10 @@
 #define DROPPING(chunk) "EXISTS (SELECT 1 FROM meta WHERE key = printf('dropping:%x', " chunk "))"
 
 static const struct rule {
-	const char *find, *mend;
+	const char *find, *mend; /* mend: NULL: kvc_root_insert() repairs it */
 } rules[] = {
 	{ "SELECT 'there is no root folder' WHERE NOT EXISTS (SELECT 1 FROM nodes WHERE ino = 1)",
-	  "INSERT OR IGNORE INTO nodes VALUES(1, 16877, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1, 0)" },
+	  NULL },
 	{ "SELECT printf('name %d/%s points at inode %d, which is not there', parent, name, ino) "
 	  "FROM names"
 	  " WHERE ino NOT IN (SELECT ino FROM nodes)",
@@ -305,20 +305,37 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
  */
 static const char *const uncounted = "DELETE FROM meta WHERE key IN ('usage', 'models')";
 
+/*
+ * The repair is prepared even if it is not needed: a wrong statement makes each run of fsck fail,
+ * and no error is reported as repaired before the repair was compiled.
+ */
+static int check_rule(sqlite3 *db, const struct rule *r, bool mend, kvc_found_fn *fn, void *arg)
+{
+	sqlite3_stmt *st = NULL;
+	int n, rc = r->mend ? sqlite3_prepare_v2(db, r->mend, -1, &st, NULL) : SQLITE_OK;
+
+	if (rc)
+		return errno_of(db, rc);
+	n = report_lines(db, r->find, NULL, mend, fn, arg);
+	if (n > 0 && mend) {
+		rc = sqlite3_exec(db, uncounted, NULL, NULL, NULL);
+		if (!rc && st)
+			rc = sqlite3_step(st) == SQLITE_DONE ? 0 : sqlite3_errcode(db);
+		else if (!rc)
+			rc = kvc_root_insert(db);
+	}
+	n = n < 0 ? n : errno_of(db, rc);
+	sqlite3_finalize(st);
+	return n;
+}
+
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg)
 {
 	int err = kvc_catalog_flush(c, 0);
 
 	pthread_mutex_lock(&c->writer);
-	for (size_t i = 0; i < sizeof rules / sizeof rules[0] && !err; i++) {
-		int n = report_lines(c->w.db, rules[i].find, NULL, mend, fn, arg);
-
-		err = n < 0 ? n : 0;
-		if (n > 0 && mend)
-			err = errno_of(c->w.db, sqlite3_exec(c->w.db, uncounted, NULL, NULL, NULL)
-							?: sqlite3_exec(c->w.db, rules[i].mend,
-									NULL, NULL, NULL));
-	}
+	for (size_t i = 0; i < sizeof rules / sizeof rules[0] && !err; i++)
+		err = check_rule(c->w.db, &rules[i], mend, fn, arg);
 	pthread_mutex_unlock(&c->writer);
 	return err;
 }

@@ -279,6 +279,12 @@ int kvc_schema_format(sqlite3 *db, const char *path, char *error);
  */
 int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg);
 
+/*
+ * catalog.c: inserts the row of an empty root folder that the caller's user owns. Returns an SQLite
+ * code.
+ */
+int kvc_root_insert(sqlite3 *db);
+
 /* conn.c */
 int kvc_conn_settings(sqlite3 *db); /* for a connection that writes */
 /* COPIES: makes checkpoints. Only the connections that write or copy may sync a file. */

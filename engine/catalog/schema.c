@@ -65,7 +65,7 @@ const char *const kvc_schema =
 	"CREATE INDEX chunks_tenant ON chunks(tenant, rank, id) WHERE tenant > 0;"
 	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;"
 	"CREATE INDEX chunks_pinned ON chunks(id) WHERE pin_until_ns > 0;"
-	"INSERT INTO meta VALUES('format', '" KVC_CATALOG_FORMAT "');";
+	"INSERT INTO meta(key, value) VALUES('format', '" KVC_CATALOG_FORMAT "');";
 
 /*
  * Maximum length of a row in bytes. SQLite reports an error for a longer row before it allocates

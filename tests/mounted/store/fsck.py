@@ -74,6 +74,7 @@ CASES = {
     "dangling placement": (dangling, "points to no frame", 1),
     "overlapping extents": (overlap, "no frame of the inode", 1),
     "extent outside": (outside, "points to no frame", 1),
+    "root folder": (lambda: sql("DELETE FROM nodes WHERE ino = 1"), "there is no root folder", 0),
     "usage total": (lambda: sql("UPDATE meta SET value = '12345' WHERE key = 'disk_used_bytes'"),
                     "recorded usage", 0),
     "name of nothing": (lambda: sql("INSERT INTO names VALUES(1, 77, 'x', 999999, 32768)"),

@@ -3,8 +3,8 @@
  * The server of peer_listen=ADDR:PORT: sends objects of this node, as frames (serve.h), to the
  * peers:// remotes of other nodes. frames/peer_sign.h describes the requests. Each request is
  * signed with the secret of peer_secret=. An unsigned, old or repeated request is answered with 403
- * and nothing else. A request never causes a request to another node, so requests cannot go in
- * circles.
+ * and nothing else. A request for a node with another name is answered with 421. A request never
+ * causes a request to another node, so requests cannot go in circles.
  *
  * A few threads of libmicrohttpd answer. A request that waits for a load from the disk is suspended
  * and takes no thread: the engine wakes it. http_peers.h limits connections and the time of each
@@ -32,6 +32,7 @@
 #define IDLE_S 10u
 #define SLOWEST (4ull << 20) /* bytes per second; the time limit of an answer allows this rate */
 #define WARN_NS 60000000000ull
+#define NAMES_WARNED 8u /* names of other nodes that are logged */
 
 _Static_assert(NODES *(CONNECTION_BYTES + BLOCK) <= KVFS_NODES_BYTES, "memory of connections");
 
@@ -48,10 +49,14 @@ struct kvfs_nodes {
 	struct kvfs_replay *replay;
 	struct MHD_Daemon *daemon;
 	struct kvc_peer_secret secret;
+	char *names;          /* of this node, with + between them */
 	uint64_t wait_ns;     /* how long a request may wait for a load */
 	pthread_mutex_t lock; /* a leaf: the state of waiting exchanges, and the next members */
 	pthread_cond_t woke;  /* an exchange that is not suspended was woken */
 	uint64_t warned_ns;
+	/* names in requests that are not those of this node; each one was logged */
+	char misdirected[NAMES_WARNED][KVC_PEER_NAME];
+	unsigned nmisdirected;
 	bool ending; /* no more connections are suspended */
 };
 
@@ -147,17 +152,26 @@ static const char *request_header(struct exchange *x, const char *name)
 	return MHD_lookup_connection_value(x->c, MHD_HEADER_KIND, name);
 }
 
-/* Returns NULL, or the reason to refuse the request. */
-static const char *refusal(struct exchange *x, const char *url)
+/* Returns NULL, or the reason to refuse the request with a 403, unless it is for another node. */
+static const char *refusal(struct exchange *x, const char *url, bool *misdirected)
 {
+	const struct kvc_peer_headers h = {
+		.range = request_header(x, "Range"),
+		.time = request_header(x, KVC_PEER_TIME),
+		.nonce = request_header(x, KVC_PEER_NONCE),
+		.node = request_header(x, KVC_PEER_NODE),
+	};
 	kvc_peer_text sign;
 
-	if (!kvc_peer_parse(url, request_header(x, "Range"), request_header(x, KVC_PEER_TIME),
-			    request_header(x, KVC_PEER_NONCE), &x->q))
+	*misdirected = false;
+	if (!kvc_peer_parse(url, &h, &x->q))
 		return "it is not a request of a node";
 	if (kvc_peer_sign(&x->o->secret, &x->q, sign) ||
 	    !kvc_peer_same(sign, request_header(x, KVC_PEER_SIGN)))
 		return "the signature is wrong: the two nodes have different secrets";
+	*misdirected = !kvc_peer_name_listed(x->o->names, x->q.node);
+	if (*misdirected)
+		return NULL;
 	return kvfs_replay_refuses(x->o->replay, kvc_now_ns() / 1000000, x->q.time_ms, x->q.nonce);
 }
 
@@ -174,6 +188,25 @@ static void warn_of_refusal(struct kvfs_nodes *o, const char *why)
 	pthread_mutex_unlock(&o->lock);
 	if (warns)
 		kvc_warn("peer_listen: a request was refused: %s", why);
+}
+
+/* Logs each name once, because nodes= or peer_name= is wrong if nobody passes requests on. */
+static void warn_of_name(struct kvfs_nodes *o, const char *name)
+{
+	bool known = false;
+
+	kvc_count(kvc_cache_stats(o->f->k), peer_refusals);
+	pthread_mutex_lock(&o->lock);
+	for (unsigned i = 0; i < o->nmisdirected && !known; i++)
+		known = !strcmp(o->misdirected[i], name);
+	known = known || o->nmisdirected == NAMES_WARNED;
+	if (!known)
+		snprintf(o->misdirected[o->nmisdirected++], KVC_PEER_NAME, "%s", name);
+	pthread_mutex_unlock(&o->lock);
+	if (!known)
+		kvc_warn("peer_listen: a request for the node %s was refused, because this node is "
+			 "%.200s: if this node is meant, add peer_name=%s to its options",
+			 name, o->names, name);
 }
 
 static void node_woken(struct kvc_wait *w)
@@ -218,14 +251,19 @@ static bool open_or_suspend(struct exchange *x, int *err)
 
 static mhd_result node_run(struct exchange *x, const char *url)
 {
+	bool misdirected;
 	const char *why;
 	int err = 0;
 
 	if (!x->begun) {
 		x->begun = true;
-		if ((why = refusal(x, url))) {
+		if ((why = refusal(x, url, &misdirected))) {
 			warn_of_refusal(x->o, why);
 			return node_answer_text(x, MHD_HTTP_FORBIDDEN, why);
+		}
+		if (misdirected) {
+			warn_of_name(x->o, x->q.node);
+			return node_answer_text(x, KVC_PEER_MISDIRECTED, "");
 		}
 		err = kvc_serve_find(x->o->server, x->q.path, x->q.to < KVC_FRAME_HEADER, &x->s);
 		if (!err)
@@ -329,6 +367,41 @@ static int read_node_secret(struct kvfs_nodes *n, const char *path)
 	return err;
 }
 
+/* Is it an address of all interfaces, which no other node can ask for? */
+static bool is_any(const struct sockaddr *a)
+{
+	return a->sa_family == AF_INET6
+		       ? IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)a)->sin6_addr)
+		       : ((const struct sockaddr_in *)a)->sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+/* Sets the names of this node: the address of peer_listen= and the names of peer_name=. */
+static int set_names(struct kvfs_nodes *n, const struct sockaddr *a, const struct kvc_options *o)
+{
+	if (is_any(a) && !*o->peer_name) {
+		kvc_error("option peer_listen: %s is not an address that other nodes can ask for: "
+			  "add peer_name=HOST:PORT, as in nodes= of these nodes",
+			  o->peer_listen);
+		return -EINVAL;
+	}
+	if (asprintf(&n->names, "%s%s%s", is_any(a) ? "" : o->peer_listen,
+		     is_any(a) || !*o->peer_name ? "" : "+", o->peer_name) < 0) {
+		n->names = NULL;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static void warn_of_options(const struct kvc_options *o)
+{
+	if (*o->peer_secret)
+		kvc_warn("option peer_secret needs peer_listen=: add peer_listen=ADDR:PORT, or "
+			 "remove peer_secret=");
+	if (*o->peer_name)
+		kvc_warn("option peer_name needs peer_listen=: add peer_listen=ADDR:PORT, or "
+			 "remove peer_name=");
+}
+
 int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o)
 {
 	static const struct kvfs_peers_limits limits = {
@@ -341,9 +414,7 @@ int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o)
 	int err;
 
 	if (!*o->peer_listen) {
-		if (*o->peer_secret)
-			kvc_warn("option peer_secret needs peer_listen=: add "
-				 "peer_listen=ADDR:PORT, or remove peer_secret=");
+		warn_of_options(o);
 		return 0;
 	}
 	if ((err = kvfs_address_parse("peer_listen", o->peer_listen, &a)))
@@ -359,7 +430,7 @@ int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o)
 	pthread_cond_init(&n->woke, NULL);
 	n->server = kvc_server_new(f->k);
 	n->replay = kvfs_replay_new();
-	err = read_node_secret(n, o->peer_secret);
+	err = read_node_secret(n, o->peer_secret) ?: set_names(n, a->ai_addr, o);
 	if (!err && (!n->server || !n->replay))
 		err = -ENOMEM;
 	err = err ?: kvfs_peers_start(&n->peers, &limits)
@@ -394,6 +465,7 @@ void kvfs_nodes_stop(struct kvfs *f)
 	kvfs_peers_stop(n->peers);
 	kvfs_replay_free(n->replay);
 	kvc_server_free(n->server);
+	free(n->names);
 	pthread_mutex_destroy(&n->lock);
 	explicit_bzero(&n->secret, sizeof n->secret);
 	free(n);

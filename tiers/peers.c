@@ -68,10 +68,10 @@ static void node_failed(struct kvct_peers *p, unsigned i, int err, const char *t
 	if (!changed)
 		return;
 	if (err == -EACCES)
-		kvc_warn(
-			"tier peers: %s refuses this node: %s; give all nodes the same secret, and "
-			"synchronize their clocks",
-			node->name, *text ? text : "no reason given");
+		kvc_warn("tier peers: %s refuses this node: %s", node->name,
+			 *text ? text
+			       : "no reason given; give all nodes the same secret, and "
+				 "synchronize their clocks");
 	else if (err == -EBADMSG)
 		kvc_warn("tier peers: %s sent damaged bytes, and is left alone for %llu seconds",
 			 node->name, (unsigned long long)(BACKOFF_MAX_NS / 1000000000));
@@ -271,29 +271,13 @@ static const struct kvc_tier_ops peers_ops = {
 	.usage = peers_usage,
 };
 
-/* Is the text HOST:PORT, with an IPv6 address in brackets? */
-static bool is_node(const char *text)
-{
-	const char *colon = strrchr(text, ':');
-	size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-	unsigned long port = colon ? strtoul(colon + 1, NULL, 10) : 0;
-
-	if (!digits || colon[1 + digits] || !port || port > 65535 || colon == text)
-		return false;
-	if (*text == '[')
-		return colon[-1] == ']' &&
-		       strspn(text + 1, "0123456789abcdefABCDEF:.") == (size_t)(colon - text) - 2;
-	return strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_") ==
-	       (size_t)(colon - text);
-}
-
 static int peers_nodes(struct kvct_peers *p, const struct kvct_url *u, char *error)
 {
 	char nodes[sizeof u->query], *save = NULL;
 
 	kvct_url_get(u, "nodes", nodes, sizeof nodes);
 	for (char *n = strtok_r(nodes, "+", &save); n; n = strtok_r(NULL, "+", &save)) {
-		if (!is_node(n) || strlen(n) >= sizeof p->node[0].name) {
+		if (!kvc_peer_name_valid(n)) {
 			snprintf(error, 512,
 				 "option remote: peers:// node '%.100s' is not HOST:PORT", n);
 			return -EINVAL;

@@ -18,8 +18,8 @@
 #define KVCT_PEERS_NAMES 4096u
 
 struct kvct_peer {
-	char name[300];      /* HOST:PORT; constant */
-	uint64_t latency_ns; /* of answers without a payload, averaged; 0: not known */
+	char name[KVC_PEER_NAME]; /* HOST:PORT; constant */
+	uint64_t latency_ns;      /* of answers without a payload, averaged; 0: not known */
 	/* the node is left alone until then (kvc_mono_ns), since it failed for this reason */
 	uint64_t until_ns, backoff_ns;
 	int why;
@@ -56,7 +56,8 @@ struct kvct_peers_request {
 /*
  * Sends a request to node i. Returns 0: all bytes were received, with zeros after the end of the
  * frame; -ENOENT: the node does not have the object; -EBADMSG: `off` is past its end; -EBUSY: the
- * node cannot serve it now; -EACCES: the node refuses this node; or -EIO, -ETIMEDOUT,
+ * node cannot serve it now; -EACCES: the node refuses this node, or does not have the
+ * name in nodes=; or -EIO, -ETIMEDOUT,
  * -ECONNREFUSED, -EHOSTUNREACH, -ENOMEM. Every answer but -EACCES was signed with the secret. The
  * iov itself is not changed. Blocks, without the lock.
  */

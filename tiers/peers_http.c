@@ -132,7 +132,7 @@ static size_t on_peer_header(char *p, size_t one, size_t len, void *arg)
 
 static bool peer_header_add(struct curl_slist **h, const char *name, const char *value)
 {
-	char line[200];
+	char line[KVC_PEER_NAME + 32];
 	struct curl_slist *more;
 
 	snprintf(line, sizeof line, "%s: %s", name, value);
@@ -161,7 +161,8 @@ static char *peer_url(const char *node, const char *path)
 }
 
 /* Signs the request and makes its headers, which the caller frees also after an error. */
-static int peer_headers(const struct kvct_peers *p, struct transfer *t, struct curl_slist **h)
+static int peer_headers(const struct kvct_peers *p, unsigned i, struct transfer *t,
+			struct curl_slist **h)
 {
 	uint64_t nonce[2];
 	kvc_peer_text sign;
@@ -173,6 +174,7 @@ static int peer_headers(const struct kvct_peers *p, struct transfer *t, struct c
 		.from = t->q->off,
 		.to = t->q->off + t->all - 1,
 		.time_ms = kvc_now_ns() / 1000000,
+		.node = p->node[i].name,
 	};
 	snprintf(t->signed_by.nonce, sizeof t->signed_by.nonce, "%016llx%016llx",
 		 (unsigned long long)nonce[0], (unsigned long long)nonce[1]);
@@ -182,6 +184,7 @@ static int peer_headers(const struct kvct_peers *p, struct transfer *t, struct c
 		return err;
 	return peer_header_add(h, KVC_PEER_TIME, time) &&
 			       peer_header_add(h, KVC_PEER_NONCE, t->signed_by.nonce) &&
+			       peer_header_add(h, KVC_PEER_NODE, t->signed_by.node) &&
 			       peer_header_add(h, KVC_PEER_SIGN, sign)
 		       ? 0
 		       : -ENOMEM;
@@ -241,6 +244,12 @@ static int peer_judge(const struct kvct_peers *p, struct transfer *t, CURLcode r
 		snprintf(t->q->text, sizeof t->q->text, "its answer is not signed with the secret");
 		return -EIO;
 	}
+	if (t->status == KVC_PEER_MISDIRECTED) {
+		snprintf(t->q->text, sizeof t->q->text,
+			 "it does not have this name; if it is the right node, add the name to its "
+			 "option peer_name=");
+		return -EACCES;
+	}
 	return t->status == 206   ? 0
 	       : t->status == 404 ? -ENOENT
 	       : t->status == 416 ? -EBADMSG
@@ -271,7 +280,7 @@ int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *
 	memset(q->text, 0, sizeof q->text);
 	for (int j = 0; j < q->n; j++)
 		t.all += q->iov[j].iov_len;
-	err = url && c ? peer_headers(p, &t, &h) : -ENOMEM;
+	err = url && c ? peer_headers(p, i, &t, &h) : -ENOMEM;
 	if (!err) {
 		peer_options(c, &t, h, url);
 		rc = curl_easy_perform(c);

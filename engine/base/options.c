@@ -6,6 +6,7 @@
 #include "codec.h"
 #include "help.h"
 #include "near.h"
+#include "peer_name.h"
 #include "policy.h"
 #include "util.h"
 
@@ -122,6 +123,10 @@ static const struct row rows[] = {
 	{ "peer_secret", "FILE",
 	  "file whose first line is the secret that all peers share, for peer_listen=", TEXT,
 	  AT(peer_secret), NULL, 0, 256, "", FIXED },
+	{ "peer_name", "HOST:PORT",
+	  "name of this node in nodes= of other nodes, if it is not the value of peer_listen=; "
+	  "several names have + between them",
+	  TEXT, AT(peer_name), NULL, 0, 1024, "", FIXED },
 	{ "passthrough", ONE_OF, "let the kernel move data between callers and the pool", CHOICE,
 	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },
 	{ "io_uring", ONE_OF, "receive requests through io_uring", CHOICE, AT(io_uring), auto_names,
@@ -526,6 +531,18 @@ static int check_address(const char *name, const char *value, char *error)
 	return -EINVAL;
 }
 
+static int check_names(const char *list, char *error)
+{
+	size_t len;
+	const char *wrong = kvc_peer_name_wrong(list, &len);
+
+	if (!wrong)
+		return 0;
+	snprintf(error, 256, "option peer_name: '%.*s' is not HOST:PORT such as node1:9465",
+		 (int)kvc_min(len, (size_t)100), wrong);
+	return -EINVAL;
+}
+
 int kvc_options_check(const struct kvc_options *o, char *error)
 {
 	if (o->low_pct >= o->high_pct) {
@@ -541,7 +558,8 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 		return -EINVAL;
 	}
 	return check_address("metrics", o->metrics, error)
-		       ?: check_address("peer_listen", o->peer_listen, error);
+		       ?: check_address("peer_listen", o->peer_listen, error)
+		       ?: check_names(o->peer_name, error);
 }
 
 static bool same(const struct row *r, const struct kvc_options *a, const struct kvc_options *b)

@@ -88,7 +88,8 @@
 	X(ask_hits, "names found in a shared tier")                                               \
 	X(peer_answers, "frames, or parts of frames, sent to other nodes")                        \
 	X(peer_bytes, "bytes of frames sent to other nodes")                                      \
-	X(peer_refusals, "requests of other nodes refused: not signed, old, or sent before")      \
+	X(peer_refusals,                                                                          \
+	  "requests of other nodes refused: not signed, old, sent before, or for another node")   \
 	X(imports, "objects imported from the listing of a shared tier")                          \
 	X(rekeyed, "copies encrypted again with a newer key")                                     \
 	X(unsealable, "frames that could not be read because this mount lacks their key")         \

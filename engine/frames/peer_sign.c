@@ -66,17 +66,18 @@ static bool parse_number(const char **text, uint64_t *number)
 	return digits && digits <= 18;
 }
 
-bool kvc_peer_parse(const char *url, const char *range, const char *time, const char *nonce,
-		    struct kvc_peer_request *q)
+bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kvc_peer_request *q)
 {
 	static const char unit[] = "bytes=";
+	const char *range = h->range, *time = h->time;
 
 	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range || !time ||
-	    !nonce || strlen(nonce) >= sizeof q->nonce ||
-	    strncmp(range, unit, sizeof unit - 1) != 0)
+	    !h->nonce || strlen(h->nonce) >= sizeof q->nonce || !h->node ||
+	    !kvc_peer_name_valid(h->node) || strncmp(range, unit, sizeof unit - 1) != 0)
 		return false;
 	q->path = url + strlen(KVC_PEER_PREFIX);
-	snprintf(q->nonce, sizeof q->nonce, "%s", nonce);
+	q->node = h->node;
+	snprintf(q->nonce, sizeof q->nonce, "%s", h->nonce);
 	range += sizeof unit - 1;
 	return parse_number(&range, &q->from) && *range++ == '-' && parse_number(&range, &q->to) &&
 	       !*range && q->from <= q->to && parse_number(&time, &q->time_ms) && !*time &&
@@ -86,11 +87,11 @@ bool kvc_peer_parse(const char *url, const char *range, const char *time, const 
 int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
 		  kvc_peer_text sign)
 {
-	char head[160];
+	char head[160 + KVC_PEER_NAME];
 	/* only the path, which is last, may contain a newline */
-	int len = snprintf(head, sizeof head, "request\nGET\n%llu-%llu\n%llu\n%s\n",
+	int len = snprintf(head, sizeof head, "request\nGET\n%llu-%llu\n%llu\n%s\n%s\n",
 			   (unsigned long long)q->from, (unsigned long long)q->to,
-			   (unsigned long long)q->time_ms, q->nonce);
+			   (unsigned long long)q->time_ms, q->nonce, q->node);
 
 	return sign_text(s, head, (size_t)len, q->path, strlen(q->path), sign);
 }

@@ -10,13 +10,18 @@
  *
  *   KVC_PEER_TIME    milliseconds since 1970
  *   KVC_PEER_NONCE   32 hexadecimal digits, different for each request
+ *   KVC_PEER_NODE    the name of the asked node (peer_name.h), as the client's nodes= has it
  *   KVC_PEER_SIGN    the signature; an answer has it, too
  *
  * A server refuses a request whose time differs from its own by more than KVC_PEER_WINDOW_MS, and a
- * nonce that it has seen before.
+ * nonce that it has seen before. It answers KVC_PEER_MISDIRECTED if the request is for a name that
+ * is not its own. All nodes have the same secret. Without the name, an attacker who receives a
+ * request could pass it on to another node, which would answer it.
  */
 #ifndef KVC_PEER_SIGN_H
 #define KVC_PEER_SIGN_H
+
+#include "peer_name.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,7 +30,9 @@
 #define KVC_PEER_PREFIX "/v1/"
 #define KVC_PEER_TIME "X-Kvcachefs-Time"
 #define KVC_PEER_NONCE "X-Kvcachefs-Nonce"
+#define KVC_PEER_NODE "X-Kvcachefs-Node"
 #define KVC_PEER_SIGN "X-Kvcachefs-Sign"
+#define KVC_PEER_MISDIRECTED 421u /* status of an answer */
 #define KVC_PEER_WINDOW_MS 30000u
 #define KVC_PEER_SECRET_MIN 16u /* characters */
 #define KVC_PEER_SECRET_MAX 255u
@@ -47,14 +54,18 @@ struct kvc_peer_request {
 	uint64_t from, to; /* the range, both ends included */
 	uint64_t time_ms;
 	kvc_peer_text nonce;
+	const char *node; /* the name of the node that is asked */
+};
+/* The headers of a request; NULL: the header is missing. */
+struct kvc_peer_headers {
+	const char *range, *time, *nonce, *node;
 };
 /*
- * Parses a request: its URL without the escapes, and its headers, each NULL if it is missing. Sets
- * *q, whose path is a part of url, and returns true; or returns false if something is missing or
- * wrong. The nonce is any text of at most 32 characters. The range is not empty.
+ * Parses a request: its URL without the escapes, and its headers. Sets *q, whose path and node are
+ * parts of these texts, and returns true; or returns false if something is missing or wrong. The
+ * nonce is any text of at most 32 characters. The range is not empty, and the node is a name.
  */
-bool kvc_peer_parse(const char *url, const char *range, const char *time, const char *nonce,
-		    struct kvc_peer_request *q);
+bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kvc_peer_request *q);
 /* Signs a request. Returns 0, -ENOMEM or -EIO. */
 int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
 		  kvc_peer_text sign);

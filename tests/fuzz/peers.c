@@ -141,7 +141,7 @@ static bool hand_sign(struct CurlStandIn *c, unsigned status)
 
 CURLcode __wrap_curl_easy_perform(CURL *curl)
 {
-	static const unsigned codes[] = { 206, 206, 206, 206, 404, 403, 416, 503, 200, 0 };
+	static const unsigned codes[] = { 206, 206, 206, 206, 404, 403, 416, 503, 200, 0, 421 };
 	static const CURLcode ends[] = {
 		CURLE_OK, CURLE_OK,           CURLE_OK,         CURLE_OK,
 		CURLE_OK, CURLE_PARTIAL_FILE, CURLE_RECV_ERROR, CURLE_OPERATION_TIMEDOUT,

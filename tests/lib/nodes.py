@@ -41,6 +41,11 @@ def make(name, n, extra="", secret=None):
     return all
 
 
+def serve_as(s, *ports):
+    """The store is also asked for at these ports, those of proxies."""
+    s.options += ",peer_name=" + "+".join(local(p) for p in ports)
+
+
 def mounted(name, n, extra=""):
     all = make(name, n, extra)
     for s in all:
@@ -51,8 +56,9 @@ def mounted(name, n, extra=""):
 class Request:
     """A request as a node sends it. Each argument can be wrong."""
 
-    def __init__(self, store, path, first=0, last=PAGE - 1, when=None, nonce=None, key=None):
-        self.port, self.path = store.port, path
+    def __init__(self, store, path, first=0, last=PAGE - 1, when=None, nonce=None, key=None,
+                 node=None):
+        self.port, self.path, self.node = store.port, path, node or local(store.port)
         with open(store.secret) as f:
             text = f.readline().strip().encode()
         prk = hmac.new(b"\0" * 32, text, hashlib.sha256).digest()
@@ -60,15 +66,16 @@ class Request:
         self.nonce = nonce or secrets.token_hex(16)
         self.range = f"{first}-{last}"
         self.time = int(time.time() * 1000) if when is None else when
-        self.sign = self.mac(f"request\nGET\n{self.range}\n{self.time}\n{self.nonce}\n".encode() +
-                             os.fsencode(path))
+        self.sign = self.mac(f"request\nGET\n{self.range}\n{self.time}\n{self.nonce}\n"
+                             f"{self.node}\n".encode() + os.fsencode(path))
 
     def mac(self, data):
         return hmac.new(self.key, data, hashlib.sha256).hexdigest()[:32]
 
     def headers(self):
         return {"Range": f"bytes={self.range}", "X-Kvcachefs-Time": str(self.time),
-                "X-Kvcachefs-Nonce": self.nonce, "X-Kvcachefs-Sign": self.sign}
+                "X-Kvcachefs-Nonce": self.nonce, "X-Kvcachefs-Node": self.node,
+                "X-Kvcachefs-Sign": self.sign}
 
     def url(self):
         return "/v1/" + urllib.parse.quote(os.fsencode(self.path))

@@ -5,6 +5,7 @@
 mount points. The options are read from --help, so new options are tested too."""
 import os, re
 from kvtest import *
+import nodes
 from wrong import Wrong, of_kind, tree, VALUES
 
 need_mount()
@@ -14,6 +15,7 @@ KV, MKFS, FSCK, MOUNT, *EXAMPLES = (binary(n) for n in (
 w = Wrong({KV: (1,), MOUNT: (1,), MKFS: (1,), FSCK: (8,)} | dict.fromkeys(EXAMPLES, (1,)))
 s = Store("s", size="16M", cpu="32M")
 EMPTY, FILE, OTHER = f"{TMP}/empty", f"{TMP}/file", f"{TMP}/other"
+SECRET = nodes.secret_file("peers.secret")
 os.mkdir(EMPTY)
 os.mkdir(OTHER)
 for path in (f"{OTHER}/theirs", FILE):
@@ -64,6 +66,12 @@ for option, says in (("remote=foo", "'foo' is not a URL"), ("remote=ftp://x", "'
                      ("peer_listen=127.0.0.1:0", "peer_secret=FILE"),
                      ("peer_listen=127.0.0.1:0,peer_secret=/nonexistent", "/nonexistent"),
                      ("peer_listen=127.0.0.1:0,peer_secret=" + EMPTY, EMPTY),
+                     (f"peer_listen=127.0.0.1:0,peer_secret={SECRET},peer_name=h:1+h",
+                      "'h' is not HOST:PORT"),
+                     (f"peer_listen=0.0.0.0:0,peer_secret={SECRET}", "add peer_name=HOST:PORT"),
+                     (f"peer_listen=[::]:0,peer_secret={SECRET}", "add peer_name=HOST:PORT"),
+                     (f"peer_listen=:0,peer_secret={SECRET}", "add peer_name=HOST:PORT"),
+                     ("peer_name=" + "h" * 1024, "peer_name"),
                      ("numa=nonsense", "nonsense"), (f"run={FILE}", FILE),
                      ("run=/proc/nothing", "/proc/nothing"),
                      (f"run={TMP}/no/such", f"{TMP}/no does not exist"),

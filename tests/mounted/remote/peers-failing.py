@@ -99,6 +99,7 @@ def liar():
     a, = nodes.make("reader", 1, secret=b.secret)
     a.options = f"settle=50,remote=" + nodes.url([nodes.local(proxy.port), nodes.local(c.port)],
                                                  b.secret)
+    nodes.serve_as(b, proxy.port)
     for s in (b, c, a):
         s.mount()
     one, two = blob(1, MiB), blob(2, MiB)
@@ -147,6 +148,7 @@ def cut_off():
     a, = nodes.make("cut", 1, secret=b.secret)
     a.options = "settle=50,deadline=3s,remote=" + nodes.url(
         [nodes.local(port), nodes.local(proxy.port), nodes.local(far.port)], b.secret)
+    nodes.serve_as(b, proxy.port, far.port)
     b.mount()
     a.mount()
     data = {n: blob(n, MiB) for n in range(3)}
@@ -202,6 +204,8 @@ def versions():
 def secrets_differ():
     b, = nodes.make("other", 1)
     b.options = b.options.split(",remote=")[0]
+    p = Proxy(b.port, lambda d: d.replace(b"X-Kvcachefs-Sign: ", b"X-Kvcachefs-Sigh: "))
+    nodes.serve_as(b, p.port)
     b.mount()
     b.write("m/f", b"x" * 100000)
     wrong = nodes.secret_file("wrong.secret")
@@ -213,7 +217,6 @@ def secrets_differ():
     assert reads(a, "m/f") is None
     assert a.log().count("refuses this node") == 1
     # an impostor at the node's address, which does not know the secret
-    p = Proxy(b.port, lambda d: d.replace(b"X-Kvcachefs-Sign: ", b"X-Kvcachefs-Sigh: "))
     c, = nodes.make("impostor", 1)
     c.options = "remote=" + nodes.url([nodes.local(p.port)], b.secret)
     c.mount()
@@ -224,8 +227,41 @@ def secrets_differ():
         s.umount()
 
 
+def passed_on():
+    """An attacker at the address of a node, who passes its requests on to another node: they are
+    refused there, until the other node is told that the name is its own."""
+    b, = nodes.make("another", 1)
+    b.options = b.options.split(",remote=")[0]
+    p = Proxy(b.port)
+    name = nodes.local(p.port)
+    a, = nodes.make("asker", 1, secret=b.secret)
+    a.options = "settle=50,remote=" + nodes.url([name], b.secret)
+    b.mount()
+    a.mount()
+    data = blob(1, 100 * KiB)
+    b.write("m/f", data)
+    warned(a, f"{name} refuses this node: it does not have this name; if it is the right node, "
+              "add the name to its option peer_name=")
+    assert reads(a, "m/f") is None
+    log = b.log()
+    assert log.count(f"a request for the node {name} was refused, because this node is "
+                     f"{nodes.local(b.port)}: if this node is meant, add peer_name={name} to its "
+                     "options") == 1, log
+    assert b.stats()["peer_refusals"] >= 1 and b.stats()["peer_answers"] == 0
+    b.umount()
+    nodes.serve_as(b, p.port)
+    b.mount()
+    a.umount()
+    a.mount()
+    assert later(a, "m/f") == data
+    a.umount()
+    p.close()
+    b.umount()
+
+
 failing_nodes()
 cut_off()
 liar()
 versions()
 secrets_differ()
+passed_on()

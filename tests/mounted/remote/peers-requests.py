@@ -37,11 +37,24 @@ def refusals(a):
     q = Request(a, "m/f")
     assert q.send()[0] == 206
     assert q.send() == (403, b"the request was sent before")
+    # a request for another node, and one whose name was changed on the way
+    other = nodes.local(a.port + 1)
+    for _ in range(3):
+        assert Request(a, "m/f", node=other).send() == (421, b"")
+    assert a.log().count(f"add peer_name={other} to its options") == 1
+    assert Request(a, "m/f", node=other).send(**{"X-Kvcachefs-Node": nodes.local(a.port)})[0] == 403
+    assert Request(a, "m/f").send(**{"X-Kvcachefs-Node": other})[0] == 403
+    assert Request(a, "m/f", node="x" * 400 + ":1").send()[0] == 403
+    assert Request(a, "m/f", node="OTHER:1").send()[0] == 206  # a name of peer_name=
+    # only a few wrong names are logged
+    for i in range(1, 21):
+        assert Request(a, "m/f", node=f"n{i}:1").send()[0] == 421
+    assert a.log().count(f"this node is {nodes.local(a.port)}+") == 8
     # the same request for another path
     q = Request(a, "m/f")
     q.path = "m/g"
     assert q.send()[0] == 403
-    assert a.stats()["peer_refusals"] == before + len(wrong) + 2
+    assert a.stats()["peer_refusals"] == before + len(wrong) + 28
 
 
 def ranges(a, data, sealed):
@@ -228,6 +241,7 @@ for name, extra in ("clear", ""), ("sealed", f",keyfile={nodes.key_file('keys')}
     a, = nodes.make(name, 1)
     flag = f"{TMP}/{name}.broken"
     a.options = a.options.split(",remote=")[0] + f",shim=fail-while:{flag}+only:disk" + extra
+    a.options += ",peer_name=other:1+other:2"
     a.mount()
     data = blob(1, MiB + 777)
     a.write("m/f", data)

@@ -15,6 +15,8 @@
 
 #define MANY (1 << 20)
 
+static int run_help(int argc, char **argv);
+
 static const struct kvm_command commands[] = {
 	{ "status", "[--interval TIME [--count N]] [--json] [PATH]",
 	  "show the state of a mount on one screen", 0, 1, kvm_run_status },
@@ -92,7 +94,8 @@ static const struct kvm_command commands[] = {
 	  "move the files of a device to the other devices, and remove the device from the store",
 	  1, 2, kvm_run_remove },
 	{ "import", "[--json] [PATH]",
-	  "add the files in the shared tiers to the listings of the mount", 0, 1, kvm_run_import },
+	  "add the names of the files in the shared tiers to the catalog, so that ls(1) shows them",
+	  0, 1, kvm_run_import },
 	{ "rekey", "[--json] [PATH]",
 	  "read the key file again, and encrypt all copies with the newest key", 0, 1,
 	  kvm_run_rekey },
@@ -117,7 +120,7 @@ static const struct kvm_command commands[] = {
 	  "[--verbose] [--json] "
 	  "TRACE...",
 	  "compute the hit ratio of each eviction policy on a trace", 1, 1000, kvm_run_replay },
-	{ "trace", "[-o FILE] [--paths] [--seconds N] [--json] [PATH]",
+	{ "trace", "[-o FILE] [--paths] [--for TIME | --seconds N] [--json] [PATH]",
 	  "record the requests to a mount for replay", 0, 1, kvm_run_trace },
 	{ "events",
 	  "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes] "
@@ -126,6 +129,8 @@ static const struct kvm_command commands[] = {
 	  kvm_run_events },
 	{ "newkey", "[--json] FILE [MODEL]", "add a random key to a key file", 1, 2,
 	  kvm_run_newkey },
+	{ "help", "[COMMAND]", "show the list of commands, or the help of one command", 0, 1,
+	  run_help },
 };
 
 static void usage(FILE *out)
@@ -163,6 +168,14 @@ static int print_command_help(const struct kvm_command *c)
 {
 	kvm_print_help(c);
 	return 0;
+}
+
+static const struct kvm_command *command_of(const char *name)
+{
+	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+		if (!strcmp(commands[i].name, name))
+			return &commands[i];
+	return NULL;
 }
 
 static int run_command(const struct kvm_command *c, int n, char **words)
@@ -205,16 +218,30 @@ static int refuse_command(const char *name)
 	return kvm_misused("unknown command '%s'%s", name, kvc_near_text(&near, text));
 }
 
+static int run_help(int argc, char **argv)
+{
+	const struct kvm_command *c;
+	int err = kvm_plain(&argc, argv);
+
+	if (err)
+		return err;
+	if (argc) {
+		kvm_command = NULL; /* a message refers to the list of commands */
+		c = command_of(argv[0]);
+		return c ? print_command_help(c) : refuse_command(argv[0]);
+	}
+	usage(stdout);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
-	const char *name;
-	bool help;
+	const struct kvm_command *c;
 
 	kvm_name = "kvcachectl";
 	if (argc < 2)
 		return kvm_misused("no command given");
-	help = !strcmp(argv[1], "help");
-	if (asks_for_help(1, argv + 1) || (help && argc == 2)) {
+	if (asks_for_help(1, argv + 1)) {
 		usage(stdout);
 		return check_stdout(0);
 	}
@@ -222,10 +249,6 @@ int main(int argc, char **argv)
 		kvm_put_version(stdout);
 		return check_stdout(0);
 	}
-	name = argv[help ? 2 : 1];
-	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-		if (!strcmp(commands[i].name, name))
-			return check_stdout(help ? print_command_help(&commands[i])
-						 : run_command(&commands[i], argc - 2, argv + 2));
-	return refuse_command(name);
+	c = command_of(argv[1]);
+	return c ? check_stdout(run_command(c, argc - 2, argv + 2)) : refuse_command(argv[1]);
 }

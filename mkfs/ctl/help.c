@@ -108,8 +108,9 @@ static const struct {
 	  "tier uses the policy DISK" },
 	{ "replay", "--model", "NAME=POLICY,...", "set the policies of these models in the trace" },
 	{ "replay", "--capacity", "CHUNKS,...",
-	  "sizes of the pool: numbers of chunks (5K: 5000), or bytes such\n"
-	  "as 8GiB; CHUNKS:DISK adds a disk tier of the size DISK\n"
+	  "sizes of the pool: numbers of chunks (K is 1000 here: 5K means\n"
+	  "5000), or bytes such as 8GiB; CHUNKS:DISK adds a disk tier of the\n"
+	  "size DISK\n"
 	  "(default: 1K,5K,10K,20K)" },
 	{ "replay", "--tiers", NULL, "add a disk tier of ten times the size of the pool" },
 	{ "replay", "--chain", "told|learned|none",
@@ -125,7 +126,8 @@ static const struct {
 	{ "replay", "--verbose", NULL, "also print speeds and the policies' own reports" },
 	{ "trace", "-o", "FILE", "write the trace to FILE (default: stdout)" },
 	{ "trace", "--paths", NULL, "also record the paths of chunks and the names of models" },
-	{ "trace", "--seconds", "N", "end after N seconds (default: at a signal)" },
+	{ "trace", "--for", "TIME", "end after this time (default: at a signal)" },
+	{ "trace", "--seconds", "N", "the same as --for, as a number of seconds" },
 	{ "events", "--for", "TIME", "end after this time (default: at a signal)" },
 	{ "events", "--zmq", "ADDRESS",
 	  "publish to routers by ZeroMQ, for example on tcp://*:5557" },
@@ -188,6 +190,7 @@ static const struct {
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
 	{ "newkey", "FILE", "the key file; if it is missing, it is created" },
 	{ "newkey", "MODEL", "name of a model that gets a key of its own" },
+	{ "help", "COMMAND", "the command to explain; without it, list the commands" },
 };
 
 /* Two for each command, without the program's name. */
@@ -238,9 +241,10 @@ static const struct {
 	{ "pools", "pools", "pools --free" },
 	{ "replay", "replay --policy lru,prefix --capacity 1K,10K trace.jsonl",
 	  "replay --tiers --svg chart.svg trace.jsonl" },
-	{ "trace", "trace -o trace.jsonl /mnt/kv", "trace --seconds 600 /mnt/kv > trace.jsonl" },
+	{ "trace", "trace -o trace.jsonl /mnt/kv", "trace --for 10m /mnt/kv > trace.jsonl" },
 	{ "events", "events --for 1m /mnt/kv", "events --zmq 'tcp://*:5557' --tokens 256 /mnt/kv" },
 	{ "newkey", "newkey /etc/kvcachefs/keys", "newkey /etc/kvcachefs/keys llama-70b" },
+	{ "help", "help", "help status" },
 };
 
 /* Finds a word of the usage: an option, SIZE or TIME. */

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define LOOK_MS 50
+#define TRACE_TIME "a time from 1s to 11574w, such as 90s, 10m or 1d"
 /* The daemon reports an access at most this much later (access/access.h). */
 #define LATE_NS 1500000000ull
 
@@ -156,16 +157,24 @@ int kvm_trace_record(const char *mnt, uint64_t seconds, FILE *to, struct kvm_joi
 
 static int parse_trace_options(struct trace *t, int *argc, char **argv)
 {
-	const char *seconds = NULL;
+	const char *time = NULL, *seconds = NULL;
 	bool json = false; /* accepted; the output has no other form */
 	const struct kvm_option options[] = {
-		{ "o", NULL, &t->file },      { "output", NULL, &t->file },
-		{ "paths", &t->paths, NULL }, { "seconds", NULL, &seconds },
-		{ "json", &json, NULL },      { 0 },
+		{ "o", NULL, &t->file },
+		{ "output", NULL, &t->file },
+		{ "paths", &t->paths, NULL },
+		{ "for", NULL, &time },
+		{ "seconds", NULL, &seconds },
+		{ "json", &json, NULL },
+		{ 0 },
 	};
 	char *end = NULL;
 	int err = kvm_options(argc, argv, options);
 
+	if (!err && time && seconds)
+		return kvm_misused("--for and --seconds cannot be combined");
+	if (!err && time)
+		return kvm_time_arg("--for", time, KVM_TIME_MAX, TRACE_TIME, &t->seconds);
 	if (err || !seconds)
 		return err;
 	t->seconds = strtoull(seconds, &end, 10);

@@ -2,6 +2,11 @@
 # bash completion of kvcachectl. It reads commands and options from the program's --help, so it
 # always matches the program. --help shows values from a fixed set as a|b|c.
 
+_kvcachectl_commands()
+{
+	"$program" --help 2>/dev/null | sed -n 's/^  \([a-z][a-z-]*\)\( .*\)\{0,1\}$/\1/p'
+}
+
 _kvcachectl()
 {
 	local program=${COMP_WORDS[0]} command=${COMP_WORDS[1]}
@@ -9,9 +14,12 @@ _kvcachectl()
 	COMPREPLY=()
 
 	if ((COMP_CWORD == 1)); then
-		word=$("$program" --help 2>/dev/null |
-			sed -n 's/^  \([a-z][a-z-]*\)\( .*\)\{0,1\}$/\1/p')
+		word=$(_kvcachectl_commands)
 		COMPREPLY=($(compgen -W "$word --help --version" -- "$cur"))
+		return
+	fi
+	if [[ $command == help && $cur != -* ]]; then
+		((COMP_CWORD == 2)) && COMPREPLY=($(compgen -W "$(_kvcachectl_commands)" -- "$cur"))
 		return
 	fi
 	usage=$("$program" "$command" --help 2>/dev/null | head -n 1)

@@ -42,7 +42,8 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "tool|turn|closed": ["", "best"],
          "NAME|none": ["", "a b"],
          "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": [], "COLUMN": ["", "best"]}
-ALONE = ("codec", "gpus", "hash", "pools", "replay", "newkey", "tier-test")  # need no mount
+# commands that need no mount
+ALONE = ("codec", "gpus", "hash", "pools", "replay", "newkey", "tier-test", "help")
 names = re.findall(r"^  ([a-z-]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 usages = {n: " ".join(run(CTL, n, "--help").stdout.splitlines()[0].split()[3:]) for n in names}
 
@@ -107,7 +108,7 @@ for words in (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS),
               ("gpus", f"{TMP}/nothing"), ("pools", f"{TMP}/nothing"),
               ("newkey", f"{TMP}/no/such"), ("newkey", FILE), ("quota", "none", f"{s.mnt}/nothing"),
               ("stat", f"{s.mnt}/nothing"), ("dump", "-o", FILE, s.mnt),
-              ("top", "--count", "0", s.mnt)):
+              ("top", "--count", "0", s.mnt), ("help", "nothing"), ("help", "")):
     w.tell(CTL, *words)
 for words, says in (
         (("--json", "status"), ["--json is not a command"]),
@@ -121,6 +122,7 @@ for words, says in (
         (("hash", "vllm-sha256", TOKENS, "m", "rank=1"), ["rank=1", "needs --as"]),
         (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS, "m", "rank"), ["rank: give MEMBER="]),
         (("remove", "--stop", "0", s.mnt), ["remove --stop: remove is not running"]),
+        (("trace", "--for", "1s", "--seconds", "1", s.mnt), ["--for and --seconds"]),
         (("tenant", "--remove", "--user", "1", "acme", s.mnt), ["cannot be combined"])):
     w.tell(CTL, *words, says=says)
 for words in (("evict", "--from", "disk", PATH), ("ttl", "--chunks", "1h", f"{s.mnt}/m")):
@@ -147,6 +149,7 @@ w.told()
 # nothing is changed if the output cannot be printed
 for name, words in [(n, [s.mnt]) for n in ("status", "stats", "config", "log", "ls", "stat")] + [
         ("gpus", []), ("pools", []), ("hash", ["vllm-sha256:1", TOKENS]), ("--help", []),
+        ("help", []), ("help", ["ls"]),
         ("replay", [TRACE]), ("top", ["--count", "1", "--interval", "1s", s.mnt])]:
     with open("/dev/full", "w") as full:
         w.tell(CTL, name, *words, says=["stdout", "free space"], code=1, out=full)

@@ -40,3 +40,5 @@ assert complete("stat", "a-") == {"a-file"} and complete("trace", "-o", "a-") ==
 assert complete("log", "w") == {"warn"} and complete("replay", "--chain", "to") == {"told"}
 assert complete("verify", "--tier", "d") == {"disk", "dir"} and not complete("pin", "--for", "")
 assert not complete("nonesuch", "-")
+for c in shells:
+    assert {"pin", "pins"} <= c("help", "pi") <= names and not c("help", "pin", ""), c("help", "pi")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Every command of kvcachectl accepts --json and then prints only JSON. For the commands without
-their own case (lease, dump, gpus, hash, newkey and replay) the JSON has the same content as the
-text."""
+"""Every command of kvcachectl, except help, accepts --json and then prints only JSON. For the
+commands without their own case (lease, dump, gpus, hash, newkey and replay) the JSON has the same
+content as the text."""
 import json, os, re, shutil
 from kvtest import *
 
@@ -19,6 +19,7 @@ def both(*words):
 
 help_ = run(CTL, "--help", ok=True).stdout
 names = re.findall(r"^  ([a-z-]+)(?: |$)", help_, re.M)
+names.remove("help")
 for n in names:
     usage = run(CTL, n, "--help", ok=True).stdout.splitlines()[0]
     assert "--json" in usage, usage
@@ -92,7 +93,7 @@ WORDS = {"top": ["--count", "2", "--interval", "1s", s.mnt], "reload": ["-o", "h
          "codec": [f"{TMP}/trace"], "gpus": [f"{TMP}/pci"], "pools": [f"{TMP}/run"],
          "hash": ["vllm-sha256", f"{TMP}/tokens"],
          "replay": ["--policy", "lru", "--capacity", "3", f"{TMP}/trace"],
-         "trace": ["--seconds", "1", s.mnt], "events": ["--for", "1s", s.mnt],
+         "trace": ["--for", "1s", s.mnt], "events": ["--for", "1s", s.mnt],
          "add": ["--size", "16M", f"{TMP}/part", s.mnt], "remove": [f"{TMP}/part", s.mnt],
          "newkey": [f"{TMP}/more.keys"], "tier-test": [f"{TMP}/program?folder={TMP}/empty"]}
 shutil.copy(binary("tier-folder"), f"{TMP}/program")

@@ -10,7 +10,7 @@ man = open(os.path.join(os.path.dirname(__file__), "../../../man/kvcachectl.8"))
 man = man.replace("\\\n", "").replace("\\-", "-")
 names = re.findall(r"^  ([a-z-]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 assert len(names) >= 21 and len(set(names)) == len(names), names
-assert {"trace", "replay", "hash", "status"} <= set(names), names
+assert {"trace", "replay", "hash", "status", "help"} <= set(names), names
 for name in names:
     first = run(CTL, name, "--help", ok=True).stdout
     assert first.startswith(f"usage: kvcachectl {name}"), first
@@ -46,9 +46,13 @@ for name in names:
     for option in re.findall(r"--?[a-z]+", first.splitlines()[0]):
         assert any(option in e for e in entry), f"kvcachectl.8: {name} lacks {option}"
 assert run(CTL, "help", ok=True).stdout == run(CTL, "--help", ok=True).stdout
+for flag in ("-h", "--help"):
+    assert run(CTL, "help", flag, ok=True).stdout.startswith("usage: kvcachectl help [COMMAND]\n")
 assert run(CTL, "help", "ls", ok=True).stdout == run(CTL, "ls", "--help", ok=True).stdout
-p = run(CTL, "help", "nothing")
-assert p.returncode == 2 and "unknown command 'nothing'" in p.stdout, p
+for words, says in ((("nothing",), "unknown command 'nothing'; see kvcachectl --help"),
+                    (("ls", "stat"), "unexpected argument stat;")):
+    p = run(CTL, "help", *words)
+    assert p.returncode == 2 and says in p.stdout, p
 for words, meant in ((("staus",), "status"), (("evcit",), "evict"), (("ls", "--recusrive"),
                      "--recursive"), (("help", "tennants"), "tenants")):
     p = run(CTL, *words)

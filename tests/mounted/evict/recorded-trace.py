@@ -308,9 +308,11 @@ def ends():
     for c in "ab":
         s.write(f"m/{c}/l", b"x" * 4096)
     rest()
-    p = run(CTL, "trace", "--seconds", "1", s.mnt, ok=True)
-    assert p.stdout == "0 requests of 0 chunks\n", p.stdout
+    for words in (("--seconds", "1"), ("--for", "1s"), ("--for=1",)):
+        p = run(CTL, "trace", *words, s.mnt, ok=True)
+        assert p.stdout == "0 requests of 0 chunks\n", p.stdout
     for words, said in (([s.mnt, "x"], "usage"), (["--seconds", "0", s.mnt], "not a number"),
+                        (["--for", "0", s.mnt], "a time from 1s"),
                         (["--seconds", "1x", s.mnt], "not a number"),
                         ([TMP], "not in a kvcachefs mount"),
                         (["-o", f"{TMP}/none/x", s.mnt], "No such file"),
@@ -320,7 +322,8 @@ def ends():
             p = run(CTL, "trace", *words)
             while said == "No space" and not p.returncode:  # no access happened in that second
                 p = run(CTL, "trace", *words)
-        status = 2 if said in ("usage", "not a number", "not have the option") else 1
+        status = 2 if said in ("usage", "not a number", "a time from 1s",
+                               "not have the option") else 1
         assert p.returncode == status and said in p.stdout, (words, p)
     wait_for(lambda: readers(s) == 0)
     lost(s)

@@ -75,8 +75,8 @@ static const struct row rows[] = {
 	  "file",
 	  CHOICE, AT(unit), unit_names, 0, 0, "auto", FIXED },
 	{ "partial", ONE_OF,
-	  "show or hide the files of a chunk that does not have all its layers yet; miss: hide "
-	  "them",
+	  "files of a chunk that does not have all its layers yet; show: programs see them; miss: "
+	  "they are hidden until the chunk is complete",
 	  CHOICE, AT(partial), partial_names, 0, 0, "show", FIXED },
 	{ "write", ONE_OF,
 	  "copy files to the tiers soon after their last close, or only when they are evicted",

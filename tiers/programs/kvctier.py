@@ -119,7 +119,9 @@ def serve(make, threads=4, name=None):
     except (OSError, struct.error):
         magic = b""
     if magic != MAGIC:
-        sys.exit("kvcachefs starts this program: mount with remote=ext:///PATH/OF/PROGRAM")
+        sys.exit("kvcachefs starts this program, which implements a tier: mount with "
+                 "remote=ext:///PATH/OF/PROGRAM or, with options of the program, "
+                 "remote=ext:///PATH/OF/PROGRAM?NAME=VALUE")
 
     def ready(abilities, result, text):
         sock.send(READY.pack(MAGIC, VERSION, abilities, result, 0,

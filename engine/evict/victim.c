@@ -73,10 +73,13 @@ bool kvc_victim_copied(const struct kvc *k, const struct kvc_node *n)
 {
 	if (n->state != KVC_BOTH || n->segment.verify)
 		return false;
-	kvc_tier_each(k, t)
-		if (kvc_file_placed_in(n, t) &&
-		    kvc_tier_synced(k->tier[t].t, &n->in[t].place.where) != KVC_TIER_LOST)
+	kvc_tier_each(k, t) {
+		enum kvc_tier_synced is = kvc_tier_synced(k->tier[t].t, &n->in[t].place.where);
+
+		if (kvc_file_placed_in(n, t) && is != KVC_TIER_LOST &&
+		    !(is == KVC_TIER_UNKNOWN && n->segment.inherited))
 			return true;
+	}
 	return false;
 }
 

@@ -28,8 +28,10 @@ typedef bool kvc_victim_node_fn(struct kvc *k, struct kvc_node *n, void *arg);
 bool kvc_victim_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_victim_node_fn *fn, void *arg);
 /*
  * Does a tier have the bytes of the node? A copy that counts as lost since a sync failed or left it
- * out, or whose device is gone (KVC_TIER_LOST), is not counted. A copy of an unknown time
- * (KVC_TIER_UNKNOWN) is, unlike in kvc_file_placed_durably.
+ * out, or whose device is gone (KVC_TIER_LOST), is not counted. Neither is a copy of an unknown
+ * time (KVC_TIER_UNKNOWN) if an earlier daemon left the segment. If the segment was loaded in this
+ * mount, such a copy counts: it was read without an error, and otherwise each file that is loaded
+ * after a failed sync would be written to the disk tier again.
  */
 bool kvc_victim_copied(const struct kvc *k, const struct kvc_node *n);
 /*

@@ -60,6 +60,8 @@ void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to
 		kvc_chunk_add_locked(k, n);
 	else if (!kvc_node_has_segment(n) && had)
 		kvc_chunk_remove_locked(k, n);
+	if (!kvc_node_has_segment(n))
+		n->segment.inherited = false;
 	kvc_user_share_recount_locked(k, n);
 	kvc_model_stats_pool_bytes_locked(k, n);
 	kvc_account_uncopied_locked(k, n);
@@ -204,6 +206,7 @@ void kvc_file_recovered_locked(struct kvc *k, struct kvc_node *n, const struct s
 	n->object.size = n->row.size = (uint64_t)st->st_size;
 	n->row.blocks = (uint64_t)st->st_blocks;
 	kvc_file_update_lower_locked(k, n);
+	n->segment.inherited = true;
 	n->segment.verify = n->object.lower && kvc_ns(st->st_mtim) == KVC_MARK_NS;
 }
 

@@ -200,6 +200,8 @@ struct kvc_node {
 		 */
 		bool verify;
 		bool snapshot; /* fsync waits for a copy of the file's current contents */
+		/* an earlier daemon left it; this one did not load it from a copy */
+		bool inherited;
 		/* OPEN: its mtime when the mode was set; a later write clears the set-id bits */
 		uint64_t mode_ns;
 		/* bytes, from the start of the file, that are preallocated for plain writes */

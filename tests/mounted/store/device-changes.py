@@ -134,7 +134,6 @@ wait_for(lambda: devices()[0][2] == "leaving" or p.poll() is not None)
 ctl("remove", "--stop", A, MNT, ok=None)
 p.wait()
 if len(devices()) == 1:  # it was quicker
-    ctl("add", "--size", "64M", C, MNT)
     left = B
 else:
     assert devices()[0][2] == "leaving"

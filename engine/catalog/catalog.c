@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int kvc_root_insert(sqlite3 *db)
+int kvc_catalog_insert_root(sqlite3 *db)
 {
 	unsigned long long now = kvc_now_ns();
 	char sql[400];
@@ -42,7 +42,7 @@ int kvc_catalog_create(const char *path)
 	if (!rc)
 		rc = sqlite3_exec(db, kvc_schema, NULL, NULL, NULL);
 	if (!rc)
-		rc = kvc_root_insert(db);
+		rc = kvc_catalog_insert_root(db);
 	if (!rc)
 		rc = sqlite3_exec(db, "COMMIT; PRAGMA wal_checkpoint(TRUNCATE);", NULL, NULL, NULL);
 	if (rc)

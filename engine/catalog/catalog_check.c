@@ -22,7 +22,7 @@
 #define DROPPING(chunk) "EXISTS (SELECT 1 FROM meta WHERE key = printf('dropping:%x', " chunk "))"
 
 static const struct rule {
-	const char *find, *mend; /* mend: NULL: kvc_root_insert() repairs it */
+	const char *find, *mend; /* mend: NULL: kvc_catalog_insert_root() repairs it */
 } rules[] = {
 	{ "SELECT 'there is no root folder' WHERE NOT EXISTS (SELECT 1 FROM nodes WHERE ino = 1)",
 	  NULL },
@@ -322,7 +322,7 @@ static int check_rule(sqlite3 *db, const struct rule *r, bool mend, kvc_found_fn
 		if (!rc && st)
 			rc = sqlite3_step(st) == SQLITE_DONE ? 0 : sqlite3_errcode(db);
 		else if (!rc)
-			rc = kvc_root_insert(db);
+			rc = kvc_catalog_insert_root(db);
 	}
 	n = n < 0 ? n : errno_of(db, rc);
 	sqlite3_finalize(st);

@@ -283,7 +283,7 @@ int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg);
  * catalog.c: inserts the row of an empty root folder that the caller's user owns. Returns an SQLite
  * code.
  */
-int kvc_root_insert(sqlite3 *db);
+int kvc_catalog_insert_root(sqlite3 *db);
 
 /* conn.c */
 int kvc_conn_settings(sqlite3 *db); /* for a connection that writes */

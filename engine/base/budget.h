@@ -40,8 +40,9 @@ enum kvc_budget_use {
 #define KVC_BUDGET_MIN (48ull << 20)
 
 /*
- * Returns the limit for memory=0: a quarter of the memory that the machine, or the memory cgroup,
- * has outside a pool of pool_bytes; at least 128 MiB and at most 1 GiB.
+ * Returns by how many bytes the limit exceeds its fixed part if memory=0: a quarter of the memory
+ * that the machine, or the memory cgroup, has outside a pool of pool_bytes; at least 128 MiB and at
+ * most 1 GiB.
  */
 uint64_t kvc_budget_default(uint64_t pool_bytes);
 /*

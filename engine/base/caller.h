@@ -75,8 +75,8 @@ static inline bool kvc_wait_may_park(struct kvc_wait *w)
  * names changed; ino: the object. Each is 0 if the kernel does not know it.
  */
 enum kvc_notice_kind {
-	KVC_NOTICE_PRUNE, /* not needed any more, unless it is in use */
-	/* a folder that may be dropped is probed: the next access must be looked up again */
+	KVC_NOTICE_PRUNE, /* the kernel may forget the object, unless it is in use */
+	/* a folder that may be dropped is probed: the next access to it must look it up again */
 	KVC_NOTICE_PROBE,
 	KVC_NOTICE_PROBE_ALL, /* by all names, because the folder's name still exists */
 	KVC_NOTICE_FILE,      /* a file was dropped: its number now answers -ESTALE */

@@ -35,8 +35,8 @@ static inline bool kvc_codec_lossy(uint32_t codec)
 	return codec >= KVC_CODEC_KVQ && codec < KVC_CODEC_KVQ + KVC_KVQ_CODES;
 }
 /*
- * The values of compress=, in the order of kvc_codec_names, which NULL ends: the lossless codecs
- * and then those with loss.
+ * The values of compress=, in the order of kvc_codec_names (ended by NULL): the lossless codecs and
+ * then those with loss.
  */
 #define KVC_CODEC_CHOICES (KVC_CODECS + KVC_KVQ_CODES)
 extern const char *const kvc_codec_names[];
@@ -71,17 +71,19 @@ uint8_t *kvc_codec_work_out(struct kvc_work *w);
  */
 size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
 			size_t len, uint8_t *out, uint32_t *kind);
-/*
- * Codes a block at offset `off` of a file with loss (kvq.h), if the file has a layout and the guard
- * accepts the loss; otherwise without loss, as KVC_CODEC_BF16 does. Returns the same as
- * kvc_codec_encode. If *kind is KVC_KIND_KVQ, `back` (KVC_BLOCK bytes) has the bytes that a decoder
- * will return, and *loss the loss. Otherwise `back` is undefined, and *loss is zero.
- */
+/* How a file is coded with loss. */
 struct kvc_codec_kv {
 	enum kvc_kvq_code code;
 	struct kvc_kv_layout layout;
 	uint64_t vectors; /* of the file (kvc_kv_layout_fit) */
 };
+/*
+ * Codes a block at offset `off` of a file with loss (kvq.h), if the file has a layout and
+ * kvc_kvq_judge (the guard) accepts the loss; otherwise without loss, as KVC_CODEC_BF16 does.
+ * Returns the same as kvc_codec_encode. If *kind is KVC_KIND_KVQ, `back` (KVC_BLOCK bytes) has the
+ * bytes that a decoder will return, and *loss the loss. Otherwise `back` is undefined, and *loss is
+ * zero.
+ */
 size_t kvc_codec_encode_kv(struct kvc_work *w, const struct kvc_codec_kv *kv, uint64_t off,
 			   const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind,
 			   uint8_t *back, struct kvc_kvq_loss *loss);

@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 
 /*
- * Compares with a field of mountinfo, in which spaces and similar characters are octal.
+ * Compares dir with a field of mountinfo, in which spaces and similar characters are written as
+ * octal escapes.
  */
 static bool same_source(const char *field, const char *dir)
 {

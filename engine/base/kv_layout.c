@@ -14,9 +14,8 @@
 #define AXES "klpthd"
 #define SIZE_MAX_AXIS (1u << 20)
 #define AT_MAX (1u << 20)
-#define VECTORS_MAX                                                                   \
-	(1ull << 36) /* in one element of the first axis, or in all of a fixed layout \
-		      */
+/* maximum number of vectors in one step of a free axis, or in a layout of fixed axes */
+#define VECTORS_MAX (1ull << 36)
 
 static const char *const elements[] = { "bf16", "fp16", NULL };
 

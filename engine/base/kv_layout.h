@@ -7,8 +7,8 @@
  * The axes are k (keys and values, size 2), l (layers), p (pages), t (tokens), h (heads) and d (the
  * elements of a vector), each at most once. d is the last axis. The first axis can have a free size
  * if it is p or t, as in "fp16 p* k2 t16 h8 d128": the length of the file gives its size. Without k
- * the file has one latent vector for each token (MLA). "@28" at the end says that 28 bytes precede
- * the first element, and "@safetensors" that a header of the format safetensors does.
+ * the file has one latent vector (MLA) for each token of each layer. "@28" at the end says that 28
+ * bytes precede the first element, and "@safetensors" that a header of the format safetensors does.
  *
  * Nothing here allocates memory or blocks.
  */
@@ -25,7 +25,7 @@
 /* maximum of the product of k, l and h: the number of vectors of one token */
 #define KVC_KV_KEYS_MAX 65536u
 
-/* The numbers are stored in coded blocks. */
+/* Coded blocks contain these values, so none may change. */
 enum kvc_kv_element { KVC_KV_BF16, KVC_KV_FP16, KVC_KV_ELEMENTS };
 
 struct kvc_kv_layout {
@@ -50,9 +50,9 @@ int kvc_kv_layout_parse(const char *text, struct kvc_kv_layout *out, char *error
 int kvc_kv_layout_check(const struct kvc_kv_layout *l, char *error);
 #define KVC_KV_LAYOUT_FIRST 8 /* bytes of a file that kvc_kv_layout_locate reads */
 /*
- * Finds the first element of a file in its first `len` bytes, if the layout says @safetensors; then
- * it is a layout with that offset. Returns 0 or -EINVAL: the file has no such header, or a header
- * that is too long.
+ * If the layout says @safetensors, reads the length of the header from the first `len` bytes of a
+ * file, and replaces @safetensors with the offset of the first element. Returns 0; or -EINVAL if
+ * the file has no such header, or a header that is too long.
  */
 int kvc_kv_layout_locate(struct kvc_kv_layout *l, const uint8_t *first, size_t len);
 /* Writes the layout as text, in the form that the parser reads. */
@@ -67,7 +67,8 @@ static inline size_t kvc_kv_layout_vector(const struct kvc_kv_layout *l)
 }
 /*
  * Sets *vectors to the number of whole vectors in a file of `size` bytes. Bytes after them are not
- * part of the layout: less than one element of a free axis, or at most a page after fixed axes.
+ * part of the layout: less than one more step of a free axis, or at most a page if all axes are
+ * fixed.
  * Returns 0; or -EINVAL if a file of this size does not have the layout.
  */
 int kvc_kv_layout_fit(const struct kvc_kv_layout *l, uint64_t size, uint64_t *vectors);

@@ -74,8 +74,8 @@ struct kvc_kvq {
 	uint64_t first;
 	uint32_t alone, escapes;
 	const uint8_t *edges, *tables, *steps, *raw; /* parts of the coded block, when decoding */
+	uint8_t values[KVC_KVQ_CLASSES];             /* whether a class has values */
 	/* for each combination of k, l and h: its vectors, those so far, and its current class */
-	uint8_t values[KVC_KVQ_CLASSES]; /* whether a class has values */
 	uint16_t count[KVC_KV_KEYS_MAX], seen[KVC_KV_KEYS_MAX], current[KVC_KV_KEYS_MAX];
 	struct kvc_kvq_block b;
 };

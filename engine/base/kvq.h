@@ -29,7 +29,7 @@ extern const char *const kvc_kvq_names[]; /* in the order of the enum, ended by 
 /* What a coded block costs. Relative error: the root of error / energy. */
 struct kvc_kvq_loss {
 	float error;  /* sum of the squared errors */
-	float energy; /* sum of the squares, for classes of the differences from the means */
+	float energy; /* sum of the squares; in classes, of the differences from the means */
 };
 
 /* Memory for one coding at a time. Returns NULL if out of memory. */

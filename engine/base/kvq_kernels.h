@@ -36,7 +36,7 @@ struct kvc_kvq_block {
 	/* for each channel of each class */
 	float mean[KVC_KVQ_CHANNELS], step[KVC_KVQ_CHANNELS], inverse[KVC_KVQ_CHANNELS];
 	float first[KVC_KVQ_CHANNELS], sum[KVC_KVQ_CHANNELS], squares[KVC_KVQ_CHANNELS];
-	float vector_step[KVC_KVQ_VECTORS]; /* of each lone vector; its scale for fp8 */
+	float vector_step[KVC_KVQ_VECTORS]; /* of each lone vector; not used by fp8 */
 	float error[KVC_KVQ_VECTORS], energy[KVC_KVQ_VECTORS];
 	uint32_t zeros;                     /* symbols that are 0 */
 	uint8_t sym[KVC_KVQ_ELEMENTS + 16]; /* dequantise reads beyond the last symbol */
@@ -66,7 +66,9 @@ struct kvc_kvq_kernels {
 			     uint32_t most);
 	/* Sets y from sym, mean, step and vector_step. The values of escapes are wrong. */
 	void (*dequantise)(const struct kvc_kvq_block *b, void *y);
-	/* fp8: sets sym and the scales in scale; the reverse. */
+	/*
+	 * fp8: encode sets sym, and scale to the scale of each vector; decode sets y from these.
+	 */
 	void (*fp8_encode)(struct kvc_kvq_block *b, const void *x, uint8_t *scale);
 	void (*fp8_decode)(const struct kvc_kvq_block *b, const uint8_t *scale, void *y);
 	/* After fp8_encode: sets error, energy and zeros as quantise does. */

@@ -228,7 +228,7 @@ LOOP void FN(quantise_half)(const element *x, const struct scale *t, uint32_t i,
 	}
 	*energy += *c * *c;
 	*c *= inverse;
-	/* the sign bit of the difference to 127.0f */
+	/* sets the sign bit if the absolute value is above 127.0f */
 	*beyond |= 0x42fe0000 - ((words)*c & 0x7fffffff);
 	*c += ROUND;
 	*n = step * (*c - ROUND);

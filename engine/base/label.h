@@ -2,9 +2,9 @@
 /*
  * The label of a device of a store: of a block device, and of a data file outside the store's
  * folder. A device's name can mean another disk after a restart, so nothing is written to a device
- * before its label was compared with the store. The label is the first page of the device; a copy
- * is the last page of the data. The first and the last KVC_LABEL_ROOM bytes of the data hold no
- * frames, so that users' bytes are never in the places where other tools look for a filesystem's
+ * before its label has been compared with the store. The label is the first page of the device; a
+ * copy is the last page of the data. The first and the last KVC_LABEL_ROOM bytes of the data hold
+ * no frames, so that users' bytes are never in the places where other tools look for a filesystem's
  * signature. kvcachefs-format(5) documents it.
  *
  * `nr` is the number of the device in the store, an index into s->dev; its kind is

@@ -3,9 +3,9 @@
  * A mutex with measurements: how long it is held, for one in KVC_LOCK_SAMPLED holds, and how long
  * threads waited for it. Each place in the source that takes a lock counts the waits there, and the
  * waits of other threads for the lock while it is held from there. A thread that finds the mutex
- * taken spins for a moment before it sleeps; a wait that ends while it spins counts too. A build
- * with KVC_LOCK_PROFILE (MODE=debug) also measures the holds of each place, in elapsed time and in
- * CPU time, which excludes other work of the machine.
+ * taken spins for a moment before it sleeps; a wait that ends while it spins counts for the places,
+ * but not in the histogram `waited`. A build with KVC_LOCK_PROFILE (MODE=debug) also measures the
+ * holds of each place, in elapsed time and in CPU time, which excludes other work of the machine.
  */
 #ifndef KVC_LOCK_H
 #define KVC_LOCK_H

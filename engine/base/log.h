@@ -21,7 +21,7 @@ enum kvc_log_to {
 };
 /*
  * Sets where further lines are sent. The file of kvc_log_file_open replaces syslog; stderr then
- * gets only errors and warnings. `debug` also logs KVC_DEBUG.
+ * gets only errors and warnings, and nothing with KVC_LOG_SYSLOG. `debug` also logs KVC_DEBUG.
  */
 void kvc_log_setup(enum kvc_log_to to, bool debug);
 /*

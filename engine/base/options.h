@@ -20,8 +20,9 @@ enum kvc_atime { KVC_ATIME_OPENS, KVC_ATIME_RELATIVE, KVC_ATIME_NEVER };
 #define KVC_UNSET UINT64_MAX
 
 struct kvc_options {
-	uint64_t cpu_bytes;    /* size of the pool */
-	uint64_t memory_bytes; /* limit of the memory budget (budget.h); 0: kvc_budget_default */
+	uint64_t cpu_bytes; /* size of the pool */
+	/* limit of the memory budget (budget.h); 0: chosen at the start (kvc_budget_default) */
+	uint64_t memory_bytes;
 	uint64_t high_pct, low_pct;
 	/* percentage of the pool for pins, and for the opens of one user */
 	uint64_t pins_pct, share_pct;
@@ -75,7 +76,7 @@ void kvc_options_init(struct kvc_options *o);
 int kvc_options_parse(struct kvc_options *o, const char *text, char *error);
 /*
  * Returns the next word of a list that is separated by commas, as mount(8) writes it, or NULL.
- * Commas in quotes do not separate words. Changes the list, and moves *at behind the word.
+ * Commas in quotes do not separate words. Changes the list, and moves *at past the word.
  */
 char *kvc_options_next(char **at);
 /*

@@ -6,9 +6,9 @@
  * rank, the chunks of a tier are evicted in its order.
  *
  * A model can have its own policy (user.kvcachefs.policy). Ranks of different policies cannot be
- * compared, so each chunk belongs to a class: 0 is the mount's policy, and 1 + n is the nth policy,
- * chosen for a model. Each class has its own order of victims, and the classes give victims in
- * proportion to their chunks in the pool.
+ * compared, so each chunk belongs to a class: 0 is the mount's policy, and 1 + n is row n of the
+ * table (from 0), if chosen for a model. Each class has its own order of victims, and the classes
+ * give victims in proportion to their chunks in the pool.
  */
 #ifndef KVC_POLICY_H
 #define KVC_POLICY_H

@@ -99,8 +99,8 @@ void kvc_store_alive(const struct kvc_store *s)
 }
 
 /*
- * True if the error of reading a file means that it is missing or is something else. After other
- * errors this is not known.
+ * True if the error of reading a file means that there is no such file, or that it is not the
+ * expected kind of file. After other errors this is not known.
  */
 static bool is_missing(int err)
 {

@@ -28,7 +28,7 @@
 #define KVC_STORE_MIN_SIZE (16ull << 20)
 #define KVC_STORE_SERVING (1ll << 40)
 #define KVC_STORE_COPY "superblock.copy"
-/* saved state of eviction policies (objects/replacers.c); it may be missing */
+/* saved state of eviction policies (access/replacer_save.c); it may be missing */
 #define KVC_STORE_POLICIES "policies"
 /*
  * A new catalog, and with mkfs a new superblock, are made as *.new and renamed to *.next when they

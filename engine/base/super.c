@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The superblock: one page, in two copies, each in its own file. The first is locked, so it is
- * never replaced by another file. It is written in place, and so is the second after the first is
- * on stable storage: at any time one of the two is complete.
+ * never replaced by another file. It is written in place. When it is on stable storage, the second
+ * is written in the same way: at any time one of the two is complete.
  */
 #include "store.h"
 

@@ -251,7 +251,9 @@ bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, uint64_t hash);
  * Both need no lock. kvc_peek_holds, under the lock: is everything that was read still current?
  */
 struct kvc_peek {
-	uint64_t age, ino;
+	/* kvc_peek_objects: c->age before the read; otherwise the overlay's drops until then */
+	uint64_t age;
+	uint64_t ino;
 	uint32_t kind;
 	bool node;
 	struct kvc_row row;
@@ -283,10 +285,11 @@ struct kvc_name_at {
  */
 #define KVC_PEEK_NAMES 32
 struct kvc_peek_names {
-	uint64_t age, ino;
-	/* v has all names; false: there are more than KVC_PEEK_NAMES, or an error occurred */
+	uint64_t age; /* the overlay's drops until the read */
+	uint64_t ino;
+	/* v has all names; false: there may be others (too many, *at was not zero, or an error) */
 	bool all;
-	bool bare; /* the inode has no extended attributes */
+	bool bare; /* the inode was found to have no extended attributes; false: not known */
 	size_t n, capacity;
 	struct kvc_peek_name {
 		uint64_t parent, hash;
@@ -348,9 +351,11 @@ int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid 
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid);
 int kvc_row_max(struct kvc_catalog *c, uint64_t *max);
 /*
- * Reads the committed rows of the next inodes above `after` and below `below`, with the rows of
- * their folders and chunks. kvc_peek_rows needs no lock. kvc_peeked_holds, under the lock, returns
- * which of the three rows are still current, as a mask of KVC_PEEKED_.
+ * Reads the committed rows of the next inodes above `after` and below `below`, each with the row of
+ * its folder, and with the row of the chunk whose id is the inode's number, if it exists. In this
+ * struct, age is the value of c->age before the read. kvc_peek_rows needs no lock.
+ * kvc_peeked_holds, under the lock, returns which of the three rows are still current, as a mask of
+ * KVC_PEEKED_.
  */
 struct kvc_peeked {
 	uint64_t age;

@@ -203,7 +203,10 @@ struct kvc_catalog {
 	struct kvc_lock lock;      /* "tree" in the lock profile */
 	struct kvc_overlay over;   /* under lock */
 	struct kvc_filter *filter; /* filter of names; has its own lock */
-	_Atomic uint64_t age;      /* how often the overlay has dropped committed changes */
+	/*
+	 * grows when the overlay drops or merges changes, and when accesses are written beside it
+	 */
+	_Atomic uint64_t age;
 
 	pthread_mutex_t writer; /* guards the connection w, result and why */
 	struct kvc_conn w;
@@ -377,8 +380,8 @@ void kvc_checkpoint_watch(struct kvc_catalog *c);
 
 /*
  * filter.c: a filter of names tells that a name certainly does not exist, or that it may exist. The
- * functions need no lock. kvc_filter_new returns NULL without memory. A new filter is not filled:
- * every name may exist.
+ * functions need no lock. kvc_filter_new returns NULL if memory is short. A new filter is not
+ * filled: every name may exist.
  */
 struct kvc_filter *kvc_filter_new(void);
 void kvc_filter_free(struct kvc_filter *f);

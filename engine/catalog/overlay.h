@@ -31,8 +31,8 @@ enum kvc_relation {               /* the tables; the comments give the key: a, b
 };
 
 /*
- * Orders in which changes can be walked, with their keys. KVC_IX_NAME contains all changes; the
- * other orders contain no deletions.
+ * Orders in which changes of names and chunks can be walked, with their keys. KVC_IX_NAME contains
+ * deletions, too; the other orders contain none.
  */
 enum kvc_order {
 	KVC_IX_NAME,   /* parent, hash, text */
@@ -83,7 +83,7 @@ struct kvc_name_value {
  * has returned under the catalog's lock. Unlike the filter, the cache may forget any name.
  */
 struct kvc_name_cache {
-	struct kvc_name_cache_item *names; /* NULL before the first name, and without memory */
+	struct kvc_name_cache_item *names; /* NULL before the first name, or if memory is short */
 };
 
 struct kvc_named { /* ino 0: the name does not exist */

@@ -4,7 +4,7 @@
  * file limits names and attributes. Each user has an account of two sums: inodes (INODE bytes for
  * each inode and for each name beyond the first, plus the targets of symbolic links) and
  * attributes. catalog= limits the sum of all users. A user other than root may have half of it.
- * Attributes may take the ATTRS-th part of either limit. A caller that creates something asks
+ * Attributes may take 1/ATTRS of either limit. A caller that creates something asks
  * kvc_usage_allows first. Changes by the engine itself are counted without a check.
  *
  * The accounts are stored in the catalog under meta uses:UID, as "INODES ATTRIBUTES" in bytes. An

@@ -12,7 +12,8 @@ struct kvc_wal_restart;
 
 /*
  * Creates the state for the catalog at `path`. ask(arg) is called, from within a commit, when the
- * log has restarted and needs a sync (kvc_wal_restart_sync). Returns NULL without memory.
+ * log has restarted and needs a sync (kvc_wal_restart_sync). Returns NULL if
+ * memory is short.
  */
 struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *arg), void *arg);
 /* call it after all connections are closed; NULL does nothing */
@@ -44,8 +45,8 @@ void kvc_wal_restart_use(struct kvc_wal_restart *a, uint64_t frames);
 /* Returns the log's size in bytes. Any thread may call it. */
 uint64_t kvc_wal_restart_bytes(const struct kvc_wal_restart *a);
 /*
- * Syncs the log. Returns 0; or -errno, and later calls fail, too, until the log was written again
- * (wal_sync.h). Any thread may call it.
+ * Syncs the log. Returns 0; or -errno, and later calls fail, too, until the log has been written
+ * again (wal_sync.h). Any thread may call it.
  */
 int kvc_wal_restart_sync(struct kvc_wal_restart *a);
 /* Has the log restarted since its last sync? */

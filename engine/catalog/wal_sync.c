@@ -6,13 +6,13 @@
  * sync of each open description. A second sync writes nothing and succeeds, although the pages are
  * not on the medium. A caller that trusts it would acknowledge bytes that a power failure loses.
  *
- * Therefore the number of failed syncs is kept, and no sync succeeds until the log was made good:
- * all of its frames are read from the page cache, compared with their checksums, written again with
- * the same bytes, and synced. This is tried at once, so that a caller gets an error only if the
- * second write or sync fails as well. After such a failure the next attempt waits, longer each
- * time, and callers get the error at once. Otherwise they would write a large log again and again
- * to a disk that fails. Frames that the kernel has dropped from its cache cannot be written again;
- * then all syncs fail until the next mount, whose recovery decides which frames exist.
+ * Therefore the number of failed syncs is kept, and no sync succeeds until the log has been made
+ * good: all of its frames are read from the page cache, compared with their checksums, written
+ * again with the same bytes, and synced. This is tried at once, so that a caller gets an error only
+ * if the second write or sync fails as well. After such a failure the next attempt waits, longer
+ * each time, and callers get the error at once. Otherwise they would write a large log again and
+ * again to a disk that fails. Frames that the kernel has dropped from its cache cannot be written
+ * again; then all syncs fail until the next mount, whose recovery decides which frames exist.
  *
  * Two threads that sync through one description could not tell whose pages an error concerns: the
  * first would get the error, and the second, a moment later, success. So each sync has a

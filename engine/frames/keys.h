@@ -76,9 +76,9 @@ int kvc_keys_frame_key(const struct kvc_keys *k, uint32_t id, const char *model,
 		       const uint8_t nonce[12], uint64_t ino, uint64_t gen, uint8_t key[32]);
 
 /*
- * Seals or opens a block; in == out is allowed. Returns 0, -ENOMEM or -EIO. kvc_keys_unseal
- * also returns -EBADMSG if the block or its associated data differ from what was sealed. `out` is
- * zero after any error.
+ * Seals or opens a block; in == out is allowed. Returns 0, -ENOMEM or -EIO. kvc_keys_unseal also
+ * returns -EBADMSG if the block or its associated data differ from what was sealed; it clears `out`
+ * after any error. After an error of kvc_keys_seal `out` is undefined.
  */
 int kvc_keys_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
 		  const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16]);

@@ -22,8 +22,8 @@
 
 /*
  * Larger payloads are not compressed. Smaller payloads are coded once and held in memory, if the
- * budget (budget.h) has enough memory at once. Otherwise they are coded twice, the first time only
- * to learn the length.
+ * budget (budget.h) has enough memory without waiting. Otherwise they are coded twice, the first
+ * time only to learn the length.
  */
 #define KVC_PAYLOAD_COMPRESS_MAX (256ull << 20)
 
@@ -88,7 +88,7 @@ struct kvc_payload_loss {
 };
 /*
  * Returns whether any block is coded with loss, and sets *loss, whose sum is valid after the last
- * byte of the payload was read. Without loss, only *refused is set.
+ * byte of the payload was read. Without loss, only loss->refused is meaningful.
  */
 bool kvc_payload_encoder_loss(const struct kvc_encoder *e, struct kvc_payload_loss *loss);
 /* Wipes and frees the encoder. */

@@ -21,7 +21,7 @@
  *   -EDQUOT        a quota is reached
  *   -EBUSY         the service asks to slow down, or is not ready yet
  * The service is unreachable. All classes are suspended after several such errors in a row:
- *   -ECONNREFUSED, -EHOSTUNREACH, -ENETUNREACH, -EHOSTDOWN, -ENOTCONN (not mounted)
+ *   -ECONNREFUSED, -EHOSTUNREACH, -ENETUNREACH, -ENETDOWN, -EHOSTDOWN, -ENOTCONN (not mounted)
  * Any other error (-EIO, -ETIMEDOUT, -ECONNRESET, ...) is a failure of the class, which is
  * suspended after several in a row. With KVC_TIER_MEDIA, -EIO is an error of one object until calls
  * for other objects fail with it, too. -ESTALE, -EPROTO and -ENOKEY have a meaning above the
@@ -101,11 +101,11 @@ struct kvc_put {
  */
 #define KVC_TIER_CALL_BYTES ((1u << 20) + (128u << 10))
 /*
- * Threads of the driver of a tier that only this node uses, which help other threads with large
- * frames. memory= includes KVC_TIER_CALL_BYTES for each.
+ * Helper threads of a driver, with which other threads share the work on large frames. Only drivers
+ * of tiers that no other node uses have them. memory= includes KVC_TIER_CALL_BYTES for each.
  */
 #define KVC_TIER_HELPERS 4u
-#define KVC_TIER_PIECE (1u << 20) /* bytes that such a thread moves at once */
+#define KVC_TIER_PIECE (1u << 20) /* bytes that a helper moves at once */
 
 /* A part of a frame that is read by one of several threads. */
 struct kvc_part {

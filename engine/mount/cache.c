@@ -431,8 +431,8 @@ static void sync_last(struct kvc *k)
 }
 
 /*
- * Is a copy of the file on stable storage? A copy of an earlier mount is, after a sync in this one,
- * unless a sync has failed; then kvc_cache_stop() has requested a new copy.
+ * Is a copy of the file on stable storage? A copy that an earlier mount made is stable once this
+ * mount has synced the tier. If a sync has failed, kvc_cache_stop() has requested a new copy.
  */
 static bool has_stable_copy(const struct kvc *k, const struct kvc_node *n)
 {

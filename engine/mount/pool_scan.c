@@ -12,7 +12,8 @@
  *
  * The number of slices in memory depends on the number of threads, not on the size of the pool. A
  * kill during a scan loses nothing: the scan writes nothing to the catalog, removes only useless
- * segments, and a segment that it renames from 'o' to 'p' keeps its mark.
+ * segments, and a segment that it renames from 'o' to 'p' keeps its mtime
+ * KVC_MARK_NS (objects/node.h).
  */
 #include "account.h"
 #include "context.h"
@@ -63,9 +64,9 @@ struct scan {
 };
 
 /*
- * Takes over the segment of a file that was open. It is complete if its time is still the mark. It
- * is renamed to a published one, and keeps the mark in case this start fails. Returns 1, 0 if it
- * does not match the catalog, or an error.
+ * Takes over the segment of a file that was open. It is complete if its mtime is still KVC_MARK_NS.
+ * It is renamed to a published one, and keeps that mtime in case this start fails. Returns 1, 0 if
+ * it does not match the catalog, or an error.
  */
 static int adopt_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment *s,
 			   const struct stat *st)
@@ -88,8 +89,8 @@ static void adopt_newer(struct kvc *k, struct kvc_node *n, const struct kvc_segm
 	kvc_file_set_generation_locked(n, s->gen, st->st_mode & KVC_SEGMENT_DECODED);
 	kvc_file_unplace_locked(k, n);
 	/*
-	 * A marked segment got its new generation because its bytes differed from those of its
-	 * copies (tiering/spill.c). It has no mtime of its own.
+	 * A segment with the mtime KVC_MARK_NS got its new generation because its bytes differed
+	 * from those of its copies (tiering/spill.c). It has no mtime of its own.
 	 */
 	if (kvc_ns(st->st_mtim) != KVC_MARK_NS)
 		n->row.mtime_ns = kvc_ns(st->st_mtim);
@@ -97,8 +98,9 @@ static void adopt_newer(struct kvc *k, struct kvc_node *n, const struct kvc_segm
 }
 
 /*
- * The segment was marked, because its bytes returned from a copy that was coded with loss, but the
- * commit after that did not happen. Sums the bytes, and finds the copy. Returns 0 or an error.
+ * The segment was marked as decoded (KVC_SEGMENT_DECODED), because its bytes returned from a copy
+ * that was coded with loss, but the commit after that did not happen. Sums the bytes, and finds the
+ * copy. Returns 0 or an error.
  */
 static int find_copy_both(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s)
 {
@@ -129,8 +131,8 @@ static int find_copy_both(struct kvc *k, struct kvc_node *n, const struct kvc_se
 }
 
 /*
- * The mark of a segment, and the row, tell whether the bytes were decoded. Returns 1 if they agree
- * now, 0 if the segment is useless, or an error.
+ * The decoded mark of a segment, and the row, tell whether the bytes were decoded. Returns 1 if
+ * they agree now, 0 if the segment is useless, or an error.
  */
 static int adopt_decoded(struct kvc *k, struct kvc_node *n, const struct kvc_segment *s,
 			 const struct stat *st)

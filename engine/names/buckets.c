@@ -48,7 +48,7 @@ struct kvc_tree {
 static struct kvc_run *run_of(struct kvc *k, uint64_t parent)
 {
 	if (!k->chunking->runs)
-		/* without memory, buckets are recognized later, by their files */
+		/* if memory is short, buckets are recognized later, by their files */
 		k->chunking->runs = calloc(RUNS, sizeof *k->chunking->runs);
 	return k->chunking->runs ? &k->chunking->runs[parent % RUNS] : NULL;
 }

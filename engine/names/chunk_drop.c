@@ -33,7 +33,7 @@
  *                                                   again, or the next start does
  *   unmount             the drop is completed, because the dropping threads are joined
  *
- * No file joins a detached chunk: a name in its folder is made after the end only. Names of its
+ * No file joins a detached chunk: a name in its folder is made only after the end. Names of its
  * files can be in other folders (hard links). They are invisible there, and a call that makes or
  * changes such a name removes it first; rmdir removes all of them in its folder. So a call waits
  * for the names that it uses, and not for the end of a drop elsewhere.

@@ -39,10 +39,11 @@ struct kvc_drops {
 /*
  * Drops a whole chunk: all its files and their copies, except copies in shared tiers, which other
  * nodes may use. `why` is the reason by which requests for its name are counted later. With a tier
- * number it only removes the copies in that tier, if every file has
- * another copy. KVC_DROP_FOR_POOL is for the evictor: pins beyond the limit of pinned bytes in the
- * pool do not count. `seen` is the row by which the victim was chosen, or NULL. *bytes (may be
- * NULL) is set with 0 and -EAGAIN: the bytes of the copies in the tier, or the bytes of the files.
+ * number it only removes the copies in that tier if every file has another copy; otherwise it drops
+ * the chunk. KVC_DROP_FOR_POOL is for the evictor: pins beyond the limit of pinned bytes in the
+ * pool do not count. `seen` is the row by which the victim was chosen, or NULL. If the result is 0
+ * or -EAGAIN, *bytes (unless bytes is NULL) is the bytes of the copies in the tier, or of the
+ * files.
  *
  * Returns -EAGAIN if the folder is being probed or was looked up just now (try again in a moment),
  * -EBUSY if the chunk is open, leased, pinned or was accessed a moment ago, -ESTALE if it was
@@ -116,8 +117,8 @@ int kvc_dir_may_drop_locked(struct kvc *k, struct kvc_node *folder, uint64_t las
 /* Tells the kernel to forget a file of the folder; part of a probe. */
 void kvc_dir_probe_file_locked(struct kvc *k, const struct kvc_node *n);
 /*
- * Probes the folder. `tier` and `bytes` are returned by kvc_dir_probed_locked until it may be
- * dropped. Returns -EAGAIN, or -ENOMEM.
+ * Probes the folder. Until it may be dropped, kvc_dir_probed_locked returns true for this `tier`,
+ * with these `bytes`. Returns -EAGAIN, or -ENOMEM.
  */
 int kvc_dir_probe_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
 			 uint64_t bytes);

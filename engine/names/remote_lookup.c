@@ -557,7 +557,7 @@ void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const cha
 		return;
 	if (soon)
 		mark_folder_unread_locked(k, n);
-	/* The copy stays if a renamed file, or a file with another name, has no other copy. */
+	/* moved: the copy stays while it is the only one */
 	if (S_ISREG(n->row.mode) && (!moved || kvc_node_has_segment(n)) &&
 	    !kvc_node_model_both(k, n->row.parent, &model) &&
 	    !kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared) &&

@@ -59,8 +59,8 @@ int kvc_remote_lookup_head(struct kvc *k, unsigned tier, const char *path, uint8
 int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name,
 				 const struct kvc_where *w, const struct kvc_frame *f);
 /*
- * A client has removed this path of the file, or renamed it (moved): removes or records the copies
- * in shared tiers, as user.kvcachefs.shared says.
+ * A client has removed or renamed this path of the file: removes or records the copies in shared
+ * tiers, as user.kvcachefs.shared says. moved: the file was renamed, or has other names.
  */
 void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const char *path,
 				    bool moved);

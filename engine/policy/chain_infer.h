@@ -16,8 +16,8 @@
 #include "util.h"
 
 /*
- * A request ends after such a pause. The client may create the chunks that it computes up to
- * KVC_CHAIN_INFER_COMPUTE_NS later.
+ * A request ends after a pause of KVC_CHAIN_INFER_PAUSE_NS. The client may create the chunks that
+ * it computes up to KVC_CHAIN_INFER_COMPUTE_NS later.
  */
 #define KVC_CHAIN_INFER_PAUSE_NS 1000000000ull
 #define KVC_CHAIN_INFER_COMPUTE_NS 30000000000ull

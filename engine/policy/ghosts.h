@@ -6,8 +6,8 @@
  *
  * The id of a ghost determines its row. At first the table has only the first rows, and it adds the
  * next row when there is one ghost per row on average (linear hashing): a small cache has a small
- * table. Until a row exists, its ghosts are in the row whose number is lower by `base` times a
- * power of two.
+ * table. Until a row exists, its ghosts are in an earlier row, whose number is lower by a multiple
+ * of `base`.
  */
 #ifndef KVC_GHOSTS_H
 #define KVC_GHOSTS_H

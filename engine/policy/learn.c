@@ -12,8 +12,8 @@
  * number, multiplied by it.
  *
  * A run of chunks with equal facts is one example: a record, which waits in the queue of its bucket
- * of age. The weight of an example is proportional to the square root of its number of chunks,
- * divided by the mean length of a request, so that the model depends neither on the size of chunks
+ * of age. The weight of an example is proportional to the square root of its number of chunks
+ * relative to the mean length of a request, so that the model depends neither on the size of chunks
  * nor on single long prompts. A record that leaves a bucket without an access is an example with
  * y = 0, and moves to the next queue. A record that is accessed is an example with y = 1, and is
  * finished. Each example is one step of gradient descent on the logarithmic loss, in which each
@@ -212,7 +212,10 @@ uint8_t kvc_learn_score(const struct kvc_learn *l, const struct kvc_facts *f)
 	return s < 0 ? 0 : s >= KVC_SCORES ? KVC_SCORES - 1 : (uint8_t)s;
 }
 
-/* Learns from one example: error and curve are the first and second derivative of the loss by z. */
+/*
+ * Learns from one example. error (times RATE) and curve: the first and second derivative of the
+ * loss with respect to z.
+ */
 static void learn_example(struct kvc_learn *l, const struct record *r, int age, bool used)
 {
 #define ALL(n) { n, n, n, n }

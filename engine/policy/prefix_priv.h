@@ -19,14 +19,15 @@
 struct worth {
 	uint32_t score : 7, gap : 5;
 	uint32_t outlook : 4;         /* as a client reported it (replacer.h) */
-	uint32_t size : 8, count : 8; /* in shadows not used; count: accesses */
+	uint32_t size : 8, count : 8; /* not used in shadows; count: accesses */
 };
 
 _Static_assert(sizeof(struct worth) == 4 && KVC_SCORES <= 128 && KVC_GAPS <= 32 &&
 		       KVC_OUTLOOKS <= 16,
 	       "struct worth");
 
-#define RENAMES 64 /* clients make chunks at the same time */
+/* renamed chunks not accessed yet: many clients may make chunks at once */
+#define RENAMES 64
 
 #define BEST 8
 

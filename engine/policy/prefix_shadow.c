@@ -5,10 +5,11 @@
  * least recently accessed leaf.
  *
  * The cache evicts by index at first. It changes to the order of the other shadow as soon as that
- * shadow leads by more than LEAD of its own hits or misses, whichever are fewer, both as means over
- * MEMORY requests. A smaller lead is not worth a change, which costs as much as filling the cache
- * with the chunks that the other order would have kept. Earlier gains of the present order count
- * for at most AHEAD times such a lead, because loads change.
+ * shadow leads by more than LEAD_LEAST plus LEAD of the hits or misses of the present order's
+ * shadow, whichever are fewer; all are means over MEMORY requests. A smaller lead is not worth a
+ * change, which costs as much as filling the cache with the chunks that the other order would have
+ * kept. Earlier gains of the present order count for at most AHEAD times such a lead, because loads
+ * change.
  *
  * Each shadow does what the cache would do with the same method: the one that evicts by index
  * refuses new chunks that are worth less than its victim, and the other one takes all.

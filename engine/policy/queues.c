@@ -455,7 +455,7 @@ static void queues_load(struct kvc_replacer *k, struct kvc_in *in)
 /*
  * s3fifo: new chunks enter FIRST, a tenth of the cache. A chunk that is accessed there moves on to
  * SECOND; otherwise it is evicted and remembered. A chunk in SECOND moves to the tail, with one
- * access less, until it has none left.
+ * access fewer, until it has none left.
  */
 
 static void touch_s3(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)

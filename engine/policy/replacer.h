@@ -223,8 +223,8 @@ void kvc_replacer_text(const struct kvc_replacer *k, char *to, size_t capacity);
 /*
  * Turns between the replacers of one cache. Each class (base/policy.h) has its own replacer, and
  * victims of different replacers cannot be compared. So each class gives victims in proportion to
- * its chunks in the pool: the class with the lowest number is next, and each victim adds 1 / chunks
- * of its class. Zeroed at first.
+ * its chunks in the pool: the class with the lowest at[] is next, and each victim adds
+ * 1 / (1 + chunks of its class) to it. Zeroed at first.
  */
 struct kvc_replacer_turns {
 	double at[KVC_CLASSES];

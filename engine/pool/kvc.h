@@ -111,7 +111,7 @@ struct kvc {
 	struct kvc_quotas quotas;
 	struct kvc_prefault *prefault; /* NULL before the start and after the end */
 
-	/* objects/ */
+	/* objects/, access/, limits/ and telemetry/, and the clock of pool/ */
 	struct kvc_committer *committer;
 	struct kvc_inos *inos;
 	struct kvc_nodes *nodes;

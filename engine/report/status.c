@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The engine's part of /status.json: members of an object, each followed by a comma.
- * kvcachefs-metrics(7) describes it. Also prints .kvcachefs/slowest, which shows one of these
- * members without metrics=.
+ * kvcachefs-metrics(7) describes it. Also prints .kvcachefs/slowest, tiers and devices, which show
+ * some of these members even if metrics= is not given.
  */
 #include "cache.h"
 #include "gauges.h"

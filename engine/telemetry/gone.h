@@ -15,10 +15,10 @@
  * third table finds the earlier id by the name, so that the policies go on with what they know
  * about the chunk (kvc_replacer_rename).
  *
- * A cache that evicts the least recently used chunk first would still have the chunk if it were
- * larger by these bytes. The tables have a fixed size: a later chunk may replace an earlier one,
- * and a restart forgets all. Any thread may call the functions; those whose names end in _locked
- * need k->lock, and the others need no lock.
+ * drop_gap_bytes and evict_gap_bytes show how much larger a cache that evicts the least recently
+ * used chunk first would have to be to still have the chunk. The tables have a fixed size: a later
+ * chunk may replace an earlier one, and a restart forgets all. Any thread may call the functions;
+ * those whose names end in _locked need k->lock, and the others need no lock.
  */
 #ifndef KVC_GONE_H
 #define KVC_GONE_H

@@ -29,8 +29,8 @@ void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stat
 }
 
 /*
- * Returns one of the next CHECKS statistics that have no bytes in the pool, or NULL: the least
- * recently used of those without files, or else of all.
+ * Looks at those of the next CHECKS statistics that have no bytes in the pool, and returns the
+ * least recently used of those without files, or else of all. Returns NULL if there are none.
  */
 static struct kvc_model_stats *oldest_stats(struct kvc_model_stats_table *all)
 {

@@ -55,6 +55,7 @@
 	X(epochs, "times all names were invalidated in the kernel at once")                       \
 	X(expired_chunks, "chunks dropped because their ttl ran out")                             \
 	X(corrupt, "damaged copies found in a tier and discarded")                                \
+	X(replaced, "loads of copies in a shared tier that another node has replaced")            \
 	X(tier_errors, "failed tier operations")                                                  \
 	X(tier_refusals, "tier operations refused: no permission, read-only, full, rate limited") \
 	X(breaker_opened, "times a breaker suspended a class of calls that failed")               \

@@ -148,10 +148,10 @@ void kvc_sweep_print(struct kvc *k, FILE *out)
 	else
 		fprintf(out,
 			"%s %s %s\nerror %d\nseen %" PRIu64 "\nchanged %" PRIu64 "\nfailed %" PRIu64
-			"\nlost %" PRIu64 "\nevicted %" PRIu64 "\nbytes %" PRIu64
-			"\nall_bytes %" PRIu64 "\n",
+			"\nlost %" PRIu64 "\nreplaced %" PRIu64 "\nevicted %" PRIu64
+			"\nbytes %" PRIu64 "\nall_bytes %" PRIu64 "\n",
 			s->kind->name, done ? "done:" : "running:", line, done ? -s->err : 0,
-			s->seen, s->changed, s->failed, s->lost, s->evicted, s->bytes,
+			s->seen, s->changed, s->failed, s->lost, s->replaced, s->evicted, s->bytes,
 			s->all_bytes);
 	if (s)
 		print_number(s->number, out);

@@ -28,6 +28,8 @@ struct kvc_sweep {
 	_Atomic uint64_t bytes, all_bytes; /* processed, and total (0: unknown) */
 	/* verify and remove: discarded copies that were the last of a file */
 	_Atomic uint64_t lost;
+	/* verify: copies in shared tiers that other nodes have replaced; they are kept */
+	_Atomic uint64_t replaced;
 	/* remove: chunks that were evicted from a tier for lack of space during the sweep */
 	_Atomic uint64_t evicted;
 	int err;

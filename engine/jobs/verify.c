@@ -6,7 +6,9 @@
  *
  * A copy that is damaged is read a second time, because its header may just have been rewritten. If
  * it is still damaged, it is treated as in a load: it is discarded, and made again if the pool has
- * the file. A file without another copy is dropped.
+ * the file. A file without another copy is dropped. A copy that another node has replaced is
+ * counted and kept: that node verifies it, and if this node made the copy again, the other node
+ * would find its own copy replaced.
  */
 #include "ops.h"
 #include "fetch.h"
@@ -94,7 +96,7 @@ static bool same_copy(const struct kvc_fetch_want *a, const struct kvc_fetch_wan
 
 static bool is_damage(int err)
 {
-	return err == -EBADMSG || err == -ENOENT || err == -EPROTO || err == -ESTALE;
+	return err == -EBADMSG || err == -ENOENT || err == -EPROTO;
 }
 
 /*
@@ -144,9 +146,7 @@ static void discard_copy(struct kvc_sweep *s, const struct kvc_fetch_want *want,
 		kvc_count(&k->stats, corrupt);
 		kvc_warn("tier %s: verify: the copy of inode %llx is %s and is discarded%s",
 			 k->tier[tier].t->ops->name, (unsigned long long)want->ino,
-			 err == -ENOENT   ? "missing"
-			 : err == -ESTALE ? "replaced by another node"
-					  : "damaged",
+			 err == -ENOENT ? "missing" : "damaged",
 			 lost ? "; it was the last copy, so the file is dropped" : "");
 	}
 	kvc_unlock_both(k);
@@ -178,6 +178,8 @@ static void verify_one(struct kvc_sweep *s, uint64_t ino, unsigned tier)
 	s->bytes += want.place.where.len;
 	if (is_damage(err)) {
 		discard_copy(s, &want, tier, err);
+	} else if (err == -ESTALE) {
+		s->replaced++;
 	} else if (err) {
 		if (err == -ENOKEY) {
 			kvc_count(&k->stats, unsealable);

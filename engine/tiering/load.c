@@ -169,12 +169,14 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	kvc_unlock(k);
 	if (!wanted)
 		return -ESTALE; /* unlinked; the tier may hold anything now */
-	if (err == -EBADMSG || err == -ENOENT || err == -EPROTO || err == -ESTALE) {
+	if (err == -ESTALE) {   /* it is a copy of that node now, and not a damaged one */
+		kvc_info("tier %s: the copy of inode %llx was replaced by another node",
+			 tier->ops->name, (unsigned long long)seg->ino);
+		kvc_count(&k->stats, replaced);
+		j->bad |= 1u << j->tier;
+	} else if (err == -EBADMSG || err == -ENOENT || err == -EPROTO) {
 		kvc_warn("tier %s: the copy of inode %llx is %s and is discarded", tier->ops->name,
-			 (unsigned long long)seg->ino,
-			 err == -ENOENT   ? "missing"
-			 : err == -ESTALE ? "replaced by another node"
-					  : "damaged");
+			 (unsigned long long)seg->ino, err == -ENOENT ? "missing" : "damaged");
 		kvc_count(&k->stats, corrupt);
 		j->bad |= 1u << j->tier;
 	} else if (err && err != -ENOSPC && err != -ENODEV) { /* the driver logs ENODEV */

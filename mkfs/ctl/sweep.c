@@ -145,23 +145,41 @@ static void progress(const struct sweep *s)
 	fputs("\033[K", stderr);
 }
 
+/* The copies that verify found undamaged. */
+static uint64_t good_copies(const struct sweep *s)
+{
+	return value_of(s, "seen") - value_of(s, "changed") - value_of(s, "failed") -
+	       value_of(s, "replaced");
+}
+
+static void print_verified(const struct sweep *s)
+{
+	uint64_t replaced = value_of(s, "replaced");
+
+	printf("%.*s, %" PRIu64 " good", (int)strcspn(s->text, "\n"), s->text, good_copies(s));
+	if (replaced)
+		printf(", %" PRIu64 " replaced by other nodes", replaced);
+	putchar('\n');
+}
+
 static void print_sweep_json(const struct sweep *s)
 {
 	struct kvm_json j = { stdout, false };
-	uint64_t seen = value_of(s, "seen"), changed = value_of(s, "changed"),
-		 failed = value_of(s, "failed");
+	uint64_t changed = value_of(s, "changed"), failed = value_of(s, "failed");
 	bool verify = !strcmp(s->name, "verify");
 
 	kvm_json_begin(&j, NULL, '{');
 	kvm_json_text(&j, "mount", s->mnt);
 	kvm_json_text(&j, "what", s->name);
-	kvm_json_number(&j, "seen", seen);
+	kvm_json_number(&j, "seen", value_of(s, "seen"));
 	if (verify)
-		kvm_json_number(&j, "good", seen - changed - failed);
+		kvm_json_number(&j, "good", good_copies(s));
 	kvm_json_number(&j, verify ? "damaged" : "changed", changed);
 	kvm_json_number(&j, verify ? "unreadable" : "failed", failed);
-	if (verify)
+	if (verify) {
 		kvm_json_number(&j, "lost", value_of(s, "lost"));
+		kvm_json_number(&j, "replaced", value_of(s, "replaced"));
+	}
 	if (!strcmp(s->name, "remove"))
 		kvm_json_number(&j, "evicted", value_of(s, "evicted"));
 	kvm_json_number(&j, "bytes", value_of(s, "bytes"));
@@ -203,8 +221,7 @@ static int print_result(const struct sweep *s)
 	if (s->json)
 		print_sweep_json(s);
 	else if (verify)
-		printf("%.*s, %" PRIu64 " good\n", head, s->text,
-		       value_of(s, "seen") - changed - failed);
+		print_verified(s);
 	else if (!value_of(s, "error") && kvm_devices_result(s->name, s->text))
 		; /* it is printed */
 	else

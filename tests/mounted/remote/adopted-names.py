@@ -165,7 +165,7 @@ own.mount()
 was = os.stat(f"{own.mnt}/m/own0").st_ino
 with contextlib.suppress(OSError):
     own.read("m/own0")
-assert own.stats()["corrupt"] >= 1, own.stats()
+assert own.stats()["replaced"] >= 1, own.stats()
 # the file is gone, and a frame under its name is taken in like any other
 with contextlib.suppress(FileNotFoundError):
     assert own.read("m/own0") == blob(9, 50 * KiB)

@@ -2,10 +2,11 @@
 # ways: fast
 # level: check
 """The manual's steps to rotate keys, on one node and on three mounted nodes that share a remote:
-add a key, run rekey, remove the old line, mount again, and load everything. rekey refuses a file
+add a key, run rekey, remove the old line, mount again, and load everything. The frames that another
+node has encrypted again are not damaged ones: verify counts and keeps them. rekey refuses a file
 that it cannot use and keeps its keys. A node learns a new key when it reads a frame with that key,
 and counts frames whose keys its file lacks."""
-import errno, os, shutil
+import errno, json, os, shutil
 from kvtest import *
 from prometheus import check
 
@@ -144,6 +145,26 @@ for s in (b, c):
     rekey(s)
 wait_for(lambda: os.path.exists(f"{c.mnt}/m0/later/l"), every=0.1)
 assert c.read("m0/later/l") == b"l" * 7000
+# a and b have recorded frames in the shared folder that other nodes have replaced since
+for s in nodes:
+    s.settle()
+frames = sorted((f.path, f.stat().st_mtime_ns) for d in os.scandir(f"{TMP}/shared") if d.is_dir()
+                for f in os.scandir(d.path))
+p = run(CTL, "verify", "--json", a.mnt, ok=True)
+j = json.loads(p.stdout)
+assert j["damaged"] == j["unreadable"] == j["lost"] == 0 and j["replaced"] >= 2, j
+assert j["good"] + j["replaced"] == j["seen"] and j["good"] >= 2, j
+text = run(CTL, "verify", a.mnt, ok=True).stdout
+assert text.endswith(f" good, {j['replaced']} replaced by other nodes\n"), text
+a.settle()
+assert frames == sorted((f.path, f.stat().st_mtime_ns) for d in os.scandir(f"{TMP}/shared")
+                        if d.is_dir() for f in os.scandir(d.path)), "verify has written"
+for path in DATA:
+    folder = f"{a.mnt}/{os.path.dirname(path)}"
+    for tier in (b"disk", b"cpu"):
+        os.setxattr(folder, "user.kvcachefs.demote", tier)
+load_all(a)
+assert a.stats()["corrupt"] == 0 and a.stats()["replaced"] >= 2, a.stats()
 for i, s in enumerate(nodes):
     s.settle()
     s.umount()

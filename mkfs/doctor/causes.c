@@ -85,6 +85,49 @@ static void remedy_of_size(struct kvm_diagnosis *d, struct kvm_finding *v, bool 
 			size);
 }
 
+/* The disk tier refuses a chunk because of admit=twice, of daily=, or because of its policy. */
+static const struct missing refused_by_policy = {
+	"refused",
+	"disk-refuses",
+	"the policy of the disk tier kept other chunks",
+};
+
+static bool refused_for(const struct kvm_facts *f, const char *reason)
+{
+	static const char *const reasons[] = { "twice", "daily", "worth" };
+	char name[64];
+	uint64_t n;
+
+	snprintf(name, sizeof name, "refused_%s_chunks", reason);
+	n = kvm_fact(f, name);
+	for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
+		snprintf(name, sizeof name, "refused_%s_chunks", reasons[i]);
+		if (kvm_fact(f, name) > n)
+			return false;
+	}
+	return n > 0;
+}
+
+static void remedy_of_refusal(struct kvm_diagnosis *d, struct kvm_finding *v)
+{
+	const struct kvm_facts *f = d->f;
+	char value[32];
+
+	if (refused_for(f, "worth")) {
+		kvm_doctor_remedy(v, "grow", "",
+				  "Give the store a larger disk tier (kvcachectl grow enlarges a "
+				  "device, and kvcachectl add adds one), or mount with another "
+				  "disk_policy=; kvcachefs-policies(7) compares the policies.");
+	} else if (refused_for(f, "daily")) {
+		kvm_doctor_size(2 * kvm_facts_option(f, "daily"), value);
+		kvm_doctor_remedy(v, "daily", value, "Run kvcachectl reload -o daily=%s %s.", value,
+				  f->mnt);
+	} else {
+		kvm_doctor_remedy(v, "admit", "all", "Run kvcachectl reload -o admit=all %s.",
+				  f->mnt);
+	}
+}
+
 /* The finding for one reason. n: requests for names that were dropped for it. */
 static void find_missing(struct kvm_diagnosis *d, const struct missing *m, uint64_t n,
 			 uint64_t asked)
@@ -96,6 +139,8 @@ static void find_missing(struct kvm_diagnosis *d, const struct missing *m, uint6
 	char more[32] = "", text[96] = "", buf[KVM_PATH], value[32];
 	struct kvm_finding *v;
 
+	if (!strcmp(m->reason, "refused") && refused_for(f, "worth"))
+		m = &refused_by_policy;
 	if (kept)
 		snprintf(text, sizeof text, " %s of %s more: about +%.1f points.",
 			 *m->reason == 't' ? "A disk tier" : "A pool", kvc_size_text(g.bytes, more),
@@ -134,13 +179,8 @@ static void find_missing(struct kvm_diagnosis *d, const struct missing *m, uint6
 				  "Run kvcachectl reload -o pace=%s %s, so that "
 				  "stores wait longer for the copies, or use a faster disk.",
 				  value, f->mnt);
-	} else if (kvm_fact(f, "refused_daily_chunks") > kvm_fact(f, "refused_twice_chunks")) {
-		kvm_doctor_size(2 * kvm_facts_option(f, "daily"), value);
-		kvm_doctor_remedy(v, "daily", value, "Run kvcachectl reload -o daily=%s %s.", value,
-				  f->mnt);
 	} else {
-		kvm_doctor_remedy(v, "admit", "all", "Run kvcachectl reload -o admit=all %s.",
-				  f->mnt);
+		remedy_of_refusal(d, v);
 	}
 }
 
@@ -186,9 +226,13 @@ static void judge_found(struct kvm_diagnosis *d)
 				stored, absent);
 	if (asked < KVM_ENOUGH) {
 		kvm_doctor_note(d,
-				"Clients asked for %" PRIu64 " chunks since the mount began. That "
-				"is too little to judge the share of found chunks.",
-				asked);
+				"Clients asked for %" PRIu64 " chunks%s since the mount began. "
+				"That is too little to judge the share of found chunks.%s",
+				asked, stored ? "" : " and stored no file",
+				stored ? ""
+				       : " If engines are at work: check that their folder is in "
+					 "this mount, and that they may write to it. Repeated "
+					 "questions for a missing name are not counted.");
 		return;
 	}
 	kvm_doctor_say(d,
@@ -372,9 +416,9 @@ static void judge_calls(struct kvm_diagnosis *d)
 				    effect_of(c->call));
 		kvm_doctor_remedy(
 			v, disk ? "" : "remote", "",
-			disk ? "Check the disk of the store (dmesg, kvcachectl log %s)."
+			disk ? "Check the disk of the store (dmesg, %s/.kvcachefs/log)."
 			     : "Check the server, its credentials and its free space, or mount "
-			       "without this remote=. The log has the errors: kvcachectl log %s.",
+			       "without this remote=. The log has the errors: %s/.kvcachefs/log.",
 			f->mnt);
 	}
 }
@@ -458,8 +502,8 @@ static void judge_failures(struct kvm_diagnosis *d)
 			kvm_doctor_find(d, "catalog-stuck", 5000, NULL, NULL,
 					"The catalog cannot write, so changes are refused."),
 			"", "",
-			"Free space on the filesystem of the store, or check its disk: "
-			"kvcachectl log %s.",
+			"Free space on the filesystem of the store, or check its disk. The log "
+			"has the errors: %s/.kvcachefs/log.",
 			f->mnt);
 }
 

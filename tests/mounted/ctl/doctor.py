@@ -22,7 +22,8 @@ def exists(s, *names):
 s = Store("good", size="256M", cpu="64M", options="settle=0").mount()
 found, j = doctor(s)
 assert not found and not j["summary"] and len(j["notes"]) == 3, j
-assert "0 chunks" in j["notes"][0] and "too few to replay" in j["notes"][2], j
+assert "0 chunks and stored no file" in j["notes"][0] and "may write" in j["notes"][0], j
+assert "too few to replay" in j["notes"][2], j
 text = run(CTL, "doctor", "--for", "1s", s.mnt, ok=True).stdout
 assert TMPFS or text.startswith("No findings.\n"), text
 assert "\nNot judged:\n" in text and max(map(len, text.splitlines())) <= 80, text
@@ -153,6 +154,19 @@ found, j = doctor(s)
 assert set(found) == {"admission-refuses"}, j
 assert (found["admission-refuses"]["option"], found["admission-refuses"]["value"]) == \
     ("admit", "all"), j
+# the same counts, but the policy of a full disk tier has refused them: admit=all changes nothing
+with open(f"{s.mnt}/.kvcachefs/stats") as f:
+    text = f.read()
+for a, b in (("twice", "other"), ("worth", "twice"), ("other", "worth")):
+    text = re.sub(f"refused_{a}_", f"refused_{b}_", text)
+with open(f"{TMP}/stats", "w") as f:
+    f.write(text)
+p = run("unshare", "-m", "sh", "-c", f"mount --bind {TMP}/stats {s.mnt}/.kvcachefs/stats && "
+        f"{CTL} doctor --json --for 1s {s.mnt}", ok=True)
+found = {f["id"]: f for f in json.loads(p.stdout)["findings"]}
+assert set(found) == {"disk-refuses"} and found["disk-refuses"]["option"] == "grow", found
+assert "the policy of the disk tier kept other chunks" in found["disk-refuses"]["text"], found
+assert "disk_policy=" in found["disk-refuses"]["remedy"], found
 s.umount()
 
 # a tier that fails, and a tier that is slow
@@ -164,6 +178,7 @@ for i in range(40):
 wait_for(lambda: not s.stats()["tier_disk_up"])
 found, j = doctor(s)
 assert set(found) == {"tier-out", "faults-injected"} and list(found)[0] == "tier-out", j
+assert f"{s.mnt}/.kvcachefs/log" in found["tier-out"]["remedy"], j
 os.remove(bad)
 wait_for(lambda: s.stats()["tier_disk_up"])
 s.umount()

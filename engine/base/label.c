@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #define LABEL_VERSION 1
 static const char magic[8] = "KVCACHDV";
@@ -244,17 +246,38 @@ static int sync_folder_of(const char *path)
 	return fd < 0 || fsync(fd) ? -errno : 0;
 }
 
+int kvc_label_room(int fd, const char *path, uint64_t more, char *error)
+{
+	struct statvfs v;
+	uint64_t space;
+	char a[32], b[32];
+
+	if (fstatvfs(fd, &v) || !v.f_blocks) /* a tmpfs without a limit */
+		return 0;
+	space = (geteuid() ? v.f_bavail : v.f_bfree) * v.f_frsize;
+	if (more <= space)
+		return 0;
+	snprintf(error, 512,
+		 "%.300s needs %s more, and its filesystem has %s free; give a smaller --size, or "
+		 "free space",
+		 path, kvc_size_text(more, a), kvc_size_text(space, b));
+	return -ENOSPC;
+}
+
 int kvc_label_file_make(const struct kvc_store *s, unsigned nr, char *error)
 {
 	const struct kvc_device *d = &s->dev[nr];
 	KVC_FD int fd = kvc_open_own(d->path, O_RDWR | O_CREAT | O_EXCL);
-	int err = fd < 0 ? fd : -posix_fallocate(fd, 0, (off_t)d->size);
+	bool full = fd >= 0 && kvc_label_room(fd, d->path, d->size, error);
+	int err = fd < 0 ? fd : full ? -ENOSPC : -posix_fallocate(fd, 0, (off_t)d->size);
 
 	err = err ?: kvc_label_make(s, nr, fd, d->size) ?: sync_folder_of(d->path);
 	if (!err)
 		return 0;
 	if (fd >= 0)
 		unlink(d->path);
+	if (full)
+		return err;
 	if (err == -EEXIST)
 		snprintf(error, 512,
 			 "%.300s exists and is not changed: give the name of a new file, or remove "

@@ -56,6 +56,12 @@ bool kvc_label_is(const struct kvc_label *l, const struct kvc_store *s, unsigned
  */
 int kvc_label_make(const struct kvc_store *s, unsigned nr, int fd, uint64_t size);
 /*
+ * Checks that the filesystem of the open file has space for `more` bytes: an allocation that fails
+ * fills the filesystem for seconds. Returns 0, also if the space is not known, or -ENOSPC with one
+ * line in error[512].
+ */
+int kvc_label_room(int fd, const char *path, uint64_t more, char *error);
+/*
  * Makes the file of a device (KVC_DEVICE_FILE) with all its space and its label, and puts it on
  * stable storage. Returns 0, or a negative errno with one line in error[512]; -EEXIST: a file of
  * that name exists, and is not changed. After any other error no file is left. May block for long

@@ -254,10 +254,13 @@ int kvc_devices_add(struct kvc_sweep *s)
 static int extend(struct kvc_sweep *s, const struct kvc_device *d, int fd, uint64_t size)
 {
 	struct stat st;
-	int err = fstat(fd, &st) ? -errno : -posix_fallocate(fd, 0, (off_t)size);
+	int err = fstat(fd, &st) ? -errno : 0;
 	char what[400];
+	uint64_t has = err ? size : (uint64_t)st.st_blocks * 512;
 
-	err = err ?: fsync(fd) ? -errno : 0;
+	if (has < size && (err = kvc_label_room(fd, d->path, size - has, s->why)))
+		return err;
+	err = err ?: -posix_fallocate(fd, 0, (off_t)size) ?: fsync(fd) ? -errno : 0;
 	if (!err)
 		return 0;
 	if ((uint64_t)st.st_size < size &&

@@ -14,6 +14,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
@@ -129,8 +130,19 @@ int kvm_run_devices(int argc, char **argv)
 	return 0;
 }
 
+/* Is the path of a new file in the mount whose store is to use it? */
+static bool in_mount(const char *path, const char *mnt)
+{
+	KVC_MEM char *copy = strdup(path);
+	struct stat folder, root;
+
+	return copy && !stat(dirname(copy), &folder) && !stat(mnt, &root) &&
+	       folder.st_dev == root.st_dev;
+}
+
 /* Sets *kind of a device to be added, and checks that it may be overwritten. */
-static int examine(const char *path, uint64_t size, bool force, enum kvc_device_kind *kind)
+static int examine(const char *path, const char *mnt, uint64_t size, bool force,
+		   enum kvc_device_kind *kind)
 {
 	struct stat st;
 	KVC_FD int fd = -1;
@@ -141,6 +153,10 @@ static int examine(const char *path, uint64_t size, bool force, enum kvc_device_
 			return kvm_fail("cannot examine %s: %s", path, kvc_why(errno));
 		if (!strncmp(path, "/dev/", 5) && strncmp(path, "/dev/shm/", 9) != 0)
 			return kvm_fail("there is no device %s", path);
+		if (in_mount(path, mnt))
+			return kvm_fail("%s is in the mount whose data it would hold; give a path "
+					"outside of %s",
+					path, mnt);
 		return size ? 0
 			    : kvm_fail("%s does not exist: to make a data file of that name, give "
 				       "--size",
@@ -229,7 +245,7 @@ int kvm_run_add(int argc, char **argv)
 		return err;
 	if ((err = kvm_mount_of(argc > 1 ? argv[1] : NULL, mnt)))
 		return err;
-	return kvm_device_path(argv[0], path) ?: examine(path, bytes, force, &kind)
+	return kvm_device_path(argv[0], path) ?: examine(path, mnt, bytes, force, &kind)
 	       ?: change("add", mnt, kind, bytes, force, path, json);
 }
 
@@ -263,6 +279,7 @@ static int confirm_evictions(const char *mnt, const char *device, bool yes)
 {
 	uint64_t used = 0, space = 0, chunks, bytes;
 	char *save, *line, size[32];
+	const char *path = device;
 	KVC_MEM char *text = NULL;
 	struct device_line d;
 	bool found = false;
@@ -278,6 +295,7 @@ static int confirm_evictions(const char *mnt, const char *device, bool yes)
 		snprintf(nr, sizeof nr, "%u", d.nr);
 		if (!strcmp(device, nr) || !strcmp(device, d.path)) {
 			found = true;
+			path = d.path;
 			used = d.used;
 		} else if (!strcmp(d.state, "up")) {
 			space += d.bytes - kvc_min(d.used, d.bytes);
@@ -293,7 +311,7 @@ static int confirm_evictions(const char *mnt, const char *device, bool yes)
 	if (used < bytes)
 		chunks = (uint64_t)((double)chunks * ((double)used / (double)bytes));
 	fprintf(stderr,
-		"%s: evicts about %" PRIu64 " chunks, %s, that do not fit elsewhere: ", device,
+		"%s: evicts about %" PRIu64 " chunks, %s, that do not fit elsewhere: ", path,
 		kvc_max(chunks, 1), kvc_size_text(used, size));
 	return kvm_confirm(false);
 }

@@ -309,9 +309,12 @@ static char *absolute(const char *path)
  */
 static int parse_paths(int n, char **words, char **store, char **mountpoint)
 {
+	if (n > 2)
+		return fail("unexpected argument %s; give a store, a mount point, and mount "
+			    "options after -o; see kvcachefs --help%s",
+			    words[2], "");
 	if (n != 2)
-		return fail("give a store and a mount point%s; see kvcachefs --help%s",
-			    n > 2 ? ", and nothing else" : "", "");
+		return fail("give a store and a mount point; see kvcachefs --help%s%s", "", "");
 	if (!*words[0] || !*words[1])
 		return fail("the path of the %s is empty; check that the shell variable is set%s",
 			    *words[0] ? "mount point" : "store", "");
@@ -333,6 +336,34 @@ static int check_logfile(const char *path, const char *mountpoint)
 		return 0;
 	return fail("option logfile: %s is inside the mount point %s; give another folder", path,
 		    mountpoint);
+}
+
+/*
+ * The folder of a dir:// remote: a copy that is stored in the daemon's own mount would be a file
+ * that is copied again, and a folder in the store would mix the files of the two.
+ */
+static int check_remotes(const char *remotes, const char *store, const char *mountpoint)
+{
+	for (const char *at = remotes; *at; at += strspn(at, " ")) {
+		size_t n = strcspn(at, " ");
+		KVC_MEM char *url = strndup(at, n), *folder = NULL;
+		const char *path = url ? url + 6 : "", *of = NULL;
+
+		at += n;
+		if (!url || strncmp(url, "dir://", 6) != 0)
+			continue;
+		url[strcspn(url, "?")] = 0;
+		folder = realpath(path, NULL);
+		if (is_below(path, mountpoint) || (folder && is_below(folder, mountpoint)))
+			of = mountpoint;
+		else if (is_below(path, store) || (folder && is_below(folder, store)))
+			of = store;
+		if (of)
+			return fail("option remote: the folder %s is inside %s; give another "
+				    "folder",
+				    path, of);
+	}
+	return 0;
 }
 
 /* Runs the daemon in a child process without a terminal. Returns when its mount answers. */
@@ -392,12 +423,15 @@ int main(int argc, char **argv)
 		case 'v': break; /* mount(8) passes these */
 		default:
 			kvc_getopt_error(c, argv, longs, "kvcachefs", error);
-			return fail("%s%s", error, "");
+			return fail("%s%s", error,
+				    c == '?' && !strstr(error, "did you mean")
+					    ? "; mount options follow -o"
+					    : "");
 		}
 	if (argc - optind == 2 && kvc_options_check(&o, error))
 		return fail("%s%s", error, "");
 	if (parse_paths(argc - optind, argv + optind, &store, &mountpoint) ||
-	    check_logfile(o.logfile, mountpoint))
+	    check_logfile(o.logfile, mountpoint) || check_remotes(o.remote, store, mountpoint))
 		return 1;
 	kvc_log_setup(foreground ? KVC_LOG_STDERR : KVC_LOG_STARTING, o.debug);
 	if (*o.keyfile)

@@ -62,9 +62,14 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 
 	memset(u, 0, sizeof *u);
 	/* the part before an @ may be a password, so it is never shown */
-	snprintf(error, 512,
-		 "option remote: '%s%.200s' is not a URL such as redis://host:6379/prefix",
-		 shown ? "..." : "", shown ? shown : text);
+	if (*text == '/' && !shown)
+		snprintf(error, 512, "option remote: '%.200s' is not a URL; give dir://%.200s",
+			 text, text);
+	else
+		snprintf(error, 512,
+			 "option remote: '%s%.200s' is not a URL such as redis://host:6379/prefix "
+			 "or dir:///PATH",
+			 shown ? "..." : "", shown ? shown : text);
 	if (!rest || copy_part(u->scheme, sizeof u->scheme, text, (size_t)(rest - text)))
 		return -EINVAL;
 	host = rest + 3;

@@ -238,7 +238,7 @@ static void log_locked(struct kvct_s3_credentials *c, int err, const char *why)
 		*c->logged_error = 0;
 	} else if (strcmp(c->logged_error, why)) {
 		snprintf(c->logged_error, sizeof c->logged_error, "%s", why);
-		kvc_warn("tier s3: cannot get new credentials: %s %s", c->text, why);
+		kvc_warn("tier s3: cannot get new credentials (%s): %s", c->text, why);
 	}
 }
 

@@ -248,8 +248,8 @@ static int service_refused(const struct answer *a, const char *name, char *why)
 		json_field(a->text, "code", code, sizeof code);
 	if (!*message)
 		json_field(a->text, "message", message, sizeof message);
-	snprintf(why, WHY, "%s said %ld %s%s%s", name, a->status, code, *message ? ": " : "",
-		 message);
+	snprintf(why, WHY, "%s said %ld%s%s%s%s", name, a->status, *code ? " " : "", code,
+		 *message ? ": " : "", message);
 	return -EACCES;
 }
 

@@ -50,7 +50,8 @@ for bad in ("uid=nobody", "uid=", "uid=-1", "uid=4294967295", "gid=1x", "gid"):
 for bad in ("mode=rwx", "mode=", "mode=10000", "mode=789", "mode"):
     refused(kv, store, mnt, "-o", f"{o},{bad}", says="is not an octal mode")
 refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="is not valid")
-for remote, says in (("foo", "is not a URL"), ("ftp://x", "unknown kind 'ftp'"),
+for remote, says in (("foo", "is not a URL"), ("/srv/kv", "give dir:///srv/kv"),
+                     ("ftp://x", "unknown kind 'ftp'"),
                      ("redis://u:p@h", "a URL must not contain a password"),
                      ("redis://", "needs a host"), ("redis://h?pass=x", "no parameter 'pass'"),
                      ("redis://h?password_file=/nonexistent", "cannot be opened"),
@@ -101,6 +102,18 @@ for page, says in ((newer, "use a newer kvcachefs"), (damaged, "damaged")):
     refused(kv, store, mnt, "-o", o, says=says)
     with open(f"{store}/superblock", "wb") as f:
         f.write(good)
+# the folder of a remote is neither in the mount nor in the store, whatever the path is
+os.symlink(mnt, f"{TMP}/link")
+os.mkdir(f"{mnt}/sub")
+for folder, of in ((mnt, mnt), (f"{mnt}/sub?compress=zstd", mnt), (f"{TMP}/link/sub", mnt),
+                   (store, store)):
+    refused(kv, store, mnt, "-o", f"{o},remote=dir://{folder}", says=f"is inside {of}; give")
+os.rmdir(f"{mnt}/sub")
+os.unlink(f"{TMP}/link")
+# options that do not follow -o
+refused(kv, store, mnt, "cpu=64M", says="unexpected argument cpu=64M; give a store, a mount point")
+refused(kv, store, mnt, "--cpu=64M", says="mount options follow -o")
+refused(kv, store, says="give a store and a mount point")
 # the tools
 refused(mkfs, store, says="--force")
 refused(mkfs, "--size", "1M", f"{TMP}/new", says="too small")

@@ -9,6 +9,7 @@
 #include "mounts.h"
 
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -163,6 +164,30 @@ static int the_only_one(char mnt[KVM_PATH])
 	return 0;
 }
 
+/* Reports that the path does not exist, and names the mount that it is in, if any. */
+static int print_missing(const char *path, int err)
+{
+	char mnt[KVM_PATH] = "";
+	KVC_MEM char *above = strdup(path);
+	struct search s = { .mnt = mnt };
+	struct stat st;
+
+	while (above && strcmp(above, "/") != 0 && strcmp(above, ".") != 0 && stat(above, &st)) {
+		char *parent = strdup(dirname(above));
+
+		free(above);
+		above = parent;
+	}
+	if (!above || err != ENOENT || stat(above, &st))
+		return print_no_mount(path, err);
+	s.dev = st.st_dev;
+	if (kvm_mounts_each(match_device, &s) < 0 || !s.found)
+		return print_no_mount(path, err);
+	return kvm_fail("%s: No such file or directory in the mount %s; kvcachectl ls lists what "
+			"exists, and mkdir makes the folder of a model",
+			path, mnt);
+}
+
 int kvm_mount_of(const char *inside, char mnt[KVM_PATH])
 {
 	struct search s = { .mnt = mnt };
@@ -172,7 +197,7 @@ int kvm_mount_of(const char *inside, char mnt[KVM_PATH])
 	if (!inside)
 		return the_only_one(mnt);
 	if (stat(inside, &st))
-		return print_no_mount(inside, errno);
+		return print_missing(inside, errno);
 	s.dev = st.st_dev;
 	err = kvm_mounts_each(match_device, &s);
 	if (err < 0)

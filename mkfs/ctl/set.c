@@ -246,9 +246,12 @@ static int confirm_evict(int n, char **paths, const char *from, bool yes)
 			fputs("dropped from memory and all tiers.\n", stderr);
 		else
 			fprintf(stderr,
-				"removed from %s. A reboot loses data that is then only in memory, "
-				"and other nodes no longer find the data in a shared tier.\n",
-				from);
+				"removed from %s. %sA reboot loses data that is then only in "
+				"memory.\n",
+				from,
+				strcmp(from, "disk") != 0
+					? "Other nodes no longer find the data there. "
+					: "");
 	}
 	return kvm_confirm(yes);
 }

@@ -76,6 +76,8 @@ int kvm_run_tenants(int argc, char **argv)
 		kvm_json_begin(&j, NULL, '{');
 		kvm_json_text(&j, "mount", mnt);
 		kvm_json_begin(&j, "tenants", '[');
+	} else if (!*save) {
+		puts("no tenants");
 	} else {
 		for (int i = 0; i < SHOWN; i++)
 			printf("%8s  ", heads[i]);

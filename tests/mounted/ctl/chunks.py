@@ -126,7 +126,9 @@ said(run("sh", "-c", f"{CTL} ls --recursive {s.mnt}/odd 2>&1 >/dev/null"), 1, "t
 
 # invalid words, and paths outside a mount
 said(ctl("ls", TMP), 1, "not in a kvcachefs mount")
-said(ctl("ls", f"{M}/none"), 1, "No such file")
+for missing in ("none", "none/below/it"):
+    said(ctl("ls", f"{M}/{missing}"), 1, "No such file", f"in the mount {s.mnt};", "mkdir")
+said(ctl("ls", f"{TMP}/none"), 1, "No such file", "give a path in a kvcachefs mount")
 said(ctl("ls", M, M), 2, "--help")
 said(ctl("ls", "--long", M), 2, "--long")
 said(ctl("stat"), 2, "usage: kvcachectl stat")

@@ -204,6 +204,7 @@ s.settle()
 quietly("evict", f"{M}/e", f"{M}/f/l1")
 assert s.attr("m/e", "tiers") == s.attr("m/f", "tiers") == "disk"
 p = ctl("evict", "--from", "disk", "--yes", f"{M}/e")
+assert "A reboot loses" in p.stdout and "ther nodes" not in p.stdout, p
 assert p.returncode == 1 and "no other copy" in p.stdout, p
 assert s.read("m/e/l0") == blob("e0", N)
 p = ctl("evict", "--from", "all", f"{M}/f")
@@ -243,6 +244,7 @@ quietly("quota", "none", M)
 assert "no model has a quota" in run(CTL, "quotas", s.mnt, ok=True).stdout
 # without a disk tier
 t = Store("t", options="settle=0,disk=off").mount()
+assert run(CTL, "tenants", t.mnt, ok=True).stdout == "no tenants\n"
 t.write("m/a/l", blob("a", N))
 t.settle()
 said(ctl("evict", f"{t.mnt}/m/a"), 1, "no tier can take a copy", "--from all")

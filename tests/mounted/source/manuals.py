@@ -116,6 +116,11 @@ described = {n: bool(private) for n, private in
              re.findall(r"^\.TP\n\.I (\w+)\n(\(private\) )?", section, re.M)}
 assert len(files) > 10 and described == {n: not mode & 0o044 for n, mode in files.items()}, \
     f"kvcachefs-files.5: {described}, {files}"
+# .BR and its like join their arguments: a sentence that follows in the same line loses its spaces
+for name, t in pages.items():
+    for line in re.findall(r"^\.(?:BR|RB|IR|RI|BI|IB) .*", t, re.M):
+        assert not re.search(r"[.,;:] [A-Za-z]", re.sub(r'"[^"]*"|\\ ', "", line)), \
+            f"{name}: words without spaces: {line}"
 # references to sections
 sections = {n: set(re.findall(r'^\.S[SH] "?(.*?)"?$', t, re.M)) for n, t in pages.items()}
 references = 0

@@ -124,8 +124,9 @@ static const struct row rows[] = {
 	  "file whose first line is the secret that all peers share, for peer_listen=", TEXT,
 	  AT(peer_secret), NULL, 0, 256, "", FIXED },
 	{ "peer_name", "HOST:PORT",
-	  "name of this node in nodes= of other nodes, if it is not the value of peer_listen=; "
-	  "several names have + between them",
+	  "name of this node in the peers:// URLs of other nodes (nodes=), if it is not the value "
+	  "of "
+	  "peer_listen=; required if that is 0.0.0.0 or [::]; several names have + between them",
 	  TEXT, AT(peer_name), NULL, 0, 1024, "", FIXED },
 	{ "passthrough", ONE_OF, "let the kernel move data between callers and the pool", CHOICE,
 	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },
@@ -148,11 +149,12 @@ static const struct row rows[] = {
 	{ "deadline", "MS", "maximum time to wait for a tier or for free space", NUMBER,
 	  AT(deadline_ms), NULL, 1, 3600000, "10000", FIXED },
 	{ "pace", "MS",
-	  "maximum delay of a writer while copies to the tiers lag behind; after this delay the "
-	  "coldest chunks without a copy are dropped",
+	  "maximum delay of a writer while copies to the tiers lag behind; if there is still no "
+	  "space "
+	  "after it, the coldest chunks without a copy are dropped",
 	  NUMBER, AT(pace_ms), NULL, 0, 3600000, "100", LIVE },
-	{ "log", "SIZE", "maximum size of the catalog's write-ahead log", SIZE, AT(log_bytes), NULL,
-	  1 << 20, 1ull << 40, "64M", FIXED },
+	{ "log", "SIZE", "maximum size of the write-ahead log of the catalog (the list of files)",
+	  SIZE, AT(log_bytes), NULL, 1 << 20, 1ull << 40, "64M", FIXED },
 	{ "catalog", "SIZE",
 	  "maximum size of names and attributes in the catalog; 0: half of the combined size of "
 	  "pool and disk tier, or unlimited with remote=",

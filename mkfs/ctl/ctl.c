@@ -29,8 +29,8 @@ static const struct kvm_command commands[] = {
 	{ "config", "[--json] [PATH]",
 	  "show the options of a mount and the daemon's automatic choices", 0, 1, kvm_run_config },
 	{ "reload", "[-o OPTIONS [--save FILE] | --file FILE] [--json] [PATH]",
-	  "change options of a mount; without -o and --file, read its key file and reopen its log "
-	  "file",
+	  "change the mount's options; without -o and --file, read its key file again and reopen "
+	  "its log",
 	  0, 1, kvm_run_reload },
 	{ "log", "[--json] [error|warn|info|debug] [PATH]",
 	  "show or set the log level of the daemon", 0, 2, kvm_run_log },

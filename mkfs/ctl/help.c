@@ -22,8 +22,9 @@ static const struct {
 	{ "doctor", "--trace", "FILE",
 	  "replay this trace of the mount instead of recording requests" },
 	{ "top", "--sort", "COLUMN",
-	  "order of the models: use (opens, missing names and creates;\n"
-	  "default), asked, found, opens, memory, creates, loaded, copied,\n"
+	  "order of the models: use (opens, requests for names that do not\n"
+	  "exist, and creates; default), asked (chunks requested), found and\n"
+	  "memory (lowest percentage first), opens, creates, loaded, copied,\n"
 	  "pool or name" },
 	{ "status", "--interval", "TIME",
 	  "show the state and the activity after each interval, from 1s to 1h" },
@@ -114,8 +115,9 @@ static const struct {
 	  "(default: 1K,5K,10K,20K)" },
 	{ "replay", "--tiers", NULL, "add a disk tier of ten times the size of the pool" },
 	{ "replay", "--chain", "told|learned|none",
-	  "which chunk precedes a chunk in its prompt. told: as in the trace\n"
-	  "(default); learned: inferred from the requests; none: unknown" },
+	  "how to know which chunk precedes another in a prompt. told: as\n"
+	  "in the trace (default); learned: inferred from the requests; none:\n"
+	  "not at all" },
 	{ "replay", "--clients", "N", "prompts that run at the same time (1 to 64; default 1)" },
 	{ "replay", "--threads", "N",
 	  "with --chain learned: threads of the simulated engine (1 to 64;\n"
@@ -155,7 +157,9 @@ static const struct {
 	  "a chunk, a file (its whole chunk), the folder of a model, or the\n"
 	  "mount (all its models); with --chunks, also any other folder" },
 	{ "quota", "SIZE|none", "the new limit, at least 1M; none: remove the quota" },
-	{ "policy", "NAME|none", "a policy of kvcachefs-policies(7), such as prefix or lru" },
+	{ "policy", "NAME|none",
+	  "a policy that kvcachefs-policies(7) describes, such as\n"
+	  "prefix or lru" },
 	{ "tenant", "NAME",
 	  "name of the tenant; with --folder, the name none ends the\n"
 	  "assignment of the folder" },
@@ -315,7 +319,7 @@ void kvm_print_help(const struct kvm_command *c)
 		     "or, if there are\nseveral, the one that contains the working directory.");
 	if (usage_has(c->args, "MODEL..."))
 		puts("MODEL is the path of a folder directly under the mount. The path of the "
-		     "mount means each of its\npresent models.");
+		     "mount stands for all\nmodels that exist now.");
 	for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++)
 		if (!strcmp(examples[i].command, c->name))
 			printf("Examples:\n  kvcachectl %s\n  kvcachectl %s\n", examples[i].first,

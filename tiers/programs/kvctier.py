@@ -119,7 +119,7 @@ def serve(make, threads=4, name=None):
     except (OSError, struct.error):
         magic = b""
     if magic != MAGIC:
-        sys.exit("kvcachefs starts this program, which implements a tier: mount with "
+        sys.exit("this program implements a tier, and only kvcachefs starts it: mount with "
                  "remote=ext:///PATH/OF/PROGRAM or, with options of the program, "
                  "remote=ext:///PATH/OF/PROGRAM?NAME=VALUE")
 

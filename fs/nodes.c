@@ -3,8 +3,9 @@
  * The server of peer_listen=ADDR:PORT: sends objects of this node, as frames (serve.h), to the
  * peers:// remotes of other nodes. frames/peer_sign.h describes the requests. Each request is
  * signed with the secret of peer_secret=. An unsigned, old or repeated request is answered with 403
- * and nothing else. A request for a node with another name is answered with 421. A request never
- * causes a request to another node, so requests cannot go in circles.
+ * and nothing else. A request for a node with another name is answered with 421, and one of another
+ * epoch (replay.h) with 425 and the epoch. A request never causes a request to another node, so
+ * requests cannot go in circles.
  *
  * A few threads of libmicrohttpd answer. A request that waits for a load from the disk is suspended
  * and takes no thread: the engine wakes it. http_peers.h limits connections and the time of each
@@ -74,14 +75,15 @@ struct exchange {
 /* ---- answers ---- */
 
 /* Signs the answer, except a 403, and queues it. Takes ownership of r, which may be NULL. */
-static mhd_result node_answer(struct exchange *x, unsigned status, uint64_t len,
-			      const uint8_t *header, struct MHD_Response *r)
+static mhd_result node_answer(struct exchange *x, unsigned status, uint64_t len, const void *start,
+			      size_t start_len, struct MHD_Response *r)
 {
 	kvc_peer_text sign;
 	mhd_result result = MHD_NO;
 
 	if (r && (status == MHD_HTTP_FORBIDDEN ||
-		  (!kvc_peer_sign_answer(&x->o->secret, x->q.nonce, status, len, header, sign) &&
+		  (!kvc_peer_sign_answer(&x->o->secret, x->q.nonce, status, len, start, start_len,
+					 sign) &&
 		   MHD_add_response_header(r, KVC_PEER_SIGN, sign))))
 		result = MHD_queue_response(x->c, status, r);
 	if (r)
@@ -91,9 +93,17 @@ static mhd_result node_answer(struct exchange *x, unsigned status, uint64_t len,
 
 static mhd_result node_answer_text(struct exchange *x, unsigned status, const char *text)
 {
-	return node_answer(x, status, strlen(text), NULL,
+	return node_answer(x, status, strlen(text), NULL, 0,
 			   MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text,
 							   MHD_RESPMEM_PERSISTENT));
+}
+
+static mhd_result node_answer_epoch(struct exchange *x, char *epoch)
+{
+	size_t len = strlen(epoch);
+
+	return node_answer(x, KVC_PEER_OTHER_EPOCH, len, epoch, len,
+			   MHD_create_response_from_buffer(len, epoch, MHD_RESPMEM_MUST_COPY));
 }
 
 /* MHD asks for the next bytes of the answer. */
@@ -135,7 +145,8 @@ static mhd_result node_answer_frame(struct exchange *x)
 	r = MHD_create_response_from_callback(len, kvc_min(len, BLOCK), frame_bytes, x, NULL);
 	kvc_count(kvc_cache_stats(x->o->f->k), peer_answers);
 	return node_answer(x, MHD_HTTP_PARTIAL_CONTENT, len,
-			   x->q.from ? NULL : kvc_serve_header(x->s), r);
+			   x->q.from ? NULL : kvc_serve_header(x->s),
+			   x->q.from ? 0 : KVC_FRAME_HEADER, r);
 }
 
 static mhd_result node_answer_error(struct exchange *x, int err)
@@ -152,27 +163,37 @@ static const char *request_header(struct exchange *x, const char *name)
 	return MHD_lookup_connection_value(x->c, MHD_HEADER_KIND, name);
 }
 
-/* Returns NULL, or the reason to refuse the request with a 403, unless it is for another node. */
-static const char *refusal(struct exchange *x, const char *url, bool *misdirected)
+/*
+ * Returns NULL, or the reason to refuse the request. *status: of the answer. epoch: set if it is
+ * KVC_PEER_OTHER_EPOCH.
+ */
+static const char *refusal(struct exchange *x, const char *url, unsigned *status,
+			   kvc_peer_text epoch)
 {
 	const struct kvc_peer_headers h = {
 		.range = request_header(x, "Range"),
 		.time = request_header(x, KVC_PEER_TIME),
 		.nonce = request_header(x, KVC_PEER_NONCE),
 		.node = request_header(x, KVC_PEER_NODE),
+		.epoch = request_header(x, KVC_PEER_EPOCH),
 	};
 	kvc_peer_text sign;
+	const char *why;
 
-	*misdirected = false;
+	*status = MHD_HTTP_FORBIDDEN;
 	if (!kvc_peer_parse(url, &h, &x->q))
 		return "it is not a request of a node";
 	if (kvc_peer_sign(&x->o->secret, &x->q, sign) ||
 	    !kvc_peer_same(sign, request_header(x, KVC_PEER_SIGN)))
 		return "the signature is wrong: the two nodes have different secrets";
-	*misdirected = !kvc_peer_name_listed(x->o->names, x->q.node);
-	if (*misdirected)
-		return NULL;
-	return kvfs_replay_refuses(x->o->replay, kvc_now_ns() / 1000000, x->q.time_ms, x->q.nonce);
+	if (!kvc_peer_name_listed(x->o->names, x->q.node)) {
+		*status = KVC_PEER_MISDIRECTED;
+		return "it is for another node";
+	}
+	why = kvfs_replay_refuses(x->o->replay, kvc_now_ns() / 1000000, &x->q, epoch);
+	if (why && *epoch)
+		*status = KVC_PEER_OTHER_EPOCH;
+	return why;
 }
 
 static void warn_of_refusal(struct kvfs_nodes *o, const char *why)
@@ -249,22 +270,31 @@ static bool open_or_suspend(struct exchange *x, int *err)
 	return true;
 }
 
+static mhd_result node_refuse(struct exchange *x, unsigned status, const char *why, char *epoch)
+{
+	if (status == KVC_PEER_OTHER_EPOCH) {
+		kvc_count(kvc_cache_stats(x->o->f->k), peer_stale);
+		return node_answer_epoch(x, epoch);
+	}
+	if (status == KVC_PEER_MISDIRECTED) {
+		warn_of_name(x->o, x->q.node);
+		return node_answer_text(x, status, "");
+	}
+	warn_of_refusal(x->o, why);
+	return node_answer_text(x, status, why);
+}
+
 static mhd_result node_run(struct exchange *x, const char *url)
 {
-	bool misdirected;
+	kvc_peer_text epoch;
+	unsigned status;
 	const char *why;
 	int err = 0;
 
 	if (!x->begun) {
 		x->begun = true;
-		if ((why = refusal(x, url, &misdirected))) {
-			warn_of_refusal(x->o, why);
-			return node_answer_text(x, MHD_HTTP_FORBIDDEN, why);
-		}
-		if (misdirected) {
-			warn_of_name(x->o, x->q.node);
-			return node_answer_text(x, KVC_PEER_MISDIRECTED, "");
-		}
+		if ((why = refusal(x, url, &status, epoch)))
+			return node_refuse(x, status, why, epoch);
 		err = kvc_serve_find(x->o->server, x->q.path, x->q.to < KVC_FRAME_HEADER, &x->s);
 		if (!err)
 			extend_time(x, 0);

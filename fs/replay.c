@@ -6,11 +6,17 @@
 #include "util.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BUCKETS 8192u
 #define WAYS 8u
+/*
+ * The clock was set back if it is behind an earlier reading by more than this. Threads that read it
+ * at about the same time may call in any order.
+ */
+#define BACK_MS 1000u
 
 struct replay_row {
 	uint64_t nonce[2], time_ms; /* time_ms 0: the row is free */
@@ -23,15 +29,32 @@ struct replay_bucket {
 
 struct kvfs_replay {
 	pthread_mutex_t lock;
-	uint8_t key[32]; /* chooses the bucket of a nonce */
+	uint8_t key[32];     /* chooses the bucket of a nonce */
+	kvc_peer_text epoch; /* of the table */
+	uint64_t now_ms;     /* the latest reading of the clock in this epoch */
 	struct replay_bucket buckets[BUCKETS];
 };
+
+/* Begins a new epoch. Returns 0, or a negative errno, and the old epoch stays. */
+static int new_epoch(struct kvfs_replay *r, uint64_t now_ms)
+{
+	uint64_t n[2];
+	int err = kvc_keys_random(n, sizeof n);
+
+	if (err)
+		return err;
+	snprintf(r->epoch, sizeof r->epoch, "%016llx%016llx", (unsigned long long)n[0],
+		 (unsigned long long)n[1]);
+	memset(r->buckets, 0, sizeof r->buckets);
+	r->now_ms = now_ms;
+	return 0;
+}
 
 struct kvfs_replay *kvfs_replay_new(void)
 {
 	struct kvfs_replay *r = calloc(1, sizeof *r);
 
-	if (r && kvc_keys_random(r->key, sizeof r->key)) {
+	if (r && (kvc_keys_random(r->key, sizeof r->key) || new_epoch(r, 0))) {
 		free(r);
 		r = NULL;
 	}
@@ -52,7 +75,7 @@ static bool parse_nonce(const char *text, uint64_t nonce[2])
 {
 	char half[17] = "", *end;
 
-	if (strspn(text, "0123456789abcdef") != 32 || text[32])
+	if (!kvc_peer_hex(text))
 		return false;
 	for (int i = 0; i < 2; i++) {
 		memcpy(half, text + 16 * i, 16);
@@ -93,21 +116,37 @@ static const char *replay_add(struct replay_bucket *b, const uint64_t nonce[2], 
 	return NULL;
 }
 
-const char *kvfs_replay_refuses(struct kvfs_replay *r, uint64_t now_ms, uint64_t time_ms,
-				const kvc_peer_text nonce)
+/* The caller holds r->lock. See kvfs_replay_refuses. */
+static const char *check_locked(struct kvfs_replay *r, struct replay_bucket *b, uint64_t now_ms,
+				const struct kvc_peer_request *q, const uint64_t nonce[2],
+				kvc_peer_text epoch)
+{
+	if (now_ms + BACK_MS < r->now_ms && new_epoch(r, now_ms))
+		return "the node is out of memory";
+	r->now_ms = kvc_max(r->now_ms, now_ms);
+	if (!kvc_peer_same(r->epoch, q->epoch)) {
+		memcpy(epoch, r->epoch, sizeof r->epoch);
+		return "the request is of another epoch";
+	}
+	return replay_add(b, nonce, q->time_ms);
+}
+
+const char *kvfs_replay_refuses(struct kvfs_replay *r, uint64_t now_ms,
+				const struct kvc_peer_request *q, kvc_peer_text epoch)
 {
 	struct replay_bucket *b;
 	const char *why;
 	uint64_t n[2];
 
-	if (!parse_nonce(nonce, n))
+	*epoch = 0;
+	if (!parse_nonce(q->nonce, n))
 		return "the nonce is not 32 hexadecimal digits";
-	if (time_ms + KVC_PEER_WINDOW_MS < now_ms || time_ms > now_ms + KVC_PEER_WINDOW_MS)
+	if (q->time_ms + KVC_PEER_WINDOW_MS < now_ms || q->time_ms > now_ms + KVC_PEER_WINDOW_MS)
 		return "the clocks of the two nodes differ, or the request is old";
 	if (!(b = bucket_of(r, n)))
 		return "the node is out of memory";
 	pthread_mutex_lock(&r->lock);
-	why = replay_add(b, n, time_ms);
+	why = check_locked(r, b, now_ms, q, n, epoch);
 	pthread_mutex_unlock(&r->lock);
 	return why;
 }

@@ -287,6 +287,7 @@ static int peers_nodes(struct kvct_peers *p, const struct kvct_url *u, char *err
 				 KVCT_PEERS_MAX);
 			return -EINVAL;
 		}
+		snprintf(p->node[p->n].epoch, sizeof p->node[0].epoch, "%032d", 0);
 		snprintf(p->node[p->n++].name, sizeof p->node[0].name, "%s", n);
 	}
 	if (p->n)

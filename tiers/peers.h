@@ -23,6 +23,7 @@ struct kvct_peer {
 	/* the node is left alone until then (kvc_mono_ns), since it failed for this reason */
 	uint64_t until_ns, backoff_ns;
 	int why;
+	kvc_peer_text epoch; /* of the node (peer_sign.h), as far as it is known */
 	CURL *idle[KVCT_PEERS_HANDLES];
 	unsigned nidle;
 };

@@ -2,7 +2,8 @@
 /*
  * One request to one node, with libcurl: see peers.h and frames/peer_sign.h. A handle serves one
  * call at a time, and idle handles keep their connections. The answer's bytes are copied straight
- * to their place. No redirect and no proxy is used.
+ * to their place. No redirect and no proxy is used. If the node has another epoch than the request,
+ * because it has restarted, the request is signed again once.
  */
 #include "peers.h"
 
@@ -161,8 +162,7 @@ static char *peer_url(const char *node, const char *path)
 }
 
 /* Signs the request and makes its headers, which the caller frees also after an error. */
-static int peer_headers(const struct kvct_peers *p, unsigned i, struct transfer *t,
-			struct curl_slist **h)
+static int peer_headers(struct kvct_peers *p, unsigned i, struct transfer *t, struct curl_slist **h)
 {
 	uint64_t nonce[2];
 	kvc_peer_text sign;
@@ -179,12 +179,16 @@ static int peer_headers(const struct kvct_peers *p, unsigned i, struct transfer 
 	snprintf(t->signed_by.nonce, sizeof t->signed_by.nonce, "%016llx%016llx",
 		 (unsigned long long)nonce[0], (unsigned long long)nonce[1]);
 	snprintf(time, sizeof time, "%llu", (unsigned long long)t->signed_by.time_ms);
+	pthread_mutex_lock(&p->lock);
+	memcpy(t->signed_by.epoch, p->node[i].epoch, sizeof t->signed_by.epoch);
+	pthread_mutex_unlock(&p->lock);
 	err = err ?: kvc_peer_sign(&p->secret, &t->signed_by, sign);
 	if (err)
 		return err;
 	return peer_header_add(h, KVC_PEER_TIME, time) &&
 			       peer_header_add(h, KVC_PEER_NONCE, t->signed_by.nonce) &&
 			       peer_header_add(h, KVC_PEER_NODE, t->signed_by.node) &&
+			       peer_header_add(h, KVC_PEER_EPOCH, t->signed_by.epoch) &&
 			       peer_header_add(h, KVC_PEER_SIGN, sign)
 		       ? 0
 		       : -ENOMEM;
@@ -217,18 +221,35 @@ static void peer_options(CURL *c, struct transfer *t, struct curl_slist *h, cons
 /* Is the answer whole, and signed by a node that knows the secret? */
 static bool peer_signed(const struct kvct_peers *p, const struct transfer *t)
 {
-	bool bytes = t->status == 206;
-	const uint8_t *header = bytes && !t->q->off ? t->q->iov[0].iov_base : NULL;
+	bool bytes = t->status == 206, header = bytes && !t->q->off,
+	     epoch = t->status == KVC_PEER_OTHER_EPOCH;
 	kvc_peer_text sign;
 
-	if (bytes && (t->got != t->length || (header && t->got < KVC_FRAME_HEADER)))
+	if ((bytes && t->got != t->length) || (header && t->got < KVC_FRAME_HEADER) ||
+	    (epoch && t->text_len != t->length))
 		return false;
-	return !kvc_peer_sign_answer(&p->secret, t->signed_by.nonce, t->status, t->length, header,
+	return !kvc_peer_sign_answer(&p->secret, t->signed_by.nonce, t->status, t->length,
+				     header ? t->q->iov[0].iov_base : t->q->text,
+				     header  ? KVC_FRAME_HEADER
+				     : epoch ? t->text_len
+					     : 0,
 				     sign) &&
 	       kvc_peer_same(sign, t->sign);
 }
 
-static int peer_judge(const struct kvct_peers *p, struct transfer *t, CURLcode rc)
+/* Remembers the epoch of the node, which is the text of its answer. Returns -EAGAIN or -EIO. */
+static int learn_epoch(struct kvct_peers *p, unsigned i, struct transfer *t)
+{
+	if (!kvc_peer_hex(t->q->text))
+		return -EIO;
+	pthread_mutex_lock(&p->lock);
+	memcpy(p->node[i].epoch, t->q->text, sizeof p->node[i].epoch);
+	pthread_mutex_unlock(&p->lock);
+	memset(t->q->text, 0, sizeof t->q->text);
+	return -EAGAIN;
+}
+
+static int peer_judge(struct kvct_peers *p, unsigned i, struct transfer *t, CURLcode rc)
 {
 	switch (rc) {
 	case CURLE_OK: break;
@@ -250,6 +271,8 @@ static int peer_judge(const struct kvct_peers *p, struct transfer *t, CURLcode r
 			 "option peer_name=");
 		return -EACCES;
 	}
+	if (t->status == KVC_PEER_OTHER_EPOCH)
+		return learn_epoch(p, i, t);
 	return t->status == 206   ? 0
 	       : t->status == 404 ? -ENOENT
 	       : t->status == 416 ? -EBADMSG
@@ -267,9 +290,9 @@ static void peer_fill(struct transfer *t)
 	}
 }
 
-int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q)
+/* Sends the request once. Returns the result of kvct_peers_ask, or -EAGAIN: sign it again. */
+static int ask_once(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q, const char *url)
 {
-	KVC_MEM char *url = peer_url(p->node[i].name, q->path);
 	struct transfer t = { .q = q };
 	struct curl_slist *h = NULL;
 	CURL *c = peer_handle_get(p, i);
@@ -280,13 +303,13 @@ int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *
 	memset(q->text, 0, sizeof q->text);
 	for (int j = 0; j < q->n; j++)
 		t.all += q->iov[j].iov_len;
-	err = url && c ? peer_headers(p, i, &t, &h) : -ENOMEM;
+	err = c ? peer_headers(p, i, &t, &h) : -ENOMEM;
 	if (!err) {
 		peer_options(c, &t, h, url);
 		rc = curl_easy_perform(c);
 		curl_easy_getinfo(c, CURLINFO_STARTTRANSFER_TIME_T, &first_us);
 		q->first_ns = (uint64_t)first_us * 1000;
-		err = peer_judge(p, &t, rc);
+		err = peer_judge(p, i, &t, rc);
 		if (rc == CURLE_OK)
 			peer_handle_put(p, i, c);
 		else
@@ -296,9 +319,19 @@ int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *
 	} else if (c) {
 		curl_easy_cleanup(c);
 	}
-	kvc_quote_one_line(q->text);
 	curl_slist_free_all(h);
 	if (!err)
 		peer_fill(&t);
 	return err;
+}
+
+int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q)
+{
+	KVC_MEM char *url = peer_url(p->node[i].name, q->path);
+	int err = url ? ask_once(p, i, q, url) : -ENOMEM;
+
+	if (err == -EAGAIN)
+		err = ask_once(p, i, q, url);
+	kvc_quote_one_line(q->text);
+	return err == -EAGAIN ? -EBUSY : err; /* it has restarted twice */
 }

@@ -89,6 +89,8 @@
 	X(ask_hits, "names found in a shared tier")                                               \
 	X(peer_answers, "frames, or parts of frames, sent to other nodes")                        \
 	X(peer_bytes, "bytes of frames sent to other nodes")                                      \
+	X(peer_stale,                                                                             \
+	  "requests of other nodes for an earlier run of this daemon, or without its epoch")      \
 	X(peer_refusals,                                                                          \
 	  "requests of other nodes refused: not signed, old, sent before, or for another node")   \
 	X(imports, "objects imported from the listing of a shared tier")                          \

@@ -2,7 +2,6 @@
 /* See peer_sign.h. Any thread may call these functions. */
 #include "peer_sign.h"
 
-#include "frame.h"
 #include "keys.h"
 #include "secret.h"
 
@@ -73,11 +72,13 @@ bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kv
 
 	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range || !time ||
 	    !h->nonce || strlen(h->nonce) >= sizeof q->nonce || !h->node ||
-	    !kvc_peer_name_valid(h->node) || strncmp(range, unit, sizeof unit - 1) != 0)
+	    !kvc_peer_name_valid(h->node) || !h->epoch || strlen(h->epoch) >= sizeof q->epoch ||
+	    strncmp(range, unit, sizeof unit - 1) != 0)
 		return false;
 	q->path = url + strlen(KVC_PEER_PREFIX);
 	q->node = h->node;
 	snprintf(q->nonce, sizeof q->nonce, "%s", h->nonce);
+	snprintf(q->epoch, sizeof q->epoch, "%s", h->epoch);
 	range += sizeof unit - 1;
 	return parse_number(&range, &q->from) && *range++ == '-' && parse_number(&range, &q->to) &&
 	       !*range && q->from <= q->to && parse_number(&time, &q->time_ms) && !*time &&
@@ -89,23 +90,27 @@ int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request
 {
 	char head[160 + KVC_PEER_NAME];
 	/* only the path, which is last, may contain a newline */
-	int len = snprintf(head, sizeof head, "request\nGET\n%llu-%llu\n%llu\n%s\n%s\n",
+	int len = snprintf(head, sizeof head, "request\nGET\n%llu-%llu\n%llu\n%s\n%s\n%s\n",
 			   (unsigned long long)q->from, (unsigned long long)q->to,
-			   (unsigned long long)q->time_ms, q->nonce, q->node);
+			   (unsigned long long)q->time_ms, q->nonce, q->node, q->epoch);
 
 	return sign_text(s, head, (size_t)len, q->path, strlen(q->path), sign);
 }
 
 int kvc_peer_sign_answer(const struct kvc_peer_secret *s, const kvc_peer_text nonce,
-			 unsigned status, uint64_t length, const uint8_t *header,
+			 unsigned status, uint64_t length, const void *start, size_t start_len,
 			 kvc_peer_text sign)
 {
 	char head[160];
 	int len = snprintf(head, sizeof head, "answer\n%s\n%u\n%llu\n", nonce, status,
 			   (unsigned long long)length);
 
-	return sign_text(s, head, (size_t)len, header ? header : (const uint8_t *)"",
-			 header ? KVC_FRAME_HEADER : 0, sign);
+	return sign_text(s, head, (size_t)len, start_len ? start : "", start_len, sign);
+}
+
+bool kvc_peer_hex(const char *text)
+{
+	return strspn(text, "0123456789abcdef") == 32 && !text[32];
 }
 
 bool kvc_peer_same(const kvc_peer_text a, const char *b)

@@ -11,12 +11,18 @@
  *   KVC_PEER_TIME    milliseconds since 1970
  *   KVC_PEER_NONCE   32 hexadecimal digits, different for each request
  *   KVC_PEER_NODE    the name of the asked node (peer_name.h), as the client's nodes= has it
+ *   KVC_PEER_EPOCH   32 hexadecimal digits, the epoch of the server; zeros: it is not known
  *   KVC_PEER_SIGN    the signature; an answer has it, too
  *
  * A server refuses a request whose time differs from its own by more than KVC_PEER_WINDOW_MS, and a
  * nonce that it has seen before. It answers KVC_PEER_MISDIRECTED if the request is for a name that
  * is not its own. All nodes have the same secret. Without the name, an attacker who receives a
  * request could pass it on to another node, which would answer it.
+ *
+ * A server forgets the nonces when it ends. So it draws a random number when it starts, its epoch,
+ * and answers KVC_PEER_OTHER_EPOCH to a request of another epoch. The body of the answer is the
+ * epoch. The client then signs the request again, with this epoch and another nonce, and remembers
+ * the epoch for the next requests.
  */
 #ifndef KVC_PEER_SIGN_H
 #define KVC_PEER_SIGN_H
@@ -31,8 +37,10 @@
 #define KVC_PEER_TIME "X-Kvcachefs-Time"
 #define KVC_PEER_NONCE "X-Kvcachefs-Nonce"
 #define KVC_PEER_NODE "X-Kvcachefs-Node"
+#define KVC_PEER_EPOCH "X-Kvcachefs-Epoch"
 #define KVC_PEER_SIGN "X-Kvcachefs-Sign"
 #define KVC_PEER_MISDIRECTED 421u /* status of an answer */
+#define KVC_PEER_OTHER_EPOCH 425u
 #define KVC_PEER_WINDOW_MS 30000u
 #define KVC_PEER_SECRET_MIN 16u /* characters */
 #define KVC_PEER_SECRET_MAX 255u
@@ -55,27 +63,32 @@ struct kvc_peer_request {
 	uint64_t time_ms;
 	kvc_peer_text nonce;
 	const char *node; /* the name of the node that is asked */
+	kvc_peer_text epoch;
 };
 /* The headers of a request; NULL: the header is missing. */
 struct kvc_peer_headers {
-	const char *range, *time, *nonce, *node;
+	const char *range, *time, *nonce, *node, *epoch;
 };
 /*
  * Parses a request: its URL without the escapes, and its headers. Sets *q, whose path and node are
  * parts of these texts, and returns true; or returns false if something is missing or wrong. The
- * nonce is any text of at most 32 characters. The range is not empty, and the node is a name.
+ * nonce and the epoch are any texts of at most 32 characters. The range is not empty, and the node
+ * is a name.
  */
 bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kvc_peer_request *q);
 /* Signs a request. Returns 0, -ENOMEM or -EIO. */
 int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
 		  kvc_peer_text sign);
 /*
- * Signs the answer to the request with this nonce. header: the frame's header, if the range begins
- * at 0; otherwise NULL. Returns 0, -ENOMEM or -EIO.
+ * Signs the answer to the request with this nonce. start: the frame's header, if the range begins
+ * at 0, with its length; or the epoch of a KVC_PEER_OTHER_EPOCH; otherwise nothing. Returns 0,
+ * -ENOMEM or -EIO.
  */
 int kvc_peer_sign_answer(const struct kvc_peer_secret *s, const kvc_peer_text nonce,
-			 unsigned status, uint64_t length, const uint8_t *header,
+			 unsigned status, uint64_t length, const void *start, size_t start_len,
 			 kvc_peer_text sign);
+/* Is the text an epoch or a nonce of the right form: 32 hexadecimal digits, in lower case? */
+bool kvc_peer_hex(const char *text);
 /* Compares texts in a time that does not depend on them. NULL differs from everything. */
 bool kvc_peer_same(const kvc_peer_text a, const char *b);
 

@@ -3,16 +3,17 @@
  * Requests of other nodes, as the server of peers parses them before it knows who sent them: every
  * number and the range are in bounds, and the parsed values written out are the request again.
  *
- * Input: the URL, the headers for the range, the time, the nonce and the node, each with a line
- * end. A line that is a hyphen stands for a missing header. Longest input: 4096 Covers:
- * engine/frames/peer_sign.c, engine/base/peer_name.c
+ * Input: the URL, the headers for the range, the time, the nonce, the node and the epoch, each with
+ * a line end. A line that is a hyphen stands for a missing header.
+ * Longest input: 4096
+ * Covers: engine/frames/peer_sign.c, engine/base/peer_name.c
  */
 #include "fuzz.h"
 #include "peer_sign.h"
 
 #include <inttypes.h>
 
-#define LINES 5
+#define LINES 6
 
 /* Are the texts the same but for leading zeros of numbers? */
 static bool same_number(const char *text, uint64_t number)
@@ -47,13 +48,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		line[i] = fuzz_text(&in, '\n');
 		header[i] = strcmp(line[i], "-") != 0 ? line[i] : NULL;
 	}
-	h = (struct kvc_peer_headers){ header[1], header[2], header[3], header[4] };
+	h = (struct kvc_peer_headers){ header[1], header[2], header[3], header[4], header[5] };
 	if (kvc_peer_parse(line[0], &h, &q)) {
 		fuzz_must(q.from <= q.to && q.to < 1ull << 60 && q.time_ms &&
 			  q.time_ms < 1ull << 60);
 		fuzz_must(q.path == line[0] + strlen(KVC_PEER_PREFIX));
 		fuzz_must(!strcmp(q.nonce, line[3]));
 		check_node(q.node, line[4]);
+		fuzz_must(!strcmp(q.epoch, line[5]));
 		fuzz_must(same_number(line[1] + strlen("bytes="), q.from) &&
 			  same_number(strchr(line[1], '-') + 1, q.to) &&
 			  same_number(line[2], q.time_ms));

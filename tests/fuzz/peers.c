@@ -123,6 +123,7 @@ static bool hand_sign(struct CurlStandIn *c, unsigned status)
 	static const char name[] = KVC_PEER_NONCE ": ";
 	const struct curl_slist *h = c->headers;
 	uint8_t page[KVC_FRAME_HEADER] = { 0 };
+	bool has_header = status == 206 && !call_off, epoch = status == 425;
 	kvc_peer_text nonce, sign;
 	char line[100];
 
@@ -131,8 +132,11 @@ static bool hand_sign(struct CurlStandIn *c, unsigned status)
 	fuzz_must(h && strlen(h->data) == sizeof name - 1 + sizeof nonce - 1);
 	memcpy(nonce, h->data + sizeof name - 1, sizeof nonce);
 	memcpy(page, body, body_len < sizeof page ? body_len : sizeof page);
-	fuzz_must(!kvc_peer_sign_answer(&secret, nonce, status, body_len,
-					status == 206 && !call_off ? page : NULL, sign));
+	fuzz_must(!kvc_peer_sign_answer(&secret, nonce, status, body_len, epoch ? body : page,
+					has_header ? sizeof page
+					: epoch    ? body_len
+						   : 0,
+					sign));
 	snprintf(line, sizeof line, "content-length:%zu\r\n", body_len);
 	fuzz_must(hand_text(c, line));
 	snprintf(line, sizeof line, KVC_PEER_SIGN ": %s\r\n", sign);
@@ -141,7 +145,9 @@ static bool hand_sign(struct CurlStandIn *c, unsigned status)
 
 CURLcode __wrap_curl_easy_perform(CURL *curl)
 {
-	static const unsigned codes[] = { 206, 206, 206, 206, 404, 403, 416, 503, 200, 0, 421 };
+	static const unsigned codes[] = {
+		206, 206, 206, 206, 404, 403, 416, 503, 200, 0, 421, 425
+	};
 	static const CURLcode ends[] = {
 		CURLE_OK, CURLE_OK,           CURLE_OK,         CURLE_OK,
 		CURLE_OK, CURLE_PARTIAL_FILE, CURLE_RECV_ERROR, CURLE_OPERATION_TIMEDOUT,

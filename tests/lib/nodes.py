@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mounts that read each other's objects (peer_listen= and remote=peers://), requests as a node
 signs them, and a proxy between two nodes that changes the bytes."""
-import hashlib, hmac, http.client, os, secrets, select, socket, threading, time, urllib.parse
+import hashlib, hmac, http.client, os, re, secrets, select, socket, threading, time, urllib.parse
 
 from kvtest import Store, TMP
 import servers
 
 PAGE = 4096
+EPOCHS = {}  # of daemons, by their pids
 
 
 def secret_file(name, text=None):
@@ -53,11 +54,18 @@ def mounted(name, n, extra=""):
     return all
 
 
+def ask_epoch(store):
+    """Asks without the epoch, as a node does at first."""
+    status, body = Request(store, "m", epoch="0" * 32).send()
+    assert status == 425 and re.fullmatch(b"[0-9a-f]{32}", body), (status, body)
+    return EPOCHS.setdefault(store.daemon.pid, body.decode())
+
+
 class Request:
     """A request as a node sends it. Each argument can be wrong."""
 
     def __init__(self, store, path, first=0, last=PAGE - 1, when=None, nonce=None, key=None,
-                 node=None):
+                 node=None, epoch=None):
         self.port, self.path, self.node = store.port, path, node or local(store.port)
         with open(store.secret) as f:
             text = f.readline().strip().encode()
@@ -66,8 +74,9 @@ class Request:
         self.nonce = nonce or secrets.token_hex(16)
         self.range = f"{first}-{last}"
         self.time = int(time.time() * 1000) if when is None else when
+        self.epoch = epoch or EPOCHS.get(store.daemon.pid) or ask_epoch(store)
         self.sign = self.mac(f"request\nGET\n{self.range}\n{self.time}\n{self.nonce}\n"
-                             f"{self.node}\n".encode() + os.fsencode(path))
+                             f"{self.node}\n{self.epoch}\n".encode() + os.fsencode(path))
 
     def mac(self, data):
         return hmac.new(self.key, data, hashlib.sha256).hexdigest()[:32]
@@ -75,7 +84,7 @@ class Request:
     def headers(self):
         return {"Range": f"bytes={self.range}", "X-Kvcachefs-Time": str(self.time),
                 "X-Kvcachefs-Nonce": self.nonce, "X-Kvcachefs-Node": self.node,
-                "X-Kvcachefs-Sign": self.sign}
+                "X-Kvcachefs-Epoch": self.epoch, "X-Kvcachefs-Sign": self.sign}
 
     def url(self):
         return "/v1/" + urllib.parse.quote(os.fsencode(self.path))
@@ -94,7 +103,8 @@ class Request:
         body = r.read()
         c.close()
         if r.status != 403:
-            head = body[:PAGE] if r.status == 206 and self.range.startswith("0-") else b""
+            first = r.status == 206 and self.range.startswith("0-")
+            head = body[:PAGE if first else 32 if r.status == 425 else 0]
             text = f"answer\n{self.nonce}\n{r.status}\n{len(body)}\n".encode()
             assert r.headers["X-Kvcachefs-Sign"] == self.mac(text + head), r.status
         return r.status, body

@@ -306,7 +306,7 @@ struct kvc_tier {
 };
 
 /*
- * Puts all frames in the device of this place on stable storage, except for those that synced()
+ * Puts all frames on the device of this place on stable storage, except for those that synced()
  * names. Returns 0 or a negative errno. A device that hangs delays no caller that needs another.
  */
 static inline int kvc_tier_sync_place(struct kvc_tier *t, const struct kvc_where *w)

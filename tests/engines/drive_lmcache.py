@@ -143,7 +143,7 @@ class Kvcachefs(Adapter):
     def options(self, folder):
         mount = folder
         while not os.path.exists(f"{mount}/.kvcachefs"):
-            if mount == "/":  # no folder above is a mount, because the daemon is away
+            if mount == "/":  # no folder above is a mount now, because no daemon runs
                 raise FileNotFoundError(folder)
             mount = os.path.dirname(mount)
         return adapter("kvcachefs", mount, folder)

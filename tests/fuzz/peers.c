@@ -6,9 +6,9 @@
  * signature nothing is a success, a miss, or a damaged frame.
  *
  * Input: a byte (bits 0 and 1: the offset; the others: the length in units of 100 bytes), then for
- * each request: a byte (how it ends; bit 5: the answer is signed; bit 4: in small pieces), one of
- * the status, one of the number of headers, these with their line ends, two of the body's length,
- * and the body.
+ * each request: a byte (how it ends; bit 5: the answer is signed; bit 4: in small pieces), one
+ * byte for the status, one for the number of headers, the headers with their line ends, two bytes
+ * for the body's length, and the body.
  * Longest input: 16384
  * Covers: tiers/peers.c, tiers/peers_http.c, engine/frames/peer_sign.c
  */

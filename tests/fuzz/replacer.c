@@ -3,10 +3,11 @@
  * A policy's saved state, changed and with its sum repaired: it is refused, or the policy works
  * with it, and accepts the state that it saves then. Chunks are restored with any saved values.
  *
- * Input: a byte of the policy, one of the number of changes, the changes (three bytes of the place,
- * the upper half counted from the end; one of the kind; four of the value), eight bytes of saved
- * values for each chunk, and the rest for requests, two bytes each: the chunk, and what the request
- * does (REFUSES and so on; the upper half is the outlook, or the difference of the ids).
+ * Input: a byte for the policy, one for the number of changes, the changes (three bytes for the
+ * place, whose upper half is counted from the end; one for the kind; four for the value), eight
+ * bytes of saved values for each chunk, and the rest for requests, two bytes each: the chunk, and
+ * what the request does (REFUSES and so on; the upper half is the outlook, or the difference of the
+ * ids).
  * Longest input: 512
  * Covers: engine/policy/state.c, engine/policy/replacer.c, engine/policy/prefix_save.c,
  * engine/policy/learn.c, engine/policy/learn_save.c, engine/policy/ghosts.c,

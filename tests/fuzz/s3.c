@@ -4,9 +4,9 @@
  * libcurl is replaced by a few functions that pass the input to the tier's callbacks as libcurl
  * would, and waiting takes no time.
  *
- * Input: a byte that chooses the call, then for each request: a byte (how it ends), one of the
- * status, one of the number of headers, these with their line ends, two of the body's length, and
- * the body, passed in pieces.
+ * Input: a byte that chooses the call, then for each request: a byte (how it ends), one byte
+ * for the status, one for the number of headers, the headers with their line ends, two bytes for
+ * the body's length, and the body, which is passed in pieces.
  * Longest input: 16384
  * Covers: tiers/s3.c, tiers/s3_http.c, tiers/s3_answer.c, tiers/s3_list.c
  */

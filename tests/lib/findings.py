@@ -15,7 +15,7 @@ def doctor(s, *words, even=EVEN):
                                        for f in j["findings"]), j
     weights = [f["weight"] for f in j["findings"]]
     assert weights == sorted(weights, reverse=True), j
-    for f in j["findings"]:  # a percentage of the requests
+    for f in j["findings"]:  # points are percentages of the requests
         assert all(0 < float(p) <= 100 for p in re.findall(r"([+-][\d.]+) points", f["text"])), j
     return {f["id"]: f for f in j["findings"] if f["id"] not in even}, j
 

@@ -354,11 +354,11 @@ class Store:
             wait_for(lambda: not self.stats()["catalog_pending_bytes"])
 
     def let_go(self):
-        """For cases that check the order of victims after a remount with a warm pool. The kernel
-        closes the files that the previous daemon had registered some moments after its end. Until
-        then the new daemon regards them as mapped by a client, and does not evict them. Waits until
-        they are closed, and tests this as the daemon does: the kernel grants a lease only for a
-        file that nobody else has open."""
+        """For cases that check the order of victims after a remount with a warm pool. Some moments
+        after the end of the previous daemon, the kernel closes the files that it had registered.
+        Until then the new daemon regards them as mapped by a client, and does not evict them. Waits
+        until they are closed, and tests this as the daemon does: the kernel grants a lease only for
+        a file that nobody else has open."""
         pool = self.config()["pool"]
 
         def taken(name):

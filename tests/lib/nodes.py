@@ -43,7 +43,7 @@ def make(name, n, extra="", secret=None):
 
 
 def serve_as(s, *ports):
-    """The store is also asked for at these ports, those of proxies."""
+    """The store also accepts requests for these ports: proxies listen there and pass them on."""
     s.options += ",peer_name=" + "+".join(local(p) for p in ports)
 
 
@@ -111,7 +111,8 @@ class Request:
 
 
 class Proxy:
-    """Passes connections on to a port. change(data) gets each part of an answer."""
+    """Passes connections on to a port. change(data) gets each part of an answer and returns the
+    bytes to send instead."""
 
     def __init__(self, to, change=lambda data: data):
         self.to, self.change, self.passed, self.open = to, change, 0, []

@@ -42,7 +42,7 @@ class File:
         self.pending = []  # operations in order
 
     def sync(self, began):
-        """Makes all calls durable that had returned before `began`."""
+        """Makes durable all calls that had returned before `began`."""
         left = []
         for o in self.pending:
             if o.done and o.done < began:
@@ -125,7 +125,7 @@ class Replay:
         return out
 
     def to(self, seq):
-        """Applies the records up to this one, and this one too."""
+        """Applies the records up to and including this one."""
         while self.seq < seq and self.at + HEADER.size <= len(self.log):
             head = HEADER.unpack_from(self.log, self.at)
             data = self.log[self.at + HEADER.size:self.at + HEADER.size + head[3]]

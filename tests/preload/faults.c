@@ -11,7 +11,8 @@
  *        change anything: the points for a kill); or all (except for stat and xattr).
  * path   A glob for fnmatch, matched with the absolute path of the file.
  * at, len  Only calls that touch these bytes of the file match.
- * nth    The first faulty call, counted from 1 over all threads (0: none, only count).
+ * nth    The first faulty call, counted from 1 over all threads (0: no call fails; calls are only
+ *        counted).
  * count  The number of faulty calls from there on (default 1; 0: all).
  * do     An errno name such as EIO; short: half of the bytes are read or written (calls without
  *        bytes do not match the rule); delay:MS; hold: the call waits until the file of counts says
@@ -22,9 +23,10 @@
  * the calls that it made faulty. With nth=0, a first run shows how far a sweep must go. With
  * FAULTS_EXE, only a program of that name has faults. Child processes have none.
  *
- * There are at most RULES rules, and the first one that fires counts. Streams that a program opens
- * (fopen, fdopen) on a file of a rule read and write through the calls here. Other calls inside
- * libc are not seen, and neither are accesses through mappings.
+ * There are at most RULES rules. Every matching rule counts a call, and the first one that fires
+ * decides what happens to it. Streams that a program opens (fopen, fdopen) on a file of a rule read
+ * and write through the calls here. Other calls inside libc are not seen, and neither are accesses
+ * through mappings.
  */
 #include "faults_rules.h"
 

@@ -46,7 +46,7 @@
 #define MADE 2048                /* most files that a caller makes in one moment */
 #define STORED_BYTES (128 << 20) /* most bytes that all callers store in one moment */
 #define ROUNDS 5
-#define LEAST_NS 8000000ull /* length of a moment */
+#define LEAST_NS 8000000ull /* shortest length of a moment */
 #define PATH 512
 
 enum kind { HIT, OPEN, LOOKUP, ABSENT, STAT, CREATE, STORE, KINDS };

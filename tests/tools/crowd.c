@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crowd MOUNT UID CPU THREADS SECONDS FILES: threads of one user on one CPU, half of which look up
- * names that do not exist while the others open m/c0/0 to m/c0/FILES-1 (0: all look up). A call
- * that ends early is repeated after a pause. SIGTERM ends it before the time. Prints how many
- * threads there were, and how many calls succeeded, failed and ended within 20 ms; exit 1 if a
- * thread cannot be made.
+ * crowd MOUNT UID CPU THREADS SECONDS FILES: threads of one user on one CPU. Every second call
+ * looks up a name that does not exist, and the others open m/c0/0 to m/c0/FILES-1 (0: all look up).
+ * After a call that took less than 20 ms, its thread pauses. SIGTERM ends the program before the
+ * time. Prints the number of threads, of calls that succeeded, of calls that failed, and of calls
+ * that took less than 20 ms; exits with 1 if a thread cannot be made.
  */
 #include <fcntl.h>
 #include <grp.h>

@@ -4,7 +4,7 @@
 
 #include "gpu_cache.cuh"
 
-#ifdef FAKE_CUDA_RUNTIME_H /* it can report contexts, and fail */
+#ifdef FAKE_CUDA_RUNTIME_H /* the fake runtime can report contexts, and fail */
 namespace {
 
 /*

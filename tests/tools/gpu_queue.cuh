@@ -40,7 +40,7 @@ class Gate {
 	}
 };
 
-/* Waits long enough for work that should have waited to be done. */
+/* Pauses for so long that work which wrongly did not wait would have been done. */
 void linger()
 {
 	usleep(30000);
@@ -375,7 +375,7 @@ void aside()
 	check(!move_all(a.c, -1, false, a.items)); /* in host memory: registers nothing */
 	gate.open();
 	smaller.join();
-	/* and prepared files */
+	/* >=, because prepared files are unregistered too */
 	check(unregistered >= (int)a.items.size() && a.c.down() == before);
 	fake_on_unregister = nullptr;
 	kvcachefs_map_cache(0);

@@ -178,7 +178,7 @@ void many_files()
 	a = stats();
 	fake_paused = 1;
 	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), N, nullptr));
-	/* and the lease */
+	/* MOST files, and the lease */
 	check(descriptors() == before + MOST + 1);
 	check(!mapped(paths[0]) && mapped(paths[N - 1]));
 	fake_paused = 0;
@@ -188,8 +188,8 @@ void many_files()
 }
 
 /*
- * The pinned memory of many transfers at once is bounded: beyond that, a transfer has one group's.
- * If the host is short of memory, it uses less too.
+ * The pinned memory of all transfers together is bounded. Beyond the bound, a transfer gets the
+ * memory of one group only. A transfer also uses less if the host is short of memory.
  */
 void pinned_bound()
 {

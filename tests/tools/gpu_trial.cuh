@@ -26,7 +26,10 @@ void leave()
 	exit(0);
 }
 
-/* Makes the driver lack numbers for streams; called before the first call. */
+/*
+ * Makes streams unable to wait for a number in memory or to write one; called before the first call
+ * of the library.
+ */
 void without_numbers()
 {
 	fake_no_numbers = 1;

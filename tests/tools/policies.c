@@ -3,11 +3,11 @@
  * policies [CHUNKS [MORE [POLICY [ACCESSES]]]]: prints the cost of each policy (all), or of one, a
  * line each: NAME ZIPF CHAINS BYTES BYTES_MORE. The cache is full with CHUNKS (a million). ZIPF and
  * CHAINS are millions of accesses per second, measured over ACCESSES (500,000). An access is a
- * lookup and, after a miss, the eviction of a victim and an insertion. For ZIPF each chunk is a
- * request; there are eight times as many chunks as fit, with probability 1/rank. For CHAINS
- * requests are prompts: a document of 4 to 32 chunks, with probability 1/rank, and a new question
- * at its end. BYTES is the memory per chunk after CHAINS, with CHUNKS and with MORE chunks. If
- * CHUNKS or MORE is 0 it is not measured.
+ * lookup and, after a miss, the eviction of a victim and an insertion. For ZIPF each request
+ * is for one chunk; there are eight times as many chunks as fit, with probability 1/rank. For
+ * CHAINS requests are prompts: a document of 4 to 32 chunks, with probability 1/rank, and a new
+ * question at its end. BYTES is the memory per chunk after CHAINS, with CHUNKS and with MORE
+ * chunks. If CHUNKS or MORE is 0 it is not measured.
  */
 #include "replacer.h"
 

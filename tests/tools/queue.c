@@ -3,8 +3,9 @@
  * queue store|load MOUNT: moves a paged cache in host memory through a queue of libkvcachefs on a
  * live mount; load checks it against the stored data. queue more MOUNT: tests prefixes, plain
  * buffers, the calls of a warm load, and idle mappings. queue prefix MOUNT PATH...: prints how many
- * paths are cached, and the same by a lease. queue dead MOUNT: prints "ready", waits for a line,
- * and continues with a mount whose daemon is gone. Prints a line and exits with 1 if something is
+ * paths, from the first one on, are cached, the same number from kvcachefs_prefix_lease(), and the
+ * number of objects in that lease. queue dead MOUNT: prints "ready", waits for a line, and
+ * continues with a mount whose daemon is gone. Prints a line and exits with 1 if something is
  * wrong.
  */
 #include "maps.h"

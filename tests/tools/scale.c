@@ -270,16 +270,16 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 }
 
 /*
- * crowd MOUNT N SECONDS: N processes, each with 50 files of 16 KiB, mix stat (50 %), load of any
- * process's files (45 %) and overwriting their own files (5 %). Prints calls per second, and the
- * p99.9 and the longest call in ms.
+ * crowd MOUNT N SECONDS: N processes, each with 50 files of 16 KiB, mix stat (50 %) and load (45 %)
+ * of their own files and of those of processes with lower numbers, and overwriting their own files
+ * (5 %). Prints calls per second, and the p99.9 and the longest call in ms.
  */
 #define LATENCIES 200000
 
 struct kid {
 	uint64_t calls;
 	uint32_t n;
-	float us[LATENCIES]; /* a sample: the first ones, then one every few calls */
+	float us[LATENCIES]; /* of the last LATENCIES calls */
 };
 
 static void crowd_kid(const char *mnt, int me, uint64_t start, uint64_t end, struct kid *k)

@@ -2,8 +2,8 @@
 /*
  * stores all MOUNT: tests files that are prepared before a store needs them, on a live mount:
  * taking them, and removing them when they are idle, above the limits, in a child, and when the
- * mount is short of space. stores keep MOUNT: prepares some, prints "ready", and waits for a line
- * or its end. Prints a line and exits with 1 if something is wrong.
+ * mount is short of space. stores keep MOUNT: prepares some, prints "ready", and waits for a byte
+ * on stdin or the end of stdin. Prints a line and exits with 1 if something is wrong.
  */
 #include "maps.h"
 #include "ready.h"

@@ -578,8 +578,8 @@ static void database_fails(void **state)
 }
 
 /*
- * A sync of the database fails that runs beside commits, to prepare for the log's restart: all of
- * the log is copied again.
+ * The sync of the database that runs beside commits, to prepare for the log's restart, fails: all
+ * of the log is copied again.
  */
 static void prepared_sync_fails(void **state)
 {

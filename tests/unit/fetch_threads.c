@@ -283,8 +283,8 @@ static void every_codec(void **state)
 }
 
 /*
- * Lets `most` bytes free for loads, after unused contexts (struct kvc_work) were freed. Returns the
- * other bytes, which the caller releases.
+ * Leaves `most` bytes free for loads, after freeing unused contexts (struct kvc_work). Returns the
+ * number of other bytes, which the caller releases.
  */
 static uint64_t leave(uint64_t most)
 {

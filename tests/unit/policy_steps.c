@@ -3,8 +3,8 @@
  * No call of a replacer takes long, since the mount makes it under a lock for which opens wait. The
  * steps of all loops are counted, not the time: the policies are compiled so that each piece of
  * straight code calls __sanitizer_cov_trace_pc. A loop over all chunks, ghosts or records of a
- * large cache takes more steps than any call may. A large array that grows also takes time, though
- * no steps here: a call may let only a few of them grow.
+ * large cache takes more steps than any call may. Growing a large array also takes time, though no
+ * steps here: a call may grow only a few of them.
  */
 #include "array.h"
 #include "replacer.h"
@@ -39,7 +39,7 @@ void __sanitizer_cov_trace_pc(void)
 /* the history and the chain of each of two shadows; the two arrays of the learner's records */
 #define GROWN 3
 
-static unsigned grown; /* large arrays that the call let grow */
+static unsigned grown; /* large arrays that the call grew */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
 void *__real_kvc_array_grow(void *p, size_t bytes);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Models above their quotas take turns: a store in one model waits for one turn of another model
- * that has much to lose, not for all of it. And a store is refused only after a commit has shown
- * the keeper every chunk of the model. Only the keeper's thread runs here; drops are counted.
+ * that must lose many chunks, not until all of them are dropped. And a store is refused only after
+ * a commit has shown the keeper every chunk of the model. Only the keeper's thread runs here; drops
+ * are counted.
  */
 #include "engine.h"
 #include "committer.h"

@@ -636,7 +636,7 @@ const char *__tsan_default_options(void)
 /*
  * The capacity comes from options. Its size does not decide how much memory an empty replacer uses:
  * with the largest capacity each policy opens with less than 64 MiB, and works. (The unit test
- * memory lets the allocations of kvc_replacer_open fail.)
+ * memory.c makes allocations of kvc_replacer_open fail.)
  */
 static void largest(void **state)
 {

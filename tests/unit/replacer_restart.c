@@ -19,7 +19,7 @@
 #define DEPTH 30
 #define REQUESTS 1500
 #define POLICIES 9
-/* s3fifo, arc: their victim is the leaf below a chunk that was added last */
+/* s3fifo, arc: the victim is, of the leaves below a chunk, the one that was added last */
 #define BY_KIN(p) ((p) == 4 || (p) == 5)
 #define BY_KEY(p) ((p) < 4 || (p) == 6 || (p) == 7) /* all but s3fifo, arc and prefix */
 

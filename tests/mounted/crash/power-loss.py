@@ -12,8 +12,9 @@ file has bytes of an older file or of another file. A record may also contain a 
 A store that had a failure is used again and has another failure. The kind "devices" has three data
 files; after a failure, the unsynced writes of each are present or absent. In the kind "lossy" the
 files are keys and values that are copied with a lossy codec, so that they have the written or the
-decoded bytes. SEED repeats a run, MINUTES repeats it with other seeds for that time, KIND selects a
-kind then, CUTS is the number of points that are tried in each life of a store."""
+decoded bytes. SEED repeats a run. With MINUTES, runs with successive seeds are made for that many
+minutes, of one kind if KIND names it. CUTS is the greatest number of points that are tried in each
+life of a store."""
 import contextlib, os, random, shutil, sys, threading, time
 import kvdata
 from kvtest import *

@@ -148,7 +148,8 @@ red, bold = "\033[31m", "\033[1m"
 
 
 def press(keys):
-    """Returns the end of at_terminal: it presses keys, waits for a screen after each, and quits."""
+    """Returns a function for the argument `end` of at_terminal: it presses the keys, waits after
+    each, and then quits."""
     def end(pid, fd):
         for key in keys:
             os.write(fd, key.encode())

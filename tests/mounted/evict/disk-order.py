@@ -75,7 +75,8 @@ def goes(policy):
     left = []
 
     def gone():
-        """(A lookup of a chunk that is about to be dropped would keep it.)"""
+        """True if no path exists any more. (Called rarely: a lookup of a chunk that is about to be
+        dropped would keep it.)"""
         left[:] = [p for p in paths if os.path.exists(f"{s.mnt}/{p}")]
         return not left
 

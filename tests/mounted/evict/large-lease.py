@@ -2,9 +2,9 @@
 # ways: fast (plain)
 """Leases of very many objects, by lines or by a folder. While they are taken, all other callers are
 served, by the same CPU's ring and by the remaining threads. The lookup of a prompt waits neither
-for longer lists nor for the lists of another user. The answers are complete, a prefetch
-that a close requests is made, a lease ends with its killed reader, and a daemon that stops does not
-wait for leases."""
+for longer lists nor for the lists of another user. The answers are complete, a prefetch is made
+although its descriptor is closed at once, a lease ends if its reader is killed, and a daemon that
+stops does not wait for leases."""
 import contextlib, errno, os, subprocess, sys, threading, time
 from kvtest import *
 

@@ -6,7 +6,7 @@ import os, time
 from kvtest import *
 
 N = MiB
-# 10 chunks made in order; then some are used: 0 three times, 1 twice, 2 last of all once
+# 10 chunks made in order; then some are used: 0 three times, 1 twice, then 5 and last 2, once each
 USE = [0, 0, 0, 1, 1, 5, 2]
 ORDER = {  # from first evicted to last, of chunks 0 to 9
     "lru": [3, 4, 6, 7, 8, 9, 0, 1, 5, 2],

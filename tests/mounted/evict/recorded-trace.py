@@ -143,14 +143,14 @@ paused, before = False, 0.0
 
 
 def soon():
-    """Called between two calls of one request: if the machine pauses for a second, the request
-    ends."""
+    """Called between two calls of one request. Sets `paused` if so much time has passed since the
+    last call that the daemon may have ended the request (it does so after a second)."""
     global paused, before
     paused, before = paused or time.monotonic() - before > 0.9, time.monotonic()
 
 
 def rest():
-    """The request is over."""
+    """Waits until the request is over."""
     global before
     time.sleep(1.2)
     before = time.monotonic()

@@ -79,7 +79,7 @@ class Client:
         self.mine = {p: f for p, f in self.mine.items() if f is not file}
 
     def remove_all(self, file):
-        """The contents are unknown from here on."""
+        """Removes the file under all of its names, because its contents are unknown."""
         for path in [p for p, f in self.mine.items() if f is file]:
             self.remove(path)
 

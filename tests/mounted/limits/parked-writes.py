@@ -73,7 +73,7 @@ st = s.stats()
 assert st["waits_refused"] >= WRITERS - may and st["memory_refusals"] == 0, st
 assert may * MiB <= st["memory_used_bytes"] <= PART + 8 * MiB, st
 now = private()
-assert now - before < (PART + 24 * MiB) * SLOW, (before, now)  # sanitizers add their own
+assert now - before < (PART + 24 * MiB) * SLOW, (before, now)  # sanitizers add their own memory
 
 victim, said = user(VICTIM, files[VICTIM])
 refusals = st["waits_refused"]

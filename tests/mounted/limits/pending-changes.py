@@ -8,7 +8,7 @@ import errno, os
 from kvtest import *
 import faults
 
-MOST = 64 * MiB  # KVC_PENDING_MAX; removals have some more
+MOST = 64 * MiB  # KVC_PENDING_MAX; KVC_PENDING_REMOVALS more for removals
 VALUE = bytes(60000)
 s = Store(size="64M", cpu="32M", options="catalog=2G,settle=0")
 r = faults.Rules(f"calls=write path={s.path}/catalog.sqlite* nth={faults.FAR} count={faults.FAR} "

@@ -10,7 +10,7 @@ N = MiB
 
 
 def press(s, name, n=20):
-    """Old chunks are dropped, because they are only in the pool."""
+    """Stores n chunks. Old chunks are dropped for them, because no tier has a copy."""
     time.sleep(0.35)
     for i in range(n):
         s.write(f"press/{name}{i}/l", bytes(N))

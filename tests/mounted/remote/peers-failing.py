@@ -90,7 +90,8 @@ def liar():
     flips = []
 
     def flip(data):
-        """Flips a bit in each long part, which is not that of the headers."""
+        """Once `flips` is not empty, flips a bit in each long part. (The headers come in a short
+        part.)"""
         if len(data) < 20000 or not flips:
             return data
         flips.append(1)

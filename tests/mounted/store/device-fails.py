@@ -2,8 +2,8 @@
 # ways: none
 # level: check
 """One device of three fails while the store is in use. Its files cannot be opened; all others are
-read, and new ones are stored and synced. An fsync of a file whose copy is in it fails once; the
-next one makes a new copy in another device. Nothing wrong is read. The device is named once in the
+read, and new ones are stored and synced. An fsync of a file whose copy is on it fails once; the
+next one makes a new copy on another device. Nothing wrong is read. The device is named once in the
 log, and in status and metrics. It is used again when it works, and it can be removed if it does
 not."""
 import errno, json, os
@@ -55,7 +55,7 @@ def logged(text):
 assert [d["state"] for d in devices()] == ["up"] * 3
 used = [d["used_bytes"] for d in devices()]
 assert min(used) > 10 * N, used
-# copies that no sync has covered yet: some are in the device that fails now
+# copies that no sync has covered yet: some are on the device that fails now
 fresh = {f"m/fresh{i}/l": f"fresh {i}" for i in range(12)}
 for f, seed in fresh.items():
     s.write(f, blob(seed, N))
@@ -72,7 +72,7 @@ for i in range(3):  # the first sync fails, and suspends the device; the others 
             assert e.errno == errno.EIO, e
             failed.add((i, f))
         os.close(fd)
-# a copy that the failed sync may have lost is made again, in another device
+# a copy that the failed sync may have lost is made again, on another device
 assert failed and {i for i, f in failed} == {0}, sorted(failed)
 assert sorted(readable(fresh)) == sorted(fresh)
 for f in fresh:

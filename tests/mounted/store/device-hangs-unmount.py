@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 # level: check
-"""Devices that hang. While the syncs of two of three devices hang, files in the third device and
+"""Devices that hang. While the syncs of two of three devices hang, files on the third device and
 folders are synced. An unmount does not wait for a device that does not answer, in its writes or in
 its syncs: the daemon names the device and the number of objects without a copy on stable storage,
 and exits with status 1. The next mount has all files."""

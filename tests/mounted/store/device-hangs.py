@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""One device of two hangs: its reads and writes do not return, and report no error. All files in
+"""One device of two hangs: its reads and writes do not return, and report no error. All files on
 the other device are loaded, small and large ones, and new files are copied to it, while at most
-half of the threads are in the device that hangs. When it answers again, all files are there."""
+half of the threads wait for the device that hangs. When it answers again, all files are there."""
 import sqlite3, threading
 from faults import FAR, Rules
 from kvtest import *
@@ -44,7 +44,7 @@ def read(f):
         done[f] = e
 
 
-# first all files in the device that hangs are requested, then the others
+# first all files on the device that hangs are requested, then the others
 readers = [threading.Thread(target=read, args=(f,), daemon=True) for f in sorted(bad)]
 for t in readers:
     t.start()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 """The syncs of one device of two hang, while its reads and writes work. An fsync of a file whose
-copy is in the other device succeeds, and so does one of a folder, however many fsyncs wait for the
+copy is on the other device succeeds, and so does one of a folder, however many fsyncs wait for the
 device that hangs. Copies of files that are open are synced, and the space of deleted files is used
 again. When the device answers, all fsyncs succeed."""
 import json, sqlite3, threading
@@ -67,7 +67,7 @@ assert all(done[f] is True for f in done), done
 assert not done.keys() & set(bad), "the device did not hang"
 
 # open files whose copies are replaced: a new copy is synced before it counts. At most half of the
-# tier's threads wait for such a sync; the other copies are made in the other device.
+# tier's threads wait for such a sync; the other copies are made on the other device.
 new = {f: f"new {f}" for f in good[5:]}
 for f in new:
     del done[f]

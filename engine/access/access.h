@@ -72,8 +72,8 @@ struct kvc_access_tracker {
 uint64_t kvc_access_lease_client_locked(struct kvc *k);
 /*
  * A client (0: unknown) uses a file of a chunk. hit: the object was in the pool. All files of a
- * chunk in one request are one use; if the request's first file is used again, that is another use.
- * Returns true if the chunk counts as found: this is a use of its own, or the first after its
+ * chunk in one request are one use; if the request uses the first of them again, that is another
+ * use. Returns true if the chunk counts as found: this is a use of its own, or the first after its
  * creation.
  */
 bool kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t caller,

@@ -36,9 +36,9 @@
  * no other action. If daily= does not admit the whole pool at unmount, the rest stays in memory for
  * the next mount, as with any tier that does not accept everything.
  *
- * Bytes that accesses write to the catalog (access_save.c) count for the day, since they wear the
- * same flash. So a day's sum is at most daily=, except for files that are admitted regardless of
- * it.
+ * Bytes that are written to store accesses (access_save.c, replacer_save.c) count for the day,
+ * since they wear the same flash. So a day's sum is at most daily=, except for files that are
+ * admitted regardless of it.
  */
 #include "admission.h"
 

@@ -88,8 +88,8 @@ static void disk_give_up_locked(struct kvc *k, const struct kvc_disk_victim *v, 
 }
 
 /*
- * Returns the next victim of the disk. Pinned chunks on the way to it are excluded, so that their
- * ancestors stay too; *npinned of them are in pinned[].
+ * Sets *v to the next victim of the disk. Returns false if none was found. Pinned chunks on the way
+ * to it are excluded, so that their ancestors stay too; *npinned of them are in pinned[].
  */
 static bool disk_find_victim_locked(struct kvc *k, struct kvc_disk_victim *v,
 				    struct kvc_disk_victim *pinned, unsigned *npinned)

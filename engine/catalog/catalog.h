@@ -115,7 +115,7 @@ struct kvc_chunk_row {
 	 * (policy/replacer.h); 0: none
 	 */
 	uint64_t facts, pool_facts;
-	uint64_t bytes;  /* largest size that the chunk had in the pool; 0: unknown */
+	uint64_t bytes;  /* bytes in the pool, evicted ones included; 0: unknown */
 	uint64_t tenant; /* number of its tenant (limits/tenant.h); 0: none */
 };
 /* flag in parent: a client reported the parent; it was not inferred */

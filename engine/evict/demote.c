@@ -14,8 +14,9 @@
  * A pinned chunk is refused with EBUSY. So is a chunk with files that are open, leased or mapped
  * for all of CLOSE_NS. The delay is needed because the kernel reports a close after close(2) has
  * returned, so a client that closes a file and demotes it at once may still find it open; a worker
- * that copies also has the segment open a moment longer than the copy takes. A chunk that is being
- * read file by file, or was probed a moment ago, is retried for GRACE_NS.
+ * that copies also has the segment open a moment longer than the copy takes. A chunk that was
+ * accessed a moment ago is retried for GRACE_NS, and one whose folder is being probed until the
+ * probe has ended.
  *
  * Threads that run this code: the demoter's, the callers of fs/ (kvc_demote_locked), and the one
  * that answers waits (copy_done).

@@ -11,10 +11,10 @@
  *
  * The policy has chosen most victims in advance: they wait in the lists of objects/leaving.c, which
  * the evictor empties before it asks the policy for more. Chunks that the policy refused and those
- * that clients called finished (objects/hinted.c) leave the pool first. Chunks that clients want to
- * keep are passed over while others can be evicted, up to a part of the pool (HINTED_PART) and
- * HINTED_MOST chunks. Chunks of tenants above their shares of the pool precede all others
- * (objects/tenant_set.c).
+ * that clients called finished (objects/hinted.c) leave the pool first, then those of tenants above
+ * their shares of the pool (objects/tenant_set.c), then the others in the lists. Chunks that
+ * clients want to keep are passed over while others can be evicted, up to a part of the pool
+ * (HINTED_PART) and HINTED_MOST chunks.
  *
  * Open, leased, pinned and mapped objects stay in the pool, and so does the rest of their chunk. If
  * a store would be refused otherwise, the unused and unpinned objects of such chunks are evicted.
@@ -68,7 +68,8 @@ struct excluded {
 
 struct pass {
 	struct excluded *excluded;
-	size_t nexcluded, excluded_capacity, parted;
+	size_t nexcluded, excluded_capacity;
+	size_t parted;         /* excluded chunks whose parents are not protected any more */
 	uint64_t coming;       /* bytes that will become free without further work */
 	int unlinked[FREE_AT]; /* descriptors of removed segments, whose pages are not freed yet */
 	size_t nunlinked;
@@ -335,7 +336,7 @@ static bool handle_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 			p->coming += c->bytes;
 	} else if (v == KVC_VICTIM_YOUNG || v == KVC_VICTIM_COPY || v == KVC_VICTIM_COMES) {
 		p->coming += c->bytes;
-		p->progress = true; /* the chunk is no longer young in the next pass */
+		p->progress = true; /* a later pass will evict or drop it */
 		if (v != KVC_VICTIM_YOUNG)
 			queue_copies_locked(k, c);
 	}
@@ -458,7 +459,7 @@ static bool keep_hinted_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	return true;
 }
 
-/* Nothing else can be evicted: returns the chunks that hints have kept to the order. */
+/* Nothing else can be evicted: puts the chunks that hints have kept back into the order. */
 static bool lift_hints_locked(struct kvc *k, struct pass *p)
 {
 	size_t left = 0;
@@ -486,7 +487,7 @@ static bool lift_hints_locked(struct kvc *k, struct pass *p)
 /*
  * Returns the next chunk to judge, or NULL. If the order has no victim, protection is lifted step
  * by step: first that of chunks with hints, then that of chunks whose requests are still under way,
- * then that of the parents of chunks that stay.
+ * then that of the parents of excluded chunks, and last that of the parents of pinned chunks.
  */
 static struct kvc_chunk *next_chunk_locked(struct kvc *k, struct pass *p)
 {

@@ -5,9 +5,9 @@
  * drops whole chunks of the same model, in the order of their policy (trimmer.c), until the model
  * is at low= of the quota. If nothing can be dropped, it refuses the first waiting store with
  * EDQUOT. Models take turns, those with waiters first, and so do expired chunks. There is no pause
- * between turns, and however much one model has to lose, the stores of the other models wait for
- * at most one of its turns. The thread also stamps the ancestors of accessed chunks
- * (access/access.h).
+ * between turns while they free space, and however much one model has to lose, the stores of the
+ * other models wait for at most one of its turns. The thread also stamps the ancestors of accessed
+ * chunks (access/access.h).
  */
 #include "chunk.h"
 #include "clock.h"

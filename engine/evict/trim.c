@@ -6,8 +6,9 @@
  * has a trimmer (trimmer.c), which chooses and drops the victims. If a policy has a replacer for
  * the disk tier, the disk tier's thread fills it from the catalog when the thread starts.
  *
- * The threads count bytes by rows: bytes of dropped chunks count as deferred until the commit and
- * the removal have freed them, and are not dropped twice.
+ * Dropping a chunk deletes its rows; its space becomes free only after the commit and the removal.
+ * Until then its bytes are in ts->deferred.bytes, and the threads do not count them as used, so
+ * that they do not drop other chunks for the same need.
  *
  * The threads keep running while the daemon stops, until the last copy is made: the objects that
  * only the pool has may need more space than a full tier has free.
@@ -86,8 +87,9 @@ static void wait_for_catalog(struct tier_trim *x)
 }
 
 /*
- * Fills a replacer of the disk tier from the catalog's rows, the coldest first: if the tier is
- * full, stores do not wait until the replacer is complete, and the chunks it has are dropped.
+ * Reads the catalog's rows, the coldest first, and adds their chunks to a replacer of the disk tier
+ * or, in a second pass (join), sets their parents. If the tier is full meanwhile, chunks that are
+ * in the replacer already are dropped, so that copies need not wait until it is complete.
  */
 static void fill_class(struct tier_trim *x, unsigned class, bool join)
 {

@@ -44,7 +44,7 @@
 /* chunks of other models that are checked per hold of the locks */
 #define CHECKED 32
 #define OTHERS 4096 /* chunks of other models per walk */
-/* how long spared chunks wait for chunks that were accessed a moment ago */
+/* walks that free nothing spare chunks, and keep the order of ranks, for at most this long */
 #define PATIENCE_NS 2000000000ull
 
 struct excluded {
@@ -59,10 +59,11 @@ struct walk {
 	struct kvc_replacer_turns turns; /* kept from one walk to the next */
 	uint64_t freed;                  /* bytes freed since the walk began */
 	/*
-	 * for a model: FOUND while its replacer is walked, and then NONE; the class of its chunks
+	 * for a model: UNKNOWN at first; FOUND while the replacer of its class is walked; NONE
+	 * while its rows are walked
 	 */
 	int replacer_state;
-	unsigned class;
+	unsigned class;  /* for a model: the class of its chunks */
 	unsigned others; /* chunks of other models that this walk has passed over */
 	enum kvc_cache cache;
 	uint64_t given_up; /* the latest victim that the disk's policy had given up */

@@ -47,9 +47,9 @@ bool kvc_victim_mapped(struct kvc *k, struct kvc_chunk *c);
 
 /*
  * KVC_VICTIM_EVICT: every file has a committed copy. KVC_VICTIM_COMES: it has copies, and a copy is
- * queued or running: the disk tier's, or a new copy in place of copies that failed syncs may have
- * lost. KVC_VICTIM_COPY: files must be copied first, or the transaction of their copies must be
- * committed. KVC_VICTIM_DROP: no tier takes it. KVC_VICTIM_YOUNG: the same, but it was used a
+ * queued or running: the disk tier's, or a new copy to replace those that may have been lost by a
+ * failed sync. KVC_VICTIM_COPY: files must be copied first, or the transaction of their copies must
+ * be committed. KVC_VICTIM_DROP: no tier takes it. KVC_VICTIM_YOUNG: the same, but it was used a
  * moment ago, or may be reported as a parent soon. KVC_VICTIM_LATER: no tier takes it, and one of
  * its files is about to be renamed to its final name; if it were dropped, its writer would not find
  * it. KVC_VICTIM_KEEP: it is pinned, in use or being dropped. KVC_VICTIM_HINTED: a client wants to

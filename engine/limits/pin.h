@@ -87,8 +87,9 @@ enum kvc_pin_against {
 	KVC_PIN_ALL,  /* the whole chunk: ttl, quota */
 };
 /*
- * Returns true if the pin protects this part of the chunk (`what`). A pin over the limit protects
- * neither memory nor disk space against other chunks.
+ * Returns true if the pin protects this part of the chunk (`what`). until_ns: the end of the pin by
+ * the chunk's row (0: not pinned), or INT64_MAX if the caller has not read the row. A pin over the
+ * limit protects neither memory nor disk space against other chunks.
  */
 bool kvc_pin_protects_locked(struct kvc *k, uint64_t id, uint64_t until_ns,
 			     enum kvc_pin_against what);

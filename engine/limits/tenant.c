@@ -10,8 +10,9 @@
  *   share   bytes of the pool. A tenant may have more as long as the pool has space; when it has
  *           none, the tenants above their shares lose chunks first (evict/evict.c).
  *
- * A chunk is charged the largest size that its files had in the pool (c->peak_bytes), which its row
- * stores. So the sums need no walk over files: after a kill they are read from the rows.
+ * A chunk is charged the bytes that its files take in the pool, or took before they were evicted
+ * (c->peak_bytes). Its row stores that number, so the sums need no walk over files: after a kill
+ * they are read from the rows.
  *
  * Each tenant has a list of its chunks in the pool, in the order of their last use. A chunk that is
  * used soon after its parent is put before the parent, so that the end of a prompt precedes its

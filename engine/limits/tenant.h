@@ -28,7 +28,7 @@ struct kvc_tenant {
 	char name[KVC_TENANT_NAME];
 	uint64_t quota, share; /* bytes: limits of `used` and `pool`; 0: no limit */
 	int64_t uid;           /* the user that may assign its chunks, or KVC_TENANT_NOBODY */
-	uint64_t used; /* bytes: the sum of the largest sizes that its chunks had in the pool */
+	uint64_t used; /* bytes: the sum of c->peak_bytes of its chunks, in the pool or not */
 	uint64_t pool; /* bytes that its chunks have in the pool now */
 	struct kvc_list order; /* its chunks in the pool, the next victim first */
 	/* those of them that the search for a victim found to have children in the pool */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Users: one record for each uid that has a pin, or a file open or leased. So that no user can keep
- * the others out forever, each has limits: its share and its number of open files here, and its
- * pins in pin.c. Root has no limits, since it can take everything anyway.
+ * Users: one record for each uid that has a pin or, except for root, a file that it has open or
+ * leased, or may have mapped. So that no user can keep the others out forever, each has limits: its
+ * share and its number of open files here, and its pins in pin.c. Root has no limits of its own,
+ * since it can take everything anyway.
  *
  * User shares. Open and leased files are not evicted, so a user that opens every file would keep
  * all others out of the pool for as long as it likes. Therefore the bytes that one user keeps are

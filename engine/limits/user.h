@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Users: one record for each uid that has a pin, or a file open or leased, and the limits of its
- * opens, leases and mappings (user.c). pin.h has the limits of its pins. All under k->lock.
+ * Users: one record for each uid that has a pin or, except for root, a file that it has open or
+ * leased, or may have mapped; and the limits of its opens, leases and mappings (user.c). pin.h has
+ * the limits of its pins. All under k->lock.
  */
 #ifndef KVC_USER_H
 #define KVC_USER_H
@@ -70,7 +71,7 @@ void kvc_user_share_remove_locked(struct kvc *k, struct kvc_node *n, uint32_t ui
  * of a file that the user has open do not count.
  */
 int kvc_user_share_may_open_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n);
-/* The same, but counts no refusal. */
+/* Returns true if kvc_user_share_may_open_locked would return 0. Counts no refusal. */
 bool kvc_user_may_open_more_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n);
 /* Called after the node's size in the pool or its state has changed. */
 void kvc_user_share_recount_locked(struct kvc *k, struct kvc_node *n);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Wear of flash: the bytes of every frame that was written to each tier, used later or not, and the
- * bytes written to the catalog for accesses (access_save.c). A day begins at midnight UTC by the
- * store's clock. The figures are stored in the catalog (meta written:TIER, with DAY TODAY ALL)
+ * bytes written to store accesses (access_save.c, replacer_save.c). A day begins at midnight UTC by
+ * the store's clock. The figures are stored in the catalog (meta written:TIER, with DAY TODAY ALL)
  * together with that clock.
  */
 #include "wear.h"

@@ -14,7 +14,10 @@ struct kvc_wear {
 };
 
 void kvc_wear_add_locked(struct kvc *k, unsigned tier, uint64_t bytes);
-/* The same for bytes written to the catalog to store accesses. They count for daily=. */
+/*
+ * The same for bytes written to store accesses, in the catalog and in the file of the policies'
+ * state. They count for daily=.
+ */
 void kvc_wear_access_add_locked(struct kvc *k, uint64_t bytes);
 struct kvc_wear kvc_wear_access_show_locked(struct kvc *k);
 /* Returns the tier's bytes as of now: after midnight `today` is 0. */

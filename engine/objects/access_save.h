@@ -17,7 +17,7 @@
 uint64_t kvc_access_save_pause_locked(struct kvc *k, uint64_t idle);
 /*
  * Returns true if accesses have waited too long because commits of names follow each other without
- * a pause: for a second, or for TURN_NS if a trimmer needs a row. False while a caller waits for a
+ * a pause: for a second, or for 20 ms if a trimmer needs a row. False while a caller waits for a
  * commit. Takes k->lock.
  */
 bool kvc_access_save_overdue(struct kvc *k);

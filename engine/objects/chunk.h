@@ -48,18 +48,19 @@ struct kvc_chunk {
 	struct kvc_hints hints;     /* hints of clients about its future (objects/hinted.h) */
 	enum kvc_standing standing; /* while it has files in the pool (objects/leaving.h) */
 	struct kvc_pin *pin;        /* NULL: not pinned (limits/pin.h) */
-	/*
-	 * its tenant (0: none), the bytes that the tenant is charged for it, its place in the
-	 * tenant's order while it is in the pool, whether it left that order as a victim, and
-	 * whether it is among the tenant's parents instead (limits/tenant.h)
-	 */
+	/* limits/tenant.h */
 	struct {
-		uint64_t number, used, pool;
-		struct kvc_list link;
-		bool taken, as_parent;
+		uint64_t number;      /* its tenant; 0: none */
+		uint64_t used, pool;  /* its bytes in the tenant's sums of these names */
+		struct kvc_list link; /* on the tenant's order or parents, while in the pool */
+		bool taken;           /* it left that list as a victim */
+		bool as_parent;       /* it is on the list of parents */
 	} tenant;
 	uint64_t bytes; /* bytes of its nodes in the pool: the sum of their part.bytes */
-	/* the most bytes that its nodes had in the pool, evicted ones included */
+	/*
+	 * like `bytes`, but an eviction does not reduce it: the size of the chunk when all of it is
+	 * in the pool. Files that are deleted while they are not in the pool still count.
+	 */
 	uint64_t peak_bytes;
 	struct kvc_list nodes; /* its nodes that have a segment */
 	unsigned nnodes;

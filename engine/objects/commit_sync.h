@@ -8,7 +8,7 @@
 
 #include "node.h"
 
-/* The sync that an fsync needs besides the log's (kvc_wait.sync_of): of this device, or none. */
+/* kvc_wait.sync_of is the number of the device to sync before the log, or this: only the log. */
 #define KVC_COMMIT_SYNC_LOG KVC_DEVICES
 
 struct kvc_commit_sync {

@@ -10,7 +10,7 @@
 /* The accesses of one chunk that its row lacked when they were saved (access_state.h). */
 struct kvc_access_record {
 	uint64_t id, created_ns, last_ns, hits;
-	uint64_t facts[KVC_CACHES];
+	uint64_t facts[KVC_CACHES]; /* the state that each cache's policy keeps (c->saved_state) */
 };
 
 /*
@@ -51,7 +51,7 @@ struct kvc_committer {
 };
 
 /*
- * Returns the number of changes with which a commit takes about COMMIT_NS on this machine.
+ * Returns the number of changes with which a commit takes about 15 ms on this machine.
  * Background work adds no more changes than this (kvc_commit_gate); stores of users are throttled
  * at twice this number.
  */

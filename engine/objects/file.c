@@ -153,8 +153,8 @@ int kvc_file_node_fd_locked(struct kvc *k, struct kvc_node *n)
 }
 
 /*
- * The file is not written any more: makes n->segment.fd read-only or closes it. A segment that is
- * open for writing must mean that a client writes, since copies wait for that (tiering/spill.c).
+ * The file is not written any more: makes n->segment.fd read-only or closes it. A segment may be
+ * open for writing only while a client writes, since copies wait until it is not (tiering/spill.c).
  */
 static void make_fd_read_only_locked(struct kvc *k, struct kvc_node *n)
 {

@@ -2,9 +2,9 @@
 /*
  * Inode numbers. The catalog stores a number above all numbers that may be in use (meta: next_ino).
  * It is raised in steps, ahead of need, since a number is issued only if it is below a committed
- * value. A clean unmount lowers it to the numbers that were used. After a kill or a power failure,
- * frames may exist whose inodes are missing in the catalog, so the next start skips another step of
- * numbers.
+ * value. A clean unmount lowers it to the first number that was not used. After a kill or a power
+ * failure, frames may exist whose inodes are missing in the catalog, so the next start skips
+ * another step of numbers.
  */
 #include "ino.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Models: the sizes of their recent objects, and the attributes on their folders
- * (user.kvcachefs.codec, policy, shared, ttl, layout). The attributes are rows in the catalog.
- * k->models->hints caches them by the model's number; any entry may be replaced at any time.
+ * (user.kvcachefs.codec, policy, shared, ttl, layout). The attributes are rows in the catalog. All
+ * but the layout are cached in k->models->hints by the model's number; any entry may be replaced at
+ * any time.
  *
  * The number of files in a complete chunk (layers) is stored under meta layers:MODEL, and in a list
  * of the few models that have it set. A mount without such models only checks for an empty list.

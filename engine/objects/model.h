@@ -15,7 +15,10 @@
 enum kvc_model_attr { KVC_MODEL_CODEC, KVC_MODEL_POLICY, KVC_MODEL_SHARED, KVC_MODEL_ATTRS };
 enum kvc_shared { KVC_SHARED_KEEP, KVC_SHARED_DELETE };
 
-/* A cache entry: a model's settings as last read, and the sizes of its latest objects. */
+/*
+ * A cache entry: a model's settings as last read, and the sizes of its latest objects. Not related
+ * to the hints of clients.
+ */
 struct kvc_hint {
 	uint64_t model, sizes[8];
 	unsigned at;
@@ -34,7 +37,8 @@ struct kvc_models {
 /*
  * These functions return 0 or a negative errno, unless a comment says otherwise; results go to the
  * last argument. If the catalog cannot be read, they fail and do not report the attribute as unset.
- * While the caller keeps the locks, asking for the same value again does not read the catalog.
+ * While the caller keeps the locks, asking for the same value again does not read the catalog,
+ * except for the layout.
  *
  * Returns 1 if this folder has the settings of a model (a quota, a ttl, layers, a layout or one
  * of the attributes), 0 if not, or an error.

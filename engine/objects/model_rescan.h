@@ -31,7 +31,9 @@ bool kvc_model_rescan_show_locked(struct kvc *k, uint64_t model, uint64_t *at, u
 /*
  * Parks the call for a short time, so that a rescan of a small store ends before the call returns.
  * Called without locks. Returns 0, or the result of kvc_wait_park_locked. The call is complete when
- * it is woken, whatever the result. kvc_model_rescan_wait does the same by blocking the thread.
+ * it is woken, whatever the result. In a large store it is not parked. kvc_model_rescan_wait
+ * blocks the thread instead, in a large store too; in a small store it also waits for the count of
+ * all files.
  */
 int kvc_model_rescan_park(struct kvc *k, struct kvc_wait *w);
 void kvc_model_rescan_wait(struct kvc *k);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Nodes in memory. A node is in memory while the kernel references it, while it has a segment in
- * the pool, while it is in use, and while it is dirty. All other nodes are rows in the catalog and
- * are loaded when needed.
+ * the pool, while it is in use, and while it is dirty. All other inodes are only rows in the
+ * catalog and are loaded when needed.
  */
 #include "node.h"
 

@@ -145,8 +145,8 @@ struct kvc_node {
 	struct {
 		uint64_t bytes; /* bytes of the files of the burst that filled it */
 		/*
-		 * 1 + the number of its files that count for a complete chunk, if counting stopped
-		 * at published_of; 0: not counted (names/incomplete.c)
+		 * 1 + the number of its files that count towards a complete chunk, or 0: not
+		 * counted. Counting ends when it reaches published_of (names/incomplete.c).
 		 */
 		unsigned published, published_of;
 	} content;

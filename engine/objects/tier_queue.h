@@ -23,7 +23,11 @@ enum kvc_priority {
 	KVC_P_REMOVE = 2,
 	KVC_P_REMOVE_AGAIN = 3, /* removals that failed or that the breaker refused */
 	KVC_P_URGENT = 4,
-	KVC_P_PARKED = 5, /* copies that the breaker refused, made when it allows writes again */
+	/*
+	 * copies that the tier or its breaker refused, and failed copies that are retried now; made
+	 * when the breaker allows writes
+	 */
+	KVC_P_PARKED = 5,
 	/* copies that failed: one list for each number of failures, in order of their due time */
 	KVC_P_AGAIN = 6,
 	KVC_P_SPILL = KVC_P_AGAIN + KVC_AGAINS,
@@ -108,8 +112,8 @@ struct kvc_tier_state {
 	struct {
 		bool full; /* the trimmed tier refused a frame for lack of space */
 		/*
-		 * copies that failed with ENOSPC have waited long: they are retried when space
-		 * is freed
+		 * a copy that failed with ENOSPC waits for its next try, perhaps for minutes: it is
+		 * retried when space is freed
 		 */
 		bool awaited;
 		/*
@@ -245,15 +249,17 @@ void kvc_tier_failed_locked(struct kvc *k, unsigned tier);
  * at once.
  */
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
-/* A copy that failed for lack of space has a long delay: it is retried when space is freed. */
+/*
+ * A copy that failed for lack of space waits for its next try: it is retried when space is freed.
+ */
 void kvc_tier_await_space_locked(struct kvc *k, unsigned tier);
 /* A frame was removed: copies that failed for lack of space are retried. */
 void kvc_tier_freed_locked(struct kvc *k, unsigned tier);
 /* A copy was stored: counts its bytes, and lets copies that failed be retried. */
 void kvc_tier_stored_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 /*
- * Returns true if a refused frame still waits. space.full alone does not show it: a smaller frame
- * that fit, or a removal, clears it.
+ * Returns true if a refused frame still waits. space.full alone does not show it, because storing a
+ * smaller frame clears it. (A removal ends the wait: the frame is tried again.)
  */
 bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
 /* Wakes the tier's trimmer: the tier may be above high=, or has refused a frame. */

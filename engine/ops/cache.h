@@ -56,7 +56,7 @@ void kvc_cache_set_events(struct kvc *k, const struct kvc_events *ev);
 void kvc_cache_detach(struct kvc *k);
 /*
  * Makes the copies that tiers lack, commits, and ends the threads. No other call may be in progress
- * then or begin later. Blocks.
+ * then, and only kvc_cache_close may follow. Blocks.
  */
 void kvc_cache_stop(struct kvc *k);
 /*

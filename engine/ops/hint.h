@@ -15,7 +15,7 @@ struct kvc_hint_chunk {
 	bool needed;        /* another prompt needs it (set by kvc_hint_chunks_both) */
 };
 
-#define KVC_HINT_ANCESTORS 4096 /* chunks of the newer prompt that are compared */
+#define KVC_HINT_ANCESTORS 4096 /* most chunks of a prompt that are found, counted from its end */
 
 struct kvc_hint_words {
 	bool finished, low, normal, high, prefetch, demote;
@@ -30,14 +30,11 @@ struct kvc_hint_words {
 	uint64_t loads; /* bytes that the command has begun to load */
 };
 
-/*
- * Parses the words of a command. Modifies `words`, and *h points into it. Returns 0 or -EINVAL. The
- * caller frees h->newer.
- */
+/* Parses the words of a command. Modifies `words`, and *h points into it. Returns 0 or -EINVAL. */
 int kvc_hint_parse(char *words, struct kvc_hint_words *h);
 /*
- * Finds the chunks of the newer prompt, which a hint about the older prompt does not affect.
- * Releases and takes the locks.
+ * Finds the chunks of the newer prompt, which a hint about the older prompt does not affect. The
+ * caller frees h->newer. Releases and takes the locks.
  */
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
 /*

@@ -33,7 +33,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* most bytes that an open of an existing file allocates in advance, which only saves time */
+/* an open of an existing file allocates at most this in advance, or nothing: it only saves time */
 #define AHEAD_MAX (64ull << 20)
 
 static bool opens_for_writing(int flags)

@@ -19,7 +19,7 @@ int kvc_io_sync(struct kvc *k, unsigned of, struct kvc_wait *w);
  * entry.c: finds a folder for a call that is about to change `name` in it (NULL: no name). First
  * completes any drop that the call could collide with. Returns -ENOTDIR if ino is not a folder. A
  * dropped folder is revived if `revive` is set, which a call that adds a name does; *folder may
- * then be another node. Without `revive` a dropped folder gives -ENOENT.
+ * then be a different struct kvc_node. Without `revive` a dropped folder gives -ENOENT.
  */
 int kvc_entry_folder_both(struct kvc *k, uint64_t ino, const char *name, bool revive,
 			  struct kvc_node **folder);

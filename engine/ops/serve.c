@@ -13,13 +13,13 @@
  *   nonce  = HMAC-SHA256(header key, header with the digest in the place of the checksum)
  *
  * Different payloads must never have the same nonce, because the frame key depends on nothing else
- * that is certain to change. The generation does not: a file that was changed through a mapping
- * may keep its generation and its times, and a copied store has the same generations. Neither does
- * the checksum XXH3: whoever chooses the contents can make two files with the same checksum. GMAC
- * is a universal hash. Without its key, nobody can find two payloads with the same digest, except
- * with a probability of 2^-114 for each STEP bytes. Nobody can learn anything about the key, since
- * a digest is used only as an input of the HMAC, whose output is random to everybody without its
- * key. Equal nonces only tell that two frames are equal. This is the construction of AES-GCM-SIV
+ * that is certain to change. The generation is not: a file that was changed through a mapping may
+ * keep its generation and its times, and a copied store has the same generations. Nor is the
+ * checksum XXH3: whoever chooses the contents can make two files with the same checksum. GMAC is a
+ * universal hash. Without its key, nobody can find two payloads with the same digest, except with a
+ * probability of 2^-114 for each STEP bytes. Nobody can learn anything about the key, since a
+ * digest is used only as an input of the HMAC, whose output is random to everybody without its key.
+ * Equal nonces only tell that two frames are equal. This is the construction of AES-GCM-SIV
  * (RFC 8452).
  *
  * The header of a frame has a checksum of the whole payload, so the server remembers the last SUMS

@@ -37,8 +37,8 @@ static bool quota_space(struct kvc *k, uint64_t ino, uint64_t *limit, uint64_t *
 
 /*
  * The total is the disk tier up to high=, above which it is trimmed, or the pool if there is no
- * disk tier. The used bytes are those stored there and those in the pool that have yet to be copied
- * there. Bytes that were just deleted count as free although their removal takes a moment: a client
+ * disk tier. The used bytes are those stored there and those in the pool without a copy in any
+ * tier. Bytes that were just deleted count as free although their removal takes a moment: a client
  * that deletes until enough is free would otherwise delete too much. Shared tiers do not count,
  * because their free space is not known. In a model with a quota, the quota is the total.
  */

@@ -612,7 +612,7 @@ static int set_hint(struct kvc *k, struct kvc_subject *s, const char *value)
 	return err ?: s->n->commit.lost ? -ENOENT : reread_row_both(k, s);
 }
 
-/* Progress of a rescan of the model's files: inodes scanned, of all inodes in the store. */
+/* Progress of a rescan of the model's files: the last inode number visited, and the end of them. */
 static int get_survey(struct kvc *k, struct kvc_subject *s, char *value)
 {
 	uint64_t at, of;
@@ -634,27 +634,27 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "evicted", ON_MODEL, get_evicted, NULL },
 	{ "files", ON_MODEL, get_files, NULL },
 	{ "hint", ON_FILE | ON_CHUNK_FOLDER, NULL, set_hint },
-	{ "hits", ON_FILE | ON_CHUNK_FOLDER | EACH, get_hits, NULL },
+	{ "hits", ON_FILE | ON_CHUNK_FOLDER, get_hits, NULL },
 	{ "layers", ON_MODEL, get_layers, set_layers },
 	{ "layout", ON_MODEL | ON_FOLDER, get_layout, set_layout },
 	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },
-	{ "parent_by", ON_FILE | ON_CHUNK_FOLDER | EACH, get_parent_by, NULL },
+	{ "parent_by", ON_FILE | ON_CHUNK_FOLDER, get_parent_by, NULL },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
 	{ "policy", ON_MODEL, get_policy, set_policy },
 	{ "quota", ON_MODEL, get_quota, set_quota },
 	{ "shared", ON_MODEL, get_shared, put_shared },
-	{ "state", ON_FILE | ON_CHUNK_FOLDER | EACH, get_state, NULL },
+	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },
 	{ "survey", ON_MODEL, get_survey, NULL },
 	{ "tenant", ON_FILE, get_tenant, set_tenant },
 	{ "tenant", ON_FOLDER, get_folder_tenant, set_folder_tenant },
 	{ "tenants", ON_ROOT, NULL, set_tenants },
-	{ "tier_bytes", ON_FILE | EACH, get_file_tier_bytes, NULL },
+	{ "tier_bytes", ON_FILE, get_file_tier_bytes, NULL },
 	{ "tier_bytes", ON_MODEL, get_tier_bytes, NULL },
-	{ "tiers", ON_FILE | ON_CHUNK_FOLDER | EACH, get_tiers, NULL },
+	{ "tiers", ON_FILE | ON_CHUNK_FOLDER, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
 	{ "ttl", ON_MODEL, get_default_ttl, set_default_ttl },
 	{ "unit", ON_FOLDER, get_unit, set_unit },
-	{ "unit_now", ON_FOLDER | EACH, get_unit_now, NULL },
+	{ "unit_now", ON_FOLDER, get_unit_now, NULL },
 	{ "used", ON_MODEL, get_used, NULL },
 };
 const size_t kvc_nvirtuals = sizeof kvc_virtuals / sizeof kvc_virtuals[0];

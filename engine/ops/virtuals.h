@@ -12,11 +12,8 @@
 #define KVC_VIRTUAL "user.kvcachefs."
 #define KVC_VIRTUAL_MAX 1024 /* bytes of a value, including the final 0 */
 
-/*
- * Kinds of inodes that have an attribute. EACH: every inode of that kind has it, so a listing need
- * not read its value.
- */
-enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8, EACH = 16, ON_ROOT = 32 };
+/* Kinds of inodes that have an attribute. */
+enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8, ON_ROOT = 16 };
 
 /* The inode that an attribute is read from or set on. */
 struct kvc_subject {

@@ -314,8 +314,7 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 			char text[KVC_VIRTUAL_MAX];
 
 			if (!(kvc_virtuals[i].on & s.kind) || !kvc_virtuals[i].get ||
-			    !kvc_virtuals[i].set ||
-			    (!(kvc_virtuals[i].on & EACH) && kvc_virtuals[i].get(k, &s, text)))
+			    !kvc_virtuals[i].set || kvc_virtuals[i].get(k, &s, text))
 				continue; /* not an attribute of this inode, or no value */
 			n += (size_t)snprintf(own + n, sizeof own - n, KVC_VIRTUAL "%s",
 					      kvc_virtuals[i].name) +

@@ -23,7 +23,7 @@
 /* bytes per read from a shared tier, if the memory budget allows it */
 #define PIECE_SHARED (8u << 20)
 #define SLOWEST (4ull << 20)               /* bytes per second; sets the deadline of a fetch */
-#define PIECES_MIN (4ull * KVC_TIER_PIECE) /* for the threads of tier.h's `load` */
+#define PIECES_MIN (4ull * KVC_TIER_PIECE) /* smallest object that several threads read */
 
 /* The state of one fetch. */
 struct fetch {

@@ -21,9 +21,9 @@ int kvc_keyring_prove_both(struct kvc *k, uint32_t id);
 int kvc_keyring_read(struct kvc *k, int (*may_lose)(struct kvc *k, uint32_t id, char *error),
 		     char *error);
 /*
- * A frame of a shared tier is sealed with a key that this mount does not know: counts the frame,
- * and reads the key file again, at most once a second. Returns true if the key is known afterwards.
- * The caller holds no locks.
+ * A frame of a shared tier is sealed with a key that this mount does not know: reads the key file
+ * again, at most once a second. Returns true if the key is known afterwards; otherwise counts the
+ * frame. The caller holds no locks.
  */
 bool kvc_keyring_learn(struct kvc *k, uint32_t id);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads: LOWER -> LOADING -> BOTH. First bytes of the pool are reserved. Then a worker of the first
+ * Loads: LOWER -> LOADING -> BOTH. First, space in the pool is reserved. Then a worker of the first
  * tier that has a copy reads the frame into a new segment (fetch.c) and renames the segment to its
  * published name. Calls that open the object during the load wait on n->wait.ready and share the
  * load. If a tier fails, the load is queued for the next tier that has a copy. A copy that is
@@ -169,7 +169,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	kvc_unlock(k);
 	if (!wanted)
 		return -ESTALE; /* unlinked; the tier may hold anything now */
-	if (err == -ESTALE) {   /* it is a copy of that node now, and not a damaged one */
+	if (err == -ESTALE) {   /* another node's version of the object: not damaged */
 		kvc_info("tier %s: the copy of inode %llx was replaced by another node",
 			 tier->ops->name, (unsigned long long)seg->ino);
 		kvc_count(&k->stats, replaced);

@@ -19,11 +19,12 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
  */
 void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n);
 /*
- * Requests new copies in place of those that failed syncs may have lost: copies in the state
- * KVC_TIER_UNKNOWN, in the state `least`, or in a worse state. Returns true if there are any;
+ * Requests new copies to replace those that may have been lost by a failed sync: copies in the
+ * state KVC_TIER_UNKNOWN, in the state `least`, or in a worse state. Returns true if there are any;
  * kvc_spill_queue_locked then queues them. For files in the state RESIDENT or BOTH.
  */
 bool kvc_spill_lost_locked(struct kvc *k, struct kvc_node *n, enum kvc_tier_synced least);
+/* Does the tier take copies, and lack one of the object, or have one that must be made again? */
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);
 /*
  * Does an fsync of this file (NULL: of any file) store it in this tier? A shared tier needs the

@@ -5,11 +5,11 @@
  *
  * If a quarter of the pool has no copy, copies no longer wait for settle=, and with write=back the
  * oldest objects are copied although no space is needed yet. If half of the pool has no copy,
- * stores get turns: at first twice as many bytes per second as are copied, and fewer, down to zero,
- * as the part without a copy grows. So stores settle at the speed of the disk while some of the
- * pool is free: each store waits a little, instead of one store waiting for a long time. No turn is
- * later than pace=. A store that then finds no space waits for a reservation, and the evictor drops
- * the coldest chunks that have no copy (evict/evict.c).
+ * stores get turns: at first twice as many bytes per second as are copied, and fewer, down to
+ * RATE_LEAST, as the part without a copy grows. So stores settle at the speed of the disk while
+ * some of the pool is free: each store waits a little, instead of one store waiting for a long
+ * time. No turn is later than pace=. A store that then finds no space waits for a reservation, and
+ * the evictor drops the coldest chunks that have no copy (evict/evict.c).
  *
  * A store also waits briefly if the next commit already has twice the changes that a commit should
  * have (kvc_committer_batch_max_locked). Otherwise, a flood of stores would lengthen commits, and
@@ -33,7 +33,7 @@
 #define WORTH_NS 100000ull /* shorter waits cost more than they gain */
 
 struct zone {
-	/* bytes without a copy: now, when delays start, and when no store may go on */
+	/* bytes without a copy: now, when delays start, and when the rate is RATE_LEAST */
 	uint64_t at, from, to;
 };
 

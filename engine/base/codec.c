@@ -29,8 +29,8 @@
 #define SPARSE (-64)   /* level for a plane with constant stretches: finds long matches */
 #define SAMPLES 8192u  /* elements read for the decision */
 #define RUNS 8u
-#define LOSSY_GAIN 0.9 /* a lossy code is used if it is below this part of a lossless one */
-#define GAIN 0.97      /* coding is tried if the estimate is at most this part of the size */
+#define LOSSY_GAIN 0.9 /* a lossy code must be shorter than this fraction of the lossless one */
+#define GAIN 0.97      /* coding is tried if the estimate is below this fraction of the size */
 
 const char *const kvc_codec_names[] = {
 	"none", "zstd", "bf16+zstd", "kvq-high", "kvq-mid", "kvq-low", "fp8", NULL,

@@ -5,7 +5,7 @@
  * Each block has a kind that says how it was coded, because a codec decides for each block: a block
  * that does not become smaller is stored raw.
  *
- * Only this file uses zstd.
+ * Only codec.c uses zstd.
  */
 #ifndef KVC_CODEC_H
 #define KVC_CODEC_H

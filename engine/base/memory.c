@@ -60,8 +60,8 @@ static uint64_t number(const char *dir, const char *name)
 }
 
 /*
- * Returns the bytes that a cgroup and those above it leave, or, if `usage` is NULL, their lowest
- * limit. `path` is below `root`.
+ * Returns the bytes that a cgroup and those above it can still give, less a reserve, or, if `usage`
+ * is NULL, their lowest limit. `path` is below `root`.
  */
 static uint64_t group_spare(const char *root, char *path, const char *limit, const char *usage)
 {

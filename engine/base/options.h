@@ -44,7 +44,7 @@ struct kvc_options {
 	uint64_t log_bytes;     /* maximum of the catalog's log */
 	uint64_t catalog_bytes; /* maximum of names and attributes; 0: depends on the disk */
 	char remote[1024];      /* remote= options as given, separated by spaces */
-	uint64_t compress;      /* enum kvc_codec */
+	uint64_t compress;      /* index into kvc_codec_names */
 	uint64_t level;         /* level of zstd */
 	/* owner and mode of files that were found in a remote; or KVC_UNSET */
 	uint64_t adopt_uid, adopt_gid, adopt_mode;

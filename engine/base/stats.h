@@ -2,10 +2,11 @@
 /*
  * Counters, shown by .kvcachefs/stats and .kvcachefs/metrics. KVC_COUNTERS has a row for each
  * counter, KVC_REASONS for each reason of an eviction, KVC_REFUSALS for each reason why the disk
- * tier refuses a chunk, KVC_HISTOGRAMS for each age, and KVC_OPERATIONS for each duration.
- * Counters never decrease. They are relaxed atomics, because no decision depends on them. Each
- * thread adds to one of KVC_SHARDS copies, because cores that add to one counter wait for each
- * other's caches; a reader adds the copies up.
+ * tier refuses a chunk, KVC_HISTOGRAMS for each histogram of times, KVC_SIZE_HISTOGRAMS for each
+ * histogram of sizes, and KVC_OPERATIONS for each duration. Counters never decrease. They are
+ * relaxed atomics, because no decision depends on them. Each thread adds to one of KVC_SHARDS
+ * copies, because cores that add to one counter wait for each other's caches; a reader adds the
+ * copies up.
  */
 #ifndef KVC_STATS_H
 #define KVC_STATS_H
@@ -206,7 +207,7 @@ static inline void kvc_histogram_add(struct kvc_histogram *h, uint64_t unit_ns, 
 }
 
 /*
- * Estimates the duration, in units of the histogram, that this part (0 to 1) of the counted
+ * Estimates the duration, in units of the histogram, that this fraction (0 to 1) of the counted
  * operations did not exceed; 0 if nothing was counted. Like histogram_quantile of Prometheus, it
  * assumes that the durations of an element are spread evenly, and that none exceeds the end of the
  * last but one element.

@@ -113,8 +113,8 @@ void kvc_super_own(struct kvc_store *s, uint64_t size);
 int kvc_super_update(const struct kvc_store *s);
 /*
  * Writes a new superblock and its copy into s->dir from the fields of *s. If the uuid is zero,
- * makes a uuid and a secret. If the uuid is set, the store has frames already, which a new secret
- * could not prove. Returns 0 or a negative errno.
+ * makes a uuid and a secret. If the uuid is set, makes neither: the store has frames already, and a
+ * new secret could not prove them. Returns 0 or a negative errno.
  */
 int kvc_super_create(struct kvc_store *s);
 /*

@@ -386,9 +386,9 @@ int kvc_super_write(const struct kvc_store *s, int fd)
 		return -ENOMEM;
 	memcpy(p->magic, magic, sizeof magic);
 	/*
-	 * Version 1 had no secret: the first mount adds one and sets version 2. Version 3 has its
-	 * data on a device with a label, version 4 on several devices. A store with one data file
-	 * stays at version 2.
+	 * Version 1 had no secret: the first mount adds one and sets version 2. A store whose only
+	 * device is the file in its folder stays at version 2. Version 3 has its data on one block
+	 * device with a label. All other stores have version 4, with a table of devices.
 	 */
 	p->version = htole32(!plain ? KVC_STORE_VERSION : block ? 3 : s->has_secret ? 2 : 1);
 	memcpy(p->secret, s->secret, sizeof p->secret);

@@ -78,7 +78,7 @@ const char *kvc_size_why(const char *text, char buf[192])
 
 static const struct {
 	uint64_t ms;
-	const char *const names[6]; /* the first letter alone is the usual form */
+	const char *const names[6]; /* the first one is the usual form */
 } times[] = {
 	{ 1, { "ms", "msec", "msecs", "millisecond", "milliseconds" } },
 	{ 1000, { "s", "sec", "secs", "second", "seconds" } },

@@ -52,7 +52,8 @@ int kvc_catalog_create(const char *path)
 }
 
 /*
- * For a rebuild, which knows only the birth times of files: the same limits as in names/chunking.c.
+ * For a rebuild, which knows only the birth times of files. The limits of number and time are those
+ * of KVC_UNIT_FILES and SPAN_NS in names/chunking.c.
  */
 static const char *const by_birth =
 	"BEGIN IMMEDIATE;"

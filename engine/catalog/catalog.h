@@ -186,7 +186,7 @@ int kvc_catalog_commit(struct kvc_catalog *c);
  */
 uint64_t kvc_catalog_seal(struct kvc_catalog *c);
 int kvc_catalog_write(struct kvc_catalog *c);
-/* Waits briefly if the log is about to restart. Call it before a seal, without locks. */
+/* Waits if the log is about to restart (checkpoint.c). Call it before a seal, without locks. */
 void kvc_catalog_gate(struct kvc_catalog *c);
 /* Syncs the log to stable storage, after a commit. Needs no lock. */
 int kvc_catalog_sync(struct kvc_catalog *c);
@@ -215,14 +215,17 @@ struct kvc_catalog_state {
 /* Needs no lock. */
 void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s);
 
-/* Returns 1, 0 if the key does not exist, or a negative errno. */
+/*
+ * kvc_meta_read returns 1; 0 if the key does not exist; or a negative errno. The others return 0 or
+ * a negative errno; kvc_meta_get returns -ENOENT if the key does not exist.
+ */
 int kvc_meta_read(struct kvc_catalog *c, const char *key, char *value, size_t capacity);
 int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t capacity);
 int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value);
 int kvc_meta_del(struct kvc_catalog *c, const char *key);
 /*
  * Returns in `key` (in and out, 64 bytes) and `value` the next key after `key` that begins with
- * `prefix`.
+ * `prefix`. Returns 0, -ENOENT if there is none, or another negative errno.
  */
 int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value,
 		  size_t capacity);
@@ -251,7 +254,9 @@ bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, uint64_t hash);
  * Both need no lock. kvc_peek_holds, under the lock: is everything that was read still current?
  */
 struct kvc_peek {
-	/* kvc_peek_objects: c->age before the read; otherwise the overlay's drops until then */
+	/*
+	 * kvc_peek_objects: c->age before the read; otherwise the overlay's `drops` before the read
+	 */
 	uint64_t age;
 	uint64_t ino;
 	uint32_t kind;
@@ -285,7 +290,7 @@ struct kvc_name_at {
  */
 #define KVC_PEEK_NAMES 32
 struct kvc_peek_names {
-	uint64_t age; /* the overlay's drops until the read */
+	uint64_t age; /* the overlay's `drops` before the read */
 	uint64_t ino;
 	/* v has all names; false: there may be others (too many, *at was not zero, or an error) */
 	bool all;
@@ -306,7 +311,7 @@ int kvc_name_put_hashed(struct kvc_catalog *c, uint64_t parent, const char *name
 			uint64_t ino, uint32_t kind);
 int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
 /*
- * Calls fn for all names in a folder whose hash is above `after`, in order of their hash. fn may
+ * Calls fn for all names in a folder that have a hash above `after`, in order of their hash. fn may
  * not change the catalog.
  */
 int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn,

@@ -31,7 +31,7 @@ static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *pr
 
 	if (!c->over.count[KVC_T_META])
 		return NULL;
-	kvc_table_each(&c->over.table, s) { /* a scan: the table has few keys and is rarely asked */
+	kvc_table_each(&c->over.table, s) { /* a scan of all changes: rarely called */
 		const struct kvc_change *x = kvc_of(s, struct kvc_change, slot);
 
 		if (x->table == KVC_T_META && !x->gone &&

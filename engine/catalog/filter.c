@@ -218,8 +218,8 @@ static uint64_t expected(const struct kvc_catalog *c, uint64_t most)
 }
 
 /*
- * Adds the names after (*parent, *hash) and moves these on. Returns their number, or a negative
- * errno.
+ * Adds at most SLICE names after (*parent, *hash), and sets *parent and *hash to those of the last
+ * one. Returns the number of names, or a negative errno.
  */
 static int slice(struct kvc_catalog *c, uint64_t *parent, uint64_t *hash)
 {

@@ -85,8 +85,8 @@ static void mark_stale(struct kvc_catalog *c)
 }
 
 /*
- * Adds to a user's account and returns it. Returns NULL if there is nothing to add, or without
- * memory; in that case the accounts become incorrect and are counted at the next start.
+ * Adds to a user's account and returns it. Returns NULL if there is nothing to add, or if memory is
+ * short; in the latter case the accounts become incorrect and are counted at the next start.
  */
 static struct uses *account_add(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
 {

@@ -19,8 +19,8 @@ struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *
 /* call it after all connections are closed; NULL does nothing */
 void kvc_wal_restart_free(struct kvc_wal_restart *a);
 /*
- * Returns the name of the VFS with which the committing connection is opened, or the connection
- * that copies the log into the database.
+ * Returns the name of the VFS for the committing connection (`commits`), or for the connection that
+ * copies the log into the database.
  */
 const char *kvc_wal_restart_vfs(const struct kvc_wal_restart *a, bool commits);
 /*

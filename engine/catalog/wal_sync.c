@@ -123,7 +123,7 @@ static int write_again(void *arg, const uint8_t *p, size_t len, uint64_t at)
 	return kvc_pwrite_all(a->fd, p, len, (off_t)at);
 }
 
-/* Writes the header and all frames again that the committer has written. Under s->steady. */
+/* Writes again the header and all frames that the committer has written. Under s->steady. */
 static int rewrite(struct kvc_wal_sync *s, int fd)
 {
 	uint64_t written = atomic_load(&s->written), most = UINT64_MAX, n = 0;

@@ -3,11 +3,11 @@
  * Keys and the sealing of blocks: AES-256-GCM (NIST SP 800-38D) with keys derived by HKDF-SHA256
  * (RFC 5869). Only keys.c uses OpenSSL's crypto.
  *
- * The key file has mode 0600 and a line for each key: "ID HEX [MODEL]". ID is 1 to 2^32-1, HEX has
- * 64 digits (32 bytes). A key without MODEL is a master key, from which the key of each model is
- * derived. A key with MODEL is used for that model only, so that removing it makes the frames of
- * that model unreadable and no others. New frames use the key with the highest id that fits.
- * kvcachefs-security(7) describes key management.
+ * The key file is private (base/secret.h; usually mode 0600) and has a line for each key: "ID HEX
+ * [MODEL]". ID is 1 to 2^32-1, HEX has 64 digits (32 bytes). A key without MODEL is a master key,
+ * from which the key of each model is derived. A key with MODEL is used for that model only, so
+ * that removing it makes the frames of that model unreadable and no others. New frames use the key
+ * with the highest id that fits. kvcachefs-security(7) describes key management.
  *
  *   model key = HKDF(key, salt "kvcachefs model 1", info model)
  *   frame key = HKDF(model key, salt nonce (12 random bytes), info "kvcachefs frame 1" ino gen)
@@ -69,8 +69,8 @@ int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33]);
  */
 int kvc_keys_header_key(const struct kvc_keys *k, uint32_t id, const char *model, uint8_t key[32]);
 /*
- * Derives the key of a frame. Returns 0, -ENOKEY (unknown id) or -EIO. The caller wipes the key
- * with kvc_keys_wipe.
+ * Derives the key of a frame. Returns 0, -ENOKEY (unknown id, or a key of another model) or -EIO.
+ * The caller wipes the key with kvc_keys_wipe.
  */
 int kvc_keys_frame_key(const struct kvc_keys *k, uint32_t id, const char *model,
 		       const uint8_t nonce[12], uint64_t ino, uint64_t gen, uint8_t key[32]);

@@ -82,9 +82,10 @@ static size_t aad_block(struct aad *a, uint64_t i, uint32_t kind, size_t stored)
 }
 
 /*
- * The encoder has two modes. Either all coded blocks are in `all`. Or each block is made in buf
- * when the reader needs it: raw, or coded again (`twice`), and then its result must match the
- * table. Block 0 may already be in buf, from the test whether coding saves space.
+ * The encoder has two modes. Either all coded blocks are in `all`. Or each block is made when the
+ * reader needs it, in the reader's buffer or in buf: raw, or coded again (`twice`), and then its
+ * result must match the table. Block 0 may already be in buf, from the test whether coding saves
+ * space.
  */
 struct kvc_encoder {
 	struct kvc_frame *f;

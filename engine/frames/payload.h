@@ -96,8 +96,8 @@ void kvc_payload_encoder_free(struct kvc_encoder *e);
 
 /*
  * Decodes a payload block by block. f and `table`, both untrusted, must stay valid until the
- * decoder is freed. Returns 0; -EBADMSG if the payload differs from what was written; -ENOKEY if it
- * is sealed with an unknown key; -ENOMEM; or -EIO.
+ * decoder is freed. Returns 0; -EBADMSG if f does not describe a coded payload that can be decoded;
+ * -ENOKEY if the payload is sealed with an unknown key; -ENOMEM; or -EIO.
  */
 struct kvc_decoder;
 int kvc_payload_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,

@@ -36,10 +36,10 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#define FULL_TRIES 100 /* tries to move a frame while the trimmer makes space */
+#define FULL_TRIES 100 /* how often a move is tried while the trimmer makes space */
 #define FULL_US 50000
 #define BUSY_US 20000
-#define EMPTY_TRIES 1500 /* checks that a device without frames has freed all extents */
+#define EMPTY_TRIES 1500 /* how often to check whether an empty device has freed all extents */
 
 int kvc_devices_words(struct kvc_sweep *s, char *words, FILE *answer)
 {

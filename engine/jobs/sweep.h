@@ -11,7 +11,7 @@
 #include "cache.h"
 #include "node.h"
 
-#define KVC_SWEEP_BATCH 64 /* items processed under one hold of the locks */
+#define KVC_SWEEP_BATCH 64 /* items read at once, or processed under one hold of the locks */
 
 struct kvc_sweep {
 	struct kvc *k;

@@ -482,7 +482,7 @@ static void save_usage(struct kvc *k)
 			char key[64], value[32];
 
 			k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			/* last chance; otherwise fsck finds them in free space */
+			/* last chance to clear headers of removed frames; else fsck finds them */
 			if (u.uncleared) {
 				k->tier[t].t->ops->sync(k->tier[t].t);
 				k->tier[t].t->ops->usage(k->tier[t].t, &u);

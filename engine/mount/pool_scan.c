@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Takes over a warm pool at a restart. The folder of the pool is listed in slices of SLICE
- * segments. Reader threads, one per CPU, process slices in parallel: they stat each segment and
- * read the rows of its inode. The calling thread, which holds both locks throughout, takes over the
- * slices in the order of the listing: it makes the nodes and decides about each segment. It reads a
- * slice itself if no reader has begun it.
+ * segments. Reader threads, which together with the calling thread are at most one per CPU, process
+ * slices in parallel: they stat each segment and read the rows of its inode. The calling thread,
+ * which holds both locks throughout, takes over the slices in the order of the listing: it makes
+ * the nodes and decides about each segment. It reads a slice itself if no reader has begun it.
  *
  * The readers do not touch nodes or the overlay. The calling thread uses the rows that they read
  * only if the overlay has no changes of them (kvc_peeked_object_holds), and reads them again

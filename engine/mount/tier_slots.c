@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Assigns the numbers of tiers. 0 is the disk. A shared tier gets its earlier number, which the
- * catalog stores by the tier's id (meta tier_N), or the lowest unused number. If all are used, it
- * gets the number of a tier that is not in this mount and has no remains: no copy in the catalog
- * and no pending removal.
+ * Assigns the numbers of tiers. 0 is the disk. A shared tier gets the number under which the
+ * catalog stores its id (meta tier_N), or the lowest unused number. If all are used, it gets the
+ * number of a tier that is not in this mount and has no remains: no copy in the catalog and no
+ * pending removal.
  */
 #include "context.h"
 

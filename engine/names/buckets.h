@@ -8,7 +8,7 @@
 struct kvc;
 struct kvc_node;
 
-/* Thread pid made the folder in parent, under this name. */
+/* The thread with this pid has made the folder in parent, under this name. */
 void kvc_buckets_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
 				  const char *name, uint32_t pid);
 /* A file arrives in the folder. */

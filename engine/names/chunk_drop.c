@@ -38,7 +38,8 @@
  * changes such a name removes it first; rmdir removes all of them in its folder. So a call waits
  * for the names that it uses, and not for the end of a drop elsewhere.
  *
- * A chunk of at most AT_ONCE files is scanned and removed under one hold, and needs no mark.
+ * A chunk of at most AT_ONCE files with at most NAMES names is removed under one hold, and needs no
+ * mark, unless an error stops the removal halfway.
  *
  * Threads: any number may drop, each with its own struct kvc_drop, but only one per folder
  * (node->drop). After the detach any thread with both locks may remove files. The thread that began

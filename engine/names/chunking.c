@@ -461,7 +461,10 @@ static int regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
 	return more == -ENOENT ? 0 : more < 0 ? more : err; /* the folder may have been deleted */
 }
 
-/* After an error it is tried again, with growing delays, a limited number of times. */
+/*
+ * The job that regroups a folder and all folders below it. After an error the job is queued again,
+ * with growing delays, at most RETRIES_MOST times.
+ */
 static void regroup_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_stack deeper = { 0 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removing names of files, and of folders that are one chunk (chunking.c; a model with settings
- * keeps its folder), and the kernel's cached names of them. chunk_drop.c has the phases of a drop.
+ * Removes names of files, and of folders that are one chunk (chunking.c; a model with settings
+ * keeps its folder), and makes the kernel forget the names that it has cached. chunk_drop.c has the
+ * phases of a drop.
  *
  * The kernel caches names and answers from them without a request: a client could find a folder and
  * then none of its files. So a folder is probed first: the kernel is told to forget it and its

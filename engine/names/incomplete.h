@@ -32,9 +32,9 @@ bool kvc_incomplete_hidden_both(struct kvc *k, struct kvc_node *n);
 /* Call it when a file is published. */
 void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n);
 /*
- * A change of names in a folder calls the first before and the second after it, with its result. If
- * the folder was a complete chunk and no longer is, the kernel is told that its files have
- * disappeared.
+ * Call the first function before a change of names in a folder, and the second after the change,
+ * with the result of the first. If the folder was a complete chunk and no longer is, the kernel is
+ * told that its files have disappeared.
  */
 bool kvc_incomplete_was_whole_both(struct kvc *k, struct kvc_node *folder);
 void kvc_incomplete_after_both(struct kvc *k, struct kvc_node *folder, bool whole);

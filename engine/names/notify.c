@@ -33,7 +33,7 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_notice_kind what, uint64_t parent, u
 
 bool kvc_notify_delivered(struct kvc *k, uint64_t nr)
 {
-	/* orders the reported change before this load */
+	/* acquire: what the caller does next happens after the kernel got the notice */
 	return atomic_load_explicit(&k->notices->delivered, memory_order_acquire) >= nr;
 }
 

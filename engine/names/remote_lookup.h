@@ -35,7 +35,7 @@ void kvc_remote_lookup_init(struct kvc_remote_lookup *s);
 void kvc_remote_lookup_fini(struct kvc_remote_lookup *s);
 
 /*
- * Looks up a name in the shared tiers that is not in the catalog. Returns KVC_WAIT if the call is
+ * Looks up a name that is not in the catalog in the shared tiers. Returns KVC_WAIT if the call is
  * parked (then look in the catalog again), -ENOENT if no tier has the name or the call may not wait
  * (caller.h), -EAGAIN if w is NULL and the call would have to wait, or the catalog's error.
  * -EINPROGRESS: call kvc_peek_gone for *path without the locks, then this function again. gone:
@@ -59,8 +59,9 @@ int kvc_remote_lookup_head(struct kvc *k, unsigned tier, const char *path, uint8
 int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name,
 				 const struct kvc_where *w, const struct kvc_frame *f);
 /*
- * A client has removed or renamed this path of the file: removes or records the copies in shared
- * tiers, as user.kvcachefs.shared says. moved: the file was renamed, or has other names.
+ * A client has removed or renamed this path of the file. Removes the copies in shared tiers if
+ * user.kvcachefs.shared says so, and records the path as gone, so that lookups do not find it
+ * again. moved: the file was renamed, or has other names.
  */
 void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const char *path,
 				    bool moved);

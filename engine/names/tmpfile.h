@@ -17,8 +17,8 @@ struct kvc_node *kvc_tmpfile_find_locked(struct kvc *k, uint64_t ino, bool *both
 /* Call it after a release or a forget. Destroys an unnamed file that is no longer referenced. */
 void kvc_tmpfile_settle_both(struct kvc *k, struct kvc_node *n);
 /*
- * end_all destroys all unnamed files at the end of a mount; recover deletes those of an earlier
- * daemon at its start.
+ * end_all destroys all unnamed files at the end of a mount. recover, at the start of a mount,
+ * deletes those that an earlier daemon left.
  */
 void kvc_tmpfile_end_all(struct kvc *k);
 int kvc_tmpfile_recover_both(struct kvc *k);

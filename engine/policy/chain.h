@@ -10,9 +10,9 @@
  * and its first element has the lowest key. With `family` the children of a chunk can be found too,
  * for 12 more bytes per chunk.
  *
- * No call walks all chunks; kvc_chain_is_under walks up a chain to a limit. Arrays grow without a
- * copy (array.h), one in a call at most, and the hash table grows by one bucket at a time. The
- * chain has no lock: the caller serializes all calls.
+ * No call walks all chunks; kvc_chain_is_under walks up a chain to a limit. Large arrays grow
+ * without a copy (array.h), usually one in a call, and the hash table grows by one bucket at a
+ * time. The chain has no lock: the caller serializes all calls.
  */
 #ifndef KVC_CHAIN_H
 #define KVC_CHAIN_H

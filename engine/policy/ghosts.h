@@ -44,8 +44,7 @@ int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample);
 void kvc_ghosts_fini(struct kvc_ghosts *g);
 /* True if this id belongs to the sample, so that it can have a ghost. */
 bool kvc_ghosts_in_sample(const struct kvc_ghosts *g, uint64_t id);
-/* The ghost of this id will be searched soon: starts to load its row into the processor's caches.
- */
+/* The ghost of this id will be looked up soon: starts to load its row into the CPU's caches. */
 void kvc_ghosts_expect(const struct kvc_ghosts *g, uint64_t id);
 /* Returns the ghost of this id, or NULL. It is valid until the next kvc_ghosts_put. */
 struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id);

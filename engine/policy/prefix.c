@@ -64,8 +64,8 @@ static void prefix_expect(const struct kvc_replacer *k, const uint64_t *id, cons
 }
 
 /*
- * Stores the ghost of a chunk. g: its place, if it was found; NULL: it was not found, or not
- * searched.
+ * Stores the ghost of a chunk. g: its place, if it was found; NULL: it was not found, or not looked
+ * up.
  */
 static void remember_ghost(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_t last,
 			   uint8_t count, uint8_t mean, uint8_t kids)

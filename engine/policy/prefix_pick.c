@@ -100,7 +100,7 @@ static inline void expect_draws(const struct kvc_replacer *k, uint32_t n, bool w
 		__builtin_prefetch(&c->leaf[kvc_replacer_draw_from(&chance, c->nleaf)]);
 }
 
-/* Loads the memory with which a leaf that is likely to be the next victim will be deleted. */
+/* A leaf is likely to be the next victim: loads the memory that its deletion reads. */
 static inline void expect_victim(const struct kvc_chain *c, uint32_t slot)
 {
 	if (slot < c->used && c->id[slot])
@@ -242,7 +242,7 @@ static bool is_newer(const struct old_leaf *a, const struct old_leaf *b)
 	return by > 0 || (!by && a->slot > b->slot);
 }
 
-/* Offers a leaf that was drawn at random. */
+/* Remembers a leaf if it is among the oldest. */
 static void remember_leaf(struct oldest *o, const struct kvc_chain *c, uint32_t slot)
 {
 	struct old_leaf x = { slot, c->last[slot] };
@@ -263,7 +263,7 @@ static void remember_leaf(struct oldest *o, const struct kvc_chain *c, uint32_t 
 	o->v[at] = x;
 }
 
-/* Loads the memory with which the oldest remembered leaves will be deleted. */
+/* Loads the memory that deleting the oldest remembered leaves will read. */
 static void expect_oldest(const struct oldest *o, const struct kvc_chain *c)
 {
 	if (o->n > 4)
@@ -273,8 +273,8 @@ static void expect_oldest(const struct oldest *o, const struct kvc_chain *c)
 }
 
 /*
- * Removes the oldest remembered leaf and returns its slot, or KVC_NO_SLOT if none is left. A caller
- * that does not evict it offers it again.
+ * Removes the oldest remembered leaf and returns its slot, or KVC_NO_SLOT if none is left. The leaf
+ * is then no longer remembered, even if the caller does not evict it.
  */
 static uint32_t take_oldest(struct oldest *o, const struct kvc_chain *c)
 {

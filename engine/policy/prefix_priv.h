@@ -83,7 +83,9 @@ struct prefix {
 	double loose;      /* share of accesses in requests whose chunks have no known order */
 	double uses;       /* accesses to chunks in shadows: the clock of their keys */
 	bool by_use;       /* the guard's choice; it applies if chains are known */
-	/* last result of kvc_prefix_score_now, and the access it belongs to; 0: none since */
+	/*
+	 * last result of kvc_prefix_score_now, its request and access; scored_nr 0: no valid result
+	 */
 	uint32_t scored_nr, scored_n;
 	uint8_t scored;
 	/* ghosts of renamed chunks that were not accessed since; their ids are not in the sample */

@@ -30,8 +30,8 @@ struct kvc_saving {
 	unsigned part, pass;
 	uint64_t row, last; /* last: the id at that row */
 	/*
-	 * Data gathered in the format of memory. In the end, the converted `rows` are inserted at
-	 * rows_at of `out`, and the converted `more` are appended.
+	 * Data gathered as it is in memory. After the last piece, the converted `rows` are inserted
+	 * at rows_at of `out`, and the converted `more` are appended.
 	 */
 	struct kvc_out rows, more[2];
 	size_t rows_at, capacity[2]; /* approximate sizes that `more` will have */

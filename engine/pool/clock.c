@@ -4,7 +4,7 @@
  * advances with CLOCK_BOOTTIME, so that setting the wall clock changes neither victims nor expiry.
  * Its state is stored in the catalog (meta clock: TIME BOOTTIME WALL BOOT_ID). After a restart of
  * the daemon without a reboot it continues exactly. After a reboot it advances by the time that the
- * wall clock says has passed. It never runs backwards.
+ * wall clock says has passed, and by at least LAG_NS. So it never runs backwards.
  */
 #include "clock.h"
 

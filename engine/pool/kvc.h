@@ -14,12 +14,13 @@
  * runs the wakes (pool/wait.c), one notifier (names/notify.c), tier workers (objects/tier_queue.c),
  * one saver of the policies' state (access/replacer_save.c), one thread for rescans and counts
  * (objects/model_rescan.c), the prefault thread (pool/prefault.c), a sweep on request
- * (jobs/sweep.c), and the stop watch during an unmount (mount/stop_watch.c). The catalog has
- * threads of its own (catalog/checkpoint.c, catalog/filter.c), which do not use struct kvc.
+ * (jobs/sweep.c), readers of the pool during the start (mount/pool_scan.c), and the stop watch
+ * during an unmount (mount/stop_watch.c). The catalog has threads of its own (catalog/checkpoint.c,
+ * catalog/filter.c), which do not use struct kvc.
  *
  * Locks, in this order:
- *   0. deferred_free->rehead_lock: a header is rewritten, or an extent is freed, but never both at
- *      the same time.
+ *   0. deferred_free->rehead_lock[], one for each device: a header in it is rewritten, or an extent
+ *      in it is freed, but never both at the same time.
  *   1. the catalog's lock ("the tree"): names, rows and uncommitted changes. Callers that change or
  *      read names hold it. It is not held while changes are written to SQLite.
  *   2. k->lock: nodes in memory, chunks, reservations, queues, and all structs below whose headers

@@ -153,7 +153,7 @@ static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct 
 				 kvc_why(-err));
 			return err;
 		}
-		/* a pool without a mark that is not empty, from an earlier daemon */
+		/* an unused name; or the first, with an earlier daemon's pool that has no mark */
 		if (err == -ENOENT && (empty || !n) && !*p->path) {
 			memcpy(p->path, path, sizeof path);
 			p->found = !empty;

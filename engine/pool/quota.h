@@ -55,8 +55,8 @@ static inline bool kvc_quota_counts(const struct kvc_quota *q, uint64_t ino)
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
 /*
  * May the model grow by `bytes`? Returns 0, KVC_WAIT (the call is parked, and w keeps the granted
- * bytes) or -EDQUOT. kvc_account_quota_count_locked counts the growth itself;
- * kvc_reservation_cancel_locked then returns the granted bytes.
+ * bytes) or -EDQUOT. kvc_account_quota_count_locked counts the actual growth; after that,
+ * kvc_reservation_cancel_locked returns the granted bytes.
  */
 int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w);
 /* The same without waiting. */

@@ -89,8 +89,8 @@ struct kvc_tier_gauges {
 	char label[24];
 	const char *breaker; /* "closed", "open", "half open" or "hangs" */
 	/*
-	 * for each class of calls: 1 if calls are made; "closed", "refused", "out" or "probing";
-	 * the reason; the remaining delay
+	 * for each class of calls: 1 if calls are made; the remaining delay; "closed", "refused",
+	 * "out", "probing" or "hangs"; the reason
 	 */
 	struct kvc_call_figures {
 		uint64_t up, next_ms;

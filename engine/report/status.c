@@ -121,7 +121,7 @@ static void put_opens(FILE *out, const struct kvc_opens *n)
 		n->found, n->absent, n->hits, n->misses);
 }
 
-/* What the files use: null if it is not known, or for the quota, if there is none. */
+/* What the files use; null if it is not known. */
 static void put_use(struct kvc *k, FILE *out, const struct kvc_model_use *u, bool known)
 {
 	uint64_t remote = 0;
@@ -303,7 +303,7 @@ static void put_quantiles(FILE *out, const char *name, const uint64_t n[KVC_SPAN
 	fputs("}", out);
 }
 
-/* Quantiles of the durations of operations, of those that occurred. */
+/* Quantiles of the durations, recent and since the start, of the operations that occurred. */
 static void status_latency(struct kvc *k, const struct kvc_stats_durations *then, FILE *out)
 {
 	struct kvc_tier_gauges tier[KVC_TIERS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Virtual files for people: stats, the configuration in effect, and policies. */
+/* Virtual files for people: stats, the configuration in effect, policies, and locks. */
 #include "cache.h"
 #include "gauges.h"
 #include "ops.h"
@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Reasons and ages of evicted chunks. Prints only spans with a count. */
+/* Bytes written to tiers, counts by reason, and histograms (only spans with a count). */
 static void print_reasons(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
 {
 	const struct kvc_stats *s = &k->stats;

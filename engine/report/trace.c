@@ -7,7 +7,7 @@
  *   name ID PATH    before the first access to this chunk, and after a rename; special characters
  *                   are %XX
  *   use NS CLIENT ID FILE BYTES PARENT WHAT
- *                   WHAT: letters of the table below, or -
+ *                   WHAT: letters of the table below, t (a client reported the parent), or -
  *   end NS CLIENT   the end of a lease's accesses
  *   lost N          accesses that were overwritten before they were read
  */

@@ -83,7 +83,7 @@ static void add_bytes(struct kvc_histogram *h, uint64_t bytes)
 	kvc_histogram_add(h, KVC_IN_MIB, bytes);
 }
 
-/* A larger cache would have kept a chunk that was dropped for this reason. */
+/* True if a larger cache would have kept a chunk that was dropped for this reason. */
 static bool lacks_space(enum kvc_reason why)
 {
 	return why == KVC_FOR_pool || why == KVC_FOR_tier;

@@ -19,7 +19,7 @@ uint64_t kvc_model_use_pool_locked(const struct kvc *k, uint64_t model);
 bool kvc_model_use_counts(const struct kvc *k, uint64_t ino);
 /*
  * The file is added to the count of files (files 1), removed from it (-1) or neither (0), and its
- * bytes have changed.
+ * bytes have changed by `bytes`.
  */
 void kvc_model_use_file_locked(struct kvc *k, const struct kvc_node *n, int64_t files,
 			       int64_t bytes);
@@ -38,9 +38,9 @@ void kvc_model_use_move_locked(struct kvc *k, uint64_t ino, uint64_t from, uint6
 void kvc_model_use_enters_locked(struct kvc *k, uint64_t ino);
 
 /*
- * The count of all files (objects/model_count.c). begin: forgets all figures, and counts files with
- * numbers from `below` on from now on. visit: the file is reached, and uses u. advance: all files
- * up to this number are counted. end: the figures are complete.
+ * The count of all files (objects/model_count.c). begin: forgets all figures; from now on, files
+ * with the number `below` or a higher one are counted at once. visit: the file is reached, and uses
+ * u. advance: all files up to this number are counted. end: the figures are complete.
  */
 void kvc_model_use_begin_locked(struct kvc *k, uint64_t below);
 void kvc_model_use_visit_locked(struct kvc *k, uint64_t ino, uint64_t model,

@@ -64,8 +64,9 @@ static const struct row rows[] = {
 	{ "pins", "PCT", "maximum percentage of the pool and of the disk tier for pinned chunks",
 	  NUMBER, AT(pins_pct), NULL, 0, 100, "50", LIVE },
 	{ "share", "PCT",
-	  "maximum percentage of the pool for one user's open, leased and mapped files", NUMBER,
-	  AT(share_pct), NULL, 1, 100, "90", LIVE },
+	  "maximum percentage of the pool for open, leased and mapped files of one user other "
+	  "than root",
+	  NUMBER, AT(share_pct), NULL, 1, 100, "90", LIVE },
 	{ "policy", "NAME", "eviction policy", CHOICE, AT(policy), kvc_policy_names, 0, 0, "prefix",
 	  FIXED },
 	{ "disk_policy", "NAME", "eviction policy of the disk tier; same: the value of policy=",
@@ -79,13 +80,16 @@ static const struct row rows[] = {
 	  "they are hidden until the chunk is complete",
 	  CHOICE, AT(partial), partial_names, 0, 0, "show", FIXED },
 	{ "write", ONE_OF,
-	  "copy files to the tiers soon after their last close, or only when they are evicted",
+	  "copy files to the tiers soon after their last close, or only when they are evicted or "
+	  "a quarter of the pool has no copy",
 	  CHOICE, AT(write), write_names, 0, 0, "through", FIXED },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on",
 	  FIXED },
 	{ "disk_workers", "N", "threads that read and write each device of the disk tier", NUMBER,
 	  AT(disk_workers), NULL, 1, 16, "4", FIXED },
-	{ "admit", ONE_OF, "copy all chunks to the disk tier, or only chunks requested twice",
+	{ "admit", ONE_OF,
+	  "copy all chunks to the disk tier, or only chunks requested twice (storing a chunk "
+	  "counts as the first request)",
 	  CHOICE, AT(admit), admit_names, 0, 0, "all", LIVE },
 	{ "daily", "SIZE", "maximum bytes written to the disk tier per day; 0: no limit", SIZE,
 	  AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
@@ -95,9 +99,8 @@ static const struct row rows[] = {
 	  "(kvcachefs-peers(7)); may be repeated",
 	  TEXTS, AT(remote), NULL, 0, 1024, "", FIXED },
 	{ "compress", "CODEC",
-	  "codec of copies in the tiers (kvcachefs-codecs(7)), lossless except for kvq-* and "
-	  "fp8",
-	  CHOICE, AT(compress), kvc_codec_names, 0, 0, "none", LIVE },
+	  "codec of copies in the tiers (kvq-* and fp8 are lossy; see kvcachefs-codecs(7))", CHOICE,
+	  AT(compress), kvc_codec_names, 0, 0, "none", LIVE },
 	{ "level", "N", "zstd compression level, for compress=zstd", NUMBER, AT(level), NULL, 1, 19,
 	  "1", LIVE },
 	{ "keyfile", "PATH", "encrypt all copies outside the pool with the keys in this file", TEXT,
@@ -118,15 +121,15 @@ static const struct row rows[] = {
 	{ "metrics_token", "FILE", "file whose first line is the access token for metrics=", TEXT,
 	  AT(metrics_token), NULL, 0, 256, "", FIXED },
 	{ "peer_listen", "ADDR:PORT",
-	  "serve files to the peers:// remotes of other nodes on this address", TEXT,
+	  "on this address, serve files to the peers:// remotes of other nodes", TEXT,
 	  AT(peer_listen), NULL, 0, 64, "", FIXED },
 	{ "peer_secret", "FILE",
 	  "file whose first line is the secret that all peers share, for peer_listen=", TEXT,
 	  AT(peer_secret), NULL, 0, 256, "", FIXED },
 	{ "peer_name", "HOST:PORT",
-	  "name of this node in the peers:// URLs of other nodes (nodes=), if it is not the value "
-	  "of "
-	  "peer_listen=; required if that is 0.0.0.0 or [::]; several names have + between them",
+	  "name of this node in nodes= of other nodes' peers:// URLs, if it is not the value of "
+	  "peer_listen=; required if peer_listen= has the address 0.0.0.0 or [::]; join several "
+	  "names with +",
 	  TEXT, AT(peer_name), NULL, 0, 1024, "", FIXED },
 	{ "passthrough", ONE_OF, "let the kernel move data between callers and the pool", CHOICE,
 	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },

@@ -44,9 +44,8 @@ static const struct kvm_command commands[] = {
 	{ "unpin", "[--json] PATH...", "remove pins from chunks", 1, MANY, kvm_run_unpin },
 	{ "pins", "[--json] [PATH]", "list the pinned chunks", 0, 1, kvm_run_pins },
 	{ "ttl", "[--chunks] [--yes] [--json] TIME|never PATH...",
-	  "drop chunks some time from now; for a model, set the ttl of chunks that are created "
-	  "later",
-	  2, MANY, kvm_run_ttl },
+	  "drop chunks after TIME; for a model, set the ttl of chunks that are created later", 2,
+	  MANY, kvm_run_ttl },
 	{ "quota", "[--yes] [--json] SIZE|none MODEL...", "limit the size of a model's files", 2,
 	  MANY, kvm_run_quota },
 	{ "quotas", "[--json] [PATH]", "list the models with a quota", 0, 1, kvm_run_quotas },
@@ -127,7 +126,7 @@ static const struct kvm_command commands[] = {
 	  "[--tokens N]] [--json] [PATH]",
 	  "print file events, one per line, or publish them to programs that route prompts", 0, 1,
 	  kvm_run_events },
-	{ "newkey", "[--json] FILE [MODEL]", "add a random key to a key file", 1, 2,
+	{ "newkey", "[--json] FILE [MODEL]", "add a random encryption key to a key file", 1, 2,
 	  kvm_run_newkey },
 	{ "help", "[COMMAND]", "show the list of commands, or the help of one command", 0, 1,
 	  run_help },
@@ -148,8 +147,9 @@ static void usage(FILE *out)
 		"mounted kvcachefs\nor, if there are several, the one that contains the working "
 		"directory.\nMODEL is the path of a folder "
 		"directly under the mount; for hash and "
-		"newkey, only its name.\nA SIZE is in bytes, or takes a suffix K, M, G or T; a "
-		"TIME is in seconds, or takes s, m, h, d or w.\nSee kvcachectl(8) for details.\n\n "
+		"newkey, only its name.\nA SIZE is in bytes, or takes a suffix K, M, G or T;\na "
+		"TIME is in seconds, or takes a suffix s, m, h, d or w.\nSee kvcachectl(8) for "
+		"details.\n\n "
 		" -h, --help     "
 		"show this help; COMMAND --help shows the help "
 		"of one command\n  -V, --version  show the version\n");

@@ -23,9 +23,10 @@ static const struct {
 	  "replay this trace of the mount instead of recording requests" },
 	{ "top", "--sort", "COLUMN",
 	  "order of the models: use (opens, requests for names that do not\n"
-	  "exist, and creates; default), asked (chunks requested), found and\n"
-	  "memory (lowest percentage first), opens, creates, loaded, copied,\n"
-	  "pool or name" },
+	  "exist, and creates; default), asked (chunks requested), found (the\n"
+	  "percentage of these that was found, lowest first), memory (the\n"
+	  "percentage of opens that found the file in memory, lowest first),\n"
+	  "opens, creates, loaded, copied, pool or name" },
 	{ "status", "--interval", "TIME",
 	  "show the state and the activity after each interval, from 1s to 1h" },
 	{ "status", "--count", "N", "end after this number of intervals" },
@@ -94,14 +95,14 @@ static const struct {
 	  "interrupt a removal: move no more files; the device still gets\n"
 	  "no new files" },
 	{ "codec", "--layout", "LAYOUT",
-	  "data type and axes of the keys and values, such as\n"
-	  "'bf16 k2 l32 t256 h8 d128';\n"
-	  "kvcachefs-codecs(7) explains layouts (default: the layout attribute\n"
-	  "of the file or of a folder above it; without a layout, only\n"
+	  "data type and axes of the attention keys and values, such as\n"
+	  "'bf16 k2 l32 t256 h8 d128'; kvcachefs-codecs(7) explains layouts\n"
+	  "(default: the layout attribute of the file or of a folder above it;\n"
+	  "without a layout, only "
 	  "lossless codecs are tried)" },
 	{ "hash", "--as", "NAMING",
-	  "print the file names of an engine, such as lmcache-fs or vllm-fs;\n"
-	  "kvcachectl(8) lists the values of NAMING" },
+	  "print the names of an engine's files; NAMING is lmcache-fs, vllm-fs\n"
+	  "or another value that kvcachectl(8) lists" },
 	{ "pools", "--free", NULL,
 	  "free all pools whose stores are deleted, or only the given ones" },
 	{ "replay", "--policy", "NAME,...",
@@ -111,13 +112,12 @@ static const struct {
 	{ "replay", "--capacity", "CHUNKS,...",
 	  "sizes of the pool: numbers of chunks (K is 1000 here: 5K means\n"
 	  "5000), or bytes such as 8GiB; CHUNKS:DISK adds a disk tier of the\n"
-	  "size DISK\n"
-	  "(default: 1K,5K,10K,20K)" },
+	  "size DISK (default: 1K,5K,10K,20K)" },
 	{ "replay", "--tiers", NULL, "add a disk tier of ten times the size of the pool" },
 	{ "replay", "--chain", "told|learned|none",
-	  "how to know which chunk precedes another in a prompt. told: as\n"
-	  "in the trace (default); learned: inferred from the requests; none:\n"
-	  "not at all" },
+	  "how the policies know which chunk precedes another in a prompt.\n"
+	  "told: as in the trace (default); learned: inferred from the\n"
+	  "requests; none: not at all" },
 	{ "replay", "--clients", "N", "prompts that run at the same time (1 to 64; default 1)" },
 	{ "replay", "--threads", "N",
 	  "with --chain learned: threads of the simulated engine (1 to 64;\n"
@@ -161,8 +161,8 @@ static const struct {
 	  "a policy that kvcachefs-policies(7) describes, such as\n"
 	  "prefix or lru" },
 	{ "tenant", "NAME",
-	  "name of the tenant; with --folder, the name none ends the\n"
-	  "assignment of the folder" },
+	  "name of the tenant; with --folder, none: remove the folder's\n"
+	  "assignment to a tenant" },
 	{ "evict", "PATH", "a chunk, a file (its whole chunk), or a folder (all its chunks)" },
 	{ "prefetch", "PATH",
 	  "files or folders; if the first is the root of the mount, the\n"
@@ -192,8 +192,8 @@ static const struct {
 	  "option run= of a mount" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
-	{ "newkey", "FILE", "the key file; if it is missing, it is created" },
-	{ "newkey", "MODEL", "name of a model that gets a key of its own" },
+	{ "newkey", "FILE", "the key file, as in keyfile=; if it is missing, it is created" },
+	{ "newkey", "MODEL", "name of a model that gets an encryption key of its own" },
 	{ "help", "COMMAND", "the command to explain; without it, list the commands" },
 };
 

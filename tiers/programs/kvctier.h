@@ -195,10 +195,10 @@ int kvctier_open(void)
 	m.msg_controllen = sizeof control.bytes;
 	if (recvmsg(KVCTIER_SOCKET, &m, MSG_CMSG_CLOEXEC) < (ssize_t)sizeof kvctier_state.hello ||
 	    memcmp(kvctier_state.hello.magic, KVCTIER_MAGIC, 8) != 0)
-		kvctier_fail(
-			"this program implements a tier, and only kvcachefs starts it: mount with "
-			"remote=ext:///PATH/OF/PROGRAM or, with options of the program, "
-			"remote=ext:///PATH/OF/PROGRAM?NAME=VALUE");
+		kvctier_fail("this program implements a tier and is not run by hand: mount with "
+			     "remote=ext:///PATH/OF/PROGRAM or, with options of the program, "
+			     "remote=ext:///PATH/OF/PROGRAM?NAME=VALUE. To test it, run kvcachectl "
+			     "tier-test");
 	c = CMSG_FIRSTHDR(&m);
 	if (c && c->cmsg_type == SCM_RIGHTS)
 		memcpy(&arena, CMSG_DATA(c), sizeof arena);

@@ -119,9 +119,9 @@ def serve(make, threads=4, name=None):
     except (OSError, struct.error):
         magic = b""
     if magic != MAGIC:
-        sys.exit("this program implements a tier, and only kvcachefs starts it: mount with "
+        sys.exit("this program implements a tier and is not run by hand: mount with "
                  "remote=ext:///PATH/OF/PROGRAM or, with options of the program, "
-                 "remote=ext:///PATH/OF/PROGRAM?NAME=VALUE")
+                 "remote=ext:///PATH/OF/PROGRAM?NAME=VALUE. To test it, run kvcachectl tier-test")
 
     def ready(abilities, result, text):
         sock.send(READY.pack(MAGIC, VERSION, abilities, result, 0,

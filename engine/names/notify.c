@@ -18,10 +18,7 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_notice_kind what, uint64_t parent, u
 	uint64_t nr = 0;
 
 	pthread_mutex_lock(&s->lock);
-	/*
-	 * Not queued after the session has ended or if memory is short: the kernel finds out when
-	 * it asks.
-	 */
+	/* Not queued after the session's end or if memory is short: the kernel asks later. */
 	if (!s->stop && !kvc_grow(&s->v, s->n, &s->capacity, sizeof *s->v)) {
 		s->v[s->n++] = (struct kvc_notice){ what, parent, ino };
 		nr = ++s->queued;

@@ -342,28 +342,23 @@ static int check_logfile(const char *path, const char *mountpoint)
 
 /*
  * The folder of a dir:// remote: a copy that is stored in the daemon's own mount would be a file
- * that is copied again, and a folder in the store would mix the files of the two.
+ * that is copied again. Only the paths are compared, because a call for the folder may hang if it
+ * is on a network filesystem.
  */
-static int check_remotes(const char *remotes, const char *store, const char *mountpoint)
+static int check_remotes(const char *remotes, const char *mountpoint)
 {
 	for (const char *at = remotes; *at; at += strspn(at, " ")) {
 		size_t n = strcspn(at, " ");
-		KVC_MEM char *url = strndup(at, n), *folder = NULL;
-		const char *path = url ? url + 6 : "", *of = NULL;
+		KVC_MEM char *url = strndup(at, n);
 
 		at += n;
 		if (!url || strncmp(url, "dir://", 6) != 0)
 			continue;
 		url[strcspn(url, "?")] = 0;
-		folder = realpath(path, NULL);
-		if (is_below(path, mountpoint) || (folder && is_below(folder, mountpoint)))
-			of = mountpoint;
-		else if (is_below(path, store) || (folder && is_below(folder, store)))
-			of = store;
-		if (of)
-			return fail("option remote: the folder %s is inside %s; give another "
-				    "folder",
-				    path, of);
+		if (is_below(url + 6, mountpoint))
+			return fail("option remote: the folder %s is inside the mount point %s; "
+				    "give another folder",
+				    url + 6, mountpoint);
 	}
 	return 0;
 }
@@ -433,7 +428,7 @@ int main(int argc, char **argv)
 	if (argc - optind == 2 && kvc_options_check(&o, error))
 		return fail("%s%s", error, "");
 	if (parse_paths(argc - optind, argv + optind, &store, &mountpoint) ||
-	    check_logfile(o.logfile, mountpoint) || check_remotes(o.remote, store, mountpoint))
+	    check_logfile(o.logfile, mountpoint) || check_remotes(o.remote, mountpoint))
 		return 1;
 	kvc_log_setup(foreground ? KVC_LOG_STDERR : KVC_LOG_STARTING, o.debug);
 	if (*o.keyfile)

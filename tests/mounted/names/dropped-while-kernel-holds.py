@@ -4,7 +4,7 @@
 """A folder is dropped while the kernel keeps its name because a process uses the folder. Until the
 kernel is told about the drop (a step that takes a second here), a process that finds the folder by
 name also finds its files."""
-import os, time
+import errno, os, time
 from kvtest import *
 
 s = Store(size="64M", cpu="32M")
@@ -16,7 +16,13 @@ del os.environ["LD_PRELOAD"], os.environ["LATE_MS"]
 def chunk(name):
     os.mkdir(f"{s.mnt}/{name}")
     for l in range(4):
-        s.write(f"{name}/layer{l}", bytes(128 * KiB))
+        while True:  # the bytes of dropped chunks are free only after the late step
+            try:
+                s.write(f"{name}/layer{l}", bytes(128 * KiB))
+                break
+            except OSError as e:
+                assert e.errno == errno.ENOSPC, e
+                time.sleep(0.1)
     return os.open(f"{s.mnt}/{name}", os.O_PATH)
 
 

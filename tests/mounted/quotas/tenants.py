@@ -114,6 +114,7 @@ assert whose(s, "m/acme/plain") == "acme" and used(s, "acme") == 3 * N
 os.unlink(f"{s.mnt}/m/acme/plain")
 wait_for(lambda: used(s, "acme") == 2 * N)
 # a chunk that only the disk has
+s.settle()
 os.setxattr(f"{s.mnt}/m/acme/a", "user.kvcachefs.demote", b"cpu")
 t = tenants(s)["acme"]
 assert (int(t["used"]), int(t["pool"])) == (2 * N, N), t

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A mount succeeds if a remote cannot be reached, and one line on the terminal names the remote."""
-import socket
+"""A mount succeeds if a remote cannot be reached or does not answer, and one line on the terminal
+names the remote."""
+import signal, socket, subprocess
 from kvtest import *
 
 closed = []
@@ -30,3 +31,23 @@ for name, remote, kind, says in (
     assert s.read("m/c/l") == blob(1, 5000)
     run("umount", s.mnt, ok=True)
     wait_for(lambda s=s: run(binary("fsck.kvcachefs"), "-n", s.path).returncode == 0, 120)
+
+# a folder on a network filesystem whose server does not answer
+server = Store("server", size="16M", cpu="32M", options="io_uring=off").mount()
+s = Store("dir", size="16M", cpu="32M")
+freeze(server.daemon.pid)
+p = subprocess.Popen([binary("kvcachefs"), s.path, s.mnt, "-o", f"cpu=32M,run={TMP}/run,deadline="
+                      f"1000,remote=dir://{server.mnt}/not-looked-up"], stdin=subprocess.DEVNULL,
+                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+try:
+    text = p.communicate(timeout=HANG)[0]
+finally:
+    server.daemon.send_signal(signal.SIGKILL)  # ends calls to its mount
+lines = text.splitlines()
+assert p.returncode == 0 and len(lines) == 2, lines
+assert "does not answer; the next access tries again" in lines[0], lines
+assert lines[1].startswith(f"mounted {s.path} on {s.mnt} ("), lines
+run("umount", s.mnt, ok=True)
+wait_for(lambda: run(binary("fsck.kvcachefs"), "-n", s.path).returncode == 0, 120)
+run("umount", "-l", server.mnt, ok=True)
+server.daemon.wait()

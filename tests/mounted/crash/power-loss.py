@@ -228,7 +228,7 @@ class Life:
                 except FileNotFoundError:
                     pass
                 continue
-            if rng.random() < 0.1:  # evicted files are loaded
+            if self.lossy and rng.random() < 0.1:  # evicted files are loaded
                 with contextlib.suppress(FileNotFoundError), open(self.path(p), "rb") as f:
                     f.read()
                 continue

@@ -74,10 +74,12 @@ bool kvc_victim_copied(const struct kvc *k, const struct kvc_node *n)
 	if (n->state != KVC_BOTH || n->segment.verify)
 		return false;
 	kvc_tier_each(k, t) {
-		enum kvc_tier_synced is = kvc_tier_synced(k->tier[t].t, &n->in[t].place.where);
+		enum kvc_tier_synced is;
 
-		if (kvc_file_placed_in(n, t) && is != KVC_TIER_LOST &&
-		    !(is == KVC_TIER_UNKNOWN && n->segment.inherited))
+		if (!kvc_file_placed_in(n, t))
+			continue;
+		is = kvc_tier_synced(k->tier[t].t, &n->in[t].place.where);
+		if (is != KVC_TIER_LOST && !(is == KVC_TIER_UNKNOWN && n->segment.inherited))
 			return true;
 	}
 	return false;

@@ -24,6 +24,7 @@
 #include "demote.h"
 
 #include "account.h"
+#include "chunking.h"
 #include "clock.h"
 #include "committer.h"
 #include "dir_invalidate.h"
@@ -53,7 +54,8 @@ struct demotion {
 	struct kvc_list link;    /* in k->demotes->list */
 	struct kvc_list waiters; /* the parked call */
 	struct kvc *k;
-	uint64_t chunk;
+	struct kvc_node *target; /* the file or folder that the call names; referenced */
+	uint64_t chunk;          /* its chunk, which may change */
 	int from;
 	uint64_t since_ns;
 	/* since this time every step has found the chunk in use; 0: the last step did not */
@@ -71,6 +73,42 @@ static bool pinned_locked(struct kvc *k, uint64_t chunk)
 	const struct kvc_pin *p = kvc_pin_find_locked(k, chunk);
 
 	return p && kvc_pin_protects_locked(k, chunk, p->until_ns, KVC_PIN_ALL);
+}
+
+/*
+ * Finds the chunk of the target again, because files may have been moved to other chunks
+ * (names/chunking.c). Returns AGAIN if it has changed or is changing, else 0.
+ */
+static int follow_locked(struct demotion *d)
+{
+	const struct kvc_node *n = d->target;
+
+	if (S_ISDIR(n->row.mode))
+		return n->chunking.regroup || n->chunking.splitting ? AGAIN : 0;
+	if (n->state == KVC_GONE || n->row.chunk == d->chunk)
+		return 0;
+	d->chunk = n->row.chunk;
+	return AGAIN;
+}
+
+/*
+ * The demotion has succeeded. Returns 0 if the target is still in this chunk; AGAIN; or an error,
+ * which is -EBUSY if the target is a folder that is no longer one chunk. Releases and takes
+ * k->lock.
+ */
+static int still_there_locked(struct kvc *k, struct demotion *d)
+{
+	int err;
+
+	if (!S_ISDIR(d->target->row.mode))
+		return follow_locked(d);
+	kvc_unlock(k);
+	kvc_lock_both(k);
+	err = kvc_chunking_whole_both(k, d->target);
+	err = err < 0 ? err : !err ? -EBUSY : follow_locked(d);
+	kvc_unlock_both(k);
+	kvc_lock(k);
+	return err == -ENOENT ? 0 : err; /* the folder was dropped */
 }
 
 static bool is_used(struct kvc *k, struct kvc_node *n, void *arg)
@@ -258,7 +296,7 @@ static int demote_chunk_locked(struct kvc *k, struct demotion *d, struct kvc_chu
 
 static int demote_step_locked(struct kvc *k, struct demotion *d)
 {
-	struct kvc_chunk *c = kvc_chunk_find_locked(k, d->chunk);
+	struct kvc_chunk *c;
 	int err = 0;
 
 	if (d->node && !d->copied)
@@ -270,15 +308,16 @@ static int demote_step_locked(struct kvc *k, struct demotion *d)
 		d->used_ns = 0;
 		if (d->copy.err)
 			return d->copy.err;
-		c = kvc_chunk_find_locked(k, d->chunk);
 	}
 	if (kvc_list_empty(&d->waiters))
 		return -ETIMEDOUT;
 	if (d->notice)
 		return kvc_notify_delivered(k, d->notice) ? 0 : AGAIN;
+	if (follow_locked(d) && S_ISDIR(d->target->row.mode))
+		return AGAIN;
 	if (pinned_locked(k, d->chunk))
 		return -EBUSY;
-	if (c) {
+	if ((c = kvc_chunk_find_locked(k, d->chunk))) {
 		c->refs++;
 		err = demote_chunk_locked(k, d, c);
 		c->refs--;
@@ -286,12 +325,16 @@ static int demote_step_locked(struct kvc *k, struct demotion *d)
 	} else {
 		d->used_ns = 0;
 	}
-	return err || d->from == FROM_POOL ? err : demote_tiers_locked(k, d);
+	if (!err && d->from != FROM_POOL)
+		err = demote_tiers_locked(k, d);
+	return err ?: still_there_locked(k, d);
 }
 
 static void demote_end_locked(struct kvc *k, struct demotion *d, int err)
 {
 	kvc_wait_wake_all_locked(k, &d->waiters, err);
+	kvc_node_unref_locked(d->target);
+	kvc_node_settle_locked(k, d->target);
 	kvc_list_del(&d->link);
 	free(d);
 }
@@ -342,7 +385,8 @@ static void *demoter(void *arg)
 	return NULL;
 }
 
-int kvc_demote_locked(struct kvc *k, uint64_t chunk, const char *from, struct kvc_wait *w)
+int kvc_demote_locked(struct kvc *k, struct kvc_node *target, uint64_t chunk, const char *from,
+		      struct kvc_wait *w)
 {
 	int where = !strcmp(from, "cpu") ? FROM_POOL : !strcmp(from, "all") ? FROM_ALL : KVC_TIERS;
 	struct demotion *d;
@@ -355,6 +399,8 @@ int kvc_demote_locked(struct kvc *k, uint64_t chunk, const char *from, struct kv
 	if (!(d = calloc(1, sizeof *d)))
 		return -ENOMEM;
 	d->k = k;
+	d->target = target;
+	kvc_node_ref_locked(target);
 	d->chunk = chunk;
 	d->from = where;
 	d->since_ns = kvc_mono_ns();

@@ -597,7 +597,7 @@ static int set_demote(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	if (s->w)
 		s->w->stage = 1;
-	return kvc_demote_locked(k, s->chunk, value, s->w);
+	return kvc_demote_locked(k, s->n, s->chunk, value, s->w);
 }
 
 /* A request about the prompt that ends with this chunk. It is not stored. */

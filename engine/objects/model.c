@@ -200,7 +200,8 @@ int kvc_model_apart_both(struct kvc *k, uint64_t model)
 }
 
 /*
- * Returns the size to preallocate: the largest of the model's recent objects; 0 if none is known.
+ * Returns the size to preallocate: the largest of the model's last 57 to 64 objects; 0 if none is
+ * known.
  */
 uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model)
 {
@@ -220,8 +221,11 @@ void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
 	 * A file larger than an eighth of the pool is probably an arena, in which a client places
 	 * many objects; preallocating that much for each file would use up the pool.
 	 */
-	if (size && size <= k->pool.bytes / 8)
-		h->sizes[h->at++ % 8] = size;
+	if (size && size <= k->pool.bytes / 8) {
+		uint64_t *max = &h->sizes[h->at / 8 % 8];
+
+		*max = h->at++ % 8 ? kvc_max(*max, size) : size;
+	}
 }
 
 /* ---- layers ---- */

@@ -20,7 +20,7 @@ enum kvc_shared { KVC_SHARED_KEEP, KVC_SHARED_DELETE };
  * to the hints of clients.
  */
 struct kvc_hint {
-	uint64_t model, sizes[8];
+	uint64_t model, sizes[8]; /* each the largest of eight objects in a row */
 	unsigned at;
 	int8_t attr[KVC_MODEL_ATTRS]; /* 0: not read yet; 1: not set; 2 + value */
 	uint64_t ttl;                 /* 0: not read yet; 1 + seconds */

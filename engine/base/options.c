@@ -91,8 +91,10 @@ static const struct row rows[] = {
 	  "copy all chunks to the disk tier, or only chunks requested twice (storing a chunk "
 	  "counts as the first request)",
 	  CHOICE, AT(admit), admit_names, 0, 0, "all", LIVE },
-	{ "daily", "SIZE", "maximum bytes written to the disk tier per day; 0: no limit", SIZE,
-	  AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
+	{ "daily", "SIZE",
+	  "bytes per day after which only files that were fsynced, and other files that are "
+	  "always admitted, are written to the disk tier; 0: no limit",
+	  SIZE, AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
 	{ "remote", "URL",
 	  "a tier shared with other nodes: dir://, redis://, rediss://, redis+cluster://, "
 	  "rediss+cluster://, s3:// (kvcachefs-tiers(7)), ext:// (kvcachefs-ext(7)) or peers:// "
@@ -113,8 +115,8 @@ static const struct row rows[] = {
 	  "group",
 	  ID, AT(adopt_gid), NULL, 0, UINT32_MAX - 1, "", FIXED },
 	{ "adopt_mode", "OCTAL",
-	  "permissions of files from other nodes if keyfile= is not given; folders also get "
-	  "search permission (0600)",
+	  "permissions of files from other nodes if keyfile= is not given (0600); folders also "
+	  "get search permission",
 	  MODE, AT(adopt_mode), NULL, 0, 0777, "", FIXED },
 	{ "metrics", "ADDR:PORT", "serve metrics and a status page over HTTP on this address", TEXT,
 	  AT(metrics), NULL, 0, 64, "", FIXED },
@@ -156,11 +158,13 @@ static const struct row rows[] = {
 	  "space "
 	  "after it, the coldest chunks without a copy are dropped",
 	  NUMBER, AT(pace_ms), NULL, 0, 3600000, "100", LIVE },
-	{ "log", "SIZE", "maximum size of the write-ahead log of the catalog (the list of files)",
+	{ "log", "SIZE",
+	  "intended size of the write-ahead log of the catalog (the list of files); on a busy "
+	  "disk it can become larger",
 	  SIZE, AT(log_bytes), NULL, 1 << 20, 1ull << 40, "64M", FIXED },
 	{ "catalog", "SIZE",
 	  "maximum size of names and attributes in the catalog; 0: half of the combined size of "
-	  "pool and disk tier, or unlimited with remote=",
+	  "pool and disk tier, but at least 256M, or unlimited with remote=",
 	  SIZE, AT(catalog_bytes), NULL, 0, 1ull << 50, "0", FIXED },
 	{ "commit", "MS",
 	  "maximum time for which changes to the catalog are collected before they are committed",

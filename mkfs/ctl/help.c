@@ -30,7 +30,9 @@ static const struct {
 	{ "status", "--interval", "TIME",
 	  "show the state and the activity after each interval, from 1s to 1h" },
 	{ "status", "--count", "N", "end after this number of intervals" },
-	{ "reload", "-o", "OPTIONS", "options and their new values, separated by commas" },
+	{ "reload", "-o", "OPTIONS",
+	  "options that kvcachefs(8) marks \"Live\", with their new values,\n"
+	  "separated by commas" },
 	{ "reload", "--save", "FILE",
 	  "also write the new values to the OPTIONS= line of FILE,\n"
 	  "a file such as /etc/kvcachefs/NAME.conf" },
@@ -42,7 +44,7 @@ static const struct {
 	{ "ls", "-r", NULL, "list the chunks in all folders below PATH" },
 	{ "ls", "-l", NULL, "no effect: ls always prints one line for each file or chunk" },
 	{ "trace", "--json", NULL, "no effect: the output is always JSON" },
-	{ "events", "--json", NULL, "no effect: the output is always JSON" },
+	{ "events", "--json", NULL, "no effect: the output is always JSON; not with --zmq" },
 	{ "ttl", "--chunks", NULL, "set the ttl of the present chunks at and below PATH" },
 	{ "pin", "--for", "TIME", "remove the pin after this time, at least 2s (default: never)" },
 	{ "tenant", "--quota", "SIZE|none",
@@ -50,7 +52,9 @@ static const struct {
 	{ "tenant", "--share", "SIZE|none",
 	  "the tenant's part of the pool; chunks beyond it are evicted first" },
 	{ "tenant", "--user", "UID|none", "user who may assign chunks to the tenant" },
-	{ "tenant", "--folder", "FOLDER", "new chunks in this folder belong to the tenant" },
+	{ "tenant", "--folder", "FOLDER",
+	  "new chunks in this folder belong to the tenant; without PATH,\n"
+	  "the mount is the one that contains FOLDER" },
 	{ "tenant", "--remove", NULL, "remove the tenant; its chunks stay" },
 	{ "evict", "--from", "TIER",
 	  "tier to remove the copies from: cpu (the pool; default), disk,\n"
@@ -87,8 +91,8 @@ static const struct {
 	{ "add", "--force", NULL, "overwrite a filesystem or another store on the device" },
 	{ "grow", "--device", "DEVICE", "grow only this device; give its path or number" },
 	{ "grow", "--size", "SIZE",
-	  "new size of a data file; default: the size that the file or the\n"
-	  "block device has now" },
+	  "new size of a data file; default: use all of the file or block\n"
+	  "device, which other means have made larger" },
 	{ "remove", "--force", NULL, "drop files that cannot be read from the device" },
 	{ "remove", "--cancel", NULL, "cancel a removal that was not completed: keep the device" },
 	{ "remove", "--stop", NULL,
@@ -106,8 +110,8 @@ static const struct {
 	{ "pools", "--free", NULL,
 	  "free all pools whose stores are deleted, or only the given ones" },
 	{ "replay", "--policy", "NAME,...",
-	  "policies to compare (default: all); with NAME:DISK, the disk\n"
-	  "tier uses the policy DISK" },
+	  "policies to compare (default: all); NAME:DISK uses the policy\n"
+	  "DISK for the disk tier, which --tiers or --capacity adds" },
 	{ "replay", "--model", "NAME=POLICY,...", "set the policies of these models in the trace" },
 	{ "replay", "--capacity", "CHUNKS,...",
 	  "sizes of the pool: numbers of chunks (K is 1000 here: 5K means\n"
@@ -188,8 +192,8 @@ static const struct {
 	  "required with --as, because it is part of the file names" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
-	  "also list the pools in this folder, such as the value of the\n"
-	  "option run= of a mount" },
+	  "folder of pools that are not mounts of their own, such as the\n"
+	  "value of the option run= (default: /run/kvcachefs)" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
 	{ "newkey", "FILE", "the key file, as in keyfile=; if it is missing, it is created" },

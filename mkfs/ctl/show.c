@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl stats and config print files of .kvcachefs, as they are or as JSON; log prints the
- * log.
+ * kvcachectl stats and config print files of .kvcachefs, as they are or as JSON; log shows or
+ * sets the level of the log.
  */
 #include "ctl.h"
 

@@ -409,25 +409,35 @@ void kvc_cache_detach(struct kvc *k)
 	kvc_cache_set_events(k, &(struct kvc_events){ 0 });
 }
 
-static void sync_last(struct kvc *k)
+/*
+ * Puts all frames, and the zeros over the headers of removed frames, on stable storage. Returns the
+ * tiers that were not synced completely, one bit for each.
+ */
+static unsigned sync_last(struct kvc *k)
 {
 	struct kvc_tier_device d;
+	unsigned unsynced = 0;
 
 	kvc_tier_each(k, t) {
 		struct kvc_tier *tier = k->tier[t].t;
-		int err = tier->ops->sync && !k->tier[t].threads.abandoned ? tier->ops->sync(tier)
-									   : 0;
+		bool abandoned = k->tier[t].threads.abandoned;
+		int err = tier->ops->sync && !abandoned ? tier->ops->sync(tier) : 0;
 
 		if (err)
 			kvc_error("tier %s: the last sync has failed: %s; a power failure may lose "
 				  "files that were never synced",
 				  tier->ops->name, strerror(-err));
+		if (err || abandoned)
+			unsynced |= 1u << t;
 		for (unsigned nr = 0; tier->ops->device && nr < KVC_DEVICES; nr++)
-			if (!tier->ops->device(tier, nr, &d) && d.unsynced)
+			if (!tier->ops->device(tier, nr, &d) && d.unsynced) {
+				unsynced |= 1u << t;
 				kvc_error("disk: the device %s could not be synced; the copies "
 					  "that were stored in it since its last sync may be lost",
 					  d.path);
+			}
 	}
+	return unsynced;
 }
 
 /*
@@ -473,8 +483,11 @@ static uint64_t count_unsaved(struct kvc *k)
 	return unsaved;
 }
 
-/* Saves the used bytes of bounded tiers. The caller holds the catalog's lock. */
-static void save_usage(struct kvc *k)
+/*
+ * Saves the used bytes of bounded tiers, and whether their free space may contain frames. unsynced:
+ * the result of sync_last(). The caller holds the catalog's lock.
+ */
+static void save_usage(struct kvc *k, unsigned unsynced)
 {
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
@@ -488,7 +501,7 @@ static void save_usage(struct kvc *k)
 				k->tier[t].t->ops->usage(k->tier[t].t, &u);
 			}
 			u.uncleared += kvc_min(k->tier[t].deferred.bytes, u.stored - u.uncleared);
-			if (u.uncleared)
+			if (u.uncleared || unsynced & (1u << t))
 				kvc_meta_set(k->cat, "killed", "1");
 			snprintf(key, sizeof key, "%s_used_bytes", k->tier[t].t->ops->name);
 			snprintf(value, sizeof value, "%" PRIu64, u.stored - u.uncleared);
@@ -499,6 +512,7 @@ static void save_usage(struct kvc *k)
 void kvc_cache_stop(struct kvc *k)
 {
 	struct kvc_stop_watch *watch = &kvc_context_of(k)->stop_watch;
+	unsigned unsynced;
 
 	if (!k->started)
 		return;
@@ -538,6 +552,12 @@ void kvc_cache_stop(struct kvc *k)
 	pthread_join(kvc_context_of(k)->thread[KVC_ANSWERER], NULL);
 	kvc_tiers_join(k);
 	kvc_stop_watch_beat(watch);
+	/*
+	 * Before the commit that says that the unmount was clean, which a power failure may keep
+	 * although nothing has synced it: then free space contains no frames.
+	 */
+	unsynced = sync_last(k);
+	kvc_stop_watch_beat(watch);
 	kvc_access_save_all(k);
 	kvc_lock_both(k);
 	kvc_model_quotas_save_both(k);
@@ -547,12 +567,11 @@ void kvc_cache_stop(struct kvc *k)
 	kvc_clock_save_both(k);
 	kvc_wear_save_both(k);
 	kvc_unlock(k);
-	save_usage(k);
+	save_usage(k, unsynced);
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
 	commit_final(k);
 	kvc_stop_watch_beat(watch);
-	sync_last(k);
 	stop_tiers(k);
 	kvc_replacers_save(k);
 	kvc_stop_watch_end(watch);

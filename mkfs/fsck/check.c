@@ -39,6 +39,11 @@ struct pass {
 	/* of the scan */
 	bool expected;
 	unsigned orphans;
+	/*
+	 * Frames are inside of files: bytes of a user, or the writes that were to replace them were
+	 * lost. They will be in free space when the files are deleted.
+	 */
+	bool inside;
 };
 
 static int add_placement(void *arg, uint64_t ino, const struct kvc_place *p)
@@ -287,11 +292,23 @@ static int check_total(struct pass *p)
 
 /* ---- the scan ---- */
 
+/* Is the frame at the beginning of a placement's extent? */
+static bool is_placed(const struct pass *p, const struct kvc_where *w)
+{
+	const struct one key = { .p.where = *w };
+
+	return p->all.n && bsearch(&key, p->all.v, p->all.n, sizeof key, by_place);
+}
+
 /*
- * Handles a frame that the scan found. Placed frames are already claimed, so a second claim fails.
+ * Handles a frame that the scan found. The extents of placements are already claimed, so that
+ * another claim fails. Newer frames may have overwritten the end of an old frame, whose header is
+ * still in free space. In a repair, the scan goes on inside of a frame that was removed, where
+ * older frames may be.
  */
 static int handle_orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
+	struct kvc_where header = { .at = w->at, .len = KVC_FRAME_HEADER }, at = *w;
 	enum kvc_proven proven = KVC_PROVEN_ALL;
 	struct pass *p = arg;
 	int err = 0;
@@ -301,17 +318,25 @@ static int handle_orphan(void *arg, const struct kvc_where *w, const struct kvc_
 	 */
 	if (!memcmp(f->store, p->s->uuid, 16) && p->s->has_secret)
 		err = kvc_frame_proven(f, p->s->secret, &proven);
-	if (err || memcmp(f->store, p->s->uuid, 16) || proven == KVC_PROVEN_NOTHING ||
-	    p->t->ops->claim(p->t, w))
+	if (err || memcmp(f->store, p->s->uuid, 16) || proven == KVC_PROVEN_NOTHING)
 		return err;
+	if (p->t->ops->claim(p->t, &at)) {
+		if (is_placed(p, w))
+			return 0;
+		at = header;
+		if (p->t->ops->claim(p->t, &at)) {
+			p->inside = true;
+			return 0;
+		}
+	}
 	p->orphans++;
 	if (!p->expected)
 		kvm_foundf(p->r, p->r->mend,
 			   "a frame of inode %" PRIu64 " (%s) at %" PRIu64 " has no placement",
 			   f->ino, f->path, w->at);
 	if (p->r->mend)
-		p->t->ops->remove(p->t, w); /* makes the frame unreadable */
-	return 1;
+		p->t->ops->remove(p->t, &at); /* makes the frame unreadable */
+	return !p->r->mend && at.len == w->len;
 }
 
 /* Reports unreadable ranges: parts of a file's data, or of free space, where no data is lost. */
@@ -381,7 +406,9 @@ static int check_orphans(struct pass *p)
 	if (u.uncleared)
 		kvm_unread(p->r, -EIO, "%" PRIu64 " bytes of frames that belong to no file",
 			   u.uncleared);
-	if (!err && p->r->mend && p->expected && !u.uncleared && !holes.n)
+	if (!err && p->r->mend && p->inside)
+		err = kvc_meta_set(p->c, "killed", "1");
+	else if (!err && p->r->mend && p->expected && !u.uncleared && !holes.n)
 		err = kvc_meta_set(p->c, "killed", "0");
 	free(holes.v);
 	return err;
@@ -461,6 +488,7 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
 	for (int i = 0; i < PASSES && !err; i++, p.first = false) {
 		before = r->found;
 		p.orphans = 0;
+		p.inside = false;
 		err = one_pass(&p, path);
 		for (unsigned j = 0; j < KVC_DEVICES; j++)
 			s->dev[j].lost_from = 0; /* this pass has handled the lost part */

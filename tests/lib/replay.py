@@ -310,6 +310,7 @@ class Model:
     def __init__(self):
         self.lock = threading.Lock()
         self.of, self.evictable, self.moves = {}, set(), []
+        self.older = {}  # path -> contents of earlier lives, which a remote may still have
 
     @staticmethod
     def identity(data):
@@ -326,7 +327,9 @@ class Model:
 
     def outlived(self, before, seq):
         """Begins with the contents that the model `before` allows after a failure at `seq`."""
-        for path in before.of:
+        for path, changes in before.of.items():
+            self.older[path] = before.older.get(path, set()) | {
+                c.effects[path] for c in changes if c.began <= seq and c.effects[path]}
             for id in before.may_be(path, seq):
                 c = Change(0, {})
                 c.effects[path] = id
@@ -376,8 +379,8 @@ class Model:
 
     def check(self, found, unreadable, seq, shared=False):
         """`found`: path -> bytes of each file. `unreadable`: name -> error of each file that cannot
-        be read. `shared`: a missing name is looked up in the remote, which may have an older copy.
-        Returns a list of what is wrong."""
+        be read. `shared`: a missing name is looked up in the remote, which may have an older copy,
+        also from an earlier life of the store. Returns a list of what is wrong."""
         wrong = [f"{p} exists and cannot be read ({unreadable[p]}), although all contents that it "
                  f"may have were synced; record {seq}; its changes: "
                  f"{[(c.began, c.durable, c.effects[p]) for c in self.of[p]]}"
@@ -390,8 +393,9 @@ class Model:
             may = self.may_be(path, seq)
             if got.get(path) in may:
                 continue
-            if shared and None in may and any(
-                    c.effects[path] == got[path] for c in self.of[path] if c.began <= seq):
+            if shared and None in may and (
+                    got[path] in self.older.get(path, ()) or any(
+                        c.effects[path] == got[path] for c in self.of[path] if c.began <= seq)):
                 continue
             ever = [i for i, c in enumerate(self.of[path]) if c.effects[path] == got.get(path)]
             other = [p for p, l in self.of.items()

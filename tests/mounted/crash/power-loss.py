@@ -13,8 +13,8 @@ A store that had a failure is used again and has another failure. The kind "devi
 files; after a failure, the unsynced writes of each are present or absent. In the kind "lossy" the
 files are keys and values that are copied with a lossy codec, so that they have the written or the
 decoded bytes. SEED repeats a run. With MINUTES, runs with successive seeds are made for that many
-minutes, of one kind if KIND names it. CUTS is the greatest number of points that are tried in each
-life of a store."""
+minutes, of one kind if KIND names it; to repeat one of them, give its SEED and KIND. CUTS is the
+greatest number of points that are tried in each life of a store."""
 import contextlib, os, random, shutil, sys, threading, time
 import kvdata
 from kvtest import *
@@ -228,7 +228,7 @@ class Life:
                 except FileNotFoundError:
                     pass
                 continue
-            if self.lossy and rng.random() < 0.1:  # evicted files are loaded
+            if rng.random() < 0.1:  # evicted files are loaded
                 with contextlib.suppress(FileNotFoundError), open(self.path(p), "rb") as f:
                     f.read()
                 continue
@@ -421,7 +421,7 @@ if MINUTES:
     while time.time() < end:
         one(list(KINDS)[n % len(KINDS)]
             if not os.environ.get("KIND") else os.environ["KIND"],
-            SEED + n, CUTS, 1 + n % 3)
+            SEED + n, CUTS, 1 + (SEED + n) % 3)
         n += 1
     print(f"{n} stores")
 else:

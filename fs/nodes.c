@@ -7,9 +7,13 @@
  * epoch (replay.h) with 425 and the epoch. A request never causes a request to another node, so
  * requests cannot go in circles.
  *
+ * POST /have asks for many names. Its headers are checked before the body arrives: the body of a
+ * refused request is read and not stored.
+ *
  * A few threads of libmicrohttpd answer. A request that waits for a load from the disk is suspended
  * and takes no thread: the engine wakes it. http_peers.h limits connections and the time of each
- * request. Memory is bounded by NODES connections of CONNECTION_BYTES, and BLOCK for an answer.
+ * request. Memory is bounded by NODES connections of CONNECTION_BYTES, and BLOCK for an answer or
+ * for the body of a request.
  */
 #include "fs.h"
 
@@ -35,6 +39,7 @@
 #define WARN_NS 60000000000ull
 #define NAMES_WARNED 8u /* names of other nodes that are logged */
 
+_Static_assert(KVC_PEER_NAMES_BYTES <= BLOCK, "a body has the memory of an answer");
 _Static_assert(NODES *(CONNECTION_BYTES + BLOCK) <= KVFS_NODES_BYTES, "memory of connections");
 
 #if MHD_VERSION < 0x00097002
@@ -69,6 +74,12 @@ struct exchange {
 	struct kvc_served *s;
 	struct kvc_peer_request q;
 	bool begun;
+	/* POST /have: */
+	char *names; /* the body; NULL: the request is refused */
+	size_t received, length;
+	const char *why;       /* the reason for the refusal, or NULL */
+	unsigned status;       /* of the refusal */
+	kvc_peer_text epoch;   /* likewise */
 	bool woken, suspended; /* under o->lock */
 };
 
@@ -167,7 +178,7 @@ static const char *request_header(struct exchange *x, const char *name)
  * Returns NULL, or the reason to refuse the request. *status: of the answer. epoch: set if it is
  * KVC_PEER_OTHER_EPOCH.
  */
-static const char *refusal(struct exchange *x, const char *url, unsigned *status,
+static const char *refusal(struct exchange *x, const char *url, bool have, unsigned *status,
 			   kvc_peer_text epoch)
 {
 	const struct kvc_peer_headers h = {
@@ -176,12 +187,15 @@ static const char *refusal(struct exchange *x, const char *url, unsigned *status
 		.nonce = request_header(x, KVC_PEER_NONCE),
 		.node = request_header(x, KVC_PEER_NODE),
 		.epoch = request_header(x, KVC_PEER_EPOCH),
+		.length = request_header(x, MHD_HTTP_HEADER_CONTENT_LENGTH),
+		.body = request_header(x, KVC_PEER_BODY),
 	};
 	kvc_peer_text sign;
 	const char *why;
 
 	*status = MHD_HTTP_FORBIDDEN;
-	if (!kvc_peer_parse(url, &h, &x->q))
+	*epoch = 0;
+	if (!(have ? kvc_peer_parse_have : kvc_peer_parse)(url, &h, &x->q))
 		return "it is not a request of a node";
 	if (kvc_peer_sign(&x->o->secret, &x->q, sign) ||
 	    !kvc_peer_same(sign, request_header(x, KVC_PEER_SIGN)))
@@ -293,7 +307,7 @@ static mhd_result node_run(struct exchange *x, const char *url)
 
 	if (!x->begun) {
 		x->begun = true;
-		if ((why = refusal(x, url, &status, epoch)))
+		if ((why = refusal(x, url, false, &status, epoch)))
 			return node_refuse(x, status, why, epoch);
 		err = kvc_serve_find(x->o->server, x->q.path, x->q.to < KVC_FRAME_HEADER, &x->s);
 		if (!err)
@@ -304,14 +318,66 @@ static mhd_result node_run(struct exchange *x, const char *url)
 	return err ? node_answer_error(x, err) : node_answer_frame(x);
 }
 
+/* ---- POST /have ---- */
+
+/* The headers have arrived. Decides whether the body is wanted. */
+static void have_begin(struct exchange *x, const char *url)
+{
+	x->why = refusal(x, url, true, &x->status, x->epoch);
+	x->length = x->q.have ? x->q.to + 1 : KVC_PEER_NAMES_BYTES;
+	if (x->why)
+		return;
+	x->names = malloc(x->length);
+	if (!x->names) {
+		x->why = "";
+		x->status = MHD_HTTP_SERVICE_UNAVAILABLE;
+	}
+}
+
+static mhd_result have_body(struct exchange *x, const char *part, size_t len)
+{
+	if (len > x->length - x->received)
+		return MHD_NO;
+	if (x->names)
+		memcpy(x->names + x->received, part, len);
+	x->received += len;
+	return MHD_YES;
+}
+
+static mhd_result have_answer(struct exchange *x)
+{
+	uint8_t bits[KVC_PEER_BITS];
+	kvc_peer_text sign;
+	size_t n, len;
+
+	if (x->why && x->status == MHD_HTTP_SERVICE_UNAVAILABLE)
+		return node_answer_text(x, x->status, "");
+	if (x->why)
+		return node_refuse(x, x->status, x->why, x->epoch);
+	if (x->received != x->length ||
+	    kvc_peer_sign_body(&x->o->secret, x->q.nonce, x->names, x->length, sign) ||
+	    !kvc_peer_same(sign, x->q.path) || !kvc_peer_names_count(x->names, x->length, &n))
+		return node_refuse(x, MHD_HTTP_FORBIDDEN, "its body is not the signed one", NULL);
+	kvc_serve_have(x->o->server, x->names, n, bits);
+	len = (n + 7) / 8;
+	kvc_count(kvc_cache_stats(x->o->f->k), peer_haves);
+	return node_answer(x, MHD_HTTP_OK, len, bits, len,
+			   MHD_create_response_from_buffer(len, bits, MHD_RESPMEM_MUST_COPY));
+}
+
 static mhd_result on_node_request(void *arg, struct MHD_Connection *c, const char *url,
 				  const char *method, const char *version, const char *upload,
 				  size_t *upload_size, void **state)
 {
 	struct exchange *x = *state;
+	bool have = !strcmp(method, "POST");
+	size_t len = *upload_size;
 
 	(void)version;
-	(void)upload;
+	if (x && have) {
+		*upload_size = 0;
+		return len ? have_body(x, upload, len) : have_answer(x);
+	}
 	if (x) {
 		if (*upload_size) { /* a body is not read */
 			*upload_size = 0;
@@ -319,12 +385,14 @@ static mhd_result on_node_request(void *arg, struct MHD_Connection *c, const cha
 		}
 		return node_run(x, url);
 	}
-	if (strcmp(method, "GET") != 0 || !(x = calloc(1, sizeof *x)))
+	if ((!have && strcmp(method, "GET") != 0) || !(x = calloc(1, sizeof *x)))
 		return MHD_NO;
 	x->o = arg;
 	x->c = c;
 	x->w.wake = node_woken;
 	*state = x;
+	if (have)
+		have_begin(x, url);
 	return MHD_YES;
 }
 
@@ -358,6 +426,8 @@ static void on_node_answered(void *arg, struct MHD_Connection *c, void **state,
 		kvfs_peers_answered(info->socket_context);
 	if (x && x->s)
 		kvc_serve_close(x->s);
+	if (x)
+		free(x->names);
 	free(x);
 	*state = NULL;
 }

@@ -11,6 +11,8 @@
  * request is shared among the nodes that may still be asked, so that a node that hangs does not use
  * all of it.
  *
+ * For many names, each node is asked for all names that no node before it had, with one request.
+ *
  * The object is missing (-ENOENT) only if all nodes have said so. If one of them could not be
  * asked, nothing is known about the object: -ENODEV, which is not a failure of the tier. If no node
  * answered, the result is the last error.
@@ -99,8 +101,9 @@ static void node_answered(struct kvct_peers *p, unsigned i, uint64_t latency_ns)
 }
 
 /*
- * Chooses the next node, and notes it in `asked`, a bit for each. A node that was left alone is
- * tried by one request. Returns false if no node is left. *more: nodes that may be asked after it.
+ * Chooses the next node for the frame w (NULL: for many), and notes it in `asked`, a bit for each.
+ * A node that was left alone is tried by one request. Returns false if no node is left. *more:
+ * nodes that may be asked after it.
  */
 static bool node_next(struct kvct_peers *p, const struct kvc_where *w, uint64_t *asked, unsigned *i,
 		      unsigned *more)
@@ -111,7 +114,7 @@ static bool node_next(struct kvct_peers *p, const struct kvc_where *w, uint64_t 
 
 	*more = 0;
 	pthread_mutex_lock(&p->lock);
-	from = from_locked(p, w, false);
+	from = w ? from_locked(p, w, false) : NULL;
 	for (unsigned j = 0; j < p->n; j++) {
 		const struct kvct_peer *node = &p->node[j];
 		uint64_t cost = from && *from == j + 1 ? 0 : node->latency_ns + 1;
@@ -195,6 +198,105 @@ static int peers_get_path(struct kvc_tier *t, const struct kvc_where *w, const c
 	return missing == p->n ? -ENOENT : missing || last == -EBUSY ? -ENODEV : last;
 }
 
+/* ---- many names ---- */
+
+/* The names that a call of peers_have asks for. */
+struct names {
+	const struct kvc_where *w;
+	const char *const *path;
+	size_t n;
+	bool *has;
+	char *body;                /* KVC_PEER_NAMES_BYTES */
+	size_t of[KVC_PEER_NAMES]; /* the names of the body, by their numbers */
+};
+
+/*
+ * Writes a body with the missing names from number *at on, as many as a request may have. Returns
+ * its length, and sets *at to the first name that it does not have, and *n to their number.
+ */
+static size_t names_body(struct names *s, size_t *at, size_t *n)
+{
+	size_t used = 0;
+
+	for (*n = 0; *at < s->n && *n < KVC_PEER_NAMES; *at += 1) {
+		size_t len = strlen(s->path[*at]) + 1;
+
+		if (s->has[*at])
+			continue;
+		if (len > KVC_PEER_NAMES_BYTES - used)
+			break;
+		memcpy(s->body + used, s->path[*at], len);
+		used += len;
+		s->of[(*n)++] = *at;
+	}
+	return used;
+}
+
+/* Asks one node for the names that no node before it had. */
+static int have_of_node(struct kvct_peers *p, unsigned i, struct names *s, uint64_t until_ns)
+{
+	uint8_t bits[KVC_PEER_BITS];
+	size_t at = 0, n, len;
+
+	while ((len = names_body(s, &at, &n))) {
+		struct iovec iov = { bits, (n + 7) / 8 };
+		struct kvct_peers_request q = {
+			.names = s->body,
+			.names_len = len,
+			.iov = &iov,
+			.n = 1,
+			.until_ns = until_ns,
+		};
+		int err = ask_node(p, i, &q, true);
+
+		if (err)
+			return err;
+		for (size_t k = 0; k < n; k++)
+			if (bits[k / 8] & 1u << k % 8) {
+				s->has[s->of[k]] = true;
+				remember(p, &s->w[s->of[k]], i);
+			}
+		if (kvc_mono_ns() >= until_ns)
+			return at < s->n ? -ETIMEDOUT : 0;
+	}
+	return 0;
+}
+
+static bool has_all(const struct names *s)
+{
+	size_t n = 0;
+
+	while (n < s->n && s->has[n])
+		n++;
+	return n == s->n;
+}
+
+static int peers_have(struct kvc_tier *t, const struct kvc_where *w, const char *const *path,
+		      size_t n, bool *has)
+{
+	struct kvct_peers *p = peers_of(t);
+	uint64_t asked = 0, now, until = kvc_mono_ns() + p->deadline_ms * 1000000;
+	KVC_MEM char *body = malloc(KVC_PEER_NAMES_BYTES);
+	struct names s = { .w = w, .path = path, .n = n, .has = has, .body = body };
+	unsigned i = 0, more, answered = 0;
+	int err, last = -EHOSTUNREACH;
+
+	memset(has, 0, n * sizeof *has);
+	if (!body)
+		return -ENOMEM;
+	while (!has_all(&s) && (now = kvc_mono_ns()) < until &&
+	       node_next(p, NULL, &asked, &i, &more)) {
+		err = have_of_node(p, i, &s, now + kvc_min((until - now) / (more + 1), HEAD_NS));
+		if (err == -ENOMEM)
+			return err;
+		if (!err)
+			answered++;
+		else
+			last = err;
+	}
+	return answered || !n ? 0 : last == -EBUSY ? -ENODEV : last;
+}
+
 /* Finds nothing: a request to a node needs the frame's path, which only peers_get_path has. */
 static int peers_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		     const struct iovec *iov, int n)
@@ -267,6 +369,7 @@ static const struct kvc_tier_ops peers_ops = {
 	.get = peers_get,
 	.get_path = peers_get_path,
 	.distrust = peers_distrust,
+	.have = peers_have,
 	.remove = peers_remove,
 	.usage = peers_usage,
 };

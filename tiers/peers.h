@@ -46,9 +46,12 @@ struct kvct_peers {
 struct kvct_peers_request {
 	const char *path;
 	uint64_t off;
-	const struct iovec
-		*iov; /* for the bytes; the first part has the whole header if off is 0 */
+	/* for the bytes; the first part has the whole header if off is 0, or all bits */
+	const struct iovec *iov;
 	int n;
+	/* POST /have instead of the path: the body, and the iov is for the bits */
+	const char *names;
+	size_t names_len;
 	uint64_t until_ns; /* deadline of a small answer; a large one gets more time */
 	/* the answer */
 	uint64_t first_ns; /* from the request to the first byte of its answer */

@@ -26,8 +26,15 @@ struct transfer {
 	unsigned status;
 	size_t text_len;
 	char sign[40];
+	kvc_peer_text body; /* the signature of the request's body */
 	bool overflow;
 };
+
+/* The status of an answer that has what was asked for. */
+static unsigned wanted_status(const struct kvct_peers_request *q)
+{
+	return q->names ? 200 : 206;
+}
 
 static CURL *peer_handle_get(struct kvct_peers *p, unsigned i)
 {
@@ -91,7 +98,7 @@ static size_t on_peer_data(char *p, size_t one, size_t len, void *arg)
 	size_t n = kvc_min(len, sizeof t->q->text - 1 - t->text_len);
 
 	(void)one;
-	if (t->status == 206)
+	if (t->status == wanted_status(t->q))
 		return peer_bytes(t, p, len) ? len : 0;
 	memcpy(t->q->text + t->text_len, p, n);
 	t->text_len += n;
@@ -143,15 +150,17 @@ static bool peer_header_add(struct curl_slist **h, const char *name, const char 
 	return more;
 }
 
-/* Returns the URL of the path, which the caller frees, or NULL. */
-static char *peer_url(const char *node, const char *path)
+/* Returns the URL of the request, which the caller frees, or NULL. */
+static char *peer_url(const char *node, const struct kvct_peers_request *q)
 {
+	const char *path = q->names ? "" : q->path;
 	size_t capacity = strlen(node) + 3 * strlen(path) + 32;
 	char *url = malloc(capacity), *p;
 
 	if (!url)
 		return NULL;
-	p = url + snprintf(url, capacity, "http://%s%s", node, KVC_PEER_PREFIX);
+	p = url + snprintf(url, capacity, "http://%s%s", node,
+			   q->names ? KVC_PEER_HAVE : KVC_PEER_PREFIX);
 	for (; *path; path++)
 		if (isalnum((unsigned char)*path) || strchr("-_~/", *path))
 			*p++ = *path;
@@ -167,12 +176,14 @@ static int peer_headers(struct kvct_peers *p, unsigned i, struct transfer *t, st
 	uint64_t nonce[2];
 	kvc_peer_text sign;
 	char time[24];
+	const struct kvct_peers_request *q = t->q;
 	int err = kvc_keys_random(nonce, sizeof nonce);
 
 	t->signed_by = (struct kvc_peer_request){
-		.path = t->q->path,
-		.from = t->q->off,
-		.to = t->q->off + t->all - 1,
+		.have = q->names,
+		.path = q->names ? t->body : q->path,
+		.from = q->names ? 0 : q->off,
+		.to = q->names ? q->names_len - 1 : q->off + t->all - 1,
 		.time_ms = kvc_now_ns() / 1000000,
 		.node = p->node[i].name,
 	};
@@ -182,9 +193,16 @@ static int peer_headers(struct kvct_peers *p, unsigned i, struct transfer *t, st
 	pthread_mutex_lock(&p->lock);
 	memcpy(t->signed_by.epoch, p->node[i].epoch, sizeof t->signed_by.epoch);
 	pthread_mutex_unlock(&p->lock);
+	if (!err && q->names)
+		err = kvc_peer_sign_body(&p->secret, t->signed_by.nonce, q->names, q->names_len,
+					 t->body);
 	err = err ?: kvc_peer_sign(&p->secret, &t->signed_by, sign);
 	if (err)
 		return err;
+	if (q->names &&
+	    !(peer_header_add(h, KVC_PEER_BODY, t->body) && peer_header_add(h, "Expect", "") &&
+	      peer_header_add(h, "Content-Type", "")))
+		return -ENOMEM;
 	return peer_header_add(h, KVC_PEER_TIME, time) &&
 			       peer_header_add(h, KVC_PEER_NONCE, t->signed_by.nonce) &&
 			       peer_header_add(h, KVC_PEER_NODE, t->signed_by.node) &&
@@ -207,7 +225,12 @@ static void peer_options(CURL *c, struct transfer *t, struct curl_slist *h, cons
 	curl_easy_setopt(c, CURLOPT_PROXY, "");
 	curl_easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 	curl_easy_setopt(c, CURLOPT_PATH_AS_IS, 1L);
-	curl_easy_setopt(c, CURLOPT_RANGE, range);
+	if (t->q->names) {
+		curl_easy_setopt(c, CURLOPT_POSTFIELDSIZE, (long)t->q->names_len);
+		curl_easy_setopt(c, CURLOPT_POSTFIELDS, t->q->names);
+	} else {
+		curl_easy_setopt(c, CURLOPT_RANGE, range);
+	}
 	curl_easy_setopt(c, CURLOPT_HTTPHEADER, h);
 	curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 512L << 10);
 	curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)left_ms);
@@ -221,19 +244,22 @@ static void peer_options(CURL *c, struct transfer *t, struct curl_slist *h, cons
 /* Is the answer whole, and signed by a node that knows the secret? */
 static bool peer_signed(const struct kvct_peers *p, const struct transfer *t)
 {
-	bool bytes = t->status == 206, header = bytes && !t->q->off,
+	const struct kvct_peers_request *q = t->q;
+	bool bytes = t->status == wanted_status(q), header = bytes && !q->names && !q->off,
 	     epoch = t->status == KVC_PEER_OTHER_EPOCH;
+	const void *start = q->text;
+	size_t len = epoch ? t->text_len : 0;
 	kvc_peer_text sign;
 
 	if ((bytes && t->got != t->length) || (header && t->got < KVC_FRAME_HEADER) ||
-	    (epoch && t->text_len != t->length))
+	    (bytes && q->names && t->got != t->all) || (epoch && t->text_len != t->length))
 		return false;
-	return !kvc_peer_sign_answer(&p->secret, t->signed_by.nonce, t->status, t->length,
-				     header ? t->q->iov[0].iov_base : t->q->text,
-				     header  ? KVC_FRAME_HEADER
-				     : epoch ? t->text_len
-					     : 0,
-				     sign) &&
+	if (header || (bytes && q->names)) {
+		start = q->iov[0].iov_base;
+		len = header ? KVC_FRAME_HEADER : t->all;
+	}
+	return !kvc_peer_sign_answer(&p->secret, t->signed_by.nonce, t->status, t->length, start,
+				     len, sign) &&
 	       kvc_peer_same(sign, t->sign);
 }
 
@@ -273,8 +299,9 @@ static int peer_judge(struct kvct_peers *p, unsigned i, struct transfer *t, CURL
 	}
 	if (t->status == KVC_PEER_OTHER_EPOCH)
 		return learn_epoch(p, i, t);
-	return t->status == 206   ? 0
-	       : t->status == 404 ? -ENOENT
+	if (t->status == wanted_status(t->q))
+		return 0;
+	return t->status == 404   ? -ENOENT
 	       : t->status == 416 ? -EBADMSG
 	       : t->status == 503 ? -EBUSY
 				  : -EIO;
@@ -327,7 +354,7 @@ static int ask_once(struct kvct_peers *p, unsigned i, struct kvct_peers_request 
 
 int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q)
 {
-	KVC_MEM char *url = peer_url(p->node[i].name, q->path);
+	KVC_MEM char *url = peer_url(p->node[i].name, q);
 	int err = url ? ask_once(p, i, q, url) : -ENOMEM;
 
 	if (err == -EAGAIN)

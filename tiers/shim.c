@@ -110,6 +110,16 @@ static bool shim_distrust(struct kvc_tier *t, const struct kvc_where *w)
 	return b->ops->distrust(b, w);
 }
 
+static int shim_have(struct kvc_tier *t, const struct kvc_where *w, const char *const *path,
+		     size_t n, bool *has)
+{
+	struct shim *s = shim_of(t);
+	unsigned long count = atomic_fetch_add(&s->gets, 1) + 1;
+	int err = delay_or_fail(s, s->delay_get, s->fail_get, count);
+
+	return err ?: s->below->ops->have(s->below, w, path, n, has);
+}
+
 static int shim_rehead(struct kvc_tier *t, const struct kvc_where *w,
 		       const uint8_t page[KVC_FRAME_HEADER])
 {
@@ -281,6 +291,7 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.get = shim_get;
 	s->ops.get_path = below->ops->get_path ? shim_get_path : NULL;
 	s->ops.distrust = below->ops->distrust ? shim_distrust : NULL;
+	s->ops.have = below->ops->have ? shim_have : NULL;
 	s->ops.load = NULL; /* so that each read is a get */
 	s->ops.rehead = below->ops->rehead ? shim_rehead : NULL;
 	s->ops.remove = shim_remove;

@@ -87,9 +87,11 @@
 	X(late_replies, "requests answered after waiting")                                        \
 	X(waits_refused, "requests ended early because no waiting slot was free")                 \
 	X(asks, "names looked up in the shared tiers")                                            \
+	X(ask_batches, "requests to a shared tier about many names")                              \
 	X(ask_hits, "names found in a shared tier")                                               \
 	X(peer_answers, "frames, or parts of frames, sent to other nodes")                        \
 	X(peer_bytes, "bytes of frames sent to other nodes")                                      \
+	X(peer_haves, "requests of other nodes about many names that were answered")              \
 	X(peer_stale,                                                                             \
 	  "requests of other nodes for an earlier run of this daemon, or without its epoch")      \
 	X(peer_refusals,                                                                          \

@@ -65,24 +65,70 @@ static bool parse_number(const char **text, uint64_t *number)
 	return digits && digits <= 18;
 }
 
-bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kvc_peer_request *q)
+/* Parses the headers of both kinds of requests. */
+static bool parse_common(const struct kvc_peer_headers *h, struct kvc_peer_request *q)
 {
-	static const char unit[] = "bytes=";
-	const char *range = h->range, *time = h->time;
+	const char *time = h->time;
 
-	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range || !time ||
-	    !h->nonce || strlen(h->nonce) >= sizeof q->nonce || !h->node ||
-	    !kvc_peer_name_valid(h->node) || !h->epoch || strlen(h->epoch) >= sizeof q->epoch ||
-	    strncmp(range, unit, sizeof unit - 1) != 0)
+	if (!time || !h->nonce || strlen(h->nonce) >= sizeof q->nonce || !h->node ||
+	    !kvc_peer_name_valid(h->node) || !h->epoch || strlen(h->epoch) >= sizeof q->epoch)
 		return false;
-	q->path = url + strlen(KVC_PEER_PREFIX);
 	q->node = h->node;
 	snprintf(q->nonce, sizeof q->nonce, "%s", h->nonce);
 	snprintf(q->epoch, sizeof q->epoch, "%s", h->epoch);
+	return parse_number(&time, &q->time_ms) && !*time && q->time_ms;
+}
+
+bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kvc_peer_request *q)
+{
+	static const char unit[] = "bytes=";
+	const char *range = h->range;
+
+	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range ||
+	    strncmp(range, unit, sizeof unit - 1) != 0 || !parse_common(h, q))
+		return false;
+	q->have = false;
+	q->path = url + strlen(KVC_PEER_PREFIX);
 	range += sizeof unit - 1;
 	return parse_number(&range, &q->from) && *range++ == '-' && parse_number(&range, &q->to) &&
-	       !*range && q->from <= q->to && parse_number(&time, &q->time_ms) && !*time &&
-	       q->time_ms;
+	       !*range && q->from <= q->to;
+}
+
+bool kvc_peer_parse_have(const char *url, const struct kvc_peer_headers *h,
+			 struct kvc_peer_request *q)
+{
+	const char *length = h->length;
+	uint64_t bytes;
+
+	if (strcmp(url, KVC_PEER_HAVE) != 0 || !length || !h->body || !kvc_peer_hex(h->body) ||
+	    !parse_common(h, q))
+		return false;
+	if (!parse_number(&length, &bytes) || *length || !bytes || bytes > KVC_PEER_NAMES_BYTES)
+		return false;
+	q->have = true;
+	q->path = h->body;
+	q->from = 0;
+	q->to = bytes - 1;
+	return true;
+}
+
+bool kvc_peer_names_count(const char *body, size_t len, size_t *n)
+{
+	size_t names = 0;
+
+	for (size_t i = 0; i < len; i++)
+		names += !body[i];
+	*n = names;
+	return names && names <= KVC_PEER_NAMES && !body[len - 1];
+}
+
+int kvc_peer_sign_body(const struct kvc_peer_secret *s, const kvc_peer_text nonce, const char *body,
+		       size_t len, kvc_peer_text sign)
+{
+	char head[64];
+	int n = snprintf(head, sizeof head, "names\n%s\n", nonce);
+
+	return sign_text(s, head, (size_t)n, body, len, sign);
 }
 
 int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
@@ -90,9 +136,10 @@ int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request
 {
 	char head[160 + KVC_PEER_NAME];
 	/* only the path, which is last, may contain a newline */
-	int len = snprintf(head, sizeof head, "request\nGET\n%llu-%llu\n%llu\n%s\n%s\n%s\n",
-			   (unsigned long long)q->from, (unsigned long long)q->to,
-			   (unsigned long long)q->time_ms, q->nonce, q->node, q->epoch);
+	int len = snprintf(head, sizeof head, "request\n%s\n%llu-%llu\n%llu\n%s\n%s\n%s\n",
+			   q->have ? "POST" : "GET", (unsigned long long)q->from,
+			   (unsigned long long)q->to, (unsigned long long)q->time_ms, q->nonce,
+			   q->node, q->epoch);
 
 	return sign_text(s, head, (size_t)len, q->path, strlen(q->path), sign);
 }

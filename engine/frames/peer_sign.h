@@ -14,6 +14,16 @@
  *   KVC_PEER_EPOCH   32 hexadecimal digits, the epoch of the server; zeros: it is not known
  *   KVC_PEER_SIGN    the signature; an answer has it, too
  *
+ * POST /have asks for many names at once. Its body is the names, each with a zero byte at its end.
+ * Instead of the range it has these headers:
+ *
+ *   Content-Length
+ *   KVC_PEER_BODY    the signature of the body; it takes the place of the path in KVC_PEER_SIGN
+ *
+ * So a server knows from the headers alone who sends the body, before it takes memory for it. The
+ * answer is 200 and a bit for each name, in the order of the names and from the lowest bit of each
+ * byte: 1 if the node may have the object. All bytes of this answer are signed.
+ *
  * A server refuses a request whose time differs from its own by more than KVC_PEER_WINDOW_MS, and a
  * nonce that it has seen before. It answers KVC_PEER_MISDIRECTED if the request is for a name that
  * is not its own. All nodes have the same secret. Without the name, an attacker who receives a
@@ -39,7 +49,12 @@
 #define KVC_PEER_NODE "X-Kvcachefs-Node"
 #define KVC_PEER_EPOCH "X-Kvcachefs-Epoch"
 #define KVC_PEER_SIGN "X-Kvcachefs-Sign"
-#define KVC_PEER_MISDIRECTED 421u /* status of an answer */
+#define KVC_PEER_HAVE "/have"
+#define KVC_PEER_BODY "X-Kvcachefs-Body"
+#define KVC_PEER_NAMES 512u                /* names in the body of a request */
+#define KVC_PEER_NAMES_BYTES (64u << 10)   /* length of that body */
+#define KVC_PEER_BITS (KVC_PEER_NAMES / 8) /* length of its answer */
+#define KVC_PEER_MISDIRECTED 421u          /* status of an answer */
 #define KVC_PEER_OTHER_EPOCH 425u
 #define KVC_PEER_WINDOW_MS 30000u
 #define KVC_PEER_SECRET_MIN 16u /* characters */
@@ -58,8 +73,10 @@ typedef char kvc_peer_text[33];
 int kvc_peer_secret_read(const char *path, struct kvc_peer_secret *s, char *why);
 
 struct kvc_peer_request {
-	const char *path;  /* as frames name it: relative, not escaped */
-	uint64_t from, to; /* the range, both ends included */
+	bool have; /* POST /have */
+	/* as frames name it: relative, not escaped. POST /have: the signature of the body */
+	const char *path;
+	uint64_t from, to; /* the range, both ends included; POST /have: of the body */
 	uint64_t time_ms;
 	kvc_peer_text nonce;
 	const char *node; /* the name of the node that is asked */
@@ -68,6 +85,7 @@ struct kvc_peer_request {
 /* The headers of a request; NULL: the header is missing. */
 struct kvc_peer_headers {
 	const char *range, *time, *nonce, *node, *epoch;
+	const char *length, *body; /* POST /have: Content-Length and KVC_PEER_BODY */
 };
 /*
  * Parses a request: its URL without the escapes, and its headers. Sets *q, whose path and node are
@@ -76,13 +94,27 @@ struct kvc_peer_headers {
  * is a name.
  */
 bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kvc_peer_request *q);
+/*
+ * The same for POST /have. The body's length, q->to + 1, is at most KVC_PEER_NAMES_BYTES. q->path
+ * is a part of the header, and has 32 characters.
+ */
+bool kvc_peer_parse_have(const char *url, const struct kvc_peer_headers *h,
+			 struct kvc_peer_request *q);
+/*
+ * Counts the names in the body of POST /have. Returns false if there are none or more than
+ * KVC_PEER_NAMES, or if the last one has no zero byte at its end.
+ */
+bool kvc_peer_names_count(const char *body, size_t len, size_t *n);
+/* Signs the body of POST /have with the nonce of its request. Returns 0, -ENOMEM or -EIO. */
+int kvc_peer_sign_body(const struct kvc_peer_secret *s, const kvc_peer_text nonce, const char *body,
+		       size_t len, kvc_peer_text sign);
 /* Signs a request. Returns 0, -ENOMEM or -EIO. */
 int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request *q,
 		  kvc_peer_text sign);
 /*
  * Signs the answer to the request with this nonce. start: the frame's header, if the range begins
- * at 0, with its length; or the epoch of a KVC_PEER_OTHER_EPOCH; otherwise nothing. Returns 0,
- * -ENOMEM or -EIO.
+ * at 0, with its length; the epoch of a KVC_PEER_OTHER_EPOCH; or the bits of an answer to POST
+ * /have; otherwise nothing. Returns 0, -ENOMEM or -EIO.
  */
 int kvc_peer_sign_answer(const struct kvc_peer_secret *s, const kvc_peer_text nonce,
 			 unsigned status, uint64_t length, const void *start, size_t start_len,

@@ -231,6 +231,14 @@ struct kvc_tier_ops {
 	int (*get_path)(struct kvc_tier *t, const struct kvc_where *w, const char *path,
 			uint64_t off, const struct iovec *iov, int n);
 	bool (*distrust)(struct kvc_tier *t, const struct kvc_where *w);
+	/*
+	 * Optional, in a shared tier: asks for n frames in few round trips. w[i] and path[i] are
+	 * the names of frame i. Sets has[i] to false if it does not exist, and to true if it may
+	 * exist: only get can tell. Returns 0; or an error, and then nothing is known. NULL: asking
+	 * for many frames is not faster than one get for each.
+	 */
+	int (*have)(struct kvc_tier *t, const struct kvc_where *w, const char *const *path,
+		    size_t n, bool *has);
 	/* Optional: reads parts of a frame as get does, by several threads. */
 	int (*load)(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_load *l);
 	/* Rewrites the header of a stored frame, whose name part has changed. */

@@ -52,6 +52,7 @@
 #define SUMS 8192u               /* a power of 2 */
 #define SPARSE_GAIN (256u << 10) /* files with holes of this many bytes are not served */
 #define STEP (256u << 10)
+#define AT_ONCE 64u /* paths that are looked up under one hold of the locks */
 
 /* The bytes of an object, and the key that seals them. Has no padding. */
 struct sum_id {
@@ -435,6 +436,32 @@ int kvc_serve_find(struct kvc_server *v, const char *path, bool head, struct kvc
 	else
 		*out = s;
 	return err;
+}
+
+static bool may_have_both(struct kvc *k, const char *path)
+{
+	struct kvc_node *n;
+	int err;
+
+	if (strlen(path) > KVC_FRAME_PATH_MAX || serve_walk_both(k, path, &n))
+		return false;
+	/* -EIO: the disk does not answer now, which a request for the object is told */
+	err = S_ISDIR(n->row.mode) ? 0 : may_serve_locked(k, n);
+	kvc_node_settle_locked(k, n);
+	return err != -ENOENT;
+}
+
+void kvc_serve_have(struct kvc_server *v, const char *paths, size_t n, uint8_t *bits)
+{
+	memset(bits, 0, (n + 7) / 8);
+	kvc_lock_both(v->k);
+	for (size_t i = 0; i < n; i++, paths += strlen(paths) + 1) {
+		if (may_have_both(v->k, paths))
+			bits[i / 8] |= (uint8_t)(1u << i % 8);
+		if ((i + 1) % AT_ONCE == 0)
+			kvc_pause_both(v->k);
+	}
+	kvc_unlock_both(v->k);
 }
 
 /* ---- reading ---- */

@@ -25,6 +25,12 @@ void kvc_server_free(struct kvc_server *v); /* NULL is allowed */
  */
 int kvc_serve_find(struct kvc_server *v, const char *path, bool head, struct kvc_served **out);
 /*
+ * Tells which of n paths this node may have, without loading anything: sets a bit for each in
+ * bits[(n + 7) / 8], as POST /have answers (peer_sign.h). The paths follow each other, each with a
+ * zero byte at its end. Does not wait.
+ */
+void kvc_serve_have(struct kvc_server *v, const char *paths, size_t n, uint8_t *bits);
+/*
  * Makes the frame ready to be read. An object outside the pool is loaded from the disk tier first,
  * and it stays in the pool until kvc_serve_close. Returns 0; KVC_WAIT, as caller.h says; -ENOENT if
  * the object is not published any more, or its model has no key; or another error. Reads the whole

@@ -3,17 +3,17 @@
  * Requests of other nodes, as the server of peers parses them before it knows who sent them: every
  * number and the range are in bounds, and the parsed values written out are the request again.
  *
- * Input: the URL, the headers for the range, the time, the nonce, the node and the epoch, each with
- * a line end. A line that is a hyphen stands for a missing header.
- * Longest input: 4096
- * Covers: engine/frames/peer_sign.c, engine/base/peer_name.c
+ * Input: the URL, the headers for the range, the time, the nonce, the node, the epoch, and, for
+ * POST /have, the length and the body's signature, each with a line end; then the body. A line that
+ * is a hyphen stands for a missing header. Longest input: 4096 Covers: engine/frames/peer_sign.c,
+ * engine/base/peer_name.c
  */
 #include "fuzz.h"
 #include "peer_sign.h"
 
 #include <inttypes.h>
 
-#define LINES 6
+#define LINES 8
 
 /* Are the texts the same but for leading zeros of numbers? */
 static bool same_number(const char *text, uint64_t number)
@@ -34,6 +34,46 @@ static void check_node(const char *node, const char *line)
 	fuzz_must(!kvc_peer_name_listed("", node));
 }
 
+/* The same for a request about many names. */
+static void check_have(char *const *line, const struct kvc_peer_headers *h)
+{
+	struct kvc_peer_secret secret = { .key = { 1 } };
+	struct kvc_peer_request q = { 0 };
+	kvc_peer_text get, post;
+
+	if (!kvc_peer_parse_have(line[0], h, &q))
+		return;
+	fuzz_must(q.have && !q.from && q.to < KVC_PEER_NAMES_BYTES && q.path == line[7]);
+	fuzz_must(kvc_peer_hex(q.path) && q.time_ms && q.time_ms < 1ull << 60);
+	fuzz_must(same_number(line[6], q.to + 1) && same_number(line[2], q.time_ms));
+	fuzz_must(!strcmp(q.nonce, line[3]) && !strcmp(q.epoch, line[5]));
+	check_node(q.node, line[4]);
+	/* the same values in the other kind of request have another signature */
+	fuzz_must(!kvc_peer_sign(&secret, &q, post));
+	q.have = false;
+	fuzz_must(!kvc_peer_sign(&secret, &q, get) && !kvc_peer_same(get, post));
+}
+
+/* The names of a body are inside it. */
+static void check_names(const uint8_t *data, size_t len)
+{
+	struct kvc_peer_secret secret = { .key = { 1 } };
+	struct fuzz_in in = { data, len };
+	char *body = (char *)fuzz_bytes(&in, len);
+	const char *p = body;
+	kvc_peer_text sign;
+	size_t n;
+
+	if (kvc_peer_names_count(body, len, &n)) {
+		fuzz_must(n && n <= KVC_PEER_NAMES);
+		while (n--)
+			p += strlen(p) + 1;
+		fuzz_must(p == body + len);
+	}
+	fuzz_must(!kvc_peer_sign_body(&secret, "nonce", body, len, sign));
+	free(body);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct kvc_peer_secret secret = { .key = { 1 } };
@@ -48,7 +88,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		line[i] = fuzz_text(&in, '\n');
 		header[i] = strcmp(line[i], "-") != 0 ? line[i] : NULL;
 	}
-	h = (struct kvc_peer_headers){ header[1], header[2], header[3], header[4], header[5] };
+	h = (struct kvc_peer_headers){
+		header[1], header[2], header[3], header[4], header[5], header[6], header[7],
+	};
+	check_have(line, &h);
+	check_names(in.p, in.n);
 	if (kvc_peer_parse(line[0], &h, &q)) {
 		fuzz_must(q.from <= q.to && q.to < 1ull << 60 && q.time_ms &&
 			  q.time_ms < 1ull << 60);

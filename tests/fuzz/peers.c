@@ -3,7 +3,8 @@
  * The peers tier with two nodes that answer as the input says. libcurl is replaced by a few
  * functions that pass the input to the tier's callbacks as libcurl would. An answer counts only if
  * it is signed: it then has exactly the bytes of its body, with zeros behind them. Without a
- * signature nothing is a success, a miss, or a damaged frame.
+ * signature nothing is a success, a miss, or a damaged frame. After a frame, the tier is asked for
+ * many names.
  *
  * Input: a byte (bits 0 and 1: the offset; the others: the length in units of 100 bytes), then for
  * each request: a byte (how it ends; bit 5: the answer is signed; bit 4: in small pieces), one
@@ -44,7 +45,7 @@ static struct kvc_peer_secret secret;
 /* the last answer: its body, and whether it was signed */
 static uint8_t body[1 << 16];
 static size_t body_len;
-static bool was_signed, any_signed;
+static bool was_signed, any_signed, any_bits; /* any_bits: the last call got a bit */
 
 uint64_t __wrap_kvc_mono_ns(void)
 {
@@ -123,7 +124,7 @@ static bool hand_sign(struct CurlStandIn *c, unsigned status)
 	static const char name[] = KVC_PEER_NONCE ": ";
 	const struct curl_slist *h = c->headers;
 	uint8_t page[KVC_FRAME_HEADER] = { 0 };
-	bool has_header = status == 206 && !call_off, epoch = status == 425;
+	bool has_header = status == 206 && !call_off, whole = status == 425 || status == 200;
 	kvc_peer_text nonce, sign;
 	char line[100];
 
@@ -132,9 +133,9 @@ static bool hand_sign(struct CurlStandIn *c, unsigned status)
 	fuzz_must(h && strlen(h->data) == sizeof name - 1 + sizeof nonce - 1);
 	memcpy(nonce, h->data + sizeof name - 1, sizeof nonce);
 	memcpy(page, body, body_len < sizeof page ? body_len : sizeof page);
-	fuzz_must(!kvc_peer_sign_answer(&secret, nonce, status, body_len, epoch ? body : page,
+	fuzz_must(!kvc_peer_sign_answer(&secret, nonce, status, body_len, whole ? body : page,
 					has_header ? sizeof page
-					: epoch    ? body_len
+					: whole    ? body_len
 						   : 0,
 					sign));
 	snprintf(line, sizeof line, "content-length:%zu\r\n", body_len);
@@ -180,6 +181,7 @@ CURLcode __wrap_curl_easy_perform(CURL *curl)
 	if (end & 32) { /* a status line of the input may have replaced the status */
 		fuzz_must(hand_text(c, line) && hand_sign(c, status));
 		was_signed = any_signed = true;
+		any_bits = any_bits || (status == 200 && body_len == 1 && body[0]);
 	}
 	for (size_t at = 0; at < body_len;) {
 		size_t n = end & 16 && body_len - at > 701 ? 701 : body_len - at;
@@ -203,6 +205,20 @@ static struct kvc_tier *open_nodes(void)
 	fuzz_must(!kvct_url_parse(text, &u, error) && !kvct_peers_open(&u, 1000, &t, error));
 	now_ns += 100000000000ull; /* the nodes did not answer, and are asked again */
 	return t;
+}
+
+/* Names count as present only if a signed answer says so. */
+static void ask_for_many(struct kvc_tier *t)
+{
+	static const char *const path[] = { "m/a b", "m/c", "d" };
+	const struct kvc_where w[] = { { .at = 1, .hi = 2 }, { .at = 3 }, { .at = 4 } };
+	bool has[3] = { true, true, true };
+	int err;
+
+	any_signed = any_bits = false;
+	err = t->ops->have(t, w, path, 3, has);
+	fuzz_must(err <= 0 && (any_signed || err));
+	fuzz_must(err || any_bits || !(has[0] || has[1] || has[2]));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -234,6 +250,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fuzz_must(!memcmp(iov[1].iov_base, body + KVC_FRAME_HEADER, more));
 	}
 	t->ops->distrust(t, &w);
+	now_ns += 100000000000ull;
+	ask_for_many(t);
 	free(iov[0].iov_base);
 	free(iov[1].iov_base);
 	t->ops->close(t);

@@ -85,13 +85,13 @@ static void signature(void **state)
 {
 	static const char nonce[] = "0123456789abcdef0123456789abcdef";
 	const struct kvc_peer_headers headers[] = {
-		{ "bytes=0-4095", "1700000000000", nonce, "b:9465", "e" },
-		{ "bytes=0-4096", "1700000000000", nonce, "b:9465", "e" },
-		{ "bytes=0-4095", "1700000000001", nonce, "b:9465", "e" },
-		{ "bytes=0-4095", "1700000000000", nonce + 1, "b:9465", "e" },
-		{ "bytes=0-4095", "1700000000000", nonce, "c:9465", "e" },
-		{ "bytes=0-4095", "1700000000000", nonce, "b:9466", "e" },
-		{ "bytes=0-4095", "1700000000000", nonce, "b:9465", "f" },
+		{ "bytes=0-4095", "1700000000000", nonce, "b:9465", "e", NULL, NULL },
+		{ "bytes=0-4096", "1700000000000", nonce, "b:9465", "e", NULL, NULL },
+		{ "bytes=0-4095", "1700000000001", nonce, "b:9465", "e", NULL, NULL },
+		{ "bytes=0-4095", "1700000000000", nonce + 1, "b:9465", "e", NULL, NULL },
+		{ "bytes=0-4095", "1700000000000", nonce, "c:9465", "e", NULL, NULL },
+		{ "bytes=0-4095", "1700000000000", nonce, "b:9466", "e", NULL, NULL },
+		{ "bytes=0-4095", "1700000000000", nonce, "b:9465", "f", NULL, NULL },
 	};
 	const struct kvc_peer_secret secret = { .key = { 7 } };
 	kvc_peer_text sign[sizeof headers / sizeof *headers];

@@ -7,7 +7,7 @@ others; and nothing that is being written or that only another remote has."""
 import contextlib, http.client, mmap, os, socket, threading, time
 from kvtest import MiB, TMP, WAY, blob, need_mount, wait_for
 import nodes
-from nodes import PAGE, Request
+from nodes import PAGE, Have, Request
 
 need_mount()
 
@@ -81,6 +81,47 @@ def absent(a):
         assert Request(a, path).send()[0] == 404, path
     assert Request(a, "m").send()[1][:8] == b"KVCFRAME"  # a folder
     assert Request(a, "m", last=9 * PAGE).send() == Request(a, "m").send()
+
+
+def many(a):
+    """Many names in one request: which of them the node may have, and what it refuses."""
+    names = ["m/f", "m/none", "m", "none", "m/f/x", "", "..", "m//f", "/m/f", "x/" * 1500,
+             ".kvcachefs/stats", "m/f"]
+    before = a.stats()
+    assert Have(a, names).post() == (200, {0, 2, 11})
+    assert Have(a, ["m/f"] * 512).post() == (200, set(range(512)))
+    assert Have(a, ["n" * 126] * 512).post() == (200, set())
+    q = Have(a, names)
+    assert q.post()[0] == 200 and q.post()[0] == 403  # sent again
+    assert Have(a, names, node=nodes.local(a.port + 1)).post()[0] == 421
+    assert Have(a, names, epoch="1" * 32).post()[0] == 425
+    wrong = [
+        Have(a, names, key=b"x" * 32).post(),
+        Have(a, names, when=int(time.time() * 1000) - 31000).post(),
+        Have(a, ["m/f"] * 513).post(),
+        Have(a, [], body=b"m/f\0m").post(),
+        Have(a, [], body=b"m/f").post(),
+        Have(a, names).post(body=b"m/f\0" * 9),
+        Have(a, names).post(body=Have(a, names).body[:-1] + b"x"),
+        Have(a, names).post(**{"X-Kvcachefs-Body": "0" * 32}),
+        Have(a, names).post(**{"X-Kvcachefs-Body": ""}),
+        Have(a, names).post(**{"X-Kvcachefs-Sign": "0" * 32}),
+    ]
+    assert [w[0] for w in wrong] == [403] * len(wrong), wrong
+    after = a.stats()
+    assert after["peer_haves"] == before["peer_haves"] + 4
+    assert after["peer_refusals"] == before["peer_refusals"] + len(wrong) + 2
+    # bodies that are too long, and one without a length
+    for body in (b"n" * 127 + b"\0", b"n" * 4000 + b"\0"):
+        try:
+            assert Have(a, [], body=body * 513).post()[0] == 403
+        except OSError:  # the node does not read it to its end
+            pass
+    try:
+        assert Have(a, names).post(body=iter([b"m/f\0"]))[0] == 403
+    except OSError:
+        pass
+    assert Have(a, names).post() == (200, {0, 2, 11})
 
 
 def changing(a, data):
@@ -250,6 +291,7 @@ for name, extra in ("clear", ""), ("sealed", f",keyfile={nodes.key_file('keys')}
     refusals(a)
     whole = ranges(a, data, extra)
     absent(a)
+    many(a)
     # from the disk: the frame is the same one
     a.settle()
     os.setxattr(f"{a.mnt}/m/f", "user.kvcachefs.demote", b"cpu")

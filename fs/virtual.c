@@ -463,6 +463,27 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 	return err;
 }
 
+/*
+ * Looks up names of the lease in the shared tiers, if necessary. Returns 0, KVC_WAIT or an error,
+ * after which the handle has no lease. The caller holds h->lock.
+ */
+static int start_lease(struct call *c, struct handle *h)
+{
+	int err;
+
+	if (!h->lease || kvc_lease_started(h->lease))
+		return 0;
+	err = kvc_lease_start(c->f->k, h->lease, &h->user, &c->w);
+	if (err == KVC_WAIT)
+		return err;
+	if (err) {
+		kvc_lease_free(c->f->k, h->lease);
+		h->lease = NULL;
+	}
+	charge_handle(h, err ? 0 : kvc_lease_bytes(h->lease)); /* less than before */
+	return err;
+}
+
 static struct kvfs_worker *worker_of(struct kvfs *f, struct handle *h)
 {
 	return atomic_load(&h->list) == LIST_LONG ? &f->long_lease_worker : &f->lease_worker;
@@ -504,6 +525,7 @@ static void read_lease(struct call *c, struct handle *h)
 
 	if (err != -EAGAIN && (size_t)c->off < h->base)
 		h->base = 0; /* the client went back to read it all again */
+	err = err ?: start_lease(c, h);
 	err = err ?: kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
 	if (!err)
 		len = copy_part(text, len, (size_t)c->len, c->off - (off_t)h->base, &part);
@@ -687,17 +709,44 @@ static bool is_prefetch_list(const struct handle *h)
 				   (h->len > 5 && !memcmp(h->text, "hint ", 5)));
 }
 
+/*
+ * Ends a handle whose list was handled, but for names that are being looked up in the shared tiers.
+ * Any thread that may be given such a call.
+ */
+static void end_release(struct call *c)
+{
+	struct handle *h = handle_of(&c->fi);
+	int err;
+
+	pthread_mutex_lock(&h->lock);
+	err = start_lease(c, h);
+	pthread_mutex_unlock(&h->lock);
+	if (err == KVC_WAIT)
+		return;
+	close_handle(c->f, h);
+	fuse_reply_err(c->req, 0);
+	kvfs_call_free(c);
+}
+
 static void release_in_worker(struct call *c)
 {
 	struct handle *h = handle_of(&c->fi);
 
-	if (is_prefetch_list(h) && take_lease(c->f, h, 0) == -EAGAIN && !h->lease_tried) {
+	if (is_prefetch_list(h) && take_lease(c->f, h, 0) == -EAGAIN && !h->lease_tried)
 		kvfs_defer(worker_of(c->f, h), c, release_in_worker);
-		return;
-	}
-	close_handle(c->f, h);
-	fuse_reply_err(c->req, 0);
-	kvfs_call_free(c);
+	else
+		end_release(c);
+}
+
+/* The call was woken. The lookups of a long list are continued by the worker of its size. */
+static void run_release(struct call *c)
+{
+	struct handle *h = handle_of(&c->fi);
+
+	if (atomic_load(&h->list) == LIST_QUICK)
+		end_release(c);
+	else
+		kvfs_defer(worker_of(c->f, h), c, release_in_worker);
 }
 
 void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
@@ -710,12 +759,13 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	if (file_of(ino) == V_LEASE && is_prefetch_list(h))
 		take_lease(f, h, 0);
 	pthread_mutex_unlock(&h->lock);
-	if (atomic_load(&h->list) == LIST_QUICK) {
+	if (atomic_load(&h->list) == LIST_QUICK && (!h->lease || kvc_lease_started(h->lease))) {
 		close_handle(f, h);
 		fuse_reply_err(req, 0);
-	} else if ((c = kvfs_call_new(req, ino, run_read, NULL, NULL))) {
+	} else if ((c = kvfs_call_new(req, ino, run_release, NULL, NULL))) {
 		c->fi = *fi;
-		kvfs_defer(worker_of(f, h), c, release_in_worker);
+		c->w.uid = h->user.uid;
+		c->run(c);
 	} else {
 		close_handle(f, h);
 	}

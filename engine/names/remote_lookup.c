@@ -56,11 +56,9 @@ struct kvc_miss {
 };
 
 struct ask {
-	struct kvc_job job; /* first, because the queue frees it */
+	struct kvc_remote_turn turn; /* first, because the queue frees it */
 	struct kvc_list link, waiters;
-	struct kvc_list lane; /* empty: in the tier's own queue, or running */
 	uint64_t parent;
-	uint32_t uid;   /* user of the first call */
 	unsigned tried; /* one bit per tier */
 	bool folder;    /* adopt only a folder */
 	char name[256];
@@ -137,6 +135,30 @@ static struct kvc_miss *miss_slot(struct kvc *k, uint64_t parent, const char *na
 					: NULL;
 }
 
+static bool was_missed_locked(struct kvc *k, uint64_t parent, const char *name)
+{
+	const struct kvc_miss *m = miss_slot(k, parent, name);
+
+	return m && m->parent == parent && m->hash == kvc_name_hash(name) &&
+	       m->until_ns > kvc_mono_ns();
+}
+
+void kvc_remote_lookup_missed_locked(struct kvc *k, uint64_t parent, const char *name)
+{
+	struct kvc_miss *m = miss_slot(k, parent, name);
+
+	if (m)
+		*m = (struct kvc_miss){ parent, kvc_name_hash(name), kvc_mono_ns() + MISS_NS };
+}
+
+int kvc_remote_lookup_is_vain_both(struct kvc *k, uint64_t parent, const char *name)
+{
+	bool folder;
+	int err = may_ask_both(k, parent, name, &folder);
+
+	return err == -ENOENT ? 1 : err ?: was_missed_locked(k, parent, name);
+}
+
 void kvc_remote_lookup_init(struct kvc_remote_lookup *s)
 {
 	for (unsigned i = 0; i < KVC_REMOTE_LOOKUP_BUCKETS; i++)
@@ -151,7 +173,7 @@ void kvc_remote_lookup_fini(struct kvc_remote_lookup *s)
 	for (unsigned t = 0; t < KVC_TIERS; t++)
 		for (unsigned i = 0; i < KVC_REMOTE_LOOKUP_LANES; i++)
 			kvc_list_each_safe(e, &s->queues[t].lanes[i])
-				free(kvc_of(e, struct ask, lane));
+				free(kvc_of(e, struct kvc_remote_turn, lane));
 	free(s->misses);
 }
 
@@ -185,52 +207,58 @@ int kvc_remote_lookup_head(struct kvc *k, unsigned tier, const char *path, uint8
 	return err;
 }
 
-static void ask_run(struct kvc *k, struct kvc_job *j);
-
-static void ask_submit_locked(struct kvc *k, struct ask *a, unsigned tier)
+static void turn_submit_locked(struct kvc *k, struct kvc_remote_turn *turn)
 {
-	k->remote_lookup->queues[tier].given++;
-	a->job = (struct kvc_job){ .run = ask_run, .tier = tier };
-	kvc_tier_job_put_locked(k, &a->job);
+	k->remote_lookup->queues[turn->job.tier].given++;
+	kvc_tier_job_put_locked(k, &turn->job);
+}
+
+void kvc_remote_lookup_turn_locked(struct kvc *k, struct kvc_remote_turn *turn, unsigned tier,
+				   void (*run)(struct kvc *k, struct kvc_job *j))
+{
+	struct kvc_remote_lookup_queue *q = &k->remote_lookup->queues[tier];
+
+	turn->job = (struct kvc_job){ .run = run, .tier = tier };
+	kvc_list_init(&turn->lane);
+	if (q->given < GIVEN_MAX)
+		turn_submit_locked(k, turn);
+	else
+		kvc_list_add_tail(&q->lanes[turn->uid % KVC_REMOTE_LOOKUP_LANES], &turn->lane);
 }
 
 /* A lookup in this tier has ended: starts the next one, of the next user. */
-static void ask_next_turn_locked(struct kvc *k, unsigned tier)
+void kvc_remote_lookup_turn_ended_locked(struct kvc *k, unsigned tier)
 {
 	struct kvc_remote_lookup_queue *q = &k->remote_lookup->queues[tier];
 
 	q->given--;
 	for (unsigned i = 0; i < KVC_REMOTE_LOOKUP_LANES && q->given < GIVEN_MAX && !k->stopping;
 	     i++) {
-		struct kvc_list *lane;
-		struct ask *a;
+		struct kvc_list *lane, *first;
 
 		q->turn = (q->turn + 1) % KVC_REMOTE_LOOKUP_LANES;
 		lane = &q->lanes[q->turn];
 		if (kvc_list_empty(lane))
 			continue;
-		a = kvc_of(lane->next, struct ask, lane);
-		kvc_list_del(&a->lane);
-		ask_submit_locked(k, a, tier);
+		first = lane->next;
+		kvc_list_del(first);
+		turn_submit_locked(k, kvc_of(first, struct kvc_remote_turn, lane));
 	}
 }
+
+static void ask_run(struct kvc *k, struct kvc_job *j);
 
 /* Starts the lookup in the next tier that may be asked; false if none is left. */
 static bool ask_next_locked(struct kvc *k, struct ask *a)
 {
 	for (unsigned i = 0; i < k->ntiers; i++) {
 		unsigned t = k->order[i];
-		struct kvc_remote_lookup_queue *q = &k->remote_lookup->queues[t];
 
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || (a->tried & (1u << t)) ||
 		    kvc_tier_out_locked(k, t, KVC_CALL_READ))
 			continue;
 		a->tried |= 1u << t;
-		kvc_list_init(&a->lane);
-		if (q->given < GIVEN_MAX)
-			ask_submit_locked(k, a, t);
-		else
-			kvc_list_add_tail(&q->lanes[a->uid % KVC_REMOTE_LOOKUP_LANES], &a->lane);
+		kvc_remote_lookup_turn_locked(k, &a->turn, t, ask_run);
 		return true;
 	}
 	return false;
@@ -261,9 +289,9 @@ static struct ask *ask_find_locked(struct kvc *k, uint64_t parent, const char *n
 /* Cancels a lookup that has not started and that no call waits for any more. */
 static void ask_forget_locked(struct ask *a)
 {
-	if (!a || !kvc_list_empty(&a->waiters) || kvc_list_empty(&a->lane))
+	if (!a || !kvc_list_empty(&a->waiters) || kvc_list_empty(&a->turn.lane))
 		return;
-	kvc_list_del(&a->lane);
+	kvc_list_del(&a->turn.lane);
 	kvc_list_del(&a->link);
 	free(a);
 }
@@ -289,11 +317,10 @@ static bool ask_next_tier_locked(struct kvc *k, struct ask *a)
 
 static void ask_run(struct kvc *k, struct kvc_job *j)
 {
-	struct ask *a = kvc_of(j, struct ask, job);
+	struct ask *a = kvc_of(j, struct ask, turn.job);
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
 	struct kvc_where w = kvc_frame_where_of(a->path);
-	struct kvc_miss *m;
 	bool found = false;
 
 	if (page && f && !kvc_remote_lookup_head(k, j->tier, a->path, page, f) &&
@@ -306,40 +333,69 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 		kvc_unlock_both(k);
 	}
 	kvc_lock(k);
-	ask_next_turn_locked(k, j->tier);
+	kvc_remote_lookup_turn_ended_locked(k, j->tier);
 	if (!found && ask_next_tier_locked(k, a)) {
 		kvc_unlock(k);
 		return;
 	}
 	if (found)
 		kvc_count(&k->stats, ask_hits);
-	else if ((m = miss_slot(k, a->parent, a->name)))
-		*m = (struct kvc_miss){
-			a->parent,
-			kvc_name_hash(a->name),
-			kvc_mono_ns() + MISS_NS,
-		};
+	else
+		kvc_remote_lookup_missed_locked(k, a->parent, a->name);
 	kvc_list_del(&a->link);
 	kvc_wait_wake_all_locked(k, &a->waiters, 0);
 	kvc_unlock(k);
 }
 
+uint64_t kvc_remote_lookup_deadline_ns(const struct kvc *k)
+{
+	return kvc_mono_ns() + kvc_min(k->opt.deadline_ms, ASK_MS) * 1000000;
+}
+
+/*
+ * Makes a lookup, for which no call waits yet. Returns 0 and *out; -ENOENT: no tier may be asked,
+ * or the name was deleted here; -EAGAIN: *gone is not current (*where is the path); or an error.
+ */
+static int ask_new_both(struct kvc *k, uint64_t parent, const char *name, uint32_t uid,
+			unsigned tried, const struct kvc_peek_gone *gone, struct kvc_where *where,
+			struct ask **out)
+{
+	struct ask *a = calloc(1, sizeof *a);
+	int err = a ? may_ask_both(k, parent, name, &a->folder) : -ENOMEM;
+
+	err = err ?: kvc_path_in_both(k, parent, name, a->path);
+	if (!err) {
+		*where = kvc_frame_where_of(a->path);
+		err = kvc_gone_get_peeked(k->cat, where, kvc_clock_ns(k), gone);
+		err = err == -ENOENT ? 0 : err ?: -ENOENT;
+	}
+	if (!err) {
+		a->parent = parent;
+		a->turn.uid = uid;
+		a->tried = tried;
+		snprintf(a->name, sizeof a->name, "%s", name);
+		err = ask_next_locked(k, a) ? 0 : -ENOENT; /* no tier may be asked: a miss */
+	}
+	if (err) {
+		free(a);
+		return err == -ENAMETOOLONG ? -ENOENT : err;
+	}
+	kvc_list_init(&a->waiters);
+	kvc_list_add_tail(ask_bucket(k, parent, name), &a->link);
+	*out = a;
+	return 0;
+}
+
 int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w,
 			       const struct kvc_peek_gone *gone, struct kvc_where *path)
 {
-	struct kvc_miss *m;
 	struct ask *a;
-	bool folder;
 	int err;
 
 	if (!k->shared || k->stopping)
 		return -ENOENT;
-	if ((err = may_ask_both(k, parent, name, &folder)))
-		return err;
-	m = miss_slot(k, parent, name);
-	if (m && m->parent == parent && m->hash == kvc_name_hash(name) &&
-	    m->until_ns > kvc_mono_ns())
-		return -ENOENT;
+	if ((err = kvc_remote_lookup_is_vain_both(k, parent, name)))
+		return err < 0 ? err : -ENOENT;
 	if (!w)
 		return -EAGAIN;
 	a = ask_find_locked(k, parent, name);
@@ -352,34 +408,44 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 		return -ENOENT;
 	}
 	if (!a) {
-		a = calloc(1, sizeof *a);
-		if (!a)
-			return -ENOMEM;
-		if ((err = kvc_path_in_both(k, parent, name, a->path))) {
-			free(a);
-			return err == -ENAMETOOLONG ? -ENOENT : err;
-		}
-		*path = kvc_frame_where_of(a->path);
-		err = kvc_gone_get_peeked(k->cat, path, kvc_clock_ns(k), gone);
-		if (err != -ENOENT) { /* deleted here, or not known yet */
-			free(a);
-			return err == -EAGAIN ? -EINPROGRESS : -ENOENT;
-		}
-		a->parent = parent;
-		a->folder = folder;
-		a->uid = w->uid;
-		snprintf(a->name, sizeof a->name, "%s", name);
-		if (!ask_next_locked(k, a)) { /* no tier may be asked now: a miss */
-			free(a);
-			return -ENOENT;
-		}
-		kvc_list_init(&a->waiters);
-		kvc_list_add_tail(ask_bucket(k, parent, name), &a->link);
+		err = ask_new_both(k, parent, name, w->uid, 0, gone, path, &a);
+		if (err)
+			return err == -EAGAIN ? -EINPROGRESS : err;
 		kvc_count(&k->stats, asks);
 	}
 	if (!w->deadline_ns)
-		w->deadline_ns = kvc_mono_ns() + kvc_min(k->opt.deadline_ms, ASK_MS) * 1000000;
+		w->deadline_ns = kvc_remote_lookup_deadline_ns(k);
 	return kvc_wait_park_locked(k, &a->waiters, w);
+}
+
+int kvc_remote_lookup_start_both(struct kvc *k, uint64_t parent, const char *name, uint32_t uid,
+				 unsigned tried, bool counted, const struct kvc_peek_gone *gone)
+{
+	struct kvc_where where;
+	struct ask *a;
+	int err;
+
+	if (k->stopping)
+		return -ENOENT;
+	if (ask_find_locked(k, parent, name))
+		return 0;
+	err = ask_new_both(k, parent, name, uid, tried, gone, &where, &a);
+	if (!err && !counted)
+		kvc_count(&k->stats, asks);
+	return err;
+}
+
+int kvc_remote_lookup_wait_locked(struct kvc *k, uint64_t parent, const char *name,
+				  struct kvc_wait *w)
+{
+	struct ask *a = ask_find_locked(k, parent, name);
+
+	return a ? kvc_wait_park_locked(k, &a->waiters, w) : 0;
+}
+
+void kvc_remote_lookup_forget_locked(struct kvc *k, uint64_t parent, const char *name)
+{
+	ask_forget_locked(ask_find_locked(k, parent, name));
 }
 
 /* A frame that is being adopted. */

@@ -8,6 +8,7 @@
 
 #include "frame.h"
 #include "node.h"
+#include "tier_queue.h"
 
 #define KVC_REMOTE_LOOKUP_BUCKETS 1024u
 #define KVC_REMOTE_LOOKUP_LANES 16u
@@ -19,6 +20,16 @@ struct kvc_remote_lookup_queue {
 	struct kvc_list lanes[KVC_REMOTE_LOOKUP_LANES];
 	unsigned turn;  /* the lane that was served last */
 	unsigned given; /* lookups in the tier's own queue or running */
+};
+
+/*
+ * A job that asks a tier for names, the first member of a struct from malloc, which is freed after
+ * the job. It waits in a lane until it is its user's turn.
+ */
+struct kvc_remote_turn {
+	struct kvc_job job;   /* must be first */
+	struct kvc_list lane; /* empty: in the tier's own queue, or running */
+	uint32_t uid;         /* user of the first call */
 };
 
 struct kvc_remote_lookup {
@@ -43,6 +54,35 @@ void kvc_remote_lookup_fini(struct kvc_remote_lookup *s);
  */
 int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w,
 			       const struct kvc_peek_gone *gone, struct kvc_where *path);
+/*
+ * For names that are looked up together (remote_batch.c). is_vain: may no tier be asked for the
+ * name, since its form excludes that, or since none had it a moment ago? Returns 1 or 0, or an
+ * error of the catalog. missed: notes that none has it.
+ */
+int kvc_remote_lookup_is_vain_both(struct kvc *k, uint64_t parent, const char *name);
+void kvc_remote_lookup_missed_locked(struct kvc *k, uint64_t parent, const char *name);
+/*
+ * Starts a lookup of the name, unless one is under way, without a call that waits for it. tried: a
+ * bit for each tier that does not have the name. counted: the name is in the counter `asks`
+ * already. gone: as for kvc_remote_lookup_ask_both. Returns 0, or -ENOENT if no tier may be asked,
+ * or -EAGAIN if *gone is not current, or an error.
+ */
+int kvc_remote_lookup_start_both(struct kvc *k, uint64_t parent, const char *name, uint32_t uid,
+				 unsigned tried, bool counted, const struct kvc_peek_gone *gone);
+/* Parks the call until the lookup of the name has ended. Returns KVC_WAIT, or 0 if it has. */
+int kvc_remote_lookup_wait_locked(struct kvc *k, uint64_t parent, const char *name,
+				  struct kvc_wait *w);
+/* Cancels the lookup of the name if it has not started, and no call waits for it. */
+void kvc_remote_lookup_forget_locked(struct kvc *k, uint64_t parent, const char *name);
+/* Returns the time at which a lookup that starts now ends at the latest. */
+uint64_t kvc_remote_lookup_deadline_ns(const struct kvc *k);
+/*
+ * Queues a job of this kind for a tier, behind other lookups there of the same user; turn->uid is
+ * set. The job calls turn_ended_locked at its end.
+ */
+void kvc_remote_lookup_turn_locked(struct kvc *k, struct kvc_remote_turn *turn, unsigned tier,
+				   void (*run)(struct kvc *k, struct kvc_job *j));
+void kvc_remote_lookup_turn_ended_locked(struct kvc *k, unsigned tier);
 /* A file of this name was made in the model (0: directly in the root). */
 void kvc_remote_lookup_made_locked(struct kvc *k, uint64_t model, const char *name);
 /*

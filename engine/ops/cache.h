@@ -277,10 +277,20 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
 #define KVC_LEASE_MIDDLE 16384u
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK, KVC_LEASE_HINT };
-/* On success the caller owns *out and frees it with kvc_lease_free. */
+/*
+ * On success the caller owns *out and frees it with kvc_lease_free. If *out is not started, names
+ * are missing that a shared tier may have: the caller calls kvc_lease_start before kvc_lease_text.
+ */
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
 		  const struct kvc_asker *user, size_t most, size_t objects,
 		  struct kvc_lease **out);
+bool kvc_lease_started(const struct kvc_lease *l);
+/*
+ * Looks up the missing names in the shared tiers, and then starts the loads. Returns 0, KVC_WAIT,
+ * or an error, after which the lease can only be freed. user: as for kvc_lease_new.
+ */
+int kvc_lease_start(struct kvc *k, struct kvc_lease *l, const struct kvc_asker *user,
+		    struct kvc_wait *w);
 /* Approximate memory of a lease and its text, in bytes. */
 size_t kvc_lease_bytes(const struct kvc_lease *l);
 /*

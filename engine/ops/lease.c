@@ -17,13 +17,15 @@
 #include "membership.h"
 #include "incomplete.h"
 #include "access.h"
+#include "remote_batch.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define LEASE_MAX 1000000
-#define LINE 64 /* approximate bytes of a line of the answer, without the path */
-#define HOLD 64 /* objects processed under one hold of the locks */
+#define LINE 64                 /* approximate bytes of a line of the answer, without the path */
+#define SEEK_BYTES (192u << 10) /* memory of names that are being looked up (remote_batch.c) */
+#define HOLD 64                 /* objects processed under one hold of the locks */
 
 struct item {
 	char *path;
@@ -33,12 +35,15 @@ struct item {
 	/* counted in n->refs.leases (KVC_LEASE_LOOK and _HINT: n->refs.engine), or NULL */
 	struct kvc_node *n;
 	int err;
+	/* the missing name on the path that was last looked up in the shared tiers; 0: none */
+	uint64_t asked;
 };
 
 struct kvc_lease {
 	struct item *v;
 	size_t n, capacity;
-	size_t at; /* no object before this index is being loaded any more */
+	size_t at;     /* no object before this index is being loaded any more */
+	char *request; /* the list; `hint` refers to it */
 	char *text;
 	size_t len;
 	enum kvc_lease_mode mode;
@@ -52,6 +57,13 @@ struct kvc_lease {
 	struct kvc_hint_words hint;   /* KVC_LEASE_HINT */
 	size_t objects;               /* limit of n */
 	size_t bytes, most;           /* memory of the lease, and its limit */
+	/* the last component that walk_path_both did not find, and its folder */
+	uint64_t missing_in;
+	char missing[256];
+	bool started;                   /* no names are looked up in the shared tiers any more */
+	struct kvc_remote_batch *batch; /* names that are being looked up, or NULL */
+	size_t sought;                  /* no item before this one is being looked up */
+	size_t sought_to;               /* `batch` has names of items before this one */
 };
 
 static void lease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
@@ -150,6 +162,7 @@ static int append_item(struct kvc_lease *l, const char *path, const char *name, 
 		return -ENOMEM;
 	i->n = n;
 	i->err = err;
+	i->asked = 0;
 	l->n++;
 	return 0;
 }
@@ -202,6 +215,7 @@ static int walk_path_both(struct kvc *k, struct kvc_lease *l, const char *path, 
 		return -ENOMEM;
 	l->model = 0;
 	l->dropped.why = 0;
+	l->missing_in = 0;
 	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
 		if (!strcmp(w, "."))
 			continue;
@@ -212,8 +226,11 @@ static int walk_path_both(struct kvc *k, struct kvc_lease *l, const char *path, 
 			err = kvc_lease_asker_may(l->user, &(*n)->row, 1) ? 0 : -EACCES;
 			first = ino == KVC_ROOT;
 			err = err ?: kvc_name_get(k->cat, ino, w, &ino, &kind);
-			if (err == -ENOENT)
+			if (err == -ENOENT) {
+				l->missing_in = (*n)->row.ino;
+				snprintf(l->missing, sizeof l->missing, "%s", w);
 				l->dropped = kvc_gone_name_find(k, (*n)->row.ino, kvc_name_hash(w));
+			}
 			if (!err && first && S_ISDIR(kind))
 				l->model = ino;
 			if (!err && S_ISREG(kind) && kvc_incomplete_hides_both(k, *n, w))
@@ -377,48 +394,138 @@ static void count_found_locked(struct kvc *k, const struct kvc_lease *l)
 	}
 }
 
-int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_asker *user, size_t most, size_t objects, struct kvc_lease **out)
+/* ---- names that only other nodes know ---- */
+
+/* May the shared tiers be asked for this item? */
+static bool may_seek(const struct kvc_lease *l, const struct item *it)
 {
-	KVC_MEM char *copy = strndup(paths, len);
-	struct kvc_lease *l = calloc(1, sizeof *l);
-	char *rest = copy;
-	size_t done = 0;
+	return !it->n && it->err == -ENOENT && (l->mode != KVC_LEASE_HINT || l->hint.prefetch);
+}
+
+/* Has the lease an item that the shared tiers may be asked for, and the memory to ask? */
+static bool has_missing(struct kvc *k, const struct kvc_lease *l)
+{
+	size_t i = 0;
+
+	while (k->shared && i < l->n && !may_seek(l, &l->v[i]))
+		i++;
+	return k->shared && i < l->n && l->bytes + SEEK_BYTES <= l->most;
+}
+
+/* Gives the item its object, which now exists. */
+static void item_found_locked(struct kvc *k, struct kvc_lease *l, struct item *it,
+			      struct kvc_node *n)
+{
+	it->err = kvc_node_has_segment(n) ? share_allows_locked(k, l, n, 0) : 0;
+	if (it->err) {
+		kvc_node_settle_locked(k, n);
+		return;
+	}
+	it->n = n;
+	it->model = l->model;
+	lease_node_locked(k, l, n);
+}
+
+/*
+ * Walks the path of an item again. If a name is still missing on it, adds this name to the batch,
+ * unless it was already looked up for this item. Returns 0 or an error.
+ */
+static int seek_item_both(struct kvc *k, struct kvc_lease *l, struct item *it)
+{
+	struct kvc_node *n;
+	uint64_t key;
+	int err = walk_path_both(k, l, it->path, &n);
+
+	if (!err && S_ISREG(n->row.mode)) {
+		item_found_locked(k, l, it, n);
+		return 0;
+	}
+	if (!err) { /* a folder, of which no file is known here */
+		kvc_node_settle_locked(k, n);
+		return 0;
+	}
+	if (err != -ENOENT || !l->missing_in) {
+		it->err = err;
+		return err == -ENOMEM ? err : 0;
+	}
+	it->model = l->model;
+	it->dropped = l->dropped;
+	key = (kvc_name_hash(l->missing) ^ l->missing_in * 0x9e3779b97f4a7c15ull) | 1;
+	if (key == it->asked)
+		return 0;
+	err = kvc_remote_batch_add_both(k, l->batch, l->missing_in, l->missing);
+	if (!err)
+		it->asked = key;
+	return err;
+}
+
+/*
+ * Makes a batch of the next names: those of the items before l->sought_to, whose folders may have
+ * been found by the batch before, or if there are none, those of the following items.
+ */
+static int seek_next(struct kvc *k, struct kvc_lease *l)
+{
+	size_t i = l->sought, end = l->sought_to > i ? l->sought_to : l->n;
 	int err = 0;
 
-	if (!copy || !l) {
-		free(l);
+	kvc_remote_batch_free(k, l->batch);
+	l->batch = kvc_remote_batch_new(l->uid);
+	if (!l->batch)
 		return -ENOMEM;
+	kvc_lock_both(k);
+	for (; i < end && !err; i++) {
+		if (may_seek(l, &l->v[i]))
+			err = seek_item_both(k, l, &l->v[i]);
+		if (err == -ENOSPC) /* it is for the batch after this one */
+			break;
+		pause_often_both(k, i + 1);
+		err = err ?: cancelled(l);
 	}
-	l->mode = mode;
-	l->uid = user->uid;
-	l->user = user;
-	l->most = most;
-	l->objects = objects;
-	if (mode == KVC_LEASE_HINT && (err = kvc_hint_parse(strsep(&rest, "\n"), &l->hint))) {
-		free(l);
-		return err;
+	kvc_unlock_both(k);
+	l->sought_to = i;
+	if (kvc_remote_batch_empty(l->batch))
+		l->sought = i;
+	return err == -ENOSPC ? 0 : err;
+}
+
+/* Looks up all missing names that the call's time allows. */
+static int seek(struct kvc *k, struct kvc_lease *l, struct kvc_wait *w)
+{
+	int err = 0;
+
+	while (!err) {
+		if (l->batch && !kvc_remote_batch_empty(l->batch) &&
+		    (err = kvc_remote_batch_run(k, l->batch, w)))
+			return err;
+		if (l->sought == l->n || (w->deadline_ns && kvc_mono_ns() >= w->deadline_ns))
+			break;
+		err = seek_next(k, l);
 	}
-	kvc_share_retry_free_idle(k, l->uid);
+	kvc_remote_batch_free(k, l->batch);
+	l->batch = NULL;
+	w->deadline_ns = 0; /* the loads have their own */
+	return err;
+}
+
+/* Starts the loads, or applies the hint, and counts. */
+static int start_items(struct kvc *k, struct kvc_lease *l)
+{
+	int err;
+
 	kvc_lock_both(k);
 	err = hint_begin_both(k, l);
 	l->client = kvc_access_lease_client_locked(k);
-	for (char *p; !err && (p = strsep(&rest, "\n")); l->line++)
-		if (*p) {
-			err = add_path_both(k, l, p) ?: cancelled(l);
-			pause_often_both(k, ++done);
-		}
 	for (size_t i = 0; i < l->n && !err; i++) {
 		struct kvc_node *n = l->v[i].n;
 
 		pause_often_both(k, i);
 		err = cancelled(l);
-		if (n && mode == KVC_LEASE_HINT)
+		if (n && l->mode == KVC_LEASE_HINT)
 			l->v[i].err = hint_file_both(k, l, i);
-		else if (n && mode != KVC_LEASE_LOOK)
+		else if (n && l->mode != KVC_LEASE_LOOK)
 			l->v[i].err = lease_load_both(k, l, i);
 	}
-	if (!err && mode == KVC_LEASE_HINT)
+	if (!err && l->mode == KVC_LEASE_HINT)
 		err = hint_chunks_both(k, l);
 	kvc_access_request_end_locked(k, l->client);
 	kvc_catalog_unlock(k->cat);
@@ -427,20 +534,75 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	kvc_unlock(k);
 	free(l->hint.newer);
 	l->hint.newer = NULL;
-	if (!err && mode == KVC_LEASE_HINT)
+	l->started = true;
+	if (err)
+		return err;
+	if (l->mode == KVC_LEASE_HINT)
 		kvc_count(&k->stats, hints);
+	kvc_count(&k->stats, leases);
+	return 0;
+}
+
+bool kvc_lease_started(const struct kvc_lease *l)
+{
+	return l->started;
+}
+
+int kvc_lease_start(struct kvc *k, struct kvc_lease *l, const struct kvc_asker *user,
+		    struct kvc_wait *w)
+{
+	int err;
+
+	if (l->started)
+		return 0;
+	l->user = user;
+	err = seek(k, l, w);
+	return err ?: start_items(k, l);
+}
+
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
+		  const struct kvc_asker *user, size_t most, size_t objects, struct kvc_lease **out)
+{
+	struct kvc_lease *l = calloc(1, sizeof *l);
+	char *rest = NULL;
+	size_t done = 0;
+	int err = l ? 0 : -ENOMEM;
+
+	if (!l)
+		return err;
+	l->mode = mode;
+	l->uid = user->uid;
+	l->user = user;
+	l->most = most;
+	l->objects = objects;
+	l->request = rest = strndup(paths, len);
+	if (!rest)
+		err = -ENOMEM;
+	else if (mode == KVC_LEASE_HINT)
+		err = kvc_hint_parse(strsep(&rest, "\n"), &l->hint);
+	if (!err) {
+		kvc_share_retry_free_idle(k, l->uid);
+		kvc_lock_both(k);
+		for (char *p; !err && (p = strsep(&rest, "\n")); l->line++)
+			if (*p) {
+				err = add_path_both(k, l, p) ?: cancelled(l);
+				pause_often_both(k, ++done);
+			}
+		kvc_unlock_both(k);
+	}
+	if (!err && !has_missing(k, l))
+		err = start_items(k, l);
 	if (err) {
 		kvc_lease_free(k, l);
 		return err;
 	}
-	kvc_count(&k->stats, leases);
 	*out = l;
 	return 0;
 }
 
 size_t kvc_lease_bytes(const struct kvc_lease *l)
 {
-	return l->bytes;
+	return l->bytes + (l->started ? 0 : SEEK_BYTES);
 }
 
 int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,
@@ -511,6 +673,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 
 void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
 {
+	kvc_remote_batch_free(k, l->batch);
 	kvc_lock(k);
 	for (size_t i = 0; i < l->n; i++) {
 		struct kvc_node *n = l->v[i].n;
@@ -527,6 +690,8 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
 	pthread_cond_signal(&k->reservations.pressed);
 	kvc_unlock(k);
 	free(l->v);
+	free(l->request);
+	free(l->hint.newer);
 	free(l->text);
 	free(l);
 }

@@ -117,7 +117,8 @@ static int read_frame(struct kvc_tier *t, const struct kvc_where *w, uint64_t of
 
 #define PIECE (1u << 20) /* bytes of a payload per read */
 
-static int check_payload(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_frame *f)
+int kvm_check_payload(struct kvc_tier *t, const struct kvc_where *w, uint64_t stored_len,
+		      const struct kvc_sum *want)
 {
 	KVC_MEM uint8_t *buf = aligned_alloc(KVC_PAGE, PIECE);
 	XXH3_state_t *x = XXH3_createState();
@@ -126,8 +127,8 @@ static int check_payload(struct kvc_tier *t, const struct kvc_where *w, const st
 
 	if (!err)
 		XXH3_128bits_reset(x);
-	for (uint64_t off = 0; off < f->stored_len && !err; off += PIECE) {
-		uint64_t n = kvc_min(f->stored_len - off, PIECE);
+	for (uint64_t off = 0; off < stored_len && !err; off += PIECE) {
+		uint64_t n = kvc_min(stored_len - off, PIECE);
 
 		err = read_frame(t, w, KVC_FRAME_HEADER + off, buf, kvc_round_up(n, KVC_PAGE));
 		if (!err)
@@ -135,7 +136,7 @@ static int check_payload(struct kvc_tier *t, const struct kvc_where *w, const st
 	}
 	if (!err) {
 		sum = kvc_sum_digest(x);
-		err = memcmp(sum.b, f->stored_sum.b, 16) ? -EBADMSG : 0;
+		err = memcmp(sum.b, want->b, 16) ? -EBADMSG : 0;
 	}
 	XXH3_freeState(x);
 	return err;
@@ -176,7 +177,7 @@ static int check_frame(const struct pass *p, const struct one *o, uint8_t *page,
 		return -EBADMSG;
 	if ((err = check_identity(p->s, &o->p, f)))
 		return err;
-	return p->data ? check_payload(p->t, &o->p.where, f) : 0;
+	return p->data ? kvm_check_payload(p->t, &o->p.where, f->stored_len, &f->stored_sum) : 0;
 }
 
 /* Removes the placements in devices that are not part of the store any more. */

@@ -63,12 +63,19 @@ const char *kvm_catalog(const struct kvc_store *s, char *buf);
 /* Checks the whole opened store. data: also read all payloads. Returns 0 or a negative errno. */
 int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r);
 /*
+ * Reads the payload of the frame at this place and compares its sum. Returns 0, -EBADMSG if the
+ * payload is damaged, or another negative errno if it cannot be read.
+ */
+int kvm_check_payload(struct kvc_tier *t, const struct kvc_where *w, uint64_t stored_len,
+		      const struct kvc_sum *want);
+/*
  * Makes a new catalog from the frames in the data. The old catalog is kept as *.old, .old.1 and so
  * on. If several frames have the same inode, the newest generation wins; if several have the same
- * path, the newest file wins. Unreadable frames are reported and left out. Keys and remotes are
- * only in the old catalog. It may be damaged or absent, but a read error ends the rebuild. Nothing
- * else is changed until the new catalog is complete, checked and on stable storage. Returns 0 or a
- * negative errno.
+ * path, the newest file wins; if frames overlap, the first one wins. But a frame with a damaged
+ * payload wins only if all of them are damaged. Unreadable frames are reported and left out. Keys
+ * and remotes are only in the old catalog. It may be damaged or absent, but a read error ends the
+ * rebuild. Nothing else is changed until the new catalog is complete, checked and on stable
+ * storage. Returns 0 or a negative errno.
  */
 int kvm_rebuild(struct kvc_store *s, struct kvm_report *r);
 /*

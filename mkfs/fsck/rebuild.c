@@ -24,6 +24,8 @@ struct frame {
 	uint32_t mode, uid, gid;
 	struct kvc_sum sum;
 	bool dense, sealed, decoded, dropped;
+	bool read, damaged; /* the payload was read; it is damaged */
+	uint64_t stored_len;
 	struct kvc_place place;
 	char *path;
 };
@@ -65,15 +67,45 @@ static int check_proof(struct frames *all, const struct kvc_frame *f, enum kvc_p
 	return 0;
 }
 
+/*
+ * Returns 1 if the payload of the frame is damaged, 0 if it is intact or cannot be read, or a
+ * negative errno.
+ */
+static int is_damaged(const struct frames *all, struct frame *x)
+{
+	int err;
+
+	if (x->read)
+		return x->damaged;
+	err = kvm_check_payload(all->disk, &x->place.where, x->stored_len, &x->place.sum);
+	if (err == -ENOMEM)
+		return err;
+	x->read = true;
+	x->damaged = err == -EBADMSG;
+	return x->damaged;
+}
+
+/*
+ * Adds a frame. The list is in the order of the places, and continues inside of each frame. A frame
+ * inside of an intact one is bytes of a user. But if the outer one is damaged, it is an old frame
+ * whose end others have overwritten, and is dropped.
+ */
 static int add_frame(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct frames *all = arg;
 	enum kvc_proven proof;
 	struct frame *x;
+	size_t outer = SIZE_MAX;
 	int err;
 
 	if (memcmp(f->store, all->s->uuid, 16))
 		return 0; /* belongs to another store */
+	x = all->n ? &all->v[all->n - 1] : NULL;
+	if (x && w->at < x->place.where.at + x->place.where.len) {
+		if ((err = is_damaged(all, x)) <= 0)
+			return err;
+		outer = all->n - 1;
+	}
 	if ((err = check_proof(all, f, &proof)))
 		return err;
 	if (!proof || all->disk->ops->claim(all->disk, w) == -ERANGE)
@@ -82,22 +114,21 @@ static int add_frame(void *arg, const struct kvc_where *w, const struct kvc_fram
 		return -ENOMEM;
 	x = &all->v[all->n];
 	*x = (struct frame){
-		f->ino,
-		f->gen,
-		f->size,
-		f->mtime_ns,
-		f->btime_ns,
-		(f->raw_len + 511) / 512,
-		f->mode,
-		f->uid,
-		f->gid,
-		f->raw_sum,
-		!(f->flags & KVC_FRAME_SPARSE),
-		f->flags & KVC_FRAME_SEALED,
-		f->flags & KVC_FRAME_DECODED,
-		false,
-		kvc_place_of(f->gen, w, f),
-		NULL,
+		.ino = f->ino,
+		.gen = f->gen,
+		.size = f->size,
+		.mtime_ns = f->mtime_ns,
+		.btime_ns = f->btime_ns,
+		.blocks = (f->raw_len + 511) / 512,
+		.mode = f->mode,
+		.uid = f->uid,
+		.gid = f->gid,
+		.sum = f->raw_sum,
+		.dense = !(f->flags & KVC_FRAME_SPARSE),
+		.sealed = f->flags & KVC_FRAME_SEALED,
+		.decoded = f->flags & KVC_FRAME_DECODED,
+		.stored_len = f->stored_len,
+		.place = kvc_place_of(f->gen, w, f),
 	};
 	if (proof < KVC_PROVEN_ALL)
 		x->mode = x->uid = x->gid = 0;
@@ -110,8 +141,10 @@ static int add_frame(void *arg, const struct kvc_where *w, const struct kvc_fram
 		return -ENOMEM;
 	if (!x->mode)
 		x->mode = S_IFREG | 0600;
+	if (outer != SIZE_MAX)
+		all->v[outer].dropped = true;
 	all->n++;
-	return 1;
+	return 0;
 }
 
 static int by_ino(const void *a, const void *b)
@@ -279,30 +312,66 @@ static void quiet(void *arg, bool mended, const char *what)
 }
 
 /*
+ * Drops all but the first intact one of the frames from..to - 1; the first one if none is intact.
+ */
+static int drop_others(struct frames *all, size_t from, size_t to)
+{
+	size_t first = SIZE_MAX, wins = SIZE_MAX, n = 0;
+
+	for (size_t i = from; i < to; i++)
+		if (!all->v[i].dropped && !n++)
+			first = i;
+	for (size_t i = from; n > 1 && i < to && wins == SIZE_MAX; i++) {
+		int damaged = all->v[i].dropped ? 1 : is_damaged(all, &all->v[i]);
+
+		if (damaged < 0)
+			return damaged;
+		if (!damaged)
+			wins = i;
+	}
+	wins = wins == SIZE_MAX ? first : wins;
+	for (size_t i = from; i < to; i++)
+		all->v[i].dropped |= i != wins;
+	return 0;
+}
+
+static bool same_ino(const struct frame *a, const struct frame *b)
+{
+	return a->ino == b->ino;
+}
+
+static bool same_path(const struct frame *a, const struct frame *b)
+{
+	return !strcmp(a->path, b->path);
+}
+
+/* Sorts the frames, and drops all but one of those that are the same. */
+static int drop_same(struct frames *all, int (*order)(const void *, const void *),
+		     bool (*same)(const struct frame *, const struct frame *))
+{
+	int err = 0;
+
+	if (all->n)
+		qsort(all->v, all->n, sizeof *all->v, order);
+	for (size_t from = 0, to; from < all->n && !err; from = to) {
+		for (to = from + 1; to < all->n && same(&all->v[from], &all->v[to]); to++)
+			;
+		err = drop_others(all, from, to);
+	}
+	return err;
+}
+
+/*
  * Drops all but one of the frames that share an inode or a path. Sorts the rest by path, and finds
  * the next free inode number.
  */
-static void drop_duplicates(struct frames *all, uint64_t *next)
+static int drop_duplicates(struct frames *all, uint64_t *next)
 {
 	*next = 0;
-	if (all->n)
-		qsort(all->v, all->n, sizeof *all->v, by_ino);
-	for (size_t i = 0; i < all->n; i++) {
-		if (i && all->v[i].ino == all->v[i - 1].ino)
-			all->v[i].dropped = true; /* an older generation */
+	for (size_t i = 0; i < all->n; i++)
 		*next = kvc_max(*next, all->v[i].ino);
-	}
-	if (all->n)
-		qsort(all->v, all->n, sizeof *all->v, by_path);
-	for (size_t i = 0, last = SIZE_MAX; i < all->n; i++) {
-		if (all->v[i].dropped)
-			continue;
-		if (last != SIZE_MAX && !strcmp(all->v[i].path, all->v[last].path))
-			all->v[i].dropped = true; /* an older file of that path */
-		else
-			last = i;
-	}
 	*next += 1 << 20;
+	return drop_same(all, by_ino, same_ino) ?: drop_same(all, by_path, same_path);
 }
 
 static void free_facts(struct facts *old)
@@ -379,9 +448,8 @@ static int fill(struct kvc_catalog *c, struct frames *all, size_t *files)
 {
 	uint64_t next;
 	bool sealed = false;
-	int err = 0;
+	int err = drop_duplicates(all, &next);
 
-	drop_duplicates(all, &next);
 	for (size_t i = 0; i < all->n && !err; i++) {
 		if (!all->v[i].dropped)
 			err = enter(c, &all->v[i], &next);

@@ -5,7 +5,8 @@
 overwritten their ends, inside of other old frames, and inside of files whose last writes were lost.
 fsck -y clears those in free space, so that a rebuild brings none of them back and does not miss the
 newer frames. It cannot clear those inside of files, whose bytes they may be. When such a file is
-deleted, they are no error of the store."""
+deleted, they are no error of the store. A rebuild without an earlier fsck -y also takes the intact
+frames of those that overlap, or have the same inode or path."""
 import os, shutil, sqlite3
 import frames
 from kvtest import *
@@ -55,6 +56,22 @@ def mend():
     assert s.fsck("-n").returncode == 0
 
 
+def restore():
+    shutil.rmtree(s.path)
+    shutil.copytree(keep, s.path)
+
+
+def rebuild(files):
+    """Rebuilds the catalog; the store then has these files and no others."""
+    s.fsck("--rebuild", ok=True)
+    assert s.fsck("-n").returncode == 0
+    s.mount()
+    assert sorted(os.listdir(f"{s.mnt}/m")) == sorted(os.path.basename(f) for f in files)
+    for f, data in files.items():
+        assert s.read(f) == data, f
+    s.umount()
+
+
 whole = peek(place("m/5")[0], place("m/5")[1])
 header, small = whole[:4096], peek(place("m/small")[0], 4096)
 free = max(sum(place(f)) for f in FILES) + 4096
@@ -66,17 +83,37 @@ at = place("m/3")[0]
 s.mount()
 os.unlink(f"{s.mnt}/m/3")
 s.umount()
+rest = {f: data for f, data in FILES.items() if f != "m/3"}
 right = headers()
+deleted = f"{TMP}/deleted"
+shutil.copytree(s.path, deleted)
 poke(at + 4096, header)
 mend()
 assert headers() == right, headers() ^ right
-s.fsck("--rebuild")
-s.mount()
-for f in set(FILES) - {"m/3"}:
-    assert s.read(f) == FILES[f], f
-s.umount()
+rebuild(rest)
 shutil.rmtree(s.path)
-shutil.copytree(keep, s.path)
+shutil.copytree(deleted, s.path)
+poke(at + 4096, header)
+rebuild(rest)
+assert headers() == right, headers() ^ right
+restore()
+
+# a newer frame of the same inode, or of the same path, whose bytes were lost in part, or not
+for how in ("inode", "path"):
+    s.mount()
+    if how == "path":
+        os.unlink(f"{s.mnt}/m/1")
+    s.write("m/1", blob("new", 8 * 4096))
+    s.settle()
+    new = os.stat(f"{s.mnt}/m/1").st_ino
+    s.umount()
+    at, length = sql("SELECT at, len FROM placements WHERE ino = ?", new)[0]
+    newer = peek(at, length)
+    for torn in (False, True):
+        restore()
+        poke(free, newer[:-4096] + bytes(4096) if torn else newer)
+        rebuild(FILES | ({} if torn else {"m/1": blob("new", 8 * 4096)}))
+    restore()
 
 # inside of another old frame
 right = headers()
@@ -108,5 +145,4 @@ for how in ("deleted", "found damaged"):
     for f in set(FILES) - {"m/0"}:
         assert s.read(f) == FILES[f], f
     s.umount()
-    shutil.rmtree(s.path)
-    shutil.copytree(keep, s.path)
+    restore()

@@ -45,8 +45,8 @@ const char *kvc_codec_name(uint32_t codec)
 	return codec < KVC_CODECS ? kvc_codec_names[codec] : "unknown";
 }
 
-struct kvc_work {
-	struct kvc_work *next;
+struct kvc_codec_work {
+	struct kvc_codec_work *next;
 	uint64_t charged; /* bytes counted towards the budget */
 	ZSTD_CCtx *c;
 	ZSTD_DCtx *d;
@@ -59,10 +59,10 @@ struct kvc_work {
 _Static_assert(KVC_KVQ_BLOCK == KVC_BLOCK, "kvq codes the same blocks");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct kvc_work *kept;
+static struct kvc_codec_work *kept;
 static unsigned nkept;
 
-static void work_free(struct kvc_work *w)
+static void work_free(struct kvc_codec_work *w)
 {
 	uint64_t charged = w->charged;
 
@@ -73,9 +73,9 @@ static void work_free(struct kvc_work *w)
 	kvc_budget_release(KVC_BUDGET_LOAD, charged);
 }
 
-static struct kvc_work *take_kept(void)
+static struct kvc_codec_work *take_kept(void)
 {
-	struct kvc_work *w;
+	struct kvc_codec_work *w;
 
 	pthread_mutex_lock(&lock);
 	w = kept;
@@ -90,16 +90,18 @@ static struct kvc_work *take_kept(void)
 /* The budget's hook: memory is short. */
 static void release_kept(void)
 {
-	struct kvc_work *w;
+	struct kvc_codec_work *w;
 
 	while ((w = take_kept()))
 		work_free(w);
 }
 
-/* Allocates a codec context (struct kvc_work), whose memory `reserve` takes from the budget. */
-static struct kvc_work *work_new(int (*reserve)(enum kvc_budget_use use, uint64_t bytes))
+/*
+ * Allocates a codec context (struct kvc_codec_work), whose memory `reserve` takes from the budget.
+ */
+static struct kvc_codec_work *work_new(int (*reserve)(enum kvc_budget_use use, uint64_t bytes))
 {
-	struct kvc_work *w;
+	struct kvc_codec_work *w;
 
 	kvc_budget_on_short(release_kept);
 	if (reserve(KVC_BUDGET_LOAD, sizeof *w))
@@ -119,18 +121,18 @@ static struct kvc_work *work_new(int (*reserve)(enum kvc_budget_use use, uint64_
 	return w;
 }
 
-struct kvc_work *kvc_codec_work_get(void)
+struct kvc_codec_work *kvc_codec_work_get(void)
 {
 	return take_kept() ?: work_new(kvc_budget_wait);
 }
 
-struct kvc_work *kvc_codec_work_try(void)
+struct kvc_codec_work *kvc_codec_work_try(void)
 {
 	return take_kept() ?: work_new(kvc_budget_try);
 }
 
 /* The context grows with the level, and does not shrink. */
-static void charge(struct kvc_work *w)
+static void charge(struct kvc_codec_work *w)
 {
 	uint64_t now = sizeof *w + ZSTD_sizeof_CCtx(w->c) + ZSTD_sizeof_DCtx(w->d) +
 		       (w->q ? kvc_kvq_memory() : 0);
@@ -141,7 +143,7 @@ static void charge(struct kvc_work *w)
 	}
 }
 
-void kvc_codec_work_put(struct kvc_work *w, bool wipe)
+void kvc_codec_work_put(struct kvc_codec_work *w, bool wipe)
 {
 	bool keep;
 
@@ -168,19 +170,19 @@ void kvc_codec_work_put(struct kvc_work *w, bool wipe)
 		work_free(w);
 }
 
-uint8_t *kvc_codec_work_in(struct kvc_work *w)
+uint8_t *kvc_codec_work_in(struct kvc_codec_work *w)
 {
 	return w->in;
 }
 
-uint8_t *kvc_codec_work_out(struct kvc_work *w)
+uint8_t *kvc_codec_work_out(struct kvc_codec_work *w)
 {
 	return w->out;
 }
 
 /* Compresses one stretch with zstd; returns 0 if that fails or does not make it shorter. */
-static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out,
-		      size_t capacity)
+static size_t squeeze(struct kvc_codec_work *w, int level, const uint8_t *in, size_t len,
+		      uint8_t *out, size_t capacity)
 {
 	size_t n;
 
@@ -193,7 +195,8 @@ static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t l
 	return ZSTD_isError(n) || n >= len ? 0 : n;
 }
 
-static int stretch(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
+static int stretch(struct kvc_codec_work *w, const uint8_t *in, size_t stored, uint8_t *out,
+		   size_t len)
 {
 	/* the size that the frame states may be false; `len` bounds the output */
 	return ZSTD_decompressDCtx(w->d, out, len, in, stored) == len ? 0 : -EBADMSG;
@@ -237,8 +240,8 @@ static int plane_level(const uint8_t *in, size_t len)
 	return FAST;
 }
 
-static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_t len, uint8_t *out,
-		    size_t capacity)
+static size_t plane(struct kvc_codec_work *w, double promise, const uint8_t *in, size_t len,
+		    uint8_t *out, size_t capacity)
 {
 	size_t n = promise < GAIN ? squeeze(w, plane_level(in, len), in, len, out, capacity) : 0;
 
@@ -249,7 +252,7 @@ static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_
 	return n;
 }
 
-static size_t split_planes(struct kvc_work *w, const struct estimate *l, const uint8_t *in,
+static size_t split_planes(struct kvc_codec_work *w, const struct estimate *l, const uint8_t *in,
 			   size_t len, uint8_t *out)
 {
 	size_t half = len / 2, at = 8, n;
@@ -271,7 +274,8 @@ static size_t split_planes(struct kvc_work *w, const struct estimate *l, const u
 	return at < len ? at : 0;
 }
 
-static int join(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
+static int join(struct kvc_codec_work *w, const uint8_t *in, size_t stored, uint8_t *out,
+		size_t len)
 {
 	size_t half = len / 2, n[2];
 	uint32_t word[2];
@@ -303,14 +307,14 @@ static int join(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *o
 	return 0;
 }
 
-static size_t encode_zstd(struct kvc_work *w, int level, const uint8_t *in, size_t len,
+static size_t encode_zstd(struct kvc_codec_work *w, int level, const uint8_t *in, size_t len,
 			  uint8_t *out, uint32_t *kind)
 {
 	*kind = KVC_KIND_ZSTD;
 	return squeeze(w, level, in, len, out, KVC_BLOCK_ROOM);
 }
 
-static size_t encode_bf16(struct kvc_work *w, int level, const uint8_t *in, size_t len,
+static size_t encode_bf16(struct kvc_codec_work *w, int level, const uint8_t *in, size_t len,
 			  uint8_t *out, uint32_t *kind)
 {
 	struct estimate l = estimate_sizes(in, len);
@@ -325,13 +329,13 @@ static size_t encode_bf16(struct kvc_work *w, int level, const uint8_t *in, size
 	return l.all < GAIN ? squeeze(w, plane_level(in, len), in, len, out, KVC_BLOCK_ROOM) : 0;
 }
 
-static size_t (*const encoders[KVC_CODECS])(struct kvc_work *, int, const uint8_t *, size_t,
+static size_t (*const encoders[KVC_CODECS])(struct kvc_codec_work *, int, const uint8_t *, size_t,
 					    uint8_t *, uint32_t *) = {
 	[KVC_CODEC_ZSTD] = encode_zstd,
 	[KVC_CODEC_BF16] = encode_bf16,
 };
 
-static int decode_raw(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out,
+static int decode_raw(struct kvc_codec_work *w, const uint8_t *in, size_t stored, uint8_t *out,
 		      size_t len)
 {
 	(void)w;
@@ -343,13 +347,13 @@ static int decode_raw(struct kvc_work *w, const uint8_t *in, size_t stored, uint
 }
 
 /* Returns the memory for kvq, or NULL. charge() counts it later, as it does contexts that grow. */
-static struct kvc_kvq *work_kvq(struct kvc_work *w)
+static struct kvc_kvq *work_kvq(struct kvc_codec_work *w)
 {
 	w->q = w->q ?: kvc_kvq_new();
 	return w->q;
 }
 
-static int decode_kvq(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out,
+static int decode_kvq(struct kvc_codec_work *w, const uint8_t *in, size_t stored, uint8_t *out,
 		      size_t len)
 {
 	const uint8_t *from;
@@ -369,7 +373,7 @@ static int decode_kvq(struct kvc_work *w, const uint8_t *in, size_t stored, uint
 	return kvc_kvq_decode(w->q, out);
 }
 
-static int (*const decoders[KVC_KINDS])(struct kvc_work *, const uint8_t *, size_t, uint8_t *,
+static int (*const decoders[KVC_KINDS])(struct kvc_codec_work *, const uint8_t *, size_t, uint8_t *,
 					size_t) = {
 	[KVC_KIND_RAW] = decode_raw,
 	[KVC_KIND_ZSTD] = stretch,
@@ -377,8 +381,8 @@ static int (*const decoders[KVC_KINDS])(struct kvc_work *, const uint8_t *, size
 	[KVC_KIND_KVQ] = decode_kvq,
 };
 
-size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
-			size_t len, uint8_t *out, uint32_t *kind)
+size_t kvc_codec_encode(struct kvc_codec_work *w, enum kvc_codec codec, int level,
+			const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind)
 {
 	size_t n = codec < KVC_CODECS && encoders[codec]
 			   ? encoders[codec](w, level, in, len, out, kind)
@@ -392,7 +396,7 @@ size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, con
 	return n;
 }
 
-int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
+int kvc_codec_decode(struct kvc_codec_work *w, uint32_t kind, const uint8_t *in, size_t stored,
 		     uint8_t *out, size_t len)
 {
 	if (kind >= KVC_KINDS || len > KVC_BLOCK || stored > KVC_BLOCK)
@@ -404,7 +408,7 @@ int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_
  * Compresses the symbols of a block whose other parts have n bytes in out. Returns the length of
  * the block, or 0 if it is not below `limit`. fp8 is for speed, so its symbols are not compressed.
  */
-static size_t append_symbols(struct kvc_work *w, bool fp8, const uint8_t *sym, size_t nsym,
+static size_t append_symbols(struct kvc_codec_work *w, bool fp8, const uint8_t *sym, size_t nsym,
 			     uint8_t *out, size_t n, size_t limit)
 {
 	size_t m = fp8 || n >= limit ? 0 : squeeze(w, FAST, sym, nsym, out + n, KVC_BLOCK_ROOM - n);
@@ -427,7 +431,7 @@ static double lossless_len(const uint8_t *in, size_t len)
 	return (double)len * (planes < l.all ? planes : l.all);
 }
 
-size_t kvc_codec_encode_kv(struct kvc_work *w, const struct kvc_codec_kv *kv, uint64_t off,
+size_t kvc_codec_encode_kv(struct kvc_codec_work *w, const struct kvc_codec_kv *kv, uint64_t off,
 			   const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind,
 			   uint8_t *back, struct kvc_kvq_loss *loss)
 {

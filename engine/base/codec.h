@@ -56,21 +56,21 @@ enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KIND_KVQ, KVC_
  * memory is short. kvc_codec_work_get waits for memory, kvc_codec_work_try does not; both return
  * NULL if there is none. `wipe` clears the scratch memory after it held secrets.
  */
-struct kvc_work;
-struct kvc_work *kvc_codec_work_get(void);
-struct kvc_work *kvc_codec_work_try(void);
-void kvc_codec_work_put(struct kvc_work *w, bool wipe);
+struct kvc_codec_work;
+struct kvc_codec_work *kvc_codec_work_get(void);
+struct kvc_codec_work *kvc_codec_work_try(void);
+void kvc_codec_work_put(struct kvc_codec_work *w, bool wipe);
 /* Return the two buffers of *w, of KVC_BLOCK and KVC_BLOCK_ROOM bytes. */
-uint8_t *kvc_codec_work_in(struct kvc_work *w);
-uint8_t *kvc_codec_work_out(struct kvc_work *w);
+uint8_t *kvc_codec_work_in(struct kvc_codec_work *w);
+uint8_t *kvc_codec_work_out(struct kvc_codec_work *w);
 
 /*
  * Codes `len` bytes (1 to KVC_BLOCK) into out, which has KVC_BLOCK_ROOM bytes. Returns the coded
  * length and sets *kind, or returns 0 if the block does not become smaller or coding fails: the
  * block is then stored raw. `level` is the level of zstd, for KVC_CODEC_ZSTD.
  */
-size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
-			size_t len, uint8_t *out, uint32_t *kind);
+size_t kvc_codec_encode(struct kvc_codec_work *w, enum kvc_codec codec, int level,
+			const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind);
 /* How a file is coded with loss. */
 struct kvc_codec_kv {
 	enum kvc_kvq_code code;
@@ -84,14 +84,14 @@ struct kvc_codec_kv {
  * bytes that a decoder will return, and *loss the loss. Otherwise `back` is undefined, and *loss is
  * zero.
  */
-size_t kvc_codec_encode_kv(struct kvc_work *w, const struct kvc_codec_kv *kv, uint64_t off,
+size_t kvc_codec_encode_kv(struct kvc_codec_work *w, const struct kvc_codec_kv *kv, uint64_t off,
 			   const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind,
 			   uint8_t *back, struct kvc_kvq_loss *loss);
 /*
  * Decodes a block, which may be hostile: exactly `len` bytes into out. Returns 0, or -EBADMSG or
  * -ENOMEM with undefined bytes in out.
  */
-int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
+int kvc_codec_decode(struct kvc_codec_work *w, uint32_t kind, const uint8_t *in, size_t stored,
 		     uint8_t *out, size_t len);
 
 #endif

@@ -103,7 +103,7 @@ struct kvc_encoder {
 	XXH3_state_t *sum;
 	double error, energy;
 	struct kvc_payload_loss loss;
-	struct kvc_work *w; /* NULL when coding is done */
+	struct kvc_codec_work *w; /* NULL when coding is done */
 	struct aad aad;
 	uint8_t key[32];
 	bool sealed, held, twice, peeked;
@@ -513,12 +513,12 @@ struct kvc_decoder {
 	uint8_t key[32];
 	struct aad aad;
 	/*
-	 * With a codec, each thread that decodes a block uses one struct kvc_work. The first one is
-	 * made with the decoder, others when threads need them and memory is free.
+	 * With a codec, each thread that decodes a block uses one struct kvc_codec_work. The first
+	 * one is made with the decoder, others when threads need them and memory is free.
 	 */
 	pthread_mutex_t lock; /* guards the members below */
 	pthread_cond_t put;   /* one is free again */
-	struct kvc_work *free[1 + KVC_TIER_HELPERS];
+	struct kvc_codec_work *free[1 + KVC_TIER_HELPERS];
 	unsigned nfree, nworks; /* those in `free`, and all of them */
 };
 
@@ -611,12 +611,12 @@ static int open_block(const struct kvc_decoder *d, uint64_t i, const uint8_t *in
 }
 
 /*
- * Returns a struct kvc_work for one block; waits if all are in use and no memory is free for
+ * Returns a struct kvc_codec_work for one block; waits if all are in use and no memory is free for
  * another one.
  */
-static struct kvc_work *decoder_work_get(struct kvc_decoder *d)
+static struct kvc_codec_work *decoder_work_get(struct kvc_decoder *d)
 {
-	struct kvc_work *w = NULL;
+	struct kvc_codec_work *w = NULL;
 	bool more;
 
 	pthread_mutex_lock(&d->lock);
@@ -634,7 +634,7 @@ static struct kvc_work *decoder_work_get(struct kvc_decoder *d)
 	return w;
 }
 
-static void decoder_work_put(struct kvc_decoder *d, struct kvc_work *w)
+static void decoder_work_put(struct kvc_decoder *d, struct kvc_codec_work *w)
 {
 	pthread_mutex_lock(&d->lock);
 	d->free[d->nfree++] = w;
@@ -643,7 +643,7 @@ static void decoder_work_put(struct kvc_decoder *d, struct kvc_work *w)
 }
 
 /* Decodes block i; w is NULL if the payload has no codec. */
-static int decode_block(const struct kvc_decoder *d, struct kvc_work *w, uint64_t i,
+static int decode_block(const struct kvc_decoder *d, struct kvc_codec_work *w, uint64_t i,
 			const uint8_t *in, uint8_t *to)
 {
 	size_t stored, len = block_len(d->f->raw_len, i);
@@ -666,7 +666,7 @@ static int decode_block(const struct kvc_decoder *d, struct kvc_work *w, uint64_
 
 int kvc_payload_decoder_block(struct kvc_decoder *d, uint64_t i, const uint8_t *in, uint8_t *to)
 {
-	struct kvc_work *w = d->f->codec != KVC_CODEC_NONE ? decoder_work_get(d) : NULL;
+	struct kvc_codec_work *w = d->f->codec != KVC_CODEC_NONE ? decoder_work_get(d) : NULL;
 	int err = decode_block(d, w, i, in, to);
 
 	if (w)

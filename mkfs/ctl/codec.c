@@ -69,7 +69,8 @@ static int blocks_read(struct sample *s, int fd)
 }
 
 /* Codes the sample with a codec: lossless number `codec`, or lossy number `code` if codec < 0. */
-static int try_codec(struct sample *s, struct kvc_work *w, int codec, int code, struct outcome *o)
+static int try_codec(struct sample *s, struct kvc_codec_work *w, int codec, int code,
+		     struct outcome *o)
 {
 	KVC_MEM uint8_t *out = malloc(KVC_BLOCK_ROOM), *back = malloc(KVC_BLOCK);
 	KVC_MEM uint8_t *to = malloc(KVC_BLOCK);
@@ -282,7 +283,7 @@ static void print_json(const struct sample *s, const struct outcome *o, unsigned
 static int try_all(struct sample *s, bool json)
 {
 	struct outcome o[KVC_CODECS + KVC_KVQ_CODES] = { 0 };
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	struct kvc_kvq *q = kvc_kvq_new();
 	char text[256];
 	unsigned n = 0;

@@ -12,7 +12,7 @@
 #include "fuzz.h"
 #include "codec.h"
 
-static void decode(struct kvc_work *w, uint32_t kind, size_t len, const uint8_t *in, size_t n)
+static void decode(struct kvc_codec_work *w, uint32_t kind, size_t len, const uint8_t *in, size_t n)
 {
 	uint8_t *a = malloc(len ? len : 1), *b = malloc(len ? len : 1);
 	int err;
@@ -28,8 +28,8 @@ static void decode(struct kvc_work *w, uint32_t kind, size_t len, const uint8_t 
 	free(b);
 }
 
-static void code(struct kvc_work *w, enum kvc_codec codec, int level, size_t len, const uint8_t *in,
-		 size_t n)
+static void code(struct kvc_codec_work *w, enum kvc_codec codec, int level, size_t len,
+		 const uint8_t *in, size_t n)
 {
 	static uint8_t capacity[KVC_BLOCK_ROOM];
 	uint8_t *block = malloc(len), *back = malloc(len), *out = NULL;
@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	unsigned how = (unsigned)fuzz_number(&in, 1);
 	size_t len = fuzz_number(&in, 3), n = in.n;
 	uint8_t *bytes = fuzz_bytes(&in, n);
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 
 	fuzz_must(w);
 	if (how & 1)

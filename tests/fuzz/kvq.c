@@ -13,7 +13,7 @@
 #include "fuzz.h"
 #include "codec.h"
 
-static void decode(struct kvc_work *w, size_t len, const uint8_t *in, size_t n)
+static void decode(struct kvc_codec_work *w, size_t len, const uint8_t *in, size_t n)
 {
 	uint8_t *a = malloc(len ? len : 1), *b = malloc(len ? len : 1);
 	int err;
@@ -30,7 +30,7 @@ static void decode(struct kvc_work *w, size_t len, const uint8_t *in, size_t n)
 	free(b);
 }
 
-static void code(struct kvc_work *w, enum kvc_kvq_code code, size_t len, struct fuzz_in *in)
+static void code(struct kvc_codec_work *w, enum kvc_kvq_code code, size_t len, struct fuzz_in *in)
 {
 	static uint8_t room[KVC_BLOCK_ROOM], back[KVC_BLOCK];
 	uint64_t off = fuzz_number(in, 2) * KVC_BLOCK;
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct fuzz_in in = { data, size };
 	unsigned how = (unsigned)fuzz_number(&in, 1);
 	size_t len = fuzz_number(&in, 3), n;
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	uint8_t *bytes;
 
 	fuzz_must(w);

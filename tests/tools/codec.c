@@ -57,7 +57,7 @@ int main(void)
 	size_t len = (size_t)BLOCKS * KVC_BLOCK;
 	uint8_t *in = malloc(len), *out = malloc((size_t)BLOCKS * KVC_BLOCK_ROOM),
 		*back = malloc(KVC_BLOCK);
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 
 	if (!in || !out || !back || !w)
 		return 2;

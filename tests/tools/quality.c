@@ -21,7 +21,7 @@ static size_t input_read(uint8_t *to)
 }
 
 /* Codes a block, decodes it into `back`, and returns its coded size, or 0 if that failed. */
-static size_t block_code(struct kvc_work *w, const struct kvc_codec_kv *kv, bool lossy,
+static size_t block_code(struct kvc_codec_work *w, const struct kvc_codec_kv *kv, bool lossy,
 			 const uint8_t *in, size_t off, size_t len, uint8_t *back, uint32_t *kind)
 {
 	static uint8_t out[KVC_BLOCK_ROOM], promised[KVC_BLOCK];
@@ -41,7 +41,7 @@ int main(int argc, char **argv)
 	char error[KVC_KV_LAYOUT_ERROR] = "the size is wrong";
 	size_t len, stored = 0, lossy = 0;
 	struct kvc_codec_kv kv = { 0 };
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	uint8_t *in = malloc(MOST);
 	int code = 0;
 

@@ -4,7 +4,7 @@
  * without a key, and for lengths around whole blocks, they get the same bytes, or the same error
  * after the same damage, as one thread does. Each read has memory of exactly its length, so that
  * the address sanitizer sees an access beyond it. If memory is short, the threads share one context
- * (struct kvc_work).
+ * (struct kvc_codec_work).
  */
 #include "budget.h"
 #include "fetch.h"
@@ -195,8 +195,11 @@ static void make(const uint8_t *in, size_t len, unsigned choice, bool sealed)
 
 static int fetch(bool threads)
 {
-	static const struct kvc_tier_ops alone = { .name = "memory", .get = get },
-					 together = { .name = "memory", .get = get, .load = load };
+	static const struct kvc_tier_ops alone = { .name = "memory", .get = get }, together = {
+		.name = "memory",
+		.get = get,
+		.load = load,
+	};
 	struct kvc_tier tier = { .ops = threads ? &together : &alone };
 
 	assert_int_equal(ftruncate(fd, 0), 0);
@@ -283,8 +286,8 @@ static void every_codec(void **state)
 }
 
 /*
- * Leaves `most` bytes free for loads, after freeing unused contexts (struct kvc_work). Returns the
- * number of other bytes, which the caller releases.
+ * Leaves `most` bytes free for loads, after freeing unused contexts (struct kvc_codec_work).
+ * Returns the number of other bytes, which the caller releases.
  */
 static uint64_t leave(uint64_t most)
 {

@@ -105,7 +105,7 @@ static double relative(double error, double energy)
  * Codes a block. Checks that it decodes to the bytes and the loss that the encoder announced.
  * Returns its kind.
  */
-static uint32_t block(struct kvc_work *w, const struct kvc_codec_kv *kv, uint64_t off,
+static uint32_t block(struct kvc_codec_work *w, const struct kvc_codec_kv *kv, uint64_t off,
 		      const uint8_t *in, size_t len, struct result *r, uint8_t *decoded)
 {
 	static uint8_t out[KVC_BLOCK_ROOM], back[KVC_BLOCK];
@@ -143,7 +143,7 @@ static uint32_t block(struct kvc_work *w, const struct kvc_codec_kv *kv, uint64_
 	return kind;
 }
 
-static void file(struct kvc_work *w, const struct kvc_codec_kv *kv, const uint8_t *in,
+static void file(struct kvc_codec_work *w, const struct kvc_codec_kv *kv, const uint8_t *in,
 		 uint64_t size, struct result *r, uint8_t *decoded)
 {
 	memset(r, 0, sizeof *r);
@@ -203,7 +203,7 @@ static const struct {
 
 static void conformance(void **state)
 {
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	uint64_t most = 4u << 20;
 	uint8_t *in = malloc(most), *out = malloc(most);
 
@@ -337,7 +337,7 @@ static void refused(void **state)
 		ZEROS,
 		KINDS
 	};
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	struct kvc_codec_kv kv = { .layout = layout("bf16 k2 t256 h8 d128") };
 	struct kvc_kv_layout half = layout("fp16 k2 t256 h8 d128");
 	uint16_t *in = malloc(KVC_BLOCK);
@@ -390,7 +390,8 @@ static void refused(void **state)
 	free(in);
 }
 
-static unsigned setting_of(struct kvc_work *w, const struct kvc_codec_kv *kv, const uint8_t *in)
+static unsigned setting_of(struct kvc_codec_work *w, const struct kvc_codec_kv *kv,
+			   const uint8_t *in)
 {
 	static uint8_t out[KVC_BLOCK_ROOM], back[KVC_BLOCK];
 	struct kvc_kvq_loss loss;
@@ -407,7 +408,7 @@ static unsigned setting_of(struct kvc_work *w, const struct kvc_codec_kv *kv, co
 static void finer(void **state)
 {
 	static const float halves[4] = { 3.5f, -4.5f, -3.5f, 4.5f };
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	struct kvc_codec_kv kv = { KVC_KVQ_MID, layout("bf16 k2 t256 h8 d128"), 0 };
 	uint8_t *in = malloc(KVC_BLOCK);
 
@@ -436,7 +437,7 @@ static void finer(void **state)
 /* Elements beyond 127 steps are exact. */
 static void escapes(void **state)
 {
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	struct kvc_codec_kv kv = { KVC_KVQ_HIGH, layout("bf16 k2 t256 h8 d128"), 0 };
 	uint8_t *in = malloc(KVC_BLOCK), *out = malloc(KVC_BLOCK);
 	struct result r = { 0 };
@@ -466,7 +467,7 @@ static void hostile(void **state)
 				       : (unsigned)time(NULL);
 	static uint8_t out[KVC_BLOCK_ROOM], back[KVC_BLOCK];
 	static const size_t len = 40000;
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	uint8_t *in = malloc(len), *a = malloc(len), *b = malloc(len);
 	struct kvc_kvq_loss loss;
 	uint32_t kind;

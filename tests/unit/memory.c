@@ -369,7 +369,7 @@ static void code(void)
 }
 
 /* Takes all contexts that codec.c keeps, so that each test allocates a new one. */
-static struct kvc_work *kept[WORKS];
+static struct kvc_codec_work *kept[WORKS];
 
 static void take_kept(void)
 {
@@ -379,7 +379,7 @@ static void take_kept(void)
 
 static void use_payload(void)
 {
-	struct kvc_work *own;
+	struct kvc_codec_work *own;
 
 	code();
 	alloc_disarm();

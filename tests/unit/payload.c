@@ -563,7 +563,7 @@ static void hostile_headers(void **state)
 static void empty_pages(void **state)
 {
 	const size_t len = KVC_BLOCK;
-	struct kvc_work *w = kvc_codec_work_get();
+	struct kvc_codec_work *w = kvc_codec_work_get();
 	uint8_t *in = malloc(len);
 	uint32_t kind;
 	size_t dense, sparse;

@@ -1,51 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoder and decoder of coded payloads; see payload.h. */
-#include "payload.h"
+/* The layout of coded payloads, and their decoder; see payload.h. */
+#include "payload_priv.h"
 
 #include "tier.h"
 
 #include <endian.h>
-#include <math.h>
 #include <pthread.h>
 #include <string.h>
 #include <xxhash.h>
 
-#define ENTRY 24
-
-static uint64_t nblocks(uint64_t raw_len)
+uint64_t kvc_payload_blocks(uint64_t raw_len)
 {
 	return raw_len ? (raw_len + KVC_BLOCK - 1) / KVC_BLOCK : 1;
 }
 
-static size_t block_len(uint64_t raw_len, uint64_t i)
+size_t kvc_payload_block_len(uint64_t raw_len, uint64_t i)
 {
 	return (size_t)kvc_min(raw_len - i * KVC_BLOCK, KVC_BLOCK);
 }
 
 uint64_t kvc_payload_table(uint64_t raw_len)
 {
-	return kvc_round_up(nblocks(raw_len) * ENTRY, KVC_PAGE);
+	return kvc_round_up(kvc_payload_blocks(raw_len) * KVC_PAYLOAD_ENTRY, KVC_PAGE);
 }
 
-/* The associated data: the part of the frame, followed by the part of the block. */
-struct aad {
-	size_t len; /* length of the frame's part */
-	uint8_t b[160 + KVC_MODEL_NAME + KVC_FRAME_PATH_MAX + 64];
-};
-
-static void add(struct aad *a, const void *p, size_t len)
+static void add(struct kvc_payload_aad *a, const void *p, size_t len)
 {
 	memcpy(a->b + a->len, p, len);
 	a->len += len;
 }
 
-static void add64(struct aad *a, uint64_t v)
+static void add64(struct kvc_payload_aad *a, uint64_t v)
 {
 	v = htole64(v);
 	add(a, &v, 8);
 }
 
-static void aad_frame(struct aad *a, const struct kvc_frame *f)
+void kvc_payload_aad_frame(struct kvc_payload_aad *a, const struct kvc_frame *f)
 {
 	a->len = 0;
 	add(a, "KVCAAD1", 8);
@@ -67,10 +58,10 @@ static void aad_frame(struct aad *a, const struct kvc_frame *f)
 		add64(a, strlen(f->path));
 		add(a, f->path, strlen(f->path));
 	}
-	add64(a, nblocks(f->raw_len));
+	add64(a, kvc_payload_blocks(f->raw_len));
 }
 
-static size_t aad_block(struct aad *a, uint64_t i, uint32_t kind, size_t stored)
+size_t kvc_payload_aad_block(struct kvc_payload_aad *a, uint64_t i, uint32_t kind, size_t stored)
 {
 	size_t keep = a->len, len;
 
@@ -81,426 +72,13 @@ static size_t aad_block(struct aad *a, uint64_t i, uint32_t kind, size_t stored)
 	return len;
 }
 
-/*
- * The encoder has two modes. Either all coded blocks are in `all`. Or each block is made when the
- * reader needs it, in the reader's buffer or in buf: raw, or coded again (`twice`), and then its
- * result must match the table. Block 0 may already be in buf, from the test whether coding saves
- * space.
- */
-struct kvc_encoder {
-	struct kvc_frame *f;
-	int (*read)(void *arg, void *buf, size_t len, uint64_t off);
-	void *arg;
-	uint64_t n, next; /* number of blocks, and the first block that is not made yet */
-	struct kvc_buffer table, all, buf;
-	size_t table_len;
-	enum kvc_codec codec; /* requested codec */
-	int level;
-	/* with loss: code and layout, the last decoded block, the checksum of all decoded blocks */
-	bool lossy;
-	struct kvc_codec_kv kv;
-	struct kvc_buffer back;
-	XXH3_state_t *sum;
-	double error, energy;
-	struct kvc_payload_loss loss;
-	struct kvc_codec_work *w; /* NULL when coding is done */
-	struct aad aad;
-	uint8_t key[32];
-	bool sealed, held, twice, peeked;
-	size_t len, at; /* bytes in buf, and how many of them were returned */
-	/* lengths of the stored payload: of the blocks, and returned so far */
-	uint64_t data_len, given;
-	uint64_t table_at; /* offset of the table, after the padding */
-};
-
-static uint32_t block_kind(const uint8_t *entry, size_t *stored)
+uint32_t kvc_payload_block_kind(const uint8_t *entry, size_t *stored)
 {
 	uint32_t word[2];
 
 	memcpy(word, entry, 8);
 	*stored = le32toh(word[0]);
 	return le32toh(word[1]);
-}
-
-static void entry_put(struct kvc_encoder *e, uint64_t i, uint32_t kind, size_t stored,
-		      const uint8_t tag[16])
-{
-	uint32_t w[2] = { htole32((uint32_t)stored), htole32(kind) };
-
-	memcpy(e->table.p + i * ENTRY, w, 8);
-	if (tag)
-		memcpy(e->table.p + i * ENTRY + 8, tag, 16);
-}
-
-static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t *data,
-		      size_t stored)
-{
-	uint8_t tag[16];
-	int err = kvc_keys_seal(e->key, i, e->aad.b, aad_block(&e->aad, i, kind, stored), data,
-				stored, data, tag);
-
-	if (!err)
-		entry_put(e, i, kind, stored, tag);
-	return err;
-}
-
-static size_t code_block(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t *kind,
-			 struct kvc_kvq_loss *loss)
-{
-	const uint8_t *in = kvc_codec_work_in(e->w);
-	uint8_t *out = kvc_codec_work_out(e->w);
-
-	*loss = (struct kvc_kvq_loss){ 0 };
-	return e->lossy ? kvc_codec_encode_kv(e->w, &e->kv, i * KVC_BLOCK, in, len, out, kind,
-					      e->back.p, loss)
-			: kvc_codec_encode(e->w, e->codec, e->level, in, len, out, kind);
-}
-
-/* Adds the bytes that a decoder will return for block i to their checksum. */
-static void sum_back(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t kind)
-{
-	if (!i)
-		XXH3_128bits_reset(e->sum);
-	XXH3_128bits_update(e->sum, kind == KVC_KIND_KVQ ? e->back.p : kvc_codec_work_in(e->w),
-			    len);
-	if (i == e->n - 1)
-		e->loss.sum = kvc_sum_digest(e->sum);
-}
-
-/* Adds the error of a block that was coded with loss, or counts a block that was not. */
-static void block_lost(struct kvc_encoder *e, size_t len, uint32_t kind,
-		       const struct kvc_kvq_loss *loss)
-{
-	if (kind != KVC_KIND_KVQ) {
-		e->loss.refused++;
-		return;
-	}
-	e->loss.bytes += len;
-	e->error += (double)loss->error;
-	e->energy += (double)loss->energy;
-	if (loss->energy > 0)
-		e->loss.worst = fmax(e->loss.worst,
-				     sqrt((double)loss->error / (double)loss->energy));
-}
-
-/* All blocks are coded: sets the codec of the frame. `raw`: the number of blocks that are raw. */
-static void codec_final(struct kvc_encoder *e, uint64_t raw)
-{
-	e->f->codec = e->codec;
-	if (e->lossy)
-		e->f->codec = e->loss.bytes ? KVC_CODEC_KVQ + e->kv.code : KVC_CODEC_BF16;
-	if (raw == e->n) { /* with loss only; the blocks are read again */
-		e->f->codec = KVC_CODEC_NONE;
-		kvc_budget_buffer_free(&e->all);
-		e->held = false;
-	}
-	if (!e->lossy || !e->loss.bytes)
-		return;
-	e->f->flags |= KVC_FRAME_DECODED;
-	e->loss.error = e->energy > 0 ? sqrt(e->error / e->energy) : 0;
-}
-
-/*
- * Codes all blocks, into e->all if there is memory for it, otherwise only to learn their lengths.
- * Stops after block 0 if coding it saves nothing. Blocks are sealed later, when the frame's fields
- * are final.
- */
-static int code_all(struct kvc_encoder *e)
-{
-	uint8_t *in = kvc_codec_work_in(e->w), *out = kvc_codec_work_out(e->w);
-	uint64_t raw = 0;
-	int err = 0;
-
-	for (uint64_t i = 0; i < e->n; i++) {
-		size_t len = block_len(e->f->raw_len, i), stored;
-		struct kvc_kvq_loss loss;
-		uint32_t kind;
-
-		if ((err = e->read(e->arg, in, len, i * KVC_BLOCK)))
-			return err;
-		stored = code_block(e, i, len, &kind, &loss);
-		if (e->lossy) {
-			sum_back(e, i, len, kind);
-			block_lost(e, len, kind, &loss);
-		}
-		/* assume that the other blocks are alike; with loss, the first may be a header */
-		if (!i && !stored && !e->lossy) {
-			if ((err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK)))
-				return err;
-			memcpy(e->buf.p, in, len);
-			e->len = len;
-			e->peeked = true;
-			return 0;
-		}
-		if (!i)
-			e->held = !kvc_budget_buffer_grow(&e->all, e->f->raw_len);
-		raw += stored == 0;
-		if (e->held)
-			memcpy(e->all.p + e->data_len, stored ? out : in, stored ? stored : len);
-		stored = stored ? stored : len;
-		entry_put(e, i, kind, stored, NULL);
-		e->data_len += stored;
-	}
-	codec_final(e, raw);
-	e->twice = !e->held && e->f->codec != KVC_CODEC_NONE;
-	return 0;
-}
-
-static int seal_all(struct kvc_encoder *e)
-{
-	uint64_t at = 0;
-	int err = 0;
-
-	for (uint64_t i = 0; i < e->n && !err; i++) {
-		size_t stored;
-		uint32_t kind = block_kind(e->table.p + i * ENTRY, &stored);
-
-		err = seal_block(e, i, kind, e->all.p + at, stored);
-		at += stored;
-	}
-	return err;
-}
-
-static int compress(struct kvc_encoder *e)
-{
-	int err;
-
-	e->data_len = 0;
-	if (e->lossy) {
-		err = kvc_budget_buffer_wait(&e->back, KVC_BUDGET_COPY, KVC_BLOCK);
-		if (err)
-			return err;
-		if (!(e->sum = XXH3_createState()))
-			return -ENOMEM;
-	}
-	e->w = kvc_codec_work_get();
-	err = e->w ? code_all(e) : -ENOMEM;
-	if (err || !e->twice) {
-		kvc_codec_work_put(e->w, e->sealed);
-		e->w = NULL;
-	}
-	if (!err && e->f->codec == KVC_CODEC_NONE && !e->held)
-		e->data_len = e->f->raw_len;
-	return err;
-}
-
-/* With keys: prepares the sealing, and seals the blocks in e->all. */
-static int seal(struct kvc_encoder *e, const struct kvc_recipe *r)
-{
-	struct kvc_frame *f = e->f;
-	int err;
-
-	f->key_id = r->key_id;
-	if (r->nonce)
-		memcpy(f->nonce, r->nonce, sizeof f->nonce);
-	err = r->nonce ? 0 : kvc_keys_random(f->nonce, sizeof f->nonce);
-	if (!err)
-		err = kvc_keys_frame_key(r->keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
-					 e->key);
-	aad_frame(&e->aad, f);
-	return !err && e->held ? seal_all(e) : err;
-}
-
-/* Makes an encoder. Returns NULL if out of memory. */
-static struct kvc_encoder *encoder_alloc(struct kvc_frame *f, const struct kvc_recipe *r)
-{
-	struct kvc_encoder *e = calloc(1, sizeof *e);
-
-	if (!e)
-		return NULL;
-	e->f = f;
-	e->n = nblocks(f->raw_len);
-	e->sealed = r->keys && r->key_id;
-	e->all.use = e->buf.use = KVC_BUDGET_COPY;
-	e->table_len = kvc_payload_table(f->raw_len);
-	if (kvc_budget_buffer_wait(&e->table, KVC_BUDGET_COPY, e->table_len)) {
-		free(e);
-		return NULL;
-	}
-	memset(e->table.p, 0, e->table.len);
-	f->flags |= KVC_FRAME_CODED | (e->sealed ? KVC_FRAME_SEALED : 0);
-	return e;
-}
-
-/* The blocks are coded, or their lengths are known: seals them, and sets the length. */
-static int encoder_finish(struct kvc_encoder *e, const struct kvc_recipe *r)
-{
-	struct kvc_frame *f = e->f;
-	int err = e->sealed ? seal(e, r) : 0;
-
-	e->table_at = kvc_round_up(e->data_len, KVC_PAGE);
-	/* coding saves nothing: the frame becomes plain */
-	if (!e->sealed && f->codec == KVC_CODEC_NONE) {
-		f->flags &= ~(uint32_t)KVC_FRAME_CODED;
-		e->table_at = e->data_len;
-		e->table_len = 0;
-	}
-	f->stored_len = e->table_at + e->table_len;
-	return err;
-}
-
-int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
-			    const struct kvc_recipe *r,
-			    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg)
-{
-	bool coded = (r->codec != KVC_CODEC_NONE || r->kv) && f->raw_len > KVC_PAGE &&
-		     f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
-	struct kvc_encoder *e;
-	int err;
-
-	*out = NULL;
-	f->stored_len = f->raw_len;
-	if (!coded && !(r->keys && r->key_id))
-		return 0;
-	e = encoder_alloc(f, r);
-	if (!e)
-		return -ENOMEM;
-	e->read = read;
-	e->arg = arg;
-	e->codec = r->codec;
-	e->level = r->level;
-	e->lossy = r->kv;
-	if (r->kv)
-		e->kv = *r->kv;
-	e->data_len = f->raw_len;
-	err = coded ? compress(e) : 0;
-	err = err ?: encoder_finish(e, r);
-	if (err)
-		kvc_payload_encoder_free(e);
-	else
-		*out = e;
-	return err;
-}
-
-/* Codes block i again and checks that the result is the same. */
-static int code_again(struct kvc_encoder *e, uint64_t i, uint8_t *p, uint32_t *kind, size_t *stored)
-{
-	uint8_t *in = kvc_codec_work_in(e->w), *out = kvc_codec_work_out(e->w);
-	size_t len = block_len(e->f->raw_len, i), n, before;
-	uint32_t was = block_kind(e->table.p + i * ENTRY, &before);
-	struct kvc_kvq_loss loss;
-	int err = e->read(e->arg, in, len, i * KVC_BLOCK);
-
-	if (err)
-		return err;
-	n = code_block(e, i, len, kind, &loss);
-	*stored = n ? n : len;
-	if (*stored != before || *kind != was)
-		return -ECANCELED;
-	/* a client may have changed an open file since: the sum is that of these bytes */
-	if (e->lossy)
-		sum_back(e, i, len, *kind);
-	memcpy(p, n ? out : in, *stored);
-	return 0;
-}
-
-/* Makes block i, coded and sealed as required, in p. For blocks that are not in e->all. */
-static int make_block(struct kvc_encoder *e, uint64_t i, uint8_t *p)
-{
-	size_t len = block_len(e->f->raw_len, i);
-	uint32_t kind = KVC_KIND_RAW;
-	int err = 0;
-
-	if (e->twice) {
-		err = code_again(e, i, p, &kind, &len);
-	} else if (!i && e->peeked) {
-		if (p != e->buf.p)
-			memcpy(p, e->buf.p, len);
-	} else if (len) {
-		err = e->read(e->arg, p, len, i * KVC_BLOCK);
-	}
-	return err || !e->sealed ? err : seal_block(e, i, kind, p, len);
-}
-
-/*
- * Returns the next bytes of the blocks that are not in e->all. A whole block is made directly in
- * the caller's buffer.
- */
-static int make_some(struct kvc_encoder *e, uint8_t *p, size_t len, size_t *made)
-{
-	int err = 0;
-
-	if (e->at < e->len && !(e->peeked && !e->next)) {
-		*made = kvc_min(len, e->len - e->at);
-		memcpy(p, e->buf.p + e->at, *made);
-		e->at += *made;
-		return 0;
-	}
-	if (e->twice)
-		block_kind(e->table.p + e->next * ENTRY, made);
-	else
-		*made = block_len(e->f->raw_len, e->next);
-	if (len >= *made) {
-		/* block 0 from the test is used up */
-		e->at = e->len = 0;
-		return make_block(e, e->next++, p);
-	}
-	if (!e->buf.p)
-		err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK);
-	err = err ?: make_block(e, e->next++, e->buf.p);
-	e->len = *made;
-	e->at = *made = 0;
-	return err;
-}
-
-int kvc_payload_encoder_read(struct kvc_encoder *e, void *to, size_t len)
-{
-	uint8_t *p = to;
-	int err;
-
-	while (len) {
-		size_t n;
-
-		if (e->given < e->data_len) {
-			n = kvc_min(len, e->data_len - e->given);
-			if (e->held)
-				memcpy(p, e->all.p + e->given, n);
-			else if ((err = make_some(e, p, n, &n)))
-				return err;
-		} else if (e->given < e->table_at) {
-			n = kvc_min(len, e->table_at - e->given);
-			memset(p, 0, n);
-		} else {
-			if (!e->f->raw_len && !e->held && !e->next &&
-			    (err = make_block(e, e->next++, p)))
-				/* the only block of an empty object has a tag but no bytes */
-				return err;
-			n = kvc_min(len, e->table_at + e->table_len - e->given);
-			if (!n)
-				return -EIO;
-			memcpy(p, e->table.p + (e->given - e->table_at), n);
-		}
-		p += n;
-		len -= n;
-		e->given += n;
-	}
-	return 0;
-}
-
-bool kvc_payload_encoder_loss(const struct kvc_encoder *e, struct kvc_payload_loss *loss)
-{
-	*loss = e->loss;
-	return e->loss.bytes > 0;
-}
-
-void kvc_payload_encoder_free(struct kvc_encoder *e)
-{
-	if (!e)
-		return;
-	kvc_keys_wipe(e->key, sizeof e->key);
-	if (e->back.p && e->sealed)
-		kvc_keys_wipe(e->back.p, e->back.len);
-	XXH3_freeState(e->sum);
-	kvc_budget_buffer_free(&e->back);
-	if (e->buf.p && e->sealed)
-		kvc_keys_wipe(e->buf.p, e->buf.len);
-	if (e->all.p && e->sealed)
-		kvc_keys_wipe(e->all.p, e->all.len);
-	kvc_codec_work_put(e->w, e->sealed);
-	kvc_budget_buffer_free(&e->all);
-	kvc_budget_buffer_free(&e->buf);
-	kvc_budget_buffer_free(&e->table);
-	free(e);
 }
 
 struct kvc_decoder {
@@ -511,7 +89,7 @@ struct kvc_decoder {
 	bool sealed;
 	XXH3_state_t *sum; /* checksum of the raw payload; NULL: the payload is sealed */
 	uint8_t key[32];
-	struct aad aad;
+	struct kvc_payload_aad aad;
 	/*
 	 * With a codec, each thread that decodes a block uses one struct kvc_codec_work. The first
 	 * one is made with the decoder, others when threads need them and memory is free.
@@ -531,7 +109,7 @@ static int decoder_init(struct kvc_decoder *d, const struct kvc_keys *keys)
 		err = kvc_keys_frame_key(keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
 					 d->key);
 		if (!err)
-			aad_frame(&d->aad, f);
+			kvc_payload_aad_frame(&d->aad, f);
 	} else {
 		d->sum = XXH3_createState();
 		if (!d->sum)
@@ -566,7 +144,7 @@ int kvc_payload_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
 		return -ENOMEM;
 	d->f = f;
 	d->table = table;
-	d->n = nblocks(f->raw_len);
+	d->n = kvc_payload_blocks(f->raw_len);
 	d->capacity = f->stored_len - table_len;
 	d->sealed = sealed;
 	pthread_mutex_init(&d->lock, NULL);
@@ -585,8 +163,8 @@ int kvc_payload_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw)
 
 	if (d->next == d->n)
 		return 0;
-	kind = block_kind(d->table + d->next * ENTRY, stored);
-	*raw = block_len(d->f->raw_len, d->next);
+	kind = kvc_payload_block_kind(d->table + d->next * KVC_PAYLOAD_ENTRY, stored);
+	*raw = kvc_payload_block_len(d->f->raw_len, d->next);
 	if (*stored > KVC_BLOCK || *stored > d->capacity - d->at || kind >= KVC_KINDS ||
 	    (kind == KVC_KIND_RAW && *stored != *raw) ||
 	    (kind != KVC_KIND_RAW && d->f->codec == KVC_CODEC_NONE))
@@ -596,18 +174,17 @@ int kvc_payload_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw)
 	return 1;
 }
 
-/* Opens block i of a sealed payload. */
-static int open_block(const struct kvc_decoder *d, uint64_t i, const uint8_t *in, uint8_t *to)
+int kvc_payload_open_block(const struct kvc_decoder *d, uint64_t i, const uint8_t *in, uint8_t *to)
 {
-	const uint8_t *e = d->table + i * ENTRY;
-	struct aad aad;
+	const uint8_t *e = d->table + i * KVC_PAYLOAD_ENTRY;
+	struct kvc_payload_aad aad;
 	size_t stored;
-	uint32_t kind = block_kind(e, &stored);
+	uint32_t kind = kvc_payload_block_kind(e, &stored);
 
 	aad.len = d->aad.len;
 	memcpy(aad.b, d->aad.b, aad.len);
-	return kvc_keys_unseal(d->key, i, aad.b, aad_block(&aad, i, kind, stored), in, stored, to,
-			       e + 8);
+	return kvc_keys_unseal(d->key, i, aad.b, kvc_payload_aad_block(&aad, i, kind, stored), in,
+			       stored, to, e + 8);
 }
 
 /*
@@ -646,14 +223,14 @@ static void decoder_work_put(struct kvc_decoder *d, struct kvc_codec_work *w)
 static int decode_block(const struct kvc_decoder *d, struct kvc_codec_work *w, uint64_t i,
 			const uint8_t *in, uint8_t *to)
 {
-	size_t stored, len = block_len(d->f->raw_len, i);
-	uint32_t kind = block_kind(d->table + i * ENTRY, &stored);
+	size_t stored, len = kvc_payload_block_len(d->f->raw_len, i);
+	uint32_t kind = kvc_payload_block_kind(d->table + i * KVC_PAYLOAD_ENTRY, &stored);
 	int err = 0;
 
 	if (d->sealed) {
 		uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_codec_work_in(w);
 
-		err = open_block(d, i, in, open);
+		err = kvc_payload_open_block(d, i, in, open);
 		in = open;
 	}
 	if (err || in == to)
@@ -677,7 +254,7 @@ int kvc_payload_decoder_block(struct kvc_decoder *d, uint64_t i, const uint8_t *
 void kvc_payload_decoder_sum(struct kvc_decoder *d, uint64_t i, const uint8_t *raw)
 {
 	if (d->sum)
-		XXH3_128bits_update(d->sum, raw, block_len(d->f->raw_len, i));
+		XXH3_128bits_update(d->sum, raw, kvc_payload_block_len(d->f->raw_len, i));
 }
 
 int kvc_payload_decoder_end(struct kvc_decoder *d)
@@ -727,58 +304,5 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 	}
 	err = err ?: more ?: kvc_payload_decoder_end(d);
 	kvc_payload_decoder_free(d);
-	return err;
-}
-
-/* Takes over the blocks of d's payload, which is in e->all. */
-static int copy_blocks(struct kvc_encoder *e, struct kvc_decoder *d)
-{
-	uint8_t *p = e->all.p;
-	size_t stored, len;
-	int more, err = 0;
-
-	for (uint64_t i = 0; !err && (more = kvc_payload_decoder_next(d, &stored, &len)) == 1;
-	     i++) {
-		if (d->sealed)
-			err = open_block(d, i, p, p);
-		entry_put(e, i, block_kind(d->table + i * ENTRY, &len), stored, NULL);
-		p += stored;
-	}
-	e->data_len = d->at;
-	err = err ?: more;
-	return err ?: kvc_round_up(d->at, KVC_PAGE) != d->capacity ? -EBADMSG : 0;
-}
-
-int kvc_payload_encoder_copy(struct kvc_encoder **out, struct kvc_frame *f,
-			     const struct kvc_recipe *r, const struct kvc_frame *from,
-			     const struct kvc_keys *keys, struct kvc_buffer *payload)
-{
-	uint64_t table_len = kvc_payload_table(from->raw_len);
-	struct kvc_decoder *d = NULL;
-	struct kvc_encoder *e;
-	int err;
-
-	*out = NULL;
-	if (from->raw_len != f->raw_len || (from->flags & KVC_FRAME_SPARSE) ||
-	    !(from->flags & KVC_FRAME_CODED) || from->stored_len < table_len ||
-	    payload->len < from->stored_len || (from->codec == KVC_CODEC_NONE && !r->key_id))
-		return -EBADMSG;
-	if (!(e = encoder_alloc(f, r)))
-		return -ENOMEM;
-	err = kvc_payload_decoder_new(&d, from, keys, payload->p + from->stored_len - table_len);
-	if (!err) {
-		e->all = *payload;
-		e->held = true;
-		*payload = (struct kvc_buffer){ .use = KVC_BUDGET_COPY };
-		f->codec = from->codec;
-		f->flags |= from->flags & KVC_FRAME_DECODED;
-		err = copy_blocks(e, d);
-	}
-	kvc_payload_decoder_free(d);
-	err = err ?: encoder_finish(e, r);
-	if (err)
-		kvc_payload_encoder_free(e);
-	else
-		*out = e;
 	return err;
 }

@@ -129,9 +129,9 @@ static const struct row rows[] = {
 	  "file whose first line is the secret that all peers share, for peer_listen=", TEXT,
 	  AT(peer_secret), NULL, 0, 256, "", FIXED },
 	{ "peer_name", "HOST:PORT",
-	  "name of this node in nodes= of other nodes' peers:// URLs, if it is not the value of "
+	  "the address of this node in the peers:// URLs of other nodes, if it differs from "
 	  "peer_listen=; required if peer_listen= has the address 0.0.0.0 or [::]; join several "
-	  "names with +",
+	  "addresses with +",
 	  TEXT, AT(peer_name), NULL, 0, 1024, "", FIXED },
 	{ "passthrough", ONE_OF, "let the kernel move data between callers and the pool", CHOICE,
 	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },

@@ -65,8 +65,8 @@ static const struct {
 	{ "hint", "--superseded", "FOLDER",
 	  "FOLDER is the last chunk of a newer prompt that replaces this one" },
 	{ "hint", "--priority", "low|normal|high",
-	  "evict these chunks before (low) or after (high) others; normal:\n"
-	  "end earlier hints about them" },
+	  "evict these chunks before others (low), or after others for one\n"
+	  "hour (high); normal: end earlier hints about them" },
 	{ "hint", "--pause", "TIME",
 	  "the session pauses: keep the chunks for this time, at most 1h" },
 	{ "hint", "--ended", "tool|turn|closed",
@@ -91,8 +91,8 @@ static const struct {
 	{ "add", "--force", NULL, "overwrite a filesystem or another store on the device" },
 	{ "grow", "--device", "DEVICE", "grow only this device; give its path or number" },
 	{ "grow", "--size", "SIZE",
-	  "new size of a data file; default: use all of the file or block\n"
-	  "device, which other means have made larger" },
+	  "new size of a data file; default: all the space that the file or\n"
+	  "block device has now (enlarge it first, for example with lvextend)" },
 	{ "remove", "--force", NULL, "drop files that cannot be read from the device" },
 	{ "remove", "--cancel", NULL, "cancel a removal that was not completed: keep the device" },
 	{ "remove", "--stop", NULL,
@@ -165,8 +165,8 @@ static const struct {
 	  "a policy that kvcachefs-policies(7) describes, such as\n"
 	  "prefix or lru" },
 	{ "tenant", "NAME",
-	  "name of the tenant; with --folder, none: remove the folder's\n"
-	  "assignment to a tenant" },
+	  "name of the tenant; with --folder, the name \"none\" removes the\n"
+	  "folder's assignment to a tenant" },
 	{ "evict", "PATH", "a chunk, a file (its whole chunk), or a folder (all its chunks)" },
 	{ "prefetch", "PATH",
 	  "files or folders; if the first is the root of the mount, the\n"
@@ -182,17 +182,21 @@ static const struct {
 	{ "tier-test", "PROGRAM",
 	  "path of the program, and its options as in the URL of remote=ext://,\n"
 	  "such as './driver?folder=/srv/values'" },
+	{ "dump", "PATH",
+	  "any path in the mount; needed if its daemon was killed, unless\n"
+	  "the working directory is in the mount" },
 	{ "hash", "SCHEME",
 	  "how an engine computes keys, such as vllm-sha256; libkvcachefs(3)\n"
 	  "lists the schemes. A suffix such as :32 sets the number of tokens\n"
 	  "in a chunk" },
 	{ "hash", "FILE", "the token ids as decimal numbers; - means stdin" },
 	{ "hash", "MODEL",
-	  "name of the model, which is printed before each key, as MODEL/KEY;\n"
-	  "required with --as, because it is part of the file names" },
+	  "name of the model; without --as, it is printed before each key, as\n"
+	  "MODEL/KEY; with --as, it is required as a part of the file names" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
-	  "folder of pools that are not mounts of their own, such as the\n"
+	  "where to look for pools that are folders on a tmpfs and not mounts\n"
+	  "of their own, as those of daemons without permission to mount: the\n"
 	  "value of the option run= (default: /run/kvcachefs)" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },

@@ -262,9 +262,10 @@ static int await(struct sweep *s)
 		fputs("\r\033[K", stderr);
 	if (left && !is_other(s) && strstr(s->text, " running: "))
 		return kvm_fail("%s continues in the daemon%s", s->name,
-				!strcmp(s->name, "verify")   ? "; kvcachectl verify --stop stops it"
-				: !strcmp(s->name, "remove") ? "; kvcachectl remove --stop stops it"
-							     : "");
+				!strcmp(s->name, "verify") ? "; kvcachectl verify --stop stops it"
+				: !strcmp(s->name, "remove")
+					? "; kvcachectl remove --stop DEVICE stops it"
+					: "");
 	return print_result(s);
 }
 

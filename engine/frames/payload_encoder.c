@@ -2,10 +2,23 @@
 /* Encoder of coded payloads; see payload.h. */
 #include "payload_priv.h"
 
+#include "ordered.h"
+
 #include <endian.h>
 #include <math.h>
 #include <string.h>
 #include <xxhash.h>
+
+#define THREADS 4 /* that code blocks of one payload */
+
+/* The memory of a thread that codes, and the result of its last block. */
+struct slot {
+	struct kvc_codec_work *w;
+	struct kvc_buffer back; /* with loss: the decoded block */
+	size_t stored;          /* 0: coding saves nothing */
+	uint32_t kind;
+	struct kvc_kvq_loss loss;
+};
 
 /*
  * The encoder has two modes. Either all coded blocks are in `all`. Or each block is made when the
@@ -22,14 +35,14 @@ struct kvc_encoder {
 	size_t table_len;
 	enum kvc_codec codec; /* requested codec */
 	int level;
-	/* with loss: code and layout, the last decoded block, the checksum of all decoded blocks */
+	/* with loss: code and layout, and the checksum of all decoded blocks */
 	bool lossy;
 	struct kvc_codec_kv kv;
-	struct kvc_buffer back;
 	XXH3_state_t *sum;
 	double error, energy;
 	struct kvc_payload_loss loss;
-	struct kvc_codec_work *w; /* NULL when coding is done */
+	struct slot slot; /* of the caller's thread; w is NULL when coding is done */
+	uint64_t raw;     /* number of blocks for which coding saves nothing */
 	struct kvc_payload_aad aad;
 	uint8_t key[32];
 	bool sealed, held, twice, peeked;
@@ -62,25 +75,26 @@ static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t 
 	return err;
 }
 
-static size_t code_block(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t *kind,
-			 struct kvc_kvq_loss *loss)
+/* Codes block i, which is in the slot's buffer. */
+static void code_block(const struct kvc_encoder *e, struct slot *s, uint64_t i)
 {
-	const uint8_t *in = kvc_codec_work_in(e->w);
-	uint8_t *out = kvc_codec_work_out(e->w);
+	const uint8_t *in = kvc_codec_work_in(s->w);
+	uint8_t *out = kvc_codec_work_out(s->w);
+	size_t len = kvc_payload_block_len(e->f->raw_len, i);
 
-	*loss = (struct kvc_kvq_loss){ 0 };
-	return e->lossy ? kvc_codec_encode_kv(e->w, &e->kv, i * KVC_BLOCK, in, len, out, kind,
-					      e->back.p, loss)
-			: kvc_codec_encode(e->w, e->codec, e->level, in, len, out, kind);
+	s->loss = (struct kvc_kvq_loss){ 0 };
+	s->stored = e->lossy ? kvc_codec_encode_kv(s->w, &e->kv, i * KVC_BLOCK, in, len, out,
+						   &s->kind, s->back.p, &s->loss)
+			     : kvc_codec_encode(s->w, e->codec, e->level, in, len, out, &s->kind);
 }
 
 /* Adds the bytes that a decoder will return for block i to their checksum. */
-static void sum_back(struct kvc_encoder *e, uint64_t i, size_t len, uint32_t kind)
+static void sum_back(struct kvc_encoder *e, const struct slot *s, uint64_t i)
 {
 	if (!i)
 		XXH3_128bits_reset(e->sum);
-	XXH3_128bits_update(e->sum, kind == KVC_KIND_KVQ ? e->back.p : kvc_codec_work_in(e->w),
-			    len);
+	XXH3_128bits_update(e->sum, s->kind == KVC_KIND_KVQ ? s->back.p : kvc_codec_work_in(s->w),
+			    kvc_payload_block_len(e->f->raw_len, i));
 	if (i == e->n - 1)
 		e->loss.sum = kvc_sum_digest(e->sum);
 }
@@ -101,13 +115,13 @@ static void block_lost(struct kvc_encoder *e, size_t len, uint32_t kind,
 				     sqrt((double)loss->error / (double)loss->energy));
 }
 
-/* All blocks are coded: sets the codec of the frame. `raw`: the number of blocks that are raw. */
-static void codec_final(struct kvc_encoder *e, uint64_t raw)
+/* All blocks are coded: sets the codec of the frame. */
+static void codec_final(struct kvc_encoder *e)
 {
 	e->f->codec = e->codec;
 	if (e->lossy)
 		e->f->codec = e->loss.bytes ? KVC_CODEC_KVQ + e->kv.code : KVC_CODEC_BF16;
-	if (raw == e->n) { /* with loss only; the blocks are read again */
+	if (e->raw == e->n) { /* with loss only; the blocks are read again */
 		e->f->codec = KVC_CODEC_NONE;
 		kvc_budget_buffer_free(&e->all);
 		e->held = false;
@@ -118,6 +132,87 @@ static void codec_final(struct kvc_encoder *e, uint64_t raw)
 	e->loss.error = e->energy > 0 ? sqrt(e->error / e->energy) : 0;
 }
 
+static int read_block(void *arg, void *slot, uint64_t i)
+{
+	struct kvc_encoder *e = arg;
+	const struct slot *s = slot;
+
+	return e->read(e->arg, kvc_codec_work_in(s->w), kvc_payload_block_len(e->f->raw_len, i),
+		       i * KVC_BLOCK);
+}
+
+static int code_one(void *arg, void *slot, uint64_t i)
+{
+	code_block(arg, slot, i);
+	return 0;
+}
+
+/* Block 0 does not become smaller: keeps it raw, and ends the coding with an error. */
+static int peek(struct kvc_encoder *e, const struct slot *s, size_t len)
+{
+	int err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK);
+
+	if (err)
+		return err;
+	memcpy(e->buf.p, kvc_codec_work_in(s->w), len);
+	e->len = len;
+	e->peeked = true;
+	return -ECANCELED;
+}
+
+static int store_block(void *arg, void *slot, uint64_t i)
+{
+	struct kvc_encoder *e = arg;
+	const struct slot *s = slot;
+	size_t len = kvc_payload_block_len(e->f->raw_len, i), stored = s->stored ? s->stored : len;
+
+	if (e->lossy) {
+		sum_back(e, s, i);
+		block_lost(e, len, s->kind, &s->loss);
+	}
+	/* assume that the other blocks are alike; with loss, the first may be a header */
+	if (!i && !s->stored && !e->lossy)
+		return peek(e, s, len);
+	e->raw += s->stored == 0;
+	if (e->held)
+		memcpy(e->all.p + e->data_len,
+		       s->stored ? kvc_codec_work_out(s->w) : kvc_codec_work_in(s->w), stored);
+	entry_put(e, i, s->kind, stored, NULL);
+	e->data_len += stored;
+	return 0;
+}
+
+static void slot_close(struct kvc_encoder *e, struct slot *s)
+{
+	if (s->back.p && e->sealed)
+		kvc_keys_wipe(s->back.p, s->back.len);
+	kvc_budget_buffer_free(&s->back);
+	kvc_codec_work_put(s->w, e->sealed);
+	s->w = NULL;
+}
+
+static void slot_free(void *arg, void *slot)
+{
+	slot_close(arg, slot);
+	free(slot);
+}
+
+/* Makes a slot for another thread if there is memory without waiting. */
+static void *slot_new(void *arg)
+{
+	struct kvc_encoder *e = arg;
+	struct slot *s = calloc(1, sizeof *s);
+
+	if (!s)
+		return NULL;
+	s->back.use = KVC_BUDGET_COPY;
+	s->w = kvc_codec_work_try();
+	if (s->w && (!e->lossy || !kvc_budget_buffer_grow(&s->back, KVC_BLOCK)))
+		return s;
+	slot_free(e, s);
+	return NULL;
+}
+
 /*
  * Codes all blocks, into e->all if there is memory for it, otherwise only to learn their lengths.
  * Stops after block 0 if coding it saves nothing. Blocks are sealed later, when the frame's fields
@@ -125,41 +220,27 @@ static void codec_final(struct kvc_encoder *e, uint64_t raw)
  */
 static int code_all(struct kvc_encoder *e)
 {
-	uint8_t *in = kvc_codec_work_in(e->w), *out = kvc_codec_work_out(e->w);
-	uint64_t raw = 0;
-	int err = 0;
+	const struct kvc_ordered o = {
+		.end = e->n,
+		.arg = e,
+		.begin = read_block,
+		.work = code_one,
+		.finish = store_block,
+		.slot_new = slot_new,
+		.slot_free = slot_free,
+	};
+	int err;
 
-	for (uint64_t i = 0; i < e->n; i++) {
-		size_t len = kvc_payload_block_len(e->f->raw_len, i), stored;
-		struct kvc_kvq_loss loss;
-		uint32_t kind;
-
-		if ((err = e->read(e->arg, in, len, i * KVC_BLOCK)))
-			return err;
-		stored = code_block(e, i, len, &kind, &loss);
-		if (e->lossy) {
-			sum_back(e, i, len, kind);
-			block_lost(e, len, kind, &loss);
-		}
-		/* assume that the other blocks are alike; with loss, the first may be a header */
-		if (!i && !stored && !e->lossy) {
-			if ((err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK)))
-				return err;
-			memcpy(e->buf.p, in, len);
-			e->len = len;
-			e->peeked = true;
-			return 0;
-		}
-		if (!i)
-			e->held = !kvc_budget_buffer_grow(&e->all, e->f->raw_len);
-		raw += stored == 0;
-		if (e->held)
-			memcpy(e->all.p + e->data_len, stored ? out : in, stored ? stored : len);
-		stored = stored ? stored : len;
-		entry_put(e, i, kind, stored, NULL);
-		e->data_len += stored;
+	e->held = !kvc_budget_buffer_grow(&e->all, e->f->raw_len);
+	err = kvc_ordered_run(&o, &e->slot, THREADS);
+	if (e->peeked) {
+		kvc_budget_buffer_free(&e->all);
+		e->held = false;
+		return 0;
 	}
-	codec_final(e, raw);
+	if (err)
+		return err;
+	codec_final(e);
 	e->twice = !e->held && e->f->codec != KVC_CODEC_NONE;
 	return 0;
 }
@@ -185,18 +266,16 @@ static int compress(struct kvc_encoder *e)
 
 	e->data_len = 0;
 	if (e->lossy) {
-		err = kvc_budget_buffer_wait(&e->back, KVC_BUDGET_COPY, KVC_BLOCK);
+		err = kvc_budget_buffer_wait(&e->slot.back, KVC_BUDGET_COPY, KVC_BLOCK);
 		if (err)
 			return err;
 		if (!(e->sum = XXH3_createState()))
 			return -ENOMEM;
 	}
-	e->w = kvc_codec_work_get();
-	err = e->w ? code_all(e) : -ENOMEM;
-	if (err || !e->twice) {
-		kvc_codec_work_put(e->w, e->sealed);
-		e->w = NULL;
-	}
+	e->slot.w = kvc_codec_work_get();
+	err = e->slot.w ? code_all(e) : -ENOMEM;
+	if (err || !e->twice)
+		slot_close(e, &e->slot);
 	if (!err && e->f->codec == KVC_CODEC_NONE && !e->held)
 		e->data_len = e->f->raw_len;
 	return err;
@@ -229,7 +308,7 @@ static struct kvc_encoder *encoder_alloc(struct kvc_frame *f, const struct kvc_r
 	e->f = f;
 	e->n = kvc_payload_blocks(f->raw_len);
 	e->sealed = r->keys && r->key_id;
-	e->all.use = e->buf.use = KVC_BUDGET_COPY;
+	e->all.use = e->buf.use = e->slot.back.use = KVC_BUDGET_COPY;
 	e->table_len = kvc_payload_table(f->raw_len);
 	if (kvc_budget_buffer_wait(&e->table, KVC_BUDGET_COPY, e->table_len)) {
 		free(e);
@@ -293,22 +372,22 @@ int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
 /* Codes block i again and checks that the result is the same. */
 static int code_again(struct kvc_encoder *e, uint64_t i, uint8_t *p, uint32_t *kind, size_t *stored)
 {
-	uint8_t *in = kvc_codec_work_in(e->w), *out = kvc_codec_work_out(e->w);
-	size_t len = kvc_payload_block_len(e->f->raw_len, i), n, before;
+	struct slot *s = &e->slot;
+	size_t len = kvc_payload_block_len(e->f->raw_len, i), before;
 	uint32_t was = kvc_payload_block_kind(e->table.p + i * KVC_PAYLOAD_ENTRY, &before);
-	struct kvc_kvq_loss loss;
-	int err = e->read(e->arg, in, len, i * KVC_BLOCK);
+	int err = read_block(e, s, i);
 
 	if (err)
 		return err;
-	n = code_block(e, i, len, kind, &loss);
-	*stored = n ? n : len;
+	code_block(e, s, i);
+	*kind = s->kind;
+	*stored = s->stored ? s->stored : len;
 	if (*stored != before || *kind != was)
 		return -ECANCELED;
 	/* a client may have changed an open file since: the sum is that of these bytes */
 	if (e->lossy)
-		sum_back(e, i, len, *kind);
-	memcpy(p, n ? out : in, *stored);
+		sum_back(e, s, i);
+	memcpy(p, s->stored ? kvc_codec_work_out(s->w) : kvc_codec_work_in(s->w), *stored);
 	return 0;
 }
 
@@ -406,15 +485,12 @@ void kvc_payload_encoder_free(struct kvc_encoder *e)
 	if (!e)
 		return;
 	kvc_keys_wipe(e->key, sizeof e->key);
-	if (e->back.p && e->sealed)
-		kvc_keys_wipe(e->back.p, e->back.len);
 	XXH3_freeState(e->sum);
-	kvc_budget_buffer_free(&e->back);
 	if (e->buf.p && e->sealed)
 		kvc_keys_wipe(e->buf.p, e->buf.len);
 	if (e->all.p && e->sealed)
 		kvc_keys_wipe(e->all.p, e->all.len);
-	kvc_codec_work_put(e->w, e->sealed);
+	slot_close(e, &e->slot);
 	kvc_budget_buffer_free(&e->all);
 	kvc_budget_buffer_free(&e->buf);
 	kvc_budget_buffer_free(&e->table);

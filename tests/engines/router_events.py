@@ -3,9 +3,10 @@
 vLLM. vLLM's own classes make the events of the same stored and removed blocks, and vLLM's own
 publisher sends them. All frames must be equal: the topic, the sequence number and the batch. vLLM's
 batch gets the time of ours. vLLM's decoder, as a router uses it, must read the messages. The hashes
-are numbers in the first round, and bytes in the second. The last line is "same"."""
+are numbers in the first round, and bytes in the second. Dynamo's decoder reads the messages of a
+third round. The last line is "same"."""
 
-import hashlib, os, subprocess, sys, time
+import hashlib, os, socket, subprocess, sys, threading, time
 
 mount, kvcachectl = sys.argv[1:3]
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -143,8 +144,52 @@ def round_of(name, *options):
     print(f"{name}: {len(messages)} messages, {len(seen)} events, {size} bytes", flush=True)
 
 
+def dynamo():
+    """Dynamo's indexer keeps only blocks with tokens, and logs the size of each other block that it
+    decodes, if the block is of group 0. A new subscriber receives all blocks, so no event is
+    missed."""
+    path = file(0).replace(f"_g{GROUP}/", "_g0/")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(b"kv" * 4096)
+    address = f"ipc://{mount}.dynamo"
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    indexer = [sys.executable, "-m", "dynamo.indexer", "--port", port, "--threads", 1]
+    indexer += ["--block-size", TOKENS, "--workers", f"1={address}", "--model-name", "m"]
+    publisher = subprocess.Popen(
+        [kvcachectl, "events", "--zmq", address, "--tokens", str(TOKENS), mount]
+    )
+    reader = subprocess.Popen(
+        [str(w) for w in indexer],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    limit = threading.Timer(300, reader.kill)
+    limit.start()
+    said = []
+    try:
+        for line in reader.stdout:
+            said.append(line)
+            assert "decode" not in line and "ERROR" not in line, line
+            if f"token_ids too short: need {TOKENS}, got 0" in line:
+                print("Dynamo: decoded", flush=True)
+                return
+        raise AssertionError(f"Dynamo's indexer decoded no block: {said[-3:]}")
+    finally:
+        limit.cancel()
+        reader.kill()
+        publisher.terminate()
+        reader.wait()
+        publisher.wait()
+
+
 os.environ["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] = "1"
 round_of("numbers")
 os.environ["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] = "0"
 round_of("bytes", "--bytes")
+dynamo()
 print("same")

@@ -242,7 +242,7 @@ def rows(env, base, mounted, folder, need, row, asked):
             need(min(cached) >= 512, f"{what}: {cached} tokens were from the cache")
 
     def again(store):
-        time.sleep(0.3)
+        store.committed()
         store.kill()
         store.mount()
 

@@ -4,7 +4,7 @@ ExampleConnector, in the others through LMCache's server with an L2 adapter. The
 killed, the store is mounted again, and LMCache's server is restarted. A second vLLM must find its
 prompts in the cache and generate the same tokens as a vLLM without a cache."""
 
-import json, os, subprocess, time
+import json, os, subprocess
 from server_lmcache import Server, adapter as lmcache_adapter
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -68,7 +68,7 @@ def rows(env, base, mounted, folder, need, row, asked):
                     tokens == reference(),
                     "the first run made other tokens than a vLLM without a cache",
                 )
-                time.sleep(0.3)
+                store.committed()
                 store.kill()
                 store.mount()
                 cached, tokens = run(store)

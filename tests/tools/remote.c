@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote URL [SHIM]: the conformance suite of shared tiers (mkfs/tier_suite.c), run against a live
- * one, alone or behind a shim such as one that delays its calls. Prints the failures and exits with
- * 1. With "faults" as SHIM every third call fails.
+ * remote URL [SHIM [NODE]]: the conformance suite of shared tiers (mkfs/tier_suite.c), run against
+ * a live one, alone or behind a shim such as one that delays its calls. Prints the failures and
+ * exits with
+ * 1. With "faults" as SHIM every third call fails; "-": no shim. NODE: the mount of the node that a
+ * peers:// URL reads.
  */
 #include "registry.h"
 #include "tier_suite.h"
@@ -24,6 +26,8 @@ int main(int argc, char **argv)
 	struct kvm_tier_suite s = { .lists = true, .report = report };
 	struct kvc_tier *t[KVCT_MAX];
 	char error[512], text[1500];
+	const char *shim = argc > 2 && strcmp(argv[2], "-") != 0 ? argv[2] : NULL;
+	bool faults = shim && !strcmp(shim, "faults");
 	int failures;
 	unsigned n;
 
@@ -31,18 +35,19 @@ int main(int argc, char **argv)
 		return 2;
 	kvc_options_init(o);
 	snprintf(text, sizeof text, "disk=off,deadline=30000,remote=%s", argv[1]);
-	if (argc > 2)
+	if (shim)
 		snprintf(text + strlen(text), sizeof text - strlen(text), ",shim=%s",
-			 !strcmp(argv[2], "faults") ? "fail-get:3+fail-put:3" : argv[2]);
+			 faults ? "fail-get:3+fail-put:3" : shim);
 	if (kvc_options_parse(o, text, error) || kvct_open_all(NULL, o, t, &n, error)) {
 		printf("%s\n", error);
 		return 1;
 	}
 	s.t = t[0];
+	s.node = argc > 3 ? argv[3] : NULL;
+	s.lists = !s.node;
 	if (!(s.t->ops->caps & KVC_TIER_SHARED) || !*s.t->id)
 		return 2;
-	failures = argc > 2 && !strcmp(argv[2], "faults") ? kvm_tier_suite_faults(&s)
-							  : kvm_tier_suite_run(&s);
+	failures = faults ? kvm_tier_suite_faults(&s) : kvm_tier_suite_run(&s);
 	kvct_close_all(t, n);
 	free(o);
 	printf("%d failures\n", failures);

@@ -15,6 +15,8 @@
 # make bench-quick     the first table of make bench
 # make bench-modes     compare mounts with and without passthrough and io_uring
 # make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
+# make bench-nodes     compare the ways in which a node gets what another node has stored: peers, a
+#                      folder, Redis and S3
 # make cores           measure how calls per second grow with the number of callers, and list the
 #                      locks for which the daemon waits
 # make mlperf MLPERF=DIR   run the KV cache benchmark of MLPerf Storage on mounts, on the disk's
@@ -439,6 +441,8 @@ bench-full: tests
 	@scripts/bench-full $(B)
 bench-modes: tests
 	@scripts/bench-modes $(B)
+bench-nodes: tests
+	@scripts/bench-nodes $(B)
 cores: all $(B)/bin/test-cores
 	@scripts/cores $(B)
 mlperf: all
@@ -544,5 +548,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full bench-modes cores mlperf engines ttft conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full bench-modes bench-nodes cores mlperf engines ttft conformance gpu-measure host-measure quality scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check dist dist-check docs clean distclean FORCE
 .SECONDARY:

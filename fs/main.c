@@ -40,8 +40,8 @@ static void usage(FILE *out)
 		"-h, --help        show "
 		"this help\n  "
 		"-V, --version     show the version\n\nexamples:\n"
-		"  kvcachefs /var/lib/kv /mnt/kv -o cpu=64G,keep_pool\n"
-		"  kvcachefs /var/lib/kv /mnt/kv -o "
+		"  kvcachefs /var/lib/kvcache /mnt/kv -o cpu=64G,keep_pool\n"
+		"  kvcachefs /var/lib/kvcache /mnt/kv -o "
 		"cpu=64G,remote=redis://cache.example:6379,deadline=2s\n\n"
 		"options (default):\n");
 	kvc_options_help(out);

@@ -80,8 +80,8 @@ static const struct row rows[] = {
 	  "they are hidden until the chunk is complete",
 	  CHOICE, AT(partial), partial_names, 0, 0, "show", FIXED },
 	{ "write", ONE_OF,
-	  "copy files to the tiers soon after their last close, or only when they are evicted or "
-	  "a quarter of the pool has no copy",
+	  "through: copy files to the tiers soon after their last close; back: copy them only "
+	  "when they are evicted, and the oldest ones when a quarter of the pool has no copy",
 	  CHOICE, AT(write), write_names, 0, 0, "through", FIXED },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on",
 	  FIXED },
@@ -137,7 +137,7 @@ static const struct row rows[] = {
 	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },
 	{ "io_uring", ONE_OF, "receive requests through io_uring", CHOICE, AT(io_uring), auto_names,
 	  0, 0, "auto", FIXED },
-	{ "huge", ONE_OF, "use huge pages in the pool, as huge= of tmpfs(5)", CHOICE, AT(huge),
+	{ "huge", ONE_OF, "use huge pages in the pool, as with huge= of tmpfs(5)", CHOICE, AT(huge),
 	  kvc_options_huge_names, 0, 0, "within_size", FIXED },
 	{ "numa", "POLICY",
 	  "NUMA policy of the pool, as in mpol= of tmpfs(5), with semicolons instead of commas",

@@ -120,7 +120,7 @@ static const struct kvm_command commands[] = {
 	  "TRACE...",
 	  "compute the hit ratio of each eviction policy on a trace", 1, 1000, kvm_run_replay },
 	{ "trace", "[-o FILE] [--paths] [--for TIME | --seconds N] [--json] [PATH]",
-	  "record the requests to a mount for replay", 0, 1, kvm_run_trace },
+	  "record the requests to a mount, for kvcachectl replay", 0, 1, kvm_run_trace },
 	{ "events",
 	  "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes] "
 	  "[--tokens N]] [--json] [PATH]",

@@ -127,7 +127,9 @@ static const struct {
 	  "with --chain learned: threads of the simulated engine (1 to 64;\n"
 	  "default 1)" },
 	{ "replay", "--seed", "N", "seed of the random numbers that policies use (default 1)" },
-	{ "replay", "--jobs", "N", "replays in parallel (default: the number of CPUs)" },
+	{ "replay", "--jobs", "N",
+	  "number of replays that run in parallel (default: the number of\n"
+	  "CPUs)" },
 	{ "replay", "--svg", "FILE", "draw a chart of the hit ratios" },
 	{ "replay", "--verbose", NULL, "also print speeds and the policies' own reports" },
 	{ "trace", "-o", "FILE", "write the trace to FILE (default: stdout)" },
@@ -195,9 +197,9 @@ static const struct {
 	  "MODEL/KEY; with --as, it is required as a part of the file names" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
-	  "where to look for pools that are folders on a tmpfs and not mounts\n"
-	  "of their own, as those of daemons without permission to mount: the\n"
-	  "value of the option run= (default: /run/kvcachefs)" },
+	  "folder to search for the pools of daemons without permission to\n"
+	  "mount, which are folders on a tmpfs and not mounts: the value of\n"
+	  "run= of these daemons (default: /run/kvcachefs)" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
 	{ "newkey", "FILE", "the key file, as in keyfile=; if it is missing, it is created" },

@@ -37,8 +37,8 @@ static void usage(FILE *out)
 		"  -h, --help         show this help\n"
 		"  -V, --version      show the version\n"
 		"\nExamples:\n"
-		"  fsck.kvcachefs /var/lib/kvcachefs\n"
-		"  fsck.kvcachefs -y --data /var/lib/kvcachefs\n");
+		"  fsck.kvcachefs /var/lib/kvcache\n"
+		"  fsck.kvcachefs -y --data /var/lib/kvcache\n");
 }
 
 void kvm_found(void *report, bool mended, const char *what)

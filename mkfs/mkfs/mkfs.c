@@ -64,9 +64,9 @@ static void usage(FILE *out)
 		"  -h, --help         show this help\n"
 		"  -V, --version      show the version\n"
 		"\nExamples:\n"
-		"  mkfs.kvcachefs --size 200G /var/lib/kvcachefs\n"
+		"  mkfs.kvcachefs --size 200G /var/lib/kvcache\n"
 		"  mkfs.kvcachefs --device /dev/nvme1n1 --device /dev/nvme2n1 "
-		"/var/lib/kvcachefs\n");
+		"/var/lib/kvcache\n");
 }
 
 static bool owns_data(const struct kvc_store *s)

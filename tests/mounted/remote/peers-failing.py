@@ -145,7 +145,13 @@ def cut_off():
             threading.Event().wait()
         return data
     proxy = Proxy(b.port, stop)
-    far = Proxy(b.port, lambda d: (time.sleep(.1), d)[1])  # so the other one is asked first
+
+    def late(data):
+        """Delays the start of an answer, so that the other node is asked first."""
+        if data.startswith(b"HTTP/"):
+            time.sleep(.1)
+        return data
+    far = Proxy(b.port, late)
     a, = nodes.make("cut", 1, secret=b.secret)
     a.options = "settle=50,deadline=3s,remote=" + nodes.url(
         [nodes.local(port), nodes.local(proxy.port), nodes.local(far.port)], b.secret)

@@ -8,8 +8,9 @@ a kvcachefs mount, without a copy in host memory.
         "kv_connector_module_path": "kvcachefs.vllm", "kv_role": "kv_both",
         "kv_connector_extra_config": {"mount": "/mnt/kv"}}'
 
-See kvcachefs-engines(7) for the options. It needs vLLM 0.32 and builds on its OffloadingConnector,
-which decides what to store and to load for every kind of model. This module has
+See kvcachefs-engines(7) for the options. It needs vLLM 0.32 or 0.33 and builds on its
+OffloadingConnector, which decides what to store and to load for every kind of model. This module
+has
 
     KvcachefsConnector  options, and the handling of failures, which the OffloadingConnector lacks
     KvcachefsSpec       names and sizes of files
@@ -55,7 +56,7 @@ try:
     from vllm.v1.kv_offload.file_mapper import FileMapper
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
 except ImportError as e:
-    raise ImportError(f"kvcachefs.vllm needs vLLM 0.32 (vllm.v1.kv_offload): {e}") from e
+    raise ImportError(f"kvcachefs.vllm needs vLLM 0.32 or 0.33 (vllm.v1.kv_offload): {e}") from e
 
 from . import _chunkfiles, _hints, _layouts, _lookups, admin
 from .parts import Pages
@@ -473,7 +474,7 @@ def _groups(spec: KvcachefsSpec, caches: Any) -> list[_chunkfiles.Group]:
                     cache.tensor.shape[1] != cache.page_size_bytes:
                 raise ValueError(f"kvcachefs: this vLLM gives its KV cache as tensors of "
                                  f"{tuple(cache.tensor.shape)} {cache.tensor.dtype}, not as pages "
-                                 f"of bytes: use vLLM 0.32")
+                                 f"of bytes: use vLLM 0.32 or 0.33")
             tensors.append(cache.tensor)
         pages = Pages(tensors)
         size = slots * pages.page_bytes

@@ -117,6 +117,10 @@ for path in paths:
     path = path[0] or path[1]
     if "NAME" in path:
         continue
+    if path.startswith("#"):  # a heading of the README
+        heading = path[1:].replace("-", " ")
+        assert re.search(rf"^#+ {heading}$", text, re.M | re.I), path
+        continue
     assert os.path.exists(f"{TOP}/{path}"), path
 known = " ".join(run(binary(p), "--help").stdout for p in (
     "kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "kvcachectl"))

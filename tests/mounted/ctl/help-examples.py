@@ -116,7 +116,7 @@ for tool in ("mkfs.kvcachefs", "fsck.kvcachefs"):
     found = re.findall(rf"^  {tool} (.*)$", run(binary(tool), "--help", ok=True).stdout, re.M)
     assert len(found) == 2, (tool, found)
     for i, example in enumerate(found):
-        words = example.replace("200G", "64M").replace("/var/lib/kvcachefs", f"{TMP}/made{i}")
+        words = example.replace("200G", "64M").replace("/var/lib/kvcache", f"{TMP}/made{i}")
         if "--device" in words:
             words = "--size 64M " + words.replace("--device /dev/", f"--file {TMP}/")
         p = run("sh", "-c", f"{binary(tool)} {words}")

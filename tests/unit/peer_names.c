@@ -106,13 +106,55 @@ static void signature(void **state)
 	}
 }
 
+/* A request about many names: its parts, its body, and the limits of both. */
+static void have(void **state)
+{
+	static const char nonce[] = "0123456789abcdef0123456789abcdef", one[] = "m/f\0m/g";
+	static const char last[] = "ffffffffffffffffffffffffffffffff";
+	static char body[KVC_PEER_NAMES + 1];
+	const struct kvc_peer_secret secret = { .key = { 7 } };
+	struct kvc_peer_headers h = { NULL, "1700000000000", nonce, "b:9465", "e", "8", nonce };
+	kvc_peer_text sign, other;
+	struct kvc_peer_request q;
+	size_t n;
+
+	(void)state;
+	assert_true(kvc_peer_parse_have(KVC_PEER_HAVE, &h, &q));
+	assert_true(q.have && q.from == 0 && q.to == 7 && q.path == h.body);
+	assert_int_equal(kvc_peer_sign(&secret, &q, sign), 0);
+	q.have = false; /* not a signature of GET */
+	assert_int_equal(kvc_peer_sign(&secret, &q, other), 0);
+	assert_false(kvc_peer_same(sign, other));
+	assert_false(kvc_peer_parse_have(KVC_PEER_PREFIX "m", &h, &q));
+	h.length = "65536";
+	assert_true(kvc_peer_parse_have(KVC_PEER_HAVE, &h, &q));
+	for (size_t i = 0; i < 6; i++) {
+		h.length = (const char *const[]){ "65537", "0", "", "8x", "-8", NULL }[i];
+		assert_false(kvc_peer_parse_have(KVC_PEER_HAVE, &h, &q));
+	}
+	h.length = "8";
+	h.body = nonce + 1;
+	assert_false(kvc_peer_parse_have(KVC_PEER_HAVE, &h, &q));
+
+	assert_true(kvc_peer_names_count(one, sizeof one, &n));
+	assert_int_equal(n, 2);
+	assert_false(kvc_peer_names_count(one, sizeof one - 1, &n)); /* no zero byte at the end */
+	assert_false(kvc_peer_names_count(one, 0, &n));
+	assert_true(kvc_peer_names_count(body, KVC_PEER_NAMES, &n));
+	assert_false(kvc_peer_names_count(body, KVC_PEER_NAMES + 1, &n));
+
+	assert_int_equal(kvc_peer_sign_body(&secret, nonce, one, sizeof one, sign), 0);
+	assert_int_equal(kvc_peer_sign_body(&secret, nonce, one, sizeof one - 1, other), 0);
+	assert_false(kvc_peer_same(sign, other));
+	assert_int_equal(kvc_peer_sign_body(&secret, last, one, sizeof one, other), 0);
+	assert_false(kvc_peer_same(sign, other));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(valid),
-		cmocka_unit_test(listed),
-		cmocka_unit_test(wrong),
-		cmocka_unit_test(signature),
+		cmocka_unit_test(valid),     cmocka_unit_test(listed), cmocka_unit_test(wrong),
+		cmocka_unit_test(signature), cmocka_unit_test(have),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

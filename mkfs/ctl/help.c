@@ -141,7 +141,8 @@ static const struct {
 	  "publish to routers by ZeroMQ, for example on tcp://*:5557" },
 	{ "events", "--topic", "TEXT", "topic of the messages (default: empty)" },
 	{ "events", "--arrays", NULL,
-	  "encode events as lists, as vLLM up to 0.23 did; llm-d needs this" },
+	  "encode events as lists, as vLLM up to 0.23 did; llm-d needed this\n"
+	  "until June 2026" },
 	{ "events", "--bytes", NULL, "send whole hashes, not their last 8 bytes as a number" },
 	{ "events", "--tokens", "N", "number of tokens in a file (default 0: not known)" },
 };
@@ -197,9 +198,8 @@ static const struct {
 	  "MODEL/KEY; with --as, it is required as a part of the file names" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
-	  "folder to search for the pools of daemons without permission to\n"
-	  "mount, which are folders on a tmpfs and not mounts: the value of\n"
-	  "run= of these daemons (default: /run/kvcachefs)" },
+	  "the value of run= of daemons that may not mount a tmpfs; their\n"
+	  "pools are folders below it, not mounts (default: /run/kvcachefs)" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
 	{ "newkey", "FILE", "the key file, as in keyfile=; if it is missing, it is created" },

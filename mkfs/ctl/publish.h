@@ -29,7 +29,7 @@ struct kvm_publish_options {
 	/* ZeroMQ address; "*", "[::]" and ipc:// are bound, others connected */
 	const char *address;
 	const char *topic;
-	bool arrays;         /* events as arrays, which vLLM up to 0.23 and llm-d use, not maps */
+	bool arrays;         /* events as arrays and not maps, as vLLM up to 0.23 sends them */
 	bool bytes;          /* whole hashes, instead of their last 8 bytes as a number */
 	uint32_t block_size; /* tokens of a block; 0: not known */
 	const char *mnt;     /* the mount, in which parents are looked up */

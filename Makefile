@@ -308,6 +308,7 @@ unitwrap_memory_catalog := $(wrap_alloc)
 # unit tests that run an engine in their own process (tests/unit/support/engine.h)
 wrap_engine := kvc_clock_ns
 unitwrap_accesses := $(wrap_engine)
+unitwrap_requests := $(wrap_engine)
 unitwrap_joint := $(wrap_engine)
 unitwrap_acks := setsockopt
 unitwrap_array := realloc mmap64 mremap
@@ -330,7 +331,8 @@ unitwrap_moves := $(wrap_engine) $(wrap_alloc) kvc_name_of kvc_name_each kvc_nam
 	kvc_place_get kvc_chunk_get kvc_xattr_get
 $(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/support/alloc.c)
 $(B)/bin/unit-bounds $(B)/bin/unit-holds $(B)/bin/unit-heads $(B)/bin/unit-locks $(B)/bin/unit-top_models $(B)/bin/unit-spills \
-	$(B)/bin/unit-quotas $(B)/bin/unit-pins $(B)/bin/unit-accesses $(B)/bin/unit-joint: $(call obj,tests/unit/support/engine.c)
+	$(B)/bin/unit-quotas $(B)/bin/unit-pins $(B)/bin/unit-accesses $(B)/bin/unit-joint \
+	$(B)/bin/unit-requests: $(call obj,tests/unit/support/engine.c)
 $(B)/bin/unit-drops $(B)/bin/unit-moves $(B)/bin/unit-calls_memory: $(call obj,tests/unit/support/engine.c tests/unit/support/alloc.c)
 $(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-holds: $(call obj,tests/unit/support/steps.c)

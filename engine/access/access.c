@@ -24,6 +24,7 @@
 /* maximum length of a chain, which also ends a cycle that a client may have reported */
 #define CHAIN_MAX 8192u
 #define AT_ONCE 32u      /* chunks under one hold of the locks */
+#define BETWEEN 32u      /* chunks of a prompt that another client may have created first */
 #define STAMPS 8192u     /* chunks in one call, since the calling thread has other work */
 #define LEASE (1u << 31) /* bit in the id of a lease; no thread has it in its id */
 
@@ -143,6 +144,22 @@ static void use_alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
 }
 
 /*
+ * The parent of the chunk was reported. Returns true if the chunk continues the prompt of the
+ * client's request: it is a descendant of the chunk that the client used last. There may be a few
+ * chunks between them, which another client is creating at the same time.
+ */
+static bool continues_told(struct kvc *k, const struct kvc_client *u, const struct kvc_chunk *c)
+{
+	uint64_t id = c->parent & ~KVC_TOLD;
+
+	for (unsigned i = 0; i < BETWEEN && id && id != u->noted; i++) {
+		c = kvc_chunk_find_locked(k, id);
+		id = c ? c->parent & ~KVC_TOLD : 0;
+	}
+	return id && id == u->noted;
+}
+
+/*
  * Determines the chunk's parent, as a client reported it or as inferred from the order of calls.
  * Returns true if a request begins with this chunk.
  */
@@ -165,6 +182,8 @@ static bool find_parent(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c
 		kvc_chunk_dirty_locked(k, c);
 		kvc_replacers_set_parent_locked(k, c, seen.parent);
 	}
+	if (c->parent & KVC_TOLD)
+		return !continues_told(k, u, c);
 	return seen.begins;
 }
 
@@ -217,7 +236,7 @@ static uint32_t client_id(struct kvc *k, uint64_t caller)
 }
 
 /* Reports the chunk that the client was creating. */
-static void report_fresh(struct kvc *k, struct kvc_client *u)
+static void report_made(struct kvc *k, struct kvc_client *u)
 {
 	struct kvc_chunk *c = u->fresh;
 
@@ -231,6 +250,33 @@ static void report_fresh(struct kvc *k, struct kvc_client *u)
 		kvc_leaving_kept_locked(k, c);
 	c->refs--;
 	kvc_chunk_settle_locked(k, c);
+}
+
+static bool is_settled_early(const struct kvc_chunk *c)
+{
+	return c && c->fresh && (c->parent & KVC_TOLD);
+}
+
+/*
+ * The same, after the chunks before it in the prompt: other clients may create chunks of this
+ * prompt at the same time. So no policy gets a chunk before its parent.
+ */
+static void report_fresh(struct kvc *k, struct kvc_client *u)
+{
+	struct kvc_chunk *above[KVC_CLIENTS], *c = u->fresh;
+	unsigned n = 0;
+
+	while (c && n < KVC_CLIENTS) {
+		c = kvc_chunk_find_locked(k, c->parent & ~KVC_TOLD);
+		if (!is_settled_early(c) || c == u->fresh)
+			break;
+		above[n++] = c;
+	}
+	while (n--)
+		for (int i = 0; i < KVC_CLIENTS && above[n]->fresh; i++)
+			if (k->access->client[i].fresh == above[n])
+				report_made(k, &k->access->client[i]);
+	report_made(k, u);
 }
 
 static void client_idle(struct kvc *k, struct kvc_client *u)
@@ -291,12 +337,15 @@ static struct kvc_client *client_uses(struct kvc *k, struct kvc_chunk *c, uint64
 {
 	struct kvc_client *u = client_of(k, id);
 	uint64_t now = happened_ns(k);
+	bool made;
 
 	if (now > u->last_ns && now - u->last_ns > PAUSE_NS)
 		client_idle(k, u);
 	u->last_ns = now;
+	/* whatever first_file is by now: another client may have used the chunk since */
+	made = u->last == c->id && u->made == c->id;
 	if ((u->last == c->id || (u->serial && c->last_request == u->serial)) &&
-	    (!file || (c->first_file != file && !is_another_use(u, c, soon)))) {
+	    (!file || ((made || c->first_file != file) && !is_another_use(u, c, soon)))) {
 		/*
 		 * to the policies this is the same request; a reader of the access ring may take it
 		 * for a new one
@@ -310,6 +359,7 @@ static struct kvc_client *client_uses(struct kvc *k, struct kvc_chunk *c, uint64
 	}
 	report_fresh(k, u);
 	u->last = c->id;
+	u->made = 0;
 	c->first_file = file;
 	return u;
 }
@@ -347,9 +397,11 @@ bool kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file,
 	if (hit && !soon)
 		kvc_clock_since(k, &k->stats.use_gap, c->use.last_ns);
 	kvc_chunk_accessed_locked(k, c, hit);
+	u = client ? client_find(k, client) : NULL;
+	if (client && is_settled_early(c) && !(u && u->fresh == c))
+		kvc_access_settle_locked(k, c);
 	/* its place in a prompt is not known yet, but another client may have requested it */
 	if (c->fresh) {
-		u = client ? client_find(k, client) : NULL;
 		asks = asks && client && !(u && u->fresh == c);
 		uses = !u || is_own_use(u, c, file);
 	} else if (!client) {
@@ -385,6 +437,7 @@ static void chunk_made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 		return;
 	}
 	u->fresh = c;
+	u->made = c->id;
 	u->recorded = false;
 	u->made_ns = u->last_ns;
 	c->fresh = true;
@@ -408,6 +461,7 @@ void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, 
 		return;
 	}
 	u->fresh = c;
+	u->made = c->id;
 	u->recorded = false;
 	u->last = c->id;
 	c->fresh = true;

@@ -26,6 +26,7 @@
 #include <string.h>
 
 #define LONGEST 65536u /* maximum chunks of a request */
+#define BETWEEN 32u
 #define NONE UINT32_MAX
 
 struct chunk {
@@ -352,6 +353,11 @@ static int start_request(struct kvm_join *j, struct client *c, uint32_t nr, uint
 	return err;
 }
 
+static bool is_near(const struct client *c, const struct kvm_use *u)
+{
+	return u->ns - c->last_ns <= KVC_CHAIN_INFER_COMPUTE_NS;
+}
+
 /* Returns the chunk's parent as far as it is known before this access, or NONE. */
 static uint32_t known_parent(const struct kvm_join *j, const struct client *c,
 			     const struct chunk *k, const struct kvm_use *u)
@@ -365,6 +371,25 @@ static uint32_t known_parent(const struct kvm_join *j, const struct client *c,
 	return !u->made && !u->learned && !c->made && u->ns - c->last_ns <= KVC_CHAIN_INFER_PAUSE_NS
 		       ? c->last
 		       : NONE;
+}
+
+/*
+ * Does the declared chain lead from the client's last chunk to this one? There may be a few chunks
+ * between them, which another client has created at the same time. They belong to the request too.
+ */
+static int continues_told(const struct kvm_join *j, struct client *c, uint32_t nr, bool *on)
+{
+	uint32_t between[BETWEEN], n = 0, at = j->chunk[nr].parent;
+	int err = 0;
+
+	while (at != NONE && at != c->last && n < BETWEEN) {
+		between[n++] = at;
+		at = j->chunk[at].told ? j->chunk[at].parent : NONE;
+	}
+	*on = at != NONE && at == c->last;
+	while (*on && !err && n)
+		err = add_part(c, between[--n], 0);
+	return err;
 }
 
 /* Returns true if the client's request continues with this chunk. Updates the chunk's parent. */
@@ -385,8 +410,7 @@ static bool continues_request(struct kvm_join *j, const struct client *c, uint32
 	k->parent = parent;
 	k->told = u->told;
 	k->known |= u->told || c->last != NONE;
-	return parent != NONE && parent == c->last &&
-	       u->ns - c->last_ns <= KVC_CHAIN_INFER_COMPUTE_NS;
+	return parent != NONE && parent == c->last && is_near(c, u);
 }
 
 /* Notes that another client opens a leased chunk. */
@@ -426,7 +450,9 @@ int kvm_join_use(struct kvm_join *j, struct kvm_use *u)
 	if (before && (!u->file || (before->file && before->file != u->file)))
 		return 0;
 	on = continues_request(j, c, nr, u) && !before && c->n && c->n < LONGEST;
-	if (!on)
+	if (!on && u->told && !before && c->n && c->n < LONGEST && is_near(c, u))
+		err = continues_told(j, c, nr, &on);
+	if (!on && !err)
 		err = start_request(j, c, nr, kvc_max(u->ns, j->began_ns));
 	c->last = nr;
 	c->last_ns = u->ns;

@@ -2,8 +2,8 @@
 /*
  * Models: the sizes of their recent objects, and the attributes on their folders
  * (user.kvcachefs.codec, policy, shared, ttl, layout). The attributes are rows in the catalog. All
- * but the layout are cached in k->models->hints by the model's number; any entry may be replaced at
- * any time.
+ * but the layout are cached in k->models->entries by the model's number; any entry may be replaced
+ * at any time.
  *
  * The number of files in a complete chunk (layers) is stored under meta layers:MODEL, and in a list
  * of the few models that have it set. A mount without such models only checks for an empty list.
@@ -32,12 +32,12 @@ static const struct {
 	[KVC_MODEL_SHARED] = { PREFIX "shared", shared_names },
 };
 
-static struct kvc_hint *hint_of(struct kvc *k, uint64_t model)
+static struct kvc_model_entry *entry_of(struct kvc *k, uint64_t model)
 {
-	struct kvc_hint *h = &k->models->hints[model % KVC_HINTS];
+	struct kvc_model_entry *h = &k->models->entries[model % KVC_MODEL_ENTRIES];
 
 	if (h->model != model)
-		*h = (struct kvc_hint){ .model = model };
+		*h = (struct kvc_model_entry){ .model = model };
 	return h;
 }
 
@@ -73,7 +73,7 @@ int kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, int *value)
 {
-	struct kvc_hint *h = hint_of(k, model);
+	struct kvc_model_entry *h = entry_of(k, model);
 	char text[32] = "";
 	size_t len = sizeof text - 1;
 	int err;
@@ -101,14 +101,14 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 		return -EINVAL;
 	err = text ? kvc_xattr_set(k->cat, model, attrs[a].name, text, strlen(text))
 		   : kvc_xattr_del(k->cat, model, attrs[a].name);
-	hint_of(k, model)->attr[a] = err ? 0 : (int8_t)(v + 2);
-	hint_of(k, model)->lossless_said = false;
+	entry_of(k, model)->attr[a] = err ? 0 : (int8_t)(v + 2);
+	entry_of(k, model)->lossless_said = false;
 	return err;
 }
 
 int kvc_model_ttl_both(struct kvc *k, uint64_t model, uint64_t *seconds)
 {
-	struct kvc_hint *h = hint_of(k, model);
+	struct kvc_model_entry *h = entry_of(k, model);
 
 	if (model && !h->ttl) {
 		char text[32] = "";
@@ -131,7 +131,7 @@ int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds)
 	snprintf(text, sizeof text, "%" PRIu64, seconds);
 	err = seconds ? kvc_xattr_set(k->cat, model, TTL, text, strlen(text))
 		      : kvc_xattr_del(k->cat, model, TTL);
-	hint_of(k, model)->ttl = err ? 0 : 1 + seconds;
+	entry_of(k, model)->ttl = err ? 0 : 1 + seconds;
 	return err;
 }
 
@@ -173,7 +173,7 @@ int kvc_model_layout_set_both(struct kvc *k, uint64_t folder, const char *text)
 		return err;
 	if (text && kvc_kv_layout_parse(text, &l, NULL))
 		return -EINVAL;
-	hint_of(k, model)->lossless_said = false;
+	entry_of(k, model)->lossless_said = false;
 	if (!text)
 		return kvc_xattr_del(k->cat, folder, LAYOUT);
 	kvc_kv_layout_print(&l, printed);
@@ -182,7 +182,7 @@ int kvc_model_layout_set_both(struct kvc *k, uint64_t folder, const char *text)
 
 bool kvc_model_lossless_locked(struct kvc *k, uint64_t model)
 {
-	struct kvc_hint *h = hint_of(k, model);
+	struct kvc_model_entry *h = entry_of(k, model);
 	bool first = !h->lossless_said;
 
 	h->lossless_said = true;
@@ -205,7 +205,7 @@ int kvc_model_apart_both(struct kvc *k, uint64_t model)
  */
 uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model)
 {
-	struct kvc_hint *h = hint_of(k, model);
+	struct kvc_model_entry *h = entry_of(k, model);
 	uint64_t max = 0;
 
 	for (int i = 0; i < 8; i++)
@@ -215,7 +215,7 @@ uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model)
 
 void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
 {
-	struct kvc_hint *h = hint_of(k, model);
+	struct kvc_model_entry *h = entry_of(k, model);
 
 	/*
 	 * A file larger than an eighth of the pool is probably an arena, in which a client places

@@ -9,17 +9,14 @@
 #include "kv_layout.h"
 #include "node.h"
 
-#define KVC_HINTS 256 /* entries of the cache below */
+#define KVC_MODEL_ENTRIES 256 /* entries of the cache below */
 
 /* Attributes of a model's folder whose values are a fixed set. */
 enum kvc_model_attr { KVC_MODEL_CODEC, KVC_MODEL_POLICY, KVC_MODEL_SHARED, KVC_MODEL_ATTRS };
 enum kvc_shared { KVC_SHARED_KEEP, KVC_SHARED_DELETE };
 
-/*
- * A cache entry: a model's settings as last read, and the sizes of its latest objects. Not related
- * to the hints of clients.
- */
-struct kvc_hint {
+/* A cache entry: a model's settings as last read, and the sizes of its latest objects. */
+struct kvc_model_entry {
 	uint64_t model, sizes[8]; /* each the largest of eight objects in a row */
 	unsigned at;
 	int8_t attr[KVC_MODEL_ATTRS]; /* 0: not read yet; 1: not set; 2 + value */
@@ -28,7 +25,7 @@ struct kvc_hint {
 };
 
 struct kvc_models {
-	struct kvc_hint hints[KVC_HINTS];
+	struct kvc_model_entry entries[KVC_MODEL_ENTRIES];
 	/* models with user.kvcachefs.layers, and their number */
 	struct kvc_list layered;
 	_Atomic unsigned nlayered;

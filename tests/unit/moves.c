@@ -278,7 +278,7 @@ static void makes(void)
 		engine_forget(folder);
 	}
 	engine_commit();
-	memset(engine->models->hints, 0, sizeof engine->models->hints);
+	memset(engine->models->entries, 0, sizeof engine->models->entries);
 	arm();
 	err = create(folder, name, &ino);
 	disarm();

@@ -198,8 +198,8 @@ static const struct {
 	  "MODEL/KEY; with --as, it is required as a part of the file names" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
-	  "the value of run= of daemons that may not mount a tmpfs; their\n"
-	  "pools are folders below it, not mounts (default: /run/kvcachefs)" },
+	  "folder to search for pools of daemons without permission to mount\n"
+	  "a tmpfs: the value of their run= (default: /run/kvcachefs)" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
 	{ "newkey", "FILE", "the key file, as in keyfile=; if it is missing, it is created" },

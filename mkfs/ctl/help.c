@@ -108,7 +108,8 @@ static const struct {
 	  "print the names of an engine's files; NAMING is lmcache-fs, vllm-fs\n"
 	  "or another value that kvcachectl(8) lists" },
 	{ "pools", "--free", NULL,
-	  "free all pools whose stores are deleted, or only the given ones" },
+	  "free all pools whose stores are deleted, or only the given ones,\n"
+	  "which may also be pools whose stores are not known" },
 	{ "replay", "--policy", "NAME,...",
 	  "policies to compare (default: all); NAME:DISK uses the policy\n"
 	  "DISK for the disk tier, which --tiers or --capacity adds" },

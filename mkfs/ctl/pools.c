@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl pools: lists the pools in memory and frees them. Only pools whose store no longer
- * exists are freed: files that a killed daemon had acknowledged may be only in its pool until its
- * store is mounted again.
+ * kvcachectl pools: lists the pools in memory and frees them. Pools whose stores exist are never
+ * freed: files that a killed daemon had acknowledged may be only in its pool until its store is
+ * mounted again. A pool without a mark, whose store is not known, is freed only if it is named.
  */
 #include "ctl.h"
 

@@ -42,6 +42,7 @@ struct kvc_encoder {
 	double error, energy;
 	struct kvc_payload_loss loss;
 	struct slot slot; /* of the caller's thread; w is NULL when coding is done */
+	uint64_t begun;   /* number of blocks that were read to be coded */
 	uint64_t raw;     /* number of blocks for which coding saves nothing */
 	struct kvc_payload_aad aad;
 	uint8_t key[32];
@@ -137,6 +138,7 @@ static int read_block(void *arg, void *slot, uint64_t i)
 	struct kvc_encoder *e = arg;
 	const struct slot *s = slot;
 
+	e->begun++;
 	return e->read(e->arg, kvc_codec_work_in(s->w), kvc_payload_block_len(e->f->raw_len, i),
 		       i * KVC_BLOCK);
 }
@@ -236,6 +238,11 @@ static int code_all(struct kvc_encoder *e)
 	if (e->peeked) {
 		kvc_budget_buffer_free(&e->all);
 		e->held = false;
+		/* other threads have read blocks: all are read again, from the first one on */
+		if (e->begun > 1) {
+			e->peeked = false;
+			e->len = 0;
+		}
 		return 0;
 	}
 	if (err)

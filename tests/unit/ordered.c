@@ -161,9 +161,19 @@ static void first_error(void **state)
 		}
 }
 
+struct source {
+	const uint8_t *p;
+	uint64_t next;
+};
+
+/* Bytes are asked for in order, and again from the first one on: the caller sums them. */
 static int give(void *arg, void *buf, size_t len, uint64_t off)
 {
-	memcpy(buf, (const uint8_t *)arg + off, len);
+	struct source *s = arg;
+
+	assert_true(off == s->next || !off);
+	s->next = off + len;
+	memcpy(buf, s->p + off, len);
 	return 0;
 }
 
@@ -171,31 +181,34 @@ static int give(void *arg, void *buf, size_t len, uint64_t off)
 static uint8_t *code(uint8_t *p, size_t len, struct kvc_recipe *r, struct kvc_frame *f,
 		     struct kvc_payload_loss *loss)
 {
+	struct source s = { p, 0 };
 	struct kvc_encoder *e;
 	uint8_t *stored;
 
 	*f = (struct kvc_frame){ .ino = 5, .gen = 6, .size = len, .raw_len = len };
 	strcpy(f->key_model, "model");
-	assert_int_equal(kvc_payload_encoder_new(&e, f, r, give, p), 0);
+	assert_int_equal(kvc_payload_encoder_new(&e, f, r, give, &s), 0);
 	stored = malloc(f->stored_len);
 	if (e) {
 		assert_int_equal(kvc_payload_encoder_read(e, stored, f->stored_len), 0);
 		kvc_payload_encoder_loss(e, loss);
 	} else {
 		memcpy(stored, p, len);
+		s.next = len;
 	}
+	assert_int_equal(s.next, len);
 	kvc_payload_encoder_free(e);
 	return stored;
 }
 
-/* Bytes of 16-bit floats: `noise` of 8 bits of their fraction are random. */
+/* 16-bit floats: `noise` bits of the lower byte are random; with 8, all bits are. */
 static void fill(uint8_t *p, size_t len, unsigned noise)
 {
 	unsigned seed = 3;
 
 	for (size_t i = 0; i + 1 < len; i += 2) {
 		p[i] = (uint8_t)(rand_r(&seed) & ((1u << noise) - 1));
-		p[i + 1] = (uint8_t)(0x3c + rand_r(&seed) % 4);
+		p[i + 1] = (uint8_t)(noise == 8 ? rand_r(&seed) : 0x3c + rand_r(&seed) % 4);
 	}
 }
 

@@ -142,38 +142,23 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 }
 
-/* Returns how many of the bytes that the policy keeps are above low=. */
-static uint64_t kept_excess_locked(const struct kvc *k)
-{
-	uint64_t kept = k->chunks->bytes[KVC_KEPT];
-
-	return kept - kvc_min(kept, kvc_reservation_low_locked(k));
-}
-
-/*
- * Returns how many of `used` bytes are above high=. The policy has not decided yet about chunks
- * that are being created, so their bytes may fill a quarter of the space above high=. The rest of
- * that space is for writes by passthrough, which fail if the pool is full.
- */
-static uint64_t above_high_locked(const struct kvc *k, uint64_t used)
-{
-	uint64_t high = k->pool.bytes / 100 * k->opt.high_pct;
-
-	high += kvc_min(k->chunks->bytes[KVC_ENTERS], (k->pool.bytes - high) / 4);
-	return used - kvc_min(used, high);
-}
-
 /*
  * Returns how many of `used` bytes the pool should lose to be within its watermarks. Between high=
  * and low=, only two kinds of bytes count: those of chunks that the policy does not keep, and kept
- * bytes above low=.
+ * bytes above low=. The policy has not decided yet about chunks that are being created, so their
+ * bytes may fill a quarter of the space above high=. The rest of that space is for writes by
+ * passthrough, which fail if the pool is full.
  */
 static uint64_t trim_bytes_locked(struct kvc *k, uint64_t used)
 {
-	uint64_t decided = k->chunks->bytes[KVC_LEAVES] + kept_excess_locked(k);
+	const uint64_t *bytes = k->chunks->bytes;
+	uint64_t low = kvc_reservation_low_locked(k);
+	uint64_t decided = bytes[KVC_LEAVES] + bytes[KVC_KEPT] - kvc_min(bytes[KVC_KEPT], low);
+	uint64_t high = k->pool.bytes / 100 * k->opt.high_pct;
 	uint64_t want = kvc_reservation_excess(used, k->pool.bytes, &k->opt, &k->evict->trimming);
 
-	want = kvc_min(want, kvc_max(decided, above_high_locked(k, used)));
+	high += kvc_min(bytes[KVC_ENTERS], (k->pool.bytes - high) / 4);
+	want = kvc_min(want, kvc_max(decided, used - kvc_min(used, high)));
 	k->evict->trimming = want > 0;
 	return want;
 }
@@ -500,18 +485,6 @@ static bool lift_hints_locked(struct kvc *k, struct pass *p)
 }
 
 /*
- * Must chunks leave that the policy keeps? Not while they are within low= and the pool is within
- * high=: then the other chunks leave, as soon as they are closed and have copies.
- */
-static bool kept_must_leave_locked(struct kvc *k)
-{
-	uint64_t used = k->reservations.used + k->reservations.unseen;
-
-	return kept_excess_locked(k) || !kvc_list_empty(&k->reservations.waiters) ||
-	       above_high_locked(k, used - kvc_min(used, k->reservations.leaving));
-}
-
-/*
  * Returns the next chunk to judge, or NULL. If the order has no victim, protection is lifted step
  * by step: first that of chunks with hints, then that of chunks whose requests are still under way,
  * then that of the parents of excluded chunks, and last that of the parents of pinned chunks.
@@ -524,12 +497,10 @@ static struct kvc_chunk *next_chunk_locked(struct kvc *k, struct pass *p)
 	c = c ?: kvc_tenant_victim_locked(k) ?: kvc_leaving_take_locked(k, false);
 	if (c && c->pin)
 		back_locked(k, c);
-	if (!c && !kept_must_leave_locked(k))
-		return NULL;
 	c = c ?: kvc_chunk_pop_locked(k);
 	if (!c && lift_hints_locked(k, p))
 		c = kvc_chunk_pop_locked(k);
-	if (!c && (kvc_access_end_all_locked(k) | kvc_leaving_release_locked(k)))
+	if (!c && kvc_access_end_all_locked(k))
 		c = kvc_chunk_pop_locked(k);
 	for (; !c && p->parted < p->nexcluded; p->parted++) {
 		last = p->excluded[p->parted].chunk;

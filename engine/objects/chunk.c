@@ -37,8 +37,7 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 	if (kvc_leaving_pushed_locked(k, c))
 		return;
 	if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c)) {
-		kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy,
-					     c->standing == KVC_ENTERS);
+		kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, false);
 	} else {
 		kvc_replacers_add_locked(k, KVC_CACHE_POOL, c);
 		kvc_leaving_entered_locked(k, c);

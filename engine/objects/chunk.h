@@ -19,7 +19,7 @@ struct kvc_pin;
 /* What the pool's policy has decided about a chunk (leaving.h). */
 enum kvc_standing {
 	KVC_KEPT,   /* it is in the policy's order */
-	KVC_ENTERS, /* it was created or loaded, and the policy has not been asked yet */
+	KVC_ENTERS, /* a client is creating it, and the policy has not been asked yet */
 	KVC_LEAVES, /* it is in no order, and is evicted when its space is needed */
 	KVC_STANDINGS,
 };
@@ -102,8 +102,6 @@ struct kvc_chunk {
 	struct kvc_list excluded_link, chained_link;
 };
 
-#define KVC_ENTERED 64u
-
 struct kvc_chunks {
 	struct kvc_table table;
 	struct kvc_list finished; /* chunks in the pool that are not needed any more (hinted.c) */
@@ -113,9 +111,6 @@ struct kvc_chunks {
 	 */
 	struct kvc_list unwanted, victims;
 	uint64_t bytes[KVC_STANDINGS];
-	/* ids of chunks that entered the pool and await their first use, in a ring (leaving.c) */
-	uint64_t entered[KVC_ENTERED];
-	unsigned first_entered, nentered;
 	struct kvc_replacer_turns turns; /* turns of the classes in the pool */
 	uint64_t clock_ns;               /* the last time of use that was issued */
 	/*

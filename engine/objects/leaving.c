@@ -7,9 +7,6 @@
  * which the policy refused or clients called finished, leave before the others. A chunk that is
  * used again in the meantime is judged like a chunk that enters.
  *
- * A chunk that enters is excluded from the order until the policy has decided, so that a chunk that
- * is being created or loaded is no victim.
- *
  * So the decisions do not depend on how many chunks the evictor evicts at a time, and neither do
  * the bytes that the policy keeps: they stay at low= while the pool is between low= and high=.
  */
@@ -17,8 +14,6 @@
 
 #include "replacers.h"
 #include "tenant.h"
-
-#define ENTERED_PART 16 /* entered chunks: at most the size of the pool divided by this */
 
 static void stand(struct kvc *k, struct kvc_chunk *c, enum kvc_standing standing)
 {
@@ -28,9 +23,6 @@ static void stand(struct kvc *k, struct kvc_chunk *c, enum kvc_standing standing
 		kvc_list_del(&c->tenant.link);
 	else if (c->standing == KVC_LEAVES)
 		c->tenant.taken = false;
-	if ((standing == KVC_ENTERS) != (c->standing == KVC_ENTERS))
-		kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy,
-					     standing == KVC_ENTERS);
 	c->standing = standing;
 	kvc_tenant_count_locked(k, c);
 }
@@ -50,8 +42,6 @@ void kvc_leaving_enters_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (c->standing == KVC_KEPT)
 		stand(k, c, KVC_ENTERS);
-	else if (c->standing == KVC_ENTERS) /* now it is in the order */
-		kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, true);
 }
 
 void kvc_leaving_kept_locked(struct kvc *k, struct kvc_chunk *c)
@@ -109,47 +99,6 @@ bool kvc_leaving_pushed_locked(struct kvc *k, struct kvc_chunk *c)
 	return true;
 }
 
-/* The chunk that entered first does not await its first use any more: it can be a victim. */
-static void release_entered(struct kvc *k)
-{
-	struct kvc_chunks *all = k->chunks;
-	struct kvc_slot *s = kvc_table_find(&all->table, all->entered[all->first_entered]);
-	struct kvc_chunk *c = s ? kvc_of(s, struct kvc_chunk, slot) : NULL;
-
-	all->first_entered = (all->first_entered + 1) % KVC_ENTERED;
-	all->nentered--;
-	if (c && c->standing == KVC_ENTERS && !c->fresh)
-		stand(k, c, KVC_KEPT);
-}
-
-bool kvc_leaving_release_locked(struct kvc *k)
-{
-	bool any = k->chunks->nentered;
-
-	while (k->chunks->nentered)
-		release_entered(k);
-	return any;
-}
-
-/*
- * The chunk entered the order of the policy, which decides about it at its first use. Until then
- * the chunk is no victim, and new chunks are not compared with it. The first use follows at once if
- * a call has loaded the chunk, but it may never come. So this holds for the last KVC_ENTERED chunks
- * and a part of the pool.
- */
-static void await_first_use(struct kvc *k, struct kvc_chunk *c)
-{
-	struct kvc_chunks *all = k->chunks;
-
-	kvc_leaving_enters_locked(k, c);
-	if (c->fresh)
-		return;
-	while (all->nentered && (all->nentered == KVC_ENTERED ||
-				 all->bytes[KVC_ENTERS] > k->pool.bytes / ENTERED_PART))
-		release_entered(k);
-	all->entered[(all->first_entered + all->nentered++) % KVC_ENTERED] = c->id;
-}
-
 void kvc_leaving_judge_locked(struct kvc_chunk *c, bool refused)
 {
 	c->hints.judged = true;
@@ -164,8 +113,6 @@ void kvc_leaving_entered_locked(struct kvc *k, struct kvc_chunk *c)
 	c->hints.judged = c->hints.refused = false;
 	if (refused)
 		kvc_leaving_add_locked(k, c, true);
-	else if (c->hints.entered)
-		await_first_use(k, c);
 }
 
 void kvc_leaving_count_locked(struct kvc *k, const struct kvc_chunk *c, uint64_t by)

@@ -30,8 +30,6 @@ struct kvc_chunk *kvc_leaving_take_locked(struct kvc *k, bool first);
  */
 bool kvc_leaving_pushed_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_leaving_entered_locked(struct kvc *k, struct kvc_chunk *c);
-/* Chunks that entered can be victims before their first use. Returns false if there were none. */
-bool kvc_leaving_release_locked(struct kvc *k);
 /* The chunk's bytes in the pool have changed by `by`, which may be negative (mod 2^64). */
 void kvc_leaving_count_locked(struct kvc *k, const struct kvc_chunk *c, uint64_t by);
 /* The last file of the chunk left the pool. */

@@ -21,9 +21,11 @@ def conforms(name, cpu, shims):
         p = run(f"{BUILD}/bin/test-remote", url, shim, s.mnt)
         print(name, shim, p.stdout.strip().splitlines()[-1:])
         assert p.returncode == 0, f"{name} {shim}: {p.stdout}"
+    print(name, s.stats()["evictions"], "files were evicted")
+    assert name == "pool" or s.stats()["evictions"]
     s.umount()
     s.fsck()
 
 
 beside([(conforms, "pool", "256M", ["-", "delay-get:3", "faults"]),
-        (conforms, "disk", "64M", ["-"])])
+        (conforms, "disk", "80M", ["-"])])

@@ -10,9 +10,10 @@
  *
  * A new chunk is `fresh` until the client that creates it goes on to another chunk or pauses. Only
  * then is its size known, and whether its file was renamed into another chunk, so only then do the
- * policies learn its request and its parent. Until then it is no victim, unless no other chunk can
- * be evicted, and new chunks are not compared with it. If another client uses the chunk or creates
- * its child, and its parent was reported, the policies learn of it at once.
+ * policies learn its request and its parent. Until then they treat it as a new chunk without a
+ * request, so that it can be evicted in its turn if stores fill the pool quickly. If another client
+ * uses the chunk or creates its child, and its parent was reported, the policies learn of it at
+ * once.
  *
  * An access to a chunk counts for its ancestors too, although no client asked for them: an engine
  * that has the beginning of a prompt on its device stores and loads only the rest. Without this, a

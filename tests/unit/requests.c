@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests as the policies see them: several clients that make one prompt at the same time, and
- * chunks about which the policy has not decided yet. No thread runs.
+ * Requests as the policies see them: several clients that make one prompt at the same time. No
+ * thread runs.
  */
 #include "access.h"
 #include "engine.h"
-#include "leaving.h"
-#include "replacers.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -122,78 +120,6 @@ static void prompts_are_requests(void **state)
 	assert_int_equal(requests_begun() - began, 1 + 4 + 1 + 1);
 }
 
-/* Takes all victims, and puts them back. Returns true if the chunk was one of them. */
-static bool is_victim(uint64_t ino)
-{
-	struct kvc_chunk *v[2 * CHUNKS], *c;
-	unsigned n = 0;
-	bool is = false;
-
-	kvc_lock(engine);
-	while (n < 2 * CHUNKS && (c = kvc_chunk_pop_locked(engine))) {
-		is |= c->id == ino;
-		v[n++] = c;
-	}
-	while (n)
-		kvc_chunk_push_locked(engine, v[--n]);
-	kvc_unlock(engine);
-	return is;
-}
-
-/* While a client creates a chunk, the chunk is no victim, even if its request is not the last. */
-static void new_chunks_are_no_victims(void **state)
-{
-	uint64_t ino;
-
-	(void)state;
-	make(0, "begins", "");
-	make(1, "another", "");
-	ino = make(0, "fresh", "begins");
-	make(1, "more", "another");
-	kvc_lock(engine);
-	kvc_access_request_end_locked(engine, FIRST + 1);
-	kvc_unlock(engine);
-	assert_false(is_victim(ino));
-	end_requests();
-	assert_true(is_victim(ino));
-}
-
-/*
- * A chunk that was loaded is no victim before its first use; but the use may never come, so later
- * chunks take its turn. If no other chunk can leave, it can.
- */
-static void loaded_chunks_await_a_use(void **state)
-{
-	struct kvc_chunk *c;
-	uint64_t ino[KVC_ENTERED + 2];
-	char name[16];
-
-	(void)state;
-	for (unsigned i = 0; i < KVC_ENTERED + 2; i++) {
-		snprintf(name, sizeof name, "load%u", i);
-		ino[i] = make(2, name, "");
-	}
-	end_requests();
-	kvc_lock(engine);
-	kvc_leaving_release_locked(engine);
-	for (unsigned i = 0; i < KVC_ENTERED + 2; i++) {
-		c = kvc_chunk_find_locked(engine, ino[i]);
-		kvc_replacers_remove_locked(engine, KVC_CACHE_POOL, c, true);
-		kvc_chunk_push_locked(engine, c); /* as if it had been evicted and loaded */
-	}
-	kvc_unlock(engine);
-	assert_true(is_victim(ino[0]) && is_victim(ino[1]));
-	assert_false(is_victim(ino[2]) || is_victim(ino[KVC_ENTERED + 1]));
-	use(3, ino[2]);
-	end_requests();
-	assert_true(is_victim(ino[2]));
-	kvc_lock(engine);
-	assert_true(kvc_leaving_release_locked(engine));
-	assert_false(kvc_leaving_release_locked(engine));
-	kvc_unlock(engine);
-	assert_true(is_victim(ino[KVC_ENTERED + 1]));
-}
-
 static int begin(void **state)
 {
 	(void)state;
@@ -214,8 +140,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(clients_make_one_prompt),
 		cmocka_unit_test(prompts_are_requests),
-		cmocka_unit_test(new_chunks_are_no_victims),
-		cmocka_unit_test(loaded_chunks_await_a_use),
 	};
 
 	return cmocka_run_group_tests_name("requests", tests, begin, end);

@@ -16,7 +16,8 @@
  * returned, so a client that closes a file and demotes it at once may still find it open; a worker
  * that copies also has the segment open a moment longer than the copy takes. A chunk that was
  * accessed a moment ago is retried for GRACE_NS, and one whose folder is being probed until the
- * probe has ended.
+ * probe has ended. If the file that the call names is moved to another chunk meanwhile, that chunk
+ * is demoted.
  *
  * Threads that run this code: the demoter's, the callers of fs/ (kvc_demote_locked), and the one
  * that answers waits (copy_done).
@@ -56,6 +57,7 @@ struct demotion {
 	struct kvc *k;
 	struct kvc_node *target; /* the file or folder that the call names; referenced */
 	uint64_t chunk;          /* its chunk, which may change */
+	uint32_t uid;            /* the user who calls */
 	int from;
 	uint64_t since_ns;
 	/* since this time every step has found the chunk in use; 0: the last step did not */
@@ -77,7 +79,9 @@ static bool pinned_locked(struct kvc *k, uint64_t chunk)
 
 /*
  * Finds the chunk of the target again, because files may have been moved to other chunks
- * (names/chunking.c). Returns AGAIN if it has changed or is changing, else 0.
+ * (names/chunking.c). Returns AGAIN if it has changed or is changing, else 0. -EBUSY: the chunk may
+ * belong to another user now. The permission was checked for the former one (ops/xattr.c), so the
+ * user has to call again.
  */
 static int follow_locked(struct demotion *d)
 {
@@ -87,6 +91,8 @@ static int follow_locked(struct demotion *d)
 		return n->chunking.regroup || n->chunking.splitting ? AGAIN : 0;
 	if (n->state == KVC_GONE || n->row.chunk == d->chunk)
 		return 0;
+	if (d->uid && n->row.chunk != n->row.ino)
+		return -EBUSY;
 	d->chunk = n->row.chunk;
 	return AGAIN;
 }
@@ -313,10 +319,12 @@ static int demote_step_locked(struct kvc *k, struct demotion *d)
 		return -ETIMEDOUT;
 	if (d->notice)
 		return kvc_notify_delivered(k, d->notice) ? 0 : AGAIN;
-	if (follow_locked(d) && S_ISDIR(d->target->row.mode))
-		return AGAIN;
+	err = follow_locked(d);
+	if (err < 0 || (err && S_ISDIR(d->target->row.mode)))
+		return err;
 	if (pinned_locked(k, d->chunk))
 		return -EBUSY;
+	err = 0;
 	if ((c = kvc_chunk_find_locked(k, d->chunk))) {
 		c->refs++;
 		err = demote_chunk_locked(k, d, c);
@@ -402,6 +410,7 @@ int kvc_demote_locked(struct kvc *k, struct kvc_node *target, uint64_t chunk, co
 	d->target = target;
 	kvc_node_ref_locked(target);
 	d->chunk = chunk;
+	d->uid = w->uid;
 	d->from = where;
 	d->since_ns = kvc_mono_ns();
 	kvc_list_init(&d->waiters);

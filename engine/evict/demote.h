@@ -15,8 +15,8 @@ struct kvc_demotes {
 /*
  * Starts to demote the chunk of the target, a file or a folder, from "cpu" (the pool), from the
  * tier with that name, or from "all". If the target is moved to another chunk meanwhile, that chunk
- * is demoted. Returns KVC_WAIT, and w is woken with the result in w->err; -EINVAL if there is no
- * such tier or w is NULL; or -ENOMEM. The caller holds k->lock.
+ * is demoted if w->uid may do so. Returns KVC_WAIT, and w is woken with the result in w->err;
+ * -EINVAL if there is no such tier or w is NULL; or -ENOMEM. The caller holds k->lock.
  */
 int kvc_demote_locked(struct kvc *k, struct kvc_node *target, uint64_t chunk, const char *from,
 		      struct kvc_wait *w);

@@ -26,7 +26,7 @@
 #include <string.h>
 
 #define LONGEST 65536u /* maximum chunks of a request */
-#define BETWEEN 32u
+#define BETWEEN 32u    /* chunks of a prompt that another client may have created first */
 #define NONE UINT32_MAX
 
 struct chunk {

@@ -43,7 +43,7 @@ static void work(struct run *r, void *slot)
 	const struct kvc_ordered *o = r->o;
 
 	pthread_mutex_lock(&r->lock);
-	while (r->next < o->end && !r->err) {
+	while (r->next < o->n && !r->err) {
 		uint64_t i = r->next++;
 		int err = o->begin(o->arg, slot, i);
 
@@ -79,11 +79,11 @@ static void *help(void *arg)
 
 int kvc_ordered_run(const struct kvc_ordered *o, void *slot, unsigned threads)
 {
-	struct run r = { .o = o, .next = o->first, .finished = o->first };
+	struct run r = { .o = o };
 	struct helper h[KVC_ORDERED_MAX - 1];
 	unsigned most = cpus(), n = 0;
 
-	threads = (unsigned)kvc_min(kvc_min(threads, KVC_ORDERED_MAX), o->end - o->first);
+	threads = (unsigned)kvc_min(kvc_min(threads, KVC_ORDERED_MAX), o->n);
 	pthread_mutex_init(&r.lock, NULL);
 	pthread_cond_init(&r.moved, NULL);
 	atomic_fetch_add(&busy, 1);

@@ -12,7 +12,7 @@
 
 /* The functions return 0 or a negative errno. No item is begun after an error. */
 struct kvc_ordered {
-	uint64_t first, end; /* the items */
+	uint64_t n; /* number of items */
 	void *arg;
 	/* In order, one call at a time: prepares item i in the slot. */
 	int (*begin)(void *arg, void *slot, uint64_t i);

@@ -223,7 +223,7 @@ static void *slot_new(void *arg)
 static int code_all(struct kvc_encoder *e)
 {
 	const struct kvc_ordered o = {
-		.end = e->n,
+		.n = e->n,
 		.arg = e,
 		.begin = read_block,
 		.work = code_one,

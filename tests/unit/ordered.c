@@ -82,7 +82,7 @@ static void slot_free(void *arg, void *slot)
 
 static int run(struct items *t, unsigned threads)
 {
-	const struct kvc_ordered o = { 0, ITEMS, t, begin, work, finish, slot_new, slot_free };
+	const struct kvc_ordered o = { ITEMS, t, begin, work, finish, slot_new, slot_free };
 	uint64_t own;
 	int err;
 

@@ -13,7 +13,7 @@ data that was written beyond it does not either, and creations, renames and unli
 some point. Only a sync of its folder covers a name. Files below `remote` are on another machine,
 and all of them survive."""
 import errno, hashlib, mmap, os, struct, threading
-from kvtest import BUILD, Store, run
+from kvtest import BUILD, TMP, Store, binary, run
 
 OPEN, WRITE, TRUNCATE, SYNC, SYNC_DIR, UNLINK, RENAME, MKDIR, CLOSE, END = (
     1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
@@ -435,6 +435,20 @@ def mount_recorded(s, top, log, state_path):
     finally:
         for name in ("LD_PRELOAD", "RECORD_UNDER", "RECORD_LOG", "RECORD_STATE"):
             del os.environ[name]
+
+
+def recorded_store(top, base, log, state_path, options, parts):
+    """Makes a store with these data files below `top`, copies `top` to `base`, and mounts the store
+    as mount_recorded() does. Returns the store and its State."""
+    os.mkdir(top)
+    s = store_at(top, options, f"{TMP}/mnt")
+    run(binary("mkfs.kvcachefs"), "--size", "24M", *(w for p in parts for w in ("--file", p)),
+        s.path, ok=True)
+    os.unlink(f"{s.path}/reserve")
+    run("cp", "-a", top, base, ok=True)
+    state = State(state_path)
+    mount_recorded(s, top, log, state_path)
+    return s, state
 
 
 def gone(s):

@@ -26,14 +26,7 @@ FIRST = random.Random(SEED).randrange(STEP)
 
 def recorded(parts):
     """Records two fsyncs of a file. Returns a list of (version, first record, last record)."""
-    os.mkdir(TOP)
-    s = store_at(TOP, "unit=file,settle=3600000", f"{TMP}/mnt")
-    run(binary("mkfs.kvcachefs"), "--size", "24M", *(w for p in parts for w in ("--file", p)),
-        s.path, ok=True)
-    os.unlink(f"{s.path}/reserve")
-    run("cp", "-a", TOP, BASE, ok=True)
-    state = State(STATE)
-    mount_recorded(s, TOP, LOG, STATE)
+    s, state = recorded_store(TOP, BASE, LOG, STATE, "unit=file,settle=3600000", parts)
     os.mkdir(f"{s.mnt}/m")
     fd = os.open(f"{s.mnt}/m", os.O_RDONLY)
     os.fsync(fd)  # the first one syncs all devices, since an earlier daemon may have been killed

@@ -22,14 +22,7 @@ FILES = 12
 
 def recorded(parts):
     """Records the end of a mount. Returns the last record before the unmount, and the last one."""
-    os.mkdir(TOP)
-    s = store_at(TOP, "unit=file,settle=0", f"{TMP}/mnt")
-    run(binary("mkfs.kvcachefs"), "--size", "24M", *(w for p in parts for w in ("--file", p)),
-        s.path, ok=True)
-    os.unlink(f"{s.path}/reserve")
-    run("cp", "-a", TOP, BASE, ok=True)
-    state = State(STATE)
-    mount_recorded(s, TOP, LOG, STATE)
+    s, state = recorded_store(TOP, BASE, LOG, STATE, "unit=file,settle=0", parts)
     for i in range(FILES):
         s.write(f"m/{i}", blob(i, 50000))
     s.settle()

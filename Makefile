@@ -30,7 +30,8 @@
 # make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes,
 #                      and 7 GB of packages)
 # make ttft            measure the time to the first token of vLLM on the CPU, with its own storage,
-#                      with LMCache and with a mount (6 to 10 minutes; needs the packages of make engines)
+#                      with LMCache and with a mount (6 to 10 minutes; needs the packages of
+#                      make engines)
 # make conformance     run pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS= say
 #                      where they are; S="fsx": one of them)
 # make gpu-measure [DIR=MOUNT]    measure the figures of kvcachefs-gpu(7) on this machine's GPU

@@ -34,11 +34,11 @@ static const struct {
 
 static struct kvc_model_entry *entry_of(struct kvc *k, uint64_t model)
 {
-	struct kvc_model_entry *h = &k->models->entries[model % KVC_MODEL_ENTRIES];
+	struct kvc_model_entry *e = &k->models->entries[model % KVC_MODEL_ENTRIES];
 
-	if (h->model != model)
-		*h = (struct kvc_model_entry){ .model = model };
-	return h;
+	if (e->model != model)
+		*e = (struct kvc_model_entry){ .model = model };
+	return e;
 }
 
 static int value_of(enum kvc_model_attr a, const char *text)
@@ -73,18 +73,18 @@ int kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, int *value)
 {
-	struct kvc_model_entry *h = entry_of(k, model);
+	struct kvc_model_entry *e = entry_of(k, model);
 	char text[32] = "";
 	size_t len = sizeof text - 1;
 	int err;
 
-	if (model && !h->attr[a]) {
+	if (model && !e->attr[a]) {
 		err = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len);
 		if (err && err != -ENOENT)
 			return err;
-		h->attr[a] = (int8_t)((err ? -1 : value_of(a, text)) + 2);
+		e->attr[a] = (int8_t)((err ? -1 : value_of(a, text)) + 2);
 	}
-	*value = model ? h->attr[a] - 2 : -1;
+	*value = model ? e->attr[a] - 2 : -1;
 	return 0;
 }
 
@@ -108,18 +108,18 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 
 int kvc_model_ttl_both(struct kvc *k, uint64_t model, uint64_t *seconds)
 {
-	struct kvc_model_entry *h = entry_of(k, model);
+	struct kvc_model_entry *e = entry_of(k, model);
 
-	if (model && !h->ttl) {
+	if (model && !e->ttl) {
 		char text[32] = "";
 		size_t len = sizeof text - 1;
 		int err = kvc_xattr_get(k->cat, model, TTL, text, &len);
 
 		if (err && err != -ENOENT)
 			return err;
-		h->ttl = 1 + (err ? 0 : strtoull(text, NULL, 10));
+		e->ttl = 1 + (err ? 0 : strtoull(text, NULL, 10));
 	}
-	*seconds = model ? h->ttl - 1 : 0;
+	*seconds = model ? e->ttl - 1 : 0;
 	return 0;
 }
 
@@ -182,10 +182,10 @@ int kvc_model_layout_set_both(struct kvc *k, uint64_t folder, const char *text)
 
 bool kvc_model_lossless_locked(struct kvc *k, uint64_t model)
 {
-	struct kvc_model_entry *h = entry_of(k, model);
-	bool first = !h->lossless_said;
+	struct kvc_model_entry *e = entry_of(k, model);
+	bool first = !e->lossless_said;
 
-	h->lossless_said = true;
+	e->lossless_said = true;
 	return first;
 }
 
@@ -205,26 +205,26 @@ int kvc_model_apart_both(struct kvc *k, uint64_t model)
  */
 uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model)
 {
-	struct kvc_model_entry *h = entry_of(k, model);
+	struct kvc_model_entry *e = entry_of(k, model);
 	uint64_t max = 0;
 
 	for (int i = 0; i < 8; i++)
-		max = kvc_max(max, h->sizes[i]);
+		max = kvc_max(max, e->sizes[i]);
 	return kvc_round_up(max, KVC_PAGE);
 }
 
 void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
 {
-	struct kvc_model_entry *h = entry_of(k, model);
+	struct kvc_model_entry *e = entry_of(k, model);
 
 	/*
 	 * A file larger than an eighth of the pool is probably an arena, in which a client places
 	 * many objects; preallocating that much for each file would use up the pool.
 	 */
 	if (size && size <= k->pool.bytes / 8) {
-		uint64_t *max = &h->sizes[h->at / 8 % 8];
+		uint64_t *max = &e->sizes[e->at / 8 % 8];
 
-		*max = h->at++ % 8 ? kvc_max(*max, size) : size;
+		*max = e->at++ % 8 ? kvc_max(*max, size) : size;
 	}
 }
 

@@ -80,8 +80,9 @@ static const struct row rows[] = {
 	  "they are hidden until the chunk is complete",
 	  CHOICE, AT(partial), partial_names, 0, 0, "show", FIXED },
 	{ "write", ONE_OF,
-	  "through: copy files to the tiers soon after their last close; back: copy them only "
-	  "when they are evicted, and the oldest ones when a quarter of the pool has no copy",
+	  "through: copy files to the tiers soon after their last close; back: copy them "
+	  "when they are evicted, but the oldest ones earlier if a quarter of the pool has no "
+	  "copy",
 	  CHOICE, AT(write), write_names, 0, 0, "through", FIXED },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on",
 	  FIXED },
@@ -92,8 +93,9 @@ static const struct row rows[] = {
 	  "counts as the first request)",
 	  CHOICE, AT(admit), admit_names, 0, 0, "all", LIVE },
 	{ "daily", "SIZE",
-	  "bytes per day after which only files that were fsynced, and other files that are "
-	  "always admitted, are written to the disk tier; 0: no limit",
+	  "bytes that are written to the disk tier per day; after them only files that are "
+	  "always admitted are written, such as fsynced ones (ADMISSION in kvcachefs(8)); 0: no "
+	  "limit",
 	  SIZE, AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
 	{ "remote", "URL",
 	  "a tier shared with other nodes: dir://, redis://, rediss://, redis+cluster://, "
@@ -155,16 +157,15 @@ static const struct row rows[] = {
 	  AT(deadline_ms), NULL, 1, 3600000, "10000", FIXED },
 	{ "pace", "MS",
 	  "maximum delay of a writer while copies to the tiers lag behind; if there is still no "
-	  "space "
-	  "after it, the coldest chunks without a copy are dropped",
+	  "space after this delay, the coldest chunks without a copy are dropped",
 	  NUMBER, AT(pace_ms), NULL, 0, 3600000, "100", LIVE },
 	{ "log", "SIZE",
 	  "intended size of the write-ahead log of the catalog (the list of files); on a busy "
 	  "disk it can become larger",
 	  SIZE, AT(log_bytes), NULL, 1 << 20, 1ull << 40, "64M", FIXED },
 	{ "catalog", "SIZE",
-	  "maximum size of names and attributes in the catalog; 0: half of the combined size of "
-	  "pool and disk tier, but at least 256M, or unlimited with remote=",
+	  "maximum size of names and attributes in the catalog; 0: unlimited with remote=, "
+	  "otherwise half of the combined size of the pool and the disk tier, but at least 256M",
 	  SIZE, AT(catalog_bytes), NULL, 0, 1ull << 50, "0", FIXED },
 	{ "commit", "MS",
 	  "maximum time for which changes to the catalog are collected before they are committed",

@@ -24,7 +24,7 @@ static const struct {
 	{ "top", "--sort", "COLUMN",
 	  "order of the models: use (opens, requests for names that do not\n"
 	  "exist, and creates; default), asked (chunks requested), found (the\n"
-	  "percentage of these that was found, lowest first), memory (the\n"
+	  "percentage of these that were found, lowest first), memory (the\n"
 	  "percentage of opens that found the file in memory, lowest first),\n"
 	  "opens, creates, loaded, copied, pool or name" },
 	{ "status", "--interval", "TIME",
@@ -63,7 +63,8 @@ static const struct {
 	{ "hint", "--finished", NULL,
 	  "the prompt will not be continued: evict its chunks before others" },
 	{ "hint", "--superseded", "FOLDER",
-	  "FOLDER is the last chunk of a newer prompt that replaces this one" },
+	  "a newer prompt, whose last chunk is FOLDER, replaces this one:\n"
+	  "evict the chunks that are not in the newer prompt before others" },
 	{ "hint", "--priority", "low|normal|high",
 	  "evict these chunks before others (low), or after others for one\n"
 	  "hour (high); normal: end earlier hints about them" },
@@ -91,8 +92,10 @@ static const struct {
 	{ "add", "--force", NULL, "overwrite a filesystem or another store on the device" },
 	{ "grow", "--device", "DEVICE", "grow only this device; give its path or number" },
 	{ "grow", "--size", "SIZE",
-	  "new size of a data file; default: all the space that the file or\n"
-	  "block device has now (enlarge it first, for example with lvextend)" },
+	  "new size of the device, or of each device without --device:\n"
+	  "extends a data file, and must fit on a block device (default: all\n"
+	  "the space that it has now; to extend a block device, use the tool\n"
+	  "that made it, such as lvextend)" },
 	{ "remove", "--force", NULL, "drop files that cannot be read from the device" },
 	{ "remove", "--cancel", NULL, "cancel a removal that was not completed: keep the device" },
 	{ "remove", "--stop", NULL,
@@ -108,8 +111,9 @@ static const struct {
 	  "print the names of an engine's files; NAMING is lmcache-fs, vllm-fs\n"
 	  "or another value that kvcachectl(8) lists" },
 	{ "pools", "--free", NULL,
-	  "free all pools whose stores are deleted, or only the given ones,\n"
-	  "which may also be pools whose stores are not known" },
+	  "free all pools whose stores are deleted, or only the given pools.\n"
+	  "A pool whose store is not known is freed only if it is given, and\n"
+	  "so is a pool that is not a mount and not in /run/kvcachefs" },
 	{ "replay", "--policy", "NAME,...",
 	  "policies to compare (default: all); NAME:DISK uses the policy\n"
 	  "DISK for the disk tier, which --tiers or --capacity adds" },
@@ -199,8 +203,9 @@ static const struct {
 	  "MODEL/KEY; with --as, it is required as a part of the file names" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
-	  "folder to search for pools of daemons without permission to mount\n"
-	  "a tmpfs: the value of their run= (default: /run/kvcachefs)" },
+	  "folder in which pools that are not mounts are searched, too: the\n"
+	  "mount option run= of daemons that may not mount a tmpfs (default:\n"
+	  "/run/kvcachefs)" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
 	{ "newkey", "FILE", "the key file, as in keyfile=; if it is missing, it is created" },

@@ -23,6 +23,9 @@ static int collect(void *arg, const struct kvm_pool *p)
 {
 	struct found *all = arg;
 
+	for (size_t i = 0; i < all->n; i++)
+		if (!strcmp(all->v[i].path, p->path))
+			return 0;
 	if (kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v))
 		return -ENOMEM;
 	all->v[all->n++] = *p;
@@ -176,6 +179,29 @@ static int free_them(const struct found *all, bool yes)
 	return failed;
 }
 
+/* Collects the pools that are mounts, and the others in the folder; NULL: the usual folder. */
+static int search(const char *folder, struct found *all)
+{
+	int err = kvm_pools_each(folder, collect, all);
+
+	return err ? kvm_fail("cannot search for pools in %s: %s", folder ?: "/proc/self/mountinfo",
+			      kvc_why(-err))
+		   : 0;
+}
+
+/* Searches the usual folder, and the folder of each pool that the user named. */
+static int search_beside(int n, char **names, struct found *all)
+{
+	int err = search(NULL, all);
+
+	for (int i = 0; i < n && !err; i++) {
+		KVC_MEM char *name = strdup(names[i]);
+
+		err = name ? search(dirname(name), all) : kvm_fail("out of memory");
+	}
+	return err;
+}
+
 int kvm_run_pools(int argc, char **argv)
 {
 	bool give = false, yes = false, json = false;
@@ -183,8 +209,6 @@ int kvm_run_pools(int argc, char **argv)
 		{ "free", &give, NULL }, { "yes", &yes, NULL }, { "json", &json, NULL }, { 0 }
 	};
 	struct found all = { 0 };
-	KVC_MEM char *beside = NULL;
-	const char *folder;
 	int err = kvm_options(&argc, argv, options);
 
 	if (err)
@@ -195,17 +219,8 @@ int kvm_run_pools(int argc, char **argv)
 		return kvm_misused("pools: --yes needs --free");
 	if (json && give)
 		return kvm_misused("pools: --json and --free cannot be combined");
-	/*
-	 * Mounted pools are found anywhere; other pools only in the folder of the pool that is
-	 * named.
-	 */
-	beside = give && argc ? strdup(argv[0]) : NULL;
-	folder = give ? (beside ? dirname(beside) : NULL) : argc ? argv[0] : NULL;
-	err = kvm_pools_each(folder, collect, &all);
-	if (err)
-		err = kvm_fail("cannot search for pools in %s: %s",
-			       folder ?: "/proc/self/mountinfo", kvc_why(-err));
-	else
+	err = give ? search_beside(argc, argv, &all) : search(argc ? argv[0] : NULL, &all);
+	if (!err)
 		err = give ? select_pools(&all, argc, argv) ?: free_them(&all, yes)
 			   : list(&all, json);
 	free(all.v);

@@ -59,9 +59,9 @@ int main(int argc, char **argv)
 	if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
 		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o OPTIONS]\n"
 		       "       mount -o remount,OPTIONS MOUNTPOINT\n"
-		       "Mounts a kvcachefs store. mount(8) runs mount.kvcachefs for the type "
-		       "kvcachefs: use\n"
-		       "mount as above.\n"
+		       "Mounts a kvcachefs store, or changes the options of a mounted one. Do not "
+		       "run\n"
+		       "mount.kvcachefs yourself: mount(8) runs it for the type kvcachefs.\n"
 		       "See mount.kvcachefs(8) and kvcachefs(8) for details.\n");
 		return 0;
 	}

@@ -199,6 +199,20 @@ shutil.rmtree(d.path)
 p = run(CTL, "pools", "--yes", held, "--free", ok=True)
 assert p.stdout.count(f"{held} ") == 2 and not os.path.exists(held), p
 
+# pools without a tmpfs of their own, in several folders, are freed if they are named
+d = Store("d", cpu="32M", size="24M").mount(options="settle=60000")
+held = d.config()["pool"]
+copies = [f"{RUN}/apart{i}/pool" for i in range(2)]
+for path in copies:
+    os.mkdir(os.path.dirname(path))
+    shutil.copytree(held, path)
+d.umount()
+shutil.rmtree(d.path)
+run(CTL, "pools", "--free", "--yes", ok=True)
+assert all(os.path.exists(p) for p in copies)
+run(CTL, "pools", "--free", "--yes", *copies, ok=True)
+assert not any(os.path.exists(p) for p in copies) and not pools()
+
 # a store that is created again
 c = Store("c", cpu="32M", size="24M").mount(options="settle=60000")
 c.write("m/x", blob("x", N))

@@ -87,7 +87,9 @@ static void copy_free(struct call *c)
 
 static bool call_slot_hook(struct kvc_wait *w)
 {
-	return kvfs_call_slot((struct call *)w);
+	struct call *c = (struct call *)w;
+
+	return kvfs_call_slot(c) && (!w->patient || kvfs_wait_slot_spare(c->queue));
 }
 
 struct call *kvfs_call_new(fuse_req_t req, uint64_t ino, void (*run)(struct call *),

@@ -409,6 +409,46 @@ static size_t count_lines(const char *list, size_t len)
 }
 
 /*
+ * Parses the command in the first line of a list, and moves *list and *len behind it. Returns 0, or
+ * -EINVAL if its argument is wrong.
+ */
+static int lease_command(const char **list, size_t *len, struct kvc_lease_kind *kind)
+{
+	static const char *const words[] = {
+		[KVC_LEASE_PREFETCH] = "prefetch\n",
+		[KVC_LEASE_LOOK] = "look\n",
+		[KVC_LEASE_HINT] = "hint ",
+	};
+	static const char wait[] = "wait ";
+	const char *at, *end = *list + *len;
+	uint64_t ms = 0;
+
+	for (unsigned m = KVC_LEASE_PREFETCH; m <= KVC_LEASE_HINT; m++) {
+		size_t n = strlen(words[m]);
+
+		if (*len < n || memcmp(*list, words[m], n) != 0)
+			continue;
+		kind->mode = m;
+		*list += n;
+		*len -= n;
+		return 0;
+	}
+	if (*len <= strlen(wait) || memcmp(*list, wait, strlen(wait)) != 0)
+		return 0;
+	for (at = *list + strlen(wait);
+	     at < end && *at >= '0' && *at <= '9' && ms <= KVC_LEASE_WAIT_MS; at++)
+		ms = 10 * ms + (uint64_t)(*at - '0');
+	if (ms > KVC_LEASE_WAIT_MS)
+		return -EINVAL;
+	if (at == end || *at != '\n') /* it is a path that begins with these characters */
+		return 0;
+	kind->wait_ms = (unsigned)ms;
+	*len = (size_t)(end - ++at);
+	*list = at;
+	return 0;
+}
+
+/*
  * Takes the lease for the written list. off: position of the first read. Returns -EAGAIN if
  * h->list was too small and has grown, so that another thread must take the lease. The caller holds
  * h->lock.
@@ -416,33 +456,22 @@ static size_t count_lines(const char *list, size_t len)
 static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 {
 	enum list_size size = atomic_load(&h->list), least = size;
-	static const char *const words[] = {
-		[KVC_LEASE_PREFETCH] = "prefetch\n",
-		[KVC_LEASE_LOOK] = "look\n",
-		[KVC_LEASE_HINT] = "hint ",
-	};
+	struct kvc_lease_kind kind = { .objects = list_most[size] };
 	const char *list = h->text;
 	size_t len = h->len;
-	enum kvc_lease_mode mode = KVC_LEASE_HOLD;
 	int err;
 
 	if (h->lease_tried)
 		return h->lease ? 0 : -EINVAL;
-	for (unsigned m = KVC_LEASE_PREFETCH; m <= KVC_LEASE_HINT; m++)
-		if (len >= strlen(words[m]) && !memcmp(list, words[m], strlen(words[m]))) {
-			mode = m;
-			list += strlen(words[m]);
-			len -= strlen(words[m]);
-			break;
-		}
+	err = lease_command(&list, &len, &kind);
 	h->base = (size_t)off == h->len ? h->len : 0;
 	while (least != LIST_LONG && len && count_lines(list, len) > list_most[least])
 		least++;
-	if (!len)
+	kind.most = kvfs_text_left(h->user.uid);
+	if (err || !len)
 		err = -EINVAL;
 	else if (least == size)
-		err = kvc_lease_new(f->k, list, len, mode, &h->user, kvfs_text_left(h->user.uid),
-				    list_most[size], &h->lease);
+		err = kvc_lease_new(f->k, list, len, &kind, &h->user, &h->lease);
 	else
 		err = -EAGAIN;
 	if (err == -EAGAIN && size != LIST_LONG) {
@@ -464,8 +493,9 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 }
 
 /*
- * Looks up names of the lease in the shared tiers, if necessary. Returns 0, KVC_WAIT or an error,
- * after which the handle has no lease. The caller holds h->lock.
+ * Looks up names of the lease in the shared tiers and waits for them, if necessary. Returns 0,
+ * KVC_WAIT, -EINTR (the client may read again), or an error, after which the handle has no lease.
+ * The caller holds h->lock.
  */
 static int start_lease(struct call *c, struct handle *h)
 {
@@ -474,7 +504,7 @@ static int start_lease(struct call *c, struct handle *h)
 	if (!h->lease || kvc_lease_started(h->lease))
 		return 0;
 	err = kvc_lease_start(c->f->k, h->lease, &h->user, &c->w);
-	if (err == KVC_WAIT)
+	if (err == KVC_WAIT || err == -EINTR)
 		return err;
 	if (err) {
 		kvc_lease_free(c->f->k, h->lease);
@@ -719,7 +749,8 @@ static void end_release(struct call *c)
 	int err;
 
 	pthread_mutex_lock(&h->lock);
-	err = start_lease(c, h);
+	/* nobody reads the answer of a lease that waits */
+	err = h->lease && kvc_lease_waits(h->lease) ? 0 : start_lease(c, h);
 	pthread_mutex_unlock(&h->lock);
 	if (err == KVC_WAIT)
 		return;

@@ -85,6 +85,16 @@ void kvfs_wait_slot_give(struct kvfs_queue *q, uint32_t uid, unsigned n)
 	pthread_mutex_unlock(&q->lock);
 }
 
+bool kvfs_wait_slot_spare(struct kvfs_queue *q)
+{
+	bool spare;
+
+	pthread_mutex_lock(&q->lock);
+	spare = q->waiting <= q->depth / 2;
+	pthread_mutex_unlock(&q->lock);
+	return spare;
+}
+
 unsigned kvfs_wait_slots_used(struct kvfs_wait_slots *p)
 {
 	unsigned n = 0;

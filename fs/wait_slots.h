@@ -65,6 +65,8 @@ void kvfs_queue_init(struct kvfs_queue *q, unsigned depth);
  */
 bool kvfs_wait_slot_take(struct kvfs_queue *q, uint32_t uid, bool root, unsigned n);
 void kvfs_wait_slot_give(struct kvfs_queue *q, uint32_t uid, unsigned n);
+/* True if at most half of the queue's entries wait, so that a call may wait that need not. */
+bool kvfs_wait_slot_spare(struct kvfs_queue *q);
 /* Requests that wait now, in all queues. */
 unsigned kvfs_wait_slots_used(struct kvfs_wait_slots *p);
 

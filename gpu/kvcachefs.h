@@ -57,6 +57,14 @@ struct kvcachefs_lease;
  */
 int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 			size_t n);
+/*
+ * The same, and waits up to wait_ms milliseconds (at most KVCACHEFS_WAIT_MS) for files that do not
+ * exist yet or are still being written: until they are published here, or another node has them. A
+ * file that has not arrived has the err -ENOENT. A folder that does not exist is not waited for.
+ */
+#define KVCACHEFS_WAIT_MS 60000u
+int kvcachefs_lease_wait(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
+			 size_t n, unsigned wait_ms);
 void kvcachefs_lease_free(struct kvcachefs_lease *l);
 size_t kvcachefs_lease_count(const struct kvcachefs_lease *l);
 const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lease *l, size_t i);

@@ -269,6 +269,18 @@ int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const c
 	return lease_take(out, mount, "", paths, n, false);
 }
 
+int kvcachefs_lease_wait(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
+			 size_t n, unsigned wait_ms)
+{
+	char word[24];
+
+	if (wait_ms > KVCACHEFS_WAIT_MS)
+		return kvcachefs_fail(-EINVAL, "a lease waits for at most %u ms, not %u",
+				      KVCACHEFS_WAIT_MS, wait_ms);
+	snprintf(word, sizeof word, "wait %u\n", wait_ms);
+	return lease_take(out, mount, word, paths, n, false);
+}
+
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 		   size_t n)
 {

@@ -38,10 +38,13 @@ struct kvc_wait {
 	uint32_t uid;    /* the caller's uid; 0 (root, or the engine itself) has no limits */
 	uint64_t client; /* the calling client (kvc_client); 0: not known */
 	bool deferred;   /* the call may take long (KVC_LONG) */
+	/* it waits for an event that may never occur: the end of its time is no error of a tier */
+	bool patient;
 	/*
 	 * May this call wait? Called each time before the wait is parked, with the engine's locks
 	 * held; it must not block. False: no slot is free, and the call returns at once the result
-	 * it would return at its deadline. NULL: always true.
+	 * it would return at its deadline. A patient call leaves half of the slots to others. NULL:
+	 * always true.
 	 */
 	bool (*may_park)(struct kvc_wait *w);
 	/* the engine's own fields: zero before the first call */
@@ -62,6 +65,8 @@ struct kvc_wait {
 	bool idle_freed;    /* the user's idle objects were released once (share_retry.c) */
 	int stage;
 	unsigned sync_of; /* an fsync: the sync that it needs (objects/commit_sync.h) */
+	/* a lease waits for a name: its hash with the folder's, and the folder (names/arrival.c) */
+	uint64_t arrival, arrival_in;
 };
 
 /* Calls w->may_park. */

@@ -86,6 +86,8 @@
 	X(requests, "requests of all kinds that a caller waited for")                             \
 	X(late_replies, "requests answered after waiting")                                        \
 	X(waits_refused, "requests ended early because no waiting slot was free")                 \
+	X(arrival_waits, "leases that waited for names that did not exist")                       \
+	X(arrival_refusals, "leases that did not wait for a name because too many leases waited") \
 	X(asks, "names looked up in the shared tiers")                                            \
 	X(ask_batches, "requests to a shared tier about many names")                              \
 	X(ask_hits, "names found in a shared tier")                                               \

@@ -95,6 +95,7 @@ static void init_lists(struct kvc *k)
 		kvc_list_init(all[i]);
 	kvc_commit_sync_init(&k->committer->syncs);
 	kvc_remote_lookup_init(k->remote_lookup);
+	kvc_arrival_init(k->arrivals);
 	for (size_t i = 0; i < sizeof k->tenants->over / sizeof k->tenants->over[0]; i++)
 		kvc_list_init(&k->tenants->over[i]);
 	for (size_t i = 0; i < KVC_DIR_DROPPED; i++)
@@ -164,6 +165,7 @@ struct kvc *kvc_context_new(void)
 	h->k.chunking = &h->chunking;
 	h->k.drops = &h->drops;
 	h->k.remote_lookup = &h->remote_lookup;
+	h->k.arrivals = &h->arrivals;
 	h->k.evict = &h->evict;
 	h->k.demotes = &h->demotes;
 	init_lists(&h->k);

@@ -7,6 +7,7 @@
 #define KVC_CONTEXT_H
 
 #include "account.h"
+#include "arrival.h"
 #include "admission.h"
 #include "clock.h"
 #include "demote.h"
@@ -66,6 +67,7 @@ struct kvc_context {
 	struct kvc_chunking chunking;
 	struct kvc_drops drops;
 	struct kvc_remote_lookup remote_lookup;
+	struct kvc_arrivals arrivals;
 	struct kvc_evict evict;
 	struct kvc_demotes demotes;
 	struct kvc_stop_watch stop_watch;

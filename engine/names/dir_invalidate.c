@@ -26,6 +26,7 @@
  */
 #include "dir_invalidate.h"
 
+#include "arrival.h"
 #include "gone.h"
 #include "file.h"
 #include "folder.h"
@@ -262,6 +263,7 @@ int kvc_dir_dropped_revive_both(struct kvc *k, struct kvc_node **folder)
 	kvc_node_dirty_locked(k, n);
 	kvc_folder_touch_locked(k, up, 1);
 	kvc_notify(k, KVC_NOTICE_NAME, up->row.ino, n->row.ino);
+	kvc_arrival_named_locked(k, up->row.ino, n->dropped_dir->name);
 	kvc_dir_dropped_free_locked(n);
 	return 0;
 }

@@ -20,6 +20,7 @@
  */
 #include "incomplete.h"
 
+#include "arrival.h"
 #include "file.h"
 #include "folder.h"
 #include "notify.h"
@@ -137,6 +138,7 @@ void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n)
 	if (!folder || !kvc_model_layers_of_locked(k, n->model))
 		return;
 	kvc_folder_uncounted_locked(folder);
+	kvc_arrival_shown_locked(k, folder->row.ino);
 	if (k->opt.partial != KVC_INCOMPLETE_MISS || !kvc_node_kernel_knows(folder))
 		return;
 	/*

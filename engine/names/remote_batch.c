@@ -34,6 +34,7 @@ struct kvc_remote_batch {
 	size_t n;
 	uint16_t buckets[BUCKETS]; /* 1 + the number of a name, by its hash; 0: free */
 	uint32_t uid;
+	bool again; /* look up names that no tier had a moment ago */
 	unsigned refs;
 	unsigned asked; /* a bit for each tier whose `have` was called */
 	bool asking;    /* such a call is queued or running */
@@ -47,12 +48,13 @@ struct have_job {
 	struct kvc_remote_batch *b;
 };
 
-struct kvc_remote_batch *kvc_remote_batch_new(uint32_t uid)
+struct kvc_remote_batch *kvc_remote_batch_new(uint32_t uid, bool again)
 {
 	struct kvc_remote_batch *b = calloc(1, sizeof *b);
 
 	if (b) {
 		b->uid = uid;
+		b->again = again;
 		b->refs = 1;
 		kvc_list_init(&b->waiters);
 	}
@@ -103,7 +105,7 @@ int kvc_remote_batch_add_both(struct kvc *k, struct kvc_remote_batch *b, uint64_
 	uint16_t *bucket = batch_bucket(b, parent, name);
 	size_t len = strlen(name) + 1, path_len;
 	char path[KVC_FRAME_PATH_MAX + 1], *copy;
-	int err = *bucket ? 1 : kvc_remote_lookup_is_vain_both(k, parent, name);
+	int err = *bucket ? 1 : kvc_remote_lookup_is_vain_both(k, parent, name, b->again);
 
 	err = err ?: kvc_path_in_both(k, parent, name, path);
 	if (err) /* known, vain, or too long for any tier */

@@ -13,8 +13,11 @@
 struct kvc;
 struct kvc_remote_batch;
 
-/* Returns an empty batch for calls of this user, or NULL. */
-struct kvc_remote_batch *kvc_remote_batch_new(uint32_t uid);
+/*
+ * Returns an empty batch for calls of this user, or NULL. again: names that no tier had a moment
+ * ago are looked up, too.
+ */
+struct kvc_remote_batch *kvc_remote_batch_new(uint32_t uid, bool again);
 /* Ends the batch; lookups that have not started are cancelled. NULL is allowed. */
 void kvc_remote_batch_free(struct kvc *k, struct kvc_remote_batch *b);
 /*

@@ -22,6 +22,7 @@
 #include "remote_lookup.h"
 
 #include "account.h"
+#include "arrival.h"
 #include "clock.h"
 #include "dir_invalidate.h"
 #include "file.h"
@@ -151,12 +152,12 @@ void kvc_remote_lookup_missed_locked(struct kvc *k, uint64_t parent, const char 
 		*m = (struct kvc_miss){ parent, kvc_name_hash(name), kvc_mono_ns() + MISS_NS };
 }
 
-int kvc_remote_lookup_is_vain_both(struct kvc *k, uint64_t parent, const char *name)
+int kvc_remote_lookup_is_vain_both(struct kvc *k, uint64_t parent, const char *name, bool again)
 {
 	bool folder;
 	int err = may_ask_both(k, parent, name, &folder);
 
-	return err == -ENOENT ? 1 : err ?: was_missed_locked(k, parent, name);
+	return err == -ENOENT ? 1 : err ?: !again && was_missed_locked(k, parent, name);
 }
 
 void kvc_remote_lookup_init(struct kvc_remote_lookup *s)
@@ -394,7 +395,7 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 
 	if (!k->shared || k->stopping)
 		return -ENOENT;
-	if ((err = kvc_remote_lookup_is_vain_both(k, parent, name)))
+	if ((err = kvc_remote_lookup_is_vain_both(k, parent, name, false)))
 		return err < 0 ? err : -ENOENT;
 	if (!w)
 		return -EAGAIN;
@@ -565,6 +566,7 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 	}
 	err = err ?: kvc_name_put(k->cat, parent, name, a.row.ino, a.row.mode & S_IFMT);
 	if (!err) {
+		kvc_arrival_named_locked(k, parent, name);
 		kvc_folder_touch_locked(k, folder, is_folder ? 1 : 0);
 		kvc_account_quota_count_locked(k, n);
 		if (!is_folder)

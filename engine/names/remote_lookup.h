@@ -56,10 +56,10 @@ int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name,
 			       const struct kvc_peek_gone *gone, struct kvc_where *path);
 /*
  * For names that are looked up together (remote_batch.c). is_vain: may no tier be asked for the
- * name, since its form excludes that, or since none had it a moment ago? Returns 1 or 0, or an
- * error of the catalog. missed: notes that none has it.
+ * name, since its form excludes that, or since none had it a moment ago? again: a moment ago does
+ * not count. Returns 1 or 0, or an error of the catalog. missed: notes that none has it.
  */
-int kvc_remote_lookup_is_vain_both(struct kvc *k, uint64_t parent, const char *name);
+int kvc_remote_lookup_is_vain_both(struct kvc *k, uint64_t parent, const char *name, bool again);
 void kvc_remote_lookup_missed_locked(struct kvc *k, uint64_t parent, const char *name);
 /*
  * Starts a lookup of the name, unless one is under way, without a call that waits for it. tried: a

@@ -271,23 +271,34 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  * `most` bytes of memory is refused with -EDQUOT. A lease of more than `objects` objects is refused
  * with -EAGAIN and without effect, because the time for a lease and its text grows with their
  * number: up to KVC_LEASE_QUICK they take about a millisecond, up to KVC_LEASE_MIDDLE tens of
- * milliseconds, and seconds without a limit (SIZE_MAX).
+ * milliseconds, and seconds without a limit (SIZE_MAX). With wait_ms, a lease (KVC_LEASE_HOLD)
+ * waits so long for names that do not exist yet.
  */
 #define KVC_LEASE_QUICK 512u
 #define KVC_LEASE_MIDDLE 16384u
+#define KVC_LEASE_WAIT_MS 60000u /* maximum of wait_ms */
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK, KVC_LEASE_HINT };
+struct kvc_lease_kind {
+	enum kvc_lease_mode mode;
+	unsigned wait_ms; /* 0: it does not wait for names */
+	size_t most, objects;
+};
 /*
  * On success the caller owns *out and frees it with kvc_lease_free. If *out is not started, names
- * are missing that a shared tier may have: the caller calls kvc_lease_start before kvc_lease_text.
+ * are missing that a shared tier may have, or that the lease waits for: the caller calls
+ * kvc_lease_start before kvc_lease_text.
  */
-int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_asker *user, size_t most, size_t objects,
-		  struct kvc_lease **out);
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, const struct kvc_lease_kind *kind,
+		  const struct kvc_asker *user, struct kvc_lease **out);
 bool kvc_lease_started(const struct kvc_lease *l);
+/* True if the lease waits for names, and is not started. */
+bool kvc_lease_waits(const struct kvc_lease *l);
 /*
- * Looks up the missing names in the shared tiers, and then starts the loads. Returns 0, KVC_WAIT,
- * or an error, after which the lease can only be freed. user: as for kvc_lease_new.
+ * Looks up the missing names in the shared tiers, waits for them if the lease does, and then starts
+ * the loads. Returns 0, KVC_WAIT, or an error, after which the lease can only be freed; but after
+ * -EINTR, which ends a call that has waited for a second, the next call goes on. user: as for
+ * kvc_lease_new.
  */
 int kvc_lease_start(struct kvc *k, struct kvc_lease *l, const struct kvc_asker *user,
 		    struct kvc_wait *w);

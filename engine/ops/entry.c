@@ -5,6 +5,7 @@
  * kernel has checked permissions and the lengths of names, and holds the locks of the folders.
  */
 #include "account.h"
+#include "arrival.h"
 #include "cache.h"
 #include "ops.h"
 #include "committer.h"
@@ -275,6 +276,7 @@ int kvc_entry_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mo
 	if (n && !err)
 		err = kvc_name_put(k->cat, parent, name, n->row.ino, mode & S_IFMT);
 	if (n && !err) {
+		kvc_arrival_named_locked(k, parent, name);
 		kvc_gone_name_made_locked(k, parent, kvc_name_hash(name), n->row.ino);
 		kvc_node_looked_up_locked(n);
 		kvc_node_dirty_locked(k, n);
@@ -336,6 +338,7 @@ int kvc_entry_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *nam
 	if (!err)
 		err = kvc_name_put(k->cat, parent, name, ino, n->row.mode & S_IFMT);
 	if (!err) {
+		kvc_arrival_named_locked(k, parent, name);
 		n->row.nlink++;
 		n->row.parent = parent;
 		n->row.ctime_ns = kvc_now_ns();

@@ -5,78 +5,22 @@
  * the evictor respects. Loads run in parallel, and the text is given when all of them have ended.
  * If an object cannot be loaded, its line of the text has the error.
  */
-#include "cache.h"
+#include "lease_priv.h"
 #include "ops.h"
 #include "file.h"
 #include "folder.h"
-#include "hint.h"
 #include "user.h"
 #include "load.h"
-#include "gone.h"
 #include "model_stats.h"
 #include "membership.h"
 #include "incomplete.h"
 #include "access.h"
-#include "remote_batch.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define LEASE_MAX 1000000
-#define LINE 64                 /* approximate bytes of a line of the answer, without the path */
-#define SEEK_BYTES (192u << 10) /* memory of names that are being looked up (remote_batch.c) */
-#define HOLD 64                 /* objects processed under one hold of the locks */
-
-struct item {
-	char *path;
-	size_t line;    /* line of the request */
-	uint64_t model; /* of a name that does not exist */
-	struct kvc_gone_name dropped;
-	/* counted in n->refs.leases (KVC_LEASE_LOOK and _HINT: n->refs.engine), or NULL */
-	struct kvc_node *n;
-	int err;
-	/* the missing name on the path that was last looked up in the shared tiers; 0: none */
-	uint64_t asked;
-};
-
-struct kvc_lease {
-	struct item *v;
-	size_t n, capacity;
-	size_t at;     /* no object before this index is being loaded any more */
-	char *request; /* the list; `hint` refers to it */
-	char *text;
-	size_t len;
-	enum kvc_lease_mode mode;
-	uint32_t uid;
-	uint64_t client;
-	/* the current prompt: its first chunk, the chunk of the previous path; the current line */
-	uint64_t first, before, line;
-	uint64_t model;               /* of the current path; 0: none */
-	struct kvc_gone_name dropped; /* the missing name of the current path */
-	const struct kvc_asker *user; /* the user; valid only in kvc_lease_new */
-	struct kvc_hint_words hint;   /* KVC_LEASE_HINT */
-	size_t objects;               /* limit of n */
-	size_t bytes, most;           /* memory of the lease, and its limit */
-	/* the last component that walk_path_both did not find, and its folder */
-	uint64_t missing_in;
-	char missing[256];
-	bool started;                   /* no names are looked up in the shared tiers any more */
-	struct kvc_remote_batch *batch; /* names that are being looked up, or NULL */
-	size_t sought;                  /* no item before this one is being looked up */
-	size_t sought_to;               /* `batch` has names of items before this one */
-};
-
-static void lease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
-{
-	kvc_chunk_mark_busy(n->chunk);
-	if (l->mode >= KVC_LEASE_LOOK) {
-		/* keeps the node in memory, but not the object in the pool */
-		kvc_node_ref_locked(n);
-		return;
-	}
-	kvc_node_leased_locked(n);
-	kvc_user_share_add_locked(k, n, l->uid, false);
-}
+#define LINE 64 /* approximate bytes of a line of the answer, without the path */
 
 static void unlease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 {
@@ -86,19 +30,6 @@ static void unlease_node_locked(struct kvc *k, struct kvc_lease *l, struct kvc_n
 		kvc_node_unleased_locked(n);
 		kvc_user_share_remove_locked(k, n, l->uid, false);
 	}
-}
-
-/*
- * May the lease have this object too? `load`: bytes, if it has to be loaded; a load counts in the
- * user's share from its start.
- */
-static int share_allows_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc_node *n,
-			       uint64_t load)
-{
-	if (l->mode >= KVC_LEASE_LOOK || kvc_user_share_fits_locked(k, l->uid, n, load))
-		return 0;
-	kvc_count(&k->stats, share_refusals);
-	return -EDQUOT;
 }
 
 /*
@@ -131,7 +62,7 @@ static int lease_load_both(struct kvc *k, struct kvc_lease *l, size_t i)
 	int err = 0;
 
 	if (n->state == KVC_LOWER)
-		err = share_allows_locked(k, l, NULL, n->row.blocks * 512)
+		err = kvc_lease_share_locked(k, l, NULL, n->row.blocks * 512)
 			      ?: kvc_load_start_locked(k, n, l->mode == KVC_LEASE_PREFETCH);
 	if (!kvc_membership_join_both(k, n))
 		lease_access_locked(k, l, i);
@@ -141,7 +72,7 @@ static int lease_load_both(struct kvc *k, struct kvc_lease *l, size_t i)
 static int append_item(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n,
 		       int err)
 {
-	struct item *i;
+	struct kvc_lease_item *i;
 
 	if (l->n >= l->objects)
 		return -EAGAIN;
@@ -171,7 +102,7 @@ static int append_item(struct kvc_lease *l, const char *path, const char *name, 
 static int add_object(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
 		      struct kvc_node *n, int err)
 {
-	if (n && kvc_node_has_segment(n) && (err = share_allows_locked(k, l, n, 0))) {
+	if (n && kvc_node_has_segment(n) && (err = kvc_lease_share_locked(k, l, n, 0))) {
 		kvc_node_settle_locked(k, n);
 		n = NULL;
 	}
@@ -179,70 +110,7 @@ static int add_object(struct kvc *k, struct kvc_lease *l, const char *path, cons
 	if (n && err)
 		kvc_node_settle_locked(k, n);
 	else if (n)
-		lease_node_locked(k, l, n);
-	return err;
-}
-
-static bool in_group(const struct kvc_asker *u, uint32_t gid)
-{
-	bool in = u->gid == gid;
-
-	for (size_t i = 0; i < u->ngroups && !in; i++)
-		in = u->groups[i] == gid;
-	return in;
-}
-
-bool kvc_lease_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uint32_t bits)
-{
-	uint32_t mode = r->uid == u->uid      ? r->mode >> 6
-			: in_group(u, r->gid) ? r->mode >> 3
-					      : r->mode;
-
-	return !u->uid || (mode & bits) == bits;
-}
-
-/* Walks a path from the root. *n has no reference. */
-static int walk_path_both(struct kvc *k, struct kvc_lease *l, const char *path, struct kvc_node **n)
-{
-	KVC_MEM char *copy = strdup(path);
-	char *save = NULL;
-	uint64_t ino = KVC_ROOT;
-	uint32_t kind = S_IFDIR;
-	bool first;
-	int err = 0;
-
-	if (!copy)
-		return -ENOMEM;
-	l->model = 0;
-	l->dropped.why = 0;
-	l->missing_in = 0;
-	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
-		if (!strcmp(w, "."))
-			continue;
-		err = !strcmp(w, "..")  ? -EINVAL
-		      : strlen(w) > 255 ? -ENAMETOOLONG
-					: kvc_node_get_both(k, ino, n);
-		if (!err) {
-			err = kvc_lease_asker_may(l->user, &(*n)->row, 1) ? 0 : -EACCES;
-			first = ino == KVC_ROOT;
-			err = err ?: kvc_name_get(k->cat, ino, w, &ino, &kind);
-			if (err == -ENOENT) {
-				l->missing_in = (*n)->row.ino;
-				snprintf(l->missing, sizeof l->missing, "%s", w);
-				l->dropped = kvc_gone_name_find(k, (*n)->row.ino, kvc_name_hash(w));
-			}
-			if (!err && first && S_ISDIR(kind))
-				l->model = ino;
-			if (!err && S_ISREG(kind) && kvc_incomplete_hides_both(k, *n, w))
-				err = -ENOENT;
-			kvc_node_settle_locked(k, *n);
-		}
-	}
-	err = err ?: kvc_node_get_both(k, ino, n);
-	if (!err && !kvc_lease_asker_may(l->user, &(*n)->row, S_ISDIR((*n)->row.mode) ? 5 : 4)) {
-		kvc_node_settle_locked(k, *n);
-		err = -EACCES;
-	}
+		kvc_lease_add_node_locked(k, l, n);
 	return err;
 }
 
@@ -259,18 +127,13 @@ static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path,
 	return add_object(k, l, path, e->name, missing ? NULL : n, missing);
 }
 
-static int cancelled(const struct kvc_lease *l)
-{
-	return l->user->ends && atomic_load(l->user->ends) ? -ECANCELED : 0;
-}
-
 /* Adds one path of the request. Releases and retakes the locks while it lists a large folder. */
 static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 {
 	struct kvc_entries e = { 0 };
 	struct kvc_node *n;
 	uint64_t after = 0;
-	int err = walk_path_both(k, l, path, &n);
+	int err = kvc_lease_walk_both(k, l, path, &n);
 
 	if (err)
 		return err == -ENOMEM ? err : add_object(k, l, path, NULL, NULL, err);
@@ -289,7 +152,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 				err = add_entry_both(k, l, path, &e.v[i]);
 		if (more == 1)
 			kvc_pause_both(k);
-		err = err ?: cancelled(l);
+		err = err ?: kvc_lease_cancelled(l);
 	}
 	kvc_node_unref_locked(n);
 	kvc_node_settle_locked(k, n);
@@ -298,15 +161,9 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 }
 
 /* Releases the locks now and then. The lease's references keep the nodes that it already has. */
-static void pause_often_both(struct kvc *k, size_t done)
-{
-	if (done % HOLD == 0)
-		kvc_pause_both(k);
-}
-
 static void pause_often_locked(struct kvc *k, size_t done)
 {
-	if (done % HOLD == 0)
+	if (done % KVC_LEASE_HOLD_ITEMS == 0)
 		kvc_pause_locked(k);
 }
 
@@ -319,7 +176,7 @@ static int hint_begin_both(struct kvc *k, struct kvc_lease *l)
 
 	if (!l->hint.superseded)
 		return 0;
-	if ((err = walk_path_both(k, l, l->hint.superseded, &n)))
+	if ((err = kvc_lease_walk_both(k, l, l->hint.superseded, &n)))
 		return err;
 	chunk = S_ISREG(n->row.mode) ? n->row.chunk : n->row.ino;
 	kvc_node_settle_locked(k, n);
@@ -346,7 +203,7 @@ static int hint_chunks_both(struct kvc *k, struct kvc_lease *l)
 	if (!v)
 		return -ENOMEM;
 	for (size_t i = 0; i < l->n; i++) {
-		const struct item *it = &l->v[i];
+		const struct kvc_lease_item *it = &l->v[i];
 
 		if (it->n)
 			v[n++] = (struct kvc_hint_chunk){
@@ -355,7 +212,7 @@ static int hint_chunks_both(struct kvc *k, struct kvc_lease *l)
 				!it->err,
 				false,
 			};
-		pause_often_both(k, i + 1);
+		kvc_lease_pause_both(k, i + 1);
 	}
 	kvc_hint_chunks_both(k, &l->hint, v, n);
 	free(v);
@@ -370,7 +227,7 @@ static void count_found_locked(struct kvc *k, const struct kvc_lease *l)
 	if (l->mode != KVC_LEASE_HOLD && l->mode != KVC_LEASE_LOOK)
 		return;
 	for (size_t i = 0; i < l->n; i++) {
-		const struct item *it = &l->v[i];
+		const struct kvc_lease_item *it = &l->v[i];
 
 		pause_often_locked(k, i + 1);
 		if (it->n) {
@@ -394,119 +251,6 @@ static void count_found_locked(struct kvc *k, const struct kvc_lease *l)
 	}
 }
 
-/* ---- names that only other nodes know ---- */
-
-/* May the shared tiers be asked for this item? */
-static bool may_seek(const struct kvc_lease *l, const struct item *it)
-{
-	return !it->n && it->err == -ENOENT && (l->mode != KVC_LEASE_HINT || l->hint.prefetch);
-}
-
-/* Has the lease an item that the shared tiers may be asked for, and the memory to ask? */
-static bool has_missing(struct kvc *k, const struct kvc_lease *l)
-{
-	size_t i = 0;
-
-	while (k->shared && i < l->n && !may_seek(l, &l->v[i]))
-		i++;
-	return k->shared && i < l->n && l->bytes + SEEK_BYTES <= l->most;
-}
-
-/* Gives the item its object, which now exists. */
-static void item_found_locked(struct kvc *k, struct kvc_lease *l, struct item *it,
-			      struct kvc_node *n)
-{
-	it->err = kvc_node_has_segment(n) ? share_allows_locked(k, l, n, 0) : 0;
-	if (it->err) {
-		kvc_node_settle_locked(k, n);
-		return;
-	}
-	it->n = n;
-	it->model = l->model;
-	lease_node_locked(k, l, n);
-}
-
-/*
- * Walks the path of an item again. If a name is still missing on it, adds this name to the batch,
- * unless it was already looked up for this item. Returns 0 or an error.
- */
-static int seek_item_both(struct kvc *k, struct kvc_lease *l, struct item *it)
-{
-	struct kvc_node *n;
-	uint64_t key;
-	int err = walk_path_both(k, l, it->path, &n);
-
-	if (!err && S_ISREG(n->row.mode)) {
-		item_found_locked(k, l, it, n);
-		return 0;
-	}
-	if (!err) { /* a folder, of which no file is known here */
-		kvc_node_settle_locked(k, n);
-		return 0;
-	}
-	if (err != -ENOENT || !l->missing_in) {
-		it->err = err;
-		return err == -ENOMEM ? err : 0;
-	}
-	it->model = l->model;
-	it->dropped = l->dropped;
-	key = (kvc_name_hash(l->missing) ^ l->missing_in * 0x9e3779b97f4a7c15ull) | 1;
-	if (key == it->asked)
-		return 0;
-	err = kvc_remote_batch_add_both(k, l->batch, l->missing_in, l->missing);
-	if (!err)
-		it->asked = key;
-	return err;
-}
-
-/*
- * Makes a batch of the next names: those of the items before l->sought_to, whose folders may have
- * been found by the batch before, or if there are none, those of the following items.
- */
-static int seek_next(struct kvc *k, struct kvc_lease *l)
-{
-	size_t i = l->sought, end = l->sought_to > i ? l->sought_to : l->n;
-	int err = 0;
-
-	kvc_remote_batch_free(k, l->batch);
-	l->batch = kvc_remote_batch_new(l->uid);
-	if (!l->batch)
-		return -ENOMEM;
-	kvc_lock_both(k);
-	for (; i < end && !err; i++) {
-		if (may_seek(l, &l->v[i]))
-			err = seek_item_both(k, l, &l->v[i]);
-		if (err == -ENOSPC) /* it is for the batch after this one */
-			break;
-		pause_often_both(k, i + 1);
-		err = err ?: cancelled(l);
-	}
-	kvc_unlock_both(k);
-	l->sought_to = i;
-	if (kvc_remote_batch_empty(l->batch))
-		l->sought = i;
-	return err == -ENOSPC ? 0 : err;
-}
-
-/* Looks up all missing names that the call's time allows. */
-static int seek(struct kvc *k, struct kvc_lease *l, struct kvc_wait *w)
-{
-	int err = 0;
-
-	while (!err) {
-		if (l->batch && !kvc_remote_batch_empty(l->batch) &&
-		    (err = kvc_remote_batch_run(k, l->batch, w)))
-			return err;
-		if (l->sought == l->n || (w->deadline_ns && kvc_mono_ns() >= w->deadline_ns))
-			break;
-		err = seek_next(k, l);
-	}
-	kvc_remote_batch_free(k, l->batch);
-	l->batch = NULL;
-	w->deadline_ns = 0; /* the loads have their own */
-	return err;
-}
-
 /* Starts the loads, or applies the hint, and counts. */
 static int start_items(struct kvc *k, struct kvc_lease *l)
 {
@@ -518,8 +262,8 @@ static int start_items(struct kvc *k, struct kvc_lease *l)
 	for (size_t i = 0; i < l->n && !err; i++) {
 		struct kvc_node *n = l->v[i].n;
 
-		pause_often_both(k, i);
-		err = cancelled(l);
+		kvc_lease_pause_both(k, i);
+		err = kvc_lease_cancelled(l);
 		if (n && l->mode == KVC_LEASE_HINT)
 			l->v[i].err = hint_file_both(k, l, i);
 		else if (n && l->mode != KVC_LEASE_LOOK)
@@ -548,6 +292,11 @@ bool kvc_lease_started(const struct kvc_lease *l)
 	return l->started;
 }
 
+bool kvc_lease_waits(const struct kvc_lease *l)
+{
+	return l->until_ns && !l->started;
+}
+
 int kvc_lease_start(struct kvc *k, struct kvc_lease *l, const struct kvc_asker *user,
 		    struct kvc_wait *w)
 {
@@ -556,12 +305,12 @@ int kvc_lease_start(struct kvc *k, struct kvc_lease *l, const struct kvc_asker *
 	if (l->started)
 		return 0;
 	l->user = user;
-	err = seek(k, l, w);
+	err = kvc_lease_seek(k, l, w);
 	return err ?: start_items(k, l);
 }
 
-int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_asker *user, size_t most, size_t objects, struct kvc_lease **out)
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, const struct kvc_lease_kind *kind,
+		  const struct kvc_asker *user, struct kvc_lease **out)
 {
 	struct kvc_lease *l = calloc(1, sizeof *l);
 	char *rest = NULL;
@@ -570,27 +319,28 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 
 	if (!l)
 		return err;
-	l->mode = mode;
+	l->mode = kind->mode;
 	l->uid = user->uid;
 	l->user = user;
-	l->most = most;
-	l->objects = objects;
+	l->most = kind->most;
+	l->objects = kind->objects;
+	l->until_ns = kind->wait_ms ? kvc_mono_ns() + kind->wait_ms * 1000000ull : 0;
 	l->request = rest = strndup(paths, len);
 	if (!rest)
 		err = -ENOMEM;
-	else if (mode == KVC_LEASE_HINT)
+	else if (l->mode == KVC_LEASE_HINT)
 		err = kvc_hint_parse(strsep(&rest, "\n"), &l->hint);
 	if (!err) {
 		kvc_share_retry_free_idle(k, l->uid);
 		kvc_lock_both(k);
 		for (char *p; !err && (p = strsep(&rest, "\n")); l->line++)
 			if (*p) {
-				err = add_path_both(k, l, p) ?: cancelled(l);
-				pause_often_both(k, ++done);
+				err = add_path_both(k, l, p) ?: kvc_lease_cancelled(l);
+				kvc_lease_pause_both(k, ++done);
 			}
 		kvc_unlock_both(k);
 	}
-	if (!err && !has_missing(k, l))
+	if (!err && !kvc_lease_has_missing(k, l))
 		err = start_items(k, l);
 	if (err) {
 		kvc_lease_free(k, l);
@@ -602,7 +352,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 
 size_t kvc_lease_bytes(const struct kvc_lease *l)
 {
-	return l->bytes + (l->started ? 0 : SEEK_BYTES);
+	return l->bytes + (l->started ? 0 : KVC_LEASE_SEEK_BYTES);
 }
 
 int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,
@@ -638,7 +388,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 			return -ENOMEM;
 		kvc_lock(k);
 		for (size_t i = 0; i < l->n; i++) {
-			struct item *it = &l->v[i];
+			struct kvc_lease_item *it = &l->v[i];
 			struct kvc_row a;
 
 			pause_often_locked(k, i);
@@ -673,7 +423,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 
 void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
 {
-	kvc_remote_batch_free(k, l->batch);
+	kvc_lease_seek_end(k, l);
 	kvc_lock(k);
 	for (size_t i = 0; i < l->n; i++) {
 		struct kvc_node *n = l->v[i].n;

@@ -8,6 +8,7 @@
  */
 #include "account.h"
 #include "array.h"
+#include "arrival.h"
 #include "cache.h"
 #include "ops.h"
 #include "file.h"
@@ -388,8 +389,10 @@ static int create_enter_both(struct kvc *k, const struct creation *c, const char
 	n->plain = !backing;
 	if (backing)
 		kvc_file_registered_locked(k, n, backing);
-	if (name)
+	if (name) {
+		kvc_arrival_named_locked(k, n->row.parent, name);
 		kvc_gone_name_made_locked(k, n->row.parent, c->hash, n->row.ino);
+	}
 	kvc_access_made_locked(k, n->chunk, c->client);
 	kvc_file_become_locked(k, n, KVC_OPEN);
 	kvc_model_use_enters_locked(k, n->row.ino);

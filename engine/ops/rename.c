@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Renames: to a free name, over an existing one, and the exchange of two. */
 #include "account.h"
+#include "arrival.h"
 #include "cache.h"
 #include "ops.h"
 #include "committer.h"
@@ -117,6 +118,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		kvc_entry_unlink_cancel_locked(k, to, left);
 		return err;
 	}
+	kvc_arrival_named_locked(k, to, to_name);
 	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
 		kvc_file_set_unshared_locked(n, n->copies.unshared && old->copies.unshared);
 		kvc_notify_readers_both(k, KVC_EVENT_RING_dropped, old, to, to_name);
@@ -224,6 +226,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 		kvc_name_put(k->cat, parent, name, a_ino, a_kind);
 	if (err)
 		return err;
+	kvc_arrival_named_locked(k, parent, name);
+	kvc_arrival_named_locked(k, to, to_name);
 	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* net number of folders that move */
 
 	kvc_notify_readers_both(k, KVC_EVENT_RING_renamed, a, parent, name);

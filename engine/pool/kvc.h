@@ -145,6 +145,7 @@ struct kvc {
 	struct kvc_chunking *chunking;
 	struct kvc_drops *drops;
 	struct kvc_remote_lookup *remote_lookup;
+	struct kvc_arrivals *arrivals;
 
 	/* evict/ */
 	struct kvc_evict *evict;

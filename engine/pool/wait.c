@@ -163,7 +163,8 @@ void *kvc_wait_answerer(void *arg)
 			} else if (w->want) {
 				refuse_locked(k, w);
 			} else {
-				kvc_count(&k->stats, load_timeouts);
+				if (!w->patient)
+					kvc_count(&k->stats, load_timeouts);
 				kvc_wait_wake_locked(k, w, k->stopping ? -ESHUTDOWN : -ETIMEDOUT);
 			}
 		}

@@ -71,7 +71,7 @@ static const struct kvm_command commands[] = {
 	  "[--ended tool|turn|closed] [--returns TIME] "
 	  "[--prefetch] [--demote] [--tenant NAME|none] [--json] PATH...",
 	  "tell the mount whether the chunks of a prompt will be needed", 1, MANY, kvm_run_hint },
-	{ "lease", "[--json] PATH...",
+	{ "lease", "[--wait TIME] [--json] PATH...",
 	  "load files, print a line for each, and keep them in the pool until a signal ends the "
 	  "command",
 	  1, MANY, kvm_run_lease },

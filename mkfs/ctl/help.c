@@ -80,6 +80,9 @@ static const struct {
 	{ "hint", "--demote", NULL,
 	  "copy the chunks to the tiers now, and evict them before others" },
 	{ "hint", "--tenant", "NAME|none", "assign the chunks to this tenant; none: to no tenant" },
+	{ "lease", "--wait", "TIME",
+	  "wait for files that do not exist yet, from 1s to 60s; name them\n"
+	  "relative to the root of the mount" },
 	{ "dump", "-o", "FILE",
 	  "the new tar file; - means stdout (default: a file in the current\n"
 	  "folder, kvcachefs-dump-DATE-TIME.tar; its name is printed)" },
@@ -241,8 +244,7 @@ static const struct {
 	  "prefetch /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
 	{ "hint", "hint --finished /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2",
 	  "hint --pause 10m /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
-	{ "lease", "lease /mnt/kv/llama-70b/chunk-1",
-	  "lease --json /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
+	{ "lease", "lease /mnt/kv/llama-70b/chunk-1", "lease --wait 30s /mnt/kv m/chunk-1/layer" },
 	{ "dump", "dump /mnt/kv", "dump -o bug.tar --names /mnt/kv" },
 	{ "flush", "flush /mnt/kv", "flush --json" },
 	{ "verify", "verify --tier disk --rate 100M /mnt/kv", "verify --stop /mnt/kv" },

@@ -91,7 +91,8 @@ static int line_error(const char *line, size_t n)
 
 /* ---- the request ---- */
 
-#define PATHS 512        /* chunks of one prefetch */
+#define PATHS 512 /* chunks of one prefetch */
+#define WAIT_MAX_S 60
 #define LIST (64u << 10) /* bytes of a list that are written at once */
 
 /* The paths of the command line become lists of chunks: a folder is walked down to its chunks. */
@@ -144,8 +145,11 @@ static int read_answer(struct request *r, int fd)
 		return kvm_fail("%s", kvc_why(errno));
 	}
 	errno = 0;
-	while (getline(&line, &capacity, f) > 0)
-		answer_line(r, line);
+	do { /* a read that waits for files ends with EINTR every second */
+		clearerr(f);
+		while (getline(&line, &capacity, f) > 0)
+			answer_line(r, line);
+	} while (ferror(f) && errno == EINTR);
 	if (ferror(f))
 		err = kvm_fail("%s: %s", r->hold ? "lease" : "prefetch", kvc_why(errno));
 	fclose(f);
@@ -305,9 +309,10 @@ static int hold_lease(struct request *r)
  * prefetch requests the files without waiting. lease prints the answer and keeps the lease until a
  * signal.
  */
-static int request_lease(char **paths, int n, bool hold, bool json)
+static int request_lease(char **paths, int n, bool hold, bool json, uint64_t wait_s)
 {
 	KVC_MEM struct request *r = calloc(1, sizeof *r);
+	char wait[32];
 	KVC_FD int fd = -1;
 	int err;
 
@@ -321,6 +326,11 @@ static int request_lease(char **paths, int n, bool hold, bool json)
 		return err;
 	if (hold && (r->fd = fd = kvm_mount_open(r->mnt, "lease", O_RDWR)) < 0)
 		return 1;
+	if (wait_s) {
+		snprintf(wait, sizeof wait, "wait %u\n", (unsigned)(wait_s * 1000));
+		if (kvm_lease_ask(fd, "lease", wait, strlen(wait)))
+			return 1;
+	}
 	if ((err = add_arguments(r, n, paths)) || (err = send_list(r)))
 		return err;
 	if (hold)
@@ -337,14 +347,22 @@ int kvm_run_prefetch(int argc, char **argv)
 	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
 	int err = kvm_options(&argc, argv, options);
 
-	return err ?: request_lease(argv, argc, false, json);
+	return err ?: request_lease(argv, argc, false, json, 0);
 }
 
 int kvm_run_lease(int argc, char **argv)
 {
 	bool json = false;
-	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
+	const char *wait = NULL;
+	uint64_t wait_s = 0;
+	const struct kvm_option options[] = {
+		{ "json", &json, NULL },
+		{ "wait", NULL, &wait },
+		{ 0 },
+	};
 	int err = kvm_options(&argc, argv, options);
 
-	return err ?: request_lease(argv, argc, true, json);
+	if (!err && wait)
+		err = kvm_time_arg("--wait", wait, WAIT_MAX_S, "a time from 1s to 60s", &wait_s);
+	return err ?: request_lease(argv, argc, true, json, wait_s);
 }

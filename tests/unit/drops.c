@@ -221,14 +221,13 @@ static void makes(void)
 
 static void leases(void)
 {
+	const struct kvc_lease_kind kind = { .most = 1 << 20, .objects = KVC_LEASE_QUICK };
 	struct kvc_asker user = { 0 };
 	struct kvc_lease *l;
 	char path[64];
 
 	snprintf(path, sizeof path, "m/%s/l1\n", now.name);
-	assert_int_equal(kvc_lease_new(engine, path, strlen(path), KVC_LEASE_HOLD, &user, 1 << 20,
-				       KVC_LEASE_QUICK, &l),
-			 0);
+	assert_int_equal(kvc_lease_new(engine, path, strlen(path), &kind, &user, &l), 0);
 	engine_later_ns += LATER_NS;
 	kvc_lease_free(engine, l);
 }

@@ -178,6 +178,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "unified_digest": (c_int, [POINTER(UnifiedStruct), c_char_p]),
     "unified_key": (c_int, [c_char_p, c_char_p, c_uint32, c_uint32, c_int64, c_char_p]),
     "lease_new": (c_int, [_out, c_char_p, _paths, c_size_t]),
+    "lease_wait": (c_int, [_out, c_char_p, _paths, c_size_t, c_uint]),
     "lease_free": (None, [c_void_p]),
     "lease_count": (c_size_t, [c_void_p]),
     "lease_object": (POINTER(ObjectStruct), [c_void_p, c_size_t]),

@@ -9,6 +9,7 @@ wait for tiers release the GIL; Lease.take() and take_prefix() wait in a thread 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -73,12 +74,14 @@ class Lease:
     Paths are relative to the mount, or absolute and inside it; the path of a folder stands for all
     files in it. The call waits until all objects are loaded or have failed. The lease is valid even
     if some objects failed; these objects have an errno. Raises Error if the mount does not exist or
-    refuses the lease.
+    refuses the lease. wait: seconds, at most 60, for which the call waits for files that do not
+    exist yet or are still being written, here or on another node.
     """
 
     def __init__(self, mount: str | os.PathLike[str],
-                 paths: Sequence[str | os.PathLike[str]]) -> None:
-        self._hold(_Handle("lease_new", mount, paths))
+                 paths: Sequence[str | os.PathLike[str]], wait: float = 0) -> None:
+        self._hold(_Handle("lease_wait", mount, paths, math.ceil(wait * 1000)) if wait
+                   else _Handle("lease_new", mount, paths))
 
     def _hold(self, handle: _Handle) -> None:
         self._handle: _Handle | None = handle
@@ -112,10 +115,10 @@ class Lease:
 
     @classmethod
     async def take(cls, mount: str | os.PathLike[str],
-                   paths: Sequence[str | os.PathLike[str]]) -> Lease:
+                   paths: Sequence[str | os.PathLike[str]], wait: float = 0) -> Lease:
         """Takes a lease without blocking the event loop. If the task is cancelled during the call,
         no lease is left."""
-        return await _threads.run(cls, mount, paths)
+        return await _threads.run(cls, mount, paths, wait)
 
     @classmethod
     async def take_prefix(cls, mount: str | os.PathLike[str],

@@ -16,7 +16,7 @@ PLACES = [("/mnt/kv", "MNT"), ("/etc/kvcachefs/keys", f"{TMP}/new.keys"),
 # examples that run until a signal, or for minutes: they are ended after this output
 UNTIL = {"top /mnt/kv": "(all)", "top --sort found --interval 5s --count 12 --json": '"models"',
          "lease /mnt/kv/llama-70b/chunk-1": "chunk-1",
-         "lease --json /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2": "chunk-2",
+         "lease --wait 30s /mnt/kv m/chunk-1/layer": "chunk-1",
          "events --for 1m /mnt/kv": '"',
          "events --zmq 'tcp://*:5557' --tokens 256 /mnt/kv": None,
          "doctor --for 10m --json /mnt/kv": None,

@@ -413,10 +413,11 @@ check-quick:
 # every way of each case, then the campaigns, most of them shorter than by their own targets
 check-long:
 	$(build_tests) check-fuzzers TEST_GPU=1
-	@LEVEL=long tests/run $(B)
-	@$(MAKE) --no-print-directory crash-campaign kill-campaign late-replies faults campaign \
-		replay-campaign KILLS=50 SECONDS_LATE=300 MINUTES=3
-	@$(MAKE) --no-print-directory scale N=$(or $(N),10000000)
+	@failed=; LEVEL=long tests/run $(B) || failed=tests; \
+	for t in crash-campaign kill-campaign late-replies faults campaign replay-campaign scale; do \
+		$(MAKE) --no-print-directory $$t KILLS=50 SECONDS_LATE=300 MINUTES=3 \
+			N=$(or $(N),10000000) || failed="$$failed $$t"; done; \
+	[ ! "$$failed" ] || { echo "check-long: failed: $$failed"; exit 1; }
 # without clang's libFuzzer each fuzzer is listed as skipped
 check-fuzzers: build/.setup-tests
 	@! tests/fuzz/run --can >/dev/null || $(MAKE) $(side) --no-print-directory MODE=fuzz fuzzers

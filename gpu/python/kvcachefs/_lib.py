@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float,
                     c_int, c_int64, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p)
 from typing import Any
@@ -109,10 +110,10 @@ class PagesStruct(Structure):
     _fields_ = [("at", c_void_p), ("stride", c_uint64), ("len", c_size_t)]
 
 
-class ItemStruct(Structure):
+class ItemStruct(Structure):  # parts: ctypes takes longer to set a typed pointer
     _fields_ = [("path", c_char_p), ("layer", c_uint32), ("nlayers", c_uint32),
                 ("tokens", Tokens), ("rope", POINTER(RopeStruct)),
-                ("cache", POINTER(PagedStruct)), ("parts", POINTER(Part)), ("nparts", c_size_t),
+                ("cache", POINTER(PagedStruct)), ("parts", c_void_p), ("nparts", c_size_t),
                 ("size", c_uint64), ("skip_existing", c_bool), ("skipped", c_bool),
                 ("err", c_int)]
 
@@ -304,13 +305,16 @@ def names(kind: str) -> list[str]:
     return found
 
 
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+
+
 def text(value: str | None, what: str) -> bytes | None:
     """A string for the library. ValueError: it contains a NUL, which would truncate it."""
     if value is None:
         return None
     if "\0" in value:
         raise ValueError(f"{what} has a NUL in it")
-    return os.fsencode(value)
+    return value.encode(_ENCODING, _ERRORS)
 
 
 def number(value: int, most: int, what: str) -> int:
@@ -336,7 +340,7 @@ def below(mount: str | bytes | os.PathLike[str], value: str | os.PathLike[str],
     given = os.fspath(value)
     if not isinstance(given, str):
         raise TypeError(f"{what} must be a str or a path of str, not {given!r}")
-    if os.path.isabs(given):
+    if given.startswith("/"):
         top, full = os.path.abspath(os.fsdecode(mount)), os.path.abspath(given)
         if full != top and not full.startswith(top.rstrip("/") + "/"):
             raise ValueError(f"{what} {given!r} is not inside the mount {top!r}")

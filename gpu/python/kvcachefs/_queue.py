@@ -6,9 +6,9 @@ The threads of a queue belong to the library and know nothing of Python. Complet
 the queue by the first caller that looks: event loops that wait, through a reader of the queue's
 eventfd that calls take(); threads that wait, by polling the eventfd too; and callers that poll or
 submit. Because another caller may empty the eventfd first, each waiting caller leaves a waker with
-the transfer: a task leaves a waker that calls its loop, a thread leaves a waker that writes to a
-pipe, which the thread polls as well. An interrupt (Ctrl-C) may happen anywhere: deliveries that it
-interrupts are repeated.
+the transfer: a task leaves a waker that calls its loop, a thread leaves a waker that writes to an
+eventfd of its own, which the thread polls as well. An interrupt (Ctrl-C) may happen anywhere:
+deliveries that it interrupts are repeated.
 
 _flying has the transfers that are not over, so that their memory stays valid. A queue with such
 transfers is in _busy: it is freed only when it has no references and no transfers. A forked child
@@ -40,6 +40,7 @@ MOUNTS = 8  # queues kept for later transfers
 AT_ONCE = 64
 THREADS_MOST = 64
 
+_os: Any = os  # the types of mypy 1.0 lack eventfd
 _lock = threading.Lock()
 _most = 8
 _open: dict[bytes, Queue] = {}  # by mount, the most recently used last
@@ -102,7 +103,7 @@ class Queue:
             _hook_locked()
         self._ended = collections.deque()
         # the library's descriptor, and another for completions that a waiting thread has taken
-        self._more, self._mark = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._more = _os.eventfd(0, _os.EFD_NONBLOCK | _os.EFD_CLOEXEC)
         self._both = select.epoll()
         self._both.register(self._fd, select.EPOLLIN)
         self._both.register(self._more, select.EPOLLIN)
@@ -120,7 +121,7 @@ class Queue:
                 found.append(self._ended.popleft())
             if found:
                 with contextlib.suppress(OSError):
-                    os.read(self._more, 65536)
+                    _os.eventfd_read(self._more)
         return found
 
     def stop(self) -> None:
@@ -136,7 +137,6 @@ class Queue:
         if getattr(self, "_ended", None) is not None and self._more >= 0:
             self._both.close()
             os.close(self._more)
-            os.close(self._mark)
             self._more = -1
 
     # ---- Transfers ----
@@ -214,7 +214,7 @@ class Queue:
             if self._ended is not None and not job.given and job not in self._ended:
                 if not self._ended:  # otherwise it is readable already
                     with contextlib.suppress(OSError):
-                        os.write(self._mark, b"!")
+                        _os.eventfd_write(self._more, 1)
                 self._ended.append(job)
             job.over = True
             for wake in job.wakers:
@@ -242,13 +242,13 @@ class Queue:
         self.take()
         if job.over:
             return
-        there, pipe = os.pipe2(os.O_CLOEXEC)
+        bell = _os.eventfd(0, _os.EFD_CLOEXEC)  # costs less than a pipe
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
-        poll.register(there, select.POLLIN)
+        poll.register(bell, select.POLLIN)
 
-        def wake() -> object:
-            return os.write(pipe, b"!")
+        def wake() -> None:
+            _os.eventfd_write(bell, 1)
 
         try:
             with self._told(job, wake):
@@ -260,8 +260,7 @@ class Queue:
                     self.take()
         finally:
             if wake not in job.wakers:  # otherwise an interrupt left it, and it will still write
-                os.close(there)
-                os.close(pipe)
+                os.close(bell)
 
     async def ended(self, job: Job) -> None:
         """Waits until the transfer is over. Cancelling the task does not cancel the transfer."""

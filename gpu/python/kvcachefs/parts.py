@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -127,6 +128,7 @@ class Pages:
         for i, (t, struct) in enumerate(zip(self.tensors, self._structs)):
             self._see(i, t, struct)
         self.page_bytes: int = sum(s.len for s in self._structs)
+        self._pages = [(s.at, s.len, s.stride) for s in self._structs]
 
     def _see(self, i: int, t: Tensor, struct: _lib.PagesStruct) -> None:
         shape, strides = list(t.shape), list(t.stride())
@@ -154,7 +156,12 @@ class Pages:
         n = len(numbers)
         if n and max(numbers) >= self.blocks:
             raise IndexError(f"block {max(numbers)} does not exist: there are {self.blocks}")
-        table, size = (_lib.Part * (n * len(self.tensors) or 1))(), ctypes.c_uint64()
+        if n == len(self._pages) == 1:
+            (number,), (at, size, stride) = numbers, self._pages[0]
+            if number >= 0:  # the result of the call below, in half of its time
+                table = (_lib.Part * 1)(_lib.Part(at + operator.index(number) * stride, size, 0))
+                return Parts._made(table, 1, size, self.device, self.readonly, self)
+        table = (_lib.Part * (n * len(self.tensors) or 1))()
         count = _lib.call("pages_parts", self._structs, len(self.tensors),
-                          (ctypes.c_int64 * (n or 1))(*numbers), n, by_block, table, size)
-        return Parts._made(table, count, size.value, self.device, self.readonly, self)
+                          (ctypes.c_int64 * (n or 1))(*numbers), n, by_block, table, None)
+        return Parts._made(table, count, n * self.page_bytes, self.device, self.readonly, self)

@@ -84,10 +84,12 @@ def _parts(item: Item, stores: bool, struct: _lib.ItemStruct) -> None:
         raise ValueError(f"{item.path}: an item has either parts or tokens")
     if parts.readonly and not stores:
         raise ValueError(f"{item.path}: the memory is read-only")
-    struct.parts, struct.nparts = parts.table, parts.count
-    struct.size = _lib.number(item.size or (parts.size if stores else 0), _lib.SIZE_MOST,
-                              f"{item.path}: the size")
-    struct.layer = _lib.number(item.layer, _lib.UINT_MOST, f"{item.path}: the layer")
+    struct.parts, struct.nparts = ctypes.addressof(parts.table), parts.count
+    size = item.size or (parts.size if stores else 0)
+    if size:  # a new struct is zero
+        struct.size = _lib.number(size, _lib.SIZE_MOST, f"{item.path}: the size")
+    if item.layer:
+        struct.layer = _lib.number(item.layer, _lib.UINT_MOST, f"{item.path}: the layer")
 
 
 def _device(items: list[Item], cache: Paged | None) -> int:
@@ -104,7 +106,9 @@ def _structs(mount: str | bytes | os.PathLike[str], items: list[Item], cache: Pa
     structs = (_lib.ItemStruct * len(items))()
     tables: dict[tuple[int, int], Any] = {}
     for struct, item in zip(structs, items):
-        struct.path, struct.skip_existing = _lib.below(mount, item.path), item.skip_existing
+        struct.path = _lib.below(mount, item.path)
+        if item.skip_existing:
+            struct.skip_existing = True
         if item.parts is not None:
             _parts(item, stores, struct)
             continue
@@ -267,6 +271,9 @@ class Transfer(_queue.Job):
         self.bytes, self.seconds, self.skipped = c.bytes, c.ns / 1e9, c.skipped
 
     def end(self, err: int, said: str) -> None:
+        if not err and not self.skipped:  # the items keep the results that they began with
+            self._kept = []
+            return
         whole = not any(s.err for s in self._structs)  # the error concerns the whole transfer
         for struct, item in zip(self._structs, self.items):
             number = -(err if whole else struct.err)

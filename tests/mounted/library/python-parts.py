@@ -57,6 +57,15 @@ for by_block in (False, True):
             assert b.data[i * SIZE:(i + 1) * SIZE] == \
                 (of.data[i * SIZE:(i + 1) * SIZE] if i in IDS else bytes(SIZE))
 refused(IndexError, "block 16", pages.parts, [16])
+# one page of one tensor, whose pages are apart; a hole
+apart = kv.Pages([View(tensors[0], (PAGES // 2, SIZE), (2 * SIZE, 1))])
+for i in (0, 5):
+    assert errors(kv.Item(f"m/a/one{i}", parts=apart.parts([i]))) == [0]
+    assert s.read(f"m/a/one{i}") == bytes(tensors[0].data[2 * i * SIZE:][:SIZE])
+assert errors(kv.Item("m/a/hole", parts=apart.parts([-1]))) == [0]
+assert s.read("m/a/hole") == bytes(SIZE) and len(apart.parts([])) == 0
+refused(IndexError, "block 8", apart.parts, [8])
+refused(TypeError, "", apart.parts, [1.5])
 refused(ValueError, "contiguous", kv.Pages,
         [View(tensors[0], (4, 10, 10), (1000, 20, 1))])
 # any memory; bytes that no part holds are zero, up to the given length

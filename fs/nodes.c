@@ -4,8 +4,11 @@
  * peers:// remotes of other nodes. frames/peer_sign.h describes the requests. Each request is
  * signed with the secret of peer_secret=. An unsigned, old or repeated request is answered with 403
  * and nothing else. A request for a node with another name is answered with 421, and one of another
- * epoch (replay.h) with 425 and the epoch. A request never causes a request to another node, so
- * requests cannot go in circles.
+ * epoch (replay.h) with 425 and the epoch. Only an offer causes requests to other nodes, and these
+ * are no offers, so requests cannot go in circles.
+ *
+ * POST /offer names objects that the client has: this node looks them up in its remotes, starts to
+ * load them, and then answers (offer.h). At most OFFERS are under way.
  *
  * POST /have asks for many names. Its headers are checked before the body arrives: the body of a
  * refused request is read and not stored.
@@ -21,6 +24,7 @@
 #include "http_peers.h"
 #include "log.h"
 #include "nodes.h"
+#include "offer.h"
 #include "replay.h"
 #include "secret.h"
 #include "serve.h"
@@ -37,10 +41,12 @@
 #define IDLE_S 10u
 #define SLOWEST (4ull << 20) /* bytes per second; the time limit of an answer allows this rate */
 #define WARN_NS 60000000000ull
+#define OFFERS 4u
 #define NAMES_WARNED 8u /* names of other nodes that are logged */
 
 _Static_assert(KVC_PEER_NAMES_BYTES <= BLOCK, "a body has the memory of an answer");
-_Static_assert(NODES *(CONNECTION_BYTES + BLOCK) <= KVFS_NODES_BYTES, "memory of connections");
+_Static_assert(NODES *(CONNECTION_BYTES + BLOCK) + OFFERS * KVC_OFFER_BYTES <= KVFS_NODES_BYTES,
+	       "memory of connections and offers");
 
 #if MHD_VERSION < 0x00097002
 typedef int mhd_result;
@@ -63,7 +69,8 @@ struct kvfs_nodes {
 	/* names in requests that are not those of this node; each one was logged */
 	char misdirected[NAMES_WARNED][KVC_PEER_NAME];
 	unsigned nmisdirected;
-	bool ending; /* no more connections are suspended */
+	unsigned offers; /* under way */
+	bool ending;     /* no more connections are suspended */
 };
 
 /* A request and its answer. */
@@ -74,12 +81,14 @@ struct exchange {
 	struct kvc_served *s;
 	struct kvc_peer_request q;
 	bool begun;
-	/* POST /have: */
+	/* POST /have and /offer: */
 	char *names; /* the body; NULL: the request is refused */
 	size_t received, length;
-	const char *why;       /* the reason for the refusal, or NULL */
-	unsigned status;       /* of the refusal */
-	kvc_peer_text epoch;   /* likewise */
+	const char *why;     /* the reason for the refusal, or NULL */
+	unsigned status;     /* of the refusal */
+	kvc_peer_text epoch; /* likewise */
+	bool offers;         /* counted in o->offers */
+	struct kvc_offer *offer;
 	bool woken, suspended; /* under o->lock */
 };
 
@@ -262,14 +271,17 @@ static void node_woken(struct kvc_wait *w)
 	pthread_mutex_unlock(&o->lock);
 }
 
-/* Opens the frame. Returns true if the exchange waits, and its connection is suspended. */
+/*
+ * Opens the frame, or takes the offer. Returns true if the exchange waits, and its connection is
+ * suspended.
+ */
 static bool open_or_suspend(struct exchange *x, int *err)
 {
 	bool suspended = false;
 
 	do {
-		x->woken = false; /* no wake can arrive before kvc_serve_open */
-		*err = kvc_serve_open(x->s, &x->w);
+		x->woken = false; /* no wake can arrive before these calls */
+		*err = x->offer ? kvc_offer_run(x->offer, &x->w) : kvc_serve_open(x->s, &x->w);
 		if (*err != KVC_WAIT)
 			return false;
 		pthread_mutex_lock(&x->o->lock);
@@ -318,7 +330,7 @@ static mhd_result node_run(struct exchange *x, const char *url)
 	return err ? node_answer_error(x, err) : node_answer_frame(x);
 }
 
-/* ---- POST /have ---- */
+/* ---- POST /have and /offer ---- */
 
 /* The headers have arrived. Decides whether the body is wanted. */
 static void have_begin(struct exchange *x, const char *url)
@@ -344,11 +356,70 @@ static mhd_result have_body(struct exchange *x, const char *part, size_t len)
 	return MHD_YES;
 }
 
+static mhd_result have_answer_bits(struct exchange *x, const void *bits, size_t n)
+{
+	size_t len = (n + 7) / 8;
+
+	return node_answer(x, MHD_HTTP_OK, len, bits, len,
+			   MHD_create_response_from_buffer(len, (void *)(uintptr_t)bits,
+							   MHD_RESPMEM_MUST_COPY));
+}
+
+/* Takes one of the places for offers. */
+static int offer_begin(struct exchange *x, size_t n)
+{
+	struct kvfs_nodes *o = x->o;
+
+	pthread_mutex_lock(&o->lock);
+	x->offers = o->offers < OFFERS;
+	o->offers += x->offers;
+	pthread_mutex_unlock(&o->lock);
+	if (!x->offers) {
+		kvc_count_by(kvc_cache_stats(o->f->k), peer_offers, n);
+		kvc_count_by(kvc_cache_stats(o->f->k), peer_offers_refused, n);
+		return -EBUSY;
+	}
+	extend_time(x, 0);
+	return kvc_offer_begin(o->f->k, x->names, x->length, n, &x->offer);
+}
+
+static void offer_end(struct exchange *x)
+{
+	kvc_offer_end(x->offer);
+	x->offer = NULL;
+	if (!x->offers)
+		return;
+	pthread_mutex_lock(&x->o->lock);
+	x->o->offers--;
+	pthread_mutex_unlock(&x->o->lock);
+	x->offers = false;
+}
+
+/* Answers an offer of n names, or waits for the lookups of the names. */
+static mhd_result offer_answer(struct exchange *x, size_t n)
+{
+	uint8_t bits[KVC_PEER_BITS] = { 0 };
+	int err = x->offer ? 0 : offer_begin(x, n);
+
+	if (!err && open_or_suspend(x, &err))
+		return MHD_YES;
+	if (!err)
+		kvc_offer_bits(x->offer, bits);
+	offer_end(x); /* before the answer, so that the client can make the next offer */
+	if (!err)
+		return have_answer_bits(x, bits, n);
+	return node_answer_text(x,
+				err == -EOPNOTSUPP ? KVC_PEER_NO_REMOTE
+				: err == -ENOSPC   ? KVC_PEER_FULL
+						   : MHD_HTTP_SERVICE_UNAVAILABLE,
+				"");
+}
+
 static mhd_result have_answer(struct exchange *x)
 {
 	uint8_t bits[KVC_PEER_BITS];
 	kvc_peer_text sign;
-	size_t n, len;
+	size_t n;
 
 	if (x->why && x->status == MHD_HTTP_SERVICE_UNAVAILABLE)
 		return node_answer_text(x, x->status, "");
@@ -358,11 +429,11 @@ static mhd_result have_answer(struct exchange *x)
 	    kvc_peer_sign_body(&x->o->secret, x->q.nonce, x->names, x->length, sign) ||
 	    !kvc_peer_same(sign, x->q.path) || !kvc_peer_names_count(x->names, x->length, &n))
 		return node_refuse(x, MHD_HTTP_FORBIDDEN, "its body is not the signed one", NULL);
+	if (x->q.offer)
+		return offer_answer(x, n);
 	kvc_serve_have(x->o->server, x->names, n, bits);
-	len = (n + 7) / 8;
 	kvc_count(kvc_cache_stats(x->o->f->k), peer_haves);
-	return node_answer(x, MHD_HTTP_OK, len, bits, len,
-			   MHD_create_response_from_buffer(len, bits, MHD_RESPMEM_MUST_COPY));
+	return have_answer_bits(x, bits, n);
 }
 
 static mhd_result on_node_request(void *arg, struct MHD_Connection *c, const char *url,
@@ -426,8 +497,10 @@ static void on_node_answered(void *arg, struct MHD_Connection *c, void **state,
 		kvfs_peers_answered(info->socket_context);
 	if (x && x->s)
 		kvc_serve_close(x->s);
-	if (x)
+	if (x) {
+		offer_end(x);
 		free(x->names);
+	}
 	free(x);
 	*state = NULL;
 }

@@ -11,7 +11,8 @@
  * request is shared among the nodes that may still be asked, so that a node that hangs does not use
  * all of it.
  *
- * For many names, each node is asked for all names that no node before it had, with one request.
+ * For many names, each node is asked for all names that no node before it had, with one request. An
+ * offer is a request to one node, which is asked even if it is left alone otherwise.
  *
  * The object is missing (-ENOENT) only if all nodes have said so. If one of them could not be
  * asked, nothing is known about the object: -ENODEV, which is not a failure of the tier. If no node
@@ -31,6 +32,7 @@
 #define HEAD_NS 1000000000ull /* the longest wait for the answer of one node about a header */
 #define BACKOFF_MIN_NS 1000000000ull
 #define BACKOFF_MAX_NS 30000000000ull
+#define OFFER_NS 2000000000ull
 #define FIRST_NS 1000000000ull /* how long a mount waits for the first answers */
 
 static struct kvct_peers *peers_of(struct kvc_tier *t)
@@ -163,7 +165,7 @@ static int ask_node(struct kvct_peers *p, unsigned i, struct kvct_peers_request 
 {
 	int err = kvct_peers_ask(p, i, q);
 
-	if (!err || err == -ENOENT || err == -EBADMSG)
+	if (!err || err == -ENOENT || err == -EBADMSG || err == -EOPNOTSUPP || err == -ENOSPC)
 		node_answered(p, i, head ? q->first_ns : 0);
 	else if (err != -ENOMEM && err != -EBUSY)
 		node_failed(p, i, err, q->text);
@@ -297,6 +299,58 @@ static int peers_have(struct kvc_tier *t, const struct kvc_where *w, const char 
 	return answered || !n ? 0 : last == -EBUSY ? -ENODEV : last;
 }
 
+/* ---- offers ---- */
+
+/* Finds the end of the names that one request may have. *n: their number, at least 1. */
+static size_t offer_part(const char *names, size_t len, size_t *n)
+{
+	size_t used = 0;
+
+	for (*n = 0; used < len && *n < KVC_PEER_NAMES; ++*n) {
+		size_t more = strlen(names + used) + 1;
+
+		if (used + more > KVC_PEER_NAMES_BYTES)
+			break;
+		used += more;
+	}
+	return used;
+}
+
+static int peers_offer(struct kvc_tier *t, const char *node, const char *names, size_t len,
+		       size_t n, bool *taken)
+{
+	struct kvct_peers *p = peers_of(t);
+	uint8_t bits[KVC_PEER_BITS];
+	unsigned i = 0;
+	int err = 0;
+
+	while (i < p->n && strcmp(p->node[i].name, node) != 0)
+		i++;
+	if (i == p->n)
+		return -ENXIO;
+	memset(taken, 0, n * sizeof *taken);
+	for (size_t part, at = 0; len && !err; at += n) {
+		part = offer_part(names, len, &n);
+		struct iovec iov = { bits, (n + 7) / 8 };
+		struct kvct_peers_request q = {
+			.names = names,
+			.names_len = part,
+			.offer = true,
+			.iov = &iov,
+			.n = 1,
+			/* the node may look the names up for OFFER_NS before it answers */
+			.until_ns = kvc_mono_ns() + p->deadline_ms * 1000000 + OFFER_NS,
+		};
+
+		err = ask_node(p, i, &q, false);
+		for (size_t k = 0; !err && k < n; k++)
+			taken[at + k] = bits[k / 8] & 1u << k % 8;
+		names += part;
+		len -= part;
+	}
+	return err;
+}
+
 /* Finds nothing: a request to a node needs the frame's path, which only peers_get_path has. */
 static int peers_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		     const struct iovec *iov, int n)
@@ -370,6 +424,7 @@ static const struct kvc_tier_ops peers_ops = {
 	.get_path = peers_get_path,
 	.distrust = peers_distrust,
 	.have = peers_have,
+	.offer = peers_offer,
 	.remove = peers_remove,
 	.usage = peers_usage,
 };

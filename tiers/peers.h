@@ -49,9 +49,10 @@ struct kvct_peers_request {
 	/* for the bytes; the first part has the whole header if off is 0, or all bits */
 	const struct iovec *iov;
 	int n;
-	/* POST /have instead of the path: the body, and the iov is for the bits */
+	/* POST /have or /offer instead of the path: the body, and the iov is for the bits */
 	const char *names;
 	size_t names_len;
+	bool offer;
 	uint64_t until_ns; /* deadline of a small answer; a large one gets more time */
 	/* the answer */
 	uint64_t first_ns; /* from the request to the first byte of its answer */
@@ -60,10 +61,11 @@ struct kvct_peers_request {
 /*
  * Sends a request to node i. Returns 0: all bytes were received, with zeros after the end of the
  * frame; -ENOENT: the node does not have the object; -EBADMSG: `off` is past its end; -EBUSY: the
- * node cannot serve it now; -EACCES: the node refuses this node, or does not have the
- * name in nodes=; or -EIO, -ETIMEDOUT,
- * -ECONNREFUSED, -EHOSTUNREACH, -ENOMEM. Every answer but -EACCES was signed with the secret. The
- * iov itself is not changed. Blocks, without the lock.
+ * node cannot serve it now, or is busy with other offers; -EACCES: the node refuses this node, or
+ * does not have the name in nodes=; -EOPNOTSUPP or -ENOSPC: the node takes no offers because it
+ * reads from no remote, or is full; or -EIO, -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH, -ENOMEM.
+ * Every answer but -EACCES was signed with the secret. The iov itself is not changed. Blocks,
+ * without the lock.
  */
 int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q);
 /* Closes the idle connections. */

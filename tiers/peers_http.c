@@ -160,7 +160,9 @@ static char *peer_url(const char *node, const struct kvct_peers_request *q)
 	if (!url)
 		return NULL;
 	p = url + snprintf(url, capacity, "http://%s%s", node,
-			   q->names ? KVC_PEER_HAVE : KVC_PEER_PREFIX);
+			   q->offer   ? KVC_PEER_OFFER
+			   : q->names ? KVC_PEER_HAVE
+				      : KVC_PEER_PREFIX);
 	for (; *path; path++)
 		if (isalnum((unsigned char)*path) || strchr("-_~/", *path))
 			*p++ = *path;
@@ -181,6 +183,7 @@ static int peer_headers(struct kvct_peers *p, unsigned i, struct transfer *t, st
 
 	t->signed_by = (struct kvc_peer_request){
 		.have = q->names,
+		.offer = q->offer,
 		.path = q->names ? t->body : q->path,
 		.from = q->names ? 0 : q->off,
 		.to = q->names ? q->names_len - 1 : q->off + t->all - 1,
@@ -301,6 +304,8 @@ static int peer_judge(struct kvct_peers *p, unsigned i, struct transfer *t, CURL
 		return learn_epoch(p, i, t);
 	if (t->status == wanted_status(t->q))
 		return 0;
+	if (t->q->offer && (t->status == KVC_PEER_NO_REMOTE || t->status == KVC_PEER_FULL))
+		return t->status == KVC_PEER_FULL ? -ENOSPC : -EOPNOTSUPP;
 	return t->status == 404   ? -ENOENT
 	       : t->status == 416 ? -EBADMSG
 	       : t->status == 503 ? -EBUSY

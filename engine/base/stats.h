@@ -94,6 +94,10 @@
 	X(peer_answers, "frames, or parts of frames, sent to other nodes")                        \
 	X(peer_bytes, "bytes of frames sent to other nodes")                                      \
 	X(peer_haves, "requests of other nodes about many names that were answered")              \
+	X(peer_offers, "names that other nodes offered")                                          \
+	X(peer_offers_refused, "names that other nodes offered and this node did not take")       \
+	X(pushes, "names offered to other nodes")                                                 \
+	X(pushes_refused, "names that other nodes did not take")                                  \
 	X(peer_stale,                                                                             \
 	  "requests of other nodes for an earlier run of this daemon, or without its epoch")      \
 	X(peer_refusals,                                                                          \

@@ -87,7 +87,7 @@ bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kv
 	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range ||
 	    strncmp(range, unit, sizeof unit - 1) != 0 || !parse_common(h, q))
 		return false;
-	q->have = false;
+	q->have = q->offer = false;
 	q->path = url + strlen(KVC_PEER_PREFIX);
 	range += sizeof unit - 1;
 	return parse_number(&range, &q->from) && *range++ == '-' && parse_number(&range, &q->to) &&
@@ -100,8 +100,9 @@ bool kvc_peer_parse_have(const char *url, const struct kvc_peer_headers *h,
 	const char *length = h->length;
 	uint64_t bytes;
 
-	if (strcmp(url, KVC_PEER_HAVE) != 0 || !length || !h->body || !kvc_peer_hex(h->body) ||
-	    !parse_common(h, q))
+	q->offer = !strcmp(url, KVC_PEER_OFFER);
+	if ((!q->offer && strcmp(url, KVC_PEER_HAVE) != 0) || !length || !h->body ||
+	    !kvc_peer_hex(h->body) || !parse_common(h, q))
 		return false;
 	if (!parse_number(&length, &bytes) || *length || !bytes || bytes > KVC_PEER_NAMES_BYTES)
 		return false;
@@ -137,9 +138,11 @@ int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request
 	char head[160 + KVC_PEER_NAME];
 	/* only the path, which is last, may contain a newline */
 	int len = snprintf(head, sizeof head, "request\n%s\n%llu-%llu\n%llu\n%s\n%s\n%s\n",
-			   q->have ? "POST" : "GET", (unsigned long long)q->from,
-			   (unsigned long long)q->to, (unsigned long long)q->time_ms, q->nonce,
-			   q->node, q->epoch);
+			   q->offer  ? "OFFER"
+			   : q->have ? "POST"
+				     : "GET",
+			   (unsigned long long)q->from, (unsigned long long)q->to,
+			   (unsigned long long)q->time_ms, q->nonce, q->node, q->epoch);
 
 	return sign_text(s, head, (size_t)len, q->path, strlen(q->path), sign);
 }

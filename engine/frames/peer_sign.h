@@ -24,6 +24,11 @@
  * answer is 200 and a bit for each name, in the order of the names and from the lowest bit of each
  * byte: 1 if the node may have the object. All bytes of this answer are signed.
  *
+ * POST /offer tells a node that this one has objects of these names. It looks like POST /have, and
+ * its answer too: 1 if the node has the object now, or loads it. Its signature has the word OFFER,
+ * so that no signed POST /have can be passed on as an offer. A node that takes no offers answers
+ * KVC_PEER_NO_REMOTE, KVC_PEER_FULL, or 503 while it is busy with other offers.
+ *
  * A server refuses a request whose time differs from its own by more than KVC_PEER_WINDOW_MS, and a
  * nonce that it has seen before. It answers KVC_PEER_MISDIRECTED if the request is for a name that
  * is not its own. All nodes have the same secret. Without the name, an attacker who receives a
@@ -50,12 +55,15 @@
 #define KVC_PEER_EPOCH "X-Kvcachefs-Epoch"
 #define KVC_PEER_SIGN "X-Kvcachefs-Sign"
 #define KVC_PEER_HAVE "/have"
+#define KVC_PEER_OFFER "/offer"
 #define KVC_PEER_BODY "X-Kvcachefs-Body"
 #define KVC_PEER_NAMES 512u                /* names in the body of a request */
 #define KVC_PEER_NAMES_BYTES (64u << 10)   /* length of that body */
 #define KVC_PEER_BITS (KVC_PEER_NAMES / 8) /* length of its answer */
 #define KVC_PEER_MISDIRECTED 421u          /* status of an answer */
 #define KVC_PEER_OTHER_EPOCH 425u
+#define KVC_PEER_NO_REMOTE 501u
+#define KVC_PEER_FULL 507u
 #define KVC_PEER_WINDOW_MS 30000u
 #define KVC_PEER_SECRET_MIN 16u /* characters */
 #define KVC_PEER_SECRET_MAX 255u
@@ -73,10 +81,11 @@ typedef char kvc_peer_text[33];
 int kvc_peer_secret_read(const char *path, struct kvc_peer_secret *s, char *why);
 
 struct kvc_peer_request {
-	bool have; /* POST /have */
-	/* as frames name it: relative, not escaped. POST /have: the signature of the body */
+	bool have;  /* POST /have, or /offer */
+	bool offer; /* POST /offer */
+	/* as frames name it: relative, not escaped. With `have`: the signature of the body */
 	const char *path;
-	uint64_t from, to; /* the range, both ends included; POST /have: of the body */
+	uint64_t from, to; /* the range, both ends included; with `have`: of the body */
 	uint64_t time_ms;
 	kvc_peer_text nonce;
 	const char *node; /* the name of the node that is asked */
@@ -85,7 +94,7 @@ struct kvc_peer_request {
 /* The headers of a request; NULL: the header is missing. */
 struct kvc_peer_headers {
 	const char *range, *time, *nonce, *node, *epoch;
-	const char *length, *body; /* POST /have: Content-Length and KVC_PEER_BODY */
+	const char *length, *body; /* POST: Content-Length and KVC_PEER_BODY */
 };
 /*
  * Parses a request: its URL without the escapes, and its headers. Sets *q, whose path and node are
@@ -95,8 +104,8 @@ struct kvc_peer_headers {
  */
 bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kvc_peer_request *q);
 /*
- * The same for POST /have. The body's length, q->to + 1, is at most KVC_PEER_NAMES_BYTES. q->path
- * is a part of the header, and has 32 characters.
+ * The same for POST /have and /offer. The body's length, q->to + 1, is at most
+ * KVC_PEER_NAMES_BYTES. q->path is a part of the header, and has 32 characters.
  */
 bool kvc_peer_parse_have(const char *url, const struct kvc_peer_headers *h,
 			 struct kvc_peer_request *q);

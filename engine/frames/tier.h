@@ -239,6 +239,15 @@ struct kvc_tier_ops {
 	 */
 	int (*have)(struct kvc_tier *t, const struct kvc_where *w, const char *const *path,
 		    size_t n, bool *has);
+	/*
+	 * Only in a tier with KVC_TIER_LENT, otherwise NULL: tells a node, HOST:PORT, that this one
+	 * has n objects. Their paths follow each other in names[len], each with a zero byte at its
+	 * end. Sets taken[i] if the node has object i now, or loads it. Returns 0; -ENXIO: the tier
+	 * does not have this node; -EOPNOTSUPP: the node reads from no remote; -ENOSPC: it is full;
+	 * -EBUSY: other offers keep it busy; or an error of get.
+	 */
+	int (*offer)(struct kvc_tier *t, const char *node, const char *names, size_t len, size_t n,
+		     bool *taken);
 	/* Optional: reads parts of a frame as get does, by several threads. */
 	int (*load)(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_load *l);
 	/* Rewrites the header of a stored frame, whose name part has changed. */

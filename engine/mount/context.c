@@ -166,6 +166,8 @@ struct kvc *kvc_context_new(void)
 	h->k.drops = &h->drops;
 	h->k.remote_lookup = &h->remote_lookup;
 	h->k.arrivals = &h->arrivals;
+	h->k.pushes = &h->pushes;
+	kvc_push_init(&h->pushes);
 	h->k.evict = &h->evict;
 	h->k.demotes = &h->demotes;
 	init_lists(&h->k);
@@ -197,6 +199,7 @@ void kvc_context_free(struct kvc *k)
 	kvc_dir_probes_free_locked(k, 0);
 	kvc_chunk_drop_free(k);
 	free(k->notices->v);
+	kvc_push_fini(k->pushes);
 	kvc_remote_lookup_fini(k->remote_lookup);
 	free(k->chunking->runs);
 	free(k->chunking->trees);

@@ -24,6 +24,7 @@
 #include "notify.h"
 #include "throttle.h"
 #include "pin.h"
+#include "push.h"
 #include "tenant.h"
 #include "remote_lookup.h"
 #include "model_rescan.h"
@@ -68,6 +69,7 @@ struct kvc_context {
 	struct kvc_drops drops;
 	struct kvc_remote_lookup remote_lookup;
 	struct kvc_arrivals arrivals;
+	struct kvc_pushes pushes;
 	struct kvc_evict evict;
 	struct kvc_demotes demotes;
 	struct kvc_stop_watch stop_watch;

@@ -282,6 +282,7 @@ enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK, KVC_LE
 struct kvc_lease_kind {
 	enum kvc_lease_mode mode;
 	unsigned wait_ms; /* 0: it does not wait for names */
+	bool again;       /* look up names that no shared tier had a moment ago, too */
 	size_t most, objects;
 };
 /*
@@ -302,6 +303,8 @@ bool kvc_lease_waits(const struct kvc_lease *l);
  */
 int kvc_lease_start(struct kvc *k, struct kvc_lease *l, const struct kvc_asker *user,
 		    struct kvc_wait *w);
+/* Sets a bit for each line of the list (peer_sign.h) of which the lease has an object. */
+void kvc_lease_bits(const struct kvc_lease *l, uint8_t *bits, size_t lines);
 /* Approximate memory of a lease and its text, in bytes. */
 size_t kvc_lease_bytes(const struct kvc_lease *l);
 /*

@@ -324,6 +324,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, const struct kvc
 	l->user = user;
 	l->most = kind->most;
 	l->objects = kind->objects;
+	l->again = kind->again;
 	l->until_ns = kind->wait_ms ? kvc_mono_ns() + kind->wait_ms * 1000000ull : 0;
 	l->request = rest = strndup(paths, len);
 	if (!rest)
@@ -348,6 +349,14 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, const struct kvc
 	}
 	*out = l;
 	return 0;
+}
+
+void kvc_lease_bits(const struct kvc_lease *l, uint8_t *bits, size_t lines)
+{
+	memset(bits, 0, (lines + 7) / 8);
+	for (size_t i = 0; i < l->n; i++)
+		if (l->v[i].n && !l->v[i].err && l->v[i].line < lines)
+			bits[l->v[i].line / 8] |= (uint8_t)(1u << l->v[i].line % 8);
 }
 
 size_t kvc_lease_bytes(const struct kvc_lease *l)

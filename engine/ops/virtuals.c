@@ -15,6 +15,7 @@
 #include "membership.h"
 #include "path.h"
 #include "pin.h"
+#include "push.h"
 #include "pin_set.h"
 #include "model_rescan.h"
 #include "model_use.h"
@@ -600,6 +601,19 @@ static int set_demote(struct kvc *k, struct kvc_subject *s, const char *value)
 	return kvc_demote_locked(k, s->n, s->chunk, value, s->w);
 }
 
+/* A request, not a stored value; its result is the result of the call. */
+static int set_push(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	int err;
+
+	if (s->w)
+		s->w->stage = 1;
+	kvc_node_ref_locked(s->n); /* keeps the node while the locks are released */
+	err = kvc_push_both(k, s->n, value, s->w);
+	kvc_node_unref_locked(s->n);
+	return err;
+}
+
 /* A request about the prompt that ends with this chunk. It is not stored. */
 static int set_hint(struct kvc *k, struct kvc_subject *s, const char *value)
 {
@@ -641,6 +655,7 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "parent_by", ON_FILE | ON_CHUNK_FOLDER, get_parent_by, NULL },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
 	{ "policy", ON_MODEL, get_policy, set_policy },
+	{ "push", ON_FILE | ON_CHUNK_FOLDER, NULL, set_push },
 	{ "quota", ON_MODEL, get_quota, set_quota },
 	{ "shared", ON_MODEL, get_shared, put_shared },
 	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },

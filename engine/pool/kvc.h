@@ -147,6 +147,9 @@ struct kvc {
 	struct kvc_remote_lookup *remote_lookup;
 	struct kvc_arrivals *arrivals;
 
+	/* ops/ */
+	struct kvc_pushes *pushes;
+
 	/* evict/ */
 	struct kvc_evict *evict;
 	struct kvc_demotes *demotes;

@@ -71,6 +71,8 @@ static const struct kvm_command commands[] = {
 	  "[--ended tool|turn|closed] [--returns TIME] "
 	  "[--prefetch] [--demote] [--tenant NAME|none] [--json] PATH...",
 	  "tell the mount whether the chunks of a prompt will be needed", 1, MANY, kvm_run_hint },
+	{ "push", "[--json] NODE PATH...",
+	  "offer chunks to another node, which loads them into its pool", 2, MANY, kvm_run_push },
 	{ "lease", "[--wait TIME] [--json] PATH...",
 	  "load files, print a line for each, and keep them in the pool until a signal ends the "
 	  "command",

@@ -161,6 +161,7 @@ int kvm_run_stats(int argc, char **argv);
 int kvm_run_config(int argc, char **argv);
 int kvm_run_prefetch(int argc, char **argv);
 int kvm_run_lease(int argc, char **argv);
+int kvm_run_push(int argc, char **argv);
 int kvm_run_import(int argc, char **argv);
 int kvm_run_rekey(int argc, char **argv);
 int kvm_run_log(int argc, char **argv);

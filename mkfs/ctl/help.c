@@ -183,6 +183,8 @@ static const struct {
 	  "files or folders; if the first is the root of the mount, the\n"
 	  "others are relative to the root" },
 	{ "hint", "PATH", "the chunks of one prompt, in order from its beginning" },
+	{ "push", "NODE", "HOST:PORT of the node, as in nodes= of the peers:// remote" },
+	{ "push", "PATH", "a chunk, a file (only this file), or a folder (all its chunks)" },
 	{ "lease", "PATH",
 	  "files or folders; if the first is the root of the mount, the\n"
 	  "others are relative to the root" },
@@ -244,6 +246,7 @@ static const struct {
 	  "prefetch /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
 	{ "hint", "hint --finished /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2",
 	  "hint --pause 10m /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
+	{ "push", "push b:9465 /mnt/kv/llama-70b/chunk-1", "push --json b:9465 /mnt/kv/llama-70b" },
 	{ "lease", "lease /mnt/kv/llama-70b/chunk-1", "lease --wait 30s /mnt/kv m/chunk-1/layer" },
 	{ "dump", "dump /mnt/kv", "dump -o bug.tar --names /mnt/kv" },
 	{ "flush", "flush /mnt/kv", "flush --json" },

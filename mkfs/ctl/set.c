@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl pin, unpin and evict: set the attributes user.kvcachefs.* of all chunks in a folder, a
- * model or a mount. Errors say how to fix them (table `troubles`, also for model_attr.c). Without
+ * kvcachectl pin, unpin, evict and push: set the attributes user.kvcachefs.* of all chunks in a
+ * folder, a model or a mount. Errors say how to fix them (table `troubles`, also for model_attr.c).
+ * Without
  * --json the commands print nothing on success. If one path fails, they continue with the others.
  */
 #include "set.h"
+
+#include "peer_name.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,6 +37,21 @@ static const struct {
 	  "it is not a model; give a folder in the root of the mount, or the mount" },
 	{ "policy", EINVAL,
 	  "it is not a model; give a folder in the root of the mount, or the mount" },
+	{ "push", ENXIO, "the node is not in nodes= of a peers:// remote of this mount" },
+	{ "push", ETXTBSY, "a file in it is still being written: close it first" },
+	{ "push", ENODATA,
+	  "refused: the node does not find its files on this node, lacks a key or a quota for "
+	  "them, or "
+	  "has deleted them; see the nodes' logs" },
+	{ "push", ENOSPC, "refused: the node is full" },
+	{ "push", EOPNOTSUPP,
+	  "refused: the node has no remote to read from; give it remote=peers://" },
+	{ "push", EKEYREJECTED,
+	  "refused: the node does not accept requests of this node; see the logs of both" },
+	{ "push", EBUSY, "refused: the node is busy with other offers, or this one is; try again" },
+	{ "push", E2BIG, "the names of its files have more than 128 KiB; push the files singly" },
+	{ "push", ETIMEDOUT, "unreachable: the node does not answer in time" },
+	{ "push", EIO, "unreachable: the node does not answer; see the log" },
 	{ "demote", EBUSY,
 	  "a file in it is open, leased, pinned, mapped, in recent use, or has no other copy: try "
 	  "again later, or unpin it" },
@@ -199,6 +217,21 @@ int kvm_run_pin(int argc, char **argv)
 	snprintf(value, sizeof value, "%" PRIu64, s);
 	set.value = value;
 	return kvm_set_paths(&set, argc, argv, kvm_set_chunks);
+}
+
+int kvm_run_push(int argc, char **argv)
+{
+	struct kvm_set set = { .attr = "push", .done = "taken" };
+	const struct kvm_option options[] = { { "json", &set.json, NULL }, { 0 } };
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	set.value = argv[0];
+	if (!kvc_peer_name_valid(argv[0]))
+		return kvm_misused("NODE %s: give HOST:PORT, as in nodes= of the peers:// remote",
+				   kvm_shown(argv[0]));
+	return kvm_set_paths(&set, argc - 1, argv + 1, kvm_set_chunks);
 }
 
 int kvm_run_unpin(int argc, char **argv)

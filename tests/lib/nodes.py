@@ -112,19 +112,20 @@ class Request:
 
 class Have(Request):
     """POST /have for many names, as a node sends it. Each argument can be wrong."""
+    word, place = "POST", "/have"
 
     def __init__(self, store, names, body=None, **other):
         super().__init__(store, "", **other)
         self.body = b"".join(os.fsencode(n) + b"\0" for n in names) if body is None else body
         self.of = self.mac(f"names\n{self.nonce}\n".encode() + self.body)
-        self.sign = self.mac(f"request\nPOST\n0-{len(self.body) - 1}\n{self.time}\n{self.nonce}\n"
-                             f"{self.node}\n{self.epoch}\n{self.of}".encode())
+        self.sign = self.mac(f"request\n{self.word}\n0-{len(self.body) - 1}\n{self.time}\n"
+                             f"{self.nonce}\n{self.node}\n{self.epoch}\n{self.of}".encode())
 
     def post(self, body=None, **headers):
         """Returns the status and the set of numbers of the names that the node may have."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         mine = {k: v for k, v in self.headers().items() if k != "Range"}
-        c.request("POST", "/have", self.body if body is None else body,
+        c.request("POST", self.place, self.body if body is None else body,
                   {**mine, "X-Kvcachefs-Body": self.of, **headers})
         r = c.getresponse()
         bits = r.read()
@@ -135,6 +136,11 @@ class Have(Request):
                 text + (bits if r.status in (200, 425) else b"")), r.status
         return r.status, {i for i in range(8 * len(bits)) if r.status == 200
                           and bits[i // 8] >> i % 8 & 1}
+
+
+class Offer(Have):
+    """POST /offer: the names of objects that the sender has."""
+    word, place = "OFFER", "/offer"
 
 
 class Proxy:

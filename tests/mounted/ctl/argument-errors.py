@@ -24,11 +24,12 @@ shutil.copy(binary("tier-folder"), f"{FILE}.program")
 RIGHT = {"PATH...": PATH, "MODEL...": f"{s.mnt}/m", "TIME|never": "1h", "SIZE|none": "none",
          "NAME|none": "none", "SCHEME": "vllm-sha256", "FILE": TOKENS, "TRACE...": TRACE,
          "PROGRAM": f"{FILE}.program?folder={EMPTY}", "NAME": "acme",
-         "DEVICE": f"{TMP}/no-such-device", "-o": "-o", "OPTIONS": "high=91"}
+         "DEVICE": f"{TMP}/no-such-device", "NODE": "127.0.0.1:1", "-o": "-o", "OPTIONS": "high=91"}
 WRONG = {"TIME|never": VALUES["TIME"], "SIZE|none": VALUES["SIZE"], "NAME|none": ["", "best"],
          "SCHEME": ["", "md5", "vllm-sha256:0", "vllm-sha256:x", "vllm-sha256:9999999999"],
          "PROGRAM": ["", f"{TMP}/nothing", EMPTY, FILE, f"{FILE}.program?x",
                      f"{FILE}.program?arena=1&folder={EMPTY}", f"{FILE}.program?folder={FILE}"],
+         "NODE": ["", "nothing", "h:99999"],
          "FILE": ["", f"{TMP}/nothing", EMPTY], "TRACE...": ["", f"{TMP}/nothing", EMPTY, FILE]}
 VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER": ["", "nothing"],
          "OPTIONS": ["", "polcy=lru", "cpu=1G", "high=x", "high=10,low=20", "keyfile=/x"],

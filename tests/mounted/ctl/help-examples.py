@@ -5,7 +5,7 @@ mount, the models and the files that its words name, runs it with a shell, and e
 run for minutes or until a signal."""
 import os, re, signal, subprocess, threading
 from kvtest import *
-import servers
+import nodes, servers
 
 CTL = binary("kvcachectl")
 # what differs here from the words of the examples
@@ -31,6 +31,10 @@ with open(f"{TMP}/mount.keys", "w") as f:
 os.chmod(f"{TMP}/mount.keys", 0o600)
 os.mkdir(f"{TMP}/shared")
 s = Store(options=f"settle=0,keyfile={TMP}/mount.keys,remote=dir://{TMP}/shared").mount()
+peer, = nodes.make("self", 1)  # a node that is its own peer
+peer.options = peer.options.split(",remote=")[0] + ",remote=" + nodes.url([nodes.local(peer.port)],
+                                                                          peer.secret)
+PLACES.append(("b:9465", nodes.local(peer.port)))
 names = re.findall(r"^  ([a-z-]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 examples = []
 names = [n for n in names if n not in ("add", "remove", "grow")]  # need devices; see their cases
@@ -66,8 +70,9 @@ def prepare(example):
 
 
 def command_of(example):
+    mnt = peer.mnt if example.startswith("push") else s.mnt
     for word, place in PLACES:
-        example = example.replace(word, s.mnt if place == "MNT" else place)
+        example = example.replace(word, mnt if place == "MNT" else place)
     # pools that are here for other reasons are not the example's to free
     hide = "unshare --mount sh -c 'mkdir -p /run/kvcachefs; " \
         'mount -t tmpfs none /run/kvcachefs; exec "$0" "$@"\' '
@@ -77,6 +82,9 @@ def command_of(example):
 bad, run_by = [], 0
 for example in examples:
     prepare(example)
+    if example.startswith("push"):  # not longer, because other examples need a single mount
+        peer.mount()
+        peer.write("llama-70b/chunk-1/layer", bytes(5000))
     p = subprocess.Popen(["bash", "-c", command_of(example)], cwd=here, text=True,
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT,
@@ -108,6 +116,8 @@ for example in examples:
         watch.cancel()
         p.kill()
     run_by += 1
+    if example.startswith("push"):
+        peer.umount()
     if not good or not example.startswith("help") and (
             "usage" in out or re.search("see kvcachectl .*--help", out)):
         bad.append(f"kvcachectl {example}: {p.returncode} {out[-300:]}")

@@ -5,6 +5,7 @@ commands without their own case (lease, dump, gpus, hash, newkey and replay) the
 content as the text."""
 import json, os, re, shutil
 from kvtest import *
+import nodes
 
 CTL = binary("kvcachectl")
 
@@ -83,6 +84,11 @@ assert e["none"]["state"] == "ENOENT", e
 j = json.loads(run(CTL, "dump", "--json", "-o", f"{TMP}/d.tar", s.mnt, ok=True).stdout)
 assert j == {"mount": s.mnt, "file": f"{TMP}/d.tar"} and os.path.exists(f"{TMP}/d.tar"), j
 
+t, = nodes.make("self", 1)  # a node that is its own peer
+t.options = t.options.split(",remote=")[0] + ",remote=" + nodes.url([nodes.local(t.port)], t.secret)
+t.mount()
+t.write("m/c/l", bytes(5000))
+
 # every command: one object, or one for each line
 CHUNK, MODEL, FOREVER = f"{s.mnt}/m/a b", f"{s.mnt}/m", ("lease",)
 WORDS = {"top": ["--count", "2", "--interval", "1s", s.mnt], "reload": ["-o", "high=91", s.mnt],
@@ -91,7 +97,7 @@ WORDS = {"top": ["--count", "2", "--interval", "1s", s.mnt], "reload": ["-o", "h
          "tenant": ["acme", s.mnt], "evict": [CHUNK], "prefetch": [CHUNK],
          "hint": ["--finished", CHUNK], "lease": [CHUNK], "dump": ["-o", f"{TMP}/e.tar", s.mnt],
          "codec": [f"{TMP}/trace"], "gpus": [f"{TMP}/pci"], "pools": [f"{TMP}/run"],
-         "hash": ["vllm-sha256", f"{TMP}/tokens"],
+         "hash": ["vllm-sha256", f"{TMP}/tokens"], "push": [nodes.local(t.port), f"{t.mnt}/m"],
          "replay": ["--policy", "lru", "--capacity", "3", f"{TMP}/trace"],
          "trace": ["--for", "1s", s.mnt], "events": ["--for", "1s", s.mnt],
          "add": ["--size", "16M", f"{TMP}/part", s.mnt], "remove": [f"{TMP}/part", s.mnt],
@@ -113,3 +119,4 @@ for n in names:
     assert objects and all(isinstance(o, dict) and o for o in objects), (n, text)
     assert n in ("top", "trace", "events") or len(objects) == 1, (n, text)
 s.umount()
+t.umount()

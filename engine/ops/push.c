@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Offers to another node: it is told the paths of objects, and reads them from here if it takes
+ * them. Workers of the peers tier send the requests, AT_ONCE at a time, so that a node that does
+ * not answer leaves workers for lookups. The call waits for the answer; if its time is over before,
+ * the offer is still made. PLACES and BYTES bound the memory.
+ */
+#include "push.h"
+
+#include "folder.h"
+#include "incomplete.h"
+#include "path.h"
+#include "remote_lookup.h"
+#include "tier_queue.h"
+
+#include <string.h>
+
+#define AT_ONCE 2u
+#define PLACES 32u
+#define TIMES 3u /* as for wait slots: a user may have this many times the free places */
+#define BYTES (128u << 10)
+#define ANSWER_NS 5000000000ull /* beyond deadline=, for the lookups of the other node */
+
+struct push {
+	struct kvc_remote_turn turn; /* first, because the queue frees it */
+	struct kvc_list link;        /* in k->pushes->all */
+	bool runs;
+	struct kvc_list waiters; /* the call, or nothing */
+	unsigned tier;
+	char node[300];
+	size_t n, len;
+	char names[]; /* each with a zero byte at its end */
+};
+
+/* Names that are being collected. */
+struct names {
+	char *text;
+	size_t len, capacity, n;
+};
+
+static int add_name(struct names *s, const char *path)
+{
+	size_t len = strlen(path) + 1;
+
+	if (s->len + len > BYTES)
+		return -E2BIG;
+	while (s->len + len > s->capacity) {
+		size_t more = 2 * s->capacity + 4096;
+		char *p = realloc(s->text, more);
+
+		if (!p)
+			return -ENOMEM;
+		s->text = p;
+		s->capacity = more;
+	}
+	memcpy(s->text + s->len, path, len);
+	s->len += len;
+	s->n++;
+	return 0;
+}
+
+/* Adds a file, which must be published. */
+static int add_file_both(struct kvc *k, struct names *s, uint64_t folder, const char *name,
+			 uint64_t ino)
+{
+	char path[KVC_FRAME_PATH_MAX + 1];
+	struct kvc_node *n;
+	int err = kvc_node_get_both(k, ino, &n);
+
+	if (err)
+		return err == -ENOENT ? 0 : err; /* it was dropped just now */
+	err = n->state == KVC_OPEN ? -ETXTBSY : 0;
+	kvc_node_settle_locked(k, n);
+	err = err ?: kvc_path_in_both(k, folder, name, path);
+	if (!err && strchr(path, '\n'))
+		err = -EINVAL;
+	return err ?: add_name(s, path);
+}
+
+static int add_folder_both(struct kvc *k, struct names *s, struct kvc_node *folder)
+{
+	struct kvc_entries e = { 0 };
+	uint64_t after = 0;
+	int err = 0;
+
+	for (int more = 1; more == 1 && !err;) {
+		more = kvc_folder_entries_some_both(k, folder->row.ino, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && !err; i++)
+			if (S_ISREG(e.v[i].kind) && !kvc_incomplete_temporary(e.v[i].name))
+				err = add_file_both(k, s, folder->row.ino, e.v[i].name, e.v[i].ino);
+		if (more == 1)
+			kvc_pause_both(k);
+	}
+	free(e.v);
+	return err;
+}
+
+static void push_run(struct kvc *k, struct kvc_job *j);
+
+/* Starts the oldest offers that do not run yet. */
+static void push_next_locked(struct kvc *k)
+{
+	kvc_list_each(e, &k->pushes->all) {
+		struct push *p = kvc_of(e, struct push, link);
+
+		if (k->pushes->running == AT_ONCE || k->stopping)
+			return;
+		if (p->runs)
+			continue;
+		p->runs = true;
+		k->pushes->running++;
+		kvc_remote_lookup_turn_locked(k, &p->turn, p->tier, push_run);
+	}
+}
+
+static void push_run(struct kvc *k, struct kvc_job *j)
+{
+	struct push *p = kvc_of(j, struct push, turn.job);
+	struct kvc_tier *t = k->tier[j->tier].t;
+	KVC_MEM bool *taken = calloc(p->n, sizeof *taken);
+	size_t refused = 0;
+	int err = taken ? t->ops->offer(t, p->node, p->names, p->len, p->n, taken) : -ENOMEM;
+
+	for (size_t i = 0; i < p->n; i++)
+		refused += !taken || !taken[i];
+	kvc_count_by(&k->stats, pushes, p->n);
+	kvc_count_by(&k->stats, pushes_refused, refused);
+	if (!err && refused)
+		err = -ENODATA;
+	else if (err == -EACCES) /* an error that a file call also has for other reasons */
+		err = -EKEYREJECTED;
+	kvc_lock(k);
+	kvc_remote_lookup_turn_ended_locked(k, j->tier);
+	kvc_wait_wake_all_locked(k, &p->waiters, err);
+	kvc_list_del(&p->link);
+	k->pushes->running--;
+	push_next_locked(k);
+	kvc_unlock(k);
+}
+
+/* Returns the number of the tier that can make offers, or -ENXIO. */
+static int push_tier(const struct kvc *k)
+{
+	for (unsigned i = 0; i < k->ntiers; i++)
+		if (k->tier[k->order[i]].t->ops->offer)
+			return (int)k->order[i];
+	return -ENXIO;
+}
+
+/* Is a place free for another offer of this user? */
+static bool has_place_locked(struct kvc *k, uint32_t uid)
+{
+	unsigned all = 0, mine = 0;
+
+	kvc_list_each(e, &k->pushes->all) {
+		all++;
+		mine += kvc_of(e, struct push, link)->turn.uid == uid;
+	}
+	return all < PLACES && mine < TIMES * (PLACES - all);
+}
+
+void kvc_push_init(struct kvc_pushes *p)
+{
+	kvc_list_init(&p->all);
+}
+
+void kvc_push_fini(struct kvc_pushes *p)
+{
+	kvc_list_each_safe(e, &p->all) {
+		struct push *x = kvc_of(e, struct push, link);
+
+		if (!x->runs) /* the queue of the tier frees the others */
+			free(x);
+	}
+}
+
+int kvc_push_both(struct kvc *k, struct kvc_node *n, const char *node, struct kvc_wait *w)
+{
+	struct names s = { 0 };
+	struct push *p = NULL;
+	int tier = push_tier(k), err = tier < 0 ? tier : 0;
+
+	if (!*node || strlen(node) >= sizeof p->node || !w)
+		return -EINVAL;
+	if (!err && S_ISDIR(n->row.mode)) {
+		err = add_folder_both(k, &s, n);
+	} else if (!err) {
+		char path[KVC_FRAME_PATH_MAX + 1];
+
+		err = n->state == KVC_OPEN ? -ETXTBSY : kvc_path_both(k, n->row.ino, path);
+		err = err ?: strchr(path, '\n') ? -EINVAL : add_name(&s, path);
+	}
+	if (!err && !s.n)
+		err = -ENODATA;
+	if (!err && !has_place_locked(k, w->uid))
+		err = -EBUSY;
+	if (!err && !(p = calloc(1, sizeof *p + s.len)))
+		err = -ENOMEM;
+	if (!err) {
+		snprintf(p->node, sizeof p->node, "%s", node);
+		memcpy(p->names, s.text, s.len);
+		p->n = s.n;
+		p->len = s.len;
+		p->turn.uid = w->uid;
+		kvc_list_init(&p->waiters);
+		w->deadline_ns = kvc_mono_ns() + k->opt.deadline_ms * 1000000 + ANSWER_NS;
+		w->patient = true; /* a node that does not answer is no error of a load */
+		p->tier = (unsigned)tier;
+		kvc_list_add_tail(&k->pushes->all, &p->link);
+		push_next_locked(k);
+		err = kvc_wait_park_locked(k, &p->waiters, w);
+	}
+	free(s.text);
+	return err;
+}

@@ -323,6 +323,7 @@ unitwrap_policy_steps := kvc_array_grow
 unitwrap_pins := $(wrap_engine) kvc_chunk_pop_locked
 unitwrap_quotas := $(wrap_engine) kvc_chunk_drop kvc_trimmer_turn
 unitwrap_top_models := $(wrap_engine) kvc_name_of
+unitwrap_trimmer := $(wrap_engine)
 unitwrap_heads := $(wrap_engine) pthread_mutex_lock kvc_name_of
 unitwrap_locks := $(wrap_engine) pthread_mutex_lock usleep
 unitwrap_calls_memory := $(wrap_engine) $(wrap_alloc)
@@ -333,7 +334,7 @@ unitwrap_moves := $(wrap_engine) $(wrap_alloc) kvc_name_of kvc_name_each kvc_nam
 $(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/support/alloc.c)
 $(B)/bin/unit-bounds $(B)/bin/unit-holds $(B)/bin/unit-heads $(B)/bin/unit-locks $(B)/bin/unit-top_models $(B)/bin/unit-spills \
 	$(B)/bin/unit-quotas $(B)/bin/unit-pins $(B)/bin/unit-accesses $(B)/bin/unit-joint \
-	$(B)/bin/unit-requests: $(call obj,tests/unit/support/engine.c)
+	$(B)/bin/unit-requests $(B)/bin/unit-trimmer: $(call obj,tests/unit/support/engine.c)
 $(B)/bin/unit-drops $(B)/bin/unit-moves $(B)/bin/unit-calls_memory: $(call obj,tests/unit/support/engine.c tests/unit/support/alloc.c)
 $(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-holds: $(call obj,tests/unit/support/steps.c)

@@ -11,7 +11,8 @@
  * are not refused.
  *
  * Nothing is decided before the replacers are filled from the catalog, or for a policy that orders
- * the disk by the rank in the catalog.
+ * the disk by the rank in the catalog. If a model has such a policy, the others give up nothing
+ * either.
  */
 #include "disk_retention.h"
 
@@ -106,6 +107,19 @@ static bool disk_find_victim_locked(struct kvc *k, struct kvc_disk_victim *v,
 	return v->id;
 }
 
+/*
+ * Do some models have a policy that orders the disk by the rank in the catalog? These give up
+ * nothing here. The trimmer takes victims from all models in turns, so then it takes all victims.
+ */
+static bool has_ranked_models(const struct kvc *k)
+{
+	for (unsigned i = 0; i < KVC_CLASSES; i++)
+		if (k->replacers->replacer[KVC_CACHE_POOL][i] &&
+		    !kvc_replacers_has_order(k, KVC_CACHE_DISK, i))
+			return true;
+	return false;
+}
+
 /* Gives up others until the kept chunks are within low=. */
 static void give_up_others_locked(struct kvc *k, const struct kvc_chunk *than)
 {
@@ -115,6 +129,8 @@ static void give_up_others_locked(struct kvc *k, const struct kvc_chunk *than)
 	struct level l = level_locked(k);
 	unsigned npinned = 0;
 
+	if (has_ranked_models(k))
+		return;
 	for (unsigned i = 0; i < VICTIMS && l.low && l.kept > l.low; i++) {
 		uint64_t before = d->bytes, awaited = d->awaited;
 

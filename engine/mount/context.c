@@ -75,7 +75,10 @@ static void init_lists(struct kvc *k)
 		&k->chunks->finished,
 		&k->chunks->unwanted,
 		&k->chunks->victims,
-		&k->disk_victims->list,
+		&k->disk_victims->waiting[0],
+		&k->disk_victims->waiting[1],
+		&k->disk_victims->visited[0],
+		&k->disk_victims->visited[1],
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,

@@ -18,6 +18,7 @@ struct entry {
 	struct kvc_list link;
 	struct kvc_disk_victim victim;
 	uint64_t bytes;
+	bool refused;
 };
 
 static struct entry *find(const struct kvc *k, uint64_t id)
@@ -46,8 +47,9 @@ int kvc_disk_victims_add_locked(struct kvc *k, const struct kvc_disk_victim *v, 
 	e->victim = *v;
 	e->bytes = bytes;
 	e->slot.key = v->id;
+	e->refused = first;
 	kvc_table_add(&k->disk_victims->table, &e->slot);
-	(first ? kvc_list_add_head : kvc_list_add_tail)(&k->disk_victims->list, &e->link);
+	kvc_list_add_tail(&k->disk_victims->waiting[first], &e->link);
 	k->disk_victims->bytes += bytes;
 	return 0;
 }
@@ -65,15 +67,29 @@ bool kvc_disk_victims_has_locked(const struct kvc *k, uint64_t id)
 	return find(k, id);
 }
 
-bool kvc_disk_victims_take_locked(struct kvc *k, struct kvc_disk_victim *v)
+bool kvc_disk_victims_visit_locked(struct kvc *k, struct kvc_disk_victim *v)
 {
-	struct kvc_list *all = &k->disk_victims->list;
+	struct kvc_disk_victims *d = k->disk_victims;
+	struct kvc_list *all = &d->waiting[!kvc_list_empty(&d->waiting[1])];
+	struct entry *e;
 
 	if (kvc_list_empty(all))
 		return false;
-	*v = kvc_of(all->next, struct entry, link)->victim;
-	kvc_disk_victims_remove_locked(k, v->id);
+	e = kvc_of(all->next, struct entry, link);
+	kvc_list_del(&e->link);
+	kvc_list_add_tail(&d->visited[e->refused], &e->link);
+	*v = e->victim;
 	return true;
+}
+
+void kvc_disk_victims_walk_locked(struct kvc *k)
+{
+	struct kvc_disk_victims *d = k->disk_victims;
+
+	for (int i = 0; i < 2; i++) {
+		kvc_list_splice(&d->visited[i], &d->waiting[i]);
+		kvc_list_splice(&d->waiting[i], &d->visited[i]);
+	}
 }
 
 void kvc_disk_victims_kept_locked(struct kvc *k, struct kvc_chunk *c, uint64_t bytes)
@@ -100,7 +116,9 @@ void kvc_disk_victims_arrived_locked(struct kvc *k, struct kvc_chunk *c)
 
 void kvc_disk_victims_free(struct kvc *k)
 {
-	while (!kvc_list_empty(&k->disk_victims->list))
-		entry_free(k, kvc_of(k->disk_victims->list.next, struct entry, link));
+	kvc_disk_victims_walk_locked(k);
+	for (int i = 0; i < 2; i++)
+		while (!kvc_list_empty(&k->disk_victims->waiting[i]))
+			entry_free(k, kvc_of(k->disk_victims->waiting[i].next, struct entry, link));
 	kvc_table_fini(&k->disk_victims->table);
 }

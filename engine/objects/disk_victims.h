@@ -11,8 +11,12 @@
 
 struct kvc_disk_victims {
 	struct kvc_table table; /* by the id of the chunk */
-	struct kvc_list list;   /* the one that is removed next is the first */
-	uint64_t bytes;         /* their bytes on the disk, estimated */
+	/*
+	 * in the order of removal: the refused ones ([1]), which are removed first, and the others;
+	 * visited: those that the trimmer's walk has tried to remove
+	 */
+	struct kvc_list waiting[2], visited[2];
+	uint64_t bytes; /* their bytes on the disk, estimated */
 	/* bytes of chunks that the policy keeps, whose copies are awaited */
 	uint64_t awaited;
 	uint64_t nawaited; /* number of these chunks */
@@ -35,8 +39,13 @@ int kvc_disk_victims_add_locked(struct kvc *k, const struct kvc_disk_victim *v, 
 /* Removes the chunk, if it was given up: the policy keeps it now, or it does not exist any more. */
 void kvc_disk_victims_remove_locked(struct kvc *k, uint64_t id);
 bool kvc_disk_victims_has_locked(const struct kvc *k, uint64_t id);
-/* Takes the chunk that is removed next. Returns false if none is left. */
-bool kvc_disk_victims_take_locked(struct kvc *k, struct kvc_disk_victim *v);
+/*
+ * Sets *v to the next chunk that this walk of the trimmer has not visited. It stays given up until
+ * it is dropped or kvc_disk_victims_remove_locked is called. Returns false if none is left.
+ */
+bool kvc_disk_victims_visit_locked(struct kvc *k, struct kvc_disk_victim *v);
+/* A walk begins: all chunks can be visited again, in the same order. */
+void kvc_disk_victims_walk_locked(struct kvc *k);
 /*
  * The policy keeps the chunk, which is in memory. bytes: the size of its copy if that is awaited,
  * or 0.

@@ -551,7 +551,8 @@ static void log_bound(void **state)
 		most = kvc_max(most, s.log_bytes);
 	}
 	print_message("the log was %llu KiB at most\n", (unsigned long long)most >> 10);
-	assert_true(most > bound / 2 && most < 3 * bound);
+	/* without checkpoints it would be 100 times the limit; syncs of a busy disk delay them */
+	assert_true(most > bound / 2 && most < 8 * bound);
 	for (int i = 0; i < 300; i++) {
 		kvc_catalog_state(c, &s);
 		if (s.log_bytes <= 256 << 10)

@@ -46,7 +46,7 @@ static bool hold;
 static uint8_t synced[HEADER];
 static unsigned forced; /* syncs of the log by the committing thread */
 /* in the test `slow`: number of commits; is the committing thread in kvc_catalog_gate()? */
-static bool slow_disk;
+static _Atomic bool slow_disk;
 static _Atomic unsigned commits;
 static _Atomic bool in_gate;
 static char state_file[64];     /* of the committing thread */
@@ -114,14 +114,15 @@ static bool waits(void)
 
 /*
  * A sync of a slow disk: it ends when a commit has ended since it began, or when the committing
- * thread has waited for WAIT_MS and may be waiting for this sync.
+ * thread has waited for WAIT_MS and may be waiting for this sync, or when no commits follow.
  */
 static void sync_slowly(void)
 {
 	unsigned began = atomic_load(&commits);
 	bool forces = pthread_equal(pthread_self(), committer);
 
-	for (unsigned ms = 0; !forces && atomic_load(&commits) == began && ms < WAIT_MS; ms++) {
+	for (unsigned ms = 0;
+	     !forces && slow_disk && atomic_load(&commits) == began && ms < WAIT_MS; ms++) {
 		usleep(1000);
 		ms = waits() ? ms : 0;
 	}

@@ -43,6 +43,20 @@ static const struct kvc_hooks hooks = {
 	.lost_both = lost_both,
 };
 
+static void init_arrays_of_lists(struct kvc *k)
+{
+	for (int i = 0; i < 2; i++) {
+		kvc_list_init(&k->disk_victims->waiting[i]);
+		kvc_list_init(&k->disk_victims->visited[i]);
+	}
+	for (size_t i = 0; i < sizeof k->tenants->over / sizeof k->tenants->over[0]; i++)
+		kvc_list_init(&k->tenants->over[i]);
+	for (size_t i = 0; i < KVC_DIR_DROPPED; i++)
+		kvc_list_init(&k->drops->dropped[i]);
+	for (size_t i = 0; i < KVC_DIR_PROBES; i++)
+		kvc_list_init(&k->drops->probes[i]);
+}
+
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = {
@@ -75,10 +89,6 @@ static void init_lists(struct kvc *k)
 		&k->chunks->finished,
 		&k->chunks->unwanted,
 		&k->chunks->victims,
-		&k->disk_victims->waiting[0],
-		&k->disk_victims->waiting[1],
-		&k->disk_victims->visited[0],
-		&k->disk_victims->visited[1],
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,
@@ -96,15 +106,10 @@ static void init_lists(struct kvc *k)
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
+	init_arrays_of_lists(k);
 	kvc_commit_sync_init(&k->committer->syncs);
 	kvc_remote_lookup_init(k->remote_lookup);
 	kvc_arrival_init(k->arrivals);
-	for (size_t i = 0; i < sizeof k->tenants->over / sizeof k->tenants->over[0]; i++)
-		kvc_list_init(&k->tenants->over[i]);
-	for (size_t i = 0; i < KVC_DIR_DROPPED; i++)
-		kvc_list_init(&k->drops->dropped[i]);
-	for (size_t i = 0; i < KVC_DIR_PROBES; i++)
-		kvc_list_init(&k->drops->probes[i]);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)

@@ -414,21 +414,27 @@ static size_t count_lines(const char *list, size_t len)
  */
 static int lease_command(const char **list, size_t *len, struct kvc_lease_kind *kind)
 {
-	static const char *const words[] = {
-		[KVC_LEASE_PREFETCH] = "prefetch\n",
-		[KVC_LEASE_LOOK] = "look\n",
-		[KVC_LEASE_HINT] = "hint ",
+	static const struct {
+		const char *word;
+		enum kvc_lease_mode mode;
+		bool here;
+	} words[] = {
+		{ "prefetch\n", KVC_LEASE_PREFETCH, false },
+		{ "look\n", KVC_LEASE_LOOK, false },
+		{ "look here\n", KVC_LEASE_LOOK, true },
+		{ "hint ", KVC_LEASE_HINT, false },
 	};
 	static const char wait[] = "wait ";
 	const char *at, *end = *list + *len;
 	uint64_t ms = 0;
 
-	for (unsigned m = KVC_LEASE_PREFETCH; m <= KVC_LEASE_HINT; m++) {
-		size_t n = strlen(words[m]);
+	for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++) {
+		size_t n = strlen(words[i].word);
 
-		if (*len < n || memcmp(*list, words[m], n) != 0)
+		if (*len < n || memcmp(*list, words[i].word, n) != 0)
 			continue;
-		kind->mode = m;
+		kind->mode = words[i].mode;
+		kind->here = words[i].here;
 		*list += n;
 		*len -= n;
 		return 0;

@@ -132,7 +132,7 @@ int kvcachefs_hint(const char *mount, const struct kvcachefs_hint *h, const char
 		   size_t n, size_t *errors);
 /*
  * The currently resident objects, with one call to the mount: a lease that loads nothing. err is
- * -ENODATA for objects that are not in the pool.
+ * -ENODATA for objects that are not in the pool. The shared tiers are not asked.
  */
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 		   size_t n);
@@ -155,9 +155,9 @@ int kvcachefs_prefix_lease(struct kvcachefs_lease **out, const char *mount,
 /*
  * Sets bit i of `bits` (bit i % 8 of byte i / 8; (n / per + 7) / 8 bytes) if all paths of group i
  * are cached: paths [i * per, (i + 1) * per), such as the files of all ranks. `tiers`: in the pool
- * or in any tier; otherwise in the pool. Makes one call to the mount, loads nothing and takes no
- * lease. -EINVAL: per is 0, n is not a multiple of it, or an invalid path; errors of the mount. On
- * error bits is unchanged.
+ * or in any tier; otherwise in the pool, and the shared tiers are not asked. Makes one call to the
+ * mount, loads nothing and takes no lease. -EINVAL: per is 0, n is not a multiple of it, or an
+ * invalid path; errors of the mount. On error bits is unchanged.
  */
 int kvcachefs_exists(const char *mount, const char *const *paths, size_t n, size_t per, bool tiers,
 		     uint8_t *bits);

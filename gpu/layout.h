@@ -107,12 +107,14 @@ int kvcachefs_lease_open(const struct kvcachefs_lease *l, size_t i, char *layout
  */
 int kvcachefs_lease_files(const struct kvcachefs_lease *l, const char *const *paths, size_t n);
 /*
- * lease.c: takes a lease, or with `look` only looks up the objects, and records which objects
+ * lease.c: gives the command in `word`, or takes a lease if it is empty, and records which objects
  * answer each path. Errors are those of a lease. kvcachefs_lease_part returns the number of objects
  * that answer path i, and sets *first to the first one; 0 for a folder without files.
  */
+#define KVCACHEFS_LOOK "look\n"
+#define KVCACHEFS_LOOK_HERE "look here\n" /* without the shared tiers */
 int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
-			   const char *const *paths, size_t n, bool look);
+			   const char *const *paths, size_t n, const char *word);
 size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first);
 /*
  * prefix.c: checks that `per` is not 0 and n is a multiple of it. Returns 0 or -EINVAL.

@@ -284,7 +284,7 @@ int kvcachefs_lease_wait(struct kvcachefs_lease **out, const char *mount, const 
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 		   size_t n)
 {
-	return lease_take(out, mount, "look\n", paths, n, false);
+	return lease_take(out, mount, KVCACHEFS_LOOK_HERE, paths, n, false);
 }
 
 int kvcachefs_lease_command(struct kvcachefs_lease **out, const char *mount, const char *words,
@@ -294,9 +294,9 @@ int kvcachefs_lease_command(struct kvcachefs_lease **out, const char *mount, con
 }
 
 int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
-			   const char *const *paths, size_t n, bool look)
+			   const char *const *paths, size_t n, const char *word)
 {
-	return lease_take(out, mount, look ? "look\n" : "", paths, n, true);
+	return lease_take(out, mount, word, paths, n, true);
 }
 
 size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first)

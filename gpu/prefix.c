@@ -62,7 +62,8 @@ int kvcachefs_exists(const char *mount, const char *const *paths, size_t n, size
 
 	if (err || !n)
 		return err;
-	err = kvcachefs_lease_parted(&l, mount, paths, n, true);
+	err = kvcachefs_lease_parted(&l, mount, paths, n,
+				     tiers ? KVCACHEFS_LOOK : KVCACHEFS_LOOK_HERE);
 	if (err)
 		return err;
 	memset(bits, 0, (n / per + 7) / 8);
@@ -81,7 +82,7 @@ int kvcachefs_exists(const char *mount, const char *const *paths, size_t n, size
 int kvcachefs_prefix(const char *mount, const char *const *paths, size_t n, size_t *count)
 {
 	struct kvcachefs_lease *l;
-	int err = n ? kvcachefs_lease_parted(&l, mount, paths, n, true) : 0;
+	int err = n ? kvcachefs_lease_parted(&l, mount, paths, n, KVCACHEFS_LOOK) : 0;
 
 	if (!n)
 		*count = 0;
@@ -102,7 +103,7 @@ static int prefix_lease(struct kvcachefs_lease **out, const char *mount, const c
 
 	/* objects dropped between the lookup and the lease end the prefix before them */
 	while (n) {
-		err = kvcachefs_lease_parted(&l, mount, paths, n, false);
+		err = kvcachefs_lease_parted(&l, mount, paths, n, "");
 		if (err)
 			return err;
 		held = leading(l, n, true) / per * per;
@@ -137,7 +138,7 @@ int kvcachefs_groups_lease(struct kvcachefs_lease **out, const char *mount,
 		bool waits = false;
 		size_t most;
 
-		err = kvcachefs_lease_parted(&l, mount, paths, n, true);
+		err = kvcachefs_lease_parted(&l, mount, paths, n, KVCACHEFS_LOOK);
 		if (err)
 			return err;
 		most = prefix ? leading(l, n, false) / per * per : n;
@@ -154,7 +155,7 @@ int kvcachefs_groups_lease(struct kvcachefs_lease **out, const char *mount,
 		return err;
 	}
 	if (n)
-		err = kvcachefs_lease_parted(&l, mount, paths, n, false);
+		err = kvcachefs_lease_parted(&l, mount, paths, n, "");
 	if (err)
 		return err;
 	*count = n ? groups_held(l, n, per) : 0;

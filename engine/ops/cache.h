@@ -282,6 +282,7 @@ enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK, KVC_LE
 struct kvc_lease_kind {
 	enum kvc_lease_mode mode;
 	unsigned wait_ms; /* 0: it does not wait for names */
+	bool here;        /* no shared tier is asked for names */
 	bool again;       /* look up names that no shared tier had a moment ago, too */
 	size_t most, objects;
 };

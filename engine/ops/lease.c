@@ -324,6 +324,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, const struct kvc
 	l->user = user;
 	l->most = kind->most;
 	l->objects = kind->objects;
+	l->here = kind->here;
 	l->again = kind->again;
 	l->until_ns = kind->wait_ms ? kvc_mono_ns() + kind->wait_ms * 1000000ull : 0;
 	l->request = rest = strndup(paths, len);

@@ -44,6 +44,7 @@ struct kvc_lease {
 	/* see kvc_lease_walk_both */
 	uint64_t missing_in, hidden_in;
 	char missing[256];
+	bool here;                      /* no shared tier is asked for names */
 	bool started;                   /* no names are looked up in the shared tiers any more */
 	struct kvc_remote_batch *batch; /* names that are being looked up, or NULL */
 	size_t sought;                  /* no item before this one is being looked up */

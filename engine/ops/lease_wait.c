@@ -48,7 +48,7 @@ bool kvc_lease_has_missing(struct kvc *k, struct kvc_lease *l)
 		seeks = seeks || may_seek(l, &l->v[i]);
 		waits = waits || (l->until_ns && is_awaited(&l->v[i]));
 	}
-	l->seeks = seeks && k->shared && l->bytes + KVC_LEASE_SEEK_BYTES <= l->most;
+	l->seeks = seeks && k->shared && !l->here && l->bytes + KVC_LEASE_SEEK_BYTES <= l->most;
 	l->sought = l->seeks ? 0 : l->n;
 	return l->seeks || waits;
 }

@@ -70,6 +70,8 @@ def chain():
     missing = [f"m/{n:03}/layer0" for n in range(1000, 1400)]
     look(a, ["m/x"])  # so that the folder m is known
     requests()
+    assert set(look(a, [*missing, *data], "look here\n").values()) == {"ENOENT"}
+    assert requests() == (0, 0)
     assert set(look(a, missing).values()) == {"ENOENT"}
     assert requests() == (1, 1)
     # and none within the second for which misses are remembered; the kernel's lookups know them too

@@ -93,9 +93,8 @@ static const struct row rows[] = {
 	  "counts as the first request)",
 	  CHOICE, AT(admit), admit_names, 0, 0, "all", LIVE },
 	{ "daily", "SIZE",
-	  "bytes that are written to the disk tier per day; after them only files that are "
-	  "always admitted are written, such as fsynced ones (ADMISSION in kvcachefs(8)); 0: no "
-	  "limit",
+	  "maximum bytes written to the disk tier per day; beyond it, only files that are always "
+	  "admitted are written, such as fsynced ones (ADMISSION in kvcachefs(8)); 0: no limit",
 	  SIZE, AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
 	{ "remote", "URL",
 	  "a tier shared with other nodes: dir://, redis://, rediss://, redis+cluster://, "
@@ -174,8 +173,8 @@ static const struct row rows[] = {
 	  "interval at which the learned state of policies is saved; 0: only at unmount", NUMBER,
 	  AT(save_s), NULL, 0, 86400, "300", LIVE },
 	{ "run", "DIR",
-	  "folder below which the tmpfs of the pool is mounted; it is created if its parent folder "
-	  "exists",
+	  "folder in which the pool is mounted as a tmpfs; the folder is created if its parent "
+	  "exists; a user who may not mount needs a folder on a tmpfs here",
 	  TEXT, AT(run_dir), NULL, 0, 256, "/run/kvcachefs", FIXED },
 	{ "shim", "SPEC", "for tests: delay operations of tiers or make them fail", TEXT, AT(shim),
 	  NULL, 0, 128, "", FIXED },

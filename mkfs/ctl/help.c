@@ -26,7 +26,8 @@ static const struct {
 	  "exist, and creates; default), asked (chunks requested), found (the\n"
 	  "percentage of these that were found, lowest first), memory (the\n"
 	  "percentage of opens that found the file in memory, lowest first),\n"
-	  "opens, creates, loaded, copied, pool or name" },
+	  "opens, creates, loaded or copied (bytes from or to the tiers),\n"
+	  "pool (bytes in it) or name" },
 	{ "status", "--interval", "TIME",
 	  "show the state and the activity after each interval, from 1s to 1h" },
 	{ "status", "--count", "N", "end after this number of intervals" },
@@ -61,7 +62,8 @@ static const struct {
 	  "dir, redis, s3 or ext; all: delete the chunks from the pool and\n"
 	  "all tiers" },
 	{ "hint", "--finished", NULL,
-	  "the prompt will not be continued: evict its chunks before others" },
+	  "the prompt will not be continued: evict its chunks before others,\n"
+	  "except for those that other prompts share" },
 	{ "hint", "--superseded", "FOLDER",
 	  "a newer prompt, whose last chunk is FOLDER, replaces this one:\n"
 	  "evict the chunks that are not in the newer prompt before others" },
@@ -97,13 +99,13 @@ static const struct {
 	{ "grow", "--size", "SIZE",
 	  "new size of the device, or of each device without --device:\n"
 	  "extends a data file, and must fit on a block device (default: all\n"
-	  "the space that it has now; to extend a block device, use the tool\n"
-	  "that made it, such as lvextend)" },
+	  "the space that it has now; to enlarge the block device itself, use\n"
+	  "a tool such as lvextend first)" },
 	{ "remove", "--force", NULL, "drop files that cannot be read from the device" },
 	{ "remove", "--cancel", NULL, "cancel a removal that was not completed: keep the device" },
 	{ "remove", "--stop", NULL,
-	  "interrupt a removal: move no more files; the device still gets\n"
-	  "no new files" },
+	  "interrupt the removal that is running, of whatever device: move no\n"
+	  "more files; that device still gets no new files" },
 	{ "codec", "--layout", "LAYOUT",
 	  "data type and axes of the attention keys and values, such as\n"
 	  "'bf16 k2 l32 t256 h8 d128'; kvcachefs-codecs(7) explains layouts\n"
@@ -115,8 +117,8 @@ static const struct {
 	  "or another value that kvcachectl(8) lists" },
 	{ "pools", "--free", NULL,
 	  "free all pools whose stores are deleted, or only the given pools.\n"
-	  "A pool whose store is not known is freed only if it is given, and\n"
-	  "so is a pool that is not a mount and not in /run/kvcachefs" },
+	  "Some pools are freed only if they are given: those whose store is\n"
+	  "not known, and those outside /run/kvcachefs that are not mounts" },
 	{ "replay", "--policy", "NAME,...",
 	  "policies to compare (default: all); NAME:DISK uses the policy\n"
 	  "DISK for the disk tier, which --tiers or --capacity adds" },
@@ -208,8 +210,8 @@ static const struct {
 	  "MODEL/KEY; with --as, it is required as a part of the file names" },
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
-	  "folder in which pools that are not mounts are searched, too: the\n"
-	  "mount option run= of daemons that may not mount a tmpfs (default:\n"
+	  "also list the pools in this folder that are not mounts; give the\n"
+	  "value of run= of a daemon that may not mount a tmpfs (default:\n"
 	  "/run/kvcachefs)" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },

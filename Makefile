@@ -51,9 +51,9 @@
 # make dist            pack the files of the last commit as build/dist/kvcachefs-VERSION.tar.gz, and
 #                      write SHA256SUMS there; make dist-check builds and tests it outside git
 # make docs            write the manuals as HTML to build/docs (needs mandoc)
-# make deb-check       build, install, test and purge the packages in chroots with a minimal Debian,
-#                      for each of RELEASES="bookworm trixie" (30 minutes); MIRROR= replaces apt's
-#                      mirror
+# make deb-check       build, install, test and purge the packages in chroots with a minimal Debian
+#                      or Ubuntu, for each of RELEASES="bookworm trixie" (30 minutes; noble and
+#                      resolute are Ubuntu); MIRROR= and UBUNTU_MIRROR= replace apt's mirrors
 # MODE=release|debug|asan|tsan   V=1 (show the commands)   CI=1 (warnings are errors)
 
 MODE ?= release

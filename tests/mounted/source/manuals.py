@@ -21,6 +21,8 @@ for name in pages:
     assert p.returncode == 0, p.stdout
     text = run("mandoc", "-T", "utf8", f"{man}/{name}", ok=True).stdout
     assert len(text) > 400
+    if re.search(r"^\.TS$", pages[name], re.M):
+        assert pages[name].startswith("'\\\" t\n"), f"{name} has tables: man must call tbl for it"
     assert not re.search(r"^\.RI \[ |tests/run", pages[name], re.M), \
         f"{name} names tests: they belong in tests/PROMISES"
     for ref, section in re.findall(r"^\.BR (\S*kvcachefs\S*) \((\d)\)", pages[name], re.M):

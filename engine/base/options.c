@@ -174,7 +174,7 @@ static const struct row rows[] = {
 	  AT(save_s), NULL, 0, 86400, "300", LIVE },
 	{ "run", "DIR",
 	  "folder in which the pool is mounted as a tmpfs; the folder is created if its parent "
-	  "exists; a user who may not mount needs a folder on a tmpfs here",
+	  "exists; a user without permission to mount must give a folder on an existing tmpfs",
 	  TEXT, AT(run_dir), NULL, 0, 256, "/run/kvcachefs", FIXED },
 	{ "shim", "SPEC", "for tests: delay operations of tiers or make them fail", TEXT, AT(shim),
 	  NULL, 0, 128, "", FIXED },

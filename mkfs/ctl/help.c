@@ -45,11 +45,13 @@ static const struct {
 	{ "ls", "-r", NULL, "list the chunks in all folders below PATH" },
 	{ "ls", "-l", NULL, "no effect: ls always prints one line for each file or chunk" },
 	{ "trace", "--json", NULL, "no effect: the output is always JSON" },
-	{ "events", "--json", NULL, "no effect: the output is always JSON; not with --zmq" },
+	{ "events", "--json", NULL,
+	  "no effect, because the output is always JSON; refused with --zmq" },
 	{ "ttl", "--chunks", NULL, "set the ttl of the present chunks at and below PATH" },
 	{ "pin", "--for", "TIME", "remove the pin after this time, at least 2s (default: never)" },
 	{ "tenant", "--quota", "SIZE|none",
-	  "maximum size of the tenant's chunks, in the pool and all tiers" },
+	  "maximum size of the tenant's chunks, in the pool or in a tier; a\n"
+	  "chunk with several copies counts once" },
 	{ "tenant", "--share", "SIZE|none",
 	  "the tenant's part of the pool; chunks beyond it are evicted first" },
 	{ "tenant", "--user", "UID|none", "user who may assign chunks to the tenant" },
@@ -59,8 +61,8 @@ static const struct {
 	{ "tenant", "--remove", NULL, "remove the tenant; its chunks stay" },
 	{ "evict", "--from", "TIER",
 	  "tier to remove the copies from: cpu (the pool; default), disk,\n"
-	  "dir, redis, s3 or ext; all: delete the chunks from the pool and\n"
-	  "all tiers" },
+	  "dir, redis, s3 or ext (the first remote of that kind); all: delete\n"
+	  "the chunks from the pool and all tiers" },
 	{ "hint", "--finished", NULL,
 	  "the prompt will not be continued: evict its chunks before others,\n"
 	  "except for those that other prompts share" },
@@ -71,7 +73,8 @@ static const struct {
 	  "evict these chunks before others (low), or after others for one\n"
 	  "hour (high); normal: end earlier hints about them" },
 	{ "hint", "--pause", "TIME",
-	  "the session pauses: keep the chunks for this time, at most 1h" },
+	  "the session pauses: evict its chunks after others for this time,\n"
+	  "at most 1h, or until they are used again" },
 	{ "hint", "--ended", "tool|turn|closed",
 	  "how the request ended: with a tool call, with an answer, or\n"
 	  "with the end of the session" },
@@ -83,8 +86,8 @@ static const struct {
 	  "copy the chunks to the tiers now, and evict them before others" },
 	{ "hint", "--tenant", "NAME|none", "assign the chunks to this tenant; none: to no tenant" },
 	{ "lease", "--wait", "TIME",
-	  "wait for files that do not exist yet, from 1s to 60s; name them\n"
-	  "relative to the root of the mount" },
+	  "wait this time, 1s to 60s, for files that do not exist yet; give\n"
+	  "the root of the mount first, and the files relative to it" },
 	{ "dump", "-o", "FILE",
 	  "the new tar file; - means stdout (default: a file in the current\n"
 	  "folder, kvcachefs-dump-DATE-TIME.tar; its name is printed)" },
@@ -104,8 +107,9 @@ static const struct {
 	{ "remove", "--force", NULL, "drop files that cannot be read from the device" },
 	{ "remove", "--cancel", NULL, "cancel a removal that was not completed: keep the device" },
 	{ "remove", "--stop", NULL,
-	  "interrupt the removal that is running, of whatever device: move no\n"
-	  "more files; that device still gets no new files" },
+	  "interrupt the running removal, even of another device: DEVICE is\n"
+	  "ignored. No more files are moved; the device still gets no new\n"
+	  "files" },
 	{ "codec", "--layout", "LAYOUT",
 	  "data type and axes of the attention keys and values, such as\n"
 	  "'bf16 k2 l32 t256 h8 d128'; kvcachefs-codecs(7) explains layouts\n"
@@ -154,7 +158,7 @@ static const struct {
 	  "encode events as lists, as vLLM up to 0.23 did; llm-d needed this\n"
 	  "until June 2026" },
 	{ "events", "--bytes", NULL, "send whole hashes, not their last 8 bytes as a number" },
-	{ "events", "--tokens", "N", "number of tokens in a file (default 0: not known)" },
+	{ "events", "--tokens", "N", "number of tokens in a file (default: not known)" },
 };
 
 /* Operands that need more than the common paragraphs about PATH, MODEL, SIZE and TIME. */
@@ -211,8 +215,8 @@ static const struct {
 	{ "hash", "MEMBER=VALUE", "with --as: another part of the file names, such as rank=0" },
 	{ "pools", "FOLDER",
 	  "also list the pools in this folder that are not mounts; give the\n"
-	  "value of run= of a daemon that may not mount a tmpfs (default:\n"
-	  "/run/kvcachefs)" },
+	  "value of run= of a daemon that is not permitted to mount a tmpfs\n"
+	  "(default: /run/kvcachefs)" },
 	{ "pools", "POOL", "path of a pool, as kvcachectl pools prints it" },
 	{ "replay", "TRACE", "file written by kvcachectl trace; kvcachectl(8) has the format" },
 	{ "newkey", "FILE", "the key file, as in keyfile=; if it is missing, it is created" },

@@ -232,6 +232,22 @@ bool kvc_file_decoded_both(struct kvc *k, struct kvc_node *n, const struct kvc_s
 	return true;
 }
 
+void kvc_file_error_locked(const struct kvc *k, const struct kvc_node *n, uint32_t *error_ppm,
+			   uint32_t *worst_ppm)
+{
+	*error_ppm = n->copies.lent_error_ppm;
+	*worst_ppm = n->copies.lent_worst_ppm;
+	for (unsigned t = 0; t < k->tier_slots; t++) {
+		const struct kvc_place *p = &n->in[t].place;
+
+		if (p->gen != n->object.gen || !p->error_ppm || kvc_file_differs_in(n, t))
+			continue;
+		*error_ppm = p->error_ppm;
+		*worst_ppm = p->worst_ppm;
+		return;
+	}
+}
+
 void kvc_file_registered_locked(struct kvc *k, struct kvc_node *n, int backing)
 {
 	n->segment.backing = backing;

@@ -101,6 +101,7 @@ static inline void kvc_file_set_generation_locked(struct kvc_node *n, uint64_t g
 	n->object.gen = gen;
 	n->object.has_sum = false;
 	n->object.decoded = decoded;
+	n->copies.lent_error_ppm = n->copies.lent_worst_ppm = 0;
 }
 /*
  * Does at least a part of an open file's segment have decoded bytes? No, if it was created again.
@@ -125,6 +126,22 @@ static inline bool kvc_file_differs_in(const struct kvc_node *n, unsigned tier)
 	return n->object.decoded && n->in[tier].place.gen == n->object.gen &&
 	       kvc_place_differs(&n->object, &n->in[tier].place);
 }
+
+/*
+ * The object was loaded from another node's frame, which this tier has no copy of. Keeps the error
+ * of its bytes until a copy records it.
+ */
+static inline void kvc_file_keep_error_locked(struct kvc_node *n, unsigned tier)
+{
+	n->copies.lent_error_ppm = n->in[tier].place.error_ppm;
+	n->copies.lent_worst_ppm = n->in[tier].place.worst_ppm;
+}
+/*
+ * Sets the error of the bytes of an object that is `decoded`, and of their worst block, as in
+ * struct kvc_place. 0: not known.
+ */
+void kvc_file_error_locked(const struct kvc *k, const struct kvc_node *n, uint32_t *error_ppm,
+			   uint32_t *worst_ppm);
 
 /* Sets the sum of the object's bytes; NULL: not known. */
 static inline void kvc_file_set_sum_locked(struct kvc_node *n, const struct kvc_sum *sum)

@@ -187,6 +187,11 @@ struct kvc_node {
 		/* an old copy under an earlier name is removed by the next copy */
 		uint8_t old_name;
 		uint64_t txn; /* the transaction that records the newest placement */
+		/*
+		 * as in struct kvc_place: the error that another node told with the decoded bytes
+		 * of this generation. That node's frame is no copy, so no placement records it.
+		 */
+		uint32_t lent_error_ppm, lent_worst_ppm;
 	} copies;
 	/* Written by objects/file.c. The segment in the pool. */
 	struct {

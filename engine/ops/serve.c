@@ -169,11 +169,8 @@ static int frame_fill_both(struct kvc_served *s)
 	f->gen = n->object.gen;
 	f->size = f->raw_len = f->stored_len = n->object.size;
 	f->flags = KVC_FRAME_SHARED | (n->object.decoded ? KVC_FRAME_DECODED : 0);
-	for (unsigned t = 0; t < k->tier_slots && n->object.decoded && !f->error_ppm; t++)
-		if (n->in[t].place.gen == n->object.gen && !kvc_file_differs_in(n, t)) {
-			f->error_ppm = n->in[t].place.error_ppm;
-			f->worst_ppm = n->in[t].place.worst_ppm;
-		}
+	if (n->object.decoded)
+		kvc_file_error_locked(k, n, &f->error_ppm, &f->worst_ppm);
 	if ((err = kvc_path_frame_name_both(k, n, f)))
 		return err;
 	snprintf(f->path, sizeof f->path, "%s", s->path); /* a file may have several names */

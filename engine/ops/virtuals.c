@@ -147,20 +147,27 @@ static int get_file_codec(struct kvc *k, struct kvc_subject *s, char *value)
 
 /*
  * The error of the bytes that the file has, or will have when it is loaded from a tier, and the
- * error of the worst block. Both are those of the first lossy copy in the order of the tiers.
+ * error of the worst block. Both are those of the first lossy copy in the order of the tiers. If no
+ * tier has such a copy, the bytes may come from another node that decoded them.
  */
 static int get_error(struct kvc *k, struct kvc_subject *s, char *value)
 {
+	uint32_t error = 0, worst = 0;
+
 	for (unsigned i = 0; i < k->ntiers && s->n->state != KVC_OPEN; i++) {
 		unsigned t = k->order[i];
 		const struct kvc_place *p = &s->n->in[t].place;
 
 		if (!kvc_file_placed_in(s->n, t) || kvc_file_differs_in(s->n, t) || !p->error_ppm)
 			continue;
-		snprintf(value, 128, "%.6f %.6f", p->error_ppm / 1e6, p->worst_ppm / 1e6);
-		return 0;
+		error = p->error_ppm;
+		worst = p->worst_ppm;
+		break;
 	}
-	return -ENODATA;
+	if (!error && s->n->object.decoded && s->n->state != KVC_OPEN)
+		kvc_file_error_locked(k, s->n, &error, &worst);
+	snprintf(value, 128, "%.6f %.6f", error / 1e6, worst / 1e6);
+	return error ? 0 : -ENODATA;
 }
 
 static int get_hits(struct kvc *k, struct kvc_subject *s, char *value)

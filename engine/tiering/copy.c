@@ -319,20 +319,6 @@ static void find_source_locked(struct kvc_copy *c)
 	}
 }
 
-/* The object was decoded: the frame says so, and repeats the error that its bytes have. */
-static void note_decoded_locked(struct kvc_copy *c)
-{
-	c->f->flags |= KVC_FRAME_DECODED;
-	for (unsigned t = 0; t < c->k->tier_slots; t++) {
-		const struct kvc_place *p = &c->n->in[t].place;
-
-		if (p->gen != c->n->object.gen || c->f->error_ppm || kvc_file_differs_in(c->n, t))
-			continue;
-		c->f->error_ppm = p->error_ppm;
-		c->f->worst_ppm = p->worst_ppm;
-	}
-}
-
 /* The codec that was chosen for copies in this tier, as an index of kvc_codec_names. */
 static int codec_choice_both(const struct kvc_copy *c, uint64_t model, uint64_t *choice)
 {
@@ -370,8 +356,10 @@ static int recipe_both(struct kvc_copy *c, struct kvc_recipe *r)
 	c->kv.code = (enum kvc_kvq_code)(choice - KVC_CODECS);
 	snapshot = c->f->gen != c->n->object.gen;
 	c->decoded = snapshot ? kvc_file_open_decoded(c->n) : c->n->object.decoded;
-	if (c->decoded)
-		note_decoded_locked(c);
+	if (c->decoded) { /* the frame says so, and repeats the error that its bytes have */
+		c->f->flags |= KVC_FRAME_DECODED;
+		kvc_file_error_locked(k, c->n, &c->f->error_ppm, &c->f->worst_ppm);
+	}
 	if (kvc_codec_choice_lossy(choice) && !c->decoded && (err = recipe_kv_both(c, r, model)))
 		return err;
 	r->keys = k->keys;

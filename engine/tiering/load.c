@@ -48,6 +48,7 @@ static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
  */
 static void forget_lent_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
+	kvc_file_keep_error_locked(n, tier);
 	if (kvc_place_del(k->cat, n->row.ino, tier))
 		return;
 	kvc_file_set_place_locked(k, n, tier, NULL);

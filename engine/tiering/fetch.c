@@ -702,6 +702,19 @@ static int fetch_through(struct fetch *x, bool have_header)
 	return err;
 }
 
+/*
+ * The frame is not as long as the catalog says, or it is damaged. Another node may have replaced it
+ * by a shorter one: returns -ESTALE or -ENOKEY if the header says so, and otherwise -EBADMSG.
+ */
+static int fetch_failed(struct fetch *x)
+{
+	struct iovec iov = { x->page, KVC_FRAME_HEADER };
+	int err = x->w->shared && kvc_tier_takes(x->t) ? fetch_get(x, 0, &iov, 1) ?: check_frame(x)
+						       : 0;
+
+	return err == -ESTALE || err == -ENOKEY ? err : -EBADMSG;
+}
+
 int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w, int fd)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
@@ -735,6 +748,8 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_fetch_want *w,
 		err = fetch_sealed(&x);
 	else if (!(err = fetch_plain(&x)) && (x.f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
 		err = fetch_through(&x, true);
+	if (err == -EBADMSG)
+		err = fetch_failed(&x);
 	/*
 	 * The header of a sealed frame has no sum of the raw bytes, so the sum from the catalog is
 	 * compared.

@@ -19,22 +19,14 @@ FILES = 32
 class File:
     """The versions of a file: (seed, size), when it was closed, and whether it was synced."""
     def __init__(self):
-        self.versions, self.decoded = [], {}
+        self.versions, self.decodings = [], Decodings()
 
     def check(self, data, oldest):
         """The bytes must be those of a version from number `oldest` on."""
         for n in range(len(self.versions) - 1, max(oldest, 0) - 1, -1):
-            written = kv(*self.versions[n][0])
-            if len(data) != len(written):
-                continue
-            seen = self.decoded.get(n)
-            if data == seen or (data == written and seen is None):
+            if self.decodings.holds(self.versions[n][0], kv(*self.versions[n][0]), data):
                 return n
-            if seen is None and error(written[:4096], data[:4096]) < 0.1:
-                assert all(data != kv(*v[0]) for v in self.versions)
-                self.decoded[n] = data
-                return n
-        raise AssertionError(f"bytes of no version: {self.versions}, {[*self.decoded]}, "
+        raise AssertionError(f"bytes of no version: {self.versions}, {self.decodings.of.keys()}, "
                              f"oldest {oldest}")
 
 
@@ -50,7 +42,7 @@ def read(path, oldest):
     data = s.read(path)
     counts["reads"] += 1
     n = f.check(data, oldest)
-    counts["decoded"] += f.decoded.get(n) == data
+    counts["decoded"] += f.versions[n][0] in f.decodings.of
     return n
 
 
@@ -109,7 +101,6 @@ for n in range(ROUNDS):
             assert not sure, (path, f.versions, sure, lost)
             got = -1
         # it is the newest version from now on
-        f.decoded = {0: f.decoded[got]} if got in f.decoded else {}
         f.versions = [[f.versions[got][0], f.versions[got][1], False]] if got >= 0 else []
 t = s.stats()
 assert not t["corrupt"] and t["loads_decoded"] + counts["decoded"] > 0, (t, counts)

@@ -12,9 +12,10 @@ file has bytes of an older file or of another file. A record may also contain a 
 A store that had a failure is used again and has another failure. The kind "devices" has three data
 files; after a failure, the unsynced writes of each are present or absent. In the kind "lossy" the
 files are keys and values that are copied with a lossy codec, so that they have the written or the
-decoded bytes. SEED repeats a run. With MINUTES, runs with successive seeds are made for that many
-minutes, of one kind if KIND names it; to repeat one of them, give its SEED and KIND. CUTS is the
-greatest number of points that are tried in each life of a store."""
+decoded bytes; those that are never changed in part have the same decoded bytes after each failure.
+"lossy-shared" also has a remote. SEED repeats a run. With MINUTES, runs with successive seeds are
+made for that many minutes, of one kind if KIND names it; to repeat one of them, give its SEED and
+KIND. CUTS is the greatest number of points that are tried in each life of a store."""
 import contextlib, os, random, shutil, sys, threading, time
 import kvdata
 from kvtest import *
@@ -38,14 +39,23 @@ KINDS = {  # name: options, whether there is a remote
     "shared": (f"{COMMON},disk=on", True),
     "devices": (COMMON, False),
     "lossy": (f"{COMMON},compress=kvq-mid", False),
+    "lossy-shared": (f"{COMMON},disk=on,compress=kvq-mid", True),
 }
+DECODINGS = kvdata.Decodings()
 PARTS = [f"{TOP}/part{i}" for i in range(3)]  # the devices of the kind "devices"
 
 
 def contents(s, lossy):
     """What look() returns; files with decoded bytes have those that were written."""
     found, unreadable = look(s)
-    return {p: kvdata.written(d) if lossy else d for p, d in found.items()}, unreadable
+    if not lossy:
+        return found, unreadable
+    written = {p: kvdata.written(d) for p, d in found.items()}
+    for p, d in written.items():
+        if p.startswith("bulk"):
+            assert DECODINGS.holds(DECODINGS.digest(d), d, found[p], object()), \
+                f"SEED={SEED}: {p} was decoded to other bytes before"
+    return written, unreadable
 
 
 class Life:
@@ -270,7 +280,7 @@ def life(kind, model, seed, seconds):
     s = store_at(TOP, options + (f",remote=dir://{TOP}/remote" if KINDS[kind][1] else ""),
                  f"{TMP}/mnt")
     mount_recorded(s, TOP, log, state_path)
-    lossy = kind == "lossy"
+    lossy = kind.startswith("lossy")
     l = Life(s, model, state, seed, lossy)
     for p, d in contents(s, lossy)[0].items():  # files of an earlier life, which survived a failure
         c = model.begin(0, {p: d})
@@ -350,7 +360,7 @@ def try_here(kind, model, replay, seq, how, seed):
     if checked:
         fsck_mends(s, rng)
     s.mount()
-    found, unreadable = contents(s, kind == "lossy")
+    found, unreadable = contents(s, kind.startswith("lossy"))
     # fsck removes each placement without a frame, whatever the reason
     wrong = model.check(found, {} if checked else unreadable, seq, remote)
     if wrong:
@@ -430,4 +440,5 @@ else:
     one("devices", SEED, CUTS // 2, 1)
     if LONG:
         one("lossy", SEED, CUTS // 2, 2)
+        one("lossy-shared", SEED, CUTS // 3, 2)
 print("ok")

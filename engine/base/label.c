@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define LABEL_VERSION 1
-static const char magic[8] = "KVCACHDV";
+static const char magic[] = "KVCACHDV";
 
 struct label {
 	char magic[8];
@@ -137,7 +137,7 @@ static int read_page(int fd, uint64_t at, struct kvc_label *l)
 
 	if (err)
 		return err;
-	if (memcmp(p->magic, magic, sizeof magic))
+	if (memcmp(p->magic, magic, sizeof p->magic))
 		return -ENODATA;
 	sum = kvc_sum_of(p, offsetof(struct label, sum));
 	if (memcmp(sum.b, p->sum, 16))
@@ -187,7 +187,7 @@ static int encode(const struct kvc_store *s, unsigned nr, struct label **out)
 	if (!p)
 		return -ENOMEM;
 	memset(p, 0, sizeof *p);
-	memcpy(p->magic, magic, sizeof magic);
+	memcpy(p->magic, magic, sizeof p->magic);
 	p->version = htole32(LABEL_VERSION);
 	p->index = htole32(nr);
 	memcpy(p->uuid, s->uuid, 16);

@@ -14,7 +14,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-static const char magic[8] = "KVCACHFS";
+static const char magic[] = "KVCACHFS";
 
 /* A row of the table of devices, of version 4. */
 struct super_device {
@@ -339,7 +339,7 @@ int kvc_super_read(struct kvc_store *s, int fd, bool *known)
 	err = kvc_pread_all(fd, p, sizeof *p, 0);
 	if (err)
 		return err == -ENODATA ? -EBADMSG : err;
-	if (memcmp(p->magic, magic, sizeof magic))
+	if (memcmp(p->magic, magic, sizeof p->magic))
 		return -EBADMSG;
 	*known = true;
 	sum = kvc_sum_of(p, offsetof(struct super, sum));
@@ -384,7 +384,7 @@ int kvc_super_write(const struct kvc_store *s, int fd)
 
 	if (!p)
 		return -ENOMEM;
-	memcpy(p->magic, magic, sizeof magic);
+	memcpy(p->magic, magic, sizeof p->magic);
 	/*
 	 * Version 1 had no secret: the first mount adds one and sets version 2. A store whose only
 	 * device is the file in its folder stays at version 2. Version 3 has its data on one block

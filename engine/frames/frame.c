@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char magic[8] = "KVCFRAME";
+static const char magic[] = "KVCFRAME";
 
 /* Packed: a page may have any alignment. */
 struct identity {
@@ -42,7 +42,7 @@ _Static_assert(sizeof(struct name_part) == KVC_FRAME_HEADER - KVC_FRAME_IDENTITY
 static void put_identity(const struct kvc_frame *f, struct identity *id)
 {
 	memset(id, 0, sizeof *id);
-	memcpy(id->magic, magic, sizeof magic);
+	memcpy(id->magic, magic, sizeof id->magic);
 	id->version = htole32(KVC_FRAME_VERSION);
 	id->flags = htole32(f->flags);
 	memcpy(id->store, f->store, 16);
@@ -151,7 +151,7 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 	const struct name_part *np = (const struct name_part *)(page + KVC_FRAME_IDENTITY);
 	struct kvc_sum s = kvc_sum_of(id, offsetof(struct identity, sum));
 
-	if (memcmp(id->magic, magic, sizeof magic) || memcmp(s.b, id->sum, 16))
+	if (memcmp(id->magic, magic, sizeof id->magic) || memcmp(s.b, id->sum, 16))
 		return -EBADMSG;
 	if (le32toh(id->version) != KVC_FRAME_VERSION)
 		return -EPROTO;

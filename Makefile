@@ -416,7 +416,7 @@ check-long:
 	$(build_tests) check-fuzzers TEST_GPU=1
 	@failed=; LEVEL=long tests/run $(B) || failed=tests; \
 	for t in crash-campaign kill-campaign late-replies faults campaign replay-campaign scale; do \
-		$(MAKE) --no-print-directory $$t KILLS=50 SECONDS_LATE=300 MINUTES=3 \
+		$(MAKE) --no-print-directory $$t KILLS=50 SECONDS_LATE=300 MINUTES=3 MOST=25 \
 			N=$(or $(N),10000000) || failed="$$failed $$t"; done; \
 	[ ! "$$failed" ] || { echo "check-long: failed: $$failed"; exit 1; }
 # without clang's libFuzzer each fuzzer is listed as skipped

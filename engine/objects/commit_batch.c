@@ -256,8 +256,9 @@ static bool commit_idle_locked(struct kvc *k)
 	kvc_unlock(k);
 	kvc_access_save_some(k);
 	kvc_lock(k);
+	/* a call that failed halfway may have left changes without asking for a commit */
 	return k->committer->soon || !kvc_list_empty(&k->committer->chunks) ||
-	       kvc_catalog_accepts(k->cat, false);
+	       kvc_catalog_changes(k->cat) || kvc_catalog_accepts(k->cat, false);
 }
 
 void *kvc_commit_thread(void *arg)

@@ -425,7 +425,7 @@ static int lease_command(const char **list, size_t *len, struct kvc_lease_kind *
 		{ "hint ", KVC_LEASE_HINT, false },
 	};
 	static const char wait[] = "wait ";
-	const char *at, *end = *list + *len;
+	const char *at, *end;
 	uint64_t ms = 0;
 
 	for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++) {
@@ -441,6 +441,7 @@ static int lease_command(const char **list, size_t *len, struct kvc_lease_kind *
 	}
 	if (*len <= strlen(wait) || memcmp(*list, wait, strlen(wait)) != 0)
 		return 0;
+	end = *list + *len;
 	for (at = *list + strlen(wait);
 	     at < end && *at >= '0' && *at <= '9' && ms <= KVC_LEASE_WAIT_MS; at++)
 		ms = 10 * ms + (uint64_t)(*at - '0');

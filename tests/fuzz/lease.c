@@ -124,6 +124,13 @@ bool kvfs_call_waits(struct call *c, int *err)
 	return false;
 }
 
+/* A lease that would wait for names does not. */
+static bool never_parks(struct kvc_wait *w)
+{
+	(void)w;
+	return false;
+}
+
 struct call *kvfs_call_new(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 			   const char *name, const char *to_name)
 {
@@ -134,6 +141,7 @@ struct call *kvfs_call_new(fuse_req_t req, uint64_t ino, void (*run)(struct call
 	c->req = req;
 	c->ino = ino;
 	c->run = run;
+	c->w.may_park = never_parks;
 	return c;
 }
 

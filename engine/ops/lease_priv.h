@@ -37,7 +37,7 @@ struct kvc_lease {
 	uint64_t first, before, line;
 	uint64_t model;               /* of the current path; 0: none */
 	struct kvc_gone_name dropped; /* the missing name of the current path */
-	const struct kvc_asker *user; /* the user; valid only in kvc_lease_new */
+	const struct kvc_asker *user; /* only in kvc_lease_new and _start */
 	struct kvc_hint_words hint;   /* KVC_LEASE_HINT */
 	size_t objects;               /* limit of n */
 	size_t bytes, most;           /* memory of the lease, and its limit */

@@ -2,8 +2,8 @@
 /*
  * kvcachectl pin, unpin, evict and push: set the attributes user.kvcachefs.* of all chunks in a
  * folder, a model or a mount. Errors say how to fix them (table `troubles`, also for model_attr.c).
- * Without
- * --json the commands print nothing on success. If one path fails, they continue with the others.
+ * Without --json the commands print nothing on success. If one path fails, they continue with the
+ * others.
  */
 #include "set.h"
 
@@ -41,8 +41,7 @@ static const struct {
 	{ "push", ETXTBSY, "a file in it is still being written: close it first" },
 	{ "push", ENODATA,
 	  "refused: the node does not find its files on this node, lacks a key or a quota for "
-	  "them, or "
-	  "has deleted them; see the nodes' logs" },
+	  "them, or has deleted them; see the nodes' logs" },
 	{ "push", ENOSPC, "refused: the node is full" },
 	{ "push", EOPNOTSUPP,
 	  "refused: the node has no remote to read from; give it remote=peers://" },

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fake servers whose answers a case controls."""
-import http.server, select, socket, socketserver, ssl, threading, time
+import http.server, os, select, socket, socketserver, ssl, threading, time
 
 lock = threading.Lock()
+
+
+def tool(folder, name, text):
+    """Makes a program, a shell script, in the folder."""
+    with open(f"{folder}/{name}", "w") as f:
+        f.write(f"#!/bin/sh\n{text}\n")
+    os.chmod(f"{folder}/{name}", 0o755)
 
 
 class Redis:

@@ -25,6 +25,18 @@ def url(nodes, secret):
     return "peers://?nodes=" + "+".join(nodes) + f"&secret={secret}"
 
 
+def lease(s, command, paths):
+    """Writes a list to .kvcachefs/lease, and reads the answer. Returns the descriptor, and the
+    words of each line."""
+    fd = os.open(f"{s.mnt}/.kvcachefs/lease", os.O_RDWR)
+    os.write(fd, (command + "\n".join(paths)).encode())
+    text, part = b"", b"x"
+    while part:
+        part = os.read(fd, 1 << 20)
+        text += part
+    return fd, [line.split() for line in text.decode().splitlines()]
+
+
 def local(port):
     return f"127.0.0.1:{port}"
 

@@ -13,13 +13,8 @@ need_mount()
 
 def ask(s, command, paths):
     """Writes a list to .kvcachefs/lease. Returns the descriptor, and the states by path."""
-    fd = os.open(f"{s.mnt}/.kvcachefs/lease", os.O_RDWR)
-    os.write(fd, (command + "\n".join(paths)).encode())
-    text, part = b"", b"x"
-    while part:
-        part = os.read(fd, 1 << 20)
-        text += part
-    return fd, {line.split()[0]: line.split()[3] for line in text.decode().splitlines()}
+    fd, lines = nodes.lease(s, command, paths)
+    return fd, {words[0]: words[3] for words in lines}
 
 
 def look(s, paths, command="look\n"):

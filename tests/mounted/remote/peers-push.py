@@ -25,13 +25,8 @@ def listing(s, path):
 
 
 def states(s, paths, command="look\n"):
-    fd = os.open(f"{s.mnt}/.kvcachefs/lease", os.O_RDWR)
-    os.write(fd, (command + "\n".join(paths)).encode())
-    text, part = b"", b"x"
-    while part:
-        part = os.read(fd, 1 << 20)
-        text += part
-    return fd, [line.split()[3] for line in text.decode().splitlines()]
+    fd, lines = nodes.lease(s, command, paths)
+    return fd, [words[3] for words in lines]
 
 
 def pushes(extra=""):

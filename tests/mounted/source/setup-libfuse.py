@@ -3,17 +3,12 @@
 """If scripts/setup cannot fetch the source of libfuse, it installs the distribution's libfuse if
 that is 3.17 or later, and otherwise says what it requires."""
 import shutil
+import fakes
 from kvtest import *
 
 top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 tools = f"{TMP}/tools"
 os.mkdir(tools)
-
-
-def tool(name, text):
-    with open(f"{tools}/{name}", "w") as f:
-        f.write(f"#!/bin/sh\n{text}\n")
-    os.chmod(f"{tools}/{name}", 0o755)
 
 
 def setup(candidate):
@@ -22,15 +17,15 @@ def setup(candidate):
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(f"{top}/scripts", f"{tree}/scripts")
     installed = f"{tree}/installed"
-    tool("id", "echo 0")
-    tool("dpkg-query", f'[ "$4" != libfuse3-dev ] || [ -e {installed} ] || exit 1\n'
+    fakes.tool(tools, "id", "echo 0")
+    fakes.tool(tools, "dpkg-query", f'[ "$4" != libfuse3-dev ] || [ -e {installed} ] || exit 1\n'
                        "printf installed")
-    tool("apt-cache", f"printf '%s:\\n  Candidate: {candidate}\\n' \"$2\"")
-    tool("apt-get", f"""case " $* " in
+    fakes.tool(tools, "apt-cache", f"printf '%s:\\n  Candidate: {candidate}\\n' \"$2\"")
+    fakes.tool(tools, "apt-get", f"""case " $* " in
 *" install "*" libfuse3-dev "*) touch {installed} ;;
 *" source "*) exit 1 ;;
 esac""")
-    tool("pkg-config", f"""case " $* " in
+    fakes.tool(tools, "pkg-config", f"""case " $* " in
 *" hiredis "*) exit 0 ;;
 *3.19*) exit 1 ;;
 *) [ -e {installed} ] && echo 3.18.2 ;;

@@ -2,6 +2,7 @@
 # ways: none
 """scripts/setup names a package as the release of the distribution does. It chooses by what is
 installed or can be installed, not by the name of the release."""
+import fakes
 from kvtest import *
 
 top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
@@ -9,19 +10,13 @@ tools = f"{TMP}/tools"
 os.mkdir(tools)
 
 
-def tool(name, text):
-    with open(f"{tools}/{name}", "w") as f:
-        f.write(f"#!/bin/sh\n{text}\n")
-    os.chmod(f"{tools}/{name}", 0o755)
-
-
 def wanted(installed, available):
     """Returns the names of msgpack that setup asks for."""
-    tool("dpkg-query", f"""case " {installed} " in
+    fakes.tool(tools, "dpkg-query", f"""case " {installed} " in
 *" $4 "*) printf installed ;;
 *) exit 1 ;;
 esac""")
-    tool("apt-cache", f"""case " {available} " in
+    fakes.tool(tools, "apt-cache", f"""case " {available} " in
 *" $2 "*) printf '%s:\\n  Installed: (none)\\n  Candidate: 6.1.0-2\\n' "$2" ;;
 *) printf '%s:\\n  Candidate: (none)\\n' "$2" ;;
 esac""")

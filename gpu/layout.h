@@ -106,13 +106,14 @@ int kvcachefs_lease_open(const struct kvcachefs_lease *l, size_t i, char *layout
  * only path is a folder) or -EINVAL.
  */
 int kvcachefs_lease_files(const struct kvcachefs_lease *l, const char *const *paths, size_t n);
+/* Commands of a lease (kvcachefs-files(5)). */
+#define KVCACHEFS_LOOK "look\n"
+#define KVCACHEFS_LOOK_HERE "look here\n" /* without the shared tiers */
 /*
  * lease.c: gives the command in `word`, or takes a lease if it is empty, and records which objects
  * answer each path. Errors are those of a lease. kvcachefs_lease_part returns the number of objects
  * that answer path i, and sets *first to the first one; 0 for a folder without files.
  */
-#define KVCACHEFS_LOOK "look\n"
-#define KVCACHEFS_LOOK_HERE "look here\n" /* without the shared tiers */
 int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
 			   const char *const *paths, size_t n, const char *word);
 size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first);

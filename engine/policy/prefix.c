@@ -17,7 +17,8 @@
  * the fraction of ids that have a ghost or are in a shadow, depends on the number that do fit, as
  * the evictions show: chunks may be smaller or larger than expected. Both are powers of two, so
  * that the ids of a coarser sample are also in a finer one, and shadows and ghosts stay valid if
- * the sample changes. With ten million chunks, a chunk costs at most 48 bytes in total.
+ * the sample changes. Large caches also learn from a sample of runs only.
+ * With ten million chunks, a chunk costs at most 48 bytes in total.
  */
 #include "prefix_priv.h"
 
@@ -27,6 +28,12 @@
 
 #define GHOSTS_LEAST 131072u   /* enough for a few thousand prompts */
 #define GHOSTS_MOST (1u << 20) /* or half the number of chunks, if that is more */
+/*
+ * A cache of twice this number of chunks or more learns from a sample of the runs: it has more than
+ * enough examples, and the fixed number of records (learn.c) then reaches back further.
+ */
+#define LEARN_FROM (1u << 19)
+#define LEARN_SAMPLE_MOST 16u
 
 static uint8_t mean_of(uint8_t mean, uint32_t gap)
 {
@@ -220,6 +227,17 @@ static void repair_unknown(struct kvc_replacer *k, struct kvc_request *r)
 	}
 }
 
+/* Records the run of chunks that ends with this one, if it belongs to the sample. */
+static void track_run(const struct kvc_replacer *k, uint64_t id, const struct kvc_facts *f,
+		      uint32_t chunks)
+{
+	const struct prefix *p = k->own;
+	uint32_t sample = kvc_prefix_sample(p->fits, LEARN_FROM, LEARN_SAMPLE_MOST);
+
+	if (!(kvc_chain_hash(id) >> 40 & (sample - 1)))
+		kvc_learn_track(p->learn, id, f, k->now, chunks);
+}
+
 static void set_score(struct kvc_chain *c, struct worth *w, const struct kvc_touched *t,
 		      uint32_t slot, const struct kvc_facts *f, uint8_t score)
 {
@@ -249,7 +267,7 @@ static void prefix_end(struct kvc_replacer *k, struct kvc_request *r)
 		f = kvc_prefix_facts(r, t, r->n, r->n - 1 - j);
 		if (!j || memcmp(&f, &before, sizeof f)) {
 			if (j)
-				kvc_learn_track(p->learn, t[-1].id, &before, k->now, j - run);
+				track_run(k, t[-1].id, &before, j - run);
 			run = j;
 			score = kvc_learn_score(p->learn, &f);
 		}
@@ -261,7 +279,7 @@ static void prefix_end(struct kvc_replacer *k, struct kvc_request *r)
 				  score);
 	}
 	if (r->n)
-		kvc_learn_track(p->learn, r->touched[r->n - 1].id, &before, k->now, r->n - run);
+		track_run(k, r->touched[r->n - 1].id, &before, r->n - run);
 }
 
 static void retell(const struct prefix *p, struct worth *w, uint8_t outlook)

@@ -396,12 +396,12 @@ static uint64_t most_of_learner(void)
 	return bytes;
 }
 
-/* Returns the memory without ghosts, whose number is fixed in the end. */
+/* Returns the memory without ghosts and the learner, whose numbers are fixed in the end. */
 static uint64_t bytes_of(const struct kvc_replacer *k)
 {
 	const struct prefix *p = k->own;
 
-	return kvc_replacer_bytes(k) - kvc_ghosts_bytes(&p->ghosts);
+	return kvc_replacer_bytes(k) - kvc_ghosts_bytes(&p->ghosts) - kvc_learn_bytes(p->learn);
 }
 
 static uint64_t most_of_ghosts(const struct kvc_replacer *k)
@@ -431,7 +431,7 @@ static void memory(void **state)
 		assert_int_equal(kvc_replacer_add(k, &r, id, id % PROMPT == 1 ? 0 : id - 1, 1), 0);
 		if (id % PROMPT == 0)
 			kvc_replacer_end(k, &r);
-		if (id == PROMPT) /* the learner has allocated its part by now */
+		if (id == PROMPT)
 			first = bytes_of(k);
 	}
 	assert_true(says(k, "\nsample 32\n"));
@@ -442,6 +442,34 @@ static void memory(void **state)
 	kvc_replacer_close(k);
 }
 
+/* Returns the number of runs that are recorded after so many requests for one chunk each. */
+static uint32_t recorded(uint64_t chunks, uint64_t requests)
+{
+	struct kvc_replacer *k = opened(chunks);
+	struct kvc_request r = { 0 };
+	uint32_t n;
+
+	for (uint64_t id = 1; id <= requests; id++) {
+		kvc_replacer_begin(k, &r, 0);
+		kvc_replacer_access(k, &r, id);
+		kvc_replacer_end(k, &r);
+	}
+	n = ((struct prefix *)k->own)->learn->used;
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
+	return n;
+}
+
+/* A large cache learns from one in sixteen runs, and a cache of a usual size from all. */
+static void learning_sample(void **state)
+{
+	uint32_t n = recorded(TEN_MILLION, 3200);
+
+	(void)state;
+	assert_true(n > 100 && n < 400);
+	assert_int_equal(recorded(500000, 3200), 3200);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -449,7 +477,7 @@ int main(void)
 		cmocka_unit_test(guard_soon),    cmocka_unit_test(refusal),
 		cmocka_unit_test(loose),         cmocka_unit_test(loose_is_light),
 		cmocka_unit_test(loose_is_kept), cmocka_unit_test(loose_at_first),
-		cmocka_unit_test(memory),
+		cmocka_unit_test(memory),        cmocka_unit_test(learning_sample),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,10 +155,11 @@ def compare(label, size, full):
     print(f"  {got:.4f} on a mount with {pool / CHUNK:.0f} chunks in the pool and "
           f"{disk / FRAME:.0f} on the disk, {refused} refusals; replayed {want:.4f}, "
           f"{min(shares):.4f} to {max(shares):.4f}")
-    # a machine that stands still for a second within a request ends the request
+    # if the machine stands still for a second within a request, the request ends there
     longest = max(r[4] for r in done)
     print(f"  the longest time between two calls: {longest:.2f} s, of {PAUSE} s")
-    assert not LONG or abs(got - want) <= AGREES or longest >= PAUSE, (got, want, longest)
+    agrees = AGREES if longest < PAUSE else 3 * AGREES
+    assert not LONG or abs(got - want) <= agrees, (got, want, longest)
 
 
 faults.in_memory("memory")  # the stores

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The redis tier: frames in Redis or Valkey. redis_open.c handles the URL, redis_list.c the
- * listing, redis_conn.h the connections, and redis_reply.c the meanings of errors.
+ * listing, redis_have.c lists of names, redis_conn.h the connections, and redis_reply.c the
+ * meanings of errors.
  *
  * A frame is stored as a head and pieces (pieces.h), since a value should not be large:
  *   PREFIX:{HEX}          the head
@@ -28,7 +29,7 @@ static struct kvct_redis *redis_of(struct kvc_tier *t)
 /* One call of the engine for one frame. */
 struct call {
 	struct kvct_redis *r;
-	char head[320]; /* the key of the head */
+	char head[KVCT_REDIS_NAME]; /* the key of the head */
 	unsigned slot;
 	uint64_t until_ns; /* all commands of the call share one deadline */
 };
@@ -38,14 +39,21 @@ uint64_t kvct_redis_until(const struct kvct_redis *r, uint64_t bytes)
 	return kvc_mono_ns() + r->deadline_ms * 1000000 + bytes * 1000 / KVCT_SLOWEST * 1000000;
 }
 
-static struct call call_of(struct kvc_tier *t, const struct kvc_where *w)
+unsigned kvct_redis_head_key(const struct kvct_redis *r, const struct kvc_where *w,
+			     char key[KVCT_REDIS_NAME])
 {
-	struct call c = { .r = redis_of(t) };
 	char hex[33];
 
 	kvc_frame_where_text(w, hex);
-	c.slot = kvct_redis_slot(hex);
-	snprintf(c.head, sizeof c.head, "%s:{%s}", c.r->prefix, hex);
+	snprintf(key, KVCT_REDIS_NAME, "%s:{%s}", r->prefix, hex);
+	return kvct_redis_slot(hex);
+}
+
+static struct call call_of(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct call c = { .r = redis_of(t) };
+
+	c.slot = kvct_redis_head_key(c.r, w, c.head);
 	return c;
 }
 
@@ -189,6 +197,7 @@ const struct kvc_tier_ops kvct_redis_ops = {
 	.close = kvct_redis_close,
 	.put = redis_put,
 	.get = kvct_redis_get,
+	.have = kvct_redis_have,
 	.remove = redis_remove,
 	.list = kvct_redis_list,
 	.usage = redis_usage,

@@ -291,12 +291,11 @@ bool kvct_redis_conn_failed(struct kvct_redis *r, unsigned node, struct kvct_red
 	return !fresh && err != -ENOMEM && err != -EIO;
 }
 
-/* Handles an error reply. Returns the error and sets *next. */
-static int error_reply(struct kvct_redis *r, const struct kvct_redis_command *cmd, const char *text,
-		       bool fresh, enum kvct_redis_next *next)
+int kvct_redis_error(struct kvct_redis *r, const char *command, const char *text, bool fresh,
+		     enum kvct_redis_next *next)
 {
 	const char *hint;
-	int err = kvct_redis_meaning(cmd->argv[0], text, next, &hint);
+	int err = kvct_redis_meaning(command, text, next, &hint);
 
 	if (*next == KVCT_REDIS_WAIT && !r->cluster)
 		*next = KVCT_REDIS_RECONNECT;
@@ -309,7 +308,7 @@ static int error_reply(struct kvct_redis *r, const struct kvct_redis_command *cm
 	if (*next == KVCT_REDIS_RECONNECT)
 		r->epoch++;
 	if (*next == KVCT_REDIS_FINAL)
-		kvct_redis_log(r, cmd->argv[0], text, hint);
+		kvct_redis_log(r, command, text, hint);
 	return err;
 }
 
@@ -351,7 +350,7 @@ static enum outcome try_node(struct kvct_redis *r, unsigned node, bool reuse, bo
 		*out = reply;
 		return REDIRECTED;
 	}
-	*err = error_reply(r, cmd, reply->str, fresh, &next);
+	*err = kvct_redis_error(r, cmd->argv[0], reply->str, fresh, &next);
 	freeReplyObject(reply);
 	kvct_redis_conn_put(r, node, c);
 	return next == KVCT_REDIS_RECONNECT ? AGAIN : next == KVCT_REDIS_WAIT ? WAITING : FAILED;

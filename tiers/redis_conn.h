@@ -24,6 +24,7 @@
 #define KVCT_REDIS_SLOTS 16384
 #define KVCT_REDIS_IDLE 16
 #define KVCT_REDIS_LOGGED 8
+#define KVCT_REDIS_NAME 320 /* length of a head's key */
 
 struct kvct_redis_conn {
 	redisContext *c;
@@ -108,6 +109,12 @@ void kvct_redis_conn_free(struct kvct_redis_conn *c);
  */
 bool kvct_redis_conn_failed(struct kvct_redis *r, unsigned node, struct kvct_redis_conn *c,
 			    int err);
+/*
+ * Handles the error reply `text` to a command on a connection that was fresh or not. Returns its
+ * error, which was logged if it is final, and sets *next.
+ */
+int kvct_redis_error(struct kvct_redis *r, const char *command, const char *text, bool fresh,
+		     enum kvct_redis_next *next);
 /* How long a command on c may go without a byte in either direction. */
 uint64_t kvct_redis_silence_ns(const struct kvct_redis *r, const struct kvct_redis_conn *c);
 /*
@@ -120,6 +127,37 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 /* Sends a command to one node, which must answer itself: MOVED and ASK are errors. */
 int kvct_redis_ask_node(struct kvct_redis *r, unsigned node, const struct kvct_redis_command *cmd,
 			uint64_t until_ns, redisReply **out);
+
+/*
+ * Several commands to one node in one round trip (redis_pipe.c). The caller sets the first part.
+ */
+struct kvct_redis_pipe {
+	struct kvct_redis *r;
+	unsigned node;
+	uint64_t until_ns;
+	size_t n; /* commands */
+	/* Fills in command i, which is 0 before; its words are valid until the next call. */
+	void (*command)(void *arg, size_t i, struct kvct_redis_command *cmd);
+	/*
+	 * Gets the answer to command i, which may be an error, and may get it again. Returns 0, an
+	 * error of tier.h, or KVCT_REDIS_UNKNOWN: this is an error reply with its usual meaning.
+	 */
+	int (*answer)(void *arg, size_t i, const redisReply *reply);
+	void *arg;
+	size_t elements; /* the largest answer, as in struct kvct_redis_command */
+
+	struct kvct_redis_conn *c;
+	int err;
+};
+#define KVCT_REDIS_UNKNOWN 1
+/*
+ * send sends the commands, or as many as the socket takes, on an idle connection if `reuse` is set
+ * and there is one. finish reads the answers, and sends all commands again on a new connection if
+ * that may help. It returns 0, or the first error; other commands may have been executed. finish
+ * must follow send.
+ */
+void kvct_redis_pipe_send(struct kvct_redis_pipe *p, bool reuse);
+int kvct_redis_pipe_finish(struct kvct_redis_pipe *p);
 /*
  * Logs a line, unless it was logged in the last few minutes. Unprintable bytes of a server's text
  * are replaced.
@@ -140,10 +178,16 @@ bool kvct_redis_files_changed(struct kvct_redis *r, bool now);
 int kvct_redis_list(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg);
+/* redis_have.c: implements kvc_tier_ops.have. */
+int kvct_redis_have(struct kvc_tier *t, const struct kvc_where *w, const char *const *path,
+		    size_t n, bool *has);
 /* redis_open.c: frees the tier. */
 void kvct_redis_close(struct kvc_tier *t);
 extern const struct kvc_tier_ops kvct_redis_ops; /* redis.c */
 uint64_t kvct_redis_until(const struct kvct_redis *r, uint64_t bytes);
+/* Writes the key of a frame's head, and returns its slot. */
+unsigned kvct_redis_head_key(const struct kvct_redis *r, const struct kvc_where *w,
+			     char key[KVCT_REDIS_NAME]);
 int kvct_redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n);
 

@@ -126,7 +126,7 @@ static int exchange(redisContext *c, struct bounds *b, uint64_t until_ns, uint64
 {
 	size_t most = b->cmd->most ?: KVCT_REDIS_TEXT, got = 0, left = sdslen(c->obuf);
 	uint64_t by = kvc_min(until_ns, kvc_mono_ns() + silence_ns);
-	int sent = 0, err, broken = 0;
+	int sent = !left, err, broken = 0;
 	long n;
 
 	for (*out = NULL;;) {
@@ -161,16 +161,21 @@ static int exchange(redisContext *c, struct bounds *b, uint64_t until_ns, uint64
 	}
 }
 
-int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
-		       uint64_t silence_ns, redisReply **out)
+int kvct_redis_send(redisContext *c, const struct kvct_redis_command *cmd)
+{
+	return redisAppendCommandArgv(c, cmd->argc, (const char **)(uintptr_t)cmd->argv, cmd->len)
+		       ? -ENOMEM
+		       : 0;
+}
+
+int kvct_redis_answer(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
+		      uint64_t silence_ns, redisReply **out)
 {
 	struct bounds b = { cmd, c->reader->fn, 0, false };
 	redisReplyObjectFunctions within = *b.usual;
 	int err;
 
 	kvct_redis_tls_clear();
-	if (redisAppendCommandArgv(c, cmd->argc, (const char **)(uintptr_t)cmd->argv, cmd->len))
-		return -ENOMEM;
 	within.createString = string_within;
 	within.createArray = array_within;
 	c->reader->fn = &within;
@@ -196,6 +201,12 @@ int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, ui
 		}
 	}
 	return err;
+}
+
+int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
+		       uint64_t silence_ns, redisReply **out)
+{
+	return kvct_redis_send(c, cmd) ?: kvct_redis_answer(c, cmd, until_ns, silence_ns, out);
 }
 
 bool kvct_redis_in_step(const redisContext *c)

@@ -62,6 +62,14 @@ int kvct_redis_ready(int fd, short events, uint64_t until_ns);
  */
 int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
 		       uint64_t silence_ns, redisReply **out);
+/*
+ * The parts of kvct_redis_command, for several commands in one round trip: kvct_redis_send for each
+ * of them, then kvct_redis_answer for each, in the same order. send adds the command to the bytes
+ * to send (0 or -ENOMEM), and answer sends them first.
+ */
+int kvct_redis_send(redisContext *c, const struct kvct_redis_command *cmd);
+int kvct_redis_answer(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
+		      uint64_t silence_ns, redisReply **out);
 
 /* Was everything that arrived read? Otherwise, later answers would belong to the wrong commands. */
 bool kvct_redis_in_step(const redisContext *c);

@@ -169,6 +169,8 @@ static void have_run(struct kvc *k, struct kvc_job *j)
 		err = t->ops->have(t, h->w, h->path, h->n, h->has);
 		kvc_count(&k->stats, ask_batches);
 	}
+	if (h && err)
+		memset(h->has, 0, sizeof h->has);
 	kvc_lock(k);
 	if (h && h->n)
 		kvc_tier_result_locked(k, j->tier, KVC_CALL_READ, h->w[0].at, err);
@@ -181,10 +183,13 @@ static void have_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 }
 
-/* Asks the next tier that can tell about many names. Returns false if none is left. */
+/*
+ * Asks the next tier that can tell about many names. Returns false if none is left, or if there is
+ * only one name, which its lookup finds in as many round trips.
+ */
 static bool have_next_locked(struct kvc *k, struct kvc_remote_batch *b)
 {
-	for (unsigned i = 0; i < k->ntiers; i++) {
+	for (unsigned i = 0; i < k->ntiers && b->n > 1; i++) {
 		unsigned t = k->order[i];
 		struct have_job *j;
 

@@ -7,7 +7,7 @@
  * then answers: a byte of kind, two bytes of length if it has one, and the bytes.
  * Longest input: 16384
  * Covers: tiers/redis.c, tiers/pieces.c, tiers/redis_conn.c, tiers/redis_cluster.c,
- * tiers/redis_list.c, tiers/redis_reply.c
+ * tiers/redis_have.c, tiers/redis_list.c, tiers/redis_pipe.c, tiers/redis_reply.c
  */
 #include "fuzz.h"
 #include "redis_conn.h"
@@ -178,6 +178,20 @@ static void get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, siz
 	free(bytes);
 }
 
+/* More names than are asked for at once. */
+static void have(struct kvc_tier *t)
+{
+	static struct kvc_where w[600];
+	static const char *path[600];
+	static bool has[600];
+
+	for (size_t i = 0; i < 600; i++)
+		w[i] = (struct kvc_where){ .at = i * 0x9e3779b97f4a7c15, .hi = i };
+	t->ops->have(t, w, path, 600, has);
+	for (size_t i = 0; i < 600; i++)
+		fuzz_must(has[i] == !!has[i]);
+}
+
 static void call(struct kvc_tier *t, unsigned which)
 {
 	const struct kvc_where w = { .at = 0x0123456789abcdef, .hi = 0xfedcba9876543210 };
@@ -197,6 +211,7 @@ static void call(struct kvc_tier *t, unsigned which)
 		fuzz_must(t->ops->list(t, listed, &n) || reads);
 		break;
 	case 6: kvct_redis_learn(kvc_of(t, struct kvct_redis, tier), now_ns + 100000000); break;
+	case 7: have(t); break;
 	}
 }
 

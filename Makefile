@@ -373,7 +373,7 @@ wrap_ext    := kvct_program_check kvct_link_open kvct_link_close kvct_link_ask k
 wrap_s3     := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getinfo curl_easy_reset curl_easy_cleanup \
 	kvc_mono_ns usleep
 wrap_peers  := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getinfo curl_easy_reset curl_easy_cleanup \
-	kvc_mono_ns
+	kvc_mono_ns pthread_create
 $(B)/bin/fuzz-lease: $(B)/obj/fs/virtual.o $(B)/obj/fs/text.o
 # An archive, so that each fuzzer contains only its parser: they link in a fifth of the time.
 $(B)/lib/fuzzed.a: $(TIERS) $(ENGINE)

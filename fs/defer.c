@@ -61,6 +61,7 @@ void kvfs_defer_init(struct kvfs *f)
 	worker_init(&f->lease_worker);
 	worker_init(&f->long_lease_worker);
 	worker_init(&f->size_worker);
+	worker_init(&f->cluster_worker);
 }
 
 static bool worker_start_locked(struct kvfs_worker *a)
@@ -99,7 +100,12 @@ void kvfs_defer(struct kvfs_worker *a, struct call *c, void (*run)(struct call *
 
 void kvfs_defer_stop(struct kvfs *f)
 {
-	struct kvfs_worker *all[] = { &f->lease_worker, &f->long_lease_worker, &f->size_worker };
+	struct kvfs_worker *all[] = {
+		&f->lease_worker,
+		&f->long_lease_worker,
+		&f->size_worker,
+		&f->cluster_worker,
+	};
 
 	/* a worker may pass a call to another one, so all are told to end before any is joined */
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

@@ -3,7 +3,8 @@
  * Worker threads for calls that take long. The lease worker runs leases of many objects, and the
  * long lease worker those of more than KVC_LEASE_MIDDLE objects, so that the lookup of a prompt
  * does not wait for the list of a whole mount. The size worker runs calls that allocate or free
- * many bytes of a file at once (KVC_LONG). In a handler, such a call would block its CPU's ring,
+ * many bytes of a file at once (KVC_LONG). The cluster worker asks other nodes (cluster.h), and
+ * waits for their answers. In a handler, such a call would block its CPU's ring,
  * one of libfuse's few loop threads, or the answerer. The first deferred call starts the thread. A
  * worker runs one call at a time: the oldest call of the user whose last call ran the longest ago.
  */

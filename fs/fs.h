@@ -35,7 +35,8 @@ struct kvfs {
 	uint64_t request_bytes;  /* part of memory= for ring queues and request buffers */
 	struct kvfs_wait_slots slots;
 	struct kvfs_shutdown shutdown;
-	struct kvfs_worker lease_worker, long_lease_worker, size_worker;
+	struct kvfs_worker lease_worker, long_lease_worker, size_worker, cluster_worker;
+	uint64_t begun_ns;    /* start of the daemon, by kvc_mono_ns */
 	double entry_timeout; /* seconds that the kernel may cache a name */
 	double miss_timeout;  /* seconds that it may cache a missing name */
 	/* at the end, threads that hang in a tier were left running */

@@ -11,7 +11,7 @@
  * load them, and then answers (offer.h). At most OFFERS are under way.
  *
  * POST /have asks for many names. Its headers are checked before the body arrives: the body of a
- * refused request is read and not stored.
+ * refused request is read and not stored. The requests of operators (cluster.h) look the same.
  *
  * A few threads of libmicrohttpd answer. A request that waits for a load from the disk is suspended
  * and takes no thread: the engine wakes it. http_peers.h limits connections and the time of each
@@ -20,6 +20,7 @@
  */
 #include "fs.h"
 
+#include "cluster.h"
 #include "http_address.h"
 #include "http_peers.h"
 #include "log.h"
@@ -81,7 +82,7 @@ struct exchange {
 	struct kvc_served *s;
 	struct kvc_peer_request q;
 	bool begun;
-	/* POST /have and /offer: */
+	/* POST: */
 	char *names; /* the body; NULL: the request is refused */
 	size_t received, length;
 	const char *why;     /* the reason for the refusal, or NULL */
@@ -330,13 +331,13 @@ static mhd_result node_run(struct exchange *x, const char *url)
 	return err ? node_answer_error(x, err) : node_answer_frame(x);
 }
 
-/* ---- POST /have and /offer ---- */
+/* ---- POST ---- */
 
 /* The headers have arrived. Decides whether the body is wanted. */
 static void have_begin(struct exchange *x, const char *url)
 {
 	x->why = refusal(x, url, true, &x->status, x->epoch);
-	x->length = x->q.have ? x->q.to + 1 : KVC_PEER_NAMES_BYTES;
+	x->length = x->q.kind ? x->q.to + 1 : KVC_PEER_NAMES_BYTES;
 	if (x->why)
 		return;
 	x->names = malloc(x->length);
@@ -415,6 +416,20 @@ static mhd_result offer_answer(struct exchange *x, size_t n)
 				"");
 }
 
+/* Answers a request of an operator on another node. */
+static mhd_result text_answer(struct exchange *x, size_t n)
+{
+	size_t len = 0;
+	char *text = kvfs_cluster_text(x->o->f, x->q.kind, x->names, n, &len);
+	struct MHD_Response *r =
+		text ? MHD_create_response_from_buffer(len, text, MHD_RESPMEM_MUST_FREE) : NULL;
+
+	if (text && !r)
+		free(text);
+	return r ? node_answer(x, MHD_HTTP_OK, len, text, len, r)
+		 : node_answer_text(x, MHD_HTTP_SERVICE_UNAVAILABLE, "");
+}
+
 static mhd_result have_answer(struct exchange *x)
 {
 	uint8_t bits[KVC_PEER_BITS];
@@ -429,8 +444,10 @@ static mhd_result have_answer(struct exchange *x)
 	    kvc_peer_sign_body(&x->o->secret, x->q.nonce, x->names, x->length, sign) ||
 	    !kvc_peer_same(sign, x->q.path) || !kvc_peer_names_count(x->names, x->length, &n))
 		return node_refuse(x, MHD_HTTP_FORBIDDEN, "its body is not the signed one", NULL);
-	if (x->q.offer)
+	if (x->q.kind == KVC_PEER_OFFER)
 		return offer_answer(x, n);
+	if (kvc_peer_has_text(x->q.kind))
+		return text_answer(x, n);
 	kvc_serve_have(x->o->server, x->names, n, bits);
 	kvc_count(kvc_cache_stats(x->o->f->k), peer_haves);
 	return have_answer_bits(x, bits, n);
@@ -612,6 +629,13 @@ int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o)
 	if (err)
 		kvfs_nodes_stop(f);
 	return err;
+}
+
+void kvfs_nodes_name(const struct kvfs *f, char *name)
+{
+	const char *names = f->nodes ? f->nodes->names : "-";
+
+	snprintf(name, KVC_PEER_NAME, "%.*s", (int)strcspn(names, "+"), names);
 }
 
 void kvfs_nodes_end(struct kvfs *f)

@@ -16,6 +16,8 @@ struct kvc_options;
  * after a line in the log.
  */
 int kvfs_nodes_start(struct kvfs *f, const struct kvc_options *o);
+/* Copies the first name of this node to name[KVC_PEER_NAME], or "-" if it serves no nodes. */
+void kvfs_nodes_name(const struct kvfs *f, char *name);
 /*
  * From now on a request that has to wait keeps its thread, because libmicrohttpd ends the process
  * if a connection is suspended when the server stops. Call it before kvc_cache_detach, which soon

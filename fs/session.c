@@ -541,6 +541,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	int err;
 
 	f->mountpoint = mountpoint;
+	f->begun_ns = kvc_mono_ns();
 	kvfs_defer_init(f);
 	f->entry_timeout = KVFS_SHORT_TIMEOUT;
 	kvfs_wait_slots_init(&f->slots, f->ring.depth,

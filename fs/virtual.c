@@ -5,8 +5,9 @@
  * Most files, such as stats, metrics and config, have their text written at open. control accepts a
  * command that starts a sweep (engine/jobs/sweep.c), and shows its progress. lease is a transaction
  * file: writes give the list of paths, the first read takes the lease and waits, and close ends the
- * lease. trace and events deliver the events since the open (engine/report/stream.h); a read
- * returns the available events, which may be none.
+ * lease. cluster works alike: writes give a request, and the first read sends it to all nodes.
+ * trace and events deliver the events since the open (engine/report/stream.h); a read returns the
+ * available events, which may be none.
  *
  * A lease descriptor has one position for writing the list and for reading the answer. For a client
  * that reads on after its writes, the answer starts where the list ended; for a client that seeks
@@ -16,6 +17,7 @@
 #include "fs.h"
 
 #include "budget.h"
+#include "cluster.h"
 #include "log.h"
 #include "text.h"
 #include "util.h"
@@ -43,6 +45,7 @@ enum virtual {
 	V_LOCKS,
 	V_TENANTS,
 	V_DEVICES,
+	V_CLUSTER,
 	V_COUNT
 };
 
@@ -78,6 +81,7 @@ static const struct {
 	[V_LOCKS] = { "locks", S_IFREG | 0444, kvc_text_locks },
 	[V_TENANTS] = { "tenants", S_IFREG | 0400, kvc_print_tenants, NULL, true },
 	[V_DEVICES] = { "devices", S_IFREG | 0444, kvc_status_print_devices },
+	[V_CLUSTER] = { "cluster", S_IFREG | 0600, .names_all = true },
 };
 
 static enum virtual file_of(uint64_t ino)
@@ -107,7 +111,7 @@ struct handle {
 	size_t charged; /* see text.h */
 	struct kvc_stream *stream;
 	struct kvc_lease *lease;
-	bool lease_tried;
+	bool tried;            /* the lease was taken, or the nodes were asked */
 	size_t base;           /* the position at which the answer begins */
 	struct kvc_asker user; /* of the open */
 };
@@ -468,7 +472,7 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 	size_t len = h->len;
 	int err;
 
-	if (h->lease_tried)
+	if (h->tried)
 		return h->lease ? 0 : -EINVAL;
 	err = lease_command(&list, &len, &kind);
 	h->base = (size_t)off == h->len ? h->len : 0;
@@ -486,7 +490,7 @@ static int take_lease(struct kvfs *f, struct handle *h, off_t off)
 		atomic_store(&h->list, least == size ? size + 1 : least);
 		return err;
 	}
-	h->lease_tried = true;
+	h->tried = true;
 	free(h->text); /* only the lease's answer remains */
 	h->text = NULL;
 	h->capacity = 0;
@@ -530,22 +534,27 @@ static void read_in_worker(struct call *c);
 static void read_in_long_worker(struct call *c);
 
 /*
- * Queues the call for the worker of its lease. A queued call counts as waiting. If it gets no wait
- * slot, it fails as at its deadline.
+ * Queues the call for a worker. A queued call counts as waiting. If it gets no wait slot, it fails
+ * as at its deadline.
  */
-static void defer_read(struct call *c)
+static void defer_read_to(struct kvfs_worker *worker, struct call *c, void (*run)(struct call *c))
 {
-	struct handle *h = handle_of(&c->fi);
-
 	if (kvfs_call_slot(c)) {
-		kvfs_defer(worker_of(c->f, h), c,
-			   atomic_load(&h->list) == LIST_LONG ? read_in_long_worker
-							      : read_in_worker);
+		kvfs_defer(worker, c, run);
 		return;
 	}
 	kvc_count(kvc_cache_stats(c->f->k), waits_refused);
 	fuse_reply_err(c->req, ETIMEDOUT);
 	kvfs_call_free(c);
+}
+
+/* Queues the call for the worker of its lease. */
+static void defer_read(struct call *c)
+{
+	struct handle *h = handle_of(&c->fi);
+
+	defer_read_to(worker_of(c->f, h), c,
+		      atomic_load(&h->list) == LIST_LONG ? read_in_long_worker : read_in_worker);
 }
 
 /*
@@ -612,6 +621,53 @@ static void read_in_worker(struct call *c)
 		read_in_long_worker(c);
 }
 
+/*
+ * Asks the nodes. The caller holds h->lock, so that other calls for this file wait for the answer.
+ */
+static int ask_cluster(struct kvfs *f, struct handle *h)
+{
+	char *text = NULL;
+	size_t len = 0;
+	int err = charge_handle(h, h->capacity + kvfs_cluster_bytes(f));
+
+	h->tried = true;
+	err = err ?: kvfs_cluster_run(f, h->text ?: "", h->len, &text, &len);
+	free(h->text);
+	h->text = text;
+	h->len = h->capacity = len;
+	charge_handle(h, len);
+	return err;
+}
+
+/* In the cluster worker, or in a handler's thread if the worker has ended. */
+static void read_in_cluster_worker(struct call *c)
+{
+	struct handle *h = handle_of(&c->fi);
+	char *part = NULL;
+	size_t len = 0;
+	int err = atomic_load(&c->f->cluster_worker.ends) ? -ENOTCONN : 0;
+
+	if (!err) {
+		pthread_mutex_lock(&h->lock);
+		err = h->tried ? 0 : ask_cluster(c->f, h);
+		if (!err)
+			len = copy_part(h->text, h->len, (size_t)c->len, c->off, &part);
+		pthread_mutex_unlock(&h->lock);
+	}
+	if (err)
+		fuse_reply_err(c->req, kvfs_errno(err));
+	else
+		reply_part(c->req, part, len);
+	kvfs_call_free(c);
+}
+
+static void run_read_cluster(struct call *c)
+{
+	/* from now on handlers refuse writes, and do not wait for the worker */
+	atomic_store(&handle_of(&c->fi)->list, LIST_MIDDLE);
+	defer_read_to(&c->f->cluster_worker, c, read_in_cluster_worker);
+}
+
 static void read_stream(fuse_req_t req, struct handle *h, size_t size)
 {
 	char *part = malloc(size);
@@ -639,7 +695,7 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		read_stream(req, h, size);
 		return;
 	}
-	if (file_of(ino) != V_LEASE) {
+	if (file_of(ino) != V_LEASE && file_of(ino) != V_CLUSTER) {
 		char *part = NULL;
 		size_t n;
 
@@ -649,7 +705,8 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		reply_part(req, part, n);
 		return;
 	}
-	c = kvfs_call_new(req, ino, run_read, NULL, NULL);
+	c = kvfs_call_new(req, ino, file_of(ino) == V_LEASE ? run_read : run_read_cluster, NULL,
+			  NULL);
 	if (!c)
 		return;
 	c->fi = *fi;
@@ -703,7 +760,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		fuse_reply_err(req, EBUSY);
 		return;
 	}
-	if (h->lease_tried)
+	if (h->tried)
 		err = EBUSY; /* one list per open */
 	else if (h->len + size > LEASE_TEXT_MAX)
 		err = EFBIG;
@@ -742,8 +799,8 @@ static void close_handle(struct kvfs *f, struct handle *h)
 /* Must the list be handled although nobody has read the answer? */
 static bool is_prefetch_list(const struct handle *h)
 {
-	return !h->lease_tried && ((h->len > 9 && !memcmp(h->text, "prefetch\n", 9)) ||
-				   (h->len > 5 && !memcmp(h->text, "hint ", 5)));
+	return !h->tried && ((h->len > 9 && !memcmp(h->text, "prefetch\n", 9)) ||
+			     (h->len > 5 && !memcmp(h->text, "hint ", 5)));
 }
 
 /*
@@ -770,7 +827,7 @@ static void release_in_worker(struct call *c)
 {
 	struct handle *h = handle_of(&c->fi);
 
-	if (is_prefetch_list(h) && take_lease(c->f, h, 0) == -EAGAIN && !h->lease_tried)
+	if (is_prefetch_list(h) && take_lease(c->f, h, 0) == -EAGAIN && !h->tried)
 		kvfs_defer(worker_of(c->f, h), c, release_in_worker);
 	else
 		end_release(c);

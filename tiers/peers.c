@@ -243,6 +243,7 @@ static int have_of_node(struct kvct_peers *p, unsigned i, struct names *s, uint6
 	while ((len = names_body(s, &at, &n))) {
 		struct iovec iov = { bits, (n + 7) / 8 };
 		struct kvct_peers_request q = {
+			.kind = KVC_PEER_HAVE,
 			.names = s->body,
 			.names_len = len,
 			.iov = &iov,
@@ -333,9 +334,9 @@ static int peers_offer(struct kvc_tier *t, const char *node, const char *names, 
 		part = offer_part(names, len, &n);
 		struct iovec iov = { bits, (n + 7) / 8 };
 		struct kvct_peers_request q = {
+			.kind = KVC_PEER_OFFER,
 			.names = names,
 			.names_len = part,
-			.offer = true,
 			.iov = &iov,
 			.n = 1,
 			/* the node may look the names up for OFFER_NS before it answers */
@@ -425,6 +426,7 @@ static const struct kvc_tier_ops peers_ops = {
 	.distrust = peers_distrust,
 	.have = peers_have,
 	.offer = peers_offer,
+	.ask = kvct_peers_ask_all,
 	.remove = peers_remove,
 	.usage = peers_usage,
 };

@@ -12,7 +12,7 @@
 #include <curl/curl.h>
 #include <pthread.h>
 
-#define KVCT_PEERS_MAX 64u   /* nodes */
+#define KVCT_PEERS_MAX KVC_NODES
 #define KVCT_PEERS_HANDLES 4 /* idle connections to each */
 #define KVCT_PEERS_HANDLE_BYTES (64u << 10)
 #define KVCT_PEERS_NAMES 4096u
@@ -49,13 +49,14 @@ struct kvct_peers_request {
 	/* for the bytes; the first part has the whole header if off is 0, or all bits */
 	const struct iovec *iov;
 	int n;
-	/* POST /have or /offer instead of the path: the body, and the iov is for the bits */
+	/* not for _GET: the body instead of the path, and the iov is for the bits or the text */
+	enum kvc_peer_kind kind;
 	const char *names;
 	size_t names_len;
-	bool offer;
 	uint64_t until_ns; /* deadline of a small answer; a large one gets more time */
 	/* the answer */
 	uint64_t first_ns; /* from the request to the first byte of its answer */
+	uint64_t got;      /* bytes of the frame, or of the text */
 	char text[200];    /* the node's reason for a refusal, printable */
 };
 /*
@@ -68,6 +69,9 @@ struct kvct_peers_request {
  * without the lock.
  */
 int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q);
+/* The member `ask` of the driver (peers_ask.c). */
+int kvct_peers_ask_all(struct kvc_tier *t, enum kvc_peer_kind kind, const char *names, size_t len,
+		       uint64_t ns, struct kvc_node_answer *a, size_t *n);
 /* Closes the idle connections. */
 void kvct_peers_close_idle(struct kvct_peers *p);
 

@@ -159,10 +159,7 @@ static char *peer_url(const char *node, const struct kvct_peers_request *q)
 
 	if (!url)
 		return NULL;
-	p = url + snprintf(url, capacity, "http://%s%s", node,
-			   q->offer   ? KVC_PEER_OFFER
-			   : q->names ? KVC_PEER_HAVE
-				      : KVC_PEER_PREFIX);
+	p = url + snprintf(url, capacity, "http://%s%s", node, kvc_peer_url(q->kind));
 	for (; *path; path++)
 		if (isalnum((unsigned char)*path) || strchr("-_~/", *path))
 			*p++ = *path;
@@ -182,8 +179,7 @@ static int peer_headers(struct kvct_peers *p, unsigned i, struct transfer *t, st
 	int err = kvc_keys_random(nonce, sizeof nonce);
 
 	t->signed_by = (struct kvc_peer_request){
-		.have = q->names,
-		.offer = q->offer,
+		.kind = q->kind,
 		.path = q->names ? t->body : q->path,
 		.from = q->names ? 0 : q->off,
 		.to = q->names ? q->names_len - 1 : q->off + t->all - 1,
@@ -255,11 +251,12 @@ static bool peer_signed(const struct kvct_peers *p, const struct transfer *t)
 	kvc_peer_text sign;
 
 	if ((bytes && t->got != t->length) || (header && t->got < KVC_FRAME_HEADER) ||
-	    (bytes && q->names && t->got != t->all) || (epoch && t->text_len != t->length))
+	    (bytes && q->names && !kvc_peer_has_text(q->kind) && t->got != t->all) ||
+	    (epoch && t->text_len != t->length))
 		return false;
 	if (header || (bytes && q->names)) {
 		start = q->iov[0].iov_base;
-		len = header ? KVC_FRAME_HEADER : t->all;
+		len = header ? KVC_FRAME_HEADER : t->got;
 	}
 	return !kvc_peer_sign_answer(&p->secret, t->signed_by.nonce, t->status, t->length, start,
 				     len, sign) &&
@@ -304,7 +301,8 @@ static int peer_judge(struct kvct_peers *p, unsigned i, struct transfer *t, CURL
 		return learn_epoch(p, i, t);
 	if (t->status == wanted_status(t->q))
 		return 0;
-	if (t->q->offer && (t->status == KVC_PEER_NO_REMOTE || t->status == KVC_PEER_FULL))
+	if (t->q->kind == KVC_PEER_OFFER &&
+	    (t->status == KVC_PEER_NO_REMOTE || t->status == KVC_PEER_FULL))
 		return t->status == KVC_PEER_FULL ? -ENOSPC : -EOPNOTSUPP;
 	return t->status == 404   ? -ENOENT
 	       : t->status == 416 ? -EBADMSG
@@ -341,6 +339,9 @@ static int ask_once(struct kvct_peers *p, unsigned i, struct kvct_peers_request 
 		rc = curl_easy_perform(c);
 		curl_easy_getinfo(c, CURLINFO_STARTTRANSFER_TIME_T, &first_us);
 		q->first_ns = (uint64_t)first_us * 1000;
+		q->got = t.got;
+		if (t.overflow)
+			snprintf(q->text, sizeof q->text, "its answer is too long");
 		err = peer_judge(p, i, &t, rc);
 		if (rc == CURLE_OK)
 			peer_handle_put(p, i, c);

@@ -9,6 +9,20 @@
 #include <stdio.h>
 #include <string.h>
 
+static const struct {
+	const char *url;
+	const char *word; /* in the signature, so that no request can be passed on as another one */
+} kinds[KVC_PEER_KINDS] = {
+	[KVC_PEER_GET] = { KVC_PEER_PREFIX, "GET" }, [KVC_PEER_HAVE] = { "/have", "POST" },
+	[KVC_PEER_OFFER] = { "/offer", "OFFER" },    [KVC_PEER_STATUS] = { "/status", "STATUS" },
+	[KVC_PEER_WHERE] = { "/where", "WHERE" },
+};
+
+const char *kvc_peer_url(enum kvc_peer_kind kind)
+{
+	return kinds[kind].url;
+}
+
 int kvc_peer_secret_read(const char *path, struct kvc_peer_secret *s, char *why)
 {
 	static const char info[] = "kvcachefs peers 1";
@@ -87,7 +101,7 @@ bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kv
 	if (strncmp(url, KVC_PEER_PREFIX, strlen(KVC_PEER_PREFIX)) != 0 || !range ||
 	    strncmp(range, unit, sizeof unit - 1) != 0 || !parse_common(h, q))
 		return false;
-	q->have = q->offer = false;
+	q->kind = KVC_PEER_GET;
 	q->path = url + strlen(KVC_PEER_PREFIX);
 	range += sizeof unit - 1;
 	return parse_number(&range, &q->from) && *range++ == '-' && parse_number(&range, &q->to) &&
@@ -97,16 +111,18 @@ bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kv
 bool kvc_peer_parse_have(const char *url, const struct kvc_peer_headers *h,
 			 struct kvc_peer_request *q)
 {
+	enum kvc_peer_kind kind = KVC_PEER_GET + 1;
 	const char *length = h->length;
 	uint64_t bytes;
 
-	q->offer = !strcmp(url, KVC_PEER_OFFER);
-	if ((!q->offer && strcmp(url, KVC_PEER_HAVE) != 0) || !length || !h->body ||
-	    !kvc_peer_hex(h->body) || !parse_common(h, q))
+	while (kind < KVC_PEER_KINDS && strcmp(url, kinds[kind].url) != 0)
+		kind++;
+	if (kind == KVC_PEER_KINDS || !length || !h->body || !kvc_peer_hex(h->body) ||
+	    !parse_common(h, q))
 		return false;
 	if (!parse_number(&length, &bytes) || *length || !bytes || bytes > KVC_PEER_NAMES_BYTES)
 		return false;
-	q->have = true;
+	q->kind = kind;
 	q->path = h->body;
 	q->from = 0;
 	q->to = bytes - 1;
@@ -138,11 +154,9 @@ int kvc_peer_sign(const struct kvc_peer_secret *s, const struct kvc_peer_request
 	char head[160 + KVC_PEER_NAME];
 	/* only the path, which is last, may contain a newline */
 	int len = snprintf(head, sizeof head, "request\n%s\n%llu-%llu\n%llu\n%s\n%s\n%s\n",
-			   q->offer  ? "OFFER"
-			   : q->have ? "POST"
-				     : "GET",
-			   (unsigned long long)q->from, (unsigned long long)q->to,
-			   (unsigned long long)q->time_ms, q->nonce, q->node, q->epoch);
+			   kinds[q->kind].word, (unsigned long long)q->from,
+			   (unsigned long long)q->to, (unsigned long long)q->time_ms, q->nonce,
+			   q->node, q->epoch);
 
 	return sign_text(s, head, (size_t)len, q->path, strlen(q->path), sign);
 }

@@ -29,6 +29,11 @@
  * so that no signed POST /have can be passed on as an offer. A node that takes no offers answers
  * KVC_PEER_NO_REMOTE, KVC_PEER_FULL, or 503 while it is busy with other offers.
  *
+ * POST /status and POST /where look the same, each with a word of its own in the signature. Their
+ * answer is 200 and a text of at most KVC_PEER_TEXT bytes, all of which are signed. /status: the
+ * state of the node, as lines of a name and a number; its body is one empty name. /where: a line
+ * for each name.
+ *
  * A server refuses a request whose time differs from its own by more than KVC_PEER_WINDOW_MS, and a
  * nonce that it has seen before. It answers KVC_PEER_MISDIRECTED if the request is for a name that
  * is not its own. All nodes have the same secret. Without the name, an attacker who receives a
@@ -54,12 +59,11 @@
 #define KVC_PEER_NODE "X-Kvcachefs-Node"
 #define KVC_PEER_EPOCH "X-Kvcachefs-Epoch"
 #define KVC_PEER_SIGN "X-Kvcachefs-Sign"
-#define KVC_PEER_HAVE "/have"
-#define KVC_PEER_OFFER "/offer"
 #define KVC_PEER_BODY "X-Kvcachefs-Body"
 #define KVC_PEER_NAMES 512u                /* names in the body of a request */
 #define KVC_PEER_NAMES_BYTES (64u << 10)   /* length of that body */
 #define KVC_PEER_BITS (KVC_PEER_NAMES / 8) /* length of its answer */
+#define KVC_PEER_TEXT (64u << 10)          /* maximum length of a text that answers a request */
 #define KVC_PEER_MISDIRECTED 421u          /* status of an answer */
 #define KVC_PEER_OTHER_EPOCH 425u
 #define KVC_PEER_NO_REMOTE 501u
@@ -80,12 +84,28 @@ typedef char kvc_peer_text[33];
  */
 int kvc_peer_secret_read(const char *path, struct kvc_peer_secret *s, char *why);
 
+/* Requests; the table `kinds` in peer_sign.c has their URLs and words. All but _GET are POST. */
+enum kvc_peer_kind {
+	KVC_PEER_GET,
+	KVC_PEER_HAVE,
+	KVC_PEER_OFFER,
+	KVC_PEER_STATUS,
+	KVC_PEER_WHERE,
+	KVC_PEER_KINDS
+};
+/* The URL; for _GET, its part before the path. */
+const char *kvc_peer_url(enum kvc_peer_kind kind);
+/* Is the answer a text, and not a frame or a bit for each name? */
+static inline bool kvc_peer_has_text(enum kvc_peer_kind kind)
+{
+	return kind >= KVC_PEER_STATUS;
+}
+
 struct kvc_peer_request {
-	bool have;  /* POST /have, or /offer */
-	bool offer; /* POST /offer */
-	/* as frames name it: relative, not escaped. With `have`: the signature of the body */
+	enum kvc_peer_kind kind;
+	/* as frames name it: relative, not escaped. POST: the signature of the body */
 	const char *path;
-	uint64_t from, to; /* the range, both ends included; with `have`: of the body */
+	uint64_t from, to; /* the range, both ends included; POST: of the body */
 	uint64_t time_ms;
 	kvc_peer_text nonce;
 	const char *node; /* the name of the node that is asked */
@@ -104,8 +124,8 @@ struct kvc_peer_headers {
  */
 bool kvc_peer_parse(const char *url, const struct kvc_peer_headers *h, struct kvc_peer_request *q);
 /*
- * The same for POST /have and /offer. The body's length, q->to + 1, is at most
- * KVC_PEER_NAMES_BYTES. q->path is a part of the header, and has 32 characters.
+ * The same for a POST. The body's length, q->to + 1, is at most KVC_PEER_NAMES_BYTES. q->path is a
+ * part of the header, and has 32 characters.
  */
 bool kvc_peer_parse_have(const char *url, const struct kvc_peer_headers *h,
 			 struct kvc_peer_request *q);

@@ -36,6 +36,7 @@
 #define KVC_TIER_H
 
 #include "frame.h"
+#include "peer_sign.h"
 #include "store.h"
 
 #include <sys/uio.h>
@@ -198,6 +199,17 @@ enum {
 	KVC_TIER_LENT = 32,
 };
 
+#define KVC_NODES 64u /* of a tier with KVC_TIER_LENT */
+
+/* The answer of a node to a call of `ask`. */
+struct kvc_node_answer {
+	char node[KVC_PEER_NAME];
+	int err;       /* 0, or an error of get; -EACCES also if it does not know the request */
+	char why[200]; /* the reason for an error, one line; or "" */
+	char *text;    /* with a zero at its end; NULL after an error */
+	size_t len;    /* at most KVC_PEER_TEXT */
+};
+
 struct kvc_tier_ops {
 	const char *name;
 	unsigned caps;
@@ -248,6 +260,14 @@ struct kvc_tier_ops {
 	 */
 	int (*offer)(struct kvc_tier *t, const char *node, const char *names, size_t len, size_t n,
 		     bool *taken);
+	/*
+	 * Only in a tier with KVC_TIER_LENT, otherwise NULL: asks all nodes at the same time, each
+	 * with a request about these names (as for offer). kind: its answer is a text. Sets *n to
+	 * the number of nodes, at most KVC_NODES, and fills a, whose texts the caller frees. A node
+	 * that has not answered after `ns` has the error -ETIMEDOUT. Blocks. a NULL: only sets *n.
+	 */
+	int (*ask)(struct kvc_tier *t, enum kvc_peer_kind kind, const char *names, size_t len,
+		   uint64_t ns, struct kvc_node_answer *a, size_t *n);
 	/* Optional: reads parts of a frame as get does, by several threads. */
 	int (*load)(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_load *l);
 	/* Rewrites the header of a stored frame, whose name part has changed. */

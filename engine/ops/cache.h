@@ -327,6 +327,11 @@ void kvc_print_metrics(struct kvc *k, FILE *out);
 void kvc_print_process(FILE *out); /* the metrics process_* */
 void kvc_text_config(struct kvc *k, FILE *out);
 /*
+ * Lines of a name and a number: files, bytes (of all files, once they are counted), opens_cpu,
+ * opens_disk, opens_remote (one for each remote), and those of kvc_text_stats.
+ */
+void kvc_text_node(struct kvc *k, FILE *out);
+/*
  * Members of /status.json, each followed by a comma. then: the durations at an earlier time; the
  * member latency also has quantiles of the operations since that time.
  */

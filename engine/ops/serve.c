@@ -435,6 +435,26 @@ int kvc_serve_find(struct kvc_server *v, const char *path, bool head, struct kvc
 	return err;
 }
 
+int kvc_serve_path(struct kvc *k, const char *path, uint64_t *ino)
+{
+	struct kvc_node *n;
+	int err;
+
+	*ino = KVC_ROOT;
+	if (!strcmp(path, "."))
+		return 0;
+	if (strlen(path) > KVC_FRAME_PATH_MAX)
+		return -ENOENT;
+	kvc_lock_both(k);
+	err = serve_walk_both(k, path, &n);
+	if (!err) {
+		*ino = n->row.ino;
+		kvc_node_settle_locked(k, n);
+	}
+	kvc_unlock_both(k);
+	return err;
+}
+
 static bool may_have_both(struct kvc *k, const char *path)
 {
 	struct kvc_node *n;

@@ -25,6 +25,11 @@ void kvc_server_free(struct kvc_server *v); /* NULL is allowed */
  */
 int kvc_serve_find(struct kvc_server *v, const char *path, bool head, struct kvc_served **out);
 /*
+ * Finds the inode at a path as kvc_serve_find does, also a file that is not served. "." is the root
+ * of the mount. Returns 0, -ENOENT, or another error.
+ */
+int kvc_serve_path(struct kvc *k, const char *path, uint64_t *ino);
+/*
  * Tells which of n paths this node may have, without loading anything: sets a bit for each in
  * bits[(n + 7) / 8], as POST /have answers (peer_sign.h). The paths follow each other, each with a
  * zero byte at its end. Does not wait.

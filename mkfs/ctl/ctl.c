@@ -73,6 +73,9 @@ static const struct kvm_command commands[] = {
 	  "tell the mount whether the chunks of a prompt will be needed", 1, MANY, kvm_run_hint },
 	{ "push", "[--json] NODE PATH...",
 	  "offer chunks to another node, which loads them into its pool", 2, MANY, kvm_run_push },
+	{ "cluster", "[--json] [where] [PATH...]",
+	  "show the state of all nodes of a peers:// remote, or which of them have a chunk", 0,
+	  MANY, kvm_run_cluster },
 	{ "lease", "[--wait TIME] [--json] PATH...",
 	  "load files, print a line for each, and keep them in the pool until a signal ends the "
 	  "command",

@@ -162,6 +162,7 @@ int kvm_run_config(int argc, char **argv);
 int kvm_run_prefetch(int argc, char **argv);
 int kvm_run_lease(int argc, char **argv);
 int kvm_run_push(int argc, char **argv);
+int kvm_run_cluster(int argc, char **argv);
 int kvm_run_import(int argc, char **argv);
 int kvm_run_rekey(int argc, char **argv);
 int kvm_run_log(int argc, char **argv);

@@ -191,6 +191,10 @@ static const struct {
 	{ "hint", "PATH", "the chunks of one prompt, in order from its beginning" },
 	{ "push", "NODE", "HOST:PORT of the node, as in nodes= of the peers:// remote" },
 	{ "push", "PATH", "a chunk, a file (only this file), or a folder (all its chunks)" },
+	{ "cluster", "where", "print which nodes have the chunks or files at each PATH" },
+	{ "cluster", "PATH",
+	  "any path in the mount; with where, a chunk or a file, which need not\n"
+	  "exist on this node" },
 	{ "lease", "PATH",
 	  "files or folders; if the first is the root of the mount, the\n"
 	  "others are relative to the root" },
@@ -253,6 +257,7 @@ static const struct {
 	{ "hint", "hint --finished /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2",
 	  "hint --pause 10m /mnt/kv/m/chunk-1 /mnt/kv/m/chunk-2" },
 	{ "push", "push b:9465 /mnt/kv/llama-70b/chunk-1", "push --json b:9465 /mnt/kv/llama-70b" },
+	{ "cluster", "cluster /mnt/kv", "cluster where /mnt/kv/llama-70b/chunk-1" },
 	{ "lease", "lease /mnt/kv/llama-70b/chunk-1", "lease --wait 30s /mnt/kv m/chunk-1/layer" },
 	{ "dump", "dump /mnt/kv", "dump -o bug.tar --names /mnt/kv" },
 	{ "flush", "flush /mnt/kv", "flush --json" },

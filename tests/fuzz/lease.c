@@ -106,6 +106,22 @@ const char *fuse_pkgversion(void)
 	return "none";
 }
 
+int kvfs_cluster_run(struct kvfs *f, const char *request, size_t len, char **text, size_t *text_len)
+{
+	(void)f;
+	(void)request;
+	(void)len;
+	(void)text;
+	(void)text_len;
+	return -EINVAL;
+}
+
+size_t kvfs_cluster_bytes(struct kvfs *f)
+{
+	(void)f;
+	return 0;
+}
+
 void kvfs_print_metrics(struct kvfs *f, FILE *out)
 {
 	kvc_print_metrics(f->k, out);

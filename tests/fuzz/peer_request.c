@@ -3,8 +3,8 @@
  * Requests of other nodes, as the server of peers parses them before it knows who sent them: every
  * number and the range are in bounds, and the parsed values written out are the request again.
  *
- * Input: the URL, the headers for the range, the time, the nonce, the node, the epoch, and, for
- * POST /have, the length and the body's signature, each with a line end; then the body. A line that
+ * Input: the URL, the headers for the range, the time, the nonce, the node, the epoch, and, for a
+ * POST, the length and the body's signature, each with a line end; then the body. A line that
  * is a hyphen stands for a missing header. Longest input: 4096 Covers: engine/frames/peer_sign.c,
  * engine/base/peer_name.c
  */
@@ -34,24 +34,29 @@ static void check_node(const char *node, const char *line)
 	fuzz_must(!kvc_peer_name_listed("", node));
 }
 
-/* The same for a request about many names. */
+/* The same for a POST. */
 static void check_have(char *const *line, const struct kvc_peer_headers *h)
 {
 	struct kvc_peer_secret secret = { .key = { 1 } };
 	struct kvc_peer_request q = { 0 };
-	kvc_peer_text get, post;
+	kvc_peer_text sign[KVC_PEER_KINDS];
 
 	if (!kvc_peer_parse_have(line[0], h, &q))
 		return;
-	fuzz_must(q.have && !q.from && q.to < KVC_PEER_NAMES_BYTES && q.path == line[7]);
+	fuzz_must(q.kind > KVC_PEER_GET && q.kind < KVC_PEER_KINDS && !q.from &&
+		  q.to < KVC_PEER_NAMES_BYTES && q.path == line[7]);
 	fuzz_must(kvc_peer_hex(q.path) && q.time_ms && q.time_ms < 1ull << 60);
 	fuzz_must(same_number(line[6], q.to + 1) && same_number(line[2], q.time_ms));
 	fuzz_must(!strcmp(q.nonce, line[3]) && !strcmp(q.epoch, line[5]));
 	check_node(q.node, line[4]);
-	/* the same values in the other kind of request have another signature */
-	fuzz_must(!kvc_peer_sign(&secret, &q, post));
-	q.have = false;
-	fuzz_must(!kvc_peer_sign(&secret, &q, get) && !kvc_peer_same(get, post));
+	fuzz_must(!strcmp(line[0], kvc_peer_url(q.kind)));
+	/* the same values in another kind of request have another signature */
+	for (unsigned i = 0; i < KVC_PEER_KINDS; i++) {
+		q.kind = (enum kvc_peer_kind)i;
+		fuzz_must(!kvc_peer_sign(&secret, &q, sign[i]));
+		for (unsigned j = 0; j < i; j++)
+			fuzz_must(!kvc_peer_same(sign[i], sign[j]));
+	}
 }
 
 /* The names of a body are inside it. */

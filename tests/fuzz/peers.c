@@ -4,14 +4,14 @@
  * functions that pass the input to the tier's callbacks as libcurl would. An answer counts only if
  * it is signed: it then has exactly the bytes of its body, with zeros behind them. Without a
  * signature nothing is a success, a miss, or a damaged frame. After a frame, the tier is asked for
- * many names.
+ * many names, and then for a text.
  *
  * Input: a byte (bits 0 and 1: the offset; the others: the length in units of 100 bytes), then for
  * each request: a byte (how it ends; bit 5: the answer is signed; bit 4: in small pieces), one
  * byte for the status, one for the number of headers, the headers with their line ends, two bytes
  * for the body's length, and the body.
  * Longest input: 16384
- * Covers: tiers/peers.c, tiers/peers_http.c, engine/frames/peer_sign.c
+ * Covers: tiers/peers.c, tiers/peers_ask.c, tiers/peers_http.c, engine/frames/peer_sign.c
  */
 #include "fuzz.h"
 #include "peers.h"
@@ -221,6 +221,37 @@ static void ask_for_many(struct kvc_tier *t)
 	fuzz_must(err || any_bits || !(has[0] || has[1] || has[2]));
 }
 
+/* The nodes are asked one after another here: the input is that of one node at a time. */
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+			  void *arg)
+{
+	(void)thread;
+	(void)attr;
+	(void)run;
+	(void)arg;
+	return EAGAIN;
+}
+
+/* A text counts only if it is signed, and is then the whole body of the answer. */
+static void ask_for_text(struct kvc_tier *t)
+{
+	struct kvc_node_answer a[KVC_NODES];
+	size_t n;
+
+	fuzz_must(!t->ops->ask(t, KVC_PEER_WHERE, "m/c", 4, 1000000000, a, &n) && n == 2);
+	for (size_t i = 0; i < n; i++) {
+		fuzz_must(a[i].err ? !a[i].text && a[i].err < 0 : a[i].text != NULL);
+		fuzz_must(strlen(a[i].why) < sizeof a[i].why && !strchr(a[i].why, '\n'));
+		if (a[i].err)
+			continue;
+		fuzz_must(a[i].len <= KVC_PEER_TEXT && !a[i].text[a[i].len]);
+		if (i == n - 1) /* body is that of the last answer */
+			fuzz_must(was_signed && a[i].len == body_len &&
+				  !memcmp(a[i].text, body, body_len));
+		free(a[i].text);
+	}
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz_in in = { data, size };
@@ -252,6 +283,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	t->ops->distrust(t, &w);
 	now_ns += 100000000000ull;
 	ask_for_many(t);
+	ask_for_text(t);
 	free(iov[0].iov_base);
 	free(iov[1].iov_base);
 	t->ops->close(t);

@@ -133,26 +133,44 @@ class Have(Request):
         self.sign = self.mac(f"request\n{self.word}\n0-{len(self.body) - 1}\n{self.time}\n"
                              f"{self.nonce}\n{self.node}\n{self.epoch}\n{self.of}".encode())
 
-    def post(self, body=None, **headers):
-        """Returns the status and the set of numbers of the names that the node may have."""
+    def ask(self, body=None, **headers):
+        """Returns the status and the bytes of the answer, after a check of its signature."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         mine = {k: v for k, v in self.headers().items() if k != "Range"}
         c.request("POST", self.place, self.body if body is None else body,
                   {**mine, "X-Kvcachefs-Body": self.of, **headers})
         r = c.getresponse()
-        bits = r.read()
+        got = r.read()
         c.close()
         if r.status != 403:
-            text = f"answer\n{self.nonce}\n{r.status}\n{len(bits)}\n".encode()
+            text = f"answer\n{self.nonce}\n{r.status}\n{len(got)}\n".encode()
             assert r.headers["X-Kvcachefs-Sign"] == self.mac(
-                text + (bits if r.status in (200, 425) else b"")), r.status
-        return r.status, {i for i in range(8 * len(bits)) if r.status == 200
-                          and bits[i // 8] >> i % 8 & 1}
+                text + (got if r.status in (200, 425) else b"")), r.status
+        return r.status, got
+
+    def post(self, body=None, **headers):
+        """Returns the status and the set of numbers of the names that the node may have."""
+        status, bits = self.ask(body, **headers)
+        return status, {i for i in range(8 * len(bits)) if status == 200
+                        and bits[i // 8] >> i % 8 & 1}
 
 
 class Offer(Have):
     """POST /offer: the names of objects that the sender has."""
     word, place = "OFFER", "/offer"
+
+
+class Where(Have):
+    """POST /where: which tiers of the node have these paths."""
+    word, place = "WHERE", "/where"
+
+
+class Status(Have):
+    """POST /status: the state of the node."""
+    word, place = "STATUS", "/status"
+
+    def __init__(self, store, **other):
+        super().__init__(store, [""], **other)
 
 
 class Proxy:

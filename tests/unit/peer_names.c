@@ -114,27 +114,30 @@ static void have(void **state)
 	static char body[KVC_PEER_NAMES + 1];
 	const struct kvc_peer_secret secret = { .key = { 7 } };
 	struct kvc_peer_headers h = { NULL, "1700000000000", nonce, "b:9465", "e", "8", nonce };
+	const char *url = kvc_peer_url(KVC_PEER_HAVE);
 	kvc_peer_text sign, other;
 	struct kvc_peer_request q;
 	size_t n;
 
 	(void)state;
-	assert_true(kvc_peer_parse_have(KVC_PEER_HAVE, &h, &q));
-	assert_true(q.have && q.from == 0 && q.to == 7 && q.path == h.body);
+	assert_true(kvc_peer_parse_have(url, &h, &q));
+	assert_true(q.kind == KVC_PEER_HAVE && q.from == 0 && q.to == 7 && q.path == h.body);
 	assert_int_equal(kvc_peer_sign(&secret, &q, sign), 0);
-	q.have = false; /* not a signature of GET */
-	assert_int_equal(kvc_peer_sign(&secret, &q, other), 0);
-	assert_false(kvc_peer_same(sign, other));
+	for (unsigned i = 0; i < KVC_PEER_KINDS; i++) { /* not a signature of another kind */
+		q.kind = (enum kvc_peer_kind)i;
+		assert_int_equal(kvc_peer_sign(&secret, &q, other), 0);
+		assert_true(kvc_peer_same(sign, other) == (i == KVC_PEER_HAVE));
+	}
 	assert_false(kvc_peer_parse_have(KVC_PEER_PREFIX "m", &h, &q));
 	h.length = "65536";
-	assert_true(kvc_peer_parse_have(KVC_PEER_HAVE, &h, &q));
+	assert_true(kvc_peer_parse_have(url, &h, &q));
 	for (size_t i = 0; i < 6; i++) {
 		h.length = (const char *const[]){ "65537", "0", "", "8x", "-8", NULL }[i];
-		assert_false(kvc_peer_parse_have(KVC_PEER_HAVE, &h, &q));
+		assert_false(kvc_peer_parse_have(url, &h, &q));
 	}
 	h.length = "8";
 	h.body = nonce + 1;
-	assert_false(kvc_peer_parse_have(KVC_PEER_HAVE, &h, &q));
+	assert_false(kvc_peer_parse_have(url, &h, &q));
 
 	assert_true(kvc_peer_names_count(one, sizeof one, &n));
 	assert_int_equal(n, 2);

@@ -231,15 +231,12 @@ void kvc_hint_chunks_both(struct kvc *k, const struct kvc_hint_words *h, struct 
 	}
 }
 
-/* Starts the load. Together the loads of one command must fit the user's share, as in a lease. */
-static int prefetch_locked(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n,
-			   uint32_t uid)
+int kvc_hint_prefetch_locked(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n,
+			     uint32_t uid)
 {
 	uint64_t loads = h->loads + n->row.blocks * 512;
 	int err;
 
-	if (n->state != KVC_LOWER)
-		return 0;
 	if (!kvc_user_share_fits_locked(k, uid, NULL, loads)) {
 		kvc_count(&k->stats, share_refusals);
 		return -EDQUOT;
@@ -256,8 +253,6 @@ int kvc_hint_file_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node 
 
 	if (!err && h->has_tenant)
 		err = kvc_tenant_told_both(k, n->row.chunk, h->tenant, uid);
-	if (!err && h->prefetch)
-		err = prefetch_locked(k, h, n, uid);
 	return err ?: kvc_membership_join_both(k, n);
 }
 

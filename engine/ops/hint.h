@@ -39,11 +39,17 @@ int kvc_hint_parse(char *words, struct kvc_hint_words *h);
 int kvc_hint_newer_both(struct kvc *k, struct kvc_hint_words *h, uint64_t chunk);
 /*
  * Checks that the user may give the hints about the chunk of a file. If the command says so,
- * assigns the chunk to the tenant and starts to load the file. Returns 0 or a negative errno, such
- * as -EPERM: the chunk belongs to another user; -EDQUOT: all loads of the command would exceed the
- * user's share of the pool.
+ * assigns the chunk to the tenant. Returns 0 or a negative errno, such as -EPERM: the chunk belongs
+ * to another user.
  */
 int kvc_hint_file_both(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n, uint32_t uid);
+/*
+ * Starts to load a file that is not in the pool, if the command says prefetch. Returns 0 or a
+ * negative errno, such as -EDQUOT: all loads of the command would exceed the user's share of the
+ * pool.
+ */
+int kvc_hint_prefetch_locked(struct kvc *k, struct kvc_hint_words *h, struct kvc_node *n,
+			     uint32_t uid);
 /*
  * Applies the other words to the chunks of a prompt, in its order. The words do not make a chunk
  * leave early if the newer prompt contains it, if another prompt continues from it, or if it is an

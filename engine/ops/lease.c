@@ -52,21 +52,24 @@ static void lease_access_locked(struct kvc *k, struct kvc_lease *l, size_t i)
 	kvc_access_record_locked(k, c, l->v[i].n->row.ino, l->client, l->mode == KVC_LEASE_HOLD);
 }
 
-/*
- * Starts the load. Requesting an object is an access, because otherwise it would be the next
- * victim.
- */
-static int lease_load_both(struct kvc *k, struct kvc_lease *l, size_t i)
+/* Does the lease load its objects? */
+static bool loads(const struct kvc_lease *l)
 {
-	struct kvc_node *n = l->v[i].n;
-	int err = 0;
+	return l->mode == KVC_LEASE_HINT ? l->hint.prefetch : l->mode < KVC_LEASE_LOOK;
+}
 
-	if (n->state == KVC_LOWER)
-		err = kvc_lease_share_locked(k, l, NULL, n->row.blocks * 512)
-			      ?: kvc_load_start_locked(k, n, l->mode == KVC_LEASE_PREFETCH);
-	if (!kvc_membership_join_both(k, n))
+/*
+ * Requesting an object is an access, because otherwise it would be the next victim. An access ends
+ * earlier hints, so it precedes new ones.
+ */
+static void request_item_both(struct kvc *k, struct kvc_lease *l, size_t i)
+{
+	struct kvc_lease_item *it = &l->v[i];
+
+	if (loads(l) && !kvc_membership_join_both(k, it->n))
 		lease_access_locked(k, l, i);
-	return err;
+	if (l->mode == KVC_LEASE_HINT)
+		it->err = kvc_hint_file_both(k, &l->hint, it->n, l->uid);
 }
 
 static int append_item(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n,
@@ -79,6 +82,7 @@ static int append_item(struct kvc_lease *l, const char *path, const char *name, 
 	if (l->n >= LEASE_MAX)
 		return -E2BIG;
 	l->bytes += l->mode == KVC_LEASE_HINT ? sizeof(struct kvc_hint_chunk) : 0;
+	l->bytes += loads(l) ? sizeof(struct kvc_lease_load) : 0;
 	l->bytes += sizeof *i + 2 * (strlen(path) + (name ? strlen(name) + 1 : 0)) + LINE;
 	if (l->bytes > l->most)
 		return -EDQUOT;
@@ -183,14 +187,6 @@ static int hint_begin_both(struct kvc *k, struct kvc_lease *l)
 	return kvc_hint_newer_both(k, &l->hint, chunk);
 }
 
-static int hint_file_both(struct kvc *k, struct kvc_lease *l, size_t i)
-{
-	/* an access, as in lease_load_both; it ends earlier hints, so it precedes the new ones */
-	if (l->hint.prefetch && !kvc_membership_join_both(k, l->v[i].n))
-		lease_access_locked(k, l, i);
-	return kvc_hint_file_both(k, &l->hint, l->v[i].n, l->uid);
-}
-
 /*
  * Applies the hints to all chunks together, because the later chunks of a prompt decide how the
  * hints apply to the earlier ones.
@@ -260,15 +256,13 @@ static int start_items(struct kvc *k, struct kvc_lease *l)
 	err = hint_begin_both(k, l);
 	l->client = kvc_access_lease_client_locked(k);
 	for (size_t i = 0; i < l->n && !err; i++) {
-		struct kvc_node *n = l->v[i].n;
-
 		kvc_lease_pause_both(k, i);
 		err = kvc_lease_cancelled(l);
-		if (n && l->mode == KVC_LEASE_HINT)
-			l->v[i].err = hint_file_both(k, l, i);
-		else if (n && l->mode != KVC_LEASE_LOOK)
-			l->v[i].err = lease_load_both(k, l, i);
+		if (l->v[i].n)
+			request_item_both(k, l, i);
 	}
+	if (!err && loads(l))
+		err = kvc_lease_load_both(k, l);
 	if (!err && l->mode == KVC_LEASE_HINT)
 		err = hint_chunks_both(k, l);
 	kvc_access_request_end_locked(k, l->client);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The struct of a lease, for lease.c, lease_wait.c and lease_walk.c. */
+/* The struct of a lease, for lease.c, lease_order.c, lease_wait.c and lease_walk.c. */
 #ifndef KVC_LEASE_PRIV_H
 #define KVC_LEASE_PRIV_H
 
@@ -21,6 +21,14 @@ struct kvc_lease_item {
 	int err;
 	/* the missing name on the path that was last looked up in the shared tiers; 0: none */
 	uint64_t asked;
+};
+
+/* A load that a lease starts (lease_order.c). */
+struct kvc_lease_load {
+	uint64_t chunk;   /* the file's folder, if that is a chunk; or 0 */
+	const char *name; /* of the file, in the path of its item */
+	size_t item;
+	size_t layer; /* the number of the chunk's loads before this one */
 };
 
 struct kvc_lease {
@@ -60,6 +68,7 @@ struct kvc_lease {
 	uint64_t interval_ns;       /* between the two */
 	size_t arrived;             /* no item before this one is waited for */
 	bool over;                  /* the wait is over */
+	bool found;                 /* items were found whose loads were not started yet */
 	/*
 	 * A name arrived that the kernel may remember as missing: the notice, and the looks for it.
 	 */
@@ -94,6 +103,14 @@ static inline int kvc_lease_cancelled(const struct kvc_lease *l)
 {
 	return l->user->ends && atomic_load(l->user->ends) ? -ECANCELED : 0;
 }
+
+/* lease_order.c */
+/*
+ * Starts the loads of the items that are not in the pool, layer by layer. If a load cannot be
+ * started, its item gets the error. Returns 0, -ENOMEM or -ECANCELED. Releases and retakes the
+ * locks.
+ */
+int kvc_lease_load_both(struct kvc *k, struct kvc_lease *l);
 
 /* lease_wait.c */
 /*

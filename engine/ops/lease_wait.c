@@ -6,7 +6,8 @@
  * that is being written has arrived once it is published.
  *
  * While it waits, the lease asks the shared tiers for all its missing names again, after a time
- * that doubles up to AGAIN_MAX_NS. What they have is loaded at once.
+ * that doubles up to AGAIN_MAX_NS. After each round it loads what they have, layer by layer
+ * (lease_order.c).
  *
  * A call waits for CALL_NS at most and then ends with -EINTR, because a process cannot be killed
  * while the kernel waits for an answer. The next call goes on. Between two calls a name may arrive
@@ -15,7 +16,6 @@
 #include "lease_priv.h"
 
 #include "arrival.h"
-#include "load.h"
 #include "notify.h"
 #include "remote_batch.h"
 
@@ -53,17 +53,6 @@ bool kvc_lease_has_missing(struct kvc *k, struct kvc_lease *l)
 	return l->seeks || waits;
 }
 
-/*
- * Starts to load an object while the lease still waits for others. Its access is recorded later, in
- * the order of the items.
- */
-static void load_early_locked(struct kvc *k, struct kvc_lease *l, struct kvc_lease_item *it)
-{
-	if (l->until_ns && it->n && !it->err && it->n->state == KVC_LOWER)
-		it->err = kvc_lease_share_locked(k, l, NULL, it->n->row.blocks * 512)
-				  ?: kvc_load_start_locked(k, it->n, false);
-}
-
 /* Gives the item its object, which now exists. */
 static void item_found_locked(struct kvc *k, struct kvc_lease *l, struct kvc_lease_item *it,
 			      struct kvc_node *n)
@@ -76,7 +65,7 @@ static void item_found_locked(struct kvc *k, struct kvc_lease *l, struct kvc_lea
 	it->n = n;
 	it->model = l->model;
 	kvc_lease_add_node_locked(k, l, n);
-	load_early_locked(k, l, it);
+	l->found = l->found || (l->until_ns && n->state == KVC_LOWER);
 	l->unknown = l->unknown || (l->until_ns && k->shared);
 }
 
@@ -205,12 +194,29 @@ static int first_awaited_both(struct kvc *k, struct kvc_lease *l)
 
 	while (l->arrived < l->n && has > 0) {
 		has = has_arrived_both(k, l, &l->v[l->arrived]);
-		l->arrived += has > 0;
-		kvc_lease_pause_both(k, l->arrived);
-		if (has > 0 && kvc_lease_cancelled(l))
+		if (has <= 0) /* no pause, so that no name arrives before the lease is parked */
+			break;
+		kvc_lease_pause_both(k, ++l->arrived);
+		if (kvc_lease_cancelled(l))
 			has = -ECANCELED;
 	}
 	return has < 0 ? has : !has;
+}
+
+/*
+ * Starts the loads of the objects that were found, while the lease waits for others. Their accesses
+ * are recorded later, in the order of the items. The result is that of first_awaited_both.
+ */
+static int load_found_both(struct kvc *k, struct kvc_lease *l)
+{
+	int err;
+
+	do {
+		err = l->found ? kvc_lease_load_both(k, l) : 0;
+		l->found = false;
+		err = err ?: first_awaited_both(k, l);
+	} while (err == 1 && l->found);
+	return err;
 }
 
 /* Takes a place for the lease, and checks that the call may wait. */
@@ -255,7 +261,7 @@ static int await(struct kvc *k, struct kvc_lease *l, struct kvc_wait *w)
 
 	w->since_ns = w->since_ns ?: now;
 	kvc_lock_both(k);
-	err = k->stopping ? -ESHUTDOWN : first_awaited_both(k, l);
+	err = k->stopping ? -ESHUTDOWN : load_found_both(k, l);
 	kvc_catalog_unlock(k->cat);
 	if (err == 1 && now >= l->until_ns)
 		err = 0;

@@ -86,7 +86,7 @@ static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const 
 {
 	struct call *c = attribute_call(req, ino, name);
 	struct kvc_asker user = { 0 };
-	bool paths = !strcmp(name, "user.kvcachefs.parent");
+	bool paths = !strcmp(name, "user.kvcachefs.parent") || !strcmp(name, "user.kvcachefs.push");
 	int err;
 
 	if (!c)

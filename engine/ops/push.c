@@ -7,6 +7,7 @@
  */
 #include "push.h"
 
+#include "cache.h"
 #include "folder.h"
 #include "incomplete.h"
 #include "path.h"
@@ -19,6 +20,7 @@
 #define PLACES 32u
 #define TIMES 3u /* as for wait slots: a user may have this many times the free places */
 #define BYTES (128u << 10)
+#define HOLD_ITEMS 32u          /* paths of a list that are walked under one hold of the locks */
 #define ANSWER_NS 5000000000ull /* beyond deadline=, for the lookups of the other node */
 
 struct push {
@@ -94,6 +96,36 @@ static int add_folder_both(struct kvc *k, struct names *s, struct kvc_node *fold
 	}
 	free(e.v);
 	return err;
+}
+
+/* Adds the file of a path below the folder, if it exists. Changes the path. */
+static int add_listed_both(struct kvc *k, struct names *s, struct kvc_node *folder, char *path,
+			   const struct kvc_asker *user)
+{
+	uint64_t parent = 0, at = folder->row.ino;
+	const char *name = NULL;
+	uint32_t kind = S_IFDIR;
+	struct kvc_node *n;
+	char *save = NULL;
+	int err = 0;
+
+	for (char *w = strtok_r(path, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
+		err = !strcmp(w, "..") || strlen(w) > 255 ? -EINVAL : kvc_node_get_both(k, at, &n);
+		if (err)
+			break;
+		err = user && !kvc_lease_asker_may(user, &n->row, 1) ? -EACCES : 0;
+		kvc_node_settle_locked(k, n);
+		parent = at;
+		name = w;
+		err = err ?: kvc_name_get(k->cat, parent, name, &at, &kind);
+	}
+	err = err ?: !S_ISREG(kind) ? -EINVAL : kvc_node_get_both(k, at, &n);
+	if (!err) {
+		err = user && !kvc_lease_asker_may(user, &n->row, 4) ? -EACCES : 0;
+		kvc_node_settle_locked(k, n);
+	}
+	err = err ?: add_file_both(k, s, parent, name, at);
+	return err == -ENOENT ? 0 : err;
 }
 
 static void push_run(struct kvc *k, struct kvc_job *j);
@@ -175,14 +207,47 @@ void kvc_push_fini(struct kvc_pushes *p)
 	}
 }
 
+/* Checks that the node can be asked. *tier: the tier that asks it. */
+static int may_push(const struct kvc *k, const char *node, const struct kvc_wait *w, int *tier)
+{
+	if (!*node || strlen(node) >= sizeof((struct push *)0)->node || !w)
+		return -EINVAL;
+	*tier = push_tier(k);
+	return *tier < 0 ? *tier : 0;
+}
+
+/* Offers the names, and parks the call. */
+static int offer_names_both(struct kvc *k, const struct names *s, const char *node, int tier,
+			    struct kvc_wait *w)
+{
+	struct push *p;
+
+	if (!s->n)
+		return -ENODATA;
+	if (!has_place_locked(k, w->uid))
+		return -EBUSY;
+	p = calloc(1, sizeof *p + s->len);
+	if (!p)
+		return -ENOMEM;
+	snprintf(p->node, sizeof p->node, "%s", node);
+	memcpy(p->names, s->text, s->len);
+	p->n = s->n;
+	p->len = s->len;
+	p->turn.uid = w->uid;
+	kvc_list_init(&p->waiters);
+	w->deadline_ns = kvc_mono_ns() + k->opt.deadline_ms * 1000000 + ANSWER_NS;
+	w->patient = true; /* a node that does not answer is no error of a load */
+	p->tier = (unsigned)tier;
+	kvc_list_add_tail(&k->pushes->all, &p->link);
+	push_next_locked(k);
+	return kvc_wait_park_locked(k, &p->waiters, w);
+}
+
 int kvc_push_both(struct kvc *k, struct kvc_node *n, const char *node, struct kvc_wait *w)
 {
 	struct names s = { 0 };
-	struct push *p = NULL;
-	int tier = push_tier(k), err = tier < 0 ? tier : 0;
+	int tier, err = may_push(k, node, w, &tier);
 
-	if (!*node || strlen(node) >= sizeof p->node || !w)
-		return -EINVAL;
 	if (!err && S_ISDIR(n->row.mode)) {
 		err = add_folder_both(k, &s, n);
 	} else if (!err) {
@@ -191,26 +256,28 @@ int kvc_push_both(struct kvc *k, struct kvc_node *n, const char *node, struct kv
 		err = n->state == KVC_OPEN ? -ETXTBSY : kvc_path_both(k, n->row.ino, path);
 		err = err ?: strchr(path, '\n') ? -EINVAL : add_name(&s, path);
 	}
-	if (!err && !s.n)
-		err = -ENODATA;
-	if (!err && !has_place_locked(k, w->uid))
-		err = -EBUSY;
-	if (!err && !(p = calloc(1, sizeof *p + s.len)))
-		err = -ENOMEM;
-	if (!err) {
-		snprintf(p->node, sizeof p->node, "%s", node);
-		memcpy(p->names, s.text, s.len);
-		p->n = s.n;
-		p->len = s.len;
-		p->turn.uid = w->uid;
-		kvc_list_init(&p->waiters);
-		w->deadline_ns = kvc_mono_ns() + k->opt.deadline_ms * 1000000 + ANSWER_NS;
-		w->patient = true; /* a node that does not answer is no error of a load */
-		p->tier = (unsigned)tier;
-		kvc_list_add_tail(&k->pushes->all, &p->link);
-		push_next_locked(k);
-		err = kvc_wait_park_locked(k, &p->waiters, w);
+	err = err ?: offer_names_both(k, &s, node, tier, w);
+	free(s.text);
+	return err;
+}
+
+int kvc_push_list_both(struct kvc *k, struct kvc_node *n, const char *list,
+		       const struct kvc_asker *user, struct kvc_wait *w)
+{
+	KVC_MEM char *copy = strdup(list);
+	char *rest = copy, *node = strsep(&rest, "\n"), *path;
+	struct names s = { 0 };
+	size_t done = 0;
+	int tier, err = copy ? may_push(k, node, w, &tier) : -ENOMEM;
+
+	if (!err && !S_ISDIR(n->row.mode))
+		err = -EINVAL;
+	while (!err && (path = strsep(&rest, "\n"))) {
+		err = *path ? add_listed_both(k, &s, n, path, user) : 0;
+		if (++done % HOLD_ITEMS == 0)
+			kvc_pause_both(k);
 	}
+	err = err ?: offer_names_both(k, &s, node, tier, w);
 	free(s.text);
 	return err;
 }

@@ -5,6 +5,8 @@
 
 #include "node.h"
 
+struct kvc_asker;
+
 struct kvc_pushes {
 	struct kvc_list all; /* offers that wait or run, the oldest first */
 	unsigned running;
@@ -22,5 +24,12 @@ void kvc_push_fini(struct kvc_pushes *p);
  * Releases and retakes the locks.
  */
 int kvc_push_both(struct kvc *k, struct kvc_node *n, const char *node, struct kvc_wait *w);
+/*
+ * The same for a list: the node's name, and paths below the folder, each after a newline. Files
+ * that do not exist are left out. user: who must be allowed to read the files; NULL: root. -EINVAL:
+ * n is not a folder, or a path is not that of a file.
+ */
+int kvc_push_list_both(struct kvc *k, struct kvc_node *n, const char *list,
+		       const struct kvc_asker *user, struct kvc_wait *w);
 
 #endif

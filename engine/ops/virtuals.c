@@ -616,7 +616,12 @@ static int set_push(struct kvc *k, struct kvc_subject *s, const char *value)
 	if (s->w)
 		s->w->stage = 1;
 	kvc_node_ref_locked(s->n); /* keeps the node while the locks are released */
-	err = kvc_push_both(k, s->n, value, s->w);
+	if (strchr(value, '\n'))
+		err = kvc_push_list_both(k, s->n, value, s->user, s->w);
+	else if (s->kind & (ON_FILE | ON_CHUNK_FOLDER))
+		err = kvc_push_both(k, s->n, value, s->w);
+	else
+		err = -EINVAL;
 	kvc_node_unref_locked(s->n);
 	return err;
 }
@@ -662,7 +667,7 @@ const struct kvc_virtual kvc_virtuals[] = {
 	{ "parent_by", ON_FILE | ON_CHUNK_FOLDER, get_parent_by, NULL },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
 	{ "policy", ON_MODEL, get_policy, set_policy },
-	{ "push", ON_FILE | ON_CHUNK_FOLDER, NULL, set_push },
+	{ "push", ON_FILE | ON_CHUNK_FOLDER | ON_FOLDER | TAKES_LIST, NULL, set_push },
 	{ "quota", ON_MODEL, get_quota, set_quota },
 	{ "shared", ON_MODEL, get_shared, put_shared },
 	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },

@@ -10,10 +10,18 @@
 #include "node.h"
 
 #define KVC_VIRTUAL "user.kvcachefs."
-#define KVC_VIRTUAL_MAX 1024 /* bytes of a value, including the final 0 */
+#define KVC_VIRTUAL_MAX 1024             /* bytes of a value, including the final 0 */
+#define KVC_VIRTUAL_LIST_MAX (64u << 10) /* of a value that has a list of paths */
 
-/* Kinds of inodes that have an attribute. */
-enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8, ON_ROOT = 16 };
+/* Kinds of inodes that have an attribute. TAKES_LIST: its value may have a list of paths. */
+enum on {
+	ON_FILE = 1,
+	ON_CHUNK_FOLDER = 2,
+	ON_MODEL = 4,
+	ON_FOLDER = 8,
+	ON_ROOT = 16,
+	TAKES_LIST = 32
+};
 
 /* The inode that an attribute is read from or set on. */
 struct kvc_subject {

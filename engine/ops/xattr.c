@@ -188,7 +188,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 {
 	const struct kvc_virtual *v = is_virtual(name) ? kvc_virtual_of(name, 0) : NULL;
 	struct kvc_subject s = { .uid = w ? w->uid : 0, .user = user, .w = w };
-	char text[KVC_VIRTUAL_MAX];
+	KVC_MEM char *text = NULL;
 	bool whole;
 	int err;
 
@@ -197,8 +197,10 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	/* same error as for unsupported attributes, so that copying tools continue */
 	if (v && !v->set)
 		return -EOPNOTSUPP;
-	if (v && len >= sizeof text)
-		return -EINVAL;
+	if (v && len >= (v->on & TAKES_LIST ? KVC_VIRTUAL_LIST_MAX : KVC_VIRTUAL_MAX))
+		return v->on & TAKES_LIST ? -E2BIG : -EINVAL;
+	if (v && !(text = strndup(value, len)))
+		return -ENOMEM;
 	kvc_lock_both(k);
 	err = kvc_accepts(k, false) ?: subject_both(k, ino, &s);
 	if (err)
@@ -213,12 +215,10 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	if (v) {
 		v = kvc_virtual_of(name, s.kind);
 		whole = (v->on & s.kind & ON_MODEL) && kvc_chunking_whole_both(k, s.n) == 1;
-		memcpy(text, value, len);
-		text[len] = 0;
 		err = !v->set                                    ? -EOPNOTSUPP
 		      : !(v->on & s.kind) || strlen(text) != len ? -EINVAL
 		      : may_set_both(k, &s)                        ?: v->set(k, &s, text);
-		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
+		if (!err && (s.kind & v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);
 		else if (!err && whole && s.n->chunking.files &&
 			 kvc_chunking_whole_both(k, s.n) != 1)
@@ -256,7 +256,7 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct 
 		v = kvc_virtual_of(name, s.kind);
 		err = s.n->commit.lost    ? -ENOENT
 		      : !v->set                              ? -EOPNOTSUPP
-		      : !(v->on & (ON_MODEL | ON_FOLDER))    ? -EPERM
+		      : !v->get || !(v->on & (ON_MODEL | ON_FOLDER)) ? -EPERM
 		      : !(s.kind & v->on)                          ? -ENODATA
 		      : v->get(k, &s, text) ?: v->set(k, &s, NULL);
 		kvc_node_settle_locked(k, s.n);

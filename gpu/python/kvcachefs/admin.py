@@ -13,16 +13,17 @@ import os
 import shutil
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _lib
 
-__all__ = ["Events", "Status", "pin", "quota", "status", "unpin"]
+__all__ = ["Events", "Status", "pin", "push", "quota", "status", "unpin"]
 
 POLL_S = 0.05  # a read of the events never waits
 PIN_MOST = 7000000000
+PUSH_MOST, PUSH_BYTES = 512, 60000  # of one offer: paths, and bytes of their text
 PATHS = ("path", "before", "chunk", "model")  # members with special characters as %XX
 
 
@@ -154,6 +155,31 @@ def pin(mount: str | os.PathLike[str], path: str | os.PathLike[str],
 def unpin(mount: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Ends the protection of a chunk from eviction."""
     _set(mount, path, "pin", "0")
+
+
+def push(mount: str | os.PathLike[str], node: str, paths: Iterable[str | os.PathLike[str]], *,
+         folder: str | os.PathLike[str] = "") -> None:
+    """Offers files to another node of the peers:// remote, HOST:PORT, which loads them into its
+    pool (kvcachefs-peers(7), PUSH). Returns when the node has answered: it has the files, or has
+    begun to load them. Files that do not exist are left out. folder: a folder with all the files,
+    which the caller may write to; the paths are relative to the mount all the same. Raises OSError
+    for the first offer that fails, with the errors of the attribute user.kvcachefs.push."""
+    top = os.fsdecode(_lib.below(mount, folder)).rstrip("/") + "/" if folder else ""
+    some: list[str] = []
+    size = 0
+    for path in paths:
+        name = os.fsdecode(_lib.below(mount, path))
+        if not name.startswith(top) or "\n" in name:
+            raise ValueError(f"{name} is not a file in {top}, or has a newline in its name")
+        name = name[len(top):]
+        more = len(os.fsencode(name)) + 1
+        if some and (len(some) == PUSH_MOST or size + more > PUSH_BYTES):
+            _set(mount, top, "push", "\n".join([node, *some]))
+            some, size = [], 0
+        some.append(name)
+        size += more
+    if some:
+        _set(mount, top, "push", "\n".join([node, *some]))
 
 
 def quota(mount: str | os.PathLike[str], model: str | os.PathLike[str],

@@ -112,6 +112,71 @@ def pushes(extra=""):
     a.umount()
 
 
+def lists():
+    """Many files, by one call on a folder above them."""
+    a, b = nodes.mounted("lists", 2, ",allow_other")
+    node = local(b.port)
+    paths = [f"m/{i % 7}/f{i}" for i in range(200)]
+    for path in paths:
+        a.write(path, blob(path, 5000))
+
+    def push_list(folder, *names, node=node):
+        os.setxattr(f"{a.mnt}/{folder}", "user.kvcachefs.push", "\n".join([node, *names]).encode())
+
+    push_list("", *paths[:100])
+    push_list("m", *(p[2:] for p in paths[100:]), "7/none", "none/x", "")
+    assert sorted(listing(b, "m")) == [str(i) for i in range(7)]
+    for path in paths:
+        assert b.read(path) == blob(path, 5000)
+    assert a.stats()["pushes"] == 200 and a.stats()["pushes_refused"] == 0
+    for names, error in (((), errno.EINVAL), (("",), errno.ENODATA), (("none",), errno.ENODATA),
+                         (("..",), errno.EINVAL), (("m",), errno.EINVAL),
+                         (("m/0/f0/x",), errno.ENODATA), (("x" * 256,), errno.EINVAL),
+                         (("m/0/f0",) * 9400, errno.E2BIG)):
+        try:
+            push_list("", *names)
+        except OSError as e:
+            assert e.errno == error, (names[:2], e)
+        else:
+            raise AssertionError(names[:2])
+    with fails(errno.EINVAL):  # a list is for a folder
+        push_list("m/0/f0", "x")
+    with fails(errno.ENXIO):
+        push_list("", "m/0/f0", node="nobody:1")
+    with fails(errno.EPERM):
+        os.removexattr(f"{a.mnt}/m", "user.kvcachefs.push")
+    with open(f"{a.mnt}/m/open", "wb") as f:
+        f.write(b"x")
+        f.flush()
+        with fails(errno.ETXTBSY):
+            push_list("m", "open")
+    # a user may offer what he may read, from a folder that he may write to
+    os.chmod(f"{a.mnt}/m/1", 0o700)
+    os.chmod(f"{a.mnt}/m/2/f2", 0o600)
+
+    def other():
+        os.chdir(f"{a.mnt}/m")
+        os.setgroups([])
+        os.setuid(1234)
+        for names, error in (("1/f1", errno.EACCES), ("2/f2", errno.EACCES), ("0/f0", 0)):
+            try:
+                os.setxattr(".", "user.kvcachefs.push", f"{node}\n{names}".encode())
+                got = 0
+            except OSError as e:
+                got = e.errno
+            if got != error:
+                print(names, got, flush=True)
+                os._exit(1)
+        os._exit(0)
+    os.chmod(f"{a.mnt}/m", 0o777)
+    pid = os.fork()
+    if not pid:
+        other()
+    assert os.waitpid(pid, 0)[1] == 0
+    b.umount()
+    a.umount()
+
+
 def protocol(b):
     assert Offer(b, ["m/c/0", "m/none", "m/c/1"]).post() == (200, {0, 2})
     assert Have(b, ["m/c/0"]).post()[0] == 200
@@ -197,6 +262,7 @@ def crowd():
 
 
 pushes()
+lists()
 pushes(f",keyfile={nodes.key_file('key')}")
 others()
 crowd()

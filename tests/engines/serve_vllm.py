@@ -14,6 +14,10 @@ session  prompts, out, params and arguments of the engine's add_request(), such 
        one prompt after another through add_request(), and answers as run does
 timed  prompts, out: runs one prompt after another, and answers with the seconds from the request to
        its first token, the number of cached tokens and the generated tokens of each prompt
+prefill  prompts, params: computes one prompt after another, with one token each, and takes the
+       steps that store the chunks; answers with the parameters for the decode node of each prompt
+decode  prompts, out, params: runs one prompt after another, and answers with the time of the first
+       hit in the cache (time.time(), or 0), the number of cached tokens and the generated tokens
 adapter  folder: makes a LoRA adapter there
 counts  word: answers with the counters and gauges of vLLM's Prometheus metrics whose names contain
        the word
@@ -197,6 +201,53 @@ class Engine:
                         first = time.perf_counter() - start
                     if o.finished:
                         made.append([first, o.num_cached_tokens, list(o.outputs[0].token_ids)])
+        return made
+
+    def _steps(self, p, greedy):
+        """Runs a prompt, and returns its output. Takes the steps after the end that the connector
+        needs, as the engine's own process does."""
+        engine, output = self.llm.llm_engine, None
+        self.made.append(f"handed-{id(self)}-{len(self.made)}")
+        engine.add_request(self.made[-1], prompt(**p), greedy)
+        connector = engine.engine_core.engine_core.scheduler.connector
+        while engine.has_unfinished_requests() or connector.has_pending_push_work():
+            done = engine.step()
+            if not done:  # as vLLM's engine core does: threads may need the interpreter's lock
+                time.sleep(0.001)
+            output = next((o for o in done if o.finished), output)
+        return output
+
+    def prefill(self, prompts, params=None):
+        from vllm import SamplingParams
+
+        one = SamplingParams(
+            temperature=0, max_tokens=1, detokenize=False, ignore_eos=True, **(params or {})
+        )
+        return [self._steps(p, one).kv_transfer_params for p in prompts]
+
+    def decode(self, prompts, out=8, params=None):
+        from kvcachefs import vllm as connector
+        from vllm import SamplingParams
+
+        greedy = SamplingParams(
+            temperature=0, max_tokens=out, detokenize=False, ignore_eos=True, **(params or {})
+        )
+        real, hits, made = connector.Manager.lookup, [], []
+
+        def lookup(manager, *arguments):
+            answer = real(manager, *arguments)
+            if answer == connector.LookupResult.HIT:
+                hits.append(time.time())
+            return answer
+
+        connector.Manager.lookup = lookup
+        for p in prompts:
+            hits.clear()
+            o = self._steps(p, greedy)
+            made.append(
+                [hits[0] if hits else 0, o.num_cached_tokens, list(o.outputs[0].token_ids)]
+            )
+        connector.Manager.lookup = real
         return made
 
     def adapter(self, folder):

@@ -16,6 +16,7 @@ mount. The package wraps libkvcachefs; see kvcachefs-python(7).
     vllm.py      the connector for vLLM; imported only by vLLM
     _lookups.py  for connectors: which chunks of a request are cached, asked without waiting
     _hints.py    for connectors: the hints given to the mount's policy when a request ends
+    _push.py     for connectors: offers of stored files to other nodes
     _chunkfiles.py  for connectors: chunks of a paged cache as files
     sglang.py, sglang_linker.py  the storage backend and the cache linker for SGLang; imported only
                  by SGLang

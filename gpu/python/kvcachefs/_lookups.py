@@ -13,6 +13,10 @@ checked for existence in one call; hold() then leases those that the engine load
 
 chain() tells the policy the parents of chunks that were stored.
 
+A request whose keys another node still computes can wait for them (begin()): a lease waits for the
+keys of a series, in a thread of its own, because the threads of a queue are few. Then all keys are
+asked as usual, so those that have not arrived are misses.
+
 A request holds its leases until loaded(), running() or end(). The bytes of all leases have a
 limit, beyond which a hit is answered without a lease: the chunk can then be evicted before it is
 loaded, which makes the load fail and the engine compute the chunk.
@@ -42,6 +46,7 @@ SLICE = 512       # keys of one call; more follow when all of them are cached
 LATE_MOST = 3     # overdue calls in a row after which one question at a time is sent
 THREADS = 2       # for questions, and as many for other calls
 TODO_MOST = 64
+WAITS_MOST = 64   # requests that wait for keys at the same time
 PARENT = "user.kvcachefs.parent"
 KNOWN_MOST = 1 << 18
 REPORT_S = 30.0
@@ -164,7 +169,10 @@ class Known:
 
 
 class _Request:
-    def __init__(self) -> None:
+    def __init__(self, wait: float = 0) -> None:
+        self.wait_end = time.monotonic() + wait if wait else 0.0  # 0: it waits for no keys
+        self.waiting = 0  # calls that wait
+        self.after: list[Hashable] = []  # keys without a series, to be asked after the wait
         self.answers: dict[Hashable, bool | None] = {}  # None: asked, not answered
         self.asked: dict[Hashable, list[Hashable]] = {}  # by series, not sent
         self.refused: set[Hashable] = set()  # their load failed
@@ -180,8 +188,17 @@ class _Call:
                  end: float) -> None:
         self.request, self.keys, self.rest, self.end = request, keys, rest, end
         self.answers = True  # False: a lease for a load
+        self.waits = False  # for keys that do not exist yet
         self.late = False
         self.lease: LeaseRequest | None = None
+
+
+class _Waited:
+    """A lease that has waited. whole: it holds all files; otherwise it is closed."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease, self.whole = lease, True
+        self.bytes = sum(o.size for o in lease)
 
 
 class _Aside:
@@ -193,8 +210,8 @@ class _Aside:
         self._mount, self._per = mount, per
         self._checks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.done: queue.SimpleQueue[tuple[_Call, list[bool] | None, Exception | None]] = \
-            queue.SimpleQueue()
+        self.done: queue.SimpleQueue[tuple[_Call, list[bool] | _Waited | None, Exception | None]] \
+            = queue.SimpleQueue()
         for what in (self._checks, self._todo) * THREADS:
             threading.Thread(target=self._run, args=(what,), name="kvcachefs-lookups",
                              daemon=True).start()
@@ -207,6 +224,23 @@ class _Aside:
                 self.done.put((call, None, e))
 
         self._checks.put(check)
+
+    def wait(self, call: _Call, paths: list[str], seconds: float) -> None:
+        """Leases files when they exist; may take all of the time."""
+        def lease() -> None:
+            try:
+                waited = _Waited(Lease(self._mount, paths, wait=seconds))
+                if len(waited.lease) != len(paths) or any(o.errno for o in waited.lease):
+                    waited.lease.close()  # what has arrived is asked for as usual
+                    waited.whole = False
+                self.done.put((call, waited, None))
+            except Exception as e:
+                self.done.put((call, None, e))
+
+        try:
+            threading.Thread(target=lease, name="kvcachefs-wait", daemon=True).start()
+        except RuntimeError as e:  # too many threads
+            self.done.put((call, None, e))
 
     def close_lease(self, lease: Lease) -> None:
         self._todo.put(lease.close)
@@ -250,8 +284,8 @@ class Lookups:
     """mount: the mount. paths: paths(key) are the `per` files of a key, below the mount. timeout:
     seconds after which a question is a miss. held_most: bytes that leases may hold. counts:
     numbers since the start: "lookups" (calls to the mount), "hits" and "misses" (keys),
-    "lookup_failures", "lookup_timeouts", "hints", "hint_failures". No name is added later, so that
-    other threads can count while the caller iterates."""
+    "lookup_failures", "lookup_timeouts", "hints", "hint_failures", "waits" (lookups that waited for
+    keys). No name is added later, so that other threads can count while the caller iterates."""
 
     def __init__(self, mount: str | os.PathLike[str], paths: Callable[[Any], list[str]], *,
                  per: int = 1, timeout: float = 5.0, held_most: int = 1 << 40,
@@ -265,18 +299,19 @@ class Lookups:
         self._asking: list[_Request] = []
         self._calls: dict[_Call, None] = {}
         self._by_lease: dict[LeaseRequest, _Call] = {}
-        self._late = 0
+        self._late = self._waits = 0
         self.known = Known()
         self.held_bytes = 0
         self.counts: collections.Counter[str] = collections.Counter(dict.fromkeys((
             "lookups", "hits", "misses", "lookup_failures", "lookup_timeouts", "hints",
-            "hint_failures"), 0))
+            "hint_failures", "waits"), 0))
         self._counting = threading.Lock()
 
     # ---- Questions ----
 
-    def begin(self, name: Hashable) -> None:
-        self._requests[name] = _Request()
+    def begin(self, name: Hashable, wait: float = 0) -> None:
+        """wait: seconds for which the request waits for keys that do not exist yet."""
+        self._requests[name] = _Request(wait)
 
     def ask(self, name: Hashable, key: Hashable, series: Hashable = None) -> bool | None:
         """Whether the key is cached; None: ask again in a later step. Keys of a series are asked
@@ -296,21 +331,23 @@ class Lookups:
         asking, self._asking = self._asking, []
         for r in asking:
             asked, r.asked = r.asked, {}
-            for series, keys in asked.items():
+            for series, keys in sorted(asked.items(), key=lambda a: a[0] is None):
                 if r.over:
                     break
                 if self._silent():
                     self._reports.warn("late", f"{self._mount} does not answer: lookups are "
                                                f"misses until it does")
                     self._answer(r, dict.fromkeys(keys, False))
-                elif series is None:
-                    self._check(r, keys)
+                elif series is not None:
+                    self._series(r, keys)
+                elif r.waiting:
+                    r.after += keys
                 else:
-                    self._prefix(r, keys)
+                    self._check(r, keys)
 
     def _silent(self) -> bool:
         """The mount does not answer, and a call in flight will show when it answers again."""
-        return self._late >= LATE_MOST and any(not c.late for c in self._calls)
+        return self._late >= LATE_MOST and any(not c.late and not c.waits for c in self._calls)
 
     def _call(self, r: _Request, keys: list[Hashable], rest: list[Hashable]) -> _Call:
         call = _Call(r, keys, rest, time.monotonic() + self._timeout)
@@ -325,6 +362,20 @@ class Lookups:
         for i in range(0, len(keys), SLICE):
             some = keys[i:i + SLICE]
             self._aside.ask(self._call(r, some, []), self._files(some))
+
+    def _series(self, r: _Request, keys: list[Hashable]) -> None:
+        """Asks for keys of a series, as soon as they exist if the request still waits."""
+        left = r.wait_end - time.monotonic()
+        if left <= 0 or self._waits >= WAITS_MOST:
+            self._prefix(r, keys)
+            return
+        call = self._call(r, keys[:SLICE], keys[SLICE:])
+        call.waits = True
+        call.end += left
+        r.waiting += 1
+        self._waits += 1
+        self.counts["waits"] += 1
+        self._aside.wait(call, self._files(call.keys), left)
 
     def _prefix(self, r: _Request, keys: list[Hashable]) -> None:
         self._lease(self._call(r, keys[:SLICE], keys[SLICE:]), prefix=True)
@@ -357,7 +408,10 @@ class Lookups:
                 call, found, error = self._aside.done.get_nowait()
             except queue.Empty:
                 break
-            if error is not None or found is None:
+            if call.waits:
+                self._waits -= 1
+                self._waited(call, found if isinstance(found, _Waited) else None)
+            elif error is not None or not isinstance(found, list):
                 self._failed(call, error)
             elif self._ended(call):
                 self._answer(call.request, dict(zip(call.keys, found)))
@@ -395,6 +449,33 @@ class Lookups:
         else:
             self._answer(r, dict.fromkeys(call.rest, False))
 
+    def _waited(self, call: _Call, waited: _Waited | None) -> None:
+        """The wait is over. If a file has not arrived, all keys are asked as usual, and errors are
+        those of that call."""
+        r, wanted = call.request, self._ended(call, waited is not None)
+        whole = waited if waited and waited.whole else None
+        if whole and wanted and self.held_bytes + whole.bytes <= self._held_most:
+            r.leases.append((whole.lease, whole.bytes))
+            r.held.update(call.keys)
+            self.held_bytes += whole.bytes
+        elif whole:
+            self._aside.close_lease(whole.lease)
+        if not wanted:
+            return
+        if not whole:
+            self._prefix(r, [*call.keys, *call.rest])
+        else:
+            self._answer(r, dict.fromkeys(call.keys, True))
+            if call.rest:
+                self._series(r, call.rest)
+        self._wait_over(r)
+
+    def _wait_over(self, r: _Request) -> None:
+        r.waiting -= 1
+        if not r.waiting and r.after:
+            after, r.after = r.after, []
+            self._check(r, after)
+
     def _failed(self, call: _Call, error: Exception | None) -> None:
         if self._ended(call) and call.answers:
             self.counts["lookup_failures"] += 1
@@ -412,6 +493,8 @@ class Lookups:
                                           f"is a miss: the chunks are computed")
             # not dropped from the known keys: they may be stored all the same
             call.request.answers.update(dict.fromkeys([*call.keys, *call.rest], False))
+            if call.waits:
+                self._wait_over(call.request)
 
     def _answer(self, r: _Request, answers: dict[Hashable, bool]) -> None:
         r.answers.update(answers)

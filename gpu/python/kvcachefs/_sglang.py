@@ -12,6 +12,7 @@ from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolTransfer
 from sglang.srt.runtime_context import get_model
 
 import kvcachefs
+from . import _push
 from ._lookups import denied
 
 UNSAFE = re.compile("[/\0]")
@@ -23,7 +24,8 @@ class Options:
 
     def __init__(self, given: dict[str, Any] | None, flag: str, **more: int) -> None:
         given, numbers = dict(given or {}), {"threads": 4, **more}
-        names = ("mount", "folder", *numbers)
+        names = ("mount", "folder", *numbers, "push")
+        self.push = _push.nodes(given.pop("push", ""))
         for name, value in given.items():
             kind = int if name in numbers else str
             if name not in names:

@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from . import _lib, _queue, admin
+from . import _lib, _push, _queue, admin
 from ._chunkfiles import BROKEN
 from ._lookups import Reports, check_mount
 from .lease import exists
@@ -110,14 +110,16 @@ class Client:
     """
     mount: the mount. folder: the folder of the files, below the mount; "" is the mount itself.
     threads: transfers at the same time. lookup_timeout_ms: a lookup that takes longer is a miss.
-    ValueError: a wrong option; RuntimeError: the mount cannot be used.
+    push: a node, or a list of nodes, that stored chunks are offered to. ValueError: a wrong option;
+    RuntimeError: the mount cannot be used.
     """
 
     def __init__(self, mount: str = "", folder: str = "lmcache", threads: int = 4,
-                 lookup_timeout_ms: int = 5000, **unknown: Any) -> None:
+                 lookup_timeout_ms: int = 5000, push: str | list[str] = "",
+                 **unknown: Any) -> None:
         for name in unknown:
             raise ValueError(f"kvcachefs: adapter_params has no option '{name}'; there are mount, "
-                             f"folder, threads, lookup_timeout_ms")
+                             f"folder, threads, lookup_timeout_ms, push")
         if not isinstance(mount, str) or not mount:
             raise ValueError("kvcachefs: give the folder of the mount, for example "
                              "\"adapter_params\": {\"mount\": \"/mnt/kv\"}")
@@ -127,6 +129,7 @@ class Client:
                                   ("lookup_timeout_ms", lookup_timeout_ms, 1 << 20)):
             if type(value) is not int or not 1 <= value <= most:
                 raise ValueError(f"kvcachefs: {name} must be 1 to {most}, not {value!r}")
+        to = _push.nodes(push)
         self._mount = os.path.abspath(mount)
         check_mount(self._mount, folder.strip("/"), "adapter_params", "LMCache")
         self._prefix = folder.strip("/") + "/" if folder.strip("/") else ""
@@ -144,6 +147,7 @@ class Client:
         self._removals: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._queue = _queue.Queue(os.fsencode(self._mount), threads)
         self._queue.collect()
+        self._push = _push.Pusher(self._mount, folder, to, logger)
         self._more, self._mark = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # _ended is not empty
         self._both = select.epoll()
         self._both.register(self._queue.fileno(), select.EPOLLIN)
@@ -224,6 +228,7 @@ class Client:
         for calls in (self._looks, self._removals) * THREADS:
             calls.put(None)
         self._queue.stop()
+        self._push.close()
         self._both.close()
         with self._lock:
             self._over, self._marked = True, False
@@ -256,7 +261,9 @@ class Client:
         return task.number
 
     def _report(self, task: _Task) -> None:
-        """Removes files that are not chunks, and warns."""
+        """Offers stored chunks to other nodes. Removes files that are not chunks, and warns."""
+        if task.stores:
+            self._push.add(p for p, err in zip(task.paths, task.errors()) if not err)
         errors = set(task.errors()) - {0}
         if not errors:
             return  # the usual case

@@ -14,6 +14,7 @@ pool, without a buffer in between. Options of the backend in the same JSON objec
     mount     the folder where kvcachefs is mounted (required)
     folder    the folder below it for SGLang's files (sglang)
     threads   threads that copy, for each rank (4)
+    push      a node, or a list of nodes, that stored pages are offered to (none)
 
 Files are named folder/MODEL_LAYOUT/NAME.bin. NAME is the name that SGLang's own file backend gives
 to the page: its hash, the pool of a hybrid model, and the ranks. LAYOUT is a hash of everything
@@ -42,7 +43,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorage
 
 import kvcachefs
 
-from . import _layouts, admin
+from . import _layouts, _push, admin
 from ._sglang import Options, Reporter, open_queue, restorable, safe_name, values
 
 __all__ = ["HiCacheKvcachefs"]
@@ -135,6 +136,8 @@ class HiCacheKvcachefs(HiCacheStorage):
         self._pools: dict[str, _Pool] = {}
         self._suffixes(storage_config)
         self._queue = open_queue(self.options)
+        self._push = _push.Pusher(self.options.mount, self.options.folder, self.options.push,
+                                  logger)
 
     def _suffixes(self, c: HiCacheStorageConfig) -> None:
         """As HiCacheFile of SGLang 0.5.23 makes them."""
@@ -189,6 +192,8 @@ class HiCacheKvcachefs(HiCacheStorage):
             move.join()  # SGLang owns the memory again when this call returns
         self._queue.take()
         good = [i < started and item.error is None for i, item in enumerate(items)]
+        if stores:
+            self._push.add(path for path, ok in zip(paths, good) if ok)
         for item in items:
             if item.error and (stores or item.error.errno != errno.ENOENT):
                 self.reporter.report("store" if stores else "load", item.error)
@@ -321,3 +326,4 @@ class HiCacheKvcachefs(HiCacheStorage):
 
     def close(self) -> None:
         self._queue.close()
+        self._push.close()

@@ -16,6 +16,7 @@ Options in linker_extra_config:
     threads            threads that copy, for each rank (4)
     lookup_timeout_ms  how long a lookup may wait for pages from the tiers below the pool (200)
     layer_group        layers that are copied together (8)
+    push               a node, or a list of nodes, that stored pages are offered to (none)
 
 A page of a device pool is one file, folder/MODEL_LAYOUT/HASH.POOL_RANKS.bin, with all layers.
 LAYOUT is a hash of everything that the bytes depend on, so servers with another layout do not read
@@ -48,7 +49,7 @@ from sglang.srt.utils import get_device_module
 
 import kvcachefs
 
-from . import _layouts
+from . import _layouts, _push
 from ._lookups import pool_bytes
 from ._sglang import Options, Reporter, open_queue, restorable, safe_name, values
 
@@ -202,6 +203,8 @@ class KvcachefsLinker(UnifiedCacheLinker):
         self.pool_group = pool_group or self._resolve(params, components)
         self.pools, self.num_layers = self.pool_group.entry_map, self.pool_group.num_layers
         self._queue = open_queue(self.options)
+        self._push = _push.Pusher(self.options.mount, self.options.folder, self.options.push,
+                                  logger)
         self._held_most = pool_bytes(self.options.mount) // 2
         tp_rank, tp_size = self._tp(params)
         self.offload_owner = not self.pool_group.rank_replicated or tp_rank == 0
@@ -430,6 +433,7 @@ class KvcachefsLinker(UnifiedCacheLinker):
                 transfer = self._queue.store(items, stream=stream)
             transfer.join()
             good = transfer.error is None
+            self._push.add(item.path for item in transfer.items if not item.error)
             if transfer.error:
                 self.reporter.report("store", transfer.error)
         except BaseException as e:
@@ -481,6 +485,7 @@ class KvcachefsLinker(UnifiedCacheLinker):
         for thread in self._threads:
             thread.join()
         self._queue.close()
+        self._push.close()
 
 
 class _Stream:

@@ -58,7 +58,7 @@ try:
 except ImportError as e:
     raise ImportError(f"kvcachefs.vllm needs vLLM 0.32 or 0.33 (vllm.v1.kv_offload): {e}") from e
 
-from . import _chunkfiles, _hints, _layouts, _lookups, admin
+from . import _chunkfiles, _hints, _layouts, _lookups, _push, admin
 from .parts import Pages
 from .transfer import Item, warm
 
@@ -69,6 +69,7 @@ MiB = 1 << 20
 PAGE = 4096
 CHUNK_TOKENS_MOST = 256
 WARM_CHUNKS, WARM_S = 8, 60
+WAIT_MS_MOST = 60000
 
 
 # ---- Options -------------------------------------------------------------------------------------
@@ -86,6 +87,8 @@ class Options:
     warm: int = 0
     events: bool = False
     session_pause: int = 60
+    wait_ms: int = 0
+    push: list[str] = dataclasses.field(default_factory=list)
 
     VLLM = ("blocks_per_chunk", "block_size", "offload_prompt_only", "self_describing_kv_events",
             "canonical_layout", "spec_name", "spec_module_path")
@@ -100,9 +103,10 @@ class Options:
                 raise ValueError(f"kvcachefs: kv_connector_extra_config has no option '{name}'; "
                                  f"there are {', '.join([*names, *cls.VLLM[:4]])}")
         given = cls(**{n: v for n, v in extra.items() if n in names})
+        given.push = _push.nodes(given.push)
         for name, field in names.items():
             value = getattr(given, name)
-            if type(value).__name__ != str(field.type):
+            if type(value).__name__ != str(field.type).split("[")[0]:
                 raise ValueError(f"kvcachefs: the option {name} must be of type {field.type}, "
                                  f"not {value!r}")
         if not given.mount:
@@ -118,6 +122,9 @@ class Options:
         if not 0 <= given.session_pause <= _hints.PAUSE_MOST:
             raise ValueError(f"kvcachefs: session_pause must be 0 to {_hints.PAUSE_MOST} seconds, "
                              f"not {given.session_pause}")
+        if not 0 <= given.wait_ms <= WAIT_MS_MOST:
+            raise ValueError(f"kvcachefs: wait_ms must be 0 to {WAIT_MS_MOST}, not "
+                             f"{given.wait_ms}")
         if not 0 <= given.warm <= 8:
             raise ValueError(f"kvcachefs: warm must be 0 to 8, not {given.warm}")
         given.folder = given.folder.strip("/")
@@ -294,6 +301,12 @@ METRICS = {
               "Hints about the chunks of prompts that were told to the mount."),
     "hint_failures": ("vllm:kvcachefs_hint_failures", OffloadingCounterMetadata,
                       "Hints that the mount refused, or that are not valid."),
+    "waits": ("vllm:kvcachefs_waits", OffloadingCounterMetadata,
+              "Lookups that waited for chunks of another node."),
+    "pushes": ("vllm:kvcachefs_pushes", OffloadingCounterMetadata,
+               "Files that other nodes took."),
+    "push_failures": ("vllm:kvcachefs_push_failures", OffloadingCounterMetadata,
+                      "Files that could not be offered to other nodes."),
     "held": ("vllm:kvcachefs_held_bytes", OffloadingGaugeMetadata,
              "Bytes of the pool that are kept for requests that wait to load them."),
 }
@@ -312,7 +325,10 @@ class Manager(OffloadingManager):
             options.mount, spec.paths, per=spec.ranks, timeout=options.lookup_timeout_ms / 1000,
             held_most=_lookups.pool_bytes(options.mount) // 4, reports=_lookups.Reports(logger))
         self._hints = _hints.Hints(self._lookups)
-        self._wishes: dict[str, _hints.Wish] = {}  # of requests that on_new_request() will see
+        self._push = _push.Pusher(options.mount, options.folder, options.push, logger)
+        # of requests that on_new_request() will see
+        self._wishes: dict[str, _hints.Wish] = {}
+        self._waits: dict[str, int] = {}
         self._bad_wishes = _lookups.Reports(logger)
         self._tokens = {g.group_id: g.tokens_per_block * spec.blocks_per_chunk
                         for g in spec.config.groups}
@@ -325,17 +341,23 @@ class Manager(OffloadingManager):
         self._parents: dict[bytes, bytes | None] = {}  # of chunks that are being stored
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
-        self._lookups.begin(req_context.req_id)
+        self._lookups.begin(req_context.req_id, self._waits.pop(req_context.req_id, 0) / 1000)
         wish = self._wishes.pop(req_context.req_id, None)
         if wish:
             self._hints.begin(req_context.req_id, wish)
         return RequestOffloadingContext()
 
     def wish(self, request: Any) -> None:
-        """Reads the hints of a request, which the mount gets at the end of the request. Called
-        before on_new_request()."""
+        """Reads how long a request waits for its chunks, and its hints, which the mount gets at the
+        end of the request. Called before on_new_request()."""
         params = request.kv_transfer_params
-        told = params.get("kvcachefs") if isinstance(params, dict) else None
+        params = params if isinstance(params, dict) else {}
+        told = params.get("kvcachefs")
+        try:
+            if wait_ms := self._wait_ms(params):
+                self._waits[request.request_id] = wait_ms
+        except ValueError as e:
+            self._bad_wishes.warn("wait", f"a request does not wait for its chunks: {e}")
         try:
             if told is not None and not isinstance(told, dict):
                 raise ValueError("\"kvcachefs\" in kv_transfer_params must be an object")
@@ -345,6 +367,15 @@ class Manager(OffloadingManager):
         except ValueError as e:
             self._lookups.count_hint_failure()
             self._bad_wishes.warn("wish", f"the hints of a request are not used: {e}")
+
+    def _wait_ms(self, params: Mapping[str, Any]) -> int:
+        told = params.get("kvcachefs_wait_ms")
+        if told is None:
+            return self._spec.options.wait_ms if params.get("do_remote_prefill") else 0
+        if type(told) is not int or not 0 <= told <= WAIT_MS_MOST:
+            raise ValueError(f"kvcachefs_wait_ms in kv_transfer_params must be 0 to "
+                             f"{WAIT_MS_MOST}, not {told!r}")
+        return told
 
     def on_request_finished(self, req_context: Any) -> None:
         self._lookups.end(req_context.req_id)
@@ -419,6 +450,7 @@ class Manager(OffloadingManager):
         self._unstored -= failed
         self._lookups.known.stored(keys, failed)
         stored = [k for k in keys if k not in failed]
+        self._push.add(path for key in stored for path in self._spec.paths(key))
         parents = {k: self._parents.pop(k) for k in keys if k in self._parents}
         self._lookups.chain((k, parents[k]) for k in stored if k in parents)
         self._hints.stored(req_context.req_id)
@@ -446,7 +478,7 @@ class Manager(OffloadingManager):
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         stats = OffloadingConnectorStats()
-        for name, count in self._lookups.counts.items():
+        for name, count in {**self._lookups.counts, **self._push.counts}.items():
             if more := count - self._told.get(name, 0):
                 stats.increase_counter(METRICS[name][0], more)
                 self._told[name] = count
@@ -457,6 +489,7 @@ class Manager(OffloadingManager):
 
     def shutdown(self) -> None:
         self._lookups.close()
+        self._push.close()
 
 
 # ---- Workers -------------------------------------------------------------------------------------
@@ -641,6 +674,17 @@ class WorkerMetadata(OffloadingWorkerMetadata):
                               unloaded=unloaded)
 
 
+def _handed_over(request: Any, answer: tuple[bool, dict[str, Any] | None]
+                 ) -> tuple[bool, dict[str, Any] | None]:
+    """The answer to a request whose decode another node does has the parameters for that node, as
+    the proxies of vLLM expect."""
+    later, params = answer
+    given = request.kv_transfer_params
+    if params is None and isinstance(given, dict) and given.get("do_remote_decode"):
+        params = {"do_remote_prefill": True, "do_remote_decode": False}
+    return later, params
+
+
 class KvcachefsConnector(OffloadingConnector):
     """vLLM's OffloadingConnector on a kvcachefs mount. RuntimeError at the start: the mount cannot
     be used; ValueError: an option or a configuration that is not supported."""
@@ -724,6 +768,13 @@ class KvcachefsConnector(OffloadingConnector):
     def on_new_request(self, request: Any) -> None:
         self.connector_scheduler.manager.wish(request)
         super().on_new_request(request)
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        return _handed_over(request, super().request_finished(request, block_ids))
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any
+                                    ) -> tuple[bool, dict[str, Any] | None]:
+        return _handed_over(request, super().request_finished_all_groups(request, block_ids))
 
     def update_connector_output(self, connector_output: Any) -> None:
         scheduler = self.connector_scheduler

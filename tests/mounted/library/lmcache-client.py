@@ -62,6 +62,8 @@ for options, word in (({}, "give the folder of the mount"), ({"mount": TMP}, "is
                       ({"mount": s.mnt, "threads": 0}, "threads must be 1 to 64"),
                       ({"mount": s.mnt, "threads": True}, "threads must be 1 to 64"),
                       ({"mount": s.mnt, "folder": "a/../.."}, "folder must be"),
+                      ({"mount": s.mnt, "push": "b"}, "push must name nodes as HOST:PORT"),
+                      ({"mount": s.mnt, "push": 5}, "push must be HOST:PORT"),
                       ({"mount": s.mnt, "lookup_timeout_ms": "5"}, "lookup_timeout_ms must be")):
     try:
         Client(**options)

@@ -6,9 +6,11 @@
  * first layers while later ones are being loaded. Within a layer, the order is that of the lease.
  *
  * The files of a chunk are ordered by name, and numbers in names by their value, as strverscmp(3)
- * does. A file that is a chunk by itself counts as a first file. The jobs of a tier run in the
- * order in which they were queued, and loads that wait for space in the pool get it in that order,
- * so it suffices to start the loads in the order of the layers.
+ * does. A file that is a chunk by itself counts as a first file. If the list returns to a chunk
+ * after another one, the client has listed the files layer by layer, and its order is kept.
+ *
+ * The jobs of a tier run in the order in which they were queued, and loads that wait for space in
+ * the pool get it in that order, so it suffices to start the loads in the order of the layers.
  */
 #include "lease_priv.h"
 
@@ -23,6 +25,8 @@ static int by_chunk(const void *a, const void *b)
 
 	if (x->chunk != y->chunk)
 		return x->chunk < y->chunk ? -1 : 1;
+	if (x->prompt != y->prompt)
+		return x->prompt < y->prompt ? -1 : 1;
 	return strverscmp(x->name, y->name);
 }
 
@@ -48,6 +52,8 @@ static int collect_both(struct kvc *k, const struct kvc_lease *l, struct kvc_lea
 			size_t *n)
 {
 	struct kvc_lease_load *v = NULL;
+	size_t prompt = 0, run = 0;
+	uint64_t before = 0;
 
 	*n = 0;
 	for (size_t i = 0; i < l->n; i++) {
@@ -55,6 +61,10 @@ static int collect_both(struct kvc *k, const struct kvc_lease *l, struct kvc_lea
 		const char *slash;
 
 		kvc_lease_pause_both(k, i + 1);
+		/* an empty line ends a prompt */
+		prompt += i && it[-1].line + 1 < it->line;
+		run += it->n && it->n->row.chunk != before;
+		before = it->n ? it->n->row.chunk : before;
 		if (!must_load(it))
 			continue;
 		if (!v && !(v = calloc(l->n - i, sizeof *v)))
@@ -64,6 +74,8 @@ static int collect_both(struct kvc *k, const struct kvc_lease *l, struct kvc_lea
 			.chunk = it->n->row.chunk == it->n->row.parent ? it->n->row.chunk : 0,
 			.name = slash ? slash + 1 : it->path,
 			.item = i,
+			.prompt = prompt,
+			.run = run,
 		};
 	}
 	*out = v;
@@ -72,10 +84,17 @@ static int collect_both(struct kvc *k, const struct kvc_lease *l, struct kvc_lea
 
 static void sort_by_layer(struct kvc_lease_load *v, size_t n)
 {
+	bool listed = false;
+
 	qsort(v, n, sizeof *v, by_chunk);
-	for (size_t i = 1; i < n; i++)
-		if (v[i].chunk && v[i].chunk == v[i - 1].chunk)
-			v[i].layer = v[i - 1].layer + (strcmp(v[i].name, v[i - 1].name) != 0);
+	for (size_t i = 1; i < n; i++) {
+		if (!v[i].chunk || v[i].chunk != v[i - 1].chunk)
+			continue;
+		listed |= v[i].prompt == v[i - 1].prompt && v[i].run != v[i - 1].run;
+		v[i].layer = v[i - 1].layer + (strcmp(v[i].name, v[i - 1].name) != 0);
+	}
+	for (size_t i = 0; i < n && listed; i++)
+		v[i].layer = 0;
 	qsort(v, n, sizeof *v, by_layer);
 }
 

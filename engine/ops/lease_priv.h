@@ -29,6 +29,8 @@ struct kvc_lease_load {
 	const char *name; /* of the file, in the path of its item */
 	size_t item;
 	size_t layer; /* the number of the chunk's loads before this one */
+	/* the number of the prompt, and of the run of items of one chunk */
+	size_t prompt, run;
 };
 
 struct kvc_lease {

@@ -3,8 +3,9 @@
 # level: check
 """A lease, a prefetch and a hint load the files of several chunks layer by layer: the first file of
 each chunk, then the second, and so on, with the numbers in names in the order of their values.
-Files that are chunks by themselves are loaded in the order of the list. The loads of a tier
-overlap, so the case counts the pairs of files that were loaded in the wrong order."""
+Files that are chunks by themselves, and lists that name the files layer by layer, are loaded in the
+order of the list. The loads of a tier overlap, so the case counts the pairs of files that were
+loaded in the wrong order."""
 import itertools, json, os
 from kvtest import *
 
@@ -87,6 +88,13 @@ for what, command, paths in (("lease of chunks", "", chunks), ("lease of files",
                              ("hint", "hint prefetch\n", chunks)):
     lower(*chunks)
     check(what, loaded(a, command, paths, files), layer)
+# the client has listed the layers in another order; two prompts with the same first chunks
+order = [7, 3, 11, 0, 5, 2, 9, 1, 10, 4, 8, 6]
+lower(*chunks)
+listed = [f"{c}/layer_{i}" for i in order for c in chunks]
+check("list by layers", loaded(a, "", listed, files), lambda p: order.index(layer(p)))
+lower(*chunks)
+check("two prompts", loaded(a, "", [*chunks[:4], "", *chunks[:2], *chunks[4:]], files), layer)
 lower(*flat)
 check("files that are chunks", loaded(a, "", flat, flat), flat.index)
 # chunks of another node, of which only their names are known

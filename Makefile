@@ -97,7 +97,8 @@ opt_policy := $(if $(filter release,$(MODE)),-O3)
 # Tables that the loader fills are read-only after the start, and no stack is executable.
 link_release := -Wl,-z,relro,-z,now,-z,noexecstack
 pie_release := -pie
-LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) $(link_$(MODE)) -pthread $(LDFLAGS)
+# with -flto the link compiles, too
+LDFLAGS_ALL := $(HERE) $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) $(link_$(MODE)) -pthread $(LDFLAGS)
 
 # Allowed includes: each folder sees its own headers and those of the folders named here.
 # The engine's layers, the lowest first (engine/README): each includes itself and the layers below.
@@ -180,7 +181,7 @@ setup: build/.setup-tests
 # changed library means changed headers and programs, whatever the times of its files are.
 $(B)/flags: FORCE | build/.setup
 	@mkdir -p $(B)/bin $(B)/obj $(B)/lib
-	@{ echo '$(CC) $(filter-out $(HERE),$(CFLAGS_ALL)) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)'; cat build/deps/lib/*.a 2>/dev/null | cksum; } > $@.new; \
+	@{ echo '$(CC) $(filter-out $(HERE),$(CFLAGS_ALL) $(opt_policy) $(LDFLAGS_ALL)) $(CUDA)'; cat build/deps/lib/*.a 2>/dev/null | cksum; } > $@.new; \
 		cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 FORCE:
 

@@ -261,6 +261,8 @@ struct kvc_node {
 		int error;
 		uint8_t tier;
 	} load;
+	/* Written by objects/tier_queue.c. The load, while it is queued. */
+	struct kvc_job *queued_load;
 	struct kvc_node_tier in[]; /* by tier: k->tier_slots elements */
 };
 

@@ -175,6 +175,36 @@ int kvc_tier_copy_add_locked(struct kvc *k, enum kvc_priority p,
 	return err;
 }
 
+int kvc_tier_load_add_locked(struct kvc *k, bool prefetch,
+			     void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+			     unsigned tier, struct kvc_job **out)
+{
+	int err = kvc_tier_job_add_locked(k, prefetch ? KVC_P_PREFETCH : KVC_P_LOAD, run, n, tier,
+					  0, out);
+
+	if (!err) {
+		(*out)->prefetch = prefetch;
+		n->queued_load = *out;
+	}
+	return err;
+}
+
+void kvc_tier_load_awaited_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_job *j = n->queued_load;
+	struct kvc_tier_state *ts;
+
+	if (!j || !j->prefetch)
+		return;
+	ts = &k->tier[j->tier];
+	job_unlink_locked(ts, j);
+	j->prefetch = false;
+	j->priority = KVC_P_LOAD;
+	kvc_list_add_tail(&ts->queue.jobs[KVC_P_LOAD], &j->link);
+	count_job_locked(ts, KVC_P_LOAD, 1);
+	kvc_tier_wake_locked(ts, KVC_P_LOAD);
+}
+
 /* Returns true if a thread is in an overdue call. */
 static bool overdue_locked(const struct kvc_tier_state *ts)
 {
@@ -565,6 +595,8 @@ static void *worker(void *arg)
 			if (j->node && j->tier < KVC_TIERS && j->node->in[j->tier].queued == j)
 				/* from here on the job cannot be moved to another queue */
 				j->node->in[j->tier].queued = NULL;
+			if (j->node && j->node->queued_load == j)
+				j->node->queued_load = NULL;
 			if (enter_device_locked(ts, j, &at))
 				run_job_locked(k, ts, j, me, &at);
 			else if (++held % HELD_AT_ONCE == 0)

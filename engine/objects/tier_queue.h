@@ -189,6 +189,15 @@ int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
 int kvc_tier_copy_add_locked(struct kvc *k, enum kvc_priority p,
 			     void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 			     unsigned tier, uint64_t due_ns);
+/*
+ * Queues a load of the node: n->queued_load is the job. prefetch: no call waits for it. *out is the
+ * job. Returns 0 or -ENOMEM.
+ */
+int kvc_tier_load_add_locked(struct kvc *k, bool prefetch,
+			     void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+			     unsigned tier, struct kvc_job **out);
+/* A call waits for the node's load: if the load is a queued prefetch, it is one no more. */
+void kvc_tier_load_awaited_locked(struct kvc *k, struct kvc_node *n);
 /* Sets whether a job for the node's copy in this tier is queued or runs. */
 void kvc_tier_set_copying_locked(struct kvc_node *n, unsigned tier, bool copying);
 /*

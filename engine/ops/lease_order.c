@@ -15,6 +15,7 @@
 #include "lease_priv.h"
 
 #include "load.h"
+#include "tier_queue.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,9 +40,12 @@ static int by_layer(const void *a, const void *b)
 	return x->item < y->item ? -1 : x->item > y->item;
 }
 
-static bool must_load(const struct kvc_lease_item *it)
+/* Must the object be loaded, or may it be in a prefetch that the lease now waits for? */
+static bool must_load(const struct kvc_lease *l, const struct kvc_lease_item *it)
 {
-	return it->n && !it->err && it->n->state == KVC_LOWER;
+	return it->n && !it->err &&
+	       (it->n->state == KVC_LOWER ||
+		(l->mode == KVC_LEASE_HOLD && it->n->queued_load && it->n->queued_load->prefetch));
 }
 
 /*
@@ -65,7 +69,7 @@ static int collect_both(struct kvc *k, const struct kvc_lease *l, struct kvc_lea
 		prompt += i && it[-1].line + 1 < it->line;
 		run += it->n && it->n->row.chunk != before;
 		before = it->n ? it->n->row.chunk : before;
-		if (!must_load(it))
+		if (!must_load(l, it))
 			continue;
 		if (!v && !(v = calloc(l->n - i, sizeof *v)))
 			return -ENOMEM;
@@ -102,7 +106,7 @@ static int start_load_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node
 {
 	if (l->mode == KVC_LEASE_HINT)
 		return kvc_hint_prefetch_locked(k, &l->hint, n, l->uid);
-	return kvc_lease_share_locked(k, l, NULL, n->row.blocks * 512)
+	return (n->state == KVC_LOWER ? kvc_lease_share_locked(k, l, NULL, n->row.blocks * 512) : 0)
 		       ?: kvc_load_start_locked(k, n, l->mode == KVC_LEASE_PREFETCH);
 }
 
@@ -122,7 +126,7 @@ int kvc_lease_load_both(struct kvc *k, struct kvc_lease *l)
 
 		kvc_lease_pause_both(k, i + 1);
 		err = kvc_lease_cancelled(l);
-		if (!err && must_load(it)) /* still, after the pauses */
+		if (!err && must_load(l, it)) /* still, after the pauses */
 			it->err = start_load_locked(k, l, it->n);
 	}
 	free(v);

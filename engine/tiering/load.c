@@ -118,12 +118,10 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 
 	if (t < 0)
 		return err ?: -EIO;
-	if (kvc_tier_job_add_locked(k, prefetch ? KVC_P_PREFETCH : KVC_P_LOAD, load_run, n,
-				    (unsigned)t, 0, &j)) {
+	if (kvc_tier_load_add_locked(k, prefetch, load_run, n, (unsigned)t, &j)) {
 		kvc_tier_uncalled_locked(k, (unsigned)t, KVC_CALL_READ);
 		return -ENOMEM;
 	}
-	j->prefetch = prefetch;
 	j->at_place = true;
 	j->tried = (before ? before->tried : 0) | 1u << t;
 	j->bad = before ? before->bad : 0;
@@ -425,7 +423,7 @@ static void reservation_ready(struct kvc_wait *w)
 	if (!err && n->state == KVC_LOADING) {
 		kvc_account_granted_locked(n, w->granted);
 		w->granted = 0;
-		err = queue_load_locked(k, n, w->stage, NULL);
+		err = queue_load_locked(k, n, w->stage && kvc_list_empty(&n->wait.ready), NULL);
 	} else {
 		kvc_reservation_cancel_locked(k, w);
 	}
@@ -454,6 +452,8 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
 		 reserved = kvc_min(n->row.blocks * 512, span);
 	int err;
 
+	if (n->state == KVC_LOADING && !prefetch)
+		kvc_tier_load_awaited_locked(k, n);
 	if (n->state == KVC_LOADING)
 		return 0;
 	if (!has_placement(k, n))

@@ -7,9 +7,9 @@
 
 /*
  * Starts to load a LOWER object, or joins the load under way. prefetch: nobody waits for the
- * object. The caller may then park on n->wait.ready; it is woken with 0 or the error. Returns 0;
- * -ENOENT if no tier has a copy; or another negative errno if no load was started. The caller holds
- * k->lock.
+ * object; without it, a prefetch under way is one no more. The caller may then park on
+ * n->wait.ready; it is woken with 0 or the error. Returns 0; -ENOENT if no tier has a copy; or
+ * another negative errno if no load was started. The caller holds k->lock.
  */
 int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch);
 /*

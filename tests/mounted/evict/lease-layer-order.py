@@ -4,10 +4,11 @@
 """A lease, a prefetch and a hint load the files of several chunks layer by layer: the first file of
 each chunk, then the second, and so on, with the numbers in names in the order of their values.
 Files that are chunks by themselves, and lists that name the files layer by layer, are loaded in the
-order of the list. The loads of a tier overlap, so the case counts the pairs of files that were
-loaded in the wrong order."""
+order of the list, and so are those of the library's transfers by layers. The loads of a tier
+overlap, so the case counts the pairs of files that were loaded in the wrong order."""
 import itertools, json, os
 from kvtest import *
+from tensors import kv
 
 CHUNKS, LAYERS = 6, 12
 SHARED = f"{TMP}/shared"
@@ -25,12 +26,17 @@ def lease(s, command, paths):
     return fd
 
 
-def loaded(s, command, paths, files):
-    """The files in the order in which they arrive in the pool."""
-    events = os.open(f"{s.mnt}/.kvcachefs/events", os.O_RDONLY)
-    fd, text = lease(s, command, paths), b""
+def taken(s, command, paths):
+    fd = lease(s, command, paths)
     while piece := os.read(fd, 1 << 20):  # a lease or hint that nobody reads does nothing
         assert b" E" not in piece, piece
+    os.close(fd)
+
+
+def loaded(s, files, load, *arguments):
+    """The files in the order in which load() brings them to the pool."""
+    events, text = os.open(f"{s.mnt}/.kvcachefs/events", os.O_RDONLY), b""
+    load(*arguments)
 
     def order():
         nonlocal text
@@ -40,7 +46,6 @@ def loaded(s, command, paths, files):
         return len(found) == len(files) and found
     found = wait_for(order)
     os.close(events)
-    os.close(fd)
     assert sorted(found) == sorted(files)
     return found
 
@@ -87,21 +92,28 @@ for what, command, paths in (("lease of chunks", "", chunks), ("lease of files",
                              ("prefetch", "prefetch\n", files),
                              ("hint", "hint prefetch\n", chunks)):
     lower(*chunks)
-    check(what, loaded(a, command, paths, files), layer)
+    check(what, loaded(a, files, taken, a, command, paths), layer)
 # the client has listed the layers in another order; two prompts with the same first chunks
 order = [7, 3, 11, 0, 5, 2, 9, 1, 10, 4, 8, 6]
 lower(*chunks)
 listed = [f"{c}/layer_{i}" for i in order for c in chunks]
-check("list by layers", loaded(a, "", listed, files), lambda p: order.index(layer(p)))
+check("list by layers", loaded(a, files, taken, a, "", listed), lambda p: order.index(layer(p)))
 lower(*chunks)
-check("two prompts", loaded(a, "", [*chunks[:4], "", *chunks[:2], *chunks[4:]], files), layer)
+two = [*chunks[:4], "", *chunks[:2], *chunks[4:]]
+check("two prompts", loaded(a, files, taken, a, "", two), layer)
+lower(*chunks)
+items = [kv.Item(f, parts=kv.Parts([(bytearray(20 * KiB), 0)]), layer=order.index(layer(f)))
+         for f in files]
+check("transfer by layers", loaded(a, files, lambda: kv.load(a.mnt, None, items).join()),
+      lambda p: order.index(layer(p)))
+assert not any(item.error for item in items)
 lower(*flat)
-check("files that are chunks", loaded(a, "", flat, flat), flat.index)
+check("files that are chunks", loaded(a, flat, taken, a, "", flat), flat.index)
 # chunks of another node, of which only their names are known
 for c in chunks:
     os.makedirs(f"{b.mnt}/{c}", exist_ok=True)
     os.setxattr(f"{b.mnt}/{c}", "user.kvcachefs.unit", b"dir")
-check("waiting lease", loaded(b, "wait 60000\n", files, files), layer)
+check("waiting lease", loaded(b, files, taken, b, "wait 60000\n", files), layer)
 for f in files:
     assert b.read(f) == a.read(f) == blob(f, 20 * KiB)
 a.umount()

@@ -72,15 +72,37 @@ static void put_record_both(struct kvc *k, unsigned tier, const struct kvc_frame
 		k->folders->put[tier][f->ino % KVC_FOLDERS] = f->ino;
 }
 
+/*
+ * Forgets that the folders from `ino` up were stored, except for `end` and the folders above it: a
+ * folder may be recorded only if all folders above it are.
+ */
+static void forget_folders(struct kvc *k, unsigned tier, uint64_t ino, uint64_t end)
+{
+	struct kvc_node *folder;
+
+	kvc_lock_both(k);
+	while (ino != end && ino != KVC_ROOT) {
+		uint64_t *put = &k->folders->put[tier][ino % KVC_FOLDERS];
+
+		if (*put == ino)
+			*put = 0;
+		if (kvc_node_get_both(k, ino, &folder))
+			break;
+		ino = folder->row.parent;
+		kvc_node_settle_locked(k, folder);
+	}
+	kvc_unlock_both(k);
+}
+
 int kvc_folders_share(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
 	KVC_MEM char *now = malloc(KVC_FRAME_PATH_MAX + 1);
-	uint64_t ino, up;
+	uint64_t first, ino, up;
 	int err = f && now ? 0 : -ENOMEM;
 
 	kvc_lock(k); /* another thread may rename the file */
-	ino = n->row.parent;
+	ino = first = n->row.parent;
 	kvc_unlock(k);
 
 	/*
@@ -107,6 +129,8 @@ int kvc_folders_share(struct kvc *k, struct kvc_node *n, unsigned tier)
 			kvc_lock_both(k);
 			put_record_both(k, tier, f, now);
 			kvc_unlock_both(k);
+		} else {
+			forget_folders(k, tier, first, ino);
 		}
 		ino = up;
 	}

@@ -316,9 +316,14 @@ static int ext_arena(const struct kvct_url *u, uint64_t *bytes, char *error)
 /* Sets the path and the id, starts the program, and waits until it is ready. */
 static int ext_start(struct kvct_ext *x, const struct kvct_url *u, char *error)
 {
+	struct kvct_link_setup setup = {
+		.path = x->path,
+		.deadline_ms = x->deadline_ms,
+		.sealed = u->sealed,
+	};
 	char options[sizeof u->query + 2];
 	KVC_MEM char *id = NULL;
-	size_t id_len, len;
+	size_t id_len;
 	FILE *f;
 	int err;
 
@@ -327,15 +332,17 @@ static int ext_start(struct kvct_ext *x, const struct kvct_url *u, char *error)
 	if (!f)
 		return -ENOMEM;
 	fprintf(f, "ext:%s", x->path);
-	err = kvct_program_check(x->path, error) ?: ext_options(u, options, &len, f, error);
+	err = kvct_program_check(x->path, error)
+		      ?: ext_options(u, options, &setup.options_len, f, error);
 	err = err ?: ext_arena(u, &x->tier.bytes, error);
 	if ((ferror(f) | fclose(f)) && !err)
 		err = -ENOMEM;
 	if (err)
 		return err;
 	kvct_set_id(&x->tier, id);
-	return kvct_link_open(&x->link, x->path, options, len, x->tier.bytes, x->deadline_ms,
-			      error);
+	setup.options = options;
+	setup.arena_bytes = x->tier.bytes;
+	return kvct_link_open(&x->link, &setup, error);
 }
 
 bool kvct_ext_lists(struct kvc_tier *t)

@@ -35,11 +35,9 @@
 
 struct kvct_link {
 	/* constant */
-	const char *path;
-	char *options;
-	size_t options_len;
-	uint64_t arena_bytes;
-	int wake; /* an eventfd for the thread */
+	struct kvct_link_setup setup;
+	char *options; /* of the setup */
+	int wake;      /* an eventfd for the thread */
 	pthread_t thread;
 
 	struct kvct_requests r;
@@ -109,9 +107,9 @@ static int arena_make(struct kvct_link *l)
 
 	if (fd < 0)
 		return -errno;
-	if (ftruncate(fd, (off_t)l->arena_bytes) ||
+	if (ftruncate(fd, (off_t)l->setup.arena_bytes) ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
-	    (p = mmap(NULL, l->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) ==
+	    (p = mmap(NULL, l->setup.arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) ==
 		    MAP_FAILED) {
 		int err = -errno;
 
@@ -129,17 +127,18 @@ static int send_hello(struct kvct_link *l, int arena)
 	struct kvctier_hello hello = {
 		.magic = KVCTIER_MAGIC,
 		.version = KVCTIER_VERSION,
-		.options_len = (uint32_t)l->options_len,
-		.arena_bytes = l->arena_bytes,
+		.options_len = (uint32_t)l->setup.options_len,
+		.arena_bytes = l->setup.arena_bytes,
 		.value_max = KVCTIER_VALUE_MAX,
 		.deadline_ms = l->r.deadline_ms,
 		.slots = l->r.nslots,
+		.flags = l->setup.sealed ? KVCTIER_SEALED : 0,
 	};
 	union {
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(sizeof(int))];
 	} control = { 0 };
-	struct iovec iov[2] = { { &hello, sizeof hello }, { l->options, l->options_len } };
+	struct iovec iov[2] = { { &hello, sizeof hello }, { l->options, l->setup.options_len } };
 	struct msghdr m = {
 		.msg_iov = iov,
 		.msg_iovlen = 2,
@@ -220,12 +219,12 @@ static const char *start_program(struct kvct_link *l, char why[128])
 	char error[512];
 	int err;
 
-	if (kvct_program_check(l->path, error)) {
+	if (kvct_program_check(l->setup.path, error)) {
 		snprintf(why, 128, "%s", "its file or folder may be changed by other users");
 		return why;
 	}
 	arena = arena_make(l);
-	err = arena < 0 ? arena : kvct_program_start(&l->program, l->path);
+	err = arena < 0 ? arena : kvct_program_start(&l->program, l->setup.path);
 	err = err ?: send_hello(l, arena);
 	if (err) {
 		snprintf(why, 128, "%s", strerror(-err));
@@ -279,7 +278,8 @@ static void note_end(struct kvct_link *l, const char *why, const char *ended, ui
 	pthread_mutex_unlock(&l->r.lock);
 	if (quiet) /* kvct_link_open reports it */
 		return;
-	kvc_warn("tier ext: %s: %s%s%s; the next call starts it again after %llu ms", l->path, why,
+	kvc_warn("tier ext: %s: %s%s%s; the next call starts it again after %llu ms", l->setup.path,
+		 why,
 		 *why && *ended ? ": the program "
 		 : *ended       ? "the program "
 				: "",
@@ -304,7 +304,7 @@ static void run_program(struct kvct_link *l)
 	bool stopping;
 
 	if (!why) {
-		kvc_info("tier ext: %s is ready (driver %s)", l->path, l->name);
+		kvc_info("tier ext: %s is ready (driver %s)", l->setup.path, l->name);
 		since = kvc_mono_ns();
 		note_tried(l);
 		kvct_requests_start(&l->r, l->program.sock);
@@ -317,7 +317,7 @@ static void run_program(struct kvct_link *l)
 	if (l->program.pid)
 		kvct_program_end(&l->program, stopping ? LEAVE_MS : *why ? 0 : 200, ended);
 	if (l->r.arena)
-		munmap(l->r.arena, l->arena_bytes);
+		munmap(l->r.arena, l->setup.arena_bytes);
 	pthread_mutex_lock(&l->r.lock);
 	l->r.arena = NULL;
 	pthread_mutex_unlock(&l->r.lock);
@@ -391,18 +391,18 @@ static int await_first(struct kvct_link *l, char *error)
 		kvct_requests_wait_locked(&l->r, until);
 	tried = l->tried;
 	if (*l->refusal) {
-		snprintf(error, 512, "option remote: %.150s %s", l->path, l->refusal);
+		snprintf(error, 512, "option remote: %.150s %s", l->setup.path, l->refusal);
 		err = -EINVAL;
 	}
 	l->opened = !err;
 	pthread_mutex_unlock(&l->r.lock);
 	if (!tried)
-		kvc_warn("tier ext: %s is not ready yet; the next access waits for it", l->path);
+		kvc_warn("tier ext: %s is not ready yet; the next access waits for it",
+			 l->setup.path);
 	return err;
 }
 
-int kvct_link_open(struct kvct_link **out, const char *path, const char *options,
-		   size_t options_len, uint64_t arena_bytes, uint64_t deadline_ms, char *error)
+int kvct_link_open(struct kvct_link **out, const struct kvct_link_setup *setup, char *error)
 {
 	struct kvct_link *l = calloc(1, sizeof *l);
 	int err;
@@ -411,15 +411,15 @@ int kvct_link_open(struct kvct_link **out, const char *path, const char *options
 		snprintf(error, 512, "out of memory");
 		return -ENOMEM;
 	}
-	kvct_requests_init(&l->r, (unsigned)(arena_bytes / KVCTIER_VALUE_MAX), deadline_ms);
-	l->path = path;
-	l->options = malloc(options_len + 1);
-	l->options_len = options_len;
-	l->arena_bytes = arena_bytes;
+	kvct_requests_init(&l->r, (unsigned)(setup->arena_bytes / KVCTIER_VALUE_MAX),
+			   setup->deadline_ms);
+	l->setup = *setup;
+	l->options = malloc(setup->options_len + 1);
 	l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	err = !l->options ? -ENOMEM : l->wake < 0 ? -errno : 0;
 	if (!err) {
-		memcpy(l->options, options, options_len);
+		memcpy(l->options, setup->options, setup->options_len);
+		l->setup.options = l->options;
 		err = start_thread(l);
 	}
 	if (err) {

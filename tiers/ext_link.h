@@ -21,15 +21,21 @@
 
 struct kvct_link;
 
+struct kvct_link_setup {
+	const char *path;     /* of the program; valid until the link is closed */
+	const char *options;  /* "name=value" texts, each with its 0; copied */
+	size_t options_len;   /* bytes */
+	uint64_t arena_bytes; /* a multiple of KVCTIER_VALUE_MAX, at most KVCT_LINK_SLOTS of them */
+	uint64_t deadline_ms;
+	bool sealed; /* all values are encrypted: the program is told so */
+};
 /*
- * Starts the thread and the program, with arena_bytes (a multiple of KVCTIER_VALUE_MAX, at most
- * KVCT_LINK_SLOTS of them) and options ("name=value" texts, each with its 0). Waits a moment for
- * the program to be ready. Returns 0 and sets *out, also if the program does not answer or has
- * failed, since it is started again; -EINVAL if the program says that it cannot serve with these
- * options; or another negative errno. error[512] has one line after a failure.
+ * Starts the thread and the program. Waits a moment for the program to be ready. Returns 0 and sets
+ * *out, also if the program does not answer or has failed, since it is started again; -EINVAL if
+ * the program says that it cannot serve with these options; or another negative errno. error[512]
+ * has one line after a failure.
  */
-int kvct_link_open(struct kvct_link **out, const char *path, const char *options,
-		   size_t options_len, uint64_t arena_bytes, uint64_t deadline_ms, char *error);
+int kvct_link_open(struct kvct_link **out, const struct kvct_link_setup *setup, char *error);
 /* Ends the program and the thread, and frees the link. No call may be under way. */
 void kvct_link_close(struct kvct_link *l);
 

@@ -45,6 +45,7 @@ struct kvct_url {
 	char query[2048];
 	const char *store;    /* the folder of the local store, or NULL */
 	const char *store_id; /* the store's uuid, or NULL */
+	bool sealed;          /* the mount has keyfile= */
 };
 int kvct_url_parse(const char *text, struct kvct_url *u, char *error);
 /* Copies the value of a query parameter to buf, or "" if it is not given. */

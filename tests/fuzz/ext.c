@@ -24,9 +24,7 @@
 #define DEADLINE_MS 100u
 
 int __wrap_kvct_program_check(const char *path, char *error);
-int __wrap_kvct_link_open(struct kvct_link **out, const char *path, const char *options,
-			  size_t options_len, uint64_t arena_bytes, uint64_t deadline_ms,
-			  char *error);
+int __wrap_kvct_link_open(struct kvct_link **out, const struct kvct_link_setup *setup, char *error);
 void __wrap_kvct_link_close(struct kvct_link *l);
 int __wrap_kvct_link_ask(struct kvct_link *l, struct kvct_link_call *c);
 unsigned __wrap_kvct_link_abilities(struct kvct_link *l);
@@ -171,17 +169,13 @@ int __wrap_kvct_program_check(const char *path, char *error)
 	return 0;
 }
 
-int __wrap_kvct_link_open(struct kvct_link **out, const char *path, const char *options,
-			  size_t options_len, uint64_t arena_bytes, uint64_t deadline_ms,
-			  char *error)
+int __wrap_kvct_link_open(struct kvct_link **out, const struct kvct_link_setup *setup, char *error)
 {
-	(void)path;
-	(void)options;
-	(void)options_len;
 	(void)error;
-	fuzz_must(arena_bytes == (uint64_t)SLOTS * KVCTIER_VALUE_MAX && deadline_ms == DEADLINE_MS);
+	fuzz_must(setup->arena_bytes == (uint64_t)SLOTS * KVCTIER_VALUE_MAX &&
+		  setup->deadline_ms == DEADLINE_MS && !setup->sealed);
 	memset(&requests, 0, sizeof requests);
-	kvct_requests_init(&requests, SLOTS, deadline_ms);
+	kvct_requests_init(&requests, SLOTS, setup->deadline_ms);
 	requests.arena = arena;
 	kvct_requests_start(&requests, -1);
 	*out = (struct kvct_link *)&requests;

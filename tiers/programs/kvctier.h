@@ -33,6 +33,12 @@
 #define KVCTIER_CAN_EXPIRE 4u /* values are deleted after the time in kvctier_request.expiry_ms */
 #define KVCTIER_CAN_USED 8u
 
+/*
+ * A bit of kvctier_hello.flags: the mount has keyfile=, so all values are encrypted and
+ * authenticated. Daemons before this flag send 0.
+ */
+#define KVCTIER_SEALED 1u
+
 struct kvctier_hello {
 	char magic[8];
 	uint32_t version;
@@ -41,7 +47,8 @@ struct kvctier_hello {
 	uint64_t value_max;   /* bytes */
 	uint64_t deadline_ms; /* for kvctier_ready; also the usual deadline of a request */
 	uint32_t slots;       /* requests at the same time, at most */
-	uint32_t reserved[5];
+	uint32_t flags;       /* KVCTIER_SEALED; ignore unknown bits */
+	uint32_t reserved[4];
 };
 
 struct kvctier_ready {
@@ -138,6 +145,8 @@ struct kvctier_driver {
 int kvctier_open(void);
 /* Returns the value of an option of the remote's URL, or NULL if it is not given. */
 const char *kvctier_option(const char *name);
+/* Returns whether all values are encrypted and authenticated (KVCTIER_SEALED). */
+int kvctier_sealed(void);
 /* Tells the daemon that the program cannot serve, with one line of text; exits with 1. */
 void kvctier_refuse(int err, const char *text);
 /* Serves requests until the daemon closes the socket. Returns 0, or 1 after an error. */
@@ -221,6 +230,11 @@ const char *kvctier_option(const char *name)
 		if (!strncmp(p, name, len) && p[len] == '=')
 			return p + len + 1;
 	return NULL;
+}
+
+int kvctier_sealed(void)
+{
+	return (kvctier_state.hello.flags & KVCTIER_SEALED) != 0;
 }
 
 static void kvctier_send_ready(int err, const char *text)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real servers for the remote tiers, on loopback, from Debian's packages. skip() names a missing
 package."""
-import contextlib, os, random, shutil, socket, subprocess
+import contextlib, glob, os, random, shutil, socket, subprocess
 from kvtest import BUILD, TMP, run, skip, wait_for
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tiers/programs")
@@ -137,7 +137,7 @@ class Ceph:
 
 class Program:
     """A program that implements a tier (ext://), in a folder that only root can change: the sample
-    in C or in Python, or the text of a program in Python."""
+    in C or in Python, a shipped program, or the text of a program in Python."""
 
     def __init__(self, source="folder.c", name="c"):
         self.dir = f"{TMP}/program-{name}"
@@ -147,8 +147,8 @@ class Program:
             shutil.copy(f"{PROGRAMS}/{module}", self.dir)
         if source == "folder.c":
             shutil.copy(f"{BUILD}/bin/tier-folder", self.path)
-        elif source == "folder.py":
-            shutil.copy(f"{PROGRAMS}/folder.py", self.path)
+        elif "\n" not in source:
+            shutil.copy(f"{PROGRAMS}/{source}", self.path)
         else:
             with open(self.path, "w") as f:
                 f.write(f"#!/usr/bin/env python3\n{source}")
@@ -160,3 +160,79 @@ class Program:
 
     def stop(self):
         pass
+
+
+class StandIn(Program):
+    """mooncake_store.py with a stand-in for Mooncake's client (lib/stand_in)."""
+
+    def __init__(self, name="moon"):
+        super().__init__("mooncake_store.py", name)
+        shutil.copytree(os.path.join(os.path.dirname(os.path.abspath(__file__)), "stand_in"),
+                        self.dir, dirs_exist_ok=True)
+
+    def url(self, prefix="kv", more="&insecure=1"):
+        return f"ext://{self.path}?master=127.0.0.1:1&prefix={prefix}/{more}"
+
+    def mood(self, text):
+        with open(f"{self.dir}/mood.new", "w") as f:
+            f.write(text)
+        os.rename(f"{self.dir}/mood.new", f"{self.dir}/mood")
+
+
+class Mooncake(Program):
+    """Mooncake's master and a process with memory for the objects, from the virtual environment
+    that KV_MOONCAKE names."""
+
+    OWNER = """
+import sys, time
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+code = store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]) << 20, 16 << 20, "tcp", "",
+                   sys.argv[1])
+print("ready" if code == 0 else f"failed {code}", flush=True)
+time.sleep(1e6)
+"""
+
+    @staticmethod
+    def find():
+        venv = os.environ.get("KV_MOONCAKE", "")
+        found = venv and glob.glob(f"{venv}/lib/python3*/site-packages/mooncake/mooncake_master")
+        if not found:
+            skip("needs mooncake-transfer-engine in the virtual environment KV_MOONCAKE")
+        return venv, found[0]
+
+    def __init__(self, name="mooncake", megabytes=256):
+        self.venv, self.binary = self.find()
+        super().__init__("mooncake_store.py", name)
+        self.port, self.admin, self.megabytes = free_port(), free_port(), megabytes
+        self.start_master()
+        self.start_owner()
+
+    def start_master(self):
+        self.master = self.spawn("master", self.binary, f"--rpc_port={self.port}",
+                                 "--rpc_address=127.0.0.1", f"--metrics_port={self.admin}",
+                                 "--metrics_host=127.0.0.1", "--client_ttl=3", "--logtostderr")
+        wait_for(lambda: answers(self.port) and answers(self.admin))
+
+    def start_owner(self):
+        self.owner = self.spawn("owner", f"{self.venv}/bin/python", "-c", self.OWNER,
+                                f"127.0.0.1:{self.port}", str(self.megabytes))
+        wait_for(lambda: "ready" in self.said("owner").splitlines())
+
+    def spawn(self, name, *command):
+        with open(f"{self.dir}/{name}.log", "wb") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                    cwd=self.dir)
+
+    def said(self, name):
+        with open(f"{self.dir}/{name}.log", errors="replace") as f:
+            return f.read()
+
+    def url(self, prefix="kv", more="&insecure=1"):
+        return (f"ext://{self.path}?master=127.0.0.1:{self.port}&admin=127.0.0.1:{self.admin}"
+                f"&prefix={prefix}/&venv={self.venv}{more}")
+
+    def stop(self):
+        for process in (self.owner, self.master):
+            process.kill()
+            process.wait()

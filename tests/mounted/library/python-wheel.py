@@ -4,7 +4,7 @@
 """The Python package matches the header: it declares every struct and function as C does, or omits
 it by name. The wheel is reproducible and can be installed, and its examples run. Without the
 library, the import fails with one clear ImportError. The types pass mypy --strict if mypy is
-installed."""
+installed; so do those of kvctier.py and of the programs on it that are installed."""
 import ctypes, fnmatch, glob, importlib.util, os, re, shutil, subprocess, sys, zipfile
 from kvtest import *
 import package
@@ -18,6 +18,10 @@ if mypy and MODE == "release":  # in parallel, because it is slow
     types = subprocess.Popen([mypy, "--config-file", "mypy.ini", "--cache-dir", os.devnull,
                               "kvcachefs"], cwd=package.SOURCE, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    programs = subprocess.Popen([mypy, "--strict", "--ignore-missing-imports", "--cache-dir",
+                                 os.devnull, "kvctier.py", "mooncake_store.py"],
+                                cwd=f"{package.TOP}/tiers/programs", text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 elif not mypy:
     print("without mypy")
 headers, header = sorted(glob.glob(f"{package.TOP}/gpu/kvcachefs*.h")), ""
@@ -189,6 +193,6 @@ if not unloaded:  # named by the environment, or found by the linker
     for how in ({"KVCACHEFS_LIBRARY": package.LIBRARY},
                 {"LD_LIBRARY_PATH": os.path.dirname(package.LIBRARY)}):
         assert python(SHOW, f"{TMP}/unzipped", **how).startswith(f"{VERSION} ")
-if types:
-    said = types.communicate()[0]
-    assert types.returncode == 0, said
+for checker in (types, programs) if types else ():
+    said = checker.communicate()[0]
+    assert checker.returncode == 0, said

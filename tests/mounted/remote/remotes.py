@@ -18,6 +18,7 @@ kinds = {
     "s3": servers.Ceph,
     "ext": servers.Program,
     "ext-python": lambda: servers.Program("folder.py", "python"),
+    "mooncake": servers.Mooncake,
 }
 
 

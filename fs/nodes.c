@@ -28,6 +28,7 @@
 #include "offer.h"
 #include "replay.h"
 #include "secret.h"
+#include "announce.h"
 #include "serve.h"
 
 #include <microhttpd.h>
@@ -323,6 +324,8 @@ static mhd_result node_run(struct exchange *x, const char *url)
 		if ((why = refusal(x, url, false, &status, epoch)))
 			return node_refuse(x, status, why, epoch);
 		err = kvc_serve_find(x->o->server, x->q.path, x->q.to < KVC_FRAME_HEADER, &x->s);
+		if (err == -ENOENT)
+			kvc_announce_missing(x->o->f->k, x->q.path, 1, NULL);
 		if (!err)
 			extend_time(x, 0);
 	}
@@ -449,6 +452,7 @@ static mhd_result have_answer(struct exchange *x)
 	if (kvc_peer_has_text(x->q.kind))
 		return text_answer(x, n);
 	kvc_serve_have(x->o->server, x->names, n, bits);
+	kvc_announce_missing(x->o->f->k, x->names, n, bits);
 	kvc_count(kvc_cache_stats(x->o->f->k), peer_haves);
 	return have_answer_bits(x, bits, n);
 }

@@ -11,6 +11,9 @@
  * request is shared among the nodes that may still be asked, so that a node that hangs does not use
  * all of it.
  *
+ * With a directory (peers_directory.h), only the nodes that may have an object are asked for it,
+ * and for an object that is known here then all others.
+ *
  * For many names, each node is asked for all names that no node before it had, with one request. An
  * offer is a request to one node, which is asked even if it is left alone otherwise.
  *
@@ -23,6 +26,7 @@
 #include "peers.h"
 
 #include "log.h"
+#include "peers_directory.h"
 #include "registry.h"
 #include "secret.h"
 
@@ -103,12 +107,12 @@ static void node_answered(struct kvct_peers *p, unsigned i, uint64_t latency_ns)
 }
 
 /*
- * Chooses the next node for the frame w (NULL: for many), and notes it in `asked`, a bit for each.
- * A node that was left alone is tried by one request. Returns false if no node is left. *more:
- * nodes that may be asked after it.
+ * Chooses the next of the nodes `may` for the frame w (NULL: for many), and notes it in `asked`;
+ * both have a bit for each node. A node that was left alone is tried by one request. Returns false
+ * if no node is left. *more: nodes that may be asked after it.
  */
-static bool node_next(struct kvct_peers *p, const struct kvc_where *w, uint64_t *asked, unsigned *i,
-		      unsigned *more)
+static bool node_next(struct kvct_peers *p, const struct kvc_where *w, uint64_t may,
+		      uint64_t *asked, unsigned *i, unsigned *more)
 {
 	uint64_t now = kvc_mono_ns(), best = UINT64_MAX;
 	const unsigned *from;
@@ -121,7 +125,7 @@ static bool node_next(struct kvct_peers *p, const struct kvc_where *w, uint64_t 
 		const struct kvct_peer *node = &p->node[j];
 		uint64_t cost = from && *from == j + 1 ? 0 : node->latency_ns + 1;
 
-		if (*asked & (1ull << j) || now < node->until_ns)
+		if ((*asked | ~may) & 1ull << j || now < node->until_ns)
 			continue;
 		*more += 1;
 		if (cost < best) {
@@ -172,32 +176,80 @@ static int ask_node(struct kvct_peers *p, unsigned i, struct kvct_peers_request 
 	return err;
 }
 
+/* The nodes that are asked for one frame. */
+struct places {
+	const struct kvc_where *w;
+	const char *path;
+	enum { REMEMBERED, DIRECTORY, REST, END } next;
+	uint64_t may; /* a bit for each node */
+};
+
+/*
+ * Finds the nodes to ask next: the node that is remembered, those that the directory names, and, if
+ * the object is known here or the directory does not answer, all. Returns false at the end.
+ */
+static bool places_next(struct kvct_peers *p, struct places *s)
+{
+	const unsigned *from;
+
+	s->may = 0;
+	if (s->next == REMEMBERED && p->directory) {
+		pthread_mutex_lock(&p->lock);
+		from = from_locked(p, s->w, false);
+		if (from && *from)
+			s->may = 1ull << (*from - 1);
+		pthread_mutex_unlock(&p->lock);
+		s->next = DIRECTORY;
+		if (s->may)
+			return true;
+	}
+	if (s->next == DIRECTORY && kvct_directory_find(p->directory, &s->path, 1, &s->may)) {
+		s->next = s->w->len ? REST : END;
+		return true;
+	}
+	if (s->next == END)
+		return false;
+	s->may = UINT64_MAX;
+	s->next = END;
+	return true;
+}
+
 static int peers_get_path(struct kvc_tier *t, const struct kvc_where *w, const char *path,
 			  uint64_t off, const struct iovec *iov, int n)
 {
 	struct kvct_peers *p = peers_of(t);
 	uint64_t asked = 0, now, until = kvc_mono_ns() + p->deadline_ms * 1000000, share;
-	uint64_t all = length_of(iov, n);
+	uint64_t all = length_of(iov, n), missing = 0, may = 0;
 	struct kvct_peers_request q = { .path = path, .off = off, .iov = iov, .n = n };
-	unsigned i = 0, more, missing = 0;
+	struct places s = { .w = w, .path = path };
+	unsigned i = 0, more;
 	int err, last = -EHOSTUNREACH;
 
 	if (!all || (!off && iov[0].iov_len < KVC_FRAME_HEADER))
 		return -EINVAL;
-	while ((now = kvc_mono_ns()) < until && node_next(p, w, &asked, &i, &more)) {
-		share = (until - now) / (more + 1);
-		q.until_ns = now + (all <= KVC_FRAME_HEADER ? kvc_min(share, HEAD_NS) : share);
-		err = ask_node(p, i, &q, all <= KVC_FRAME_HEADER);
-		if (!err)
-			remember(p, w, i);
-		if (!err || err == -EBADMSG || err == -ENOMEM)
-			return err;
-		if (err == -ENOENT)
-			missing++;
-		else
-			last = err;
+	while (kvc_mono_ns() < until && places_next(p, &s)) {
+		may = s.may;
+		while ((now = kvc_mono_ns()) < until && node_next(p, w, may, &asked, &i, &more)) {
+			share = (until - now) / (more + 1);
+			q.until_ns = now +
+				     (all <= KVC_FRAME_HEADER ? kvc_min(share, HEAD_NS) : share);
+			err = ask_node(p, i, &q, all <= KVC_FRAME_HEADER);
+			if (!err)
+				remember(p, w, i);
+			if (!err || err == -EBADMSG || err == -ENOMEM)
+				return err;
+			if (err == -ENOENT)
+				missing |= 1ull << i;
+			else
+				last = err;
+		}
 	}
-	return missing == p->n ? -ENOENT : missing || last == -EBUSY ? -ENODEV : last;
+	/* the nodes that the directory does not name do not have the object */
+	if (s.next == END)
+		missing |= ~may;
+	if (!(~missing & (UINT64_MAX >> (64 - p->n))))
+		return -ENOENT;
+	return missing || last == -EBUSY ? -ENODEV : last;
 }
 
 /* ---- many names ---- */
@@ -208,22 +260,24 @@ struct names {
 	const char *const *path;
 	size_t n;
 	bool *has;
+	const uint64_t *may;       /* the nodes that may have each of them; NULL: all */
 	char *body;                /* KVC_PEER_NAMES_BYTES */
 	size_t of[KVC_PEER_NAMES]; /* the names of the body, by their numbers */
 };
 
 /*
- * Writes a body with the missing names from number *at on, as many as a request may have. Returns
- * its length, and sets *at to the first name that it does not have, and *n to their number.
+ * Writes a body with the missing names from number *at on that node i may have, as many as a
+ * request may have. Returns its length, and sets *at to the first name that it does not have, and
+ * *n to their number.
  */
-static size_t names_body(struct names *s, size_t *at, size_t *n)
+static size_t names_body(struct names *s, unsigned i, size_t *at, size_t *n)
 {
 	size_t used = 0;
 
 	for (*n = 0; *at < s->n && *n < KVC_PEER_NAMES; *at += 1) {
 		size_t len = strlen(s->path[*at]) + 1;
 
-		if (s->has[*at])
+		if (s->has[*at] || (s->may && !(s->may[*at] & 1ull << i)))
 			continue;
 		if (len > KVC_PEER_NAMES_BYTES - used)
 			break;
@@ -240,7 +294,7 @@ static int have_of_node(struct kvct_peers *p, unsigned i, struct names *s, uint6
 	uint8_t bits[KVC_PEER_BITS];
 	size_t at = 0, n, len;
 
-	while ((len = names_body(s, &at, &n))) {
+	while ((len = names_body(s, i, &at, &n))) {
 		struct iovec iov = { bits, (n + 7) / 8 };
 		struct kvct_peers_request q = {
 			.kind = KVC_PEER_HAVE,
@@ -274,12 +328,29 @@ static bool has_all(const struct names *s)
 	return n == s->n;
 }
 
+/*
+ * Asks the directory for the nodes that may have the names. Returns the nodes that may have any of
+ * them.
+ */
+static uint64_t names_places(struct kvct_peers *p, struct names *s, uint64_t *may)
+{
+	uint64_t any = 0;
+
+	if (!p->directory || !may || !kvct_directory_find(p->directory, s->path, s->n, may))
+		return UINT64_MAX;
+	s->may = may;
+	for (size_t i = 0; i < s->n; i++)
+		any |= may[i];
+	return any;
+}
+
 static int peers_have(struct kvc_tier *t, const struct kvc_where *w, const char *const *path,
 		      size_t n, bool *has)
 {
 	struct kvct_peers *p = peers_of(t);
-	uint64_t asked = 0, now, until = kvc_mono_ns() + p->deadline_ms * 1000000;
+	uint64_t asked = 0, now, until = kvc_mono_ns() + p->deadline_ms * 1000000, any;
 	KVC_MEM char *body = malloc(KVC_PEER_NAMES_BYTES);
+	KVC_MEM uint64_t *may = p->directory ? calloc(n, sizeof *may) : NULL;
 	struct names s = { .w = w, .path = path, .n = n, .has = has, .body = body };
 	unsigned i = 0, more, answered = 0;
 	int err, last = -EHOSTUNREACH;
@@ -287,8 +358,9 @@ static int peers_have(struct kvc_tier *t, const struct kvc_where *w, const char 
 	memset(has, 0, n * sizeof *has);
 	if (!body)
 		return -ENOMEM;
+	any = names_places(p, &s, may);
 	while (!has_all(&s) && (now = kvc_mono_ns()) < until &&
-	       node_next(p, NULL, &asked, &i, &more)) {
+	       node_next(p, NULL, any, &asked, &i, &more)) {
 		err = have_of_node(p, i, &s, now + kvc_min((until - now) / (more + 1), HEAD_NS));
 		if (err == -ENOMEM)
 			return err;
@@ -297,7 +369,8 @@ static int peers_have(struct kvc_tier *t, const struct kvc_where *w, const char 
 		else
 			last = err;
 	}
-	return answered || !n ? 0 : last == -EBUSY ? -ENODEV : last;
+	/* a directory that answers is enough for the tier to work */
+	return answered || !n || s.may ? 0 : last == -EBUSY ? -ENODEV : last;
 }
 
 /* ---- offers ---- */
@@ -385,6 +458,13 @@ static bool peers_distrust(struct kvc_tier *t, const struct kvc_where *w)
 	return node && others;
 }
 
+static int peers_announce(struct kvc_tier *t, const struct kvc_announcement *a)
+{
+	struct kvct_peers *p = peers_of(t);
+
+	return kvct_directory_announce(p->directory, a);
+}
+
 static int peers_put(struct kvc_tier *t, const struct kvc_put *put, struct kvc_where *out)
 {
 	(void)t;
@@ -411,6 +491,7 @@ static void peers_close(struct kvc_tier *t)
 	struct kvct_peers *p = peers_of(t);
 
 	kvct_peers_close_idle(p);
+	kvct_directory_close(p->directory);
 	pthread_mutex_destroy(&p->lock);
 	kvc_keys_wipe(&p->secret, sizeof p->secret);
 	free(p);
@@ -427,6 +508,7 @@ static const struct kvc_tier_ops peers_ops = {
 	.have = peers_have,
 	.offer = peers_offer,
 	.ask = kvct_peers_ask_all,
+	.announce = peers_announce,
 	.remove = peers_remove,
 	.usage = peers_usage,
 };
@@ -474,6 +556,16 @@ static int peers_secret(struct kvct_peers *p, const struct kvct_url *u, char *er
 	return err;
 }
 
+static int peers_directory(struct kvct_peers *p, const struct kvct_url *u, char *error)
+{
+	const char *names[KVCT_PEERS_MAX];
+
+	for (unsigned i = 0; i < p->n; i++)
+		names[i] = p->node[i].name;
+	return kvct_directory_open(u, p->deadline_ms, &p->secret, names, p->n, &p->directory,
+				   error);
+}
+
 /* Asks each node once, so that a wrong secret or address is in the log from the start. */
 static void greet(struct kvct_peers *p)
 {
@@ -495,7 +587,9 @@ static void greet(struct kvct_peers *p)
 int kvct_peers_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		    char *error)
 {
-	static const char *const names[] = { "nodes", "secret", NULL };
+	static const char *const names[] = {
+		"nodes", "secret", "directory", "password_file", "db", "ca", "cert", "key", NULL,
+	};
 	struct kvct_peers *p;
 	int err;
 
@@ -514,11 +608,14 @@ int kvct_peers_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 	p->tier.ops = &peers_ops;
 	kvct_set_id(&p->tier, "peers:"); /* the list of nodes may change */
 	err = peers_nodes(p, u, error) ?: peers_secret(p, u, error);
+	err = err ?: peers_directory(p, u, error);
 	if (err) {
 		peers_close(&p->tier);
 		return err;
 	}
-	p->tier.bytes = (uint64_t)p->n * KVCT_PEERS_HANDLES * KVCT_PEERS_HANDLE_BYTES;
+	p->tier.bytes = (uint64_t)p->n * KVCT_PEERS_HANDLES * KVCT_PEERS_HANDLE_BYTES +
+			(p->directory ? kvct_directory_bytes() : 0);
+	p->tier.announces = p->directory && kvct_directory_announces(p->directory);
 	greet(p);
 	*out = &p->tier;
 	return 0;

@@ -28,10 +28,13 @@ struct kvct_peer {
 	unsigned nidle;
 };
 
+struct kvct_directory;
+
 struct kvct_peers {
 	struct kvc_tier tier;
-	struct kvc_peer_secret secret; /* constant */
-	uint64_t deadline_ms;          /* constant */
+	struct kvct_directory *directory; /* NULL: none. Constant */
+	struct kvc_peer_secret secret;    /* constant */
+	uint64_t deadline_ms;             /* constant */
 	pthread_mutex_t lock;
 	/* which node sent a frame, by a hash of the frame's name; node: 1 + its index, or 0 */
 	struct {

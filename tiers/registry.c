@@ -199,6 +199,7 @@ static int open_remote(const char *url, const struct kvc_store *s, const struct 
 	u.store = s ? s->dir : NULL;
 	u.store_id = s ? s->uuid_text : NULL;
 	u.sealed = *o->keyfile;
+	u.options = o;
 	for (size_t i = 0; i < sizeof remotes / sizeof remotes[0]; i++) {
 		uint64_t c = KVC_CODEC_CHOICES;
 

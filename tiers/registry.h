@@ -43,9 +43,10 @@ struct kvct_url {
 	char scheme[32], user[128], host[256], path[1024]; /* path without its first slash */
 	unsigned port;
 	char query[2048];
-	const char *store;    /* the folder of the local store, or NULL */
-	const char *store_id; /* the store's uuid, or NULL */
-	bool sealed;          /* the mount has keyfile= */
+	const char *store;                 /* the folder of the local store, or NULL */
+	const char *store_id;              /* the store's uuid, or NULL */
+	bool sealed;                       /* the mount has keyfile= */
+	const struct kvc_options *options; /* of the mount, or NULL */
 };
 int kvct_url_parse(const char *text, struct kvct_url *u, char *error);
 /* Copies the value of a query parameter to buf, or "" if it is not given. */

@@ -120,6 +120,29 @@ static int shim_have(struct kvc_tier *t, const struct kvc_where *w, const char *
 	return err ?: s->below->ops->have(s->below, w, path, n, has);
 }
 
+static int shim_offer(struct kvc_tier *t, const char *node, const char *names, size_t len, size_t n,
+		      bool *taken)
+{
+	struct kvc_tier *b = shim_of(t)->below;
+
+	return b->ops->offer(b, node, names, len, n, taken);
+}
+
+static int shim_ask(struct kvc_tier *t, enum kvc_peer_kind kind, const char *names, size_t len,
+		    uint64_t ns, struct kvc_node_answer *a, size_t *n)
+{
+	struct kvc_tier *b = shim_of(t)->below;
+
+	return b->ops->ask(b, kind, names, len, ns, a, n);
+}
+
+static int shim_announce(struct kvc_tier *t, const struct kvc_announcement *a)
+{
+	struct kvc_tier *b = shim_of(t)->below;
+
+	return b->ops->announce(b, a);
+}
+
 static int shim_rehead(struct kvc_tier *t, const struct kvc_where *w,
 		       const uint8_t page[KVC_FRAME_HEADER])
 {
@@ -292,6 +315,9 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->ops.get_path = below->ops->get_path ? shim_get_path : NULL;
 	s->ops.distrust = below->ops->distrust ? shim_distrust : NULL;
 	s->ops.have = below->ops->have ? shim_have : NULL;
+	s->ops.offer = below->ops->offer ? shim_offer : NULL;
+	s->ops.ask = below->ops->ask ? shim_ask : NULL;
+	s->ops.announce = below->ops->announce ? shim_announce : NULL;
 	s->ops.load = NULL; /* so that each read is a get */
 	s->ops.rehead = below->ops->rehead ? shim_rehead : NULL;
 	s->ops.remove = shim_remove;

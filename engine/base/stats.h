@@ -91,6 +91,9 @@
 	X(asks, "names looked up in the shared tiers")                                            \
 	X(ask_batches, "requests to a shared tier about many names")                              \
 	X(ask_hits, "names found in a shared tier")                                               \
+	X(announces, "objects and folders of this node that the directory of peers was told of")  \
+	X(announce_failures, "times the directory of peers could not be told of changes")         \
+	X(announce_restarts, "times all objects had to be announced to the directory again")      \
 	X(peer_answers, "frames, or parts of frames, sent to other nodes")                        \
 	X(peer_bytes, "bytes of frames sent to other nodes")                                      \
 	X(peer_haves, "requests of other nodes about many names that were answered")              \

@@ -135,6 +135,16 @@ struct kvc_load {
 	int (*ended)(void *arg, const struct kvc_part *part);
 };
 
+/* Changes of the objects of this node, of which other nodes are told. */
+struct kvc_announcement {
+	const char *const *path;
+	const bool *has; /* of each path: this node has the object, or no longer has it */
+	size_t n;        /* at most KVC_ANNOUNCE_MOST */
+	/* before this announcement, all objects of this node have been announced */
+	bool complete;
+};
+#define KVC_ANNOUNCE_MOST 1024u
+
 struct kvc_tier_usage {
 	uint64_t total, used; /* in bytes */
 	/* used bytes of all devices, including those that take no more frames */
@@ -268,6 +278,14 @@ struct kvc_tier_ops {
 	 */
 	int (*ask)(struct kvc_tier *t, enum kvc_peer_kind kind, const char *names, size_t len,
 		   uint64_t ns, struct kvc_node_answer *a, size_t *n);
+	/*
+	 * Only in a tier with KVC_TIER_LENT, otherwise NULL. If the tier `announces`, tells other
+	 * nodes which objects this node has. Called by one thread, a few times a second, also
+	 * without changes. Returns 0; -ESTALE: earlier announcements are lost, so that all objects
+	 * must be announced again, with `complete` not set until then; or another error, after
+	 * which the same changes must be announced again.
+	 */
+	int (*announce)(struct kvc_tier *t, const struct kvc_announcement *a);
 	/* Optional: reads parts of a frame as get does, by several threads. */
 	int (*load)(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_load *l);
 	/* Rewrites the header of a stored frame, whose name part has changed. */
@@ -335,6 +353,7 @@ struct kvc_tier {
 	char id[256]; /* identifies the tier, without secrets; the same at every mount */
 	/* codec requested in its URL (kvc_codec_names); KVC_CODEC_CHOICES: that of compress= */
 	uint64_t codec;
+	bool announces; /* other nodes are told of the objects of this node */
 	/*
 	 * memory of a fixed size that the driver holds in addition to KVC_TIER_CALL_BYTES for each
 	 * thread

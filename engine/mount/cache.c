@@ -4,6 +4,7 @@
 
 #include "access_save.h"
 #include "admission.h"
+#include "announce.h"
 #include "budget.h"
 #include "file.h"
 #include "sweep.h"
@@ -249,6 +250,7 @@ static void undo_start(struct kvc *k)
 	kvc_quota_keeper_stop(k);
 	kvc_demote_stop(k);
 	kvc_model_rescan_stop(k);
+	kvc_announce_stop(k);
 	kvc_notify_stop(k);
 	kvc_trim_stop(k);
 	kvc_tiers_join(k);
@@ -290,6 +292,8 @@ int kvc_cache_start(struct kvc *k)
 		err = kvc_demote_start(k);
 	if (!err)
 		err = kvc_model_rescan_start(k);
+	if (!err)
+		err = kvc_announce_start(k);
 	if (err) {
 		kvc_error("cannot start threads: %s; raise the limit (ulimit -u, or pids.max of "
 			  "the cgroup)",
@@ -402,6 +406,7 @@ void kvc_cache_detach(struct kvc *k)
 	kvc_quota_keeper_stop(k);
 	kvc_demote_stop(k);
 	kvc_model_rescan_stop(k);
+	kvc_announce_stop(k);
 	kvc_sweep_stop(k);
 	kvc_waits_end(k); /* woken calls still use the state below and the hooks */
 	kvc_notify_stop(k);

@@ -350,11 +350,7 @@ static int serve_walk_both(struct kvc *k, const char *path, struct kvc_node **n)
 	return err ?: kvc_node_get_both(k, ino, n);
 }
 
-/*
- * May the file be served, without asking any tier but the disk? Returns 0; -ENOENT; or -EIO if only
- * the disk has the file, and does not answer.
- */
-static int may_serve_locked(struct kvc *k, const struct kvc_node *n)
+int kvc_serve_may_locked(struct kvc *k, const struct kvc_node *n)
 {
 	if (!S_ISREG(n->row.mode) || kvc_node_gone(n) || n->commit.lost ||
 	    n->row.blocks * 512 + SPARSE_GAIN < n->object.size || n->state == KVC_OPEN)
@@ -395,7 +391,7 @@ static int find_both(struct kvc_served *s, bool head)
 	if (S_ISDIR(n->row.mode)) {
 		s->f->ino = n->row.ino;
 		err = kvc_path_frame_name_both(k, n, s->f);
-	} else if (!(err = may_serve_locked(k, n))) {
+	} else if (!(err = kvc_serve_may_locked(k, n))) {
 		kvc_node_ref_locked(n);
 		s->n = n;
 		err = head ? frame_of_lower_both(s) : 0;
@@ -455,7 +451,7 @@ int kvc_serve_path(struct kvc *k, const char *path, uint64_t *ino)
 	return err;
 }
 
-static bool may_have_both(struct kvc *k, const char *path)
+bool kvc_serve_may_have_both(struct kvc *k, const char *path)
 {
 	struct kvc_node *n;
 	int err;
@@ -463,7 +459,7 @@ static bool may_have_both(struct kvc *k, const char *path)
 	if (strlen(path) > KVC_FRAME_PATH_MAX || serve_walk_both(k, path, &n))
 		return false;
 	/* -EIO: the disk does not answer now, which a request for the object is told */
-	err = S_ISDIR(n->row.mode) ? 0 : may_serve_locked(k, n);
+	err = S_ISDIR(n->row.mode) ? 0 : kvc_serve_may_locked(k, n);
 	kvc_node_settle_locked(k, n);
 	return err != -ENOENT;
 }
@@ -473,7 +469,7 @@ void kvc_serve_have(struct kvc_server *v, const char *paths, size_t n, uint8_t *
 	memset(bits, 0, (n + 7) / 8);
 	kvc_lock_both(v->k);
 	for (size_t i = 0; i < n; i++, paths += strlen(paths) + 1) {
-		if (may_have_both(v->k, paths))
+		if (kvc_serve_may_have_both(v->k, paths))
 			bits[i / 8] |= (uint8_t)(1u << i % 8);
 		if ((i + 1) % AT_ONCE == 0)
 			kvc_pause_both(v->k);

@@ -10,6 +10,7 @@
 #include "frame.h"
 
 struct kvc;
+struct kvc_node;
 struct kvc_server; /* remembers the checksums of frames that were made */
 struct kvc_served; /* one frame that is being sent */
 
@@ -29,6 +30,13 @@ int kvc_serve_find(struct kvc_server *v, const char *path, bool head, struct kvc
  * of the mount. Returns 0, -ENOENT, or another error.
  */
 int kvc_serve_path(struct kvc *k, const char *path, uint64_t *ino);
+/*
+ * May the file be served, without asking any tier but the disk? Returns 0; -ENOENT; or -EIO if only
+ * the disk has the file, and does not answer.
+ */
+int kvc_serve_may_locked(struct kvc *k, const struct kvc_node *n);
+/* May this node have the object or the folder at a path? */
+bool kvc_serve_may_have_both(struct kvc *k, const char *path);
 /*
  * Tells which of n paths this node may have, without loading anything: sets a bit for each in
  * bits[(n + 7) / 8], as POST /have answers (peer_sign.h). The paths follow each other, each with a

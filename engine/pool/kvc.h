@@ -155,7 +155,8 @@ struct kvc {
 	struct kvc_demotes *demotes;
 
 	/* jobs/ */
-	struct kvc_sweep *sweep; /* sweep.h; NULL before the first sweep */
+	struct kvc_sweep *sweep;         /* sweep.h; NULL before the first sweep */
+	struct kvc_announcer *announcer; /* announce.h; NULL: no thread runs */
 };
 
 /*

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mounts that read each other's objects (peer_listen= and remote=peers://), requests as a node
 signs them, and a proxy between two nodes that changes the bytes."""
-import hashlib, hmac, http.client, os, re, secrets, select, socket, threading, time, urllib.parse
+import base64, hashlib, hmac, http.client, os, re, secrets, select, socket, threading, time
+import urllib.parse
 
 from kvtest import Store, TMP
 import servers
@@ -73,16 +74,27 @@ def ask_epoch(store):
     return EPOCHS.setdefault(store.daemon.pid, body.decode())
 
 
+def peers_key(secret):
+    """The key of signatures, from the file with the secret."""
+    with open(secret) as f:
+        text = f.readline().strip().encode()
+    prk = hmac.new(b"\0" * 32, text, hashlib.sha256).digest()
+    return hmac.new(prk, b"kvcachefs peers 1\x01", hashlib.sha256).digest()
+
+
+def directory_id(secret, path):
+    """The name of an object in a directory of peers."""
+    mac = hmac.new(peers_key(secret), b"directory object\n" + os.fsencode(path), hashlib.sha256)
+    return base64.b64encode(mac.digest()[:12], b"-_").decode()
+
+
 class Request:
     """A request as a node sends it. Each argument can be wrong."""
 
     def __init__(self, store, path, first=0, last=PAGE - 1, when=None, nonce=None, key=None,
                  node=None, epoch=None):
         self.port, self.path, self.node = store.port, path, node or local(store.port)
-        with open(store.secret) as f:
-            text = f.readline().strip().encode()
-        prk = hmac.new(b"\0" * 32, text, hashlib.sha256).digest()
-        self.key = key or hmac.new(prk, b"kvcachefs peers 1\x01", hashlib.sha256).digest()
+        self.key = key or peers_key(store.secret)
         self.nonce = nonce or secrets.token_hex(16)
         self.range = f"{first}-{last}"
         self.time = int(time.time() * 1000) if when is None else when
@@ -189,7 +201,11 @@ class Proxy:
                 a, _ = self.listener.accept()
             except OSError:
                 return
-            b = socket.create_connection(("127.0.0.1", self.to))
+            try:
+                b = socket.create_connection(("127.0.0.1", self.to))
+            except OSError:  # nobody listens there now
+                a.close()
+                continue
             self.open += [a, b]
             threading.Thread(target=self.relay, args=(a, b), daemon=True).start()
 

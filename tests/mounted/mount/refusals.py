@@ -50,6 +50,9 @@ for bad in ("uid=nobody", "uid=", "uid=-1", "uid=4294967295", "gid=1x", "gid"):
 for bad in ("mode=rwx", "mode=", "mode=10000", "mode=789", "mode"):
     refused(kv, store, mnt, "-o", f"{o},{bad}", says="is not an octal mode")
 refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="is not valid")
+PEERS = f"peers://?nodes=h:1&secret={TMP}/secret"
+with open(f"{TMP}/secret", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+    f.write("a secret of the peers\n")
 for remote, says in (("foo", "is not a URL"), ("/srv/kv", "give dir:///srv/kv"),
                      ("ftp://x", "unknown kind 'ftp'"),
                      ("redis://u:p@h", "a URL must not contain a password"),
@@ -76,7 +79,16 @@ for remote, says in (("foo", "is not a URL"), ("/srv/kv", "give dir:///srv/kv"),
                      ("peers://?nodes=h:99999&secret=/x", "is not HOST:PORT"),
                      ("peers://?nodes=" + "+".join(f"h:{i}" for i in range(1, 66)) +
                       "&secret=/x", "more than 64 nodes"),
-                     ("peers://?nodes=h:1&secret=/x&node=2", "no parameter 'node'")):
+                     ("peers://?nodes=h:1&secret=/x&node=2", "no parameter 'node'"),
+                     (PEERS + "&directory=", "directory= must be redis://"),
+                     (PEERS + "&directory=redis+cluster://h/p", "directory= must be redis://"),
+                     (PEERS + "&directory=redis://", "needs a host"),
+                     (PEERS + "&directory=redis://u:p@h/p", "must not contain a password"),
+                     (PEERS + "&directory=redis://h/p?db=1", "with & between them"),
+                     (PEERS + "&directory=redis://h/p&db=x", "not the number of a database"),
+                     (PEERS + "&directory=redis://h/{p}", "cannot contain { or }"),
+                     (PEERS + "&directory=redis://h/p&password_file=/nonexistent",
+                      "/nonexistent")):
     refused(kv, store, mnt, "-o", f"{o},remote={remote}", says=says)
 os.mkdir(f"{TMP}/dir")
 refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir",

@@ -568,6 +568,8 @@ int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, 
 	if (!err) {
 		kvc_arrival_named_locked(k, parent, name);
 		kvc_folder_touch_locked(k, folder, is_folder ? 1 : 0);
+		if (is_folder) /* as after mkdir */
+			kvc_chunking_folder_arrived_both(k, folder);
 		kvc_account_quota_count_locked(k, n);
 		if (!is_folder)
 			kvc_model_use_place_locked(k, n, tier, 0, n->in[tier].place.where.len);

@@ -13,6 +13,7 @@
 #include "cluster.h"
 
 #include "cluster_ask.h"
+#include "cluster_change.h"
 #include "fs.h"
 #include "nodes.h"
 
@@ -26,6 +27,7 @@ static const struct {
 } requests[] = {
 	{ "status\n", KVC_PEER_STATUS },
 	{ "where\n", KVC_PEER_WHERE },
+	{ "change\n", KVC_PEER_CHANGE },
 };
 
 static const struct {
@@ -37,6 +39,8 @@ static const struct {
 			 "this address as peer_listen=?" },
 	{ -EHOSTUNREACH, "unreachable: its name has no address" },
 	{ -EBUSY, "busy: try again" },
+	{ -EPERM, "refused: it allows no changes by other nodes; they need its option "
+		  "peer_control" },
 	{ -ENOMEM, "unknown: out of memory here" },
 };
 
@@ -71,6 +75,49 @@ char *kvfs_cluster_text(struct kvfs *f, enum kvc_peer_kind kind, const char *nam
 	return text;
 }
 
+/* A change that waits in the worker. */
+struct here {
+	struct kvc_wait w;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	bool woken;
+};
+
+static void here_woken(struct kvc_wait *w)
+{
+	struct here *h = kvc_of(w, struct here, w);
+
+	pthread_mutex_lock(&h->lock);
+	h->woken = true;
+	pthread_cond_signal(&h->cond);
+	pthread_mutex_unlock(&h->lock);
+}
+
+/* Makes a change on this node. Returns 0 and *text, or a negative errno. Blocks. */
+static int change_here(struct kvfs *f, const char *names, size_t n, char **text, size_t *len)
+{
+	struct here h = { .w.wake = here_woken };
+	struct kvc_change *c = NULL;
+	int err = kvc_change_begin(f->k, names, n, &c);
+
+	if (err)
+		return err;
+	pthread_mutex_init(&h.lock, NULL);
+	pthread_cond_init(&h.cond, NULL);
+	while (kvc_change_run(c, &h.w) == KVC_WAIT) {
+		pthread_mutex_lock(&h.lock);
+		while (!h.woken)
+			pthread_cond_wait(&h.cond, &h.lock);
+		h.woken = false;
+		pthread_mutex_unlock(&h.lock);
+	}
+	pthread_cond_destroy(&h.cond);
+	pthread_mutex_destroy(&h.lock);
+	*text = kvfs_cluster_changed(c, len);
+	kvc_change_end(c);
+	return *text ? 0 : -ENOMEM;
+}
+
 /* Prints the answer of a node, or why there is none. */
 static void print_answer(FILE *out, const struct kvc_node_answer *a)
 {
@@ -90,6 +137,21 @@ static void print_answer(FILE *out, const struct kvc_node_answer *a)
 	else
 		fprintf(out, "%s: %s\n", a->err == -EACCES ? "refused" : "failed",
 			*a->why ? a->why : strerror(-a->err));
+}
+
+char *kvfs_cluster_changed(const struct kvc_change *c, size_t *len)
+{
+	char *text = NULL;
+	FILE *out = open_memstream(&text, len);
+
+	if (!out)
+		return NULL;
+	kvc_change_print(c, out);
+	if (fclose(out)) {
+		free(text);
+		return NULL;
+	}
+	return text;
 }
 
 /* Finds the request, and counts its names. Returns false if it is wrong. */
@@ -117,7 +179,7 @@ int kvfs_cluster_run(struct kvfs *f, const char *request, size_t len, char **tex
 {
 	struct kvc_node_answer *a;
 	enum kvc_peer_kind kind;
-	char *own, name[KVC_PEER_NAME];
+	char *own = NULL, name[KVC_PEER_NAME];
 	size_t n, nodes = 0, own_len;
 	FILE *out;
 	int err;
@@ -126,8 +188,12 @@ int kvfs_cluster_run(struct kvfs *f, const char *request, size_t len, char **tex
 		return -EINVAL;
 	a = calloc(KVC_NODES, sizeof *a);
 	out = open_memstream(text, text_len);
-	own = kvfs_cluster_text(f, kind, request, n, &own_len);
-	err = a && out && own ? kvc_cluster_ask(f->k, kind, request, len, a, &nodes) : -ENOMEM;
+	err = a && out ? 0 : -ENOMEM;
+	if (!err && kind == KVC_PEER_CHANGE)
+		err = change_here(f, request, n, &own, &own_len);
+	else if (!err && !(own = kvfs_cluster_text(f, kind, request, n, &own_len)))
+		err = -ENOMEM;
+	err = err ?: kvc_cluster_ask(f->k, kind, request, len, a, &nodes);
 	if (!err) {
 		kvfs_nodes_name(f, name);
 		fprintf(out, "node %s here %zu -\n", name, own_len);

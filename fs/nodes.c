@@ -11,7 +11,8 @@
  * load them, and then answers (offer.h). At most OFFERS are under way.
  *
  * POST /have asks for many names. Its headers are checked before the body arrives: the body of a
- * refused request is read and not stored. The requests of operators (cluster.h) look the same.
+ * refused request is read and not stored. The requests of operators (cluster.h) look the same. Of
+ * these, POST /change needs the option peer_control, and one is under way at a time.
  *
  * A few threads of libmicrohttpd answer. A request that waits for a load from the disk is suspended
  * and takes no thread: the engine wakes it. http_peers.h limits connections and the time of each
@@ -21,6 +22,7 @@
 #include "fs.h"
 
 #include "cluster.h"
+#include "cluster_change.h"
 #include "http_address.h"
 #include "http_peers.h"
 #include "log.h"
@@ -49,6 +51,7 @@
 _Static_assert(KVC_PEER_NAMES_BYTES <= BLOCK, "a body has the memory of an answer");
 _Static_assert(NODES *(CONNECTION_BYTES + BLOCK) + OFFERS * KVC_OFFER_BYTES <= KVFS_NODES_BYTES,
 	       "memory of connections and offers");
+_Static_assert(KVC_CHANGE_BYTES <= KVC_OFFER_BYTES, "a change takes the place of an offer");
 
 #if MHD_VERSION < 0x00097002
 typedef int mhd_result;
@@ -71,7 +74,8 @@ struct kvfs_nodes {
 	/* names in requests that are not those of this node; each one was logged */
 	char misdirected[NAMES_WARNED][KVC_PEER_NAME];
 	unsigned nmisdirected;
-	unsigned offers; /* under way */
+	unsigned offers; /* under way; a change counts, too */
+	bool changes;    /* a change is under way */
 	bool ending;     /* no more connections are suspended */
 };
 
@@ -91,6 +95,8 @@ struct exchange {
 	kvc_peer_text epoch; /* likewise */
 	bool offers;         /* counted in o->offers */
 	struct kvc_offer *offer;
+	bool changes; /* it has set o->changes */
+	struct kvc_change *change;
 	bool woken, suspended; /* under o->lock */
 };
 
@@ -274,8 +280,8 @@ static void node_woken(struct kvc_wait *w)
 }
 
 /*
- * Opens the frame, or takes the offer. Returns true if the exchange waits, and its connection is
- * suspended.
+ * Opens the frame, takes the offer, or makes the change. Returns true if the exchange waits, and
+ * its connection is suspended.
  */
 static bool open_or_suspend(struct exchange *x, int *err)
 {
@@ -283,7 +289,9 @@ static bool open_or_suspend(struct exchange *x, int *err)
 
 	do {
 		x->woken = false; /* no wake can arrive before these calls */
-		*err = x->offer ? kvc_offer_run(x->offer, &x->w) : kvc_serve_open(x->s, &x->w);
+		*err = x->change  ? kvc_change_run(x->change, &x->w)
+		       : x->offer ? kvc_offer_run(x->offer, &x->w)
+				  : kvc_serve_open(x->s, &x->w);
 		if (*err != KVC_WAIT)
 			return false;
 		pthread_mutex_lock(&x->o->lock);
@@ -419,11 +427,9 @@ static mhd_result offer_answer(struct exchange *x, size_t n)
 				"");
 }
 
-/* Answers a request of an operator on another node. */
-static mhd_result text_answer(struct exchange *x, size_t n)
+/* Answers with a text, or "not now" if it is NULL. Takes ownership of the text. */
+static mhd_result text_answer(struct exchange *x, char *text, size_t len)
 {
-	size_t len = 0;
-	char *text = kvfs_cluster_text(x->o->f, x->q.kind, x->names, n, &len);
 	struct MHD_Response *r =
 		text ? MHD_create_response_from_buffer(len, text, MHD_RESPMEM_MUST_FREE) : NULL;
 
@@ -431,6 +437,83 @@ static mhd_result text_answer(struct exchange *x, size_t n)
 		free(text);
 	return r ? node_answer(x, MHD_HTTP_OK, len, text, len, r)
 		 : node_answer_text(x, MHD_HTTP_SERVICE_UNAVAILABLE, "");
+}
+
+/* Takes the place for a change, which is also one for offers. */
+static int change_begin(struct exchange *x, size_t n)
+{
+	struct kvfs_nodes *o = x->o;
+	char first[200];
+	int err;
+
+	if (!kvc_cache_options(o->f->k)->peer_control)
+		return -EPERM;
+	pthread_mutex_lock(&o->lock);
+	x->changes = !o->changes && o->offers < OFFERS;
+	o->changes |= x->changes;
+	o->offers += x->changes;
+	pthread_mutex_unlock(&o->lock);
+	if (!x->changes)
+		return -EBUSY;
+	err = kvc_change_begin(o->f->k, x->names, n, &x->change);
+	if (err)
+		return err;
+	extend_time(x, 0);
+	snprintf(first, sizeof first, "%s", x->names + strlen(x->names) + 1);
+	kvc_quote_one_line(first);
+	kvc_info("peer_listen: another node sets %.64s of %zu paths, the first is %s", x->names,
+		 n - 1, first);
+	return 0;
+}
+
+static void change_end(struct exchange *x)
+{
+	kvc_change_end(x->change);
+	x->change = NULL;
+	if (!x->changes)
+		return;
+	pthread_mutex_lock(&x->o->lock);
+	x->o->changes = false;
+	x->o->offers--;
+	pthread_mutex_unlock(&x->o->lock);
+	x->changes = false;
+}
+
+/* Answers a change, or waits for the chunks that are being evicted. */
+static mhd_result change_answer(struct exchange *x, size_t n)
+{
+	struct kvc_stats *stats = kvc_cache_stats(x->o->f->k);
+	int err = x->change ? 0 : change_begin(x, n);
+	size_t len = 0;
+	char *text;
+
+	if (!err && open_or_suspend(x, &err))
+		return MHD_YES;
+	kvc_count(stats, peer_changes);
+	if (err) {
+		kvc_count(stats, peer_changes_refused);
+		change_end(x);
+		return node_answer_text(x,
+					err == -EPERM    ? KVC_PEER_NO_CHANGES
+					: err == -EINVAL ? MHD_HTTP_BAD_REQUEST
+							 : MHD_HTTP_SERVICE_UNAVAILABLE,
+					"");
+	}
+	text = kvfs_cluster_changed(x->change, &len);
+	change_end(x);
+	return text_answer(x, text, len);
+}
+
+/* Answers a request of an operator on another node. */
+static mhd_result cluster_answer(struct exchange *x, size_t n)
+{
+	size_t len = 0;
+	char *text;
+
+	if (x->q.kind == KVC_PEER_CHANGE)
+		return change_answer(x, n);
+	text = kvfs_cluster_text(x->o->f, x->q.kind, x->names, n, &len);
+	return text_answer(x, text, len);
 }
 
 static mhd_result have_answer(struct exchange *x)
@@ -450,7 +533,7 @@ static mhd_result have_answer(struct exchange *x)
 	if (x->q.kind == KVC_PEER_OFFER)
 		return offer_answer(x, n);
 	if (kvc_peer_has_text(x->q.kind))
-		return text_answer(x, n);
+		return cluster_answer(x, n);
 	kvc_serve_have(x->o->server, x->names, n, bits);
 	kvc_announce_missing(x->o->f->k, x->names, n, bits);
 	kvc_count(kvc_cache_stats(x->o->f->k), peer_haves);
@@ -520,6 +603,7 @@ static void on_node_answered(void *arg, struct MHD_Connection *c, void **state,
 		kvc_serve_close(x->s);
 	if (x) {
 		offer_end(x);
+		change_end(x);
 		free(x->names);
 	}
 	free(x);
@@ -591,6 +675,9 @@ static void warn_of_options(const struct kvc_options *o)
 	if (*o->peer_secret)
 		kvc_warn("option peer_secret needs peer_listen=: add peer_listen=ADDR:PORT, or "
 			 "remove peer_secret=");
+	if (o->peer_control)
+		kvc_warn("option peer_control needs peer_listen=: add peer_listen=ADDR:PORT, or "
+			 "remove peer_control");
 	if (*o->peer_name)
 		kvc_warn("option peer_name needs peer_listen=: add peer_listen=ADDR:PORT, or "
 			 "remove peer_name=");

@@ -67,9 +67,9 @@ struct kvct_peers_request {
  * frame; -ENOENT: the node does not have the object; -EBADMSG: `off` is past its end; -EBUSY: the
  * node cannot serve it now, or is busy with other offers; -EACCES: the node refuses this node, or
  * does not have the name in nodes=; -EOPNOTSUPP or -ENOSPC: the node takes no offers because it
- * reads from no remote, or is full; or -EIO, -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH, -ENOMEM.
- * Every answer but -EACCES was signed with the secret. The iov itself is not changed. Blocks,
- * without the lock.
+ * reads from no remote, or is full; -EPERM: it allows no changes; or -EIO, -ETIMEDOUT,
+ * -ECONNREFUSED, -EHOSTUNREACH, -ENOMEM. Every answer but -EACCES was signed with the secret. The
+ * iov itself is not changed. Blocks, without the lock.
  */
 int kvct_peers_ask(struct kvct_peers *p, unsigned i, struct kvct_peers_request *q);
 /* The member `ask` of the driver (peers_ask.c). */

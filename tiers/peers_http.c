@@ -304,6 +304,8 @@ static int peer_judge(struct kvct_peers *p, unsigned i, struct transfer *t, CURL
 	if (t->q->kind == KVC_PEER_OFFER &&
 	    (t->status == KVC_PEER_NO_REMOTE || t->status == KVC_PEER_FULL))
 		return t->status == KVC_PEER_FULL ? -ENOSPC : -EOPNOTSUPP;
+	if (t->q->kind == KVC_PEER_CHANGE && t->status == KVC_PEER_NO_CHANGES)
+		return -EPERM;
 	return t->status == 404   ? -ENOENT
 	       : t->status == 416 ? -EBADMSG
 	       : t->status == 503 ? -EBUSY

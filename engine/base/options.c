@@ -134,6 +134,10 @@ static const struct row rows[] = {
 	  "peer_listen=; required if peer_listen= has the address 0.0.0.0 or [::]; join several "
 	  "addresses with +",
 	  TEXT, AT(peer_name), NULL, 0, 1024, "", FIXED },
+	{ "peer_control", NULL,
+	  "let nodes that know the secret of peer_listen= pin, unpin, evict and drop chunks "
+	  "(kvcachectl cluster)",
+	  FLAG, AT(peer_control), NULL, 0, 0, "0", FIXED },
 	{ "passthrough", ONE_OF, "let the kernel move data between callers and the pool", CHOICE,
 	  AT(passthrough), auto_names, 0, 0, "auto", FIXED },
 	{ "io_uring", ONE_OF, "receive requests through io_uring", CHOICE, AT(io_uring), auto_names,

@@ -53,6 +53,7 @@ struct kvc_options {
 	char metrics_token[256];     /* path of a file; empty: no token */
 	char peer_listen[64];        /* ADDR:PORT; empty: no peer is served */
 	char peer_secret[256];       /* path of a file */
+	uint64_t peer_control;       /* bool: other nodes may change objects */
 	char peer_name[1024];        /* other names of this node, with + between them */
 	char logfile[256];           /* path of the log's file; empty: none */
 	char shim[128];              /* faults to inject below the engine, for tests */

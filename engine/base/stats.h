@@ -101,6 +101,8 @@
 	X(peer_offers_refused, "names that other nodes offered and this node did not take")       \
 	X(pushes, "names offered to other nodes")                                                 \
 	X(pushes_refused, "names that other nodes did not take")                                  \
+	X(peer_changes, "changes of chunks that other nodes asked for")                           \
+	X(peer_changes_refused, "changes of chunks that other nodes asked for without effect")    \
 	X(peer_stale,                                                                             \
 	  "requests of other nodes for an earlier run of this daemon, or without its epoch")      \
 	X(peer_refusals,                                                                          \

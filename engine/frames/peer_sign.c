@@ -15,7 +15,7 @@ static const struct {
 } kinds[KVC_PEER_KINDS] = {
 	[KVC_PEER_GET] = { KVC_PEER_PREFIX, "GET" }, [KVC_PEER_HAVE] = { "/have", "POST" },
 	[KVC_PEER_OFFER] = { "/offer", "OFFER" },    [KVC_PEER_STATUS] = { "/status", "STATUS" },
-	[KVC_PEER_WHERE] = { "/where", "WHERE" },
+	[KVC_PEER_WHERE] = { "/where", "WHERE" },    [KVC_PEER_CHANGE] = { "/change", "CHANGE" },
 };
 
 const char *kvc_peer_url(enum kvc_peer_kind kind)

@@ -32,7 +32,9 @@
  * POST /status and POST /where look the same, each with a word of its own in the signature. Their
  * answer is 200 and a text of at most KVC_PEER_TEXT bytes, all of which are signed. /status: the
  * state of the node, as lines of a name and a number; its body is one empty name. /where: a line
- * for each name.
+ * for each name. POST /change is the third of this kind, and the only request that changes the
+ * objects of a node: the first name is the change (ops/cluster_change.h), and the text has a line
+ * for each other name. A node without the option peer_control answers KVC_PEER_NO_CHANGES.
  *
  * A server refuses a request whose time differs from its own by more than KVC_PEER_WINDOW_MS, and a
  * nonce that it has seen before. It answers KVC_PEER_MISDIRECTED if the request is for a name that
@@ -64,7 +66,8 @@
 #define KVC_PEER_NAMES_BYTES (64u << 10)   /* length of that body */
 #define KVC_PEER_BITS (KVC_PEER_NAMES / 8) /* length of its answer */
 #define KVC_PEER_TEXT (64u << 10)          /* maximum length of a text that answers a request */
-#define KVC_PEER_MISDIRECTED 421u          /* status of an answer */
+#define KVC_PEER_NO_CHANGES 405u           /* status of an answer */
+#define KVC_PEER_MISDIRECTED 421u
 #define KVC_PEER_OTHER_EPOCH 425u
 #define KVC_PEER_NO_REMOTE 501u
 #define KVC_PEER_FULL 507u
@@ -91,6 +94,7 @@ enum kvc_peer_kind {
 	KVC_PEER_OFFER,
 	KVC_PEER_STATUS,
 	KVC_PEER_WHERE,
+	KVC_PEER_CHANGE,
 	KVC_PEER_KINDS
 };
 /* The URL; for _GET, its part before the path. */

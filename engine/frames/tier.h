@@ -214,7 +214,8 @@ enum {
 /* The answer of a node to a call of `ask`. */
 struct kvc_node_answer {
 	char node[KVC_PEER_NAME];
-	int err;       /* 0, or an error of get; -EACCES also if it does not know the request */
+	/* 0, or an error of get; -EPERM: no changes are allowed; -EACCES: also for new requests */
+	int err;
 	char why[200]; /* the reason for an error, one line; or "" */
 	char *text;    /* with a zero at its end; NULL after an error */
 	size_t len;    /* at most KVC_PEER_TEXT */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define ASK_MS 3000u
+#define CHANGE_MS 2000u /* beyond deadline=, which bounds a change */
 
 /* Returns the tier whose nodes can be asked, or NULL. */
 static struct kvc_tier *cluster_tier(const struct kvc *k)
@@ -32,7 +33,8 @@ int kvc_cluster_ask(struct kvc *k, enum kvc_peer_kind kind, const char *names, s
 		    struct kvc_node_answer *a, size_t *n)
 {
 	struct kvc_tier *t = cluster_tier(k);
-	uint64_t ms = kvc_min(k->opt.deadline_ms, ASK_MS);
+	uint64_t ms = kind == KVC_PEER_CHANGE ? k->opt.deadline_ms + CHANGE_MS
+					      : kvc_min(k->opt.deadline_ms, ASK_MS);
 
 	*n = 0;
 	return t ? t->ops->ask(t, kind, names, len, ms * 1000000, a, n) : 0;

@@ -16,7 +16,8 @@ struct kvc;
 size_t kvc_cluster_nodes(struct kvc *k);
 /*
  * Sends the request to all of them, and waits for their answers, as long as deadline= but at most 3
- * seconds. a: KVC_NODES answers; the caller frees their texts. Returns 0 or -ENOMEM. Blocks.
+ * seconds, or for changes 2 seconds longer than deadline=. a: KVC_NODES answers; the caller frees
+ * their texts. Returns 0 or -ENOMEM. Blocks.
  */
 int kvc_cluster_ask(struct kvc *k, enum kvc_peer_kind kind, const char *names, size_t len,
 		    struct kvc_node_answer *a, size_t *n);

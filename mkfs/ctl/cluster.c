@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl cluster: the state of all nodes on one screen, and which nodes have a chunk. The
- * daemon of the mount asks the nodes of its peers:// remote; this command reads their answers
- * (cluster_ask.c), of which it trusts nothing: it prints numbers, and words of few characters.
+ * kvcachectl cluster: the state of all nodes on one screen, which nodes have a chunk, and changes
+ * of chunks on all nodes (cluster_change.c). The daemon of the mount asks the nodes of its peers://
+ * remote; this command reads their answers (cluster_ask.c), of which it trusts nothing: it prints
+ * numbers, and words of few characters.
  */
 #include "cluster.h"
 
 #include "json.h"
 #include "quote.h"
+#include "set.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -30,11 +32,17 @@ static bool number_of(const char *text, const char *name, uint64_t *v)
 	bool any = false;
 
 	*v = 0;
-	for (const char *at = text; at && *at; at = (at = strchr(at, '\n')) ? at + 1 : NULL)
-		if (!strncmp(at, name, n) && at[n] == ' ') {
-			*v += strtoull(at + n, NULL, 10);
-			any = true;
-		}
+	for (const char *at = text; at && *at; at = (at = strchr(at, '\n')) ? at + 1 : NULL) {
+		const char *digit;
+
+		if (strncmp(at, name, n) != 0 || at[n] != ' ')
+			continue;
+		digit = at + n + strspn(at + n, " ");
+		if (*digit < '0' || *digit > '9')
+			continue;
+		*v += strtoull(digit, NULL, 10);
+		any = true;
+	}
 	return any;
 }
 
@@ -183,24 +191,6 @@ struct where {
 	struct kvm_nodes failed; /* nodes that have failed, each once */
 };
 
-/* Takes the next line of a node's text: two words of few characters. */
-static bool next_line(char **at, char tiers[64], char state[64])
-{
-	static const char tiers_have[] = "abcdefghijklmnopqrstuvwxyz0123456789,-";
-	static const char state_has[] = "abcdefghijklmnopqrstuvwxyz+-";
-	char *end = strchr(*at, '\n');
-	int n = 0;
-
-	if (!end)
-		return false;
-	*end = 0;
-	if (sscanf(*at, "%63s %63s%n", tiers, state, &n) != 2 || (*at)[n] ||
-	    tiers[strspn(tiers, tiers_have)] || state[strspn(state, state_has)])
-		return false;
-	*at = end + 1;
-	return true;
-}
-
 /* Notes that the node has failed, once. */
 static void node_failed(struct where *w, const struct kvm_node *node)
 {
@@ -244,7 +234,7 @@ static void print_places(struct where *w, struct kvm_nodes *all, char *at[KVM_NO
 	for (size_t i = 0; i < all->n; i++) {
 		struct kvm_node *node = &all->v[i];
 
-		if (node->text && !next_line(&at[i], tiers, state))
+		if (node->text && !kvm_nodes_line(&at[i], tiers, state))
 			kvm_nodes_failed(node, KVM_NODES_NONSENSE);
 		if (!node->text || !strcmp(state, "absent"))
 			continue;
@@ -325,19 +315,116 @@ static int show_where(int n, char **paths, bool json)
 	return failed;
 }
 
-int kvm_run_cluster(int argc, char **argv)
+/* ---- changes ---- */
+
+/* The options of the command. */
+struct words {
+	bool json, yes;
+	const char *time, *from;
+};
+
+static int run_pin(const struct words *w, int n, char **paths)
 {
-	bool json = false;
-	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
-	int err = kvm_options(&argc, argv, options);
-	bool where = !err && argc && !strcmp(argv[0], "where");
+	struct kvm_cluster_change what = { .name = "pin", .attr = "pin", .done = "pinned" };
+	uint64_t s = 1; /* permanently */
+	char value[32];
+	int err = w->time ? kvm_set_pin_time(w->time, &s) : 0;
+
+	snprintf(value, sizeof value, "%" PRIu64, s);
+	what.value = value;
+	return err ?: kvm_cluster_change(&what, n, paths, w->json);
+}
+
+static int run_unpin(const struct words *w, int n, char **paths)
+{
+	static const struct kvm_cluster_change what = { "unpin", "pin", "0", "unpinned" };
+
+	return kvm_cluster_change(&what, n, paths, w->json);
+}
+
+/* Prints what will be evicted, and asks, as kvcachectl evict does. */
+static int confirm_evict_all(const char *from, int n, char **paths, bool yes)
+{
+	if (!strcmp(from, "cpu"))
+		return 0;
+	for (int i = 0; i < n; i++)
+		if (!strcmp(from, "all"))
+			fprintf(stderr, "%s: dropped from memory and all tiers of all nodes.\n",
+				paths[i]);
+		else
+			fprintf(stderr,
+				"%s: removed from %s on all nodes. A reboot loses data that is "
+				"then only in memory.\n",
+				paths[i], from);
+	return kvm_confirm(yes);
+}
+
+static int run_evict(const struct words *w, int n, char **paths)
+{
+	struct kvm_cluster_change what = { "evict", "demote", w->from ?: "cpu", "evicted" };
+	char mnt[KVM_PATH], rel[KVM_PATH];
+
+	if (!*what.value || strlen(what.value) > 32)
+		return kvm_misused("--from %s: give a tier such as disk, or cpu, or all",
+				   kvm_shown(what.value));
+	for (int i = 0; i < n; i++)
+		if (kvm_nodes_path(paths[i], mnt, rel))
+			return 1;
+	return confirm_evict_all(what.value, n, paths, w->yes)
+		       ?: kvm_cluster_change(&what, n, paths, w->json);
+}
+
+static int run_where(const struct words *w, int n, char **paths)
+{
+	return show_where(n, paths, w->json);
+}
+
+static const struct {
+	const char *word;
+	int (*run)(const struct words *w, int n, char **paths);
+} verbs[] = {
+	{ "where", run_where },
+	{ "pin", run_pin },
+	{ "unpin", run_unpin },
+	{ "evict", run_evict },
+};
+
+/* Refuses options of other words. verb: NULL if there is none. */
+static int check_options(const struct words *w, const char *verb)
+{
+	uint64_t s;
+	int err = w->time ? kvm_set_pin_time(w->time, &s) : 0;
 
 	if (err)
 		return err;
-	if (where)
-		return argc > 1 ? show_where(argc - 1, argv + 1, json)
-				: kvm_misused("where: give the path of a chunk or a file");
+	if (w->time && (!verb || strcmp(verb, "pin") != 0))
+		return kvm_misused("--for %s: give it with cluster pin", w->time);
+	if ((w->from || w->yes) && (!verb || strcmp(verb, "evict") != 0))
+		return kvm_misused("%s%s%s: give it with cluster evict", w->from ? "--from" : "",
+				   w->from ? " " : "--yes", w->from ? kvm_shown(w->from) : "");
+	return 0;
+}
+
+int kvm_run_cluster(int argc, char **argv)
+{
+	struct words w = { 0 };
+	const struct kvm_option options[] = { { "json", &w.json, NULL },
+					      { "yes", &w.yes, NULL },
+					      { "for", NULL, &w.time },
+					      { "from", NULL, &w.from },
+					      { 0 } };
+	size_t n = sizeof verbs / sizeof verbs[0], i = 0;
+	int err = kvm_options(&argc, argv, options);
+
+	while (!err && i < n && (!argc || strcmp(argv[0], verbs[i].word) != 0))
+		i++;
+	err = err ?: check_options(&w, i < n ? argv[0] : NULL);
+	if (err)
+		return err;
+	if (i < n)
+		return argc > 1 ? verbs[i].run(&w, argc - 1, argv + 1)
+				: kvm_misused("%s: give the path of a chunk or a file", argv[0]);
 	if (argc > 1)
 		return kvm_misused("unexpected argument %s", kvm_shown(argv[1]));
-	return show_states(argc ? argv[0] : NULL, json);
+	return show_states(argc ? argv[0] : NULL, w.json);
 }

@@ -44,6 +44,20 @@ int kvm_nodes_path(const char *path, char mnt[KVM_PATH], char rel[KVM_PATH]);
  */
 int kvm_nodes_request(const char *head, size_t head_len, int n, char **paths, char mnt[KVM_PATH],
 		      char **request, size_t *len);
+/*
+ * Takes the next line of a node's answer to "where", and moves *at behind it: two words of few
+ * characters. Returns false if it is not one.
+ */
+bool kvm_nodes_line(char **at, char tiers[64], char state[64]);
+
+/* A change of all chunks at and below some paths, on all nodes. */
+struct kvm_cluster_change {
+	const char *name; /* of the command */
+	const char *attr, *value;
+	const char *done; /* "pinned" and so on */
+};
+/* Makes the change, and prints a line for each node. Returns the exit status. */
+int kvm_cluster_change(const struct kvm_cluster_change *what, int n, char **paths, bool json);
 /* Begins the object of a node, with the members node, here and failed. */
 void kvm_nodes_json(struct kvm_json *j, const struct kvm_node *node);
 

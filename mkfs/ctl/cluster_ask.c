@@ -118,6 +118,23 @@ void kvm_nodes_json(struct kvm_json *j, const struct kvm_node *node)
 	kvm_json_text(j, "failed", node->why);
 }
 
+bool kvm_nodes_line(char **at, char tiers[64], char state[64])
+{
+	static const char tiers_have[] = "abcdefghijklmnopqrstuvwxyz0123456789,-";
+	static const char state_has[] = "abcdefghijklmnopqrstuvwxyz+-";
+	char *end = strchr(*at, '\n');
+	int n = 0;
+
+	if (!end)
+		return false;
+	*end = 0;
+	if (sscanf(*at, "%63s %63s%n", tiers, state, &n) != 2 || (*at)[n] ||
+	    tiers[strspn(tiers, tiers_have)] || state[strspn(state, state_has)])
+		return false;
+	*at = end + 1;
+	return true;
+}
+
 /* ---- paths ---- */
 
 struct mount_point {

@@ -71,11 +71,12 @@ static const struct kvm_command commands[] = {
 	  "[--ended tool|turn|closed] [--returns TIME] "
 	  "[--prefetch] [--demote] [--tenant NAME|none] [--json] PATH...",
 	  "tell the mount whether the chunks of a prompt will be needed", 1, MANY, kvm_run_hint },
-	{ "push", "[--json] NODE PATH...",
+	{ "push", "[--remove] [--json] NODE PATH...",
 	  "offer chunks to another node, which loads them into its pool", 2, MANY, kvm_run_push },
-	{ "cluster", "[--json] [where] [PATH...]",
-	  "show the state of all nodes of a peers:// remote, or which of them have a chunk", 0,
-	  MANY, kvm_run_cluster },
+	{ "cluster",
+	  "[--for TIME] [--from TIER] [--yes] [--json] [where|pin|unpin|evict] [PATH...]",
+	  "show all nodes, or where chunks are; pin, unpin or evict chunks on all nodes", 0, MANY,
+	  kvm_run_cluster },
 	{ "lease", "[--wait TIME] [--json] PATH...",
 	  "load files, print a line for each, and keep them in the pool until a signal ends the "
 	  "command",

@@ -48,6 +48,13 @@ static const struct {
 	{ "events", "--json", NULL,
 	  "no effect, because the output is always JSON; refused with --zmq" },
 	{ "ttl", "--chunks", NULL, "set the ttl of the present chunks at and below PATH" },
+	{ "cluster", "--for", "TIME", "pin: remove the pin after this time, at least 2s" },
+	{ "cluster", "--from", "TIER",
+	  "evict: tier to remove the copies from: cpu (the pool; default), all\n"
+	  "(delete the chunks), or the name of another tier, such as disk" },
+	{ "push", "--remove", NULL,
+	  "when the node has loaded a chunk, drop it on this node, as evict\n"
+	  "--from all does" },
 	{ "pin", "--for", "TIME", "remove the pin after this time, at least 2s (default: never)" },
 	{ "tenant", "--quota", "SIZE|none",
 	  "maximum size of the tenant's chunks, in the pool or in a tier; a\n"
@@ -191,10 +198,13 @@ static const struct {
 	{ "hint", "PATH", "the chunks of one prompt, in order from its beginning" },
 	{ "push", "NODE", "HOST:PORT of the node, as in nodes= of the peers:// remote" },
 	{ "push", "PATH", "a chunk, a file (only this file), or a folder (all its chunks)" },
-	{ "cluster", "where", "print which nodes have the chunks or files at each PATH" },
+	{ "cluster", "where|pin|unpin|evict",
+	  "where: print which nodes have the chunks or files at each PATH; the\n"
+	  "others do on all nodes what the command of this name does on one.\n"
+	  "Other nodes allow them only with their option peer_control" },
 	{ "cluster", "PATH",
-	  "any path in the mount; with where, a chunk or a file, which need not\n"
-	  "exist on this node" },
+	  "any path in the mount; after one of these words a chunk, a file or a\n"
+	  "folder, which need not exist on this node" },
 	{ "lease", "PATH",
 	  "files or folders; if the first is the root of the mount, the\n"
 	  "others are relative to the root" },

@@ -15,7 +15,6 @@
 #include <sys/xattr.h>
 
 #define PREFIX "user.kvcachefs."
-#define PIN_TIME "a time from 2s to 11574w, such as 90s, 10m or 7d"
 
 static const struct {
 	const char *attr;
@@ -196,6 +195,14 @@ void kvm_set_ask(const char *path, uint64_t chunks, uint64_t bytes)
 		kvc_size_text(bytes, size));
 }
 
+int kvm_set_pin_time(const char *time, uint64_t *s)
+{
+	static const char give[] = "a time from 2s to 11574w, such as 90s, 10m or 7d";
+	int err = kvm_time_arg("--for", time, KVM_TIME_MAX, give, s);
+
+	return err ?: *s < 2 ? kvm_misused("--for %s: give %s", time, give) : 0;
+}
+
 int kvm_run_pin(int argc, char **argv)
 {
 	struct kvm_set set = { .attr = "pin", .done = "pinned", .stops = true };
@@ -208,9 +215,7 @@ int kvm_run_pin(int argc, char **argv)
 	int err = kvm_options(&argc, argv, options);
 
 	if (!err && time)
-		err = kvm_time_arg("--for", time, KVM_TIME_MAX, PIN_TIME, &s);
-	if (!err && time && s < 2)
-		err = kvm_misused("--for %s: give %s", time, PIN_TIME);
+		err = kvm_set_pin_time(time, &s);
 	if (err)
 		return err;
 	snprintf(value, sizeof value, "%" PRIu64, s);
@@ -221,7 +226,10 @@ int kvm_run_pin(int argc, char **argv)
 int kvm_run_push(int argc, char **argv)
 {
 	struct kvm_set set = { .attr = "push", .done = "taken" };
-	const struct kvm_option options[] = { { "json", &set.json, NULL }, { 0 } };
+	bool removes = false;
+	const struct kvm_option options[] = { { "remove", &removes, NULL },
+					      { "json", &set.json, NULL },
+					      { 0 } };
 	int err = kvm_options(&argc, argv, options);
 
 	if (err)
@@ -230,7 +238,7 @@ int kvm_run_push(int argc, char **argv)
 	if (!kvc_peer_name_valid(argv[0]))
 		return kvm_misused("NODE %s: give HOST:PORT, as in nodes= of the peers:// remote",
 				   kvm_shown(argv[0]));
-	return kvm_set_paths(&set, argc - 1, argv + 1, kvm_set_chunks);
+	return kvm_set_paths(&set, argc - 1, argv + 1, removes ? kvm_move_chunks : kvm_set_chunks);
 }
 
 int kvm_run_unpin(int argc, char **argv)

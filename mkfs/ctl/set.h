@@ -32,4 +32,11 @@ int kvm_set_count(const char *path, uint64_t *chunks, uint64_t *bytes);
 /* Begins the line of a question: "PATH: N chunks, SIZE: ". */
 void kvm_set_ask(const char *path, uint64_t chunks, uint64_t bytes);
 
+/* For kvm_set_paths: pushes the chunks, and drops those that the node has loaded (move.c). */
+int kvm_move_chunks(struct kvm_set *s, const char *path);
+/*
+ * Parses the value of pin --for, in seconds. Returns 0, or 2 after a message.
+ */
+int kvm_set_pin_time(const char *time, uint64_t *s);
+
 #endif

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mounts that read each other's objects (peer_listen= and remote=peers://), requests as a node
 signs them, and a proxy between two nodes that changes the bytes."""
-import base64, hashlib, hmac, http.client, os, re, secrets, select, socket, threading, time
+import base64, hashlib, hmac, http.client, http.server, os, re, secrets, select, socket, threading
+import time
 import urllib.parse
 
 from kvtest import Store, TMP
@@ -183,6 +184,43 @@ class Status(Have):
 
     def __init__(self, store, **other):
         super().__init__(store, [""], **other)
+
+
+class Change(Have):
+    """POST /change: sets an attribute (the first name) of the chunks at the other names."""
+    word, place = "CHANGE", "/change"
+
+
+class Hostile:
+    """A node that knows the secret, and answers as it likes: answer(path) gives the status, the
+    body, and whether it is signed."""
+
+    def __init__(self, secret, answer):
+        key = peers_key(secret)
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                status, body, signed = answer(self.path)
+                head = f"answer\n{self.headers['X-Kvcachefs-Nonce']}\n{status}\n{len(body)}\n"
+                sign = hmac.new(key, head.encode() + body, hashlib.sha256).hexdigest()[:32]
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("X-Kvcachefs-Sign", sign if signed else "0" * 32)
+                self.end_headers()
+                try:
+                    self.wfile.write(body)
+                except OSError:
+                    pass
+
+            def do_GET(self):
+                self.send_error(404)
+
+            def log_message(self, *_):
+                pass
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 class Proxy:

@@ -3,10 +3,10 @@
 # level: check
 """kvcachectl cluster: the state of all nodes on one screen, and which of them have a chunk. Nodes
 that are dead, stopped, strange or hostile get a line that says so, and delay nobody for long."""
-import errno, hashlib, hmac, http.server, json, os, signal, socket, subprocess, threading
+import errno, json, os, signal, socket, subprocess
 from kvtest import *
 import nodes
-from nodes import Have, Status, Where, local
+from nodes import Have, Hostile, Status, Where, local
 
 need_mount()
 CTL = binary("kvcachectl")
@@ -173,41 +173,6 @@ def broken(a, b, c):
     a.term()
     p.communicate(timeout=HANG)
     os.kill(d, signal.SIGCONT)
-
-
-class Hostile:
-    """A node that knows the secret, and answers as it likes: answer(path) gives the status, the
-    body, and whether it is signed."""
-
-    def __init__(self, secret, answer):
-        with open(secret) as f:
-            text = f.readline().strip().encode()
-        prk = hmac.new(b"\0" * 32, text, hashlib.sha256).digest()
-        key = hmac.new(prk, b"kvcachefs peers 1\x01", hashlib.sha256).digest()
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
-                status, body, signed = answer(self.path)
-                head = f"answer\n{self.headers['X-Kvcachefs-Nonce']}\n{status}\n{len(body)}\n"
-                sign = hmac.new(key, head.encode() + body, hashlib.sha256).hexdigest()[:32]
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("X-Kvcachefs-Sign", sign if signed else "0" * 32)
-                self.end_headers()
-                try:
-                    self.wfile.write(body)
-                except OSError:
-                    pass
-
-            def do_GET(self):
-                self.send_error(404)
-
-            def log_message(self, *_):
-                pass
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_port
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 GOOD = b"version 1\nuptime_seconds 5\npool_bytes 9\npool_used_bytes 3\n"

@@ -20,6 +20,9 @@
  *   it is complete                                it is asked for objects of its entries only
  *   it had an entry, which has expired            it is dead, and not asked
  *
+ * The last rule holds only while another node has an entry and this node can write its own: a
+ * directory that is full or read-only has no entries of nodes either.
+ *
  * So a directory that was restarted empty costs requests, not hits, until all objects have been
  * announced again. A directory that goes back in time (a snapshot) has another entry of the node
  * than the node has written last, and the node announces everything again.
@@ -51,7 +54,7 @@
 #define ASK_NS 500000000ull   /* the longest wait for an answer about objects */
 #define TELL_NS 2000000000ull /* likewise for announcements */
 #define BACKOFF_MIN_NS 1000000000ull
-#define BACKOFF_MAX_NS 30000000000ull
+#define BACKOFF_MAX_NS 8000000000ull
 
 #define KEY (KVCT_REDIS_NAME + 8)
 
@@ -79,6 +82,7 @@ struct kvct_directory {
 		bool complete;
 	} own;
 	pthread_mutex_t lock;
+	bool refused;                  /* the last announcement of this node failed */
 	uint64_t until_ns, backoff_ns; /* left alone until then */
 	char epoch[33];                /* of `other` */
 	uint64_t view_ns;              /* when `other` was read; 0: never */
@@ -239,6 +243,7 @@ struct question {
 	const char *const *path;
 	size_t n;
 	char epoch[33];
+	bool refused; /* as in struct kvct_directory */
 	struct other other[NODES_MAX];
 	uint64_t *holders; /* of each object: a bit for each other node */
 	char key[KEY];
@@ -309,16 +314,19 @@ static int ask_answer(void *arg, size_t i, const redisReply *reply)
 /* The nodes that may have every object, since the directory does not know all of theirs. */
 static uint64_t nodes_unknown(const struct question *q)
 {
-	uint64_t nodes = 0;
+	uint64_t nodes = 0, dead = 0;
+	bool any = false;
 
 	for (unsigned j = 0; j < q->d->n; j++) {
 		const struct other *o = &q->other[j];
-		bool known = o->live && o->entry.complete && !strcmp(o->entry.epoch, q->epoch);
 
-		if (!known && (!o->seen || o->live))
+		any |= o->live;
+		if (!o->live && o->seen)
+			dead |= 1ull << j;
+		else if (!o->live || !o->entry.complete || strcmp(o->entry.epoch, q->epoch))
 			nodes |= 1ull << j;
 	}
-	return nodes;
+	return any && !q->refused ? nodes : nodes | dead;
 }
 
 /*
@@ -362,6 +370,7 @@ static int ask_some(struct kvct_directory *d, const char *const *path, size_t n,
 
 	pthread_mutex_lock(&d->lock);
 	q.reads = !d->view_ns || kvc_mono_ns() - d->view_ns > VIEW_NS;
+	q.refused = d->refused;
 	memcpy(q.other, d->other, sizeof q.other);
 	memcpy(before, d->epoch, sizeof before);
 	pthread_mutex_unlock(&d->lock);
@@ -530,6 +539,9 @@ int kvct_directory_announce(struct kvct_directory *d, const struct kvc_announcem
 	p.n = 1 + (t.beats ? d->nown : 0) + 2 * a->n;
 	err = err ?: run(&p);
 	directory_answered(d, err);
+	pthread_mutex_lock(&d->lock);
+	d->refused = err;
+	pthread_mutex_unlock(&d->lock);
 	if (err)
 		return err;
 	if (t.stale) {
@@ -582,9 +594,13 @@ static int own_keys(struct kvct_directory *d, const struct kvct_url *u)
 {
 	const char *lists[] = { u->options->peer_listen, u->options->peer_name };
 	char name[sizeof u->options->peer_name], *save = NULL;
+	char id[sizeof name + sizeof u->options->peer_listen + 64];
 	uint8_t mac[16];
-	int err = directory_mac(d->secret, "directory id\n", u->store_id ?: "", mac);
+	int err;
 
+	/* with the names, in case the store is a copy of another one */
+	snprintf(id, sizeof id, "%s\n%s\n%s", u->store_id ?: "", lists[0], lists[1]);
+	err = directory_mac(d->secret, "directory id\n", id, mac);
 	d->own_id = 1 + ((uint32_t)mac[0] << 24 | (uint32_t)mac[1] << 16 | (uint32_t)mac[2] << 8 |
 			 mac[3]) %
 				999999998;
@@ -627,6 +643,7 @@ int kvct_directory_open(const struct kvct_url *u, uint64_t deadline_ms,
 		kvct_directory_close(d);
 		return err;
 	}
+	directory_redis(d)->label = "directory of peers";
 	*out = d;
 	return 0;
 }

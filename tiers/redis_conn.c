@@ -66,7 +66,7 @@ void kvct_redis_log(struct kvct_redis *r, const char *what, const char *why, con
 	}
 	pthread_mutex_unlock(&r->lock);
 	if (!full)
-		kvc_warn("tier redis: %s: %s%s%s%s", what, logged, hint ? " (" : "", hint ?: "",
+		kvc_warn("%s: %s: %s%s%s%s", r->label, what, logged, hint ? " (" : "", hint ?: "",
 			 hint ? ")" : "");
 }
 

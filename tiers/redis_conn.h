@@ -56,6 +56,7 @@ enum { KVCT_REDIS_PASSWORD, KVCT_REDIS_CA, KVCT_REDIS_CERT, KVCT_REDIS_KEY, KVCT
 
 struct kvct_redis {
 	struct kvc_tier tier;
+	const char *label; /* for log lines */
 	pthread_mutex_t lock;
 	struct kvct_redis_node nodes[KVCT_REDIS_NODES];
 	_Atomic unsigned nnodes;        /* entries ever used */

@@ -196,6 +196,7 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 		return -ENOMEM;
 	}
 	pthread_mutex_init(&r->lock, NULL);
+	r->label = "tier redis";
 	r->deadline_ms = deadline_ms;
 	r->cluster = strstr(u->scheme, "+cluster");
 	memcpy(r->user, u->user, sizeof r->user);

@@ -224,20 +224,17 @@ def failing_directory(redis):
     assert b.s.read("m/a/3") == data["m/a/3"]
     redis.process.send_signal(signal.SIGCONT)
     t.wait_complete()
-    # more changes than are kept while it hangs
-    redis.process.send_signal(signal.SIGSTOP)
-    before = a.s.stats()["announce_restarts"]
-    many = [f"m/many/{n}" for n in range(9000)]
-    os.mkdir(f"{a.s.mnt}/m/many")
-    for path in many:
-        with open(f"{a.s.mnt}/{path}", "wb") as f:
-            f.write(b"x")
-    a.s.settle()
-    redis.process.send_signal(signal.SIGCONT)
-    wait_for(lambda: a.s.stats()["announce_restarts"] > before, every=0.1)
+    # it is full: the entries of nodes expire, but not the hits
+    limit = redis.command("config", "get", "maxmemory").split()[-1]
+    redis.command("config", "set", "maxmemory", "1")
+    wait_for(lambda: not t.entries(), every=0.5)
+    full = files("m/full")
+    for path, d in full.items():
+        a.s.write(path, d)
+    wait_for(lambda: os.path.isdir(f"{c.s.mnt}/m/full"), every=0.3)
+    wait_for(lambda: t.look(c, full) == set(full), every=0.5)
+    redis.command("config", "set", "maxmemory", limit)
     t.wait_complete()
-    assert all(t.members(path) for path in many[::500])
-    assert t.look(c, many[::500]) <= set(many)
     # it is down
     redis.stop()
     more = files("m/more")
@@ -261,6 +258,20 @@ def failing_directory(redis):
         wait_for(lambda: all(map(t.members, [*data, *more])), every=0.2)
     t.wait_complete()
     assert all(n.s.stats()["announce_restarts"] >= 2 for n in t.all)
+    # more changes than are kept while it hangs
+    redis.process.send_signal(signal.SIGSTOP)
+    before = a.s.stats()["announce_restarts"]
+    many = [f"m/many/{n}" for n in range(9000)]
+    os.mkdir(f"{a.s.mnt}/m/many")
+    for path in many:
+        with open(f"{a.s.mnt}/{path}", "wb") as f:
+            f.write(b"x")
+    a.s.settle()
+    redis.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: a.s.stats()["announce_restarts"] > before, every=0.1)
+    t.wait_complete()
+    assert all(t.members(path) for path in many[::500])
+    assert t.look(c, many[::500]) <= set(many)
     t.umount()
 
 

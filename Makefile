@@ -506,7 +506,7 @@ INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(call put,644,$(sort $(wildcard gpu/kvcachefs*.h)) tiers/programs/kvctier.h,$(PREFIX)/include) \
 	$(call put,644,tiers/programs/folder.c,$(PREFIX)/share/doc/kvcachefs/programs) \
 	$(call put,755,tiers/programs/folder.py,$(PREFIX)/share/doc/kvcachefs/programs) \
-	$(call put,755,tiers/programs/mooncake_store.py,$(PREFIX)/lib/kvcachefs) \
+	$(call put,755,tiers/programs/lmcache_l2.py tiers/programs/mooncake_store.py,$(PREFIX)/lib/kvcachefs) \
 	$(call put,644,tiers/programs/kvctier.py,$(PREFIX)/lib/kvcachefs) \
 	$(call put,644,scripts/completion/kvcachectl.bash,$(BASHDIR)) \
 	$(call put,644,scripts/completion/_kvcachectl,$(ZSHDIR)) \

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real servers for the remote tiers, on loopback, from Debian's packages. skip() names a missing
 package."""
-import contextlib, glob, os, random, shutil, socket, subprocess
+import contextlib, glob, json, os, random, shutil, socket, subprocess
 from kvtest import BUILD, TMP, run, skip, wait_for
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tiers/programs")
@@ -236,3 +236,30 @@ time.sleep(1e6)
         for process in (self.owner, self.master):
             process.kill()
             process.wait()
+
+
+class LMCache(Program):
+    """lmcache_l2.py with an adapter of LMCache, from the environment of the engines
+    (KV_ENGINES_ENV): resp, with a Redis server, or fs."""
+
+    def __init__(self, kind):
+        self.venv = os.environ.get("KV_ENGINES_ENV") or f"{os.path.dirname(BUILD)}/engines/env"
+        if not glob.glob(f"{self.venv}/lib/python3*/site-packages/lmcache/v1/distributed/"
+                         "l2_adapters"):
+            skip("needs lmcache 0.5.6 or later in the virtual environment KV_ENGINES_ENV")
+        super().__init__("lmcache_l2.py", f"lmcache-{kind}")
+        self.redis = Redis(f"lmcache-{kind}-server") if kind == "resp" else None
+        self.config = f"{self.dir}/config.json"
+        self.configure({"type": "resp", "host": "127.0.0.1", "port": self.redis.port}
+                       if self.redis else {"type": "fs", "base_path": f"{self.dir}/values"})
+
+    def configure(self, config):
+        with open(self.config, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+            json.dump(config, f)
+
+    def url(self, prefix="kv"):
+        return f"ext://{self.path}?config={self.config}&model={prefix}&venv={self.venv}"
+
+    def stop(self):
+        if self.redis:
+            self.redis.stop()

@@ -19,7 +19,8 @@ if mypy and MODE == "release":  # in parallel, because it is slow
                               "kvcachefs"], cwd=package.SOURCE, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     programs = subprocess.Popen([mypy, "--strict", "--ignore-missing-imports", "--cache-dir",
-                                 os.devnull, "kvctier.py", "mooncake_store.py"],
+                                 os.devnull, "kvctier.py", "lmcache_l2.py",
+                                 "mooncake_store.py"],
                                 cwd=f"{package.TOP}/tiers/programs", text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 elif not mypy:

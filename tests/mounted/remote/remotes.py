@@ -19,6 +19,8 @@ kinds = {
     "ext": servers.Program,
     "ext-python": lambda: servers.Program("folder.py", "python"),
     "mooncake": servers.Mooncake,
+    "lmcache-fs": lambda: servers.LMCache("fs"),
+    "lmcache-resp": lambda: servers.LMCache("resp"),
 }
 
 

@@ -28,8 +28,9 @@ shared = man | {f"/sbin/{t}" for t in tools} | {
     *(f"/include/kvcachefs{part}.h" for part in ("", "_gpu", "_keys", "_layout", "_names",
                                                  "_rope")),
     "/include/kvctier.h", "/share/doc/kvcachefs/programs/folder.c",
-    "/share/doc/kvcachefs/programs/folder.py", "/lib/kvcachefs/mooncake_store.py",
-    "/lib/kvcachefs/kvctier.py", "/share/bash-completion/completions/kvcachectl",
+    "/share/doc/kvcachefs/programs/folder.py",
+    *(f"/lib/kvcachefs/{p}.py" for p in ("kvctier", "lmcache_l2", "mooncake_store")),
+    "/share/bash-completion/completions/kvcachectl",
     "/share/zsh/site-functions/_kvcachectl", "/lib/systemd/system/kvcachefs@.service"} | {
     f"/lib/{d}/kvcachefs.conf" for d in ("tmpfiles.d", "modules-load.d")} | {
     f"/share/doc/kvcachefs/systemd/{e}" for e in ("NAME.conf", "memory.conf", "fstab",

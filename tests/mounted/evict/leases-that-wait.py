@@ -59,7 +59,7 @@ def local():
     one = blob(1, 300 * KiB)
     s.write("m/here", one)
     # time over; a name that exists needs no wait; a folder that does not exist is not waited for
-    fd = ask(s, "wait 1\nm/here\nm/none")
+    fd = ask(s, "wait 300\nm/here\nm/none")
     got = lines(fd)
     assert [l[3].split("+")[0] for l in got] == ["resident", "ENOENT"], got
     os.close(fd)

@@ -71,7 +71,8 @@ class Mooncake:
         # the client's own timeouts are 30 s
         os.environ.setdefault("MC_RPC_TIMEOUT_MS", str(int(options.deadline * 1000)))
         os.environ.setdefault("MC_RPC_CONNECT_TIMEOUT_MS", str(int(options.deadline * 500)))
-        os.environ.setdefault("MC_STORE_CLIENT_SETUP_RETRIES", "2")
+        os.environ.setdefault("MC_STORE_CLIENT_SETUP_RETRIES", "1")  # each takes seconds
+        os.environ.setdefault("MC_LOG_LEVEL", "WARNING")
         self.connect(options)
 
     def connect(self, options: kvctier.Options) -> None:

@@ -375,7 +375,7 @@ wrap_s3     := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getin
 	kvc_mono_ns usleep
 wrap_peers  := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getinfo curl_easy_reset curl_easy_cleanup \
 	kvc_mono_ns pthread_create
-$(B)/bin/fuzz-lease: $(B)/obj/fs/virtual.o $(B)/obj/fs/text.o
+$(B)/bin/fuzz-lease: $(B)/obj/fs/virtual.o $(B)/obj/fs/virtual_lease.o $(B)/obj/fs/text.o
 # An archive, so that each fuzzer contains only its parser: they link in a fifth of the time.
 $(B)/lib/fuzzed.a: $(TIERS) $(ENGINE)
 	$(call say,AR,$@)

@@ -13,9 +13,8 @@ struct kvfs;
 
 /*
  * Returns the text with which this node answers a request of this kind, other than a change, about
- * n names, which follow
- * each other, each with a zero byte at its end. *len: at most KVC_PEER_TEXT. The caller frees it.
- * NULL: out of memory. Does not wait for a tier.
+ * n names, which follow each other, each with a zero byte at its end. *len: at most KVC_PEER_TEXT.
+ * The caller frees it. NULL: out of memory. Does not wait for a tier.
  */
 char *kvfs_cluster_text(struct kvfs *f, enum kvc_peer_kind kind, const char *names, size_t n,
 			size_t *len);

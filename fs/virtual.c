@@ -7,16 +7,10 @@
  * file: writes give the list of paths, the first read takes the lease and waits, and close ends the
  * lease. cluster works alike: writes give a request, and the first read sends it to all nodes.
  * trace and events deliver the events since the open (engine/report/stream.h); a read returns the
- * available events, which may be none.
- *
- * A lease descriptor has one position for writing the list and for reading the answer. For a client
- * that reads on after its writes, the answer starts where the list ended; for a client that seeks
- * to 0 or passes the position itself, it starts at 0. The position of the first read tells these
- * apart.
+ * available events, which may be none. The leases are in virtual_lease.c.
  */
-#include "fs.h"
+#include "virtual_priv.h"
 
-#include "budget.h"
 #include "cluster.h"
 #include "log.h"
 #include "text.h"
@@ -92,30 +86,6 @@ static enum virtual file_of(uint64_t ino)
 #define CONTROL_MAX 4096
 #define LEASE_TEXT_MAX (64u << 20)
 
-/* The thread that takes a lease, by the number of objects: a handler, or one of two workers. */
-enum list_size { LIST_QUICK, LIST_MIDDLE, LIST_LONG };
-
-static const size_t list_most[] = { KVC_LEASE_QUICK, KVC_LEASE_MIDDLE, SIZE_MAX };
-
-/*
- * An open virtual file. Different threads may open, read and close it; the release is the last
- * call. Once a lease turns out to be larger than LIST_QUICK, only the worker of its size (defer.h)
- * takes its lock; handlers and the answerer do not.
- */
-struct handle {
-	struct kvc_list link; /* in open_handles */
-	pthread_mutex_t lock;
-	_Atomic enum list_size list; /* may grow; see take_lease */
-	char *text;
-	size_t len, capacity;
-	size_t charged; /* see text.h */
-	struct kvc_stream *stream;
-	struct kvc_lease *lease;
-	bool tried;            /* the lease was taken, or the nodes were asked */
-	size_t base;           /* the position at which the answer begins */
-	struct kvc_asker user; /* of the open */
-};
-
 /*
  * Fills in the identity of a caller that names paths. The kernel does not show the supplementary
  * groups of a caller in a PID namespace that the daemon does not see; such a caller is treated as a
@@ -145,11 +115,7 @@ int kvfs_asker(fuse_req_t req, struct kvc_asker *u)
 	return 0;
 }
 
-/*
- * Charges `bytes` to the handle (text.h). Returns 0, -EDQUOT or -ENOMEM. A smaller charge always
- * succeeds.
- */
-static int charge_handle(struct handle *h, size_t bytes)
+int kvfs_handle_charge(struct handle *h, size_t bytes)
 {
 	return kvfs_text_charge(h->user.uid, &h->charged, bytes);
 }
@@ -178,7 +144,7 @@ static void handle_free(struct handle *h)
 	pthread_mutex_lock(&open_handles.lock);
 	kvc_list_del(&h->link);
 	pthread_mutex_unlock(&open_handles.lock);
-	charge_handle(h, 0);
+	kvfs_handle_charge(h, 0);
 	pthread_mutex_destroy(&h->lock);
 	free(h->user.groups);
 	free(h->text);
@@ -198,7 +164,7 @@ static void set_handle(struct fuse_file_info *fi, struct handle *h)
 	pthread_mutex_unlock(&handover);
 }
 
-static struct handle *handle_of(const struct fuse_file_info *fi)
+struct handle *kvfs_handle_of(const struct fuse_file_info *fi)
 {
 	struct handle *h;
 
@@ -334,7 +300,7 @@ static int write_text(struct kvfs *f, enum virtual v, struct handle *h)
 		files[v].print(f->k, out);
 	else
 		files[v].print_own(f, out);
-	return fclose(out) || !h->text ? ENOMEM : -charge_handle(h, sizeof *h + h->len);
+	return fclose(out) || !h->text ? ENOMEM : -kvfs_handle_charge(h, sizeof *h + h->len);
 }
 
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
@@ -359,11 +325,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 	fuse_reply_open(req, fi);
 }
 
-/*
- * Copies the requested part of the text to *part, which the caller frees. The release may follow
- * the reply at once and free the text.
- */
-static size_t copy_part(const char *text, size_t len, size_t size, off_t off, char **part)
+size_t kvfs_copy_part(const char *text, size_t len, size_t size, off_t off, char **part)
 {
 	size_t at = (size_t)off < len ? (size_t)off : len, n = len - at < size ? len - at : size;
 
@@ -373,7 +335,7 @@ static size_t copy_part(const char *text, size_t len, size_t size, off_t off, ch
 	return *part ? n : 0;
 }
 
-static void reply_part(fuse_req_t req, char *part, size_t n)
+void kvfs_reply_part(fuse_req_t req, char *part, size_t n)
 {
 	if (part)
 		fuse_reply_buf(req, part, n);
@@ -382,8 +344,7 @@ static void reply_part(fuse_req_t req, char *part, size_t n)
 	free(part);
 }
 
-/* Locks the handle for a handler. Returns false if a worker takes the lease. */
-static bool lock_handle(struct handle *h)
+bool kvfs_handle_lock(struct handle *h)
 {
 	const struct timespec moment = { .tv_nsec = 50000 };
 
@@ -400,144 +361,7 @@ static bool lock_handle(struct handle *h)
 	return false;
 }
 
-static size_t count_lines(const char *list, size_t len)
-{
-	const char *end = list + len;
-	size_t n = 1;
-
-	while ((list = memchr(list, '\n', (size_t)(end - list)))) {
-		list++;
-		n++;
-	}
-	return n;
-}
-
-/*
- * Parses the command in the first line of a list, and moves *list and *len behind it. Returns 0, or
- * -EINVAL if its argument is wrong.
- */
-static int lease_command(const char **list, size_t *len, struct kvc_lease_kind *kind)
-{
-	static const struct {
-		const char *word;
-		enum kvc_lease_mode mode;
-		bool here;
-	} words[] = {
-		{ "prefetch\n", KVC_LEASE_PREFETCH, false },
-		{ "look\n", KVC_LEASE_LOOK, false },
-		{ "look here\n", KVC_LEASE_LOOK, true },
-		{ "hint ", KVC_LEASE_HINT, false },
-	};
-	static const char wait[] = "wait ";
-	const char *at, *end;
-	uint64_t ms = 0;
-
-	for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++) {
-		size_t n = strlen(words[i].word);
-
-		if (*len < n || memcmp(*list, words[i].word, n) != 0)
-			continue;
-		kind->mode = words[i].mode;
-		kind->here = words[i].here;
-		*list += n;
-		*len -= n;
-		return 0;
-	}
-	if (*len <= strlen(wait) || memcmp(*list, wait, strlen(wait)) != 0)
-		return 0;
-	end = *list + *len;
-	for (at = *list + strlen(wait);
-	     at < end && *at >= '0' && *at <= '9' && ms <= KVC_LEASE_WAIT_MS; at++)
-		ms = 10 * ms + (uint64_t)(*at - '0');
-	if (ms > KVC_LEASE_WAIT_MS)
-		return -EINVAL;
-	if (at == end || *at != '\n') /* it is a path that begins with these characters */
-		return 0;
-	kind->wait_ms = (unsigned)ms;
-	*len = (size_t)(end - ++at);
-	*list = at;
-	return 0;
-}
-
-/*
- * Takes the lease for the written list. off: position of the first read. Returns -EAGAIN if
- * h->list was too small and has grown, so that another thread must take the lease. The caller holds
- * h->lock.
- */
-static int take_lease(struct kvfs *f, struct handle *h, off_t off)
-{
-	enum list_size size = atomic_load(&h->list), least = size;
-	struct kvc_lease_kind kind = { .objects = list_most[size] };
-	const char *list = h->text;
-	size_t len = h->len;
-	int err;
-
-	if (h->tried)
-		return h->lease ? 0 : -EINVAL;
-	err = lease_command(&list, &len, &kind);
-	h->base = (size_t)off == h->len ? h->len : 0;
-	while (least != LIST_LONG && len && count_lines(list, len) > list_most[least])
-		least++;
-	kind.most = kvfs_text_left(h->user.uid);
-	if (err || !len)
-		err = -EINVAL;
-	else if (least == size)
-		err = kvc_lease_new(f->k, list, len, &kind, &h->user, &h->lease);
-	else
-		err = -EAGAIN;
-	if (err == -EAGAIN && size != LIST_LONG) {
-		/* a line may name a folder, so there can be more objects than lines */
-		atomic_store(&h->list, least == size ? size + 1 : least);
-		return err;
-	}
-	h->tried = true;
-	free(h->text); /* only the lease's answer remains */
-	h->text = NULL;
-	h->capacity = 0;
-	if (!err && (err = charge_handle(h, kvc_lease_bytes(h->lease)))) {
-		kvc_lease_free(f->k, h->lease);
-		h->lease = NULL;
-	}
-	if (err)
-		charge_handle(h, 0);
-	return err;
-}
-
-/*
- * Looks up names of the lease in the shared tiers and waits for them, if necessary. Returns 0,
- * KVC_WAIT, -EINTR (the client may read again), or an error, after which the handle has no lease.
- * The caller holds h->lock.
- */
-static int start_lease(struct call *c, struct handle *h)
-{
-	int err;
-
-	if (!h->lease || kvc_lease_started(h->lease))
-		return 0;
-	err = kvc_lease_start(c->f->k, h->lease, &h->user, &c->w);
-	if (err == KVC_WAIT || err == -EINTR)
-		return err;
-	if (err) {
-		kvc_lease_free(c->f->k, h->lease);
-		h->lease = NULL;
-	}
-	charge_handle(h, err ? 0 : kvc_lease_bytes(h->lease)); /* less than before */
-	return err;
-}
-
-static struct kvfs_worker *worker_of(struct kvfs *f, struct handle *h)
-{
-	return atomic_load(&h->list) == LIST_LONG ? &f->long_lease_worker : &f->lease_worker;
-}
-
-static void read_in_worker(struct call *c);
-static void read_in_long_worker(struct call *c);
-
-/*
- * Queues the call for a worker. A queued call counts as waiting. If it gets no wait slot, it fails
- * as at its deadline.
- */
-static void defer_read_to(struct kvfs_worker *worker, struct call *c, void (*run)(struct call *c))
+void kvfs_defer_read(struct kvfs_worker *worker, struct call *c, void (*run)(struct call *c))
 {
 	if (kvfs_call_slot(c)) {
 		kvfs_defer(worker, c, run);
@@ -548,79 +372,6 @@ static void defer_read_to(struct kvfs_worker *worker, struct call *c, void (*run
 	kvfs_call_free(c);
 }
 
-/* Queues the call for the worker of its lease. */
-static void defer_read(struct call *c)
-{
-	struct handle *h = handle_of(&c->fi);
-
-	defer_read_to(worker_of(c->f, h), c,
-		      atomic_load(&h->list) == LIST_LONG ? read_in_long_worker : read_in_worker);
-}
-
-/*
- * Answers the read, or parks the call until the objects are loaded. The caller holds h->lock, which
- * is released.
- */
-static void read_lease(struct call *c, struct handle *h)
-{
-	const char *text = NULL;
-	char *part = NULL;
-	size_t len = 0;
-	enum list_size before = atomic_load(&h->list);
-	int err = take_lease(c->f, h, c->off);
-
-	if (err != -EAGAIN && (size_t)c->off < h->base)
-		h->base = 0; /* the client went back to read it all again */
-	err = err ?: start_lease(c, h);
-	err = err ?: kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
-	if (!err)
-		len = copy_part(text, len, (size_t)c->len, c->off - (off_t)h->base, &part);
-	pthread_mutex_unlock(&h->lock);
-	if (kvfs_call_waits(c, &err))
-		return;
-	if (err == -EAGAIN && before != LIST_LONG) { /* take_lease has changed the size */
-		defer_read(c);
-		return;
-	}
-	if (err)
-		fuse_reply_err(c->req, kvfs_errno(err));
-	else
-		reply_part(c->req, part, len);
-	kvfs_call_free(c);
-}
-
-static void run_read(struct call *c)
-{
-	struct handle *h = handle_of(&c->fi);
-
-	if (lock_handle(h))
-		read_lease(c, h);
-	else
-		defer_read(c);
-}
-
-/* If the call waits, the answerer later defers it to the worker again. */
-static void read_in_long_worker(struct call *c)
-{
-	struct handle *h = handle_of(&c->fi);
-
-	if (atomic_load(&c->f->lease_worker.ends)) {
-		fuse_reply_err(c->req, ENOTCONN);
-		kvfs_call_free(c);
-		return;
-	}
-	pthread_mutex_lock(&h->lock);
-	read_lease(c, h);
-}
-
-static void read_in_worker(struct call *c)
-{
-	if (atomic_load(&handle_of(&c->fi)->list) == LIST_LONG)
-		kvfs_defer(&c->f->long_lease_worker, c, read_in_long_worker);
-	else
-		read_in_long_worker(c);
-}
-
 /*
  * Asks the nodes. The caller holds h->lock, so that other calls for this file wait for the answer.
  */
@@ -628,21 +379,21 @@ static int ask_cluster(struct kvfs *f, struct handle *h)
 {
 	char *text = NULL;
 	size_t len = 0;
-	int err = charge_handle(h, h->capacity + kvfs_cluster_bytes(f));
+	int err = kvfs_handle_charge(h, h->capacity + kvfs_cluster_bytes(f));
 
 	h->tried = true;
 	err = err ?: kvfs_cluster_run(f, h->text ?: "", h->len, &text, &len);
 	free(h->text);
 	h->text = text;
 	h->len = h->capacity = len;
-	charge_handle(h, len);
+	kvfs_handle_charge(h, len);
 	return err;
 }
 
 /* In the cluster worker, or in a handler's thread if the worker has ended. */
 static void read_in_cluster_worker(struct call *c)
 {
-	struct handle *h = handle_of(&c->fi);
+	struct handle *h = kvfs_handle_of(&c->fi);
 	char *part = NULL;
 	size_t len = 0;
 	int err = atomic_load(&c->f->cluster_worker.ends) ? -ENOTCONN : 0;
@@ -651,21 +402,21 @@ static void read_in_cluster_worker(struct call *c)
 		pthread_mutex_lock(&h->lock);
 		err = h->tried ? 0 : ask_cluster(c->f, h);
 		if (!err)
-			len = copy_part(h->text, h->len, (size_t)c->len, c->off, &part);
+			len = kvfs_copy_part(h->text, h->len, (size_t)c->len, c->off, &part);
 		pthread_mutex_unlock(&h->lock);
 	}
 	if (err)
 		fuse_reply_err(c->req, kvfs_errno(err));
 	else
-		reply_part(c->req, part, len);
+		kvfs_reply_part(c->req, part, len);
 	kvfs_call_free(c);
 }
 
 static void run_read_cluster(struct call *c)
 {
 	/* from now on handlers refuse writes, and do not wait for the worker */
-	atomic_store(&handle_of(&c->fi)->list, LIST_MIDDLE);
-	defer_read_to(&c->f->cluster_worker, c, read_in_cluster_worker);
+	atomic_store(&kvfs_handle_of(&c->fi)->list, LIST_MIDDLE);
+	kvfs_defer_read(&c->f->cluster_worker, c, read_in_cluster_worker);
 }
 
 static void read_stream(fuse_req_t req, struct handle *h, size_t size)
@@ -682,13 +433,13 @@ static void read_stream(fuse_req_t req, struct handle *h, size_t size)
 		free(part);
 		part = NULL;
 	}
-	reply_part(req, part, n);
+	kvfs_reply_part(req, part, n);
 }
 
 void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		       struct fuse_file_info *fi)
 {
-	struct handle *h = handle_of(fi);
+	struct handle *h = kvfs_handle_of(fi);
 	struct call *c;
 
 	if (h->stream) {
@@ -700,13 +451,13 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		size_t n;
 
 		pthread_mutex_lock(&h->lock);
-		n = copy_part(h->text, h->len, size, off, &part);
+		n = kvfs_copy_part(h->text, h->len, size, off, &part);
 		pthread_mutex_unlock(&h->lock);
-		reply_part(req, part, n);
+		kvfs_reply_part(req, part, n);
 		return;
 	}
-	c = kvfs_call_new(req, ino, file_of(ino) == V_LEASE ? run_read : run_read_cluster, NULL,
-			  NULL);
+	c = kvfs_call_new(req, ino, file_of(ino) == V_LEASE ? kvfs_lease_read : run_read_cluster,
+			  NULL, NULL);
 	if (!c)
 		return;
 	c->fi = *fi;
@@ -748,7 +499,7 @@ static void control(fuse_req_t req, struct handle *h, const char *buf, size_t si
 void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off,
 			struct fuse_file_info *fi)
 {
-	struct handle *h = handle_of(fi);
+	struct handle *h = kvfs_handle_of(fi);
 	int err = 0;
 
 	(void)off;
@@ -756,7 +507,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		control(req, h, buf, size);
 		return;
 	}
-	if (!lock_handle(h)) {
+	if (!kvfs_handle_lock(h)) {
 		fuse_reply_err(req, EBUSY);
 		return;
 	}
@@ -766,7 +517,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		err = EFBIG;
 	while (!err && h->len + size > h->capacity) {
 		size_t more = h->capacity ? 2 * h->capacity : 4096;
-		char *p = (err = -charge_handle(h, more)) ? NULL : realloc(h->text, more);
+		char *p = (err = -kvfs_handle_charge(h, more)) ? NULL : realloc(h->text, more);
 
 		if (!p) {
 			err = err ?: ENOMEM;
@@ -786,8 +537,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		fuse_reply_write(req, size);
 }
 
-/* Ends the lease or stream of the handle and frees it. No other call uses the handle. */
-static void close_handle(struct kvfs *f, struct handle *h)
+void kvfs_handle_close(struct kvfs *f, struct handle *h)
 {
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);
@@ -796,78 +546,30 @@ static void close_handle(struct kvfs *f, struct handle *h)
 	handle_free(h);
 }
 
-/* Must the list be handled although nobody has read the answer? */
-static bool is_prefetch_list(const struct handle *h)
-{
-	return !h->tried && ((h->len > 9 && !memcmp(h->text, "prefetch\n", 9)) ||
-			     (h->len > 5 && !memcmp(h->text, "hint ", 5)));
-}
-
-/*
- * Ends a handle whose list was handled, but for names that are being looked up in the shared tiers.
- * Any thread that may be given such a call.
- */
-static void end_release(struct call *c)
-{
-	struct handle *h = handle_of(&c->fi);
-	int err;
-
-	pthread_mutex_lock(&h->lock);
-	/* nobody reads the answer of a lease that waits */
-	err = h->lease && kvc_lease_waits(h->lease) ? 0 : start_lease(c, h);
-	pthread_mutex_unlock(&h->lock);
-	if (err == KVC_WAIT)
-		return;
-	close_handle(c->f, h);
-	fuse_reply_err(c->req, 0);
-	kvfs_call_free(c);
-}
-
-static void release_in_worker(struct call *c)
-{
-	struct handle *h = handle_of(&c->fi);
-
-	if (is_prefetch_list(h) && take_lease(c->f, h, 0) == -EAGAIN && !h->tried)
-		kvfs_defer(worker_of(c->f, h), c, release_in_worker);
-	else
-		end_release(c);
-}
-
-/* The call was woken. The lookups of a long list are continued by the worker of its size. */
-static void run_release(struct call *c)
-{
-	struct handle *h = handle_of(&c->fi);
-
-	if (atomic_load(&h->list) == LIST_QUICK)
-		end_release(c);
-	else
-		kvfs_defer(worker_of(c->f, h), c, release_in_worker);
-}
-
 void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
-	struct handle *h = handle_of(fi);
+	struct handle *h = kvfs_handle_of(fi);
 	struct kvfs *f = kvfs_of(req);
 	struct call *c;
 
 	pthread_mutex_lock(&h->lock); /* to see the changes of other threads */
-	if (file_of(ino) == V_LEASE && is_prefetch_list(h))
-		take_lease(f, h, 0);
+	if (file_of(ino) == V_LEASE && kvfs_lease_is_prefetch(h))
+		kvfs_lease_take(f, h, 0);
 	pthread_mutex_unlock(&h->lock);
 	if (atomic_load(&h->list) == LIST_QUICK && (!h->lease || kvc_lease_started(h->lease))) {
-		close_handle(f, h);
+		kvfs_handle_close(f, h);
 		fuse_reply_err(req, 0);
-	} else if ((c = kvfs_call_new(req, ino, run_release, NULL, NULL))) {
+	} else if ((c = kvfs_call_new(req, ino, kvfs_lease_release, NULL, NULL))) {
 		c->fi = *fi;
 		c->w.uid = h->user.uid;
 		c->run(c);
 	} else {
-		close_handle(f, h);
+		kvfs_handle_close(f, h);
 	}
 }
 
 void kvfs_virtual_close_all(struct kvfs *f)
 {
 	while (!kvc_list_empty(&open_handles.list))
-		close_handle(f, kvc_of(open_handles.list.next, struct handle, link));
+		kvfs_handle_close(f, kvc_of(open_handles.list.next, struct handle, link));
 }

@@ -6,8 +6,8 @@
  *
  * Input: calls, each a byte that chooses the call, two bytes of length and that many bytes.
  * Longest input: 4096
- * Covers: fs/virtual.c, engine/ops/lease.c, engine/ops/xattr.c, engine/ops/virtuals.c,
- * engine/base/util.c
+ * Covers: fs/virtual.c, fs/virtual_lease.c, engine/ops/lease.c, engine/ops/xattr.c,
+ * engine/ops/virtuals.c, engine/base/util.c
  */
 #include "fuzz.h"
 #include "../unit/support/apart.h"
@@ -26,7 +26,7 @@ static char reply[1 << 16];
 static size_t reply_len;
 static uint64_t subjects[4]; /* the root, a model, a chunk, a file */
 
-/* ---- functions that fs/virtual.c calls ---- */
+/* ---- functions that fs/virtual*.c call ---- */
 
 void *fuse_req_userdata(fuse_req_t req)
 {

@@ -89,6 +89,12 @@ def directory_id(secret, path):
     return base64.b64encode(mac.digest()[:12], b"-_").decode()
 
 
+def directory_node(secret, name):
+    """The name of a node's entry there."""
+    mac = hmac.new(peers_key(secret), f"directory node\n{name}".encode(), hashlib.sha256)
+    return "n:" + mac.hexdigest()[:32]
+
+
 class Request:
     """A request as a node sends it. Each argument can be wrong."""
 

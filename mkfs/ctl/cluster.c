@@ -425,6 +425,7 @@ int kvm_run_cluster(int argc, char **argv)
 		return argc > 1 ? verbs[i].run(&w, argc - 1, argv + 1)
 				: kvm_misused("%s: give the path of a chunk or a file", argv[0]);
 	if (argc > 1)
-		return kvm_misused("unexpected argument %s", kvm_shown(argv[1]));
+		return kvm_misused("%s is not one of the words where, pin, unpin and evict",
+				   kvm_shown(argv[0]));
 	return show_states(argc ? argv[0] : NULL, w.json);
 }

@@ -120,6 +120,7 @@ for words, says in (
         (("hint", "--priority", "high", "--pause", "1m", PATH), ["--pause and --priority high"]),
         (("hint", "--finished", s.mnt), [f"{s.mnt} is the root of the mount"]),
         (("prefetch", s.mnt), [f"{s.mnt} is the root of the mount"]),
+        (("cluster", "wher", PATH), ["wher is not one of the words where, pin, unpin and evict"]),
         (("hash", "vllm-sha256", TOKENS, "m", "rank=1"), ["rank=1", "needs --as"]),
         (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS, "m", "rank"), ["rank: give MEMBER="]),
         (("remove", "--stop", "0", s.mnt), ["remove --stop: remove is not running"]),

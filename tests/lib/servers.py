@@ -163,14 +163,20 @@ class Program:
 
 
 class StandIn(Program):
-    """mooncake_store.py with a stand-in for Mooncake's client (lib/stand_in)."""
+    """mooncake_store.py with a stand-in for Mooncake's client (lib/stand_in), or lmcache_l2.py with
+    one for LMCache and its adapter `adapter`."""
 
-    def __init__(self, name="moon"):
-        super().__init__("mooncake_store.py", name)
+    def __init__(self, name="moon", adapter=None):
+        super().__init__("lmcache_l2.py" if adapter else "mooncake_store.py", name)
         shutil.copytree(os.path.join(os.path.dirname(os.path.abspath(__file__)), "stand_in"),
                         self.dir, dirs_exist_ok=True)
+        self.adapter = adapter
+        with open(f"{self.dir}/config.json", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+            json.dump({"type": adapter}, f)
 
     def url(self, prefix="kv", more="&insecure=1"):
+        if self.adapter:
+            return f"ext://{self.path}?config={self.dir}/config.json&model={prefix}{more}"
         return f"ext://{self.path}?master=127.0.0.1:1&prefix={prefix}/{more}"
 
     def mood(self, text):

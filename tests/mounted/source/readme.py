@@ -25,7 +25,8 @@ os.environ["PATH"] = f"{BUILD}/bin:{os.environ['PATH']}"
 MNT = f"{TMP}/mnt"
 # sizes that any machine has, and folders that are the case's own
 HERE = [("/srv/kv", f"{TMP}/session"), ("/var/lib/kvcache", f"{TMP}/store"), ("/mnt/kv", MNT),
-        ("/etc/kvcachefs.keys", f"{TMP}/keys"), ("redis://cache:6379/kv", f"dir://{TMP}/dir"),
+        ("/etc/kvcachefs.keys", f"{TMP}/keys"), ("/etc/kvcachefs", f"{TMP}/etc"),
+        ("10.0.0.", "127.0.0."), ("redis://cache:6379/kv", f"dir://{TMP}/dir"),
         ("-o cpu=", f"-o run={TMP}/run,cpu="), ("200G", "64M"), ("64G", "32M"), ("=1G", "=128M"),
         ("--size 4G", "--size 256M"), ("head -c 2M", "head -c 1M")]
 os.mkdir(f"{TMP}/dir")
@@ -88,6 +89,14 @@ for block in blocks:
             f.write(bytes(100000))
     if "newkey" in block:
         run("umount", MNT, ok=True)
+    if "peer_listen=10.0.0.1" in block:
+        run("umount", MNT, ok=True)
+        run(binary("fsck.kvcachefs"), "-n", f"{TMP}/store", ok=True)
+    if "peer_listen=10.0.0.2" in block:  # the second node has another store
+        run(binary("mkfs.kvcachefs"), "--size", "64M", f"{TMP}/store2", ok=True)
+        os.mkdir(f"{TMP}/mnt2")
+        block = block.replace("/var/lib/kvcache", f"{TMP}/store2").replace("/mnt/kv",
+                                                                           f"{TMP}/mnt2")
     for command in block.replace("\\\n", " ").splitlines():
         if command.startswith("make"):
             continue
@@ -98,6 +107,13 @@ for block in blocks:
         p = run("bash", "-c", here(command).replace("quota ", "quota " + extra))
         assert p.returncode == 0, (command, p)
         tried += 1
+    if "peer_listen=10.0.0.2" in block:
+        with open(f"{MNT}/file", "w") as f:
+            f.write("shared")
+        with open(f"{TMP}/mnt2/file") as f:
+            assert f.read() == "shared"
+        assert "127.0.0.2:9465" in run(binary("kvcachectl"), "cluster", MNT, ok=True).stdout
+        run("umount", f"{TMP}/mnt2", ok=True)
 assert tried >= 9, tried
 run("umount", MNT, ok=True)
 
@@ -128,7 +144,9 @@ known = " ".join(run(binary(p), "--help").stdout for p in (
     "kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "kvcachectl"))
 for option in re.findall(r"-o ([a-z_]+)=", text) + re.findall(r",([a-z_]+)=", text) + re.findall(
         r"`([a-z_]+)=", text):
-    if option in known or option.isupper():
+    if option == "nodes":  # a parameter of the URL
+        assert f"BI {option}=" in manual("kvcachefs-peers")
+    elif option in known or option.isupper():
         assert re.search(rf"^  {option}(=| )", known, re.M), option
 words = re.search(r"^More commands of.*\n.*\n(.*)$", text, re.M).group(1)
 words = re.findall(r"[a-z]+", words)

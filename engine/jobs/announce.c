@@ -23,6 +23,7 @@
  */
 #include "announce.h"
 
+#include "committer.h"
 #include "folder.h"
 #include "kvc.h"
 #include "node.h"
@@ -64,6 +65,8 @@ struct kvc_announcer {
 	bool walks;    /* a walk is under way, and has visited the inodes up to `ino` */
 	bool ended;    /* it has ended, and its last objects are not announced yet */
 	uint64_t ino;
+	/* the walk begins when this transaction is committed; 0: not known yet */
+	uint64_t txn;
 	uint64_t walk_ns; /* when the last walk began (kvc_mono_ns) */
 	uint64_t walk;    /* its number */
 	uint64_t folders[FOLDERS];
@@ -136,7 +139,7 @@ static void walk_begin(struct kvc_announcer *a, bool restart)
 	}
 	a->walks = true;
 	a->ended = false;
-	a->ino = 0;
+	a->ino = a->txn = 0;
 	a->walk_ns = kvc_mono_ns();
 	a->walk++;
 }
@@ -305,7 +308,7 @@ static void walk_file(struct kvc_announcer *a, const struct kvc_peeked_object *p
 
 /*
  * Visits the next inodes. Returns false at the end of the walk, or if they cannot be read now. A
- * file that is not committed yet has an event.
+ * file that was made since the walk began has an event.
  */
 static bool walk_some(struct kvc_announcer *a)
 {
@@ -337,8 +340,25 @@ static bool walk_some(struct kvc_announcer *a)
 	return n;
 }
 
+/* Are all inodes so far committed? The walk sees no others, and their events may be over. */
+static bool walk_may_begin(struct kvc_announcer *a)
+{
+	struct kvc *k = a->k;
+	bool may;
+
+	kvc_lock_both(k);
+	a->txn = a->txn ? a->txn : kvc_catalog_txn(k->cat);
+	may = k->committer->committed >= a->txn;
+	if (!may)
+		kvc_committer_wake_locked(k, true);
+	kvc_unlock_both(k);
+	return may;
+}
+
 static void walk(struct kvc_announcer *a)
 {
+	if (!a->ino && !walk_may_begin(a))
+		return;
 	a->folder = 0; /* it may have been renamed */
 	for (unsigned i = 0; i < WALK / SOME && list_has_space(a) && walk_some(a); i++)
 		;

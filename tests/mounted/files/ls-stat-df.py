@@ -95,7 +95,7 @@ assert before <= told <= s.stats()["evictions"]
 with fails(errno.EACCES):
     os.open(f"{s.mnt}/.kvcachefs/stats", os.O_WRONLY)
 assert sorted(os.listdir(f"{s.mnt}/.kvcachefs")) == [
-    "config", "control", "devices", "events", "lease", "locks", "log", "metrics", "models",
-    "policies", "slowest", "stats", "tenants", "tiers", "trace"]
+    "cluster", "config", "control", "devices", "events", "lease", "locks", "log", "metrics",
+    "models", "policies", "slowest", "stats", "tenants", "tiers", "trace"]
 assert s.log().count("serving by") == 1, s.log()
 s.umount()

@@ -24,8 +24,8 @@ describes the contract.
 If the client library of a store can hang, use serve(CLASS, deadlines=True): each request is then
 answered before its deadline, with ETIMEDOUT if the method has not returned. `options.sealed` says
 whether the mount encrypts all values (keyfile=)."""
-import array, errno, itertools, mmap, os, queue, select, socket, stat, struct, sys, threading, time
-import traceback
+import array, contextlib, errno, itertools, mmap, os, queue, select, socket, stat, struct, sys
+import threading, time, traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -295,6 +295,9 @@ def serve(make: Callable[[Options], Any], threads: int = 4, name: str | None = N
                  "remote=ext:///PATH/OF/PROGRAM?NAME=VALUE. To test it, run kvcachectl tier-test")
 
     def ready(abilities: int, result: int, text: str) -> None:
+        if result:  # a socket that is closed with an unread hello resets the connection
+            with contextlib.suppress(BlockingIOError):
+                sock.recv(1, socket.MSG_DONTWAIT)
         sock.send(READY.pack(MAGIC, VERSION, abilities, result, 0,
                              (name or str(getattr(make, "__name__", ""))).encode()[:39],
                              text.encode()[:191]))

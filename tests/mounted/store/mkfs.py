@@ -153,7 +153,7 @@ for size in ("16M", "32M"):
                                  f"calls=change path={s.path}*", do, 7 if do == "kill" else 40):
             assert r.rc == -9, r
             q = s.fsck("-n", ok=None)
-            torn = do == "torn" and "its copy tells" in q.stdout
+            torn = do == "torn" and "known from its copy" in q.stdout
             assert q.returncode == (4 if torn else 0), (size, n, r, q.stdout)
             q = s.fsck("-y", ok=None)  # also completes what mkfs left unfinished
             assert q.returncode == (1 if torn else 0), (size, n, r, q.stdout)

@@ -246,15 +246,15 @@ time.sleep(1e6)
 
 class LMCache(Program):
     """lmcache_l2.py with an adapter of LMCache, from the environment of the engines
-    (KV_ENGINES_ENV): resp, with a Redis server, or fs."""
+    (KV_ENGINES_ENV): resp, with a Redis server, or fs. Each has a name of its own."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, name="lmcache"):
         self.venv = os.environ.get("KV_ENGINES_ENV") or f"{os.path.dirname(BUILD)}/engines/env"
         if not glob.glob(f"{self.venv}/lib/python3*/site-packages/lmcache/v1/distributed/"
                          "l2_adapters"):
             skip("needs lmcache 0.5.6 or later in the virtual environment KV_ENGINES_ENV")
-        super().__init__("lmcache_l2.py", f"lmcache-{kind}")
-        self.redis = Redis(f"lmcache-{kind}-server") if kind == "resp" else None
+        super().__init__("lmcache_l2.py", f"{name}-{kind}")
+        self.redis = Redis(f"{name}-{kind}-server") if kind == "resp" else None
         self.config = f"{self.dir}/config.json"
         self.configure({"type": "resp", "host": "127.0.0.1", "port": self.redis.port}
                        if self.redis else {"type": "fs", "base_path": f"{self.dir}/values"})

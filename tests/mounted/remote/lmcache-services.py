@@ -41,7 +41,7 @@ def stored(s, folder):
 
 
 def shared(kind):
-    p = servers.LMCache(kind)
+    p = servers.LMCache(kind, "shared")
     a, b = nodes(f"shared-{kind}", p)
     os.mkdir(f"{a.mnt}/m")
     os.setxattr(f"{a.mnt}/m", "user.kvcachefs.shared", b"delete")
@@ -65,7 +65,7 @@ def shared(kind):
 
 
 def fails_and_works_again(how):
-    p = servers.LMCache("resp")
+    p = servers.LMCache("resp", how)
     a, b = nodes(how, p, 2000)
     data = stored(a, "m/before")
     wait_for(lambda: reads(b, "m/before/1/f"))  # its program has imported LMCache
@@ -95,7 +95,7 @@ def fails_and_works_again(how):
 
 
 def refusals():
-    p = servers.LMCache("fs")
+    p = servers.LMCache("fs", "refusals")
     s = Store("refusals", options="disk=off")
 
     def refused(word, more="", mode=0o600):

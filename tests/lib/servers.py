@@ -1,10 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real servers for the remote tiers, on loopback, from Debian's packages. skip() names a missing
 package."""
-import contextlib, glob, json, os, random, shutil, socket, subprocess
-from kvtest import BUILD, TMP, run, skip, wait_for
+import contextlib, errno, glob, json, os, random, shutil, socket, subprocess
+from kvtest import BUILD, TMP, binary, run, skip, wait_for
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tiers/programs")
+
+
+def in_ext(s, path):
+    """Does the ext:// tier have a copy of the file?"""
+    return "ext" in s.attr(path, "tiers").split(",")
+
+
+def read_or_miss(s, path):
+    """The bytes of the file, or None if it is a miss."""
+    try:
+        return s.read(path)
+    except OSError as e:
+        assert e.errno in (errno.ENOENT, errno.EIO, errno.ETIMEDOUT, errno.ESTALE), (path, e)
+        return None
+
+
+def refusal(s, remote):
+    """Why a mount with this program is refused. The mount succeeds if the program needs more than
+    two seconds to start, as on a machine that stalls: then it is tried again."""
+    while True:
+        got = run(binary("kvcachefs"), s.path, s.mnt, "-o",
+                  f"cpu=64M,run={TMP}/run,disk=off,remote={remote}")
+        if got.returncode:
+            return got.stdout
+        with open(f"{s.mnt}/.kvcachefs/log") as f:
+            said = f.read()
+        assert "is not ready yet" in said, said
+        run("umount", s.mnt, ok=True)  # the next mount waits for the daemon's end
 
 
 def free_port():

@@ -4,28 +4,15 @@
 """The program mooncake_store.py with a stand-in for Mooncake's client: it is refused without keys,
 two nodes share and replace files, and a client that fails or hangs makes the tier fail, and
 neither the program nor a read. The tier works again when the client does."""
-import errno, os
+import os
 from kvtest import (KiB, MiB, SLOW, Store, TMP, beside, binary, blob, need_mount, run, wait_for)
 import servers
+from servers import in_ext, read_or_miss
 
 need_mount()
 DEADLINE = 1000 * SLOW
-MISSED = (errno.ENOENT, errno.EIO, errno.ETIMEDOUT, errno.ESTALE)
 with open(f"{TMP}/keys", "w", opener=lambda p, f: os.open(p, f, 0o600)) as keys:
     keys.write("1 " + "5a" * 32 + "\n")
-
-
-def there(s, path):
-    return "ext" in s.attr(path, "tiers").split(",")
-
-
-def reads(s, path):
-    """The bytes, or None if the file is a miss."""
-    try:
-        return s.read(path)
-    except OSError as e:
-        assert e.errno in MISSED, (path, e)
-        return None
 
 
 def refusals():
@@ -37,9 +24,8 @@ def refusals():
             ("&insecure=1&speed=9", "", "the option speed= is unknown"),
             ("&replicas=0", f",keyfile={TMP}/keys", "replicas=0"),
             ("&segment=1Q", f",keyfile={TMP}/keys", "segment=1Q is not a size")):
-        got = run(binary("kvcachefs"), s.path, s.mnt, "-f", "-o",
-                  f"cpu=64M,run={TMP}/run,disk=off,remote={p.url(more=more)}{key}")
-        assert got.returncode and word in got.stdout, (more, got.stdout)
+        why = servers.refusal(s, p.url(more=more) + key)
+        assert word in why, (more, why)
     got = run(binary("kvcachectl"), "tier-test", p.url(more="")[6:])
     assert got.returncode and "insecure=1" in got.stdout, got.stdout
     p.url()
@@ -67,11 +53,11 @@ def shared():
     a, b = nodes("shared", p)
     for n, size in enumerate((0, 100, 60 * KiB, 300 * KiB, 9 * MiB + 5)):
         a.write(f"m/{n}/f", blob(n, size))
-        wait_for(lambda: there(a, f"m/{n}/f"))
+        wait_for(lambda: in_ext(a, f"m/{n}/f"))
         assert b.read(f"m/{n}/f") == blob(n, size)
     for turn in range(3):  # b has not read it
         a.write("m/again/f", blob(turn, 40 * KiB + turn))
-        wait_for(lambda: there(a, "m/again/f"))
+        wait_for(lambda: in_ext(a, "m/again/f"))
     assert b.read("m/again/f") == blob(2, 40 * KiB + 2)
     # encrypted: no part of a file is in any object
     part = blob(3, 300 * KiB)[5000:5100]
@@ -97,21 +83,21 @@ def fails_and_works_again(mood):
     data = {f"m/{n}/f": blob(n, size) for n, size in enumerate((300 * KiB, 5 * MiB, 20 * KiB))}
     for path, d in list(data.items())[:2]:
         a.write(path, d)
-        wait_for(lambda: there(a, path))
+        wait_for(lambda: in_ext(a, path))
     pids = pid_of(a), pid_of(b)
     p.mood(mood)
     for path, d in data.items():
-        assert reads(b, path) in (None, d), path
+        assert read_or_miss(b, path) in (None, d), path
     a.write("m/2/f", data["m/2/f"])
     # five failures suspend the tier, and probes follow after .5, 1, 2 and 4 seconds
     tries = 9 if mood == "hang" else 5
-    wait_for(lambda: [reads(b, f"m/none/{n}") for n in range(9)]
+    wait_for(lambda: [read_or_miss(b, f"m/none/{n}") for n in range(9)]
              and b.stats()["tier_errors"] >= tries)
-    assert b.stats()["breaker_opened"] and not there(a, "m/2/f")
+    assert b.stats()["breaker_opened"] and not in_ext(a, "m/2/f")
     p.mood("")
-    wait_for(lambda: there(a, "m/2/f"))
+    wait_for(lambda: in_ext(a, "m/2/f"))
     for path, d in data.items():
-        wait_for(lambda: reads(b, path) == d)
+        wait_for(lambda: read_or_miss(b, path) == d)
     assert (pid_of(a), pid_of(b)) == pids and "unanswered" not in a.log()
     for s in (a, b):
         s.umount()
@@ -125,7 +111,7 @@ def dead_at_the_mount():
     assert "cannot be set up with the master" in s.log()
     s.write("m/f", b"f" * 5000)
     p.mood("")
-    wait_for(lambda: there(s, "m/f"))
+    wait_for(lambda: in_ext(s, "m/f"))
     s.umount()
 
 

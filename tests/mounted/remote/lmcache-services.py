@@ -4,12 +4,12 @@
 shared, replaced and deleted, and no object of a replaced or deleted value stays. A server that is
 killed or stopped makes the tier fail, and it works again without a new mount. PART selects the
 parts whose names begin with it."""
-import errno, os, signal
+import os, signal
 from kvtest import (KiB, MiB, SLOW, Store, beside, binary, blob, freeze, need_mount, run, wait_for)
 import servers
+from servers import in_ext, read_or_miss
 
 need_mount()
-MISSED = (errno.ENOENT, errno.EIO, errno.ETIMEDOUT, errno.ESTALE)
 SIZES = 0, 100, 8 * KiB, 60 * KiB, 300 * KiB, 9 * MiB + 5
 
 
@@ -18,25 +18,12 @@ def nodes(name, program, deadline=10000):
     return [Store(f"{name}.{n}", options=options).mount() for n in "ab"]
 
 
-def there(s, path):
-    return "ext" in s.attr(path, "tiers").split(",")
-
-
-def reads(s, path):
-    """The bytes, or None if the file is a miss."""
-    try:
-        return s.read(path)
-    except OSError as e:
-        assert e.errno in MISSED, (path, e)
-        return None
-
-
 def stored(s, folder):
     data = {f"{folder}/{n}/f": blob((folder, n), size) for n, size in enumerate(SIZES)}
     for path, d in data.items():
         s.write(path, d)
     for path in data:
-        wait_for(lambda: there(s, path))
+        wait_for(lambda: in_ext(s, path))
     return data
 
 
@@ -46,14 +33,14 @@ def shared(kind):
     os.mkdir(f"{a.mnt}/m")
     os.setxattr(f"{a.mnt}/m", "user.kvcachefs.shared", b"delete")
     for path, d in stored(a, "m/first").items():
-        wait_for(lambda: reads(b, path) == d)
+        wait_for(lambda: read_or_miss(b, path) == d)
     objects = (lambda: set(os.listdir(f"{p.dir}/values"))) if kind == "fs" else (
         lambda: set(p.redis.command("keys", "*").split()))
     before = objects()
     for turn in range(3):  # of the same size, and of another one
         a.write("m/again/f", blob(turn, 90 * KiB + turn // 2))
-        wait_for(lambda: there(a, "m/again/f"))
-    wait_for(lambda: reads(b, "m/again/f") == blob(2, 90 * KiB + 1))
+        wait_for(lambda: in_ext(a, "m/again/f"))
+    wait_for(lambda: read_or_miss(b, "m/again/f") == blob(2, 90 * KiB + 1))
     # the folder, the head, and the piece with the rest of its value
     wait_for(lambda: len(objects() - before) == 4)
     os.unlink(f"{a.mnt}/m/again/f")
@@ -68,26 +55,27 @@ def fails_and_works_again(how):
     p = servers.LMCache("resp", how)
     a, b = nodes(how, p, 2000)
     data = stored(a, "m/before")
-    wait_for(lambda: reads(b, "m/before/1/f"))  # its program has imported LMCache
+    wait_for(lambda: read_or_miss(b, "m/before/1/f"))  # its program has imported LMCache
     server = p.redis.process
     if how == "killed":
         p.redis.stop()
     else:
         freeze(server.pid)
-    wait_for(lambda: [reads(b, f"m/none/{n}") for n in range(9)] and b.stats()["breaker_opened"])
+    wait_for(lambda: [read_or_miss(b, f"m/none/{n}") for n in range(9)]
+             and b.stats()["breaker_opened"])
     for path, d in data.items():
-        assert reads(b, path) in (None, d), path
+        assert read_or_miss(b, path) in (None, d), path
         assert a.read(path) == d, path
     a.write("new/f", blob("new", 300 * KiB))
     if how == "killed":
         p.redis.start()
     else:
         server.send_signal(signal.SIGCONT)
-    wait_for(lambda: there(a, "new/f"))
-    wait_for(lambda: reads(b, "new/f") == blob("new", 300 * KiB))
+    wait_for(lambda: in_ext(a, "new/f"))
+    wait_for(lambda: read_or_miss(b, "new/f") == blob("new", 300 * KiB))
     if how == "stopped":  # the server has lost nothing, and no miss was taken for a loss
         for path, d in data.items():
-            wait_for(lambda: reads(b, path) == d)
+            wait_for(lambda: read_or_miss(b, path) == d)
     assert "unanswered" not in a.log()
     for s in (a, b):
         s.umount()
@@ -100,9 +88,8 @@ def refusals():
 
     def refused(word, more="", mode=0o600):
         os.chmod(p.config, mode)
-        got = run(binary("kvcachefs"), s.path, s.mnt, "-f", "-o",
-                  f"cpu=64M,disk=off,remote={p.url()}{more}")
-        assert got.returncode and word in got.stdout, (word, got.stdout)
+        why = servers.refusal(s, p.url() + more)
+        assert word in why, (word, why)
 
     refused("the option speed= is unknown", "&speed=9")
     refused("can be changed by other users", mode=0o666)

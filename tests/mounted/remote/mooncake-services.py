@@ -4,14 +4,14 @@
 and two nodes. A node reads what the other has stored. A master that is killed or stopped, and the
 death of the segment's owner, make misses or failures, never wrong bytes or a read that hangs; when
 they are back, the tier works again without a new mount."""
-import errno, os, signal
+import os, signal
 from kvtest import (KiB, MiB, SLOW, Store, TMP, beside, binary, blob, freeze, need_mount, run,
                     wait_for)
 import servers
+from servers import in_ext, read_or_miss
 
 need_mount()
 DEADLINE = 2000 * SLOW
-MISSED = (errno.ENOENT, errno.EIO, errno.ETIMEDOUT, errno.ESTALE)
 SIZES = 100, 20 * KiB, 300 * KiB, 4 * MiB, 9 * MiB + 5
 with open(f"{TMP}/keys", "w", opener=lambda p, f: os.open(p, f, 0o600)) as keys:
     keys.write("1 " + "5a" * 32 + "\n")
@@ -23,39 +23,26 @@ def nodes(name, program):
     return [Store(f"{name}.{n}", options=options).mount() for n in "ab"]
 
 
-def there(s, path):
-    return "ext" in s.attr(path, "tiers").split(",")
-
-
-def reads(s, path):
-    """The bytes, or None if the file is a miss."""
-    try:
-        return s.read(path)
-    except OSError as e:
-        assert e.errno in MISSED, (path, e)
-        return None
-
-
 def stored(s, folder):
     """Stores files, and returns their bytes by their paths."""
     data = {f"{folder}/{n}/f": blob((folder, n), size) for n, size in enumerate(SIZES)}
     for path, d in data.items():
         s.write(path, d)
     for path in data:
-        wait_for(lambda: there(s, path))
+        wait_for(lambda: in_ext(s, path))
     return data
 
 
 def shared(b, data):
     for path, d in data.items():
-        assert reads(b, path) == d, path
+        assert read_or_miss(b, path) == d, path
 
 
 def eventually(b, data):
     """All files can be read, and until then none has wrong bytes."""
     for path, d in data.items():
         def found():
-            got = reads(b, path)
+            got = read_or_miss(b, path)
             assert got in (None, d), path
             return got is not None
         wait_for(found)
@@ -63,9 +50,10 @@ def eventually(b, data):
 
 def failing(a, b, data):
     """The tier fails for both nodes, and the pool still has the files of a."""
-    wait_for(lambda: [reads(b, f"m/none/{n}") for n in range(9)] and b.stats()["breaker_opened"])
+    wait_for(lambda: [read_or_miss(b, f"m/none/{n}") for n in range(9)]
+             and b.stats()["breaker_opened"])
     for path, d in data.items():
-        assert reads(b, path) in (None, d), path
+        assert read_or_miss(b, path) in (None, d), path
         assert a.read(path) == d, path
 
 
@@ -81,7 +69,7 @@ def master_is_killed():
     failing(a, b, data)
     a.write("m/during/f", blob("during", 300 * KiB))
     m.start_master()
-    wait_for(lambda: there(a, "m/during/f"))  # the owner of the segment has registered again
+    wait_for(lambda: in_ext(a, "m/during/f"))  # the owner of the segment has registered again
     eventually(b, {"m/during/f": blob("during", 300 * KiB)})
     eventually(b, stored(a, "m/after"))
     for s in (a, b):
@@ -111,12 +99,12 @@ def owner_is_killed():
     m.owner.kill()
     m.owner.wait()
     for path, d in data.items():
-        assert reads(b, path) in (None, d), path
+        assert read_or_miss(b, path) in (None, d), path
         assert a.read(path) == d, path
     m.start_owner()
     # in a new folder: the frame of the folder m may be lost, too
     a.write("new/again/f", blob("again", 300 * KiB))
-    wait_for(lambda: there(a, "new/again/f"))
+    wait_for(lambda: in_ext(a, "new/again/f"))
     eventually(b, {"new/again/f": blob("again", 300 * KiB)})
     for s in (a, b):
         s.umount()
@@ -128,8 +116,8 @@ def replaced_and_listed():
     a, b = nodes("listed", m)
     for turn in range(5):  # of one size, and of another one
         a.write("m/again/f", blob(turn, 40 * KiB + turn // 2))
-        wait_for(lambda: there(a, "m/again/f"))
-    assert reads(b, "m/again/f") == blob(4, 40 * KiB + 2)
+        wait_for(lambda: in_ext(a, "m/again/f"))
+    assert read_or_miss(b, "m/again/f") == blob(4, 40 * KiB + 2)
     data = stored(a, "m/list")
     run(binary("kvcachectl"), "import", b.mnt, ok=True)
     assert sorted(os.listdir(f"{b.mnt}/m/list")) == [str(n) for n in range(len(SIZES))]
@@ -149,7 +137,7 @@ def mount_without_master():
     a.write("m/f", blob("f", 300 * KiB))
     m.start_master()
     m.start_owner()
-    wait_for(lambda: there(a, "m/f"))
+    wait_for(lambda: in_ext(a, "m/f"))
     eventually(b, {"m/f": blob("f", 300 * KiB)})
     for s in (a, b):
         s.umount()

@@ -291,12 +291,10 @@ static void print_failed(struct where *w)
 static int show_where(int n, char **paths, bool json)
 {
 	struct where w = { .json = json, .j = { stdout, false } };
-	char mnt[KVM_PATH], rel[KVM_PATH];
 	int some = 1, failed;
 
-	for (int i = 0; i < n; i++) /* checks all paths before it prints anything */
-		if (kvm_nodes_path(paths[i], mnt, rel))
-			return 1;
+	if (kvm_nodes_paths(n, paths)) /* before anything is printed */
+		return 1;
 	if (json) {
 		kvm_json_begin(&w.j, NULL, '{');
 		kvm_json_begin(&w.j, "paths", '[');
@@ -362,14 +360,12 @@ static int confirm_evict_all(const char *from, int n, char **paths, bool yes)
 static int run_evict(const struct words *w, int n, char **paths)
 {
 	struct kvm_cluster_change what = { "evict", "demote", w->from ?: "cpu", "evicted" };
-	char mnt[KVM_PATH], rel[KVM_PATH];
 
 	if (!*what.value || strlen(what.value) > 32)
 		return kvm_misused("--from %s: give a tier such as disk, or cpu, or all",
 				   kvm_shown(what.value));
-	for (int i = 0; i < n; i++)
-		if (kvm_nodes_path(paths[i], mnt, rel))
-			return 1;
+	if (kvm_nodes_paths(n, paths))
+		return 1;
 	return confirm_evict_all(what.value, n, paths, w->yes)
 		       ?: kvm_cluster_change(&what, n, paths, w->json);
 }

@@ -38,9 +38,11 @@ const char *kvm_nodes_name(const struct kvm_node *node);
  * here. rel: the path relative to the mount; "." is the mount. Returns 0, or 1 after a message.
  */
 int kvm_nodes_path(const char *path, char mnt[KVM_PATH], char rel[KVM_PATH]);
+/* Checks that all paths are in one mount. Returns 0, or 1 after a message. */
+int kvm_nodes_paths(int n, char **paths);
 /*
- * Makes a request of head[head_len] and as many of the n paths as it may have, if they are in the
- * same mount. Returns their number, and *request, which the caller frees; or 0 after a message.
+ * Makes a request of head[head_len] and as many of the n paths as it may have; they are in one
+ * mount. Returns their number, and *request, which the caller frees; or 0 after a message.
  */
 int kvm_nodes_request(const char *head, size_t head_len, int n, char **paths, char mnt[KVM_PATH],
 		      char **request, size_t *len);

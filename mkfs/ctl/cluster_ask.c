@@ -223,10 +223,25 @@ int kvm_nodes_path(const char *path, char mnt[KVM_PATH], char rel[KVM_PATH])
 	return 0;
 }
 
+int kvm_nodes_paths(int n, char **paths)
+{
+	char first[KVM_PATH], mnt[KVM_PATH], rel[KVM_PATH];
+
+	for (int i = 0; i < n; i++) {
+		if (kvm_nodes_path(paths[i], i ? mnt : first, rel))
+			return 1;
+		/* another mount has other nodes */
+		if (i && strcmp(mnt, first) != 0)
+			return kvm_fail("%s is in another mount than %s; give paths of one mount",
+					kvm_shown(paths[i]), first);
+	}
+	return 0;
+}
+
 int kvm_nodes_request(const char *head, size_t head_len, int n, char **paths, char mnt[KVM_PATH],
 		      char **request, size_t *len)
 {
-	char other[KVM_PATH], rel[KVM_PATH];
+	char rel[KVM_PATH];
 	int some = 0;
 
 	*request = malloc(head_len + KVM_NODES_BYTES + KVM_PATH);
@@ -237,10 +252,8 @@ int kvm_nodes_request(const char *head, size_t head_len, int n, char **paths, ch
 	memcpy(*request, head, head_len);
 	*len = head_len;
 	for (; some < n && some < (int)KVM_NODES_NAMES && *len < KVM_NODES_BYTES; some++) {
-		if (kvm_nodes_path(paths[some], some ? other : mnt, rel))
+		if (kvm_nodes_path(paths[some], mnt, rel))
 			return 0;
-		if (some && strcmp(other, mnt) != 0)
-			break;
 		*len += (size_t)snprintf(*request + *len, KVM_PATH, "%s", rel) + 1;
 	}
 	return some;

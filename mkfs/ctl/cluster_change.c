@@ -165,14 +165,12 @@ int kvm_cluster_change(const struct kvm_cluster_change *what, int n, char **path
 {
 	struct change c = { .what = what };
 	KVC_MEM bool *has = calloc((size_t)n, sizeof *has);
-	char mnt[KVM_PATH], rel[KVM_PATH];
 	int some = 1, failed = 0;
 
 	if (!has)
 		return kvm_fail("out of memory");
-	for (int i = 0; i < n; i++) /* checks all paths before it changes anything */
-		if (kvm_nodes_path(paths[i], mnt, rel))
-			return 1;
+	if (kvm_nodes_paths(n, paths)) /* before anything is changed */
+		return 1;
 	for (int i = 0; i < n && some; i += some)
 		some = change_some(&c, n - i, paths + i, has + i);
 	if (some)

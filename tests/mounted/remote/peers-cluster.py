@@ -93,6 +93,10 @@ def where(a, b, c):
     for path, says in ((TMP, "not in a kvcachefs mount"), (f"{TMP}/none/x", "No such file"),
                        (f"{a.mnt}/m1/../m1", "without .."), ("", "''")):
         assert says in cluster("where", path, code=1)[1], path
+    # another mount has other nodes
+    for word in ("where", "pin", "unpin", "evict"):
+        out, told = cluster(word, f"{a.mnt}/m1/c0", f"{b.mnt}/m1/c0", code=1)
+        assert not out and "give paths of one mount" in told, (word, out, told)
     # more paths than one request may have
     paths = [f"{a.mnt}/{'x' * 200}{i}" for i in range(700)] + [f"{a.mnt}/m1/c0"]
     got, failed = places(*paths)
